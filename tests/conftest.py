@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hypothesis profiles, and what to do about a tool or device that is absent.
+
+`TB_TEST_PROFILE` picks the profile: everyday (default), ci (the same examples every time) or long. An absence skips
+with its reason, unless `TB_TEST_REQUIRE` lists it (`TB_TEST_REQUIRE=cpu,packaging`): then it fails.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+
+COMMON = {"deadline": None, "print_blob": True}  # the first example of a case compiles: no deadline suits it
+
+settings.register_profile("everyday", max_examples=50, **COMMON)
+settings.register_profile("ci", max_examples=200, derandomize=True, database=None, **COMMON)
+settings.register_profile("long", max_examples=5000, **COMMON)
+settings.load_profile(os.environ.get("TB_TEST_PROFILE", "everyday"))
+
+
+@pytest.fixture(scope="session")
+def absent() -> Callable[[str, str], None]:
+    """`absent(what, reason)` ends the test: skipped with the reason, or failed if `TB_TEST_REQUIRE` lists `what`."""
+    required = os.environ.get("TB_TEST_REQUIRE", "").replace(",", " ").split()
+
+    def report(what: str, reason: str) -> None:
+        if what in required:
+            pytest.fail(f"TB_TEST_REQUIRE lists {what!r}, but {reason}", pytrace=False)
+        pytest.skip(reason)
+
+    return report

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import tensorbackend` costs beyond NumPy: little time, no other package, no process."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_SECONDS = 0.2
+RUNS = 7
+
+TIME_IMPORT = """
+import time, numpy, ml_dtypes
+start = time.process_time()
+import tensorbackend
+print(time.process_time() - start)
+"""
+NEW_PACKAGES = """
+import sys, numpy, ml_dtypes
+before = set(sys.modules)
+import tensorbackend
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(new - sys.stdlib_module_names - {"numpy", "ml_dtypes", "tensorbackend"}))
+"""
+NEW_PROCESSES = """
+import sys, numpy, ml_dtypes
+starts = ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.system")
+sys.addaudithook(lambda event, arguments: event in starts and print(event, arguments))
+import tensorbackend
+"""
+
+
+def run(script: str) -> str:
+    """What a fresh interpreter prints that runs the script at the top of the checkout."""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_import_takes_less_than_a_fifth_of_a_second_beyond_numpy() -> None:
+    seconds = [float(run(TIME_IMPORT)) for _ in range(RUNS)]  # of processor time: a busy machine does not count
+    assert statistics.median(seconds) < MOST_SECONDS, f"seconds of {RUNS} runs: {seconds}"
+
+
+def test_import_loads_no_other_package() -> None:
+    assert run(NEW_PACKAGES) == ""
+
+
+def test_import_starts_no_process() -> None:
+    assert run(NEW_PROCESSES) == ""
