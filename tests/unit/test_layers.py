@@ -88,8 +88,8 @@ def layer_of(name: str) -> str | None:
     if head != "tensorbackend":
         return None
     first = rest.partition(".")[0]
-    is_module = (PACKAGE / first).is_dir() or (PACKAGE / f"{first}.py").is_file()
-    return first if first and is_module else "__init__"
+    is_module = first in LAYERS or (PACKAGE / first / "__init__.py").is_file() or (PACKAGE / f"{first}.py").is_file()
+    return first if is_module else "__init__"
 
 
 def layer_of_file(path: Path) -> str:
