@@ -1,4 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tensorbackend: layers written once against `be`, run on any backend."""
+"""tensorbackend: layers written once against `be`, run on any backend.
+
+    from tensorbackend import gen_backend
+    be = gen_backend("cpu")
+    x, w = be.array([[1.0, 2.0]]), be.array([[3.0], [4.0]])
+    y = be.empty((1, 1))
+    y[:] = be.tanh(be.dot(x, w) * 0.1)
+"""
+
+from tensorbackend.backends import cpu as _cpu  # noqa: F401  (defining a backend registers it)
+from tensorbackend.backends.base import Backend, Block
+from tensorbackend.backends.registry import (
+    add_backend_arguments,
+    backend_from_arguments,
+    cleanup_backend,
+    current_backend,
+    gen_backend,
+)
+from tensorbackend.errors import BackendError, CompileError, DTypeError, ShapeError
+from tensorbackend.graph.autodiff import Autodiff
+from tensorbackend.graph.optree import OpTreeNode
+from tensorbackend.graph.tensor import Tensor
+from tensorbackend.settings import config, using
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Autodiff", "Backend", "BackendError", "Block", "CompileError", "DTypeError", "OpTreeNode", "ShapeError", "Tensor",
+    "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "config", "current_backend", "gen_backend",
+    "using",
+]  # fmt: skip

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Primitives: geometry, validation and meaning, shared by all backends."""

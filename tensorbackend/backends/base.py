@@ -1,0 +1,706 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract: the abstract `Backend`, every public method documented here and only here.
+
+A backend subclass implements the hooks at the end of the class (memory, copies, running a plan, marks) and has
+everything else: allocation, op-trees, elementwise ops and reductions (made from the op table), random numbers, linear
+algebra, histograms. All checks happen here, before a hook is called, so every backend raises the same errors.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
+from tensorbackend.graph import composite
+from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
+from tensorbackend.graph.optree import OpTreeNode, Operators, apply, source
+from tensorbackend.graph.structure import StructureTable, broadcast_shapes, sized
+from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
+from tensorbackend.primitives.linear import LinearAlgebra
+
+__all__ = ["Backend", "Block"]
+
+MAX_PLANS = 1 << 13
+MAX_HISTOGRAMS = 4096
+
+
+class Block:
+    """The names of loops for `begin` and `end`."""
+
+    epoch, minibatch, fprop, bprop, update = range(5)
+
+
+class Backend(LinearAlgebra, ABC):
+    """Tensors, op-trees and deep-learning primitives on one kind of machine.
+
+    `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible
+    (`deterministic`). `default_dtype` is the element type of new tensors. `compat_mode` is None or 'caffe' (output
+    sizes of pooling). `stochastic_round` is the mantissa bits that new tensors keep (True: 10, False or None: off).
+    `num_devices` and `device_id` choose devices where there are several; `deterministic` is deprecated. `min_dims` is
+    the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` reports each kernel's time.
+
+    Defining a subclass registers it under `backend_name`; `gen_backend(name)` finds it. Classes with abstract methods
+    left are not registered.
+    """
+
+    backends: ClassVar[dict[str, type[Backend]]] = {}
+    backend_name: ClassVar[str] = "Backend"
+    device_type: ClassVar[int] = 0
+    default_dtypes: ClassVar[tuple[np.dtype, ...]] = dtypes.FLOATS
+    tensor_cls: ClassVar[type[Tensor]] = Tensor
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "backend_name" not in cls.__dict__:
+            cls.backend_name = cls.__name__
+        missing = {n for c in cls.__mro__ for n, f in vars(c).items() if getattr(f, "__isabstractmethod__", False)}
+        if all(getattr(getattr(cls, n), "__isabstractmethod__", False) is False for n in missing):
+            Backend.backends[cls.backend_name] = cls
+
+    def __init__(
+        self,
+        rng_seed: int | None = None,
+        default_dtype: Any = np.float32,
+        hist_bins: int = 64,
+        hist_offset: int = -48,
+        compat_mode: str | None = None,
+        num_devices: int | None = None,
+        stochastic_round: bool | int | None = None,
+        device_id: int | None = None,
+        deterministic: bool | None = None,
+        min_dims: int = 2,
+        bench: bool = False,
+    ) -> None:
+        self.default_dtype = dtypes.as_dtype(default_dtype)
+        if self.default_dtype not in self.default_dtypes:
+            names = ", ".join(d.name for d in self.default_dtypes)
+            raise ValueError(complain(f"{self.backend_name}: default type", self.default_dtype.name, f"one of {names}"))
+        if compat_mode not in (None, "caffe"):
+            raise ValueError(complain("compat_mode", repr(compat_mode), "None or 'caffe'"))
+        if min_dims not in (0, 1, 2):
+            raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
+        self.compat_mode = compat_mode
+        self.min_dims = min_dims
+        self.bench = bench
+        self.device_id = device_id or 0
+        self.num_devices = num_devices or 1
+        self.use_pinned_mem = False
+        self.bsz: int | None = None
+        self.round_mode = 10 if stochastic_round is True else int(stochastic_round or 0)
+        self.deterministic = rng_seed is not None
+        self._lock = threading.RLock()
+        self.structures = StructureTable(self, self.default_dtype)
+        self.gen_rng(rng_seed)
+        self._hist_rows: list[tuple[str, Tensor]] = []
+        self.hist_bins, self.hist_offset = hist_bins, hist_offset
+        self._events: tuple[Any, Any] | None = None
+
+    # The registry
+
+    @staticmethod
+    def backend_choices() -> list[str]:
+        """The names of all registered backends, sorted."""
+        return sorted(Backend.backends)
+
+    @staticmethod
+    def allocate_backend(name: str, **kargs: Any) -> Backend:
+        """A backend by name, with the constructor's arguments; the global backend stays. `ValueError` if unknown."""
+        cls = Backend.backends.get(name)
+        if cls is None:
+            raise ValueError(complain(f"backend {name!r}: unknown", "", nearest(name, Backend.backends)))
+        return cls(**kargs)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `cleanup_backend` was called."""
+        return self.structures.closed
+
+    def cleanup_backend(self) -> None:
+        """Free the device's resources. Tensors can still be read with `get()`; all else raises. Safe to call twice."""
+        if not self.closed:
+            self.structures.close()
+            self._hist_rows.clear()
+            self._close()
+
+    @property
+    def _min_dims(self) -> int:
+        return self.min_dims
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<{type(self).__name__} {self.backend_name!r} {self.default_dtype}{state}>"
+
+    # Allocation
+
+    def empty(
+        self,
+        shape: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+        min_dims: int | None = None,
+    ) -> Tensor:
+        """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel` and `distributed` have no effect here."""
+        self.structures.check_open()
+        kind = dtype or self.default_dtype
+        return self.tensor_cls(self, shape, kind, name=name, persist_values=persist_values, min_dims=min_dims)
+
+    def array(
+        self,
+        ary: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+        min_dims: int | None = None,
+    ) -> Tensor:
+        """A tensor with a copy of host data (anything `np.asarray` takes), converted to `dtype` (None: the default)."""
+        self.structures.check_open()
+        values = _host_array(ary, "array")
+        out = self.empty(values.shape, dtype, name, persist_values, min_dims=min_dims)
+        self._upload(out, values.reshape(out.shape))
+        return out
+
+    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True,
+              parallel: bool = False, distributed: bool = False, min_dims: int | None = None) -> Tensor:  # fmt: skip
+        """A tensor of zeros; arguments as `empty`."""
+        return self.empty(shape, dtype, name, persist_values, min_dims=min_dims)._assign(0)
+
+    def ones(self, shape: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True,
+             parallel: bool = False, distributed: bool = False, min_dims: int | None = None) -> Tensor:  # fmt: skip
+        """A tensor of ones; arguments as `empty`."""
+        return self.empty(shape, dtype, name, persist_values, min_dims=min_dims)._assign(1)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None,
+             min_dims: int | None = None) -> Tensor:  # fmt: skip
+        """A tensor with every element `value`."""
+        return self.empty(shape, dtype, name, min_dims=min_dims)._assign(value)
+
+    def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, min_dims: int | None = None) -> Tensor:
+        """The numbers from `start` (0 if only one is given) up to `stop`, as NumPy's `arange`."""
+        values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+        return self.array(values, dtype=dtype, min_dims=min_dims)
+
+    def empty_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
+        """An uninitialised tensor of the argument's shape and (unless `dtype` is given) type."""
+        return self.empty(other_ary.shape, dtype or other_ary.dtype, name, min_dims=_rank_rule(self, other_ary))
+
+    def zeros_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
+        """Zeros of the argument's shape and (unless `dtype` is given) type."""
+        return self.empty_like(other_ary, name, dtype)._assign(0)
+
+    def ones_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
+        """Ones of the argument's shape and (unless `dtype` is given) type."""
+        return self.empty_like(other_ary, name, dtype)._assign(1)
+
+    def copy(self, a: Any, name: str | None = None) -> Tensor:
+        """A new contiguous tensor with the value of a tensor or op-tree."""
+        out = self.evaluate(a)
+        out.name = name
+        return out
+
+    def iobuf(
+        self,
+        dim0: Any,
+        x: Tensor | None = None,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        shared: Tensor | None = None,
+        parallelism: str | None = None,
+    ) -> Tensor:
+        """A zeroed buffer for activations of the current batch size `bsz`.
+
+        `x` is returned unchanged if given. `dim0` an int gives (dim0, bsz), two ints (features, steps · bsz), more
+        (their product, bsz). `shared` lends its memory. `parallelism` ('Data', 'Model', 'Disabled') has no effect
+        on one device. Raises `ValueError` when no batch size is set.
+        """
+        if x is not None:
+            return x
+        if self.bsz is None:
+            raise ValueError(complain("iobuf: no batch size", "be.bsz is None", "an int", "be.bsz = 128, or gen_backend(batch_size=128)"))
+        if isinstance(dim0, (tuple, list)):
+            pair = len(dim0) == 2
+            shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(dim0), self.bsz)
+        else:
+            shape = (dim0, self.bsz)
+        if shared is None:
+            return self.zeros(shape, dtype, name, persist_values)
+        out = shared if shared.shape == shape else shared.share(shape, dtype, name)
+        return out._assign(0)
+
+    def shared_iobuf_size(self, shape: Any, parallelism: str | None) -> int:
+        """The elements of a shared buffer: the shape's, times the devices unless `parallelism` is 'Data' or 'Model'."""
+        size = math.prod(shape) if isinstance(shape, (tuple, list)) else int(shape)
+        return size if parallelism in ("Data", "Model") else size * self.num_devices
+
+    def output_dim(
+        self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1
+    ) -> int:
+        """The output length of a convolution or pooling along one axis.
+
+        `X` is the input's length, `S` the window's; floor((X - Sd + 2 padding) / strides) + 1 with
+        Sd = dilation (S - 1) + 1, and in Caffe's mode for pooling the ceiling, less a last window wholly in padding.
+        Raises `ValueError` when pooling's padding is not below the window's length.
+        """
+        window = dilation * (S - 1) + 1
+        if pooling and padding >= window:
+            raise ValueError(complain("output_dim: padding", f"{padding} with windows of {window}", "less than the window"))
+        if self.check_caffe_compat() and pooling:
+            size = -(-(X - window + 2 * padding) // strides) + 1
+            return size - 1 if padding > 0 and (size - 1) * strides >= X + padding else size
+        return (X - window + 2 * padding) // strides + 1
+
+    def set_caffe_compat(self) -> None:
+        """Size pooling outputs as Caffe does."""
+        self.compat_mode = "caffe"
+
+    def check_caffe_compat(self) -> bool:
+        """Whether outputs are sized as Caffe does."""
+        return self.compat_mode == "caffe"
+
+    def begin(self, block: int, identifier: int) -> None:
+        """A hint that a loop's body starts (`Block` names them); no effect on values."""
+
+    def end(self, block: int, identifier: int) -> None:
+        """A hint that a loop's body ends."""
+
+    # Running op-trees
+
+    def execute(self, optree: Any, out: Tensor | None = None) -> Tensor:
+        """Run an op-tree into `out`, or into a new tensor of its type, and return the tensor."""
+        return self.evaluate(optree) if out is None else out._assign(optree)
+
+    def evaluate(self, expr: Any, out: Tensor | None = None, dtype: Any = None) -> Tensor:
+        """The value of an expression (op-tree, tensor, number, array) in `out`, or in a new tensor.
+
+        A new tensor has the expression's type unless `dtype` says otherwise. Raises `ShapeError` when nothing
+        decides the shape (rand or onehot alone).
+        """
+        if out is not None:
+            return out._assign(expr)
+        if not isinstance(expr, Operators):
+            return self.array(expr, dtype=dtype or np.asarray(expr).dtype)
+        shape = sized(expr.structure.op, expr.structure) if expr.structure.op else expr.shape
+        made = self.empty(shape, dtype or expr.dtype, min_dims=_rank_rule(self, expr))
+        return made._assign(expr)
+
+    def _assign(self, target: Tensor, value: Any) -> None:
+        """`target[:] = value` for a tensor, an op-tree, a number or host data: all checks, then one plan."""
+        table = target.structure.table
+        if table.closed:
+            table.check_open()
+        if not target.storage.writable or 0 in target.structure.strides:
+            check_writable(target)
+        if isinstance(value, Operators):
+            if value.structure.table is not table:
+                _foreign(target, value)
+        elif not isinstance(value, (bool, int, float, np.generic)):
+            value = self._host_value(target, value)
+            if value is None:
+                return
+        if target.rounding and dtypes.is_float(target.structure.dtype):
+            value = self._rounded(target, value)
+        with self._lock:
+            self._run_statement(target, value)
+
+    def _host_value(self, target: Tensor, value: Any) -> Any:
+        """Copy host data in; a single number, or data to round, is given back to be assigned."""
+        values = _host_array(value, "assignment")
+        check_cast(target.dtype, values)
+        if values.ndim == 0:
+            return values[()]
+        if values.size != target.size:
+            raise ShapeError(
+                complain("assignment: sizes differ", f"array {values.shape} into {target.shape}", f"{target.size} elements")
+            )
+        values = values.reshape(target.shape)
+        if target.rounding and dtypes.is_float(target.dtype):
+            return self.array(values, dtype=values.dtype, min_dims=0)
+        with self._lock:
+            self._upload(target, values)
+        return None
+
+    def _rounded(self, target: Tensor, value: Any) -> OpTreeNode:
+        bits = source(ops.OPS["randbits"], self.structures, target.shape)
+        return apply(ops.OPS["sround"], value, bits, int(target.rounding))
+
+    def _run_statement(self, target: Tensor, value: Any) -> None:
+        leaves, repeats = walk(value)
+        overlap = 0
+        start, stop = target.start, target.stop
+        for x in leaves:
+            if isinstance(x, Tensor) and x.start < stop and start < x.stop:
+                same = x.address == target.address and x.structure is target.structure
+                overlap = max(overlap, 1 if same else 2)
+        root = value.structure if isinstance(value, Operators) else value.__class__
+        key = (target.structure, root, repeats, overlap)
+        plans = self.structures.plans
+        plan = plans.get(key)
+        if plan is None:
+            if len(plans) >= MAX_PLANS:
+                plans.clear()
+            value = self._fit(target, value)
+            plan = plans[key] = schedule([Statement(target.structure, value, overlap)], [leaves])
+        self._run_plan(plan, [target], leaves)
+
+    def _fit(self, target: Tensor, value: Any) -> Any:
+        """The value, of a shape that broadcasts to the target's (leading axes of length 1 are dropped)."""
+        shape = value.shape if isinstance(value, Operators) else ()
+        if shape is None:
+            return value
+        if len(shape) > len(target.shape) and set(shape[: len(shape) - len(target.shape)]) == {1}:
+            return apply(ops.OPS["reshape"], value, params=(shape[len(shape) - len(target.shape) :],))
+        if broadcast_shapes("assignment", [shape, target.shape]) != target.shape:
+            raise ShapeError(
+                complain("assignment: shapes do not fit", f"{shape} into {target.shape}", "a shape that broadcasts to the target's")
+            )
+        return value
+
+    def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]:
+        """The draw of each random leaf: its pinned number, or the next."""
+        draws = {}
+        for number, x in enumerate(leaves):
+            if isinstance(x, OpTreeNode) and x.structure.op.name != "index":
+                pinned = getattr(x, "draw", None)
+                draws[number] = self._next_draw() if pinned is None else pinned
+        return draws
+
+    # Elementwise ops, reductions and composites: methods made from the table, below the class
+
+    def _finish(self, node: Any, out: Tensor | None) -> Any:
+        """The node, or `out` with its value."""
+        return node if out is None else out._assign(node)
+
+    def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The sum over `axis` (None: all) divided by the count; NaN of nothing. `partial` is not used."""
+        return self._finish(composite.mean(a, _axis(axis), keepdims), out)
+
+    def var(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True,
+            binary: bool = False) -> Any:  # fmt: skip
+        """The population variance over `axis`. `binary`: the square x x is x times its nearest power of two."""
+        return self._finish(composite.var(a, _axis(axis), keepdims, binary), out)
+
+    def std(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The population standard deviation over `axis`. `partial` is not used."""
+        return self._finish(composite.std(a, _axis(axis), keepdims), out)
+
+    def onehot(self, indices: Tensor, axis: int, out: Tensor | None = None) -> Any:
+        """1 where the position along `axis` equals the index: (classes, n) for axis 0, (n, classes) for axis 1.
+
+        `indices` is an integer row or column; the partner or the target decides the number of classes; an index out
+        of range gives zeros. Raises `ShapeError` or `DTypeError` for other indices.
+        """
+        return self._finish(composite.onehot(indices, axis), out)
+
+    def take(self, a: Any, indices: Any, axis: int | None, out: Tensor | None = None) -> Any:
+        """The entries of `a` along `axis` at integer `indices` (tensor, array or list); `axis` None flattens `a` first.
+
+        Without `out` a node, to which a tensor's entries can also be assigned. Raises `IndexError` when it runs and a
+        place is out of range, `DTypeError` for indices that are not integers.
+        """
+        places = self._as_indices(indices)
+        if places is None:
+            raise DTypeError(complain("take: indices must be integers", repr(indices), "a tensor, array or list of integers"))
+        if axis is None:
+            a, axis = composite.reshape(a, (-1,)), 0
+        if isinstance(a, Tensor):
+            return self._finish(TakeView.of(a, places, axis), out)
+        return self._finish(composite.take(a, places, axis), out)
+
+    def _as_indices(self, indices: Any) -> Tensor | None:
+        """Indices as an integer tensor (a row or column becomes 1-D), or None when they are not integers."""
+        if isinstance(indices, Tensor):
+            if not dtypes.is_integer(indices.dtype):
+                return None
+            flat = indices.structure.min_dims == 2 and indices.ndim == 2 and 1 in indices.shape
+            return indices._view((indices.size,), (max(indices.strides, key=abs) if indices.size > 1 else 1,), 0) if flat else indices
+        values = np.asarray(indices)
+        if values.size == 0 and not isinstance(indices, np.ndarray):
+            values = values.astype(np.int64)
+        if values.dtype.kind not in "iu":
+            return None
+        return self.array(values, dtype=values.dtype, min_dims=0)
+
+    def cumsum(self, a: Any, axis: int = 0, out: Tensor | None = None) -> Any:
+        """The running sum along `axis`; halves add up in float32, integers in 64 bits."""
+        return self._finish(composite.cumsum(a, axis), out)
+
+    def reshape(self, a: Any, shape: Any, out: Tensor | None = None) -> Any:
+        """`a` under another shape, in C order: a view where one exists, else a node."""
+        return self._finish(composite.reshape(a, tuple(shape)), out)
+
+    def transpose(self, a: Any, axes: Any = None, out: Tensor | None = None) -> Any:
+        """The axes of `a` in another order (None: as `.T`)."""
+        return self._finish(composite.transpose(a, axes), out)
+
+    def binarize(self, ary: Any, out: Tensor, stochastic: bool = True) -> Tensor:
+        """-1 or 1 into `out`: at random with probability clip((a + 1) / 2, 0, 1) of 1, or by the sign (0 gives 1)."""
+        if stochastic:
+            up = self.rand() <= self.clip((ary + 1) / 2, 0, 1)
+        else:
+            up = ary >= 0
+        return out._assign(2 * up - 1)
+
+    def shift(self, ary: Any, shift_ary: Any, value: bool = True, out: Tensor | None = None) -> Tensor:
+        """`ary` times a power of two: sgn(s) 2^rint(log2 |s|), 0 for s = 0; with `value` False, 2^s.
+
+        Runs at once, and returns a tensor shaped like `ary` (a number: one element).
+        """
+        power = apply(ops.OPS["pow2near" if value else "exp2"], shift_ary, table=self.structures)
+        product = apply(ops.OPS["mul"], ary, power)
+        if out is None:
+            out = self.empty(ary.shape if isinstance(ary, Operators) else (1, 1))
+        return out._assign(product)
+
+    # Random numbers
+
+    def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
+        """Seed the host generator `rng` and the counter-based generator of tensors; returns `rng`.
+
+        Raises `ValueError` for a seed outside 0 to 2^32 - 1.
+        """
+        if seed is not None and not 0 <= int(seed) < 2**32:
+            raise ValueError(complain("rng_seed", repr(seed), "an int from 0 to 2^32 - 1"))
+        self.rng_seed = seed
+        self.rng = np.random.RandomState(seed)
+        self._key = int.from_bytes(os.urandom(8), "little") if seed is None else _spread_seed(int(seed))
+        self._draws = 0
+        self.init_rng_state = self.rng_get_state()
+        return self.rng
+
+    def rng_get_state(self) -> tuple:
+        """The state of all generators: the host's, the key and the number of draws made."""
+        return self.rng.get_state(), self._key, self._draws
+
+    def rng_set_state(self, rng_states: tuple) -> None:
+        """Return to a state that `rng_get_state` gave. Raises `ValueError` for anything else."""
+        if not (isinstance(rng_states, tuple) and len(rng_states) == 3):
+            raise ValueError(complain("rng_set_state", type(rng_states).__name__, "what rng_get_state returned"))
+        host, self._key, self._draws = rng_states
+        self.rng.set_state(host)
+
+    def rng_reset(self) -> None:
+        """Return to the state right after seeding."""
+        self.rng_set_state(self.init_rng_state)
+
+    def _next_draw(self) -> int:
+        with self._lock:
+            self._draws += 1
+            return self._draws - 1
+
+    def rand(self, out: Tensor | None = None, shape: Any = None) -> Any:
+        """Uniform random numbers of [0, 1): a node that takes its partner's or target's shape (or `shape`).
+
+        A node is drawn anew by each statement that runs it.
+        """
+        return self._finish(source(ops.OPS["rand"], self.structures, self._asked(shape)), out)
+
+    def randn(self, out: Tensor | None = None, shape: Any = None) -> Any:
+        """Standard normal random numbers; as `rand`."""
+        return self._finish(source(ops.OPS["randn"], self.structures, self._asked(shape)), out)
+
+    def _asked(self, shape: Any) -> tuple | None:
+        return None if shape is None else as_shape(shape, 0)
+
+    def fill_normal(self, ary: Tensor, mean: float = 0, stdv: float = 1) -> Tensor:
+        """Fill with normal random numbers of a mean and standard deviation; returns the tensor."""
+        return ary._assign(self.randn(shape=ary.shape) * stdv + mean)
+
+    def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> Tensor:
+        """Fill with 1 at probability `keepthresh`, else 0; returns the tensor."""
+        return out._assign(self.rand(shape=out.shape) < keepthresh)
+
+    def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
+        """1 at probability `keep`, else 0; not rescaled. A node, or `out`."""
+        return self._finish(self.rand() <= keep, out)
+
+    # Histograms
+
+    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
+        """Choose the number of bins and the exponent of the first; drops what was counted if they change."""
+        if (hist_bins, hist_offset) != (self.hist_bins, self.hist_offset):
+            self.hist_bins, self.hist_offset = int(hist_bins), int(hist_offset)
+            self._hist_rows.clear()
+
+    def _histogram(self, tensor: Tensor, tag: str) -> Tensor:
+        if len(self._hist_rows) >= MAX_HISTOGRAMS:
+            raise ValueError(complain("hist: full", f"{MAX_HISTOGRAMS} histograms", "fewer", "dump_hist_data() resets"))
+        counts = apply(ops.OPS["histogram"], tensor, params=(self.hist_offset, self.hist_bins))
+        row = self.evaluate(counts)
+        self._hist_rows.append((tag, row))
+        return row
+
+    def dump_hist_data(self) -> tuple[Tensor, dict[str, int]]:
+        """All histograms since the last call: int32 (histograms, bins) in order, and each tag's (last) row. Resets."""
+        rows = self._hist_rows
+        data = self.zeros((max(len(rows), 1), self.hist_bins), dtype=np.int32)[: len(rows)]
+        for number, (_, row) in enumerate(rows):
+            data[number] = row
+        tags = {tag: number for number, (tag, _) in enumerate(rows)}
+        self._hist_rows = []
+        return data, tags
+
+    # Time
+
+    def get_events(self) -> tuple[Any, Any]:
+        """A pair of marks for timing, always the same two."""
+        if self._events is None:
+            self._events = (self.init_mark(), self.init_mark())
+        return self._events
+
+    # Hooks: what a backend implements
+
+    @abstractmethod
+    def _allocate(self, nbytes: int) -> Storage:
+        """Fresh memory of `nbytes` (at least one byte), aligned to 64. Raises `MemoryError` naming the size."""
+
+    @abstractmethod
+    def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Copy host numbers of the tensor's shape in, cast as `dtypes.cast` does."""
+
+    @abstractmethod
+    def _download(self, tensor: Tensor) -> np.ndarray:
+        """The elements as a new host array. Works on a closed backend too."""
+
+    @abstractmethod
+    def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        """Run the steps of a plan on its targets and leaves (see `graph/fuse.py`), in order."""
+
+    @abstractmethod
+    def _gather(self, tensor: Tensor, key: Any) -> Tensor:
+        """A copy of what NumPy's indexing by arrays and masks picks."""
+
+    @abstractmethod
+    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
+        """`tensor[key] = value` for an index of arrays or masks. Raises `IndexError` before writing."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Free what the backend holds beside tensors."""
+
+    @abstractmethod
+    def init_mark(self) -> Any:
+        """A new mark for `record_mark` and `get_time`."""
+
+    @abstractmethod
+    def record_mark(self, marker: Any) -> None:
+        """Note the time in the stream of work."""
+
+    @abstractmethod
+    def synchronize_mark(self, marker: Any) -> None:
+        """Wait until the work before the mark is done."""
+
+    @abstractmethod
+    def get_time(self, start: Any, end: Any) -> float:
+        """The milliseconds from one recorded mark to another. Raises `ValueError` for marks not recorded."""
+
+
+def _axis(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _rank_rule(backend: Backend, like: Any) -> int:
+    return min(like.structure.min_dims, len(like.shape)) if isinstance(like, Operators) else 0
+
+
+def _host_array(value: Any, name: str) -> np.ndarray:
+    """Host data as an array of numbers. Raises `DTypeError` for objects, strings and complex numbers."""
+    if isinstance(value, Tensor):
+        return value.get()
+    try:
+        values = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
+    if values.dtype.kind not in "biuf" and not dtypes.is_float(values.dtype):
+        raise DTypeError(complain(f"{name}: not numbers", f"{type(value).__name__} of {values.dtype}", "numbers"))
+    return values
+
+
+def _foreign(target: Tensor, value: Any) -> None:
+    value.structure.table.check_open()
+    given = f"{value.backend!r} into {target.backend!r}"
+    raise BackendError(complain("assignment: another backend's tensor", given, "tensors of one backend", "t.set(other.get())"))
+
+
+def _spread_seed(seed: int) -> int:
+    """A 64-bit key from a seed, by SplitMix64 (Steele et al. 2014), so that neighbouring seeds share no bits."""
+    z = (seed + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return z ^ (z >> 31)
+
+
+# Methods from the table
+
+
+def _unary_method(op: ops.Op) -> Callable:
+    def method(self: Backend, a: Any, out: Tensor | None = None) -> Any:
+        node = apply(op, a, table=self.structures)
+        return node if out is None else out._assign(node)
+
+    return method
+
+
+def _binary_method(op: ops.Op) -> Callable:
+    def method(self: Backend, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        node = apply(op, a, b, table=self.structures)
+        return node if out is None else out._assign(node)
+
+    return method
+
+
+def _ternary_method(op: ops.Op) -> Callable:
+    def method(self: Backend, a: Any, b: Any, c: Any, out: Tensor | None = None) -> Any:
+        node = apply(op, a, b, c, table=self.structures)
+        return node if out is None else out._assign(node)
+
+    return method
+
+
+def _reduction_method(op: ops.Op) -> Callable:
+    first = 1 if op.dtype == "index" else None
+
+    def method(self: Backend, a: Any, axis: Any = first, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        node = apply(op, a, params=(_axis(axis),), table=self.structures)
+        return self._finish(node if keepdims else composite.drop_axes(node, _axis(axis)), out)
+
+    return method
+
+
+def _composite_method(function: Callable) -> Callable:
+    def method(self: Backend, *arguments: Any, out: Tensor | None = None, **keywords: Any) -> Any:
+        return self._finish(function(*arguments, **keywords), out)
+
+    return method
+
+
+def _install(cls: type[Backend]) -> None:
+    """Give the class a method for each method name of the table, and for each composite."""
+    makers = {1: _unary_method, 2: _binary_method, 3: _ternary_method}
+    for op in ops.OPS.values():
+        for name in op.methods:
+            method = makers[op.arity](op) if op.kind == ops.ELEMENTWISE else _reduction_method(op)
+            method.__name__ = name
+            method.__qualname__ = f"Backend.{name}"
+            method.__doc__ = f"{op.doc}{' ' + op.edge.capitalize() + '.' if op.edge else ''}"
+            setattr(cls, name, method)
+    for name, function in composite.COMPOSITES.items():
+        method = _composite_method(function)
+        method.__name__, method.__qualname__, method.__doc__ = name, f"Backend.{name}", function.__doc__
+        method.__wrapped__ = function
+        setattr(cls, name, method)
+
+
+_install(Backend)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU backend: memory that NumPy can see, and plans run by the interpreter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.backends.base import Backend
+from tensorbackend.backends.interpreter import Interpreter
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import indexing
+from tensorbackend.graph.fuse import Kernel, Plan, Ref
+from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
+
+__all__ = ["CPUBackend", "CPUTensor"]
+
+ALIGNMENT = 64
+
+
+class CPUTensor(Tensor):
+    """A tensor in host memory; `_tensor` is a NumPy array on the same memory."""
+
+    def __init__(
+        self,
+        backend: Any,
+        shape: Any = None,
+        dtype: Any = np.float32,
+        ary: np.ndarray | None = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        base: Tensor | None = None,
+        min_dims: int | None = None,
+    ) -> None:
+        """A tensor on the memory of `ary`, or in fresh memory of `shape` and `dtype`."""
+        if ary is None:
+            super().__init__(backend, shape, dtype, name, persist_values, min_dims)
+            return
+        minimum = backend.min_dims if min_dims is None else min_dims
+        wanted = ary.shape + (1,) * (minimum - ary.ndim)
+        ary = ary.reshape(wanted)
+        kind = dtypes.as_dtype(ary.dtype)
+        if not ary.dtype.isnative or any(s % kind.itemsize for s in ary.strides):
+            given = f"{ary.dtype} with strides of {ary.strides} bytes"
+            raise ShapeError(complain("array view: layout", given, "native byte order, whole-element strides", "np.ascontiguousarray"))
+        strides = tuple(s // kind.itemsize for s in ary.strides)
+        layout = backend.structures.tensor(kind, wanted, strides, minimum)
+        address = ary.__array_interface__["data"][0]
+        low, high = layout.extent
+        self._place(layout, Storage(address + low, high - low, ary, ary.flags.writeable), address)
+        self._array = ary
+        self.base = base
+        self.name = name
+        self.persist_values = persist_values
+        self.rounding = backend.round_mode
+
+    @property
+    def _tensor(self) -> np.ndarray:
+        array = self._array
+        if array is None:
+            s, storage = self.structure, self.storage
+            item = s.dtype.itemsize
+            strides = tuple(n * item for n in s.strides)
+            array = self._array = np.ndarray(s.shape, s.dtype, _bytes(storage), self.address - storage.address, strides)
+        return array
+
+    def asnumpyarray(self) -> np.ndarray:
+        """The elements as a live NumPy array: writing to it changes the tensor."""
+        return self._tensor
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        wanted = self.structure.dtype if dtype is None else np.dtype(dtype)
+        if copy is False and wanted != self.structure.dtype:
+            raise ValueError(complain("asarray: a copy is needed", f"{self.structure.dtype} to {wanted}", "copy=None"))
+        return self._tensor.copy() if copy else self._tensor.astype(wanted, copy=False)
+
+    @property
+    def __array_interface__(self) -> dict:
+        return self._tensor.__array_interface__
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        if self.structure.dtype == dtypes.BFLOAT16:
+            raise BufferError(complain("DLPack: NumPy exports no bfloat16", "", "", "be.copy(t.share(t.shape, 'uint16'))"))
+        return self._tensor.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+    def asbuffer(self) -> memoryview:
+        """The bytes of a contiguous tensor. Raises `ShapeError` for others."""
+        if not self.is_contiguous:
+            raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
+        return memoryview(self._tensor.view(np.uint8)).cast("B")
+
+
+def _bytes(storage: Storage) -> np.ndarray:
+    owner = storage.owner
+    if isinstance(owner, np.ndarray) and owner.dtype == np.uint8 and owner.ndim == 1:
+        return owner
+    view = np.lib.stride_tricks.as_strided(owner, (1,) * owner.ndim)
+    view = view if storage.address == owner.__array_interface__["data"][0] else None
+    if view is None or not owner.flags.c_contiguous:
+        return _window(storage)
+    return owner.reshape(-1).view(np.uint8)
+
+
+def _window(storage: Storage) -> np.ndarray:
+    """The bytes from lowest to highest address of memory that is not one contiguous array."""
+
+    class Window:
+        __array_interface__ = {  # noqa: RUF012
+            "data": (storage.address, not storage.writable),
+            "shape": (storage.nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+        owner = storage.owner
+
+    return np.asarray(Window())
+
+
+class CPUBackend(Backend):
+    """Runs on the host's cores. `jit=False` (or no compiler) runs every tree through NumPy in cache-sized blocks."""
+
+    backend_name = "cpu"
+    device_type = 0
+    tensor_cls = CPUTensor
+    default_dtypes = tuple(d for d in dtypes.FLOATS)
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._interpreter = Interpreter()
+
+    # Memory
+
+    def _allocate(self, nbytes: int) -> Storage:
+        try:
+            raw = np.empty(max(nbytes, 1) + ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise MemoryError(complain("allocation: out of memory", f"{nbytes} bytes", "", "smaller tensors")) from None
+        start = -raw.__array_interface__["data"][0] % ALIGNMENT
+        owner = raw[start : start + max(nbytes, 1)]
+        return Storage(raw.__array_interface__["data"][0] + start, nbytes, owner)
+
+    def view(self, ary: np.ndarray, name: str | None = None, min_dims: int | None = None) -> CPUTensor:
+        """A tensor on the memory of a NumPy array, without a copy; read-only if the array is."""
+        self.structures.check_open()
+        return CPUTensor(self, ary=ary, name=name, min_dims=min_dims)
+
+    def from_dlpack(self, x: Any, min_dims: int | None = None) -> CPUTensor:
+        """A tensor on the memory of any host array with `__dlpack__` (PyTorch, JAX …), without a copy.
+
+        Raises `TypeError` or `BufferError` when it has none, lies on another device or has a type NumPy lacks.
+        """
+        if not hasattr(x, "__dlpack__"):
+            raise TypeError(complain("from_dlpack", type(x).__name__, "an object with __dlpack__"))
+        return self.view(np.from_dlpack(x), min_dims=min_dims)
+
+    def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            dtypes.cast(values, tensor.dtype, tensor._tensor)
+
+    def _download(self, tensor: Tensor) -> np.ndarray:
+        with self._lock:
+            return tensor._tensor.copy(order="C")
+
+    def _gather(self, tensor: Tensor, key: Any) -> Tensor:
+        picked = tensor._tensor[_host_key(key)]
+        return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
+
+    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
+        check_writable(tensor)
+        key = _host_key(key)
+        shape = tensor._tensor[key].shape
+        values = self.evaluate(value).get() if isinstance(value, Operators) else np.asarray(value)
+        check_cast(tensor.dtype, values)
+        try:
+            values = np.broadcast_to(values, shape)
+        except ValueError:
+            raise ShapeError(complain("assignment: shapes do not fit", f"{values.shape} into {shape}", "a shape that broadcasts")) from None
+        with self._lock, np.errstate(all="ignore"):
+            tensor._tensor[key] = dtypes.cast(values, tensor.dtype)
+
+    def _close(self) -> None:
+        self._interpreter = Interpreter()
+
+    # Plans
+
+    def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        draws = self._draw_numbers(leaves)
+        buffers = [*targets, *(leaves[n] for n in plan.tensors)]
+        temporaries = [np.empty(shape, dtype) for shape, dtype in plan.temporaries]
+        with np.errstate(all="ignore"):
+            for step in plan.steps:
+                places = step.cache.get("places")
+                if places is None:
+                    places = step.cache["places"] = _places(step)
+                reads, writes = places
+                inputs = [read(buffers, temporaries) for read in reads]
+                outputs = [write(buffers, temporaries) for write in writes]
+                if isinstance(step, Kernel):
+                    scalars = [_number(leaves[n], dtype) for n, dtype in step.scalars]
+                    numbers = [draws[n] for n in step.draws]
+                    self._interpreter.kernel(step, inputs, outputs, scalars, numbers, self._key)
+                else:
+                    self._interpreter.primitive(step, inputs, outputs[0])
+
+    # Time
+
+    def init_mark(self) -> dict:
+        """A new mark."""
+        return {"time": None}
+
+    def record_mark(self, marker: dict) -> None:
+        """Note the time."""
+        marker["time"] = time.perf_counter()
+
+    def synchronize_mark(self, marker: dict) -> None:
+        """Nothing to wait for: statements run at once."""
+
+    def get_time(self, start: dict, end: dict) -> float:
+        """The milliseconds between two recorded marks."""
+        if start["time"] is None or end["time"] is None:
+            raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
+        return (end["time"] - start["time"]) * 1000.0
+
+
+def _host_key(key: Any) -> Any:
+    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D."""
+    parts = key if isinstance(key, tuple) else (key,)
+    host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
+    return host if isinstance(key, tuple) else host[0]
+
+
+def _host_index(k: Tensor) -> np.ndarray:
+    values = k.get()
+    flat = k._min_dims == 2 and values.ndim == 2 and 1 in values.shape and values.dtype != np.bool_
+    return values.reshape(-1) if flat else values
+
+
+def _number(value: Any, dtype: np.dtype) -> Any:
+    """A number as a scalar of a compute type: floats to integers truncate and saturate, integers must fit."""
+    if dtypes.is_integer(dtype) and not isinstance(value, (float, np.floating)):
+        info = np.iinfo(dtype)
+        if not info.min <= int(value) <= info.max:
+            raise OverflowError(complain("number out of range", str(value), f"{info.min} to {info.max} for {dtype}"))
+        return dtype.type(int(value))
+    if dtypes.is_integer(dtype):
+        return dtypes.cast(np.float64(value), dtype)[()]
+    return dtype.type(value)
+
+
+Reader = Callable[[list, list], np.ndarray]
+
+
+def _places(step: Any) -> tuple[list[Reader], list[Reader]]:
+    """How each reference of a step becomes an array, given the buffers and temporaries."""
+    outputs = [ref for ref, _ in step.outputs] if isinstance(step, Kernel) else [step.output]
+    return [_reader(ref) for ref in step.inputs], [_reader(ref) for ref in outputs]
+
+
+def _reader(ref: Ref) -> Reader:
+    if ref.buffer < 0:
+        number = -ref.buffer - 1
+        strides = tuple(s * ref.dtype.itemsize for s in ref.strides)
+        if ref.offset == 0 and ref.strides == indexing.contiguous_strides(ref.shape):
+            return lambda buffers, temporaries: temporaries[number].reshape(ref.shape)
+        start = ref.offset * ref.dtype.itemsize
+        return lambda buffers, temporaries: np.ndarray(ref.shape, ref.dtype, temporaries[number], start, strides)
+
+    def read(buffers: list, temporaries: list) -> np.ndarray:
+        tensor = buffers[ref.buffer]
+        s = tensor.structure
+        if s.shape == ref.shape and s.strides == ref.strides:
+            return tensor._tensor
+        return tensor._view(ref.shape, ref.strides, ref.offset, min_dims=0)._tensor
+
+    return read

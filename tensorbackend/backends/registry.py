@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The global backend, and how scripts choose one.
+
+Layer code asks `current_backend()`; a script makes it once with `gen_backend(...)`. Other packages add backends by
+defining a `Backend` subclass in a module that they name as an entry point of the group `tensorbackend.backends`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import logging
+import warnings
+from importlib import metadata
+from typing import Any
+
+from tensorbackend import settings
+from tensorbackend.backends.base import Backend
+from tensorbackend.errors import BackendError, complain
+
+__all__ = ["add_backend_arguments", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend"]
+
+GROUP = "tensorbackend.backends"
+
+_log = logging.getLogger("tensorbackend")
+_global: Backend | None = None
+_exit_registered = False
+_loaded = False
+_warned: set[str] = set()
+
+
+def _load_entry_points() -> None:
+    """Import the modules of other packages' backends, once; a broken one is named and left out."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            _log.warning("backend %r of entry point %s cannot be imported: %s", point.name, point.value, error)
+
+
+def _deprecated(name: str, value: Any) -> None:
+    if value is not None and name not in _warned:
+        _warned.add(name)
+        warnings.warn(f"{name} is deprecated: give rng_seed for reproducible results", DeprecationWarning, stacklevel=3)
+
+
+def gen_backend(
+    backend: str | None = None,
+    rng_seed: int | None = None,
+    datatype: Any = None,
+    batch_size: int = 0,
+    stochastic_round: bool | int = False,
+    device_id: int = 0,
+    max_devices: int | None = None,
+    compat_mode: str | None = None,
+    deterministic_update: bool | None = None,
+    deterministic: bool | None = None,
+    **options: Any,
+) -> Backend:
+    """Make a backend and make it the global one; the former global one is cleaned up first.
+
+    `backend` is a registered name, with a driver after a colon where there are several (None: `TB_BACKEND`, else
+    'cpu'). `rng_seed` makes results reproducible (None: `TB_SEED`, else different each run). `datatype` is the
+    default element type (None: `TB_DTYPE`, else float32), `batch_size` becomes `be.bsz`, `compat_mode` None or
+    'caffe'. `deterministic` and `deterministic_update` only warn. `options` go to the constructor (`jit`, `threads`,
+    `min_dims`, `bench` …). Raises `ValueError` for an unknown name, with the choices.
+    """
+    global _global, _exit_registered
+    _load_entry_points()
+    _deprecated("deterministic", deterministic)
+    _deprecated("deterministic_update", deterministic_update)
+    name, _, driver = (settings.config.backend if backend is None else backend).partition(":")
+    if driver:
+        options["driver"] = driver
+    made = Backend.allocate_backend(
+        name,
+        rng_seed=settings.config.seed if rng_seed is None else rng_seed,
+        default_dtype=settings.config.dtype if datatype is None else datatype,
+        stochastic_round=stochastic_round,
+        device_id=device_id,
+        num_devices=max_devices,
+        compat_mode=compat_mode,
+        **options,
+    )
+    made.bsz = batch_size
+    cleanup_backend()
+    _global = made
+    if not _exit_registered:
+        atexit.register(cleanup_backend)
+        _exit_registered = True
+    return made
+
+
+def current_backend() -> Backend:
+    """The global backend. Raises `BackendError` when none was made."""
+    if _global is None:
+        raise BackendError(complain("no backend yet", "", "", "be = tensorbackend.gen_backend('cpu')"))
+    return _global
+
+
+def cleanup_backend() -> None:
+    """Clean up the global backend, if there is one."""
+    global _global
+    if _global is not None:
+        _global.cleanup_backend()
+        _global = None
+
+
+def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Give a script's parser `--backend`, `--seed`, `--dtype`, `--batch-size`, `--threads`; returns the parser."""
+    _load_entry_points()
+    group = parser.add_argument_group("backend")
+    choices = ", ".join(Backend.backend_choices())
+    group.add_argument("-b", "--backend", default=None, help=f"{choices} (default: TB_BACKEND, else cpu)")
+    group.add_argument("--seed", type=int, default=None, help="random seed, for reproducible results")
+    group.add_argument("--dtype", default=None, help="default element type (float32, float64, float16, bfloat16)")
+    group.add_argument("--batch-size", type=int, default=128, help="samples a step (default: %(default)s)")
+    group.add_argument("--threads", type=int, default=None, help="CPU threads (default: the cores allowed)")
+    return parser
+
+
+def backend_from_arguments(arguments: argparse.Namespace, **options: Any) -> Backend:
+    """The global backend that parsed arguments of `add_backend_arguments` ask for; `options` as in `gen_backend`."""
+    if arguments.threads is not None:
+        options.setdefault("threads", arguments.threads)
+    return gen_backend(
+        arguments.backend,
+        rng_seed=arguments.seed,
+        datatype=arguments.dtype,
+        batch_size=arguments.batch_size,
+        **options,
+    )

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of the project and the one form their messages take.
+
+A message says what was given, what was expected and what to do. Nothing has been written when one is raised.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["BackendError", "CompileError", "DTypeError", "ShapeError", "complain", "nearest"]
+
+
+class ShapeError(ValueError):
+    """Shapes, axes or strides that do not fit an operation."""
+
+
+class DTypeError(TypeError):
+    """An element type that an operation does not take."""
+
+
+class BackendError(RuntimeError):
+    """A backend that is closed, missing, or not the one that owns a tensor."""
+
+
+class CompileError(RuntimeError):
+    """A compiler that failed, hung or is missing."""
+
+
+def complain(head: str, given: str = "", expected: str = "", hint: str = "") -> str:
+    """The text of an error: a headline, then what was given, what was expected and what to try (each optional)."""
+    rows = [("given", given), ("expected", expected), ("try", hint)]
+    return "\n".join([head, *(f"  {label:<9} {text}" for label, text in rows if text)])
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the known names most like `name`, or all of them when none is alike."""
+    known = sorted(known)
+    close = difflib.get_close_matches(str(name), known, n=3)
+    return f"one of {', '.join(close or known)}"

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reverse-mode differentiation of op-trees: gradients are op-trees again, made of the table's derivative rules.
+
+A node's gradient is worked out once however often the node is used, so the cost is linear in the number of distinct
+nodes; and it is built iteratively, so depth is no limit. Random nodes are pinned to one draw, so that the value and
+the gradient of a tree see the same mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import composite
+from tensorbackend.graph.optree import OpTreeNode, Operators, apply, nodes_of
+
+__all__ = ["Autodiff"]
+
+
+class Autodiff:
+    """Gradients of `op_tree` with respect to tensors of it.
+
+    `op_tree` is a node, a tensor or a number; `be` the backend. `next_error`, of the tree's shape, is the gradient
+    with respect to the tree's value (None: ones). Raises `ShapeError` when its shape is another, and `ValueError`
+    where an op of the tree has no derivative.
+
+    Views are told apart: the gradient with respect to a tensor is that of the very object in the tree, or of another
+    view of the same memory with the same layout.
+    """
+
+    def __init__(self, op_tree: Any, be: Any, next_error: Any = None) -> None:
+        self.op_tree = op_tree
+        self.be = be
+        shape = op_tree.shape if isinstance(op_tree, Operators) else ()
+        if next_error is not None and tuple(next_error.shape) != tuple(shape):
+            raise ShapeError(complain("Autodiff: next_error", f"shape {next_error.shape}", f"the tree's shape {shape}"))
+        self.next_error = next_error
+        self._gradients: dict[tuple, Any] = {}
+        self._tensors: list[Any] = []
+        if isinstance(op_tree, Operators):
+            self._pin()
+            self._differentiate()
+
+    def _pin(self) -> None:
+        if not isinstance(self.op_tree, OpTreeNode):
+            return
+        for node in nodes_of(self.op_tree):
+            if node.structure.op.kind == ops.SOURCE and node.structure.op.name != "index" and not hasattr(node, "draw"):
+                node.draw = self.be._next_draw()
+
+    def _differentiate(self) -> None:
+        start = self.next_error if self.next_error is not None else _spread(1.0, self.op_tree)
+        flowing: dict[int, Any] = {id(self.op_tree): start}
+        if not isinstance(self.op_tree, OpTreeNode):
+            self._leaf(self.op_tree, start)
+            return
+        for node in reversed(nodes_of(self.op_tree)):
+            g = flowing.pop(id(node), None)
+            if g is None or not node.inputs:
+                continue
+            for x, gx in zip(node.inputs, _rule(node, g)):
+                if gx is None or not isinstance(x, Operators) or not dtypes.is_float(x.dtype):
+                    continue
+                gx = _fitted(gx, x)
+                if isinstance(x, OpTreeNode):
+                    before = flowing.get(id(x))
+                    flowing[id(x)] = gx if before is None else before + gx
+                else:
+                    self._leaf(x, gx)
+
+    def _leaf(self, tensor: Any, gradient: Any) -> None:
+        key = _identity(tensor)
+        before = self._gradients.get(key)
+        self._gradients[key] = gradient if before is None else before + gradient
+        self._tensors.append(tensor)
+
+    def _gradient(self, tensor: Any) -> Any:
+        found = self._gradients.get(_identity(tensor))
+        if found is None:
+            return tensor * 0.0
+        return found if isinstance(found, OpTreeNode) else _spread(found, tensor)
+
+    def get_grad_op_tree(self, tensors: Sequence[Any]) -> list[OpTreeNode]:
+        """The gradients as op-trees, in the order of `tensors`; a tensor that is not in the tree gets zeros."""
+        return [self._gradient(t) for t in tensors]
+
+    def get_grad_tensor(self, tensors: Sequence[Any]) -> list[Any]:
+        """The gradients as new tensors of the tensors' shapes and types."""
+        results = []
+        for t in tensors:
+            out = self.be.empty_like(t)
+            results.append(out._assign(self._gradient(t)))
+        return results
+
+    def get_grad_asnumpyarray(self, tensors: Sequence[Any]) -> list[np.ndarray]:
+        """The gradients as host arrays of the default type."""
+        return [g.get().astype(self.be.default_dtype, copy=False) for g in self.get_grad_tensor(tensors)]
+
+    def back_prop_grad(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Evaluate the gradients into given tensors.
+
+        None of them may share memory with a tensor of the tree: raises `ValueError` before anything is written. One
+        may be `next_error` itself; it is written last.
+        """
+        if len(tensors) != len(gradients):
+            given = f"{len(tensors)} tensors, {len(gradients)} gradients"
+            raise ValueError(complain("back_prop_grad: counts differ", given, "one gradient a tensor"))
+        for out in gradients:
+            for t in self._tensors:
+                if out is not self.next_error and out.start < t.stop and t.start < out.stop:
+                    hint = "other memory for the gradient"
+                    raise ValueError(complain("back_prop_grad: a gradient overlaps a tensor of the tree", repr(out.shape), "", hint))
+        pairs = sorted(zip(tensors, gradients), key=lambda pair: pair[1] is self.next_error)
+        for tensor, out in pairs:
+            out._assign(self._gradient(tensor))
+
+    def cleanup(self) -> None:
+        """Drop every reference to trees and tensors."""
+        self._gradients.clear()
+        self._tensors.clear()
+        self.op_tree = self.next_error = None
+
+
+def _identity(tensor: Any) -> tuple:
+    return tensor.address, tensor.structure
+
+
+def _rule(node: OpTreeNode, g: Any) -> tuple:
+    op = node.structure.op
+    if op.vjp is None:
+        raise ValueError(complain(f"Autodiff: {op.name} has no derivative", "", "", "leave it out of the tree, or pin it as a tensor"))
+    return op.vjp(composite, g, node, *node.inputs)
+
+
+def _spread(value: Any, like: Any) -> OpTreeNode:
+    """`value` repeated to the shape of `like`."""
+    return apply(ops.OPS["broadcast"], value, params=(like.shape,), table=like.structure.table)
+
+
+def _fitted(gradient: Any, x: Any) -> Any:
+    """The gradient in the operand's shape: summed where the operand was broadcast, spread where it was reduced."""
+    if gradient.shape is None or x.shape is None or gradient.shape == x.shape:
+        return gradient
+    summed = composite.unbroadcast(gradient, x.shape) if _broadcast(x.shape, gradient.shape) else gradient
+    return summed if summed.shape == x.shape else _spread(summed, x)
+
+
+def _broadcast(shape: tuple[int, ...], wider: tuple[int, ...]) -> bool:
+    """Whether `wider` is longer than `shape` somewhere."""
+    lead = len(wider) - len(shape)
+    return lead > 0 or any(n == 1 and m != 1 for n, m in zip(shape[-lead if lead < 0 else 0 :], wider))

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that are expressions of table ops: written once, fused like anything else, differentiated for free.
+
+The module also holds a function for every op of the table, under its name and its method names, so that derivative
+rules and composites have one namespace to draw on. All take and give op-trees; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+from tensorbackend import ops
+from tensorbackend.errors import DTypeError, ShapeError, complain
+from tensorbackend.graph import indexing
+from tensorbackend.graph.optree import OpTreeNode, apply, source
+from tensorbackend.graph.structure import UNKNOWN, StructureTable, normalize_axes
+
+__all__ = ["COMPOSITES"]
+
+
+def _function(op: ops.Op) -> Any:
+    def function(*operands: Any) -> OpTreeNode:
+        return apply(op, *operands)
+
+    function.__name__, function.__doc__ = op.name, op.doc
+    return function
+
+
+def _reduction(op: ops.Op) -> Any:
+    def function(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
+        axis = tuple(axis) if isinstance(axis, list) else axis
+        reduced = apply(op, a, params=(axis,))
+        return reduced if keepdims else drop_axes(reduced, axis)
+
+    function.__name__, function.__doc__ = op.name, op.doc
+    return function
+
+
+for _op in ops.OPS.values():
+    if _op.kind == ops.ELEMENTWISE:
+        globals().update({name: _function(_op) for name in {_op.name, *_op.methods}})
+    elif _op.kind == ops.REDUCTION:
+        globals()[_op.name] = _reduction(_op)
+
+_O: Any = globals()
+
+
+def _do(name: str, *operands: Any, **keywords: Any) -> Any:
+    return _O[name](*operands, **keywords)
+
+
+# Movements
+
+
+def transpose(x: Any, axes: tuple[int, ...] | None = None) -> Any:
+    """The axes in another order; None: as `.T`."""
+    return x.T if axes is None else x._move("transpose", tuple(axes))
+
+
+def reshape(x: Any, shape: tuple[int, ...]) -> Any:
+    """The numbers in C order under another shape; a tensor whose elements are not in that order becomes a node."""
+    if not isinstance(x, OpTreeNode):
+        shape = indexing.reshaped(x.shape, shape)
+        if indexing.view_strides(x.shape, x.strides, shape) is None:
+            return apply(ops.OPS["reshape"], x, params=(shape,))
+    return x.reshape(shape)
+
+
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` repeated along its axes of length 1 to `shape`."""
+    return x._move("broadcast", tuple(shape))
+
+
+def slice(x: Any, key: tuple) -> Any:
+    """The part of `x` that a basic index picks."""
+    return x[key]
+
+
+def drop_axes(x: Any, axis: Any) -> Any:
+    """`x` without the axes of length 1 at `axis` (None: all axes)."""
+    axes = normalize_axes("squeeze", axis, len(x.shape))
+    return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
+
+
+def swap_last(x: Any) -> Any:
+    """The last two axes exchanged."""
+    rank = len(x.shape)
+    return transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
+    """The sum of `x` over the axes along which `shape` was broadcast: the adjoint of broadcasting.
+
+    Axes along which `x` has length 1 and `shape` more are left as they are.
+    """
+    if x.shape == shape:
+        return x
+    lead = len(x.shape) - len(shape)
+    axes = tuple(a for a, n in enumerate(x.shape) if a < lead or (shape[a - lead] == 1 and n != 1))
+    reduced = _do("sum", x, axes) if axes else x
+    return reshape(reduced, reduced.shape[lead:]) if lead else reduced
+
+
+# Primitives
+
+
+def dot(a: Any, b: Any) -> OpTreeNode:
+    """The matrix product of the last two axes, batches broadcast."""
+    return apply(ops.OPS["dot"], a, b)
+
+
+def cumsum(x: Any, axis: int) -> OpTreeNode:
+    """The running sum along an axis."""
+    return apply(ops.OPS["cumsum"], x, params=(axis,))
+
+
+def take(x: Any, indices: Any, axis: int) -> OpTreeNode:
+    """The entries of `x` along `axis` at integer `indices`."""
+    return apply(ops.OPS["take"], x, indices, params=(axis,))
+
+
+def put(x: Any, indices: Any, shape: tuple[int, ...], axis: int) -> OpTreeNode:
+    """Zeros of `shape` with `x` added along `axis` at `indices`."""
+    return apply(ops.OPS["put"], x, indices, params=(shape, axis))
+
+
+def unslice(x: Any, shape: tuple[int, ...], key: tuple) -> OpTreeNode:
+    """Zeros of `shape` with `x` at a basic index."""
+    return apply(ops.OPS["unslice"], x, params=(tuple(shape), indexing.hashable(key)))
+
+
+# Sources
+
+
+def positions(table: StructureTable, axis: int, shape: tuple[int, ...] | None) -> OpTreeNode:
+    """The position along `axis` of `shape`, counted from 0."""
+    return source(ops.OPS["index"], table, shape, axis)
+
+
+def onehot(indices: Any, axis: int) -> OpTreeNode:
+    """1 where the position along `axis` (0 or 1) equals the index; the partner or target decides the classes."""
+    if axis not in (0, 1):
+        raise ShapeError(complain("onehot: no such axis", f"axis={axis}", "0 for (classes, n), 1 for (n, classes)"))
+    if indices.dtype is None or indices.dtype.kind not in "iu":
+        raise DTypeError(complain("onehot: indices must be integers", str(indices.dtype), "int32 or another integer"))
+    if indices.ndim > 2 or 1 not in (*indices.shape, 1)[-2:]:
+        raise ShapeError(complain("onehot: indices are a row or a column", str(indices.shape), "(1, n) or (n, 1)"))
+    n = indices.size
+    place, shape = ((1, n), (UNKNOWN, n)) if axis == 0 else ((n, 1), (n, UNKNOWN))
+    return positions(indices.structure.table, axis, shape) == reshape(indices, place)
+
+
+# Statistics
+
+
+def _count(a: Any, axis: Any) -> int:
+    axes = normalize_axes("mean", tuple(axis) if isinstance(axis, list) else axis, len(a.shape))
+    return math.prod(a.shape[x] for x in axes)
+
+
+def mean(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
+    """The sum over the axes divided by their count; NaN of nothing."""
+    total = _do("sum", a, axis, keepdims)
+    return total / float(_count(a, axis))
+
+
+def var(a: Any, axis: Any = None, keepdims: bool = True, binary: bool = False) -> Any:
+    """The population variance mean((a - mean a)^2); `binary` replaces the square x x by x times its nearest power of two."""
+    away = a - mean(a, axis)
+    return mean(away * _do("pow2near", away) if binary else _do("sqr", away), axis, keepdims)
+
+
+def std(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
+    """The square root of the population variance."""
+    return _do("sqrt", var(a, axis, keepdims))
+
+
+def norm(a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2) -> Any:
+    """The vector norm over the axes: (sum |a|^ord)^(1/ord); `ord` 1, 2, inf, or another positive number."""
+    if ord == 2:
+        return _do("sqrt", _do("sum", _do("sqr", a), axis, keepdims))
+    if ord == 1:
+        return _do("sum", abs(a), axis, keepdims)
+    if ord == math.inf:
+        return _do("max", abs(a), axis, keepdims)
+    return _do("sum", abs(a) ** ord, axis, keepdims) ** (1.0 / ord)
+
+
+def logsumexp(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
+    """ln of the sum of exp(a), without overflow; -infinity where all a are."""
+    top = _do("max", a, axis)
+    safe = _do("where", _do("finite", top), top, 0.0)
+    total = _do("log", _do("sum", _do("exp", a - safe), axis)) + safe
+    return total if keepdims else drop_axes(total, axis)
+
+
+def softmax(a: Any, axis: Any = None) -> Any:
+    """exp(a - max a) / sum exp(a - max a) over `axis` (None: all)."""
+    e = _do("exp", a - _do("max", a, axis))
+    return e / _do("sum", e, axis)
+
+
+def log_softmax(a: Any, axis: Any = None) -> Any:
+    """The logarithm of softmax: a - max a - ln sum exp(a - max a)."""
+    away = a - _do("max", a, axis)
+    return away - _do("log", _do("sum", _do("exp", away), axis))
+
+
+# Elementwise
+
+
+def reciprocal(a: Any) -> Any:
+    """1 / a."""
+    return 1.0 / a
+
+
+def clip(a: Any, a_min: Any, a_max: Any) -> Any:
+    """min(max(a, a_min), a_max); NaN stays NaN."""
+    return _do("minimum", _do("maximum", a, a_min), a_max)
+
+
+def rsqrt(a: Any) -> Any:
+    """1 / sqrt(a)."""
+    return 1.0 / _do("sqrt", a)
+
+
+def relu(a: Any) -> Any:
+    """max(a, 0)."""
+    return _do("maximum", a, 0)
+
+
+def leaky_relu(a: Any, slope: float = 0.01) -> Any:
+    """a where a > 0, else slope a."""
+    return _do("where", a > 0, a, a * slope)
+
+
+def elu(a: Any, alpha: float = 1.0) -> Any:
+    """a where a > 0, else alpha (exp(a) - 1) (Clevert et al. 2016)."""
+    return _do("where", a > 0, a, alpha * _do("expm1", _do("minimum", a, 0)))
+
+
+def gelu(a: Any, approximate: bool = False) -> Any:
+    """a times the normal distribution function at a (Hendrycks and Gimpel 2016); `approximate` by tanh."""
+    if approximate:
+        inner = (a + 0.044715 * a * a * a) * math.sqrt(2.0 / math.pi)
+        return 0.5 * a * (1.0 + _do("tanh", inner))
+    return 0.5 * a * (1.0 + _do("erf", a * math.sqrt(0.5)))
+
+
+def softplus(a: Any) -> Any:
+    """ln(1 + exp(a)), without overflow."""
+    return _do("maximum", a, 0) + _do("log1p", _do("exp", -abs(a)))
+
+
+def silu(a: Any) -> Any:
+    """a / (1 + exp(-a)), also called swish."""
+    return a * _do("sig", a)
+
+
+def hard_sigmoid(a: Any) -> Any:
+    """clip(0.2 a + 0.5, 0, 1)."""
+    return clip(a * 0.2 + 0.5, 0.0, 1.0)
+
+
+def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
+    """1 where |a - b| <= atol + rtol |b|."""
+    return abs(a - b) <= atol + rtol * abs(b)
+
+
+COMPOSITES = {
+    f.__name__: f
+    for f in (reciprocal, clip, rsqrt, relu, leaky_relu, elu, gelu, softplus, silu, hard_sigmoid, isclose,
+              norm, logsumexp, softmax, log_softmax, broadcast_to)  # fmt: skip
+}
+"""The composites that backends offer as methods under the same name and arguments, with `out=` beside."""
+
+

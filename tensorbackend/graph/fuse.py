@@ -1,0 +1,613 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule: which kernels an assignment becomes, and what each of them computes.
+
+`schedule` turns trees into a `Plan`: kernels and primitive calls over places in memory (the targets, the tensors of
+the trees, temporaries). It is the only module that decides what one kernel is:
+
+- elementwise ops, sources and broadcasts fuse into the kernel of their user; equal sub-expressions are computed once;
+- reductions over the same axes of the same space fuse with the work before and after them (softmax is one kernel);
+- a tree is cut at primitives (dot, take …), at movements of computed values, at reductions that do not fit the
+  kernel's space, and where a kernel would grow beyond `MAX_INSTRUCTIONS`. Each cut is listed with its reason.
+
+A kernel is a list of instructions in SSA form over an iteration space; it knows nothing of its target language.
+Values pass between kernels in the compute type, so a cut changes no number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.graph import indexing
+from tensorbackend.graph.optree import OpTreeNode, Operators, nodes_of
+from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
+
+__all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "schedule", "walk"]
+
+Shape = tuple[int, ...]
+MAX_INSTRUCTIONS = 200
+WHOLE_REDUCTION = 1 << 15
+"""Elements above which a reduction to one number is a kernel of its own, so that all cores share it."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A strided place in buffer number `buffer` of the plan; strides and offset count elements."""
+
+    buffer: int
+    shape: Shape
+    strides: Shape
+    offset: int
+    dtype: np.dtype
+
+    def broadcast_to(self, shape: Shape) -> Ref:
+        """The same place read over a larger space: strides of 0 where an axis repeats."""
+        lead = len(shape) - len(self.shape)
+        strides = tuple(0 if n == 1 and m != 1 else s for n, m, s in zip(self.shape, shape[lead:], self.strides))
+        return Ref(self.buffer, shape, (0,) * lead + strides, self.offset, self.dtype)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One SSA value: `kind` is load, scalar, source, cast, op or reduce; `args` are earlier values by number.
+
+    `slot` counts the kernel's inputs, scalars or draws (load, scalar, source). `shape` has the kernel's rank, with 1
+    where the value does not vary. `stage` is how many reductions must be complete before it can be computed.
+    """
+
+    kind: str
+    dtype: np.dtype
+    shape: Shape
+    op: ops.Op | None = None
+    args: tuple[int, ...] = ()
+    slot: int = 0
+    axis: int = 0
+    stage: int = 0
+
+
+@dataclass
+class Kernel:
+    """One fused kernel: `body` over the space `shape`, whose `axes` are reduced (none: elementwise).
+
+    `inputs` are read, `scalars` are (leaf number, type), `draws` the leaf numbers of random nodes; `outputs` are
+    (place, value number). `reason` says why it is a kernel of its own.
+    """
+
+    shape: Shape
+    axes: tuple[int, ...]
+    body: list[Instruction]
+    inputs: list[Ref]
+    scalars: list[tuple[int, np.dtype]]
+    draws: list[int]
+    outputs: list[tuple[Ref, int]]
+    reason: str
+    cache: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """A name that says what it does: the last ops, the reduced axes, the output's type."""
+        named = [i.op.name for i in self.body if i.op is not None]
+        kind = "reduce" if self.axes else "ew"
+        axes = "_axis" + "".join(map(str, self.axes)) if self.axes else ""
+        return f"{kind}_{'_'.join(named[-4:]) or 'copy'}{axes}_{dtypes.tag(self.outputs[0][0].dtype)}"
+
+
+@dataclass
+class Primitive:
+    """One call of a primitive of the op table on places in memory."""
+
+    op: ops.Op
+    inputs: list[Ref]
+    output: Ref
+    params: tuple
+    reason: str = "a primitive"
+    cache: dict = field(default_factory=dict, repr=False)
+
+
+@dataclass
+class Plan:
+    """What statements become: `steps` in order, over buffers: targets, then tensor leaves, then temporaries.
+
+    `tensors` are the leaf numbers of the buffers after the targets; `temporaries` their (shape, type).
+    """
+
+    targets: int
+    tensors: list[int]
+    temporaries: list[tuple[Shape, np.dtype]]
+    steps: list[Kernel | Primitive]
+
+
+@dataclass
+class Statement:
+    """`target = value`.
+
+    `overlap` is 0 when the target shares no memory with the value's leaves, 1 when all that do are the very same view
+    (each element is read before it is written), else 2 (the value goes through a temporary).
+    """
+
+    target: Structure
+    value: Any
+    overlap: int = 0
+
+
+def walk(root: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """The leaves of a tree (tensors, numbers, random nodes) in a fixed order, and where parts are used again.
+
+    Trees of equal structure and equal repeats have corresponding leaves. Iterative and by identity.
+    """
+    if type(root) is not OpTreeNode and not isinstance(root, OpTreeNode):
+        return [root], ()
+    leaves: list[Any] = []
+    repeats: list[int] = []
+    seen: dict[int, int] = {id(root): 0}
+    count = 0
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if not node.inputs:
+            leaves.append(node)
+        for x in node.inputs:
+            count += 1
+            if not isinstance(x, Operators):
+                leaves.append(x)
+                continue
+            first = seen.setdefault(id(x), count)
+            if first != count:
+                repeats += (count, first)
+            elif isinstance(x, OpTreeNode):
+                stack.append(x)
+            else:
+                leaves.append(x)
+    return leaves, tuple(repeats)
+
+
+def schedule(statements: list[Statement], leaves: list[list[Any]]) -> Plan:
+    """The plan of statements run one after the other; `leaves[i]` is what `walk` gave for statement i."""
+    return _Scheduler(statements, leaves).run()
+
+
+class _Scheduler:
+    def __init__(self, statements: list[Statement], leaves: list[list[Any]]) -> None:
+        self.statements = statements
+        self.leaf_numbers: dict[int, int] = {}
+        self.number_leaves: dict[tuple[int, int], int] = {}
+        self.tensors: list[int] = []
+        self.places: dict[int, Ref] = {}
+        self.temporaries: list[tuple[Shape, np.dtype]] = []
+        self.steps: list[Kernel | Primitive] = []
+        self.shapes: dict[int, Shape] = {}
+        self.cuts: dict[int, str] = {}
+        self._number(leaves)
+
+    def _number(self, leaves: list[list[Any]]) -> None:
+        """Give every leaf its number and every tensor its buffer."""
+        number = 0
+        for index, (statement, found) in enumerate(zip(self.statements, leaves)):
+            if not isinstance(statement.value, Operators):
+                self.number_leaves[0, index] = number
+            for x in found:
+                if isinstance(x, Operators):
+                    self.leaf_numbers[id(x)] = number
+                    if not isinstance(x, OpTreeNode):
+                        self.places[id(x)] = self._tensor(x.structure, number)
+                number += 1
+            self._number_constants(statement.value, found, number - len(found))
+
+    def _number_constants(self, root: Any, found: list[Any], first: int) -> None:
+        """Numbers are leaves by position: walk as `walk` does and note (user, operand) → leaf."""
+        if not isinstance(root, OpTreeNode):
+            return
+        seen = {id(root)}
+        number = first
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if not node.inputs:
+                number += 1
+            for position, x in enumerate(node.inputs):
+                if not isinstance(x, Operators):
+                    self.number_leaves[id(node), position] = number
+                    number += 1
+                elif id(x) not in seen:
+                    seen.add(id(x))
+                    if isinstance(x, OpTreeNode):
+                        stack.append(x)
+                    else:
+                        number += 1
+        assert number == first + len(found)
+
+    def _tensor(self, s: Structure, number: int) -> Ref:
+        self.tensors.append(number)
+        return Ref(len(self.statements) + len(self.tensors) - 1, s.shape, s.strides, 0, s.dtype)
+
+    def run(self) -> Plan:
+        for index, statement in enumerate(self.statements):
+            self._statement(index, statement)
+        return Plan(len(self.statements), self.tensors, self.temporaries, self.steps)
+
+    def _temporary(self, shape: Shape, dtype: np.dtype) -> Ref:
+        # Temporaries are numbered from -1 downwards, so that their buffers need not wait for the tensors' count.
+        self.temporaries.append((shape, dtype))
+        return Ref(-len(self.temporaries), shape, indexing.contiguous_strides(shape), 0, dtype)
+
+    def _statement(self, index: int, statement: Statement) -> None:
+        s = statement.target
+        target = Ref(index, s.shape, s.strides, 0, s.dtype)
+        value = statement.value
+        if isinstance(value, OpTreeNode):
+            self._resolve(value, s.shape)
+            self._mark_cuts(value)
+            if statement.overlap != 1:
+                value, target = self._peel(value, target)
+        goal = target if statement.overlap < 2 else self._temporary(target.shape, dtypes.compute(s.dtype))
+        if statement.overlap != 1 and self._runs_into(value, goal):
+            self._primitive(value, goal)
+        else:
+            self._emit([(value, goal, "the statement")])
+        if goal is not target:
+            self._copy(goal, target, "the target overlaps what is read")
+
+    def _peel(self, value: Any, target: Ref) -> tuple[Any, Ref]:
+        """A transpose at the root, or a reshape that only adds or drops axes of length 1, moves the target instead."""
+        while isinstance(value, OpTreeNode) and self.shapes[id(value)] == target.shape:
+            op, source = value.structure.op, value.inputs[0] if value.inputs else None
+            if op.name == "transpose":
+                order = np.argsort(value.structure.params[0])
+                target = _transposed(target, tuple(order.tolist()))
+            elif op.name == "reshape" and _squeezed(self._shape(source)) == _squeezed(target.shape):
+                shape = self._shape(source)
+                strides = indexing.view_strides(target.shape, target.strides, shape)
+                if strides is None:
+                    break
+                target = Ref(target.buffer, shape, strides, target.offset, target.dtype)
+            else:
+                break
+            value = source
+        return value, target
+
+    def _runs_into(self, value: Any, goal: Ref) -> bool:
+        """Whether a primitive at the root can write its result where it belongs."""
+        return (
+            isinstance(value, OpTreeNode)
+            and value.structure.op.kind == ops.PRIMITIVE
+            and self.shapes[id(value)] == goal.shape
+            and dtypes.compute(value.structure.dtype) == goal.dtype
+            and goal.strides == indexing.contiguous_strides(goal.shape)
+        )
+
+    # Shapes that the partner or the target decides
+
+    def _shape(self, x: Any) -> Shape:
+        if isinstance(x, OpTreeNode):
+            return self.shapes[id(x)]
+        return x.shape if isinstance(x, Operators) else ()
+
+    def _resolve(self, root: OpTreeNode, target: Shape) -> None:
+        """Work out the shape of every node; flexible ones take their user's, the root the target's."""
+        order = nodes_of(root)
+        if not root.structure.flexible:
+            self.shapes.update((id(n), n.structure.shape) for n in order)
+            return
+        wanted = {id(root): target}
+        for node in reversed(order):
+            s = node.structure
+            shape = s.shape if not s.flexible else _decided(s, wanted.get(id(node)))
+            self.shapes[id(node)] = shape
+            for x in node.inputs:
+                if isinstance(x, OpTreeNode) and x.structure.flexible:
+                    asked = shape if s.op.kind == ops.ELEMENTWISE else sized(s.op, x.structure)
+                    wanted[id(x)] = _agree(x.structure, wanted.get(id(x)), asked)
+
+    # Cuts known before any kernel is made
+
+    def _mark_cuts(self, root: OpTreeNode) -> None:
+        """Nodes that are computed into memory whoever uses them."""
+        weight: dict[int, int] = {}
+        for node in nodes_of(root):
+            kind = node.structure.op.kind
+            if id(node) in self.cuts:
+                continue
+            parts = {id(x): weight.get(id(x), 1) for x in node.inputs}
+            weight[id(node)] = 1 + sum(parts.values())
+            if kind in (ops.MOVEMENT, ops.PRIMITIVE) and node.structure.op.name != "broadcast":
+                self.cuts[id(node)] = "a primitive" if kind == ops.PRIMITIVE else f"{node.structure.op.name} of a computed value"
+            elif weight[id(node)] > MAX_INSTRUCTIONS and node is not root:
+                self.cuts[id(node)] = f"a kernel of over {MAX_INSTRUCTIONS} operations"
+            if id(node) in self.cuts:
+                weight[id(node)] = 1
+
+    # Emission
+
+    def _emit(self, outputs: list[tuple[Any, Ref | None, str]]) -> None:
+        """Emit kernels until the outputs are computed. What a kernel needs in memory is emitted before it."""
+        pending = [outputs]
+        while pending:
+            if len(pending) > 1 and id(pending[-1][0][0]) in self.places:
+                pending.pop()
+                continue
+            region = _Region(self, pending[-1])
+            missing = region.collect()
+            if missing:
+                pending.extend([(node, None, reason)] for node, reason in missing)
+                continue
+            pending.pop()
+            if region.is_memory:
+                self._into_memory(region.outputs[0][0])
+            else:
+                self._computed(region)
+
+    def _computed(self, region: _Region) -> None:
+        for position, (value, place, reason) in enumerate(region.outputs):
+            if place is None:
+                home = self._temporary(self.shapes[id(value)], dtypes.compute(value.structure.dtype))
+                region.outputs[position] = (value, home, reason)
+        self.steps.append(region.kernel())
+        for value, place, _ in region.outputs:
+            if isinstance(value, OpTreeNode) and place.buffer < 0:
+                self.places.setdefault(id(value), place)
+
+    def _into_memory(self, node: OpTreeNode) -> None:
+        """A movement or primitive whose operands are in memory."""
+        if node.structure.op.kind == ops.PRIMITIVE:
+            place = self._temporary(self.shapes[id(node)], dtypes.compute(node.structure.dtype))
+            self._primitive(node, place)
+            self.places[id(node)] = place
+            return
+        source = self.places[id(node.inputs[0])]
+        view = _moved(node, source)
+        if view is None:
+            packed = self._temporary(source.shape, dtypes.compute(source.dtype))
+            self._copy(source, packed, "a reshape needs its elements in C order")
+            view = _moved(node, packed)
+        self.places[id(node)] = view
+
+    def _primitive(self, node: OpTreeNode, place: Ref) -> None:
+        for x in node.inputs:
+            if id(x) not in self.places:
+                self._emit([(x, None, "an operand of " + node.structure.op.name)])
+        inputs = [self.places[id(x)] for x in node.inputs]
+        self.steps.append(Primitive(node.structure.op, inputs, place, node.structure.params))
+
+    def _copy(self, source: Ref, target: Ref, reason: str) -> None:
+        body = [Instruction("load", dtypes.compute(source.dtype), target.shape)]
+        self.steps.append(Kernel(target.shape, (), body, [source], [], [], [(target, 0)], reason))
+
+
+def _transposed(ref: Ref, order: tuple[int, ...]) -> Ref:
+    shape = tuple(ref.shape[a] for a in order)
+    return Ref(ref.buffer, shape, tuple(ref.strides[a] for a in order), ref.offset, ref.dtype)
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
+
+
+def _moved(node: OpTreeNode, ref: Ref) -> Ref | None:
+    """The place of a movement's value, given the place of its operand; None when elements must be copied first."""
+    s = node.structure
+    (param,) = s.params
+    if s.op.name == "transpose":
+        return _transposed(ref, param)
+    if s.op.name == "broadcast":
+        return ref.broadcast_to(param)
+    if s.op.name == "reshape":
+        strides = indexing.view_strides(ref.shape, ref.strides, param)
+        return None if strides is None else Ref(ref.buffer, param, strides, ref.offset, ref.dtype)
+    shape, strides, offset = indexing.basic(param, ref.shape, ref.strides, node.inputs[0].structure.min_dims)
+    return Ref(ref.buffer, shape, strides, ref.offset + offset, ref.dtype)
+
+
+def _decided(s: Structure, wanted: Shape | None) -> Shape:
+    """The shape of a flexible node whose user reads it over `wanted`."""
+    if s.shape is None:
+        return wanted if wanted is not None else ()
+    if wanted is None or UNKNOWN not in s.shape:
+        return tuple(1 if n == UNKNOWN else n for n in s.shape)
+    lead = len(wanted) - len(s.shape)
+    return tuple(wanted[lead + a] if n == UNKNOWN else n for a, n in enumerate(s.shape))
+
+
+def _agree(s: Structure, before: Shape | None, asked: Shape) -> Shape:
+    """The shape over which several users read one flexible node."""
+    if before is None or before == asked:
+        return asked
+    return broadcast_shapes(f"{s.op.name}: one node used at two shapes", [before, asked])
+
+
+class _Region:
+    """The part of the trees that one kernel computes, and its instructions."""
+
+    def __init__(self, scheduler: _Scheduler, outputs: list[tuple[Any, Ref, str]]) -> None:
+        self.scheduler = scheduler
+        self.outputs = outputs
+        shapes = [scheduler.shapes[id(value)] if place is None else place.shape for value, place, _ in outputs]
+        self.rank = max(map(len, shapes))
+        self.space = _aligned(broadcast_shapes("fuse", shapes), self.rank)
+        self.axes: tuple[int, ...] = ()
+        self.order: list[OpTreeNode] = []
+        value, place, _ = outputs[0]
+        self.is_memory = place is None and value.structure.op.kind in (ops.MOVEMENT, ops.PRIMITIVE)
+
+    def collect(self) -> list[tuple[OpTreeNode, str]]:
+        """Gather the nodes to compute here; the result is what must be in memory first (empty: ready)."""
+        known = self.scheduler.places
+        roots = {id(value) for value, _, _ in self.outputs}
+        missing: dict[int, tuple[OpTreeNode, str]] = {}
+        seen: set[int] = set()
+        stack = [(value, False) for value, _, _ in self.outputs if isinstance(value, OpTreeNode)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                self.order.append(node)
+                continue
+            if id(node) in seen or id(node) in known:
+                continue
+            seen.add(id(node))
+            if self.is_memory:
+                needed = [x for x in node.inputs if id(x) not in known]
+                missing.update((id(x), (x, "an operand of " + node.structure.op.name)) for x in needed)
+                continue
+            reason = self._must_cut(node, id(node) in roots)
+            if reason:
+                missing[id(node)] = (node, reason)
+                continue
+            stack.append((node, True))
+            stack.extend((x, False) for x in node.inputs if isinstance(x, OpTreeNode))
+        return list(missing.values())
+
+    def _must_cut(self, node: OpTreeNode, is_root: bool) -> str | None:
+        """Why a node can't be computed in this kernel, or None. The first reduction decides the kernel's space."""
+        if id(node) in self.scheduler.cuts and (not is_root or node.structure.op.kind in (ops.MOVEMENT, ops.PRIMITIVE)):
+            return self.scheduler.cuts[id(node)]
+        axes = node.structure.params[0] if node.structure.op.kind == ops.REDUCTION else ()
+        if not axes:
+            return None
+        space = self.scheduler._shape(node.inputs[0])
+        if self.axes and (space != self.space or axes != self.axes):
+            return "its axes are not the kernel's"
+        if not self.axes and not self._fits(space, axes):
+            return "its space is not the kernel's"
+        whole = all(n == 1 for a, n in enumerate(space) if a not in axes)
+        if whole and not is_root and math.prod(space) > WHOLE_REDUCTION:
+            return "a whole large tensor to one number"
+        self.space, self.axes = space, axes
+        return None
+
+    def _fits(self, space: Shape, axes: tuple[int, ...]) -> bool:
+        if len(space) != self.rank:
+            return False
+        kept = all(n == m for a, (n, m) in enumerate(zip(self.space, space)) if a not in axes)
+        across = [(self.space[a], space[a]) for a in axes]
+        return kept and (all(n == 1 for n, _ in across) or all(n == m for n, m in across))
+
+    # Instructions
+
+    def kernel(self) -> Kernel:
+        """The kernel of the region, once everything it reads is in memory."""
+        self.body: list[Instruction] = []
+        self.numbered: dict[Any, int] = {}
+        self.values: dict[int, int] = {}
+        self.inputs: list[Ref] = []
+        self.scalars: list[tuple[int, np.dtype]] = []
+        self.draws: list[int] = []
+        for node in self.order:
+            self.values[id(node)] = self._node(node)
+        outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
+        reason = self.outputs[0][2]
+        return Kernel(self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason)
+
+    def _output(self, value: Any, place: Ref) -> int:
+        if isinstance(value, Operators):
+            return self._operand(value, None)
+        return self._scalar(self.scheduler.number_leaves[0, place.buffer], dtypes.compute(place.dtype))
+
+    def _add(self, key: tuple, instruction: Callable[[], Instruction]) -> int:
+        """The number of an instruction: an equal one made before serves."""
+        found = self.numbered.get(key)
+        if found is None:
+            found = self.numbered[key] = len(self.body)
+            self.body.append(instruction())
+        return found
+
+    def _load(self, place: Ref) -> int:
+        shape = _aligned(place.shape, self.rank)
+        lifted = _lifted(place, self.rank)
+
+        def make() -> Instruction:
+            self.inputs.append(lifted)
+            return Instruction("load", dtypes.compute(place.dtype), shape, slot=len(self.inputs) - 1)
+
+        return self._add(("load", lifted), make)
+
+    def _scalar(self, leaf: int, dtype: np.dtype) -> int:
+        def make() -> Instruction:
+            self.scalars.append((leaf, dtype))
+            return Instruction("scalar", dtype, (1,) * self.rank, slot=len(self.scalars) - 1)
+
+        return self._add(("scalar", leaf, dtype), make)
+
+    def _cast(self, value: int, dtype: np.dtype) -> int:
+        given = self.body[value]
+        if given.dtype == dtype:
+            return value
+        return self._add(
+            ("cast", value, dtype), lambda: Instruction("cast", dtype, given.shape, args=(value,), stage=given.stage)
+        )
+
+    def _operand(self, x: Any, dtype: np.dtype | None) -> int:
+        value = self.values.get(id(x))
+        if value is None:
+            value = self._load(self.scheduler.places[id(x)])
+        return value if dtype is None else self._cast(value, dtype)
+
+    def _node(self, node: OpTreeNode) -> int:
+        s = node.structure
+        if s.op.kind == ops.SOURCE:
+            return self._source(node)
+        args = tuple(self._argument(node, position, wanted) for position, wanted in enumerate(_operand_types(s)))
+        return args[0] if s.op.name == "broadcast" else self._operation(s, args)
+
+    def _argument(self, node: OpTreeNode, position: int, wanted: np.dtype | None) -> int:
+        x = node.inputs[position]
+        if isinstance(x, Operators):
+            return self._operand(x, wanted)
+        return self._scalar(self.scheduler.number_leaves[id(node), position], wanted or dtypes.BOOL)
+
+    def _operation(self, s: Structure, args: tuple[int, ...]) -> int:
+        if s.op.kind == ops.REDUCTION and not s.params[0]:
+            return self._reduced_over_nothing(s, args[0])
+        given = [self.body[a] for a in args]
+        stage = max((g.stage for g in given), default=0)
+        shape = broadcast_shapes(s.op.name, [g.shape for g in given])
+        kind = "op"
+        if s.op.kind == ops.REDUCTION:
+            kind = "reduce"
+            shape = tuple(1 if a in self.axes else n for a, n in enumerate(_aligned(self.space, self.rank)))
+            stage += 1
+        dtype = dtypes.compute(s.dtype)
+        return self._add((kind, s.op, args, dtype), lambda: Instruction(kind, dtype, shape, s.op, args, stage=stage))
+
+    def _reduced_over_nothing(self, s: Structure, value: int) -> int:
+        """A reduction over no axes: the value itself, or position 0."""
+        if s.op.dtype == "index":
+            truth = self._cast(value, dtypes.BOOL)
+            shape, xor = self.body[truth].shape, ops.OPS["bitxor"]
+            zero = Instruction("op", dtypes.BOOL, shape, xor, (truth, truth), stage=self.body[truth].stage)
+            value = self._add((xor, truth, truth), lambda: zero)
+        return self._cast(value, dtypes.compute(s.dtype))
+
+    def _source(self, node: OpTreeNode) -> int:
+        s = node.structure
+        shape = _aligned(self.scheduler.shapes[id(node)], self.rank)
+        dtype = dtypes.compute(s.dtype)
+        if s.op.name == "index":
+            axis = s.params[0] + self.rank - len(self.scheduler.shapes[id(node)])
+            shape = tuple(n if a == axis else 1 for a, n in enumerate(shape))
+            return self._add((s.op, axis, shape), lambda: Instruction("source", dtype, shape, s.op, axis=axis))
+        self.draws.append(self.scheduler.leaf_numbers[id(node)])
+        self.body.append(Instruction("source", dtype, shape, s.op, slot=len(self.draws) - 1))
+        return len(self.body) - 1
+
+
+def _aligned(shape: Shape, rank: int) -> Shape:
+    return (1,) * (rank - len(shape)) + tuple(shape)
+
+
+def _lifted(ref: Ref, rank: int) -> Ref:
+    """The place with leading axes of length 1."""
+    lead = rank - len(ref.shape)
+    return ref if not lead else Ref(ref.buffer, (1,) * lead + ref.shape, (0,) * lead + ref.strides, ref.offset, ref.dtype)
+
+
+def _operand_types(s: Structure) -> list[np.dtype | None]:
+    """The type in which each operand is read; None: as it is."""
+    if s.op.name == "where":
+        return [None, dtypes.compute(s.operands), dtypes.compute(s.operands)]
+    if s.op.name == "sround":
+        return [np.dtype(np.float32), np.dtype(np.uint32), np.dtype(np.uint32)]
+    return [dtypes.compute(s.operands)] * len(s.inputs)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index and stride arithmetic: which view an index, a reshape or a transpose makes. No data is touched."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import ShapeError, complain
+
+__all__ = ["SliceKey", "basic", "contiguous_strides", "extent", "hashable", "is_fancy", "reshaped", "view_strides"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SliceKey:
+    """A slice that can be hashed (Python's own cannot before 3.12): start, stop, step."""
+
+    indices: tuple
+
+
+def hashable(key: Any) -> tuple:
+    """A basic index as a tuple that can be part of a dictionary's key."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return tuple(SliceKey((k.start, k.stop, k.step)) if isinstance(k, slice) else k for k in parts)
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """The strides, in elements, of a C-ordered array without gaps."""
+    strides, step = [], 1
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
+    """The byte offsets of the lowest and one past the highest byte of a view, from its first element."""
+    if 0 in shape:
+        return 0, 0
+    ends = [(length - 1) * stride for length, stride in zip(shape, strides)]
+    return sum(e for e in ends if e < 0) * itemsize, (sum(e for e in ends if e > 0) + 1) * itemsize
+
+
+def is_fancy(key: Any) -> bool:
+    """Whether an index picks by arrays or masks rather than by integers, slices, `...` and new axes."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return any(not (k is None or k is Ellipsis or isinstance(k, slice) or _is_int(k)) for k in parts)
+
+
+def _is_int(k: Any) -> bool:
+    return isinstance(k, (int, np.integer)) and not isinstance(k, (bool, np.bool_))
+
+
+def expand(key: Any, rank: int, consumed: int | None = None) -> tuple:
+    """`key` with its ellipsis replaced by whole slices, one entry for each of `rank` axes (new axes beside)."""
+    parts = key if isinstance(key, tuple) else (key,)
+    used = sum(k is not None and k is not Ellipsis for k in parts) if consumed is None else consumed
+    if used > rank:
+        raise IndexError(complain("index: too many indices", f"{used} for {rank} axes", f"at most {rank}"))
+    whole = (slice(None),) * (rank - used)
+    places = [i for i, k in enumerate(parts) if k is Ellipsis]
+    if len(places) > 1:
+        raise IndexError(complain("index: more than one ellipsis", str(parts), "at most one"))
+    at = places[0] if places else len(parts)
+    return (*parts[:at], *whole, *parts[at + 1 :])
+
+
+def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape, Shape, int]:
+    """The view that integers, slices, `...` and new axes make: its shape, strides, and offset in elements.
+
+    An integer drops its axis unless the rank would fall below `min_dims`; then the axis stays with length 1.
+    Raises `IndexError` for an integer out of range or too many indices.
+    """
+    parts = expand(key, len(shape))
+    droppable = max(len(shape) + sum(k is None for k in parts) - min_dims, 0)
+    new_shape: list[int] = []
+    new_strides: list[int] = []
+    offset, axis = 0, 0
+    for part in parts:
+        if part is None:
+            new_shape.append(1)
+            new_strides.append(0)
+            continue
+        length, stride = shape[axis], strides[axis]
+        axis += 1
+        if isinstance(part, slice):
+            start, stop, step = part.indices(length)
+            count = max(0, math.ceil((stop - start) / step))
+            offset += start * stride if count else 0
+            new_shape.append(count)
+            new_strides.append(stride * step)
+            continue
+        i = operator.index(part)
+        if not -length <= i < length:
+            raise IndexError(complain("index: out of range", f"{i} on an axis of length {length}", f"-{length} to {length - 1}"))
+        offset += (i % length) * stride
+        if droppable:
+            droppable -= 1
+        else:
+            new_shape.append(1)
+            new_strides.append(stride)
+    return tuple(new_shape), tuple(new_strides), offset
+
+
+def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
+    """`wanted` with its -1 worked out. Raises `ShapeError` when the sizes differ."""
+    result = [operator.index(n) for n in wanted]
+    size = math.prod(shape)
+    if result.count(-1) == 1:
+        rest = math.prod(n for n in result if n != -1)
+        if rest > 0 and size % rest == 0:
+            result[result.index(-1)] = size // rest
+    if any(n < 0 for n in result) or math.prod(result) != size:
+        raise ShapeError(
+            complain("reshape: sizes differ", f"{shape} ({size} elements) to {tuple(wanted)}", f"a shape of {size} elements")
+        )
+    return tuple(result)
+
+
+def view_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
+    """The strides under which `wanted` reads the same elements in C order, or None when a copy is needed."""
+    if math.prod(shape) == 0:
+        return contiguous_strides(wanted)
+    axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
+    result = [0] * len(wanted)
+    position = 0
+    target = 0
+    while target < len(wanted):
+        if wanted[target] == 1:
+            target += 1
+            continue
+        if position >= len(axes):
+            return None
+        length, stride = axes[position]
+        last = position
+        goal = wanted[target]
+        first = target
+        while length != goal:
+            if length < goal:
+                last += 1
+                if last >= len(axes) or axes[last - 1][1] != axes[last][0] * axes[last][1]:
+                    return None
+                length *= axes[last][0]
+            else:
+                target += 1
+                goal *= wanted[target]
+        stride = axes[last][1]
+        for axis in range(target, first - 1, -1):
+            result[axis] = stride
+            stride *= wanted[axis]
+        position = last + 1
+        target += 1
+    return tuple(result)

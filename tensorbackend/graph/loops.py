@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loop nests: fewer, longer axes for a kernel, the same for every target.
+
+`collapse` merges neighbouring axes over which everything that the kernel touches is evenly strided, so that kernels
+depend on structure rather than on shapes, and inner loops are long.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tensorbackend.graph.fuse import Instruction, Kernel, Ref
+
+__all__ = ["collapse"]
+
+Shape = tuple[int, ...]
+
+
+def collapse(kernel: Kernel) -> Kernel:
+    """The same kernel with axes merged where possible; lengths of 1 disappear (at least one axis stays)."""
+    groups: list[list[int]] = []
+    for axis, length in enumerate(kernel.shape):
+        if length == 1 and axis not in kernel.axes:
+            continue
+        if groups and _mergeable(kernel, groups[-1][-1], axis):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    groups = groups or [[len(kernel.shape) - 1] if kernel.shape else []]
+    axes = tuple(i for i, group in enumerate(groups) if group and group[0] in kernel.axes)
+    position = {axis: i for i, group in enumerate(groups) for axis in group}
+    return Kernel(
+        _merged(kernel.shape, groups),
+        axes,
+        [replace(i, shape=_merged(i.shape, groups), axis=position.get(i.axis, 0)) for i in kernel.body],
+        [_merged_ref(ref, groups) for ref in kernel.inputs],
+        kernel.scalars,
+        kernel.draws,
+        [(_merged_ref(ref, groups), value) for ref, value in kernel.outputs],
+        kernel.reason,
+    )
+
+
+def _mergeable(kernel: Kernel, first: int, second: int) -> bool:
+    """Whether axis `second` continues axis `first` for every reference and value of the kernel."""
+    if second != first + 1 and any(kernel.shape[a] != 1 for a in range(first + 1, second)):
+        return False
+    if (first in kernel.axes) != (second in kernel.axes):
+        return False
+    references = kernel.inputs + [ref for ref, _ in kernel.outputs]
+    return all(_even(ref, first, second) for ref in references) and all(_both(i, first, second) for i in kernel.body)
+
+
+def _even(ref: Ref, first: int, second: int) -> bool:
+    n, m = ref.shape[first], ref.shape[second]
+    outer = ref.strides[first] if n != 1 else None
+    inner = ref.strides[second] if m != 1 else None
+    if outer is None and inner is None:
+        return True
+    if outer is None or inner is None:
+        return (outer or inner or 0) == 0
+    return outer == inner * m
+
+
+def _both(i: Instruction, first: int, second: int) -> bool:
+    if i.op is not None and i.op.name == "index":
+        return i.axis not in (first, second)
+    return (i.shape[first] == 1) == (i.shape[second] == 1)
+
+
+def _merged(shape: Shape, groups: list[list[int]]) -> Shape:
+    return tuple(math.prod(shape[a] for a in group) for group in groups)
+
+
+def _merged_ref(ref: Ref, groups: list[list[int]]) -> Ref:
+    strides = tuple(ref.strides[group[-1]] if group and ref.shape[group[-1]] != 1 else _last(ref, group) for group in groups)
+    return Ref(ref.buffer, _merged(ref.shape, groups), strides, ref.offset, ref.dtype)
+
+
+def _last(ref: Ref, group: list[int]) -> int:
+    """The stride of a merged axis whose last part has length 1."""
+    return next((ref.strides[a] for a in reversed(group) if ref.shape[a] != 1), 0)

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Op-tree nodes: expressions that have not been computed yet.
+
+A node is a structure (what is computed, see `structure.py`) and its operands: tensors, nodes and numbers. Building
+one checks shapes and types and computes nothing; `t[:] = node`, `out=` or `be.evaluate(node)` runs it.
+`Operators` gives tensors and nodes the same Python operators, made from the op table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import BackendError, ShapeError, complain
+from tensorbackend.graph import indexing
+from tensorbackend.graph.structure import Structure, StructureTable
+
+__all__ = ["OpTreeNode", "Operators", "apply", "nodes_of", "source"]
+
+_NUMBERS = (bool, int, float, np.generic)
+_new = object.__new__
+
+
+def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable | None = None) -> OpTreeNode:
+    """The node of `op` on tensors, nodes, numbers or NumPy arrays; `params` are its static parameters.
+
+    Raises `ShapeError`, `DTypeError`, `BackendError` as the op's rules say, and `TypeError` for other operands.
+    """
+    structures = [getattr(x, "structure", None) or x.__class__ for x in operands]
+    if table is None:
+        table = next((s.table for s in structures if isinstance(s, Structure)), None)
+        if table is None:
+            given = ", ".join(type(x).__name__ for x in operands)
+            raise TypeError(complain(f"{op.name}: no tensor among the operands", given, "a tensor or an op-tree"))
+    found = table.get((op, *params, *structures))
+    if found is None:
+        node = _build(op, operands, params, table)
+        if node is NotImplemented:
+            given = " and ".join(type(x).__name__ for x in operands)
+            raise TypeError(complain(f"{op.name}: operands that are not understood", given, "tensors, nodes, numbers"))
+        return node
+    node = _new(OpTreeNode)
+    node.structure = found
+    node.inputs = operands
+    return node
+
+
+def _build(op: ops.Op, operands: tuple, params: tuple, table: StructureTable) -> OpTreeNode:
+    """The slow path of `apply`: converts the operands, applies the rules, remembers the structure.
+
+    Returns NotImplemented when an operand is of a foreign type.
+    """
+    table.check_open()
+    operands = tuple(_leaf(op, x, operands, table) for x in operands)
+    if any(x is NotImplemented for x in operands):
+        return NotImplemented
+    inputs = tuple(x.structure if isinstance(x, Operators) else table.number(type(x)) for x in operands)
+    key = (op, *params, *(x.structure if isinstance(x, Operators) else type(x) for x in operands))
+    structure = table.get(key) or table.derive(key, op, inputs, params)
+    node = _new(OpTreeNode)
+    node.structure = structure
+    node.inputs = operands
+    return node
+
+
+def _leaf(op: ops.Op, x: Any, operands: tuple, table: StructureTable) -> Any:
+    if isinstance(x, Operators):
+        if x.structure.table is not table:
+            x.structure.table.check_open()
+            names = [type(t.structure.table.backend).__name__ for t in operands if isinstance(t, Operators)]
+            raise BackendError(
+                complain(
+                    f"{op.name}: tensors of different backends",
+                    " and ".join(names),
+                    "tensors of one backend",
+                    "be.array(other.get()) copies a tensor to backend `be`",
+                )
+            )
+        return x
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        x = x[()]
+    if isinstance(x, _NUMBERS):
+        if isinstance(x, np.generic):
+            dtypes.as_dtype(x.dtype)
+        return x
+    return _array_leaf(op, x, operands, table) if isinstance(x, np.ndarray) else NotImplemented
+
+
+def _array_leaf(op: ops.Op, x: np.ndarray, operands: tuple, table: StructureTable) -> Any:
+    """A NumPy operand, copied to the backend with the rank it has."""
+    min_dims = min(t.structure.min_dims for t in operands if isinstance(t, Operators))
+    if x.ndim < min_dims:
+        n = x.shape[0]
+        raise ShapeError(
+            complain(
+                f"{op.name}: a 1-D array beside a tensor of at least {min_dims} axes can be read in two ways",
+                f"array of shape {x.shape}",
+                f"a row (1, {n}) or a column ({n}, 1)",
+                f"array.reshape(1, {n}) or array.reshape({n}, 1)",
+            )
+        )
+    return table.backend.array(x, dtype=x.dtype, min_dims=min_dims)
+
+
+def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any) -> OpTreeNode:
+    """A node without operands (random numbers, positions) of `shape`; None leaves it to the partner or target."""
+    table.check_open()
+    full = (*params, shape)
+    key = (op, *full)
+    node = _new(OpTreeNode)
+    node.structure = table.get(key) or table.derive(key, op, (), full)
+    node.inputs = ()
+    return node
+
+
+def _binary(op: ops.Op) -> tuple[Callable, Callable]:
+    """The methods `x op y` and the reflected one: a look-up and a node when the form is known."""
+
+    def method(self: Any, other: Any) -> Any:
+        structure = self.structure
+        try:
+            key = (op, structure, other.structure)
+        except AttributeError:
+            key = (op, structure, other.__class__)
+        found = structure.table.get(key)
+        if found is None:
+            return _build(op, (self, other), (), structure.table)
+        node = _new(OpTreeNode)
+        node.structure = found
+        node.inputs = (self, other)
+        return node
+
+    def reflected(self: Any, other: Any) -> Any:
+        structure = self.structure
+        found = structure.table.get((op, other.__class__, structure))
+        if found is None:
+            return _build(op, (other, self), (), structure.table)
+        node = _new(OpTreeNode)
+        node.structure = found
+        node.inputs = (other, self)
+        return node
+
+    method.__doc__ = reflected.__doc__ = op.doc
+    return method, reflected
+
+
+def _unary(op: ops.Op) -> Callable:
+    def method(self: Any) -> Any:
+        structure = self.structure
+        found = structure.table.get((op, structure))
+        if found is None:
+            return _build(op, (self,), (), structure.table)
+        node = _new(OpTreeNode)
+        node.structure = found
+        node.inputs = (self,)
+        return node
+
+    method.__doc__ = op.doc
+    return method
+
+
+_MIRRORED = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+class Operators:
+    """What tensors and op-tree nodes have in common: a structure, Python operators, and movements.
+
+    `==` and the other comparisons build nodes too: compare objects with `is`. A truth value is refused.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None
+    structure: Structure
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape. None, or a length of -1, is decided by the partner or target (rand, onehot)."""
+        return self.structure.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The element type, by promotion of the operands'."""
+        return self.structure.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.structure.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        size = 1
+        for length in self.structure.shape:
+            size *= length
+        return size
+
+    @property
+    def backend(self) -> Any:
+        """The backend that owns the tensors."""
+        return self.structure.table.backend
+
+    @property
+    def _min_dims(self) -> int:
+        return self.structure.min_dims
+
+    def __matmul__(self, other: Any) -> Any:
+        return apply(ops.OPS["dot"], self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return apply(ops.OPS["dot"], other, self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __hash__(self) -> int:
+        return id(self) >> 4
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            complain(
+                "truth value: an expression has one for each element",
+                f"shape {self.structure.shape}",
+                "a comparison of objects or of numbers",
+                "`a is b`, or be.any(...).get(), be.all(...).get()",
+            )
+        )
+
+    def reshape(self, *shape: Any) -> Any:
+        """The same numbers in C order under another shape; one length may be -1."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        return self._move("reshape", tuple(wanted))
+
+    def transpose(self, *axes: Any, out: Any = None) -> Any:
+        """The axes in another order (default: as `.T`), as a view, or written into `out`."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        moved = self._move("transpose", tuple(order) or self._reversed_axes())
+        return moved if out is None else out._assign(moved)
+
+    @property
+    def T(self) -> Any:
+        """The transpose. Up to 2 axes, or with `_min_dims` 0: all reversed; else axis 0 stays, the others are reversed."""
+        return self._move("transpose", self._reversed_axes())
+
+    def _reversed_axes(self) -> tuple[int, ...]:
+        rank = len(self.structure.shape)
+        if rank <= 2 or self.structure.min_dims == 0:
+            return tuple(range(rank))[::-1]
+        return (0, *range(rank - 1, 0, -1))
+
+    def _move(self, name: str, *params: Any) -> Any:
+        return apply(ops.OPS[name], self, params=params)
+
+
+for _op in ops.elementwise():
+    if _op.dunder is None:
+        continue
+    if _op.arity == 1:
+        setattr(Operators, f"__{_op.dunder}__", _unary(_op))
+        continue
+    _method, _reflected = _binary(_op)
+    setattr(Operators, f"__{_op.dunder}__", _method)
+    if _op.name not in _MIRRORED:
+        setattr(Operators, f"__r{_op.dunder}__", _reflected)
+del _op, _method, _reflected
+
+
+class OpTreeNode(Operators):
+    """An expression: `structure` says what is computed, `inputs` are tensors, nodes and numbers.
+
+    `draw` is the number of a random node's draw, once it is pinned (by autodiff); before, every statement that
+    runs the node draws anew.
+    """
+
+    __slots__ = ("__weakref__", "draw", "inputs", "structure")
+
+    structure: Structure
+    inputs: tuple
+
+    def __getitem__(self, key: Any) -> OpTreeNode:
+        if indexing.is_fancy(key):
+            raise TypeError(
+                complain("index: arrays index tensors only", "an op-tree", "a basic index", "be.evaluate(tree)[...]")
+            )
+        return self._move("slice", indexing.hashable(key))
+
+    def __len__(self) -> int:
+        if not self.structure.shape:
+            raise TypeError("len() of an expression without axes")
+        return self.structure.shape[0]
+
+    def __iter__(self) -> Iterator[OpTreeNode]:
+        return (self[i] for i in range(len(self)))
+
+    @staticmethod
+    def build(op: str, a: Any, b: Any, out: Any = None, **params: Any) -> Any:
+        """A node by the name of its op, as the contract has it; 'assign' runs at once, `out` too and returns `out`.
+
+        `axis` (reductions, onehot, index) and `idx` (onehot) are taken as keywords. Raises `TypeError` for an
+        unknown op; returns NotImplemented for an operand of a foreign type.
+        """
+        operands = tuple(x for x in (a, b) if x is not None)
+        if any(not isinstance(x, (Operators, np.ndarray, *_NUMBERS)) for x in operands):
+            return NotImplemented
+        if op == "assign":
+            return a._assign(b)
+        entry = ops.OPS.get(op)
+        if entry is None or len(operands) != entry.arity:
+            raise TypeError(complain(f"OpTreeNode.build: {op!r} with {len(operands)} operands", "", "an op of docs/ops.md"))
+        if entry.kind == ops.REDUCTION:
+            node = apply(entry, *operands, params=(params.get("axis"),))
+        elif entry.name == "transpose":
+            node = operands[0].T
+        else:
+            node = apply(entry, *operands)
+        return node if out is None else out._assign(node)
+
+    def execute(self) -> Any:
+        """Compute the value into a new tensor of the tree's type, and return it."""
+        return self.backend.evaluate(self)
+
+    def astensor(self) -> Any:
+        """A new tensor of the default type holding the value. Raises `ShapeError` when no tensor decides the shape."""
+        return self.backend.evaluate(self, dtype=self.backend.default_dtype)
+
+    def asnumpyarray(self) -> np.ndarray:
+        """The value as a host array of the default type."""
+        return self.astensor().get()
+
+    def get(self) -> np.ndarray:
+        """The value as a host array of the tree's type."""
+        return self.backend.evaluate(self).get()
+
+    def traverse(self, stack: list) -> list:
+        """Append the postfix order to `stack`: operands, then the op's name, a node at a time."""
+        order: list[Any] = []
+        pending: list[Any] = [self]
+        while pending:
+            x = pending.pop()
+            if isinstance(x, OpTreeNode):
+                order.append(_label(x))
+                pending.extend(x.inputs)
+            else:
+                order.append(x)
+        stack.extend(reversed(order))
+        return stack
+
+    def key(self) -> tuple:
+        """A hashable postfix key: equal for equal expressions of the same tensors and numbers."""
+        return tuple(id(x) if isinstance(x, Operators) else x for x in self.traverse([]))
+
+    def intrinsic_key_maps(self) -> tuple[tuple, dict, dict]:
+        """The key with tensors replaced by (order of appearance, shape), and the maps index → tensor and back."""
+        by_index: dict[int, Any] = {}
+        by_tensor: dict[int, int] = {}
+        parts: list[Any] = []
+        for x in self.traverse([]):
+            if isinstance(x, Operators):
+                index = by_tensor.setdefault(id(x), len(by_tensor))
+                by_index[index] = x
+                parts.append((index, x.shape))
+            else:
+                parts.append(x)
+        return tuple(parts), by_index, by_tensor
+
+    @staticmethod
+    def optree_to_list(tree: Any) -> Any:
+        """The nested-list form of a tree: [op, operand, …], with (op, params…) where the op has parameters."""
+        if not isinstance(tree, OpTreeNode):
+            return tree
+        results: dict[int, Any] = {}
+        for node in nodes_of(tree):
+            parts = [results[id(x)] if isinstance(x, OpTreeNode) else x for x in node.inputs]
+            results[id(node)] = [_label(node), *parts]
+        return results[id(tree)]
+
+    @staticmethod
+    def list_to_optree(form: Any) -> Any:
+        """The tree of a nested list as `optree_to_list` gives it."""
+        if not isinstance(form, list):
+            return form
+        name, *params = form[0] if isinstance(form[0], tuple) else (form[0],)
+        operands = [OpTreeNode.list_to_optree(x) for x in form[1:]]
+        return apply(ops.OPS[name], *operands, params=tuple(params))
+
+    def pp(self) -> str:
+        """The tree as a readable expression."""
+        return str(self)
+
+    def to_dot(self) -> str:
+        """A picture of the tree in Graphviz's language: shared parts once, tensors as boxes, shapes and types."""
+        return to_dot(self)
+
+    def __str__(self) -> str:
+        return _expression(self)
+
+    def __repr__(self) -> str:
+        return f"<op-tree {self.structure.shape} {self.structure.dtype}: {self}>"
+
+
+def _label(node: OpTreeNode) -> Any:
+    params = node.structure.params
+    return (node.structure.op.name, *params) if params else node.structure.op.name
+
+
+def nodes_of(root: OpTreeNode) -> list[OpTreeNode]:
+    """The distinct nodes of a tree, operands before users. Iterative: depth is no limit."""
+    order: list[OpTreeNode] = []
+    seen: set[int] = set()
+    pending: list[tuple[OpTreeNode, bool]] = [(root, False)]
+    while pending:
+        node, done = pending.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            pending.append((node, True))
+            pending.extend((x, False) for x in node.inputs if isinstance(x, OpTreeNode))
+    return order
+
+
+_LONGEST = 2000
+
+
+def _leaf_text(x: Any) -> str:
+    if isinstance(x, Operators):
+        return getattr(x, "name", None) or f"t{list(x.shape)}"
+    return f"{x:g}" if isinstance(x, float) else str(x)
+
+
+def _expression(root: OpTreeNode) -> str:
+    texts: dict[int, str] = {}
+    for node in nodes_of(root):
+        op = node.structure.op
+        parts = [texts[id(x)] if isinstance(x, OpTreeNode) else _leaf_text(x) for x in node.inputs]
+        if op.symbol and op.arity == 2:
+            text = f"({parts[0]} {op.symbol} {parts[1]})"
+        elif op.symbol and op.arity == 1:
+            text = f"{op.symbol}{parts[0]}"
+        else:
+            text = f"{op.name}({', '.join(parts + [_param_text(p) for p in node.structure.params])})"
+        texts[id(node)] = text if len(text) <= _LONGEST else f"{op.name}(…)"
+    text = texts[id(root)]
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+
+
+def _param_text(param: Any) -> str:
+    if isinstance(param, tuple) and len(param) == 1:
+        return str(param[0])
+    return str(param)
+
+
+def to_dot(root: OpTreeNode) -> str:
+    """Graphviz text of a tree: `dot -Tsvg` draws it."""
+    lines = ["digraph tree {", "  rankdir=BT; node [fontname=monospace];"]
+    numbers = 0
+    drawn: set[int] = set()
+    for node in nodes_of(root):
+        s = node.structure
+        params = "".join(f"\\n{_param_text(p)}" for p in s.params)
+        lines.append(f'  n{id(node)} [label="{s.op.name}{params}\\n{s.shape} {s.dtype}"];')
+        for x in node.inputs:
+            name = f"n{id(x)}"
+            if not isinstance(x, Operators):
+                name, numbers = f"c{numbers}", numbers + 1
+                lines.append(f'  {name} [label="{_leaf_text(x)}" shape=plaintext];')
+            elif not isinstance(x, OpTreeNode) and id(x) not in drawn:
+                drawn.add(id(x))
+                lines.append(f'  {name} [label="{_leaf_text(x)}\\n{x.shape} {x.dtype}" shape=box];')
+            lines.append(f"  {name} -> n{id(node)};")
+    return "\n".join([*lines, "}"])

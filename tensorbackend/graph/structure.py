@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structures: what can be known of a tree without its numbers, worked out once and remembered.
+
+A structure is an op with the structures of its operands, and the shape and type that follow; a leaf is the layout
+of a tensor (type, shape, strides) or the kind of a number. Structures are interned in the table of a backend, so
+that a repeated expression costs one look-up a node: the rules of this module (broadcasting, types, complaints) run
+only when an expression is new. A structure holds no tensor and no number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.graph import indexing
+
+__all__ = ["Structure", "StructureTable", "broadcast_shapes", "normalize_axes"]
+
+Shape = tuple[int, ...]
+
+MAX_STRUCTURES = 1 << 16
+MAX_RANK = 16
+UNKNOWN = -1
+"""The length of an axis that the partner or the target decides (onehot, rand)."""
+
+
+class Structure:
+    """The form of a tree: `op` (None for a leaf), `inputs`, `params`, and the `shape` and `dtype` that follow.
+
+    `operands` is the type in which the op's operands are read; `weak` is the Python type of a number leaf, and
+    `strides` (in elements) and `extent` (lowest and highest byte offset) are those of a tensor leaf. A `shape` of
+    None, or an axis of length -1, is decided by the partner or the target.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "extent", "flexible", "inputs", "min_dims", "op", "operands", "params",
+                 "shape", "strides", "table", "weak")  # fmt: skip
+
+    def __init__(self, table: StructureTable, op: ops.Op | None, inputs: tuple, shape: Shape | None, dtype: Any) -> None:
+        self.table = table
+        self.op = op
+        self.inputs = inputs
+        self.shape = shape
+        self.dtype = dtype
+        self.params: tuple = ()
+        self.operands = dtype
+        self.weak: type | None = None
+        self.strides: Shape | None = None
+        self.min_dims = 2
+        self.extent = (0, 0)
+        self.flexible = shape is None or UNKNOWN in shape or any(s.flexible for s in inputs)
+
+
+class StructureTable(dict):
+    """The structures and plans that a backend remembers: keys of structures and ops to structures.
+
+    Bounded: when full it is emptied, which costs the next statements their look-ups and nothing else.
+    """
+
+    def __init__(self, backend: Any, default_dtype: np.dtype) -> None:
+        super().__init__()
+        self.backend = backend
+        self.default_dtype = default_dtype
+        self.plans: dict[tuple, Any] = {}
+        self.closed = False
+
+    def close(self) -> None:
+        """Forget everything; from now on building a node raises `BackendError`."""
+        self.closed = True
+        self.clear()
+        self.plans.clear()
+
+    def check_open(self) -> None:
+        """Raise `BackendError` when the backend was cleaned up."""
+        if self.closed:
+            raise BackendError(
+                complain(
+                    f"{self.backend.backend_name} backend: closed",
+                    "a tensor of a backend that was cleaned up",
+                    "an open backend",
+                    "get() still reads its tensors; make a new backend with gen_backend() and copy them there",
+                )
+            )
+
+    def remember(self, key: tuple, structure: Structure) -> Structure:
+        """Store a structure under a key, and return it."""
+        if len(self) >= MAX_STRUCTURES:
+            self.clear()
+            self.plans.clear()
+        self[key] = structure
+        return structure
+
+    def tensor(self, dtype: np.dtype, shape: Shape, strides: Shape, min_dims: int) -> Structure:
+        """The leaf of tensors with this layout; `strides` are in elements."""
+        key = (dtype, shape, strides, min_dims)
+        found = self.get(key)
+        if found is None:
+            found = Structure(self, None, (), shape, dtype)
+            found.strides, found.min_dims = strides, min_dims
+            found.extent = indexing.extent(shape, strides, dtype.itemsize)
+            self.remember(key, found)
+        return found
+
+    def number(self, kind: type) -> Structure:
+        """The leaf of numbers of a Python or NumPy type."""
+        found = self.get((kind,))
+        if found is None:
+            strong = not issubclass(kind, (bool, int, float)) or issubclass(kind, np.generic)
+            found = Structure(self, None, (), (), dtypes.as_dtype(kind) if strong else None)
+            found.weak = None if strong else kind
+            found.min_dims = MAX_RANK
+            self.remember((kind,), found)
+        return found
+
+    def derive(self, key: tuple, op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> Structure:
+        """The structure of an op on operands: the one place where shapes and types are inferred and refused."""
+        dtype, operands = _infer_dtype(op, inputs, self.default_dtype)
+        shape, params = (_SHAPE_RULES.get(op.name) or _KIND_RULES[op.kind])(op, inputs, params)
+        found = Structure(self, op, inputs, shape, dtype)
+        found.params, found.operands = params, operands
+        found.min_dims = min((s.min_dims for s in inputs if s.weak is None), default=0 if inputs else 2)
+        return self.remember(key, found)
+
+
+def _infer_dtype(op: ops.Op, inputs: tuple[Structure, ...], default: np.dtype) -> tuple[np.dtype, np.dtype]:
+    """The result's type and the type in which operands are read, by the op's rule."""
+    considered = inputs[1:] if op.dtype == "choice" else inputs
+    strong = [s.dtype for s in considered if s.dtype is not None]
+    common = dtypes.promote(strong, [s.weak for s in considered if s.weak], default)
+    return _DTYPE_RULES[op.dtype](op, common, default, inputs)
+
+
+def _arith(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
+    dtype = np.dtype(np.int64) if common == dtypes.BOOL else common
+    return dtype, dtype
+
+
+def _float(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
+    dtype = common if dtypes.is_float(common) else default
+    return dtype, dtype
+
+
+def _sum(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
+    if dtypes.is_float(common):
+        return common, common
+    wide = np.dtype(np.uint64 if common.kind == "u" else np.int64)
+    return wide, wide
+
+
+def _bits(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
+    if dtypes.is_float(common):
+        given = " and ".join(str(s.dtype or s.weak.__name__) for s in inputs)
+        raise DTypeError(complain(f"{op.name}: works on the bits of integers", given, "integers or bool"))
+    return common, common
+
+
+def _integer(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
+    return _arith(op, _bits(op, common, default, inputs)[0], default, inputs)
+
+
+def _stochastic(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
+    return np.dtype(np.float32), np.dtype(np.float32)
+
+
+_DTYPE_RULES: dict[str, Callable[..., tuple[np.dtype, np.dtype]]] = {
+    "arith": _arith,
+    "float": _float,
+    "sum": _sum,
+    "product": _sum,
+    "bits": _bits,
+    "integer": _integer,
+    "sround": _stochastic,
+    "same": lambda op, common, default, inputs: (common, common),
+    "whole": lambda op, common, default, inputs: (common, common),
+    "choice": lambda op, common, default, inputs: (common, common),
+    "truth": lambda op, common, default, inputs: (dtypes.BOOL, common),
+    "index": lambda op, common, default, inputs: (np.dtype(np.int64), common),
+    "default": lambda op, common, default, inputs: (default, default),
+    "int32": lambda op, common, default, inputs: (np.dtype(np.int32), np.dtype(np.int32)),
+    "uint32": lambda op, common, default, inputs: (np.dtype(np.uint32), np.dtype(np.uint32)),
+    "int64": lambda op, common, default, inputs: (np.dtype(np.int64), np.dtype(np.int64)),
+    "first": lambda op, common, default, inputs: (inputs[0].dtype, inputs[0].dtype),
+}
+
+
+# Shapes
+
+
+def broadcast_shapes(name: str, shapes: list[Shape]) -> Shape:
+    """NumPy's broadcasting of `shapes`; an unknown length takes its partner's. Raises `ShapeError`."""
+    rank = max(map(len, shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for axis, length in enumerate(shape, rank - len(shape)):
+            if length == 1 or length == result[axis]:
+                continue
+            if result[axis] in (1, UNKNOWN):
+                result[axis] = length
+            elif length != UNKNOWN:
+                raise ShapeError(_clash(name, shapes))
+    return tuple(result)
+
+
+def _clash(name: str, shapes: list[Shape]) -> str:
+    given = " and ".join(map(str, shapes))
+    return complain(f"{name}: shapes do not broadcast", given, "each axis, from the last, equal or of length 1")
+
+
+def _elementwise_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape | None, tuple]:
+    known = [s.shape for s in inputs if s.shape is not None]
+    if not known and inputs:
+        return None, params
+    shape = broadcast_shapes(op.name, known)
+    unsized = any(s.shape is None for s in inputs)
+    numbers_only = all(s.dtype is None or not s.shape for s in inputs if s.shape is not None)
+    return (None if unsized and shape == () and numbers_only else shape), params
+
+
+def normalize_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
+    """`axis` (None, an int or several) as sorted axes from 0. Raises `ShapeError` for one out of range or repeated."""
+    if axis is None:
+        return tuple(range(rank))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    for a in axes:
+        if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
+            raise ShapeError(complain(f"{name}: axis is not an integer", repr(axis), "an int, several, or None"))
+        if not -rank <= a < rank:
+            raise ShapeError(complain(f"{name}: no such axis", f"axis={axis} of rank {rank}", f"-{rank} to {rank - 1}"))
+    found = sorted(int(a) % rank for a in axes)
+    if len(set(found)) < len(found):
+        raise ShapeError(complain(f"{name}: an axis is named twice", f"axis={axis}", "each axis once"))
+    return tuple(found)
+
+
+def sized(op: ops.Op, structure: Structure) -> Shape:
+    """The shape of an operand that must be known here. Raises `ShapeError` when a partner would have to decide it."""
+    if structure.shape is None or UNKNOWN in structure.shape:
+        raise ShapeError(
+            complain(
+                f"{op.name}: the operand's shape is not known",
+                "an expression of rand or onehot alone",
+                "a shape",
+                "combine it with a tensor first, or assign it to one",
+            )
+        )
+    return structure.shape
+
+
+_NO_IDENTITY = ("max", "min", "argmax", "argmin")
+
+
+def _reduction_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape = sized(op, inputs[0])
+    axes = normalize_axes(op.name, params[0], len(shape))
+    if op.name in _NO_IDENTITY and any(shape[a] == 0 for a in axes):
+        raise ShapeError(complain(f"{op.name}: nothing to choose from", f"shape {shape}, axis {params[0]}", "length > 0"))
+    return tuple(1 if a in axes else n for a, n in enumerate(shape)), (axes,)
+
+
+def _transpose_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape = sized(op, inputs[0])
+    axes = params[0]
+    if sorted(a % len(shape) if -len(shape) <= a < len(shape) else -1 for a in axes) != list(range(len(shape))):
+        raise ShapeError(complain("transpose: not an order of the axes", f"{axes} for {shape}", "each axis once"))
+    axes = tuple(a % len(shape) for a in axes)
+    return tuple(shape[a] for a in axes), (axes,)
+
+
+def _reshape_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape = indexing.reshaped(sized(op, inputs[0]), params[0])
+    return shape, (shape,)
+
+
+def _broadcast_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape = sized(op, inputs[0])
+    if broadcast_shapes(op.name, [shape, params[0]]) != tuple(params[0]):
+        raise ShapeError(_clash(op.name, [shape, params[0]]))
+    return tuple(params[0]), params
+
+
+def _slice_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape = sized(op, inputs[0])
+    key = tuple(slice(*k.indices) if isinstance(k, indexing.SliceKey) else k for k in params[0])
+    return indexing.basic(key, shape, (0,) * len(shape), inputs[0].min_dims)[0], (key,)
+
+
+def _dot_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    a, b = (sized(op, s) for s in inputs)
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+        raise ShapeError(
+            complain("dot: inner lengths differ", f"{a} and {b}", "(…, m, k) and (…, k, n)", "transpose one with .T")
+        )
+    return (*broadcast_shapes("dot", [a[:-2], b[:-2]]), a[-2], b[-1]), params
+
+
+def _cumsum_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape = sized(op, inputs[0])
+    return shape, normalize_axes("cumsum", params[0], len(shape))
+
+
+def _indices(op: ops.Op, structure: Structure) -> Shape:
+    if structure.dtype is None or not dtypes.is_integer(structure.dtype):
+        raise DTypeError(complain(f"{op.name}: indices must be integers", str(structure.dtype), "an integer dtype"))
+    return sized(op, structure)
+
+
+def _take_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    shape, places = sized(op, inputs[0]), _indices(op, inputs[1])
+    (axis,) = normalize_axes("take", params[0], len(shape))
+    return (*shape[:axis], *places, *shape[axis + 1 :]), (axis,)
+
+
+def _put_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    _indices(op, inputs[1])
+    return params[0], params
+
+
+def _unslice_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+    key = tuple(slice(*k.indices) if isinstance(k, indexing.SliceKey) else k for k in params[1])
+    return params[0], (params[0], key)
+
+
+_KIND_RULES: dict[str, Callable[..., tuple]] = {
+    ops.ELEMENTWISE: _elementwise_shape,
+    ops.SOURCE: lambda op, inputs, params: (params[1], params[:1]) if op.name == "index" else (params[0], ()),
+    ops.REDUCTION: _reduction_shape,
+}
+_SHAPE_RULES: dict[str, Callable[..., tuple]] = {
+    "transpose": _transpose_shape,
+    "reshape": _reshape_shape,
+    "broadcast": _broadcast_shape,
+    "slice": _slice_shape,
+    "dot": _dot_shape,
+    "cumsum": _cumsum_shape,
+    "take": _take_shape,
+    "put": _put_shape,
+    "unslice": _unslice_shape,
+    "histogram": lambda op, inputs, params: ((1, params[1]), params),
+}
+
+
+def size_of(shape: Shape) -> int:
+    """The number of elements of a shape."""
+    return math.prod(shape)

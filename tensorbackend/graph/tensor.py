@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors: typed, strided views on a backend's memory.
+
+A tensor keeps an address and an interned layout (`structure`), so that nothing on the way to a kernel asks NumPy
+for a pointer. Slices, transposes and reshapes are views; operators build op-trees; assignment runs them.
+What lies in memory is the backend's business: this module calls its hooks and never touches a number.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import DTypeError, ShapeError, complain
+from tensorbackend.graph import indexing
+from tensorbackend.graph.optree import OpTreeNode, Operators, apply
+from tensorbackend.graph.structure import Structure
+
+__all__ = ["Storage", "TakeView", "Tensor", "as_shape"]
+
+_new = object.__new__
+
+
+class Storage:
+    """A piece of a backend's memory: its address, size in bytes, whoever keeps it alive, and whether it may be written."""
+
+    __slots__ = ("__weakref__", "address", "nbytes", "owner", "writable")
+
+    def __init__(self, address: int, nbytes: int, owner: Any, writable: bool = True) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.owner = owner
+        self.writable = writable
+
+
+def as_shape(shape: Any, min_dims: int) -> tuple[int, ...]:
+    """A shape from an int or a sequence of ints, under the column rule: with `min_dims` 2, n becomes (n, 1).
+
+    Raises `TypeError` for lengths that are not integers and `ShapeError` for negative ones.
+    """
+    parts = shape if isinstance(shape, (tuple, list)) else (shape,)
+    try:
+        result = tuple(operator.index(n) for n in parts)
+    except TypeError:
+        raise TypeError(complain("shape: lengths must be integers", repr(shape), "an int or several")) from None
+    if any(n < 0 for n in result):
+        raise ShapeError(complain("shape: a negative length", repr(shape), "lengths of 0 or more"))
+    if len(result) > 16:
+        raise ShapeError(complain("shape: too many axes", f"{len(result)}", "at most 16"))
+    return result + (1,) * (min_dims - len(result))
+
+
+class Tensor(Operators):
+    """A typed, strided view on memory of a backend.
+
+    Made by a backend's `empty`, `zeros`, `ones`, `array`, … or as a view of another tensor. `base` is the tensor it
+    is a view of (None if none), `name` and `persist_values` are the caller's, `rounding` the mantissa bits kept by
+    stochastic rounding on assignment (0: off). Any further attribute may be set.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_array", "address", "base", "name", "persist_values", "rounding", "start",
+                 "stop", "storage", "structure")  # fmt: skip
+
+    structure: Structure
+
+    def __init__(
+        self,
+        backend: Any,
+        shape: Any = None,
+        dtype: Any = np.float32,
+        name: str | None = None,
+        persist_values: bool = True,
+        min_dims: int | None = None,
+    ) -> None:
+        """A tensor in fresh, uninitialised memory of `backend`; a `shape` of None is one element."""
+        minimum = backend.min_dims if min_dims is None else min_dims
+        wanted = as_shape(() if shape is None else shape, minimum)
+        dtype = dtypes.as_dtype(dtype)
+        storage = backend._allocate(math.prod(wanted) * dtype.itemsize)
+        layout = backend.structures.tensor(dtype, wanted, indexing.contiguous_strides(wanted), minimum)
+        self._place(layout, storage, storage.address)
+        self.base = None
+        self.name = name
+        self.persist_values = persist_values
+        self.rounding = backend.round_mode
+
+    def _place(self, layout: Structure, storage: Storage, address: int) -> None:
+        self.structure = layout
+        self.storage = storage
+        self.address = address
+        low, high = layout.extent
+        self.start = address + low
+        self.stop = address + high
+        self._array = None
+
+    def _view(self, shape: tuple, strides: tuple, offset: int, dtype: Any = None, min_dims: int | None = None) -> Tensor:
+        """A tensor on the same memory: `offset` from the first element and `strides` count elements."""
+        s = self.structure
+        view = _new(type(self))
+        layout = s.table.tensor(dtype or s.dtype, shape, strides, s.min_dims if min_dims is None else min_dims)
+        view._place(layout, self.storage, self.address + offset * s.dtype.itemsize)
+        view.base = self
+        view.name = self.name
+        view.persist_values = self.persist_values
+        view.rounding = self.rounding
+        return view
+
+    # Facts
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The distance between neighbours along each axis, in elements."""
+        return self.structure.strides
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the elements in bytes."""
+        return self.size * self.structure.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        expected = 1
+        for length, stride in zip(reversed(self.structure.shape), reversed(self.structure.strides)):
+            if length != 1 and stride != expected and self.size:
+                return False
+            expected *= length
+        return True
+
+    @property
+    def is_trans(self) -> bool:
+        """Whether the tensor is the transpose of a contiguous matrix (an odd number of `.T`)."""
+        return self.ndim >= 2 and not self.is_contiguous and self.T.is_contiguous
+
+    @property
+    def _original_base(self) -> Tensor:
+        root = self
+        while root.base is not None:
+            root = root.base
+        return root
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first element."""
+        return self.address
+
+    gpudata = ptr
+
+    def __int__(self) -> int:
+        return self.address
+
+    def raw(self) -> int:
+        """The address of the first element."""
+        return self.address
+
+    def __len__(self) -> int:
+        if not self.structure.shape:
+            raise TypeError("len() of a tensor without axes")
+        return self.structure.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        raise TypeError(complain("`in`: elements compare lazily", "", "", "be.any(t == value).get()"))
+
+    # Movements: views
+
+    def _move(self, name: str, *params: Any) -> Any:
+        s = self.structure
+        if name == "transpose":
+            axes = apply(ops.OPS[name], self, params=params).structure.params[0]
+            return self._view(tuple(s.shape[a] for a in axes), tuple(s.strides[a] for a in axes), 0)
+        if name == "reshape":
+            return self._reshape(params[0])
+        if name == "broadcast":
+            shape = apply(ops.OPS[name], self, params=params).structure.shape
+            lead = len(shape) - len(s.shape)
+            kept = tuple(0 if n == 1 and m != 1 else t for n, m, t in zip(s.shape, shape[lead:], s.strides))
+            return self._view(shape, (0,) * lead + kept, 0)
+        return apply(ops.OPS[name], self, params=params)
+
+    def _reshape(self, wanted: tuple) -> Any:
+        s = self.structure
+        shape = indexing.reshaped(s.shape, wanted)
+        if shape == s.shape:
+            return self
+        strides = indexing.view_strides(s.shape, s.strides, shape)
+        if strides is None:
+            raise ShapeError(
+                complain(
+                    "reshape: no view has this shape",
+                    f"shape {s.shape}, strides {s.strides}, to {shape}",
+                    "elements in C order without gaps",
+                    "be.copy(t).reshape(...) to copy first",
+                )
+            )
+        return self._view(shape, strides, 0)
+
+    def dimension_reorder(self, new_order: Sequence[int]) -> Tensor:
+        """A reshape to the lengths in another order; the data are not permuted (`transpose` does that)."""
+        if sorted(new_order) != list(range(self.ndim)):
+            raise ShapeError(complain("dimension_reorder: not an order of the axes", str(new_order), "each axis once"))
+        return self.reshape([self.structure.shape[a] for a in new_order])
+
+    def share(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+        """A view on the first elements under another shape (and `dtype`, counted in bytes).
+
+        Raises `ShapeError` when it would be larger than this tensor, or this tensor is not contiguous.
+        """
+        s = self.structure
+        kind = s.dtype if dtype is None else dtypes.as_dtype(dtype)
+        wanted = as_shape(shape, s.min_dims)
+        needed = math.prod(wanted) * kind.itemsize
+        if needed > self.nbytes or not self.is_contiguous:
+            given = f"{self.nbytes} {'contiguous ' * self.is_contiguous}bytes of {s.shape} {s.dtype}"
+            raise ShapeError(complain("share: does not fit", given, f"{needed} contiguous bytes for {wanted} {kind}"))
+        view = self._view(wanted, indexing.contiguous_strides(wanted), 0, kind)
+        view.name = name or self.name
+        return view
+
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is slice and key == slice(None):
+            return self
+        if indexing.is_fancy(key):
+            return self._pick(key)
+        s = self.structure
+        return self._view(*indexing.basic(key, s.shape, s.strides, s.min_dims))
+
+    def _pick(self, key: Any) -> Any:
+        """Reading by arrays: a writable view of the entries for one index array, a copy otherwise."""
+        self.structure.table.check_open()
+        parts = indexing.expand(key, self.ndim) if not isinstance(key, list) else (key,)
+        arrays = [(i, k) for i, k in enumerate(parts) if not (k is None or isinstance(k, slice))]
+        if len(arrays) == 1 and None not in [k if k is None else 0 for k in parts]:
+            axis, picked = arrays[0]
+            indices = self.backend._as_indices(picked)
+            if indices is not None:
+                rest = tuple(slice(None) if i == axis else k for i, k in enumerate(parts))
+                return TakeView.of(self[rest], indices, axis)
+        return self.backend._gather(self, key)
+
+    def take(self, indices: Any, axis: int, out: Any = None) -> Any:
+        """The entries along `axis` at `indices` (integers: a tensor, array or list), written into `out` if given."""
+        return self.backend.take(self, indices, axis, out)
+
+    # Assignment
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) is slice and key == slice(None):
+            self.backend._assign(self, value)
+        elif indexing.is_fancy(key):
+            self.structure.table.check_open()
+            self.backend._scatter(self, key, value)
+        else:
+            view = self[key]
+            view.backend._assign(view, value)
+
+    def _assign(self, value: Any) -> Tensor:
+        self.backend._assign(self, value)
+        return self
+
+    def fill(self, value: Any) -> Tensor:
+        """Set every element to a number; returns self."""
+        return self._assign(value)
+
+    def copy(self, a: Any) -> Tensor:
+        """Copy `a` into this tensor (unlike NumPy's `copy`); returns self."""
+        return self._assign(a)
+
+    def copy_from(self, a: Any) -> Tensor:
+        """Copy host data into this tensor; returns self."""
+        return self._assign(np.asarray(a))
+
+    def set(self, ary: Any) -> Tensor:
+        """Copy host data of the same size in, cast to the tensor's type; returns self."""
+        return self._assign(np.asarray(ary))
+
+    # Reading
+
+    def get(self) -> np.ndarray:
+        """The elements as a new host array."""
+        return self.backend._download(self)
+
+    def asnumpyarray(self) -> np.ndarray:
+        """The elements as a host array."""
+        return self.get()
+
+    def item(self) -> Any:
+        """The only element, as a Python number. Raises `ShapeError` when there is more than one."""
+        if self.size != 1:
+            raise ShapeError(complain("item: not one element", f"shape {self.structure.shape}", "one element"))
+        return self.get().reshape(()).item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self.get().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(complain("asarray: a copy is needed", "copy=False", "", "asnumpyarray() or be.asarray_view"))
+        values = self.get()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def hist(self, tag: str) -> Tensor:
+        """Count the elements by magnitude (powers of two) under `tag`; see `Backend.dump_hist_data`."""
+        return self.backend._histogram(self, tag)
+
+    def __repr__(self) -> str:
+        s = self.structure
+        name = f" {self.name!r}" if self.name else ""
+        head = f"{type(self).__name__}{name} shape {s.shape} {s.dtype} on {self.backend.backend_name}"
+        if self.size == 0 or (s.table.closed and not self._readable()):
+            return head
+        shown = self.get() if self.size <= 1000 else self._corner()
+        return f"{head}\n{np.array2string(np.asarray(shown), threshold=1000, edgeitems=3, precision=5)}"
+
+    def _readable(self) -> bool:
+        return self.storage.owner is not None
+
+    def _corner(self) -> np.ndarray:
+        """A few leading elements of each axis of a large tensor, for `repr`."""
+        return self._view(tuple(min(n, 6) for n in self.shape), self.structure.strides, 0).get()
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        raise TypeError(complain("pickle: a tensor belongs to a backend", "", "", "pickle t.get() and use be.array"))
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        return self.__copy__()
+
+    def __copy__(self) -> Tensor:
+        return self.backend.copy(self)
+
+
+class TakeView(OpTreeNode):
+    """The entries of a tensor along one axis at given places: an expression that can also be assigned to.
+
+    Reading gathers when the value is needed; assigning scatters into the tensor (for a place named twice, the last
+    value stays).
+    """
+
+    __slots__ = ("__dict__",)
+
+    @classmethod
+    def of(cls, tensor: Any, indices: Tensor, axis: int) -> TakeView:
+        """The view of `tensor` at integer `indices` along `axis`."""
+        node = apply(ops.OPS["take"], tensor, indices, params=(axis,))
+        view = _new(cls)
+        view.structure, view.inputs = node.structure, node.inputs
+        return view
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not (isinstance(key, slice) and key == slice(None)):
+            raise IndexError(complain("assignment into picked entries: whole only", str(key), "[:]"))
+        self._assign(value)
+
+    def _assign(self, value: Any) -> TakeView:
+        tensor, indices = self.inputs
+        (axis,) = self.structure.params
+        tensor.backend._scatter(tensor, (slice(None),) * axis + (indices,), value)
+        return self
+
+    def fill(self, value: Any) -> TakeView:
+        """Set the picked entries to a number; returns self."""
+        return self._assign(value)
+
+    def set(self, ary: Any) -> TakeView:
+        """Copy host data into the picked entries; returns self."""
+        return self._assign(np.asarray(ary))
+
+    def reshape(self, *shape: Any) -> Any:
+        """Refused, as the entries are no view of memory: raises `ShapeError`."""
+        raise ShapeError(complain("reshape: picked entries are no view", f"{self.shape}", "a tensor", "be.evaluate(v) first"))
+
+
+def check_writable(tensor: Tensor) -> None:
+    """Raise `ValueError` when a tensor is read-only or several of its elements share memory."""
+    s = tensor.structure
+    if not tensor.storage.writable:
+        raise ValueError(complain("assignment: read-only tensor", f"{s.shape} {s.dtype}", "writable memory", "be.copy(t)"))
+    if any(stride == 0 and length > 1 for length, stride in zip(s.shape, s.strides)):
+        raise ValueError(complain("assignment: elements share memory", f"strides {s.strides}", "distinct elements", "be.copy(t)"))
+
+
+def check_cast(dtype: np.dtype, value: Any) -> None:
+    """Raise `DTypeError` when a host value cannot become numbers of a tensor (objects, strings, complex)."""
+    if value.dtype.kind not in "biuf" and not dtypes.is_float(value.dtype):
+        raise DTypeError(complain("assignment: not numbers", f"array of {value.dtype}", f"numbers that become {dtype}"))

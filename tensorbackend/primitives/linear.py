@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear algebra of the contract, written as op-trees over `dot`: one path for every backend.
+
+The products here run at once and into memory that exists. Each says what may be a view; an output that overlaps an
+operand is refused, since a product reads its operands many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import DTypeError, ShapeError, complain
+from tensorbackend.graph import composite
+from tensorbackend.graph.optree import OpTreeNode, Operators, apply
+
+__all__ = ["LinearAlgebra"]
+
+
+def _scaled(product: Any, C: Any, alpha: float, beta: float, relu: bool) -> Any:
+    """r(alpha product) + beta C, with r the ReLU if asked."""
+    value = product if alpha == 1 else product * alpha
+    value = composite.relu(value) if relu else value
+    return value if beta == 0 else value + C * beta
+
+
+def _check_distinct(name: str, out: Any, *operands: Any) -> None:
+    for x in operands:
+        if x.start < out.stop and out.start < x.stop:
+            raise ValueError(complain(f"{name}: the output overlaps an operand", f"{out.shape} and {x.shape}", "distinct memory"))
+
+
+def _check_one_type(name: str, *tensors: Any) -> None:
+    if len({t.dtype for t in tensors}) > 1:
+        given = ", ".join(str(t.dtype) for t in tensors)
+        raise DTypeError(complain(f"{name}: tensors of different types", given, "one dtype"))
+
+
+def _check_product(name: str, a: tuple, b: tuple, c: tuple) -> None:
+    if a[-1] != b[-2] or c[-2:] != (a[-2], b[-1]):
+        raise ShapeError(complain(f"{name}: shapes", f"A {a}, B {b}, C {c}", "A (m, k), B (k, n), C (m, n)"))
+
+
+class LinearAlgebra:
+    """The products of the contract; `Backend` inherits them."""
+
+    structures: Any
+
+    def dot(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The product of an (m, k) and a (k, n) matrix (tensors, views or op-trees): a node, or `out` (m, n).
+
+        Halves add up in float32, integers in 64 bits. Raises `ShapeError` for other ranks or inner lengths.
+        """
+        node = apply(ops.OPS["dot"], a, b, table=self.structures)
+        if node.ndim != 2:
+            raise ShapeError(complain("dot: matrices only", f"{a.shape} and {b.shape}", "2 axes each", "be.matmul for batches"))
+        return node if out is None else out._assign(node)
+
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The product over the last two axes, other axes broadcast, as NumPy's `matmul`; vectors count as row or column."""
+        left, right = len(a.shape) == 1, len(b.shape) == 1
+        a = composite.reshape(a, (1, *a.shape)) if left else a
+        b = composite.reshape(b, (*b.shape, 1)) if right else b
+        node = apply(ops.OPS["dot"], a, b, table=self.structures)
+        if left or right:
+            shape = node.shape[:-2] + (() if left else node.shape[-2:-1]) + (() if right else node.shape[-1:])
+            node = composite.reshape(node, shape)
+        return node if out is None else out._assign(node)
+
+    def compound_dot(self, A: Any, B: Any, C: Any, alpha: float = 1.0, beta: float = 0.0, relu: bool = False,
+                     bsum: Any = None, repeat: int = 1, size: str | None = None) -> Any:  # fmt: skip
+        """C = r(alpha A B) + beta C, with r = max(·, 0) if `relu`; returns C.
+
+        A (m, k), B (k, n), C (m, n) of one dtype; each may be any strided view, A and B transposed. `bsum` (m, 1) is
+        overwritten with the row sums of the new C. `repeat` runs it as often (for timing; beta = 0). `size` is a tile
+        hint that has no effect. Raises `ShapeError`, `DTypeError`, and `ValueError` when C overlaps A or B.
+        """
+        _check_one_type("compound_dot", A, B, C)
+        _check_product("compound_dot", A.shape, B.shape, C.shape)
+        if len(A.shape) != 2 or len(B.shape) != 2:
+            raise ShapeError(complain("compound_dot: matrices only", f"{A.shape} and {B.shape}", "2 axes each"))
+        _check_distinct("compound_dot", C, A, B)
+        if bsum is not None and bsum.shape != (A.shape[0], 1):
+            raise ShapeError(complain("compound_dot: bsum", f"{bsum.shape}", f"({A.shape[0]}, 1)"))
+        for _ in range(max(int(repeat), 1)):
+            C._assign(_scaled(self.dot(A, B), C, alpha, beta, relu))
+        if bsum is not None:
+            bsum._assign(composite.sum(C, 1))
+        return C
+
+    def batched_dot(self, A: Any, B: Any, C: Any, alpha: float = 1.0, beta: float = 0.0, relu: bool = False,
+                    repeat: int = 1, size: str | None = None) -> Any:  # fmt: skip
+        """The products of batches of matrices, batch axis first; returns C.
+
+        A (X, m, k) or (m, k), B (X, k, n) or (k, n). C (X, m, n): C[i] = r(alpha A[i] B[i]) + beta C[i], a 2-D operand
+        shared by all i. C (m, n): the products are summed over i. Raises as `compound_dot`.
+        """
+        _check_one_type("batched_dot", A, B, C)
+        if max(len(A.shape), len(B.shape)) != 3 or min(len(A.shape), len(B.shape)) < 2 or len(C.shape) not in (2, 3):
+            raise ShapeError(complain("batched_dot: ranks", f"A {A.shape}, B {B.shape}, C {C.shape}", "(X, m, k) and (X, k, n)"))
+        _check_product("batched_dot", A.shape, B.shape, C.shape)
+        batches = {x.shape[0] for x in (A, B, C) if len(x.shape) == 3}
+        if len(batches) > 1:
+            raise ShapeError(complain("batched_dot: batches", f"A {A.shape}, B {B.shape}, C {C.shape}", "one length of axis 0"))
+        _check_distinct("batched_dot", C, A, B)
+        product = apply(ops.OPS["dot"], A, B, table=self.structures)
+        if len(C.shape) == 2:
+            product = composite.sum(product, 0, False)
+        for _ in range(max(int(repeat), 1)):
+            C._assign(_scaled(product, C, alpha, beta, relu))
+        return C
+
+    def xnor_compound_dot(self, A: Any, B: Any, C: Any, beta: float = 0.0, bsum: Any = None) -> Any:
+        """The product of matrices of -1 and 1 (numbers count by their sign, 0 as 1): k - 2 popcount(a xor b).
+
+        A (m, k), B (k, n), C (m, n); `beta` has no effect; `bsum` as in `compound_dot`.
+        """
+        _check_product("xnor_compound_dot", A.shape, B.shape, C.shape)
+        _check_distinct("xnor_compound_dot", C, A, B)
+        C._assign(self.dot(_signs(A), _signs(B)))
+        if bsum is not None:
+            bsum._assign(composite.sum(C, 1))
+        return C
+
+    def cublas_dot(self, A: Any, B: Any, C: Any, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """C = alpha A B + beta C by the backend's best library product; returns C."""
+        return self.compound_dot(A, B, C, alpha, beta)
+
+    def copy_transpose(self, a: Any, out: Any, axes: Sequence[int] | None = None, repeat: int = 1) -> Any:
+        """out = a with its axes in another order (None: reversed); returns `out`.
+
+        One dtype and size, distinct memory; `out`'s shape is the permuted one.
+        """
+        _check_one_type("copy_transpose", a, out)
+        order = tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
+        moved = a._move("transpose", order)
+        if moved.shape != out.shape:
+            raise ShapeError(complain("copy_transpose: shapes", f"{moved.shape} into {out.shape}", "the permuted shape"))
+        _check_distinct("copy_transpose", out, a)
+        for _ in range(max(int(repeat), 1)):
+            out._assign(moved)
+        return out
+
+    def compensated_sum(self, sum_tensor: Any, cmp_tensor: Any, add_tensor: Any, cmp_scale: float = 1.0,
+                        add_scale: float = 1.0) -> None:  # fmt: skip
+        """sum += add_scale add, with the lost low part kept in `cmp_tensor` (Kahan 1965).
+
+        With y = add_scale add + cmp_scale cmp and t = round(sum + y): cmp = y - (t - sum), sum = t. All three of one
+        dtype and shape. If `cmp_tensor.kahan_reset` is set and `kahan_count` exceeds it, the compensation is dropped
+        once and the count starts again.
+        """
+        _check_one_type("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
+        if not sum_tensor.shape == cmp_tensor.shape == add_tensor.shape:
+            given = f"{sum_tensor.shape}, {cmp_tensor.shape}, {add_tensor.shape}"
+            raise ShapeError(complain("compensated_sum: shapes differ", given, "one shape"))
+        _check_distinct("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
+        count, reset = getattr(cmp_tensor, "kahan_count", 0), getattr(cmp_tensor, "kahan_reset", None)
+        if reset and count > reset:
+            cmp_scale, count = 0.0, 0
+        cmp_tensor.kahan_count = count + 1
+        y = self.evaluate(add_tensor * add_scale + cmp_tensor * cmp_scale, dtype=dtypes.compute(sum_tensor.dtype))
+        before = self.copy(sum_tensor)
+        sum_tensor._assign(before + y)
+        cmp_tensor._assign(y - (sum_tensor - before))
+
+    def update_fc_bias(self, err: Any, out: Any) -> Any:
+        """out = the sums of `err` (nout, N) over its rows' entries: the bias gradient (nout, 1) of a dense layer."""
+        return out._assign(composite.sum(err, 1))
+
+    def add_fc_bias(self, inputs: Any, bias: Any) -> Any:
+        """inputs += bias, a column (nout, 1) beside (nout, N); returns `inputs`."""
+        return inputs._assign(inputs + bias)
+
+    def fprop_softmax(self, x: Any, axis: int) -> Any:
+        """The softmax of `x` along `axis`, a node: exp(x - max) / sum exp(x - max)."""
+        return composite.softmax(x, axis)
+
+
+def _signs(x: Operators) -> OpTreeNode:
+    return composite.where(x >= 0, 1.0, -1.0)

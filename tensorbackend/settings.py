@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every setting, declared once: variable, type, default and meaning.
+
+`config` holds the values: of the environment when the package was imported, of assignments to its
+attributes since (for all threads), and of `using(...)` blocks (for the thread inside the block).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tensorbackend.errors import complain, nearest
+
+__all__ = ["SETTINGS", "Setting", "config", "using"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its attribute `name`, environment `variable`, how the text is read, its default and meaning."""
+
+    name: str
+    variable: str
+    parse: Callable[[str], Any]
+    default: Any
+    doc: str
+
+
+def _flag(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("expected 1 or 0")
+
+
+SETTINGS = {
+    s.name: s
+    for s in [
+        Setting("backend", "TB_BACKEND", str, "cpu", "The backend that `gen_backend()` makes when none is named."),
+        Setting("jit", "TB_JIT", _flag, True, "Compile trees to C; 0 runs them through NumPy in blocks."),
+        Setting("native", "TB_NATIVE", _flag, True, "Use the native node and tensor types where they can be built."),
+        Setting("fuse", "TB_FUSE", _flag, True, "Fuse trees into kernels; 0 makes one kernel an op (for looking)."),
+        Setting("seed", "TB_SEED", int, None, "The random seed when `rng_seed` is not given."),
+        Setting("dtype", "TB_DTYPE", str, "float32", "The default element type when `datatype` is not given."),
+        Setting("debug", "TB_DEBUG", int, 0, "1 compiles and fallbacks; 2 a line a kernel; 3 schedules; 4 source."),
+        Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
+        Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),
+        Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),
+        Setting("cache", "TB_CACHE", str, None, "Folder of compiled kernels; unset: ~/.cache/tensorbackend."),
+        Setting("compile_timeout", "TB_COMPILE_TIMEOUT", float, 60.0, "Seconds after which a compiler is stopped."),
+    ]
+}
+
+
+class Config:
+    """The values of the settings, as attributes. Unknown names raise `AttributeError` with the nearest known ones."""
+
+    def __init__(self) -> None:
+        values = {name: _from_environment(s) for name, s in SETTINGS.items()}
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_local", threading.local())
+
+    def __getattr__(self, name: str) -> Any:
+        overrides = getattr(self._local, "overrides", None)
+        if overrides and name in overrides:
+            return overrides[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in SETTINGS:
+            raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
+        self._values[name] = value
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<16} {getattr(self, name)!r}" for name in SETTINGS)
+
+
+def _from_environment(setting: Setting) -> Any:
+    text = os.environ.get(setting.variable)
+    if text is None or text == "":
+        return setting.default
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        wanted = getattr(setting.parse, "__name__", "value").strip("_")
+        raise ValueError(
+            complain(f"{setting.variable}: cannot be read", repr(text), f"a {wanted}; {error}", setting.doc)
+        ) from None
+
+
+config = Config()
+
+
+@contextlib.contextmanager
+def using(**overrides: Any) -> Iterator[Config]:
+    """Settings for the calling thread inside a `with` block: `with using(debug=2): ...`."""
+    unknown = [name for name in overrides if name not in SETTINGS]
+    if unknown:
+        raise AttributeError(f"no setting {unknown[0]!r}: try {nearest(unknown[0], SETTINGS)}")
+    local = config._local
+    before = getattr(local, "overrides", {})
+    local.overrides = {**before, **overrides}
+    try:
+        yield config
+    finally:
+        local.overrides = before
