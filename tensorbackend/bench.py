@@ -230,7 +230,7 @@ def _prepare(case: Case, rows: list[Row]) -> list[tuple[Contender, Row]]:
             row.note, row.failed = f"WRONG: {reason}", True
         except Exception as reason:
             log.exception("%s %s %s: %s failed", case.name, case.shape, case.dtype, name)
-            row.note, row.failed = f"FAILED: {type(reason).__name__}: {str(reason).splitlines()[:1]}", True
+            row.note, row.failed = f"FAILED: {type(reason).__name__}: {str(reason).partition(chr(10))[0]}", True
         else:
             ready.append((contender, row))
     return ready
@@ -305,16 +305,17 @@ def _number(value: float | None) -> str:
 def table(rows: Sequence[Row]) -> str:
     """Rows of one case as aligned text under a line that names the case; who is absent, and why, comes last."""
     present = [r for r in rows if r.us is not None or r.failed]
-    cells = [list(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in present)]
+    columns = {name: cell for name, cell in COLUMNS.items() if any(cell(r) for r in present)}
+    cells = [list(columns), *([cell(r) for cell in columns.values()] for r in present)]
     head = f"{rows[0].case}  {'x'.join(map(str, rows[0].shape)) or 'scalar'}  {rows[0].dtype}"
     absent = [f"  {r.contender} {r.note}" for r in rows if r not in present]
-    return "\n".join([head, *("  " + line for line in aligned(cells)), *absent])
+    return "\n".join([head, *("  " + line for line in aligned(cells) if present), *absent])
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first and the last column to the left, the others to the right."""
+    """Lines of a table: names and notes to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*cells)]
-    sides = [str.ljust, *[str.rjust] * (len(widths) - 2), str.ljust]
+    sides = [str.ljust if title in ("case", "dtype", "contender", "note") else str.rjust for title in cells[0]]
     return ["  ".join(side(c, w) for side, c, w in zip(sides, line, widths)).rstrip() for line in cells]
 
 
@@ -476,9 +477,12 @@ class Session:
         for case in cases:
             if self.wants(case.name, case.shape, case.dtype):
                 makers = {n: m for n, m in case.makers.items() if n not in self.options.without}
-                rows = measure(replace(case, makers=makers), self.protocol, self.probes(case))
-                self.rows.extend(rows)
-                self.write(table(rows) + "\n")
+                self.add(measure(replace(case, makers=makers), self.protocol, self.probes(case)))
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take up the rows of one case, measured here or by the script itself, and print their table."""
+        self.rows.extend(rows)
+        self.write(table(rows) + "\n")
 
     def finish(self) -> int:
         """Print the summary, write JSON and plot; the exit status: 1 when a result was wrong or a contender failed."""

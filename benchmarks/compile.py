@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the first call of a new expression costs: cold, several at once, and from the disk cache, beside JAX and PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import libraries
+import numpy as np
+
+from tensorbackend import bench
+
+UNARY = ("sig", "tanh", "exp", "log", "sqrt", "square")
+TEXTS = [f"{first}(x*w + b)*{second}(y)" for first, second in product(UNARY, UNARY) if first != second]
+LENGTH = 1000
+MODES = ("cold", "warm", "together", "together warm")
+
+
+def inputs() -> dict[str, np.ndarray]:
+    """Positive operands, so that every function has a value."""
+    rng = np.random.default_rng(0)
+    return {name: rng.random(LENGTH, dtype=np.float32) + 0.5 for name in "xwby"}
+
+
+def first_calls(calls: list[Callable[[], Any]]) -> list[float]:
+    """Seconds by which the first run of each call exceeds its third."""
+    out = []
+    for call in calls:
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        out.append(times[0] - times[2])
+    return out
+
+
+def ours(options, count: int, together: bool) -> list[float]:
+    """Seconds a kernel: one by one, or all as independent statements of one `fuse()`, on lengths that cannot merge."""
+    engine = libraries.engine(options, True)
+    arrays = {name: engine.array(a) for name, a in inputs().items()}
+    known = engine.known("; ".join(TEXTS))
+    engine.be.empty(8, dtype=np.float32)[:] = 0.0
+    texts = TEXTS[:count]
+    if not together:
+        outs = [engine.be.empty(LENGTH, dtype=np.float32) for _ in texts]
+        return first_calls([libraries.function(f"o[:] = {t}", known | arrays | {"o": o}) for t, o in zip(texts, outs)])
+    names = known | {"fuse": engine.known("fuse()")["fuse"]}
+    lines = []
+    for k, text in enumerate(texts):
+        names |= {f"{name}{k}": array[: LENGTH - k] for name, array in arrays.items()}
+        names[f"o{k}"] = engine.be.empty(LENGTH - k, dtype=np.float32)
+        lines.append(f"    o{k}[:] = " + re.sub(r"\b([xwby])\b", rf"\g<1>{k}", text))
+    total = first_calls([libraries.function("with fuse():\n" + "\n".join(lines), names)])[0]
+    return [total / count]
+
+
+def jax(count: int) -> list[float]:
+    """Seconds of tracing and compiling with `jax.jit`."""
+    library = libraries.Jax()
+    arrays = [library.array(a) for a in inputs().values()]
+    functions = [library.jax.jit(eval(f"lambda x, w, b, y: {t}", dict(library.functions))) for t in TEXTS[:count]]
+    return first_calls([lambda f=f: library.jax.block_until_ready(f(*arrays)) for f in functions])
+
+
+def torch_compile(count: int) -> list[float]:
+    """Seconds of tracing and compiling with `torch.compile`; the first, which starts its machinery, is left out."""
+    library = libraries.Torch()
+    arrays = [library.array(a) for a in inputs().values()]
+    functions = library.functions | {"log": library.torch.log}
+    compiled = [library.torch.compile(eval(f"lambda x, w, b, y: {t}", functions)) for t in TEXTS[: count + 1]]
+    return first_calls([lambda f=f: f(*arrays) for f in compiled])[1:]
+
+
+def numba(count: int) -> list[float]:
+    """Seconds of compiling with numba."""
+    library, arrays = libraries.Numba(), inputs()
+    makers = [library.contender(t, "", arrays, np.empty(LENGTH, np.float32)) for t in TEXTS[:count]]
+    return first_calls([m.call for m in makers])
+
+
+def in_child(options, mode: str, count: int, cache: str, **environment: str) -> list[float]:
+    """The seconds that a fresh process finds for one mode, with its own folder of compiled kernels."""
+    command = [sys.executable, __file__, "--child", mode, "--count", str(count)]
+    command += ["--backend", options.backend, "--threads", str(options.threads)]
+    env = {**os.environ, "TB_CACHE": cache, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if isinstance(answer, str):
+        raise bench.Absent(answer)
+    return answer
+
+
+def child(options) -> int:
+    """Measure one mode and print the seconds, or the reason for absence, as JSON."""
+    modes = {"jax": jax, "torch.compile": torch_compile, "numba": numba}
+    try:
+        answer: Any = modes[options.child](options.count) if options.child in modes else ours(
+            options, options.count, "together" in options.child
+        )  # fmt: skip
+    except bench.Absent as reason:
+        answer = str(reason)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def row(case: str, contender: str, measure: Callable[[], list[float]]) -> bench.Row:
+    """The row of one contender."""
+    made = bench.Row(case, (LENGTH,), "float32", contender, "ours" if contender == "tensorbackend" else "rival")
+    try:
+        low, made.us, high = (float(q) * 1e6 for q in np.percentile(measure(), (25, 50, 75)))
+        made.spread_us = high - low
+    except bench.Absent as reason:
+        made.note = f"absent: {reason}"
+    except RuntimeError as reason:
+        made.note, made.failed = f"FAILED: {reason}", True
+    return made
+
+
+def main() -> int:
+    parser = bench.arguments(__doc__)
+    parser.add_argument("--child", choices=[*MODES, "jax", "torch.compile", "numba"], help="measure one mode only")
+    parser.add_argument("--count", type=int, default=None, help="how many expressions (default 24; 8 with --quick)")
+    options = parser.parse_args()
+    bench.pin_threads(options.threads)
+    options.count = options.count or (8 if options.quick else 24)
+    if options.child:
+        return child(options)
+    session = bench.Session(options)
+    for mode, rows in cases(options):
+        if session.wants(f"compile, {mode}", (LENGTH,), "float32"):
+            session.add(rows())
+    return session.finish()
+
+
+def cases(options) -> list[tuple[str, Callable[[], list[bench.Row]]]]:
+    """Each mode with what measures its rows; warm modes use the folder that their cold ones filled."""
+    one, many = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+    count = options.count
+    few = min(count, 3)
+
+    def rivals(name: str, number: int) -> bench.Row:
+        with tempfile.TemporaryDirectory() as folder:
+            cold = {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_COMPILATION_CACHE_DIR": ""}
+            return row("compile, cold", name, lambda: in_child(options, name, number, one.name, **cold))
+
+    def mine(mode: str, folder: tempfile.TemporaryDirectory) -> bench.Row:
+        return row(f"compile, {mode}", "tensorbackend", lambda: in_child(options, mode, count, folder.name))
+
+    beside = [("jax", count), ("numba", few), *([] if options.quick else [("torch.compile", few)])]
+    return [
+        ("cold", lambda: [mine("cold", one), *(rivals(*b) for b in beside if b[0] not in options.without)]),
+        ("warm", lambda: [mine("warm", one)]),
+        ("together", lambda: [mine("together", many)]),
+        ("together warm", lambda: [mine("together warm", many)]),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
