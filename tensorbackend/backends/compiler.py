@@ -1,35 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From C source to a loaded library: find the compiler, run it, keep and load what it made.
+"""From C source to a loaded library: the key, the compiler run, the cache, and what a failure looks like.
 
-Decides which compiler and which flags, what makes two libraries the same (the key), how many compilers run at once and
-what a failure looks like. The folder that keeps the results is `disk_cache.py`; what the source says is others' business.
-Importing this module starts nothing.
+Decides what makes two libraries the same, what is compiled together and how many compilers run at once. Which compiler
+that is belongs to `toolchain.py`, the folder of results to `disk_cache.py`; what the source says is others' business.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
-import importlib.util
 import logging
 import os
-import platform
 import re
 import shlex
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensorbackend.backends import disk_cache
+from tensorbackend.backends.toolchain import (
+    Compiler,
+    Options,
+    compiler_environment,
+    compiler_status,
+    cpu_features,
+    find_compiler,
+    require_compiler,
+    sanitizer_libraries,
+)
 from tensorbackend.errors import CompileError
 from tensorbackend.kernel_files import kernel_dir
 from tensorbackend.settings import config
@@ -48,140 +51,10 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-# Kernels keep IEEE results: no -ffast-math and no contraction. errno and trapping are given up because no kernel reads
-# them, and log, sqrt and floor do not vectorise otherwise.
-NUMERIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-# No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
-KERNEL_LINK_FLAGS = ("-nostdlib",)
-SANITIZE_FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 PARALLEL_COMPILERS = 2
-# How long to wait for another process that compiles the same kernel before doing it here as well.
+# How many seconds to wait for another process that compiles the same kernel before doing it here as well.
 PATIENCE = 10.0
-
-
-# Which compiler -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C compiler: the `command` that starts it, `family` ("gcc" or "clang"), `version` text and kernel `flags`."""
-
-    command: tuple[str, ...]
-    family: str
-    version: str
-    flags: tuple[str, ...] = field(default=())
-
-    def arguments(self, options: Options) -> list[str]:
-        """The command line up to the names of the input and the output."""
-        speed = SANITIZE_FLAGS if options.sanitize else ("-O3",)
-        link = () if options.libc or options.sanitize else KERNEL_LINK_FLAGS
-        include = f"-I{kernel_dir() / 'c'}"
-        return [*self.command, *speed, *self.flags, *link, *options.flags, *shlex.split(config.cflags), include]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to compile: additional flags, with sanitizers, with the C library linked in."""
-
-    flags: tuple[str, ...] = ()
-    sanitize: bool = False
-    libc: bool = False
-
-
-def find_compiler() -> Compiler | None:
-    """The C compiler to use, or None when there is none (`compiler_status` says why). Remembered for the settings.
-
-    Looks at the setting `cc` (TB_CC), then CC, then cc, gcc and clang on PATH, then the `ziglang` package. TB_CC is
-    taken at its word: when what it names does not work, nothing else is tried.
-    """
-    return _search(*_search_settings())[0]
-
-
-def compiler_status() -> str:
-    """One line: which compiler is used, or why there is none."""
-    compiler, reason = _search(*_search_settings())
-    if compiler is None:
-        return reason
-    return f"{shlex.join(compiler.command)}: {compiler.version} ({compiler.family})"
-
-
-def _search_settings() -> tuple[str | None, str | None, str | None]:
-    return config.cc, os.environ.get("CC"), os.environ.get("PATH")
-
-
-@functools.lru_cache(maxsize=16)
-def _search(wanted: str | None, cc: str | None, path: str | None) -> tuple[Compiler | None, str]:
-    """The compiler and the reason for None. `path` is here only to be part of what the answer is remembered for."""
-    if sys.platform == "win32":
-        return None, "no C compiler: kernels are not compiled on Windows"
-    tried = []
-    for origin, command in _candidates(wanted, cc):
-        compiler, complaint = _examine(command)
-        if compiler is not None:
-            return compiler, ""
-        tried.append(f"{origin}: {complaint}")
-    return None, f"no C compiler ({'; '.join(tried)}); install gcc or clang, set TB_CC, or: pip install ziglang"
-
-
-def _candidates(wanted: str | None, cc: str | None) -> Iterable[tuple[str, list[str]]]:
-    if wanted:
-        yield "TB_CC", shlex.split(wanted)
-        return
-    if cc:
-        yield "CC", shlex.split(cc)
-    for name in ("cc", "gcc", "clang"):
-        yield name, [name]
-    if importlib.util.find_spec("ziglang") is not None:
-        yield "ziglang", [sys.executable, "-m", "ziglang", "cc"]
-
-
-def _examine(command: list[str]) -> tuple[Compiler | None, str]:
-    """The compiler behind `command`, or the reason why it is not one we can use."""
-    program = shutil.which(command[0]) if command else None
-    if program is None:
-        return None, f"{command[0] if command else 'an empty command'} is not on PATH"
-    command = [program, *command[1:]]
-    try:
-        answer = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, env=_environment()
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, f"{program} --version: {error}"
-    family = _family(answer.stdout)
-    if answer.returncode != 0 or not family:
-        said = (answer.stdout + answer.stderr).strip().partition("\n")[0]
-        return None, f"{program} is neither gcc nor clang (its --version: {said!r})"
-    version = answer.stdout.strip().partition("\n")[0]
-    return Compiler(tuple(command), family, version, _kernel_flags(family, "ziglang" in command)), ""
-
-
-def _family(version_text: str) -> str:
-    if "clang" in version_text:
-        return "clang"
-    if "Free Software Foundation" in version_text or re.search(r"\bgcc\b", version_text):
-        return "gcc"
-    return ""
-
-
-def _kernel_flags(family: str, zig: bool) -> tuple[str, ...]:
-    x86 = platform.machine() in ("x86_64", "AMD64", "i686")
-    flags = ["-march=native", "-mprefer-vector-width=512"] if x86 else ["-mcpu=native"]
-    flags += [*NUMERIC_FLAGS, "-fPIC", "-shared", "-w"]
-    if family == "gcc":
-        # -pipe lets the assembler work beside the compiler (2 ms); a vectorised remainder loop costs more to compile
-        # than it saves to run.
-        flags += ["-pipe", "--param", "vect-epilogues-nomask=0"]
-    if zig:
-        flags += ["-fno-sanitize=undefined"]
-    if sys.platform.startswith("linux"):
-        # A kernel calls its own functions, whatever else in the process has the same name.
-        flags += ["-Wl,-Bsymbolic"]
-    return tuple(flags)
-
-
-def _environment() -> dict[str, str]:
-    """The environment of a compiler: messages in English, since they are read here."""
-    return {**os.environ, "LC_ALL": "C", "LANGUAGE": ""}
+FULL = ("No space left on device", "Disk quota exceeded", "File size limit exceeded", "File too large")
 
 
 # What makes two libraries the same ------------------------------------------------------------------------------------
@@ -197,7 +70,7 @@ def kernel_key(source: str, *, flags: Sequence[str] = (), sanitize: bool = False
 
 
 def _key(source: str, options: Options) -> str:
-    digest = _common_digest(_require_compiler(), options, config.cflags).copy()
+    digest = _common_digest(require_compiler(), options, config.cflags).copy()
     for header in _headers(source):
         digest.update(header)
     digest.update(source.encode())
@@ -247,18 +120,6 @@ def _read_header(path: Path, modified: int, size: int) -> bytes:
     return digest.digest()
 
 
-@functools.cache
-def cpu_features() -> str:
-    """What -march=native depends on, as text: the kind of CPU and its instruction sets."""
-    telling = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
-    try:
-        first = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0]
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    lines = [line for line in first.splitlines() if line.partition(":")[0].strip().startswith(telling)]
-    return "\n".join([platform.machine(), *lines])
-
-
 # Libraries ------------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +145,7 @@ class Library:
         try:
             return self._handle[name]
         except AttributeError:
-            raise CompileError(f"the compiled library has no function {name!r}\n  kept      {self.source_path}") from None
+            raise CompileError(f"the library of {self.source_path} has no function {name!r}") from None
 
     def address(self, name: str) -> int:
         """The address of the function `name`. Raises `CompileError` when there is none."""
@@ -334,8 +195,8 @@ def compile_many(
 ) -> list[Library]:
     """The libraries of `sources`, from this process, from disk, or compiled now, at most two compilers at a time.
 
-    `flags` are added to the compiler's own. `sanitize` builds with the address and undefined-behaviour sanitizers, whose
-    run-time libraries must be loaded first (`sanitizer_libraries`). `libc` links the C library and its start files.
+    `flags` are added to the compiler's own. `sanitize` builds with the address and undefined-behaviour sanitizers,
+    whose run-time libraries must be loaded first (`sanitizer_libraries`). `libc` links the C library and start files.
     `merge` puts several sources in one translation unit, which halves the time of each; it is for sources of which all
     names at file scope, macros included, are distinct or come from guarded headers. A merged unit that does not compile
     is taken apart. Raises `CompileError` when there is no compiler, or it fails, or hangs longer than the setting
@@ -353,26 +214,8 @@ def compile_many(
 def _require_loaded(key: str) -> Library:
     library = load(key)
     if library is None:
-        raise CompileError(f"the kernel cache lost the entry {key} just written; is another program deleting files there?")
+        raise CompileError(f"the kernel cache lost the entry {key} just written: does something delete files there?")
     return library
-
-
-def _require_compiler() -> Compiler:
-    compiler = find_compiler()
-    if compiler is None:
-        raise CompileError(compiler_status())
-    return compiler
-
-
-def sanitizer_libraries() -> list[str]:
-    """Paths for LD_PRELOAD of a process that is to load libraries built with `sanitize=True`."""
-    compiler = _require_compiler()
-    names = {"gcc": ["libasan.so", "libubsan.so"], "clang": [f"libclang_rt.asan-{platform.machine()}.so"]}
-    found = []
-    for name in names[compiler.family]:
-        answer = subprocess.run([*compiler.command, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-        found.append(answer.stdout.strip())
-    return found
 
 
 # Compiling ------------------------------------------------------------------------------------------------------------
@@ -394,13 +237,12 @@ def _compile_missing(missing: dict[str, str], options: Options, merge: bool) -> 
 def _compile_into(cache: disk_cache.DiskCache, missing: dict[str, str], options: Options, merge: bool) -> None:
     with cache.turn(next(iter(missing)), PATIENCE):
         left = {key: source for key, source in missing.items() if load(key) is None}
-        groups = _groups(left, merge)
-        outcomes = _run_all([functools.partial(_compile_group, cache, group, options) for group in groups])
-        apart = [{key: left[key]} for group, outcome in zip(groups, outcomes) if outcome and len(group) > 1 for key in group]
-        failures = [outcome for group, outcome in zip(groups, outcomes) if outcome and len(group) == 1]
-        failures += filter(None, _run_all([functools.partial(_compile_group, cache, group, options) for group in apart]))
-    if failures:
-        raise failures[0]
+        rejected = _compile_groups(cache, _groups(left, merge), options)
+        alone = [error for group, error in rejected if len(group) == 1]
+        apart = {key: left[key] for group, _ in rejected if len(group) > 1 for key in group}
+        alone += [error for _, error in _compile_groups(cache, _groups(apart, False), options)]
+    if alone:
+        raise alone[0]
 
 
 def _groups(sources: dict[str, str], merge: bool) -> list[dict[str, str]]:
@@ -414,33 +256,26 @@ def _groups(sources: dict[str, str], merge: bool) -> list[dict[str, str]]:
     return [group for group in groups if group]
 
 
-def _run_all(jobs: list[Callable[[], CompileError | None]]) -> list[CompileError | None]:
-    """Run jobs on as many threads as compilers may run; what each returned. The first exception raised is raised."""
-    results: list[CompileError | None] = [None] * len(jobs)
-    waiting = deque(enumerate(jobs))
-    raised: list[BaseException] = []
+def _compile_groups(
+    cache: disk_cache.DiskCache, groups: list[dict[str, str]], options: Options
+) -> list[tuple[dict[str, str], CompileError]]:
+    """Compile the groups side by side; those that the compiler rejected, with the error of each."""
+    compile_one = functools.partial(_compile_group, cache, options)
+    if len(groups) == 1:
+        errors = [compile_one(groups[0])]
+    else:
+        # Imported here: it takes milliseconds, and most processes never compile two kernels at once.
+        from concurrent.futures import ThreadPoolExecutor
 
-    def work() -> None:
-        while waiting and not raised:
-            with contextlib.suppress(IndexError):  # another thread took the last one
-                index, job = waiting.popleft()
-                try:
-                    results[index] = job()
-                except BaseException as error:
-                    raised.append(error)
-
-    helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(len(jobs), PARALLEL_COMPILERS) - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
-        helper.join()
-    if raised:
-        raise raised[0]
-    return results
+        lanes = ThreadPoolExecutor(PARALLEL_COMPILERS)
+        try:
+            errors = list(lanes.map(compile_one, groups))
+        finally:
+            lanes.shutdown(cancel_futures=True)
+    return [(group, error) for group, error in zip(groups, errors) if error is not None]
 
 
-def _compile_group(cache: disk_cache.DiskCache, group: dict[str, str], options: Options) -> CompileError | None:
+def _compile_group(cache: disk_cache.DiskCache, options: Options, group: dict[str, str]) -> CompileError | None:
     """Compile one translation unit and take the result into the cache; the error when the compiler rejects it."""
     with cache.workspace() as folder:
         written = [folder / f"kernel{index or ''}.c" for index in range(len(group))]
@@ -449,7 +284,7 @@ def _compile_group(cache: disk_cache.DiskCache, group: dict[str, str], options: 
         unit = written[0] if len(group) == 1 else _write_unit(folder, written)
         library = folder / "library.so"
         failure = _run_compiler(unit, library, options)
-        if failure is not None and _looks_full(failure.message):
+        if failure is not None and any(text in failure.message for text in FULL):
             raise OSError(failure.message.strip().splitlines()[-1])
         kept = [cache.put_source(key, path) for key, path in zip(group, written)]
         if failure is None:
@@ -472,31 +307,31 @@ class _Failure:
 
 
 def _run_compiler(unit: Path, library: Path, options: Options) -> _Failure | None:
-    command = [*_require_compiler().arguments(options), os.fspath(unit), "-o", os.fspath(library)]
+    command = [*require_compiler().arguments(options), os.fspath(unit), "-o", os.fspath(library)]
     started = time.perf_counter()
-    environment = {**_environment(), "TMPDIR": os.fspath(unit.parent)}
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment,
+        env={**compiler_environment(), "TMPDIR": os.fspath(unit.parent)},
         start_new_session=True,
     )
-    ending = ""
     try:
-        output = process.communicate(timeout=config.compile_timeout)[0]
+        message = process.communicate(timeout=config.compile_timeout)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        ending = f"did not finish in {config.compile_timeout:g} s and was stopped (setting TB_COMPILE_TIMEOUT)"
-        output = b""
+        limit = f"{config.compile_timeout:g} s"
+        return _Failure(command, f"did not finish in {limit} and was stopped (setting TB_COMPILE_TIMEOUT)", "")
     finally:
         _stop(process)
-    message = output.decode(errors="replace")
-    if not ending and process.returncode == 0 and library.exists():
-        elapsed = time.perf_counter() - started
-        log.debug("tensorbackend: compiled %s in %.1f ms", unit.name, elapsed * 1e3)
+    if process.returncode == 0 and library.exists():
+        log.debug("tensorbackend: compiled %s in %.1f ms", unit.name, (time.perf_counter() - started) * 1e3)
         return None
-    return _Failure(command, ending or f"failed (exit status {process.returncode})", message)
+    return _Failure(command, _ending(process.returncode), message)
+
+
+def _ending(status: int) -> str:
+    return f"was stopped by signal {-status}" if status < 0 else f"failed (exit status {status})"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -504,10 +339,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def _looks_full(message: str) -> bool:
-    return any(text in message for text in ("No space left on device", "Disk quota exceeded", "File size limit exceeded", "File too large"))
 
 
 # Failures -------------------------------------------------------------------------------------------------------------
@@ -538,7 +369,7 @@ def _shorten(lines: list[str], most: int) -> list[str]:
 
 
 def _marked_lines(message: str, name: str, kept: Path) -> list[str]:
-    """The lines of the kept source that `message`, which calls it `name`, complains of: marked, with their neighbours."""
+    """The lines of the kept source that `message`, which calls it `name`, complains of, with their neighbours."""
     at = {int(number) for number in re.findall(rf"{re.escape(name)}:(\d+):\d+: (?:fatal )?error", message)}
     shown = []
     for number, text in enumerate(kept.read_text().splitlines(), start=1):

@@ -58,7 +58,9 @@ class DiskCache:
         except OSError:
             return None
         if not _is_intact(content):
-            log.warning("tensorbackend: %s is damaged (%d bytes, wrong checksum); it is built again", path, len(content))
+            log.warning(
+                "tensorbackend: %s is damaged (%d bytes, wrong checksum); it is built again", path, len(content)
+            )
             self._remove(path)
             return None
         self._mark_used(path, used)
@@ -109,7 +111,7 @@ class DiskCache:
     def turn(self, key: str, patience: float) -> Iterator[None]:
         """Wait until no other process compiles under the same lock, at most `patience` seconds.
 
-        Returns early when the entry of `key` appears. It only avoids double work: without the lock the block still runs.
+        Returns early when the entry of `key` appears. It only avoids double work: the block runs without the lock too.
         """
         stripe = int(key[:2], 16) % 16
         with _open_lock(self.folder / f"lock-{stripe:02d}") as lock:
@@ -297,7 +299,8 @@ def fall_back_to_private(reason: str) -> DiskCache:
     if wanted not in _unusable:
         _unusable.add(wanted)
         log.warning(
-            "tensorbackend: %s; compiled kernels are kept in a temporary folder and are lost when the process ends", reason
+            "tensorbackend: %s; compiled kernels are kept in a temporary folder and are lost when the process ends",
+            reason,
         )
     return _private_cache()
 

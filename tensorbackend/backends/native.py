@@ -38,10 +38,10 @@ class MemoryStats(NamedTuple):
 
 
 class Launch:
-    """One launch of one kernel, packed in memory: change `ptr`, `scalar` and `tasks`, and call `run()` any number of times.
+    """One launch of one kernel, packed in memory: set `ptr`, `scalar` and `tasks`, and call `run()`, again and again.
 
-    `ptr` holds addresses; `size`, `stride` and `scalar` 8-byte integers; `doubles` is `scalar` seen as float64. `run` is
-    complete when it returns. The memory behind the addresses is the caller's to keep alive.
+    `ptr` holds addresses; `size`, `stride` and `scalar` 8-byte integers; `doubles` is `scalar` seen as float64. `run`
+    returns when the launch is complete. The memory behind the addresses is the caller's to keep alive.
     """
 
     __slots__ = ("_words", "address", "doubles", "ptr", "run", "scalar", "size", "stride")
@@ -95,7 +95,7 @@ class Launch:
 class LaunchList:
     """Launches to replay in order with one call of `run()`.
 
-    Changes of a launch's `ptr`, `size`, `stride` and `scalar` are seen by later runs; of its `tasks` and `cost` they are not.
+    Later runs see changes of a launch's `ptr`, `size`, `stride` and `scalar`, not of its `tasks` and `cost`.
     """
 
     __slots__ = ("_launches", "_words", "run")
@@ -169,7 +169,7 @@ class Runtime:
         return self._set_threads(_default_threads() if threads is None else threads)
 
     def alloc(self, nbytes: int) -> int:
-        """The address of `nbytes` bytes, aligned to 64, contents undefined. Raises `MemoryError` that names the size."""
+        """The address of `nbytes` bytes, aligned to 64, contents undefined. `MemoryError` names the size asked for."""
         address = self._alloc(nbytes)
         if not address:
             stats = self.stats()

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which C compiler: where it is looked for, what it is, and the flags it gets.
+
+Importing this module starts nothing; the first question about a compiler runs its `--version`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tensorbackend.errors import CompileError
+from tensorbackend.kernel_files import kernel_dir
+from tensorbackend.settings import config
+
+__all__ = [
+    "Compiler",
+    "Options",
+    "compiler_environment",
+    "compiler_status",
+    "cpu_features",
+    "find_compiler",
+    "require_compiler",
+    "sanitizer_libraries",
+]
+
+# Kernels keep IEEE results: no -ffast-math and no contraction. errno and trapping are given up because no kernel reads
+# them, and log, sqrt and floor do not vectorise otherwise.
+NUMERIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+# No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
+KERNEL_LINK_FLAGS = ("-nostdlib",)
+SANITIZE_FLAGS = (
+    "-O1",
+    "-g",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+    "-fno-omit-frame-pointer",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile: additional `flags`, with sanitizers, with the C library linked in."""
+
+    flags: tuple[str, ...] = ()
+    sanitize: bool = False
+    libc: bool = False
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: the `command` that starts it, `family` ("gcc" or "clang"), `version` text and kernel `flags`."""
+
+    command: tuple[str, ...]
+    family: str
+    version: str
+    flags: tuple[str, ...]
+
+    def arguments(self, options: Options) -> list[str]:
+        """The command line up to the names of the input and the output."""
+        speed = SANITIZE_FLAGS if options.sanitize else ("-O3",)
+        link = () if options.libc or options.sanitize else KERNEL_LINK_FLAGS
+        include = f"-I{kernel_dir() / 'c'}"
+        return [*self.command, *speed, *self.flags, *link, *options.flags, *shlex.split(config.cflags), include]
+
+
+def find_compiler() -> Compiler | None:
+    """The C compiler to use, or None when there is none (`compiler_status` says why). Remembered for the settings.
+
+    Looks at the setting `cc` (TB_CC), then CC, then cc, gcc and clang on PATH, then the `ziglang` package. TB_CC is
+    taken at its word: when what it names does not work, nothing else is tried.
+    """
+    return _search(*_search_settings())[0]
+
+
+def require_compiler() -> Compiler:
+    """The C compiler to use. Raises `CompileError` that says what was tried when there is none."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompileError(compiler_status())
+    return compiler
+
+
+def compiler_status() -> str:
+    """One line: which compiler is used, or why there is none."""
+    compiler, reason = _search(*_search_settings())
+    if compiler is None:
+        return reason
+    return f"{shlex.join(compiler.command)}: {compiler.version} ({compiler.family})"
+
+
+def _search_settings() -> tuple[str | None, str | None, str | None]:
+    return config.cc, os.environ.get("CC"), os.environ.get("PATH")
+
+
+@functools.lru_cache(maxsize=16)
+def _search(wanted: str | None, cc: str | None, path: str | None) -> tuple[Compiler | None, str]:
+    """The compiler and the reason for None. `path` is here only to be part of what the answer is remembered for."""
+    if sys.platform == "win32":
+        return None, "no C compiler: kernels are not compiled on Windows"
+    tried = []
+    for origin, command in _candidates(wanted, cc):
+        compiler, complaint = _examine(command)
+        if compiler is not None:
+            return compiler, ""
+        tried.append(f"{origin}: {complaint}")
+    return None, f"no C compiler ({'; '.join(tried)}); install gcc or clang, set TB_CC, or: pip install ziglang"
+
+
+def _candidates(wanted: str | None, cc: str | None) -> Iterable[tuple[str, list[str]]]:
+    if wanted:
+        yield "TB_CC", shlex.split(wanted)
+        return
+    if cc:
+        yield "CC", shlex.split(cc)
+    for name in ("cc", "gcc", "clang"):
+        yield name, [name]
+    if importlib.util.find_spec("ziglang") is not None:
+        yield "ziglang", [sys.executable, "-m", "ziglang", "cc"]
+
+
+def _examine(command: list[str]) -> tuple[Compiler | None, str]:
+    """The compiler behind `command`, or the reason why it is not one we can use."""
+    program = shutil.which(command[0]) if command else None
+    if program is None:
+        return None, f"{command[0] if command else 'an empty command'} is not on PATH"
+    command = [program, *command[1:]]
+    try:
+        answer = _ask([*command, "--version"])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, f"{program} --version: {error}"
+    family = _family(answer.stdout)
+    if answer.returncode != 0 or not family:
+        said = (answer.stdout + answer.stderr).strip().partition("\n")[0]
+        return None, f"{program} is neither gcc nor clang (its --version: {said!r})"
+    version = answer.stdout.strip().partition("\n")[0]
+    return Compiler(tuple(command), family, version, _kernel_flags(family, "ziglang" in command)), ""
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, env=compiler_environment()
+    )
+
+
+def _family(version_text: str) -> str:
+    if "clang" in version_text:
+        return "clang"
+    if "Free Software Foundation" in version_text:
+        return "gcc"
+    return ""
+
+
+def _kernel_flags(family: str, zig: bool) -> tuple[str, ...]:
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    flags = ["-march=native", "-mprefer-vector-width=512"] if x86 else ["-mcpu=native"]
+    flags += [*NUMERIC_FLAGS, "-fPIC", "-shared", "-w"]
+    if family == "gcc":
+        # -pipe lets the assembler work beside the compiler (2 ms); a vectorised remainder loop costs more to compile
+        # than it saves to run.
+        flags += ["-pipe", "--param", "vect-epilogues-nomask=0"]
+    if zig:
+        flags += ["-fno-sanitize=undefined"]
+    if sys.platform.startswith("linux"):
+        # A kernel calls its own functions, whatever else in the process has the same name.
+        flags += ["-Wl,-Bsymbolic"]
+    return tuple(flags)
+
+
+def compiler_environment() -> dict[str, str]:
+    """The environment to run a compiler in: messages in English, since they are read here."""
+    return {**os.environ, "LC_ALL": "C", "LANGUAGE": ""}
+
+
+def sanitizer_libraries() -> list[str]:
+    """Paths for LD_PRELOAD of a process that is to load libraries built with `sanitize=True`."""
+    compiler = require_compiler()
+    names = {"gcc": ["libasan.so", "libubsan.so"], "clang": [f"libclang_rt.asan-{platform.machine()}.so"]}
+    answers = [_ask([*compiler.command, f"-print-file-name={name}"]) for name in names[compiler.family]]
+    return [answer.stdout.strip() for answer in answers]
+
+
+@functools.cache
+def cpu_features() -> str:
+    """What -march=native depends on, as text: the kind of CPU and its instruction sets."""
+    telling = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part", "CPU variant")
+    try:
+        with open("/proc/cpuinfo", errors="replace") as file:
+            first_cpu = list(itertools.takewhile(str.strip, file))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return platform.machine() + "\n" + "".join(line for line in first_cpu if line.startswith(telling))
