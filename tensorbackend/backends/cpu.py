@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, settings
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.errors import ShapeError, complain
@@ -132,8 +133,9 @@ class CPUBackend(Backend):
     tensor_cls = CPUTensor
     default_dtypes = tuple(d for d in dtypes.FLOATS)
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+    def __init__(self, *arguments: Any, threads: int | None = None, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self.threads = _thread_count(threads)
         self._interpreter = Interpreter()
 
     # Memory
@@ -228,6 +230,14 @@ class CPUBackend(Backend):
         if start["time"] is None or end["time"] is None:
             raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
         return (end["time"] - start["time"]) * 1000.0
+
+
+def _thread_count(threads: int | None) -> int:
+    """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores this process may use."""
+    asked = threads or settings.config.threads or int(os.environ.get("OMP_NUM_THREADS") or 0)
+    if asked < 0:
+        raise ValueError(complain("threads", str(asked), "1 or more"))
+    return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def _host_key(key: Any) -> Any:

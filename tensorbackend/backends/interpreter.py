@@ -31,7 +31,7 @@ class Interpreter:
     """Runs kernels and primitives on NumPy arrays. Not reentrant: its buffers are shared by all kernels."""
 
     def __init__(self) -> None:
-        self._registers: list[np.ndarray] = []
+        self._memory: list[np.ndarray] = []
 
     def kernel(self, kernel: Kernel, inputs: list, outputs: list, scalars: list, draws: list[int], key: int) -> None:
         """Run a kernel on arrays shaped as its references; `scalars` are numbers, `draws` the draws' numbers."""
@@ -53,13 +53,10 @@ class Interpreter:
         dtypes.cast(result, output.dtype, output)
 
     def register(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """Scratch of `shape`: register `number`'s memory where it is large enough, else fresh."""
-        size = math.prod(shape) * dtype.itemsize
-        if size > BLOCK * 8:
-            return np.empty(shape, dtype)
-        while len(self._registers) <= number:
-            self._registers.append(np.empty(BLOCK * 8, np.uint8))
-        return np.ndarray(shape, dtype, self._registers[number])
+        """Scratch of at most `BLOCK` elements in register `number`'s memory."""
+        while len(self._memory) <= number:
+            self._memory.append(np.empty(BLOCK * 8, np.uint8))
+        return np.ndarray(shape, dtype, self._memory[number])
 
 
 def _in_compute_type(x: np.ndarray) -> np.ndarray:
@@ -73,7 +70,7 @@ class _Program:
     def __init__(self, kernel: Kernel, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
         self.original = kernel
-        self.kernel = kernel = collapse(kernel)
+        self.kernel = kernel = collapse(kernel) if math.prod(kernel.shape) > BLOCK else kernel
         self.kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes]
         self.reduced = list(kernel.axes)
         whole_rows = any(i.kind == "reduce" and i.op.combine is None for i in kernel.body)
@@ -84,8 +81,11 @@ class _Program:
         self.passes = 1 + max((i.stage for i in kernel.body), default=0)
         self.empty = 0 in kernel.shape
         self.registers = self._assign_registers()
-        self.views = self._whole_views() if self.single else None
+        self.regular = self._regular_block()
+        self.views = self._views(self.regular) if math.prod(self.regular) <= BLOCK else None
         self.direct = self._direct_output()
+        self.order = range(len(kernel.body))
+        self.whole = (slice(None),) * len(kernel.shape)
 
     # Preparation
 
@@ -114,8 +114,15 @@ class _Program:
                 free.append(registers[number])
         return registers
 
-    def _whole_views(self) -> list[np.ndarray]:
-        return [self.interpreter.register(r, i.dtype, i.shape) for r, i in zip(self.registers, self.kernel.body)]
+    def _regular_block(self) -> tuple[int, ...]:
+        """The shape of all blocks but the last of an axis."""
+        return tuple(self.kept_steps.get(a, n) for a, n in enumerate(self.kernel.shape))
+
+    def _views(self, block: tuple[int, ...]) -> list[np.ndarray]:
+        """The buffer of each value over a block of at most `BLOCK` elements."""
+        body = self.kernel.body
+        shapes = [tuple(1 if n == 1 else b for n, b in zip(i.shape, block)) for i in body]
+        return [self.interpreter.register(r, i.dtype, shape) for r, i, shape in zip(self.registers, body, shapes)]
 
     def _direct_output(self) -> dict[int, int]:
         """Values that can be computed in the output itself: of its type and shape, by a ufunc, read by nobody else."""
@@ -135,15 +142,14 @@ class _Program:
         if self.empty and not any(ref.shape and 0 not in ref.shape for ref, _ in self.kernel.outputs):
             return
         kernel = self.kernel
-        if kernel.shape != self.original.shape:
+        if kernel is not self.original:
             inputs = [_restrided(x, ref) for x, ref in zip(inputs, kernel.inputs)]
             outputs = [_restrided(x, ref) for x, (ref, _) in zip(outputs, kernel.outputs)]
         state = _State(inputs, outputs, scalars, draws, key)
         if self.single:
-            whole = (slice(None),) * len(kernel.shape)
             values: list[Any] = [None] * len(kernel.body)
-            self._instructions(state, values, whole, range(len(kernel.body)), self.views)
-            self._store(state, values, whole)
+            self._instructions(state, values, None, self.order, self.views)
+            self._store(state, values, None)
             return
         for place in _blocks(kernel.shape, self.kept_steps):
             self._block(state, place)
@@ -154,7 +160,9 @@ class _Program:
         body = kernel.body
         if not self.reduced_steps:
             values: list[Any] = [None] * len(body)
-            self._instructions(state, values, place, range(len(body)), None)
+            block = tuple(n if p.start is None else p.stop - p.start for p, n in zip(place, kernel.shape))
+            views = self.views if block == self.regular or self.views is None else self._views(block)
+            self._instructions(state, values, place, self.order, views)
             self._store(state, values, place)
             return
         rows: list[Any] = [None] * len(body)
@@ -188,43 +196,32 @@ class _Program:
                 stack.extend(self.kernel.body[n].args)
         return sorted(needed)
 
-    def _instructions(self, state: _State, values: list, place: Slices, order: Any, views: list | None) -> None:
-        body = self.kernel.body
+    def _instructions(self, state: _State, values: list, place: Slices | None, order: Any, views: list | None) -> None:
+        """Compute values of a block; a `place` of None is the whole space, `views` of None takes scratch as needed."""
+        body, direct = self.kernel.body, self.direct
         for n in order:
             i = body[n]
             kind = i.kind
-            if kind == "load":
+            if kind == "op":
+                position = direct.get(n)
+                if position is not None:
+                    out = state.outputs[position]
+                    out = out if place is None else out[_part(place, i.shape)]
+                else:
+                    out = views[n] if views is not None else None
+                values[n] = i.op.numpy(*[values[a] for a in i.args], out=out)
+            elif kind == "load":
                 x = state.inputs[i.slot]
-                x = x if views is not None else x[_part(place, i.shape)]
-                values[n] = x if x.dtype == i.dtype else dtypes.cast(x, i.dtype, self._scratch(n, x.shape, views))
-            elif kind == "op":
-                args = [values[a] for a in i.args]
-                out = self._destination(state, n, args, place, views)
-                values[n] = i.op.numpy(*args, out=out)
+                x = x if place is None else x[_part(place, i.shape)]
+                values[n] = x if x.dtype == i.dtype else dtypes.cast(x, i.dtype)
             elif kind == "scalar":
                 values[n] = state.scalars[i.slot]
             elif kind == "cast":
-                x = values[i.args[0]]
-                values[n] = dtypes.cast(x, i.dtype, self._scratch(n, x.shape, views))
+                values[n] = dtypes.cast(values[i.args[0]], i.dtype)
             elif kind == "reduce":
-                values[n] = self._partial(i, values[i.args[0]], place).astype(i.dtype, copy=False)
+                values[n] = self._partial(i, values[i.args[0]], place or self.whole).astype(i.dtype, copy=False)
             else:
-                values[n] = _source(i, place, state)
-
-    def _scratch(self, n: int, shape: tuple[int, ...], views: list | None) -> np.ndarray:
-        if views is not None and views[n].shape == shape:
-            return views[n]
-        return self.interpreter.register(self.registers[n], self.kernel.body[n].dtype, shape)
-
-    def _destination(self, state: _State, n: int, args: list, place: Slices, views: list | None) -> np.ndarray:
-        position = self.direct.get(n)
-        if position is not None:
-            output = state.outputs[position]
-            return output if views is not None else output[_part(place, self.kernel.body[n].shape)]
-        if views is not None:
-            return views[n]
-        shape = tuple(len(range(*s.indices(m))) for s, m in zip(_part(place, self.kernel.body[n].shape), self.kernel.body[n].shape))
-        return self.interpreter.register(self.registers[n], self.kernel.body[n].dtype, shape)
+                values[n] = _source(i, place or self.whole, state)
 
     def _partial(self, i: Instruction, x: np.ndarray, place: Slices) -> np.ndarray:
         """A reduction over the block's part of the reduced axes, in the accumulator's type."""
@@ -238,12 +235,12 @@ class _Program:
         wide = _ACCUMULATORS.get(i.dtype, i.dtype) if i.op.dtype == "sum" else i.dtype
         return i.op.numpy(x, self.kernel.axes, wide)
 
-    def _store(self, state: _State, values: list, place: Slices) -> None:
+    def _store(self, state: _State, values: list, place: Slices | None) -> None:
         for position, (ref, value) in enumerate(self.kernel.outputs):
             if value in self.direct:
                 continue
             output = state.outputs[position]
-            output = output if self.single else output[_part(place, ref.shape)]
+            output = output if place is None else output[_part(place, ref.shape)]
             x = values[value]
             if x.dtype == output.dtype:
                 np.copyto(output, x)
