@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the first call of a new expression costs: cold, several at once, and from the disk cache, beside JAX and PyTorch."""
+"""What the first call of an expression costs: cold, several at once, from the disk cache; beside JAX and PyTorch."""
 
 from __future__ import annotations
 

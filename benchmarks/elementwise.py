@@ -168,7 +168,7 @@ def lengths(name: str, dtype: str, quick: bool) -> list[int]:
         return [1 << k for k in (8, 12, 16, 20, 24)]
     if dtype != "float32":
         return [1 << 22] if name == "gate" else []
-    return [1 << k for k in ((12, 20, 24) if name in ("axpb", "gate", "chain4") else (20,))]
+    return [1 << k for k in {"axpb": (12, 20, 22), "gate": (12, 20, 22), "chain4": (24,)}.get(name, (20,))]
 
 
 def half_gains(rows: list[bench.Row]) -> str:
@@ -185,7 +185,7 @@ def half_gains(rows: list[bench.Row]) -> str:
 def main() -> int:
     options = bench.arguments(__doc__, DTYPES).parse_args()
     bench.pin_threads(options.threads)
-    session = bench.Session(options, libraries.probes(options))
+    session = bench.Session(options)
     session.run(cases(options, session))
     session.write(half_gains(session.rows))
     return session.finish()

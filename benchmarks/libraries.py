@@ -148,7 +148,7 @@ class Jax:
         )
         return self.donating(into, fresh, self.array(o), [self.array(v) for v in arrays.values()])
 
-    def donating(self, into: Callable[..., Any], fresh: Callable[..., Any] | None, o: Any, arrays: list[Any]) -> Contender:
+    def donating(self, into: Callable, fresh: Callable | None, o: Any, arrays: list[Any]) -> Contender:
         """A contender that calls `o = into(o, *arrays)`, where `o` is an array or a tuple of them, and donated."""
 
         def call() -> None:
@@ -206,7 +206,6 @@ class Numba:
             "numba", lambda: kernel(o, *operands), lambda: o, lambda: kernel(np.empty(o.shape, o.dtype), *operands)
         )
 
-
     def rows(self, body: str | None, x: np.ndarray, o: np.ndarray) -> Contender:
         """A contender that runs `body` for every row `r` = `x[i]`, on all threads."""
         if body is None:
@@ -233,7 +232,8 @@ def _numba_loops(
     text: str, names: tuple[str, ...], constants: tuple[tuple[str, Any], ...], ndim: int, one: Any, parallel: bool
 ) -> Callable[..., Any]:
     numba = importlib.import_module("numba")
-    scope = dict(constants) | {name: numba.njit(f) for name, f in _scalar_functions(one).items()} | {"prange": numba.prange}
+    scope = {"prange": numba.prange, **dict(constants)}
+    scope |= {name: numba.njit(f) for name, f in _scalar_functions(one).items()}
     scope |= {name: getattr(math, name) for name in ("exp", "log", "tanh", "erf", "sqrt")}
     loops = "for i in prange(o.shape[0]):"
     loops += "\n        o[i] = " if ndim == 1 else "\n        for j in range(o.shape[1]):\n            o[i, j] = "
@@ -282,7 +282,8 @@ class Engine:
 
     def known(self, text: str) -> dict[str, Any]:
         """The backend's methods that `text` calls, by name; `Absent` when the engine lacks one."""
-        called = {n.func.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        called = {function.id for function in calls if isinstance(function, ast.Name)}
         lacking = sorted(name for name in called if not hasattr(self.be, name))
         if lacking:
             raise Absent(f"the engine has no {', '.join(lacking)}")
@@ -313,17 +314,3 @@ def _engine(backend: str, threads: int, jit: bool) -> Engine:
 def engine(options: Any, jit: bool) -> Engine:
     """The engine with a script's options, made once."""
     return _engine(options.backend, options.threads, jit)
-
-
-def probes(options):
-    def make(case):
-        n = max(1, int(case.bytes // 12))
-        a, b, c = (np.ones(n, np.float32) for _ in range(3))
-
-        def triad():
-            np.multiply(c, np.float32(3), out=a)
-            np.add(a, b, out=a)
-
-        return [Contender("triad", triad, kind="probe", work=(12 * n, 2 * n))]
-
-    return make

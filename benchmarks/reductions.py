@@ -192,7 +192,7 @@ def cases(options, session: bench.Session) -> Iterator[bench.Case]:
 def main() -> int:
     options = bench.arguments(__doc__).parse_args()
     bench.pin_threads(options.threads)
-    session = bench.Session(options, libraries.probes(options))
+    session = bench.Session(options)
     session.run(cases(options, session))
     session.run(optimizer_steps.cases(options, session))
     return session.finish()

@@ -34,11 +34,12 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import complain
+from tensorbackend.backends.probes import compute_probe, memory_probes
+from tensorbackend.errors import CompileError, complain
 
 __all__ = [
-    "FULL", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "arguments",
-    "machine", "measure", "pin_threads", "plot", "relative_error", "summary", "time_blocks",
+    "FULL", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "aligned", "arguments",
+    "machine", "measure", "pin_threads", "plot", "relative_error", "roofs", "summary", "table", "time_blocks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -110,12 +111,16 @@ class Protocol:
 
 
 QUICK = Protocol(blocks=3, floor=0.01, budget=0.7)
-FULL = Protocol(blocks=7)
+FULL = Protocol(blocks=5)
 
 
 @dataclass
 class Row:
-    """One line of a table. Times in µs; `share` of the nearest roof and `ratio` (fastest rival's time over this) in 1."""
+    """One line of a table.
+
+    Times in µs, the existing-memory form (`us`, `spread_us`) and the allocating one (`alloc_us`). `share` is the time at
+    the nearest roof over this time, `ratio` the time of the fastest rival, in its faster form, over this time.
+    """
 
     case: str
     shape: tuple[int, ...]
@@ -250,17 +255,31 @@ def _fill(row: Row, contender: Contender, case: Case, times: Mapping[Any, list[f
 def _rank(rows: Sequence[Row], case: Case) -> None:
     """Shares of the roofs that the probes of this case found, and ratios to its fastest rival."""
     timed = [r for r in rows if r.us is not None]
-    roofs = {r.contender: r for r in timed if r.kind == "probe"}
-    memory = roofs.get("triad") or roofs.get("copy")
-    compute = roofs.get("fma")
+    probes = [r for r in timed if r.kind == "probe"]
+    memory = max((r.gbs for r in probes if r.gbs and r.contender.startswith("triad")), default=None)
+    compute = max((r.gflops for r in probes if r.gflops), default=None)
     rival = min((r.best() for r in timed if r.kind == "rival"), default=None)
     for row in timed:
         if row.kind == "probe":
             continue
-        floors = [case.bytes / memory.gbs * 1e-3] if memory and case.bytes else []
-        floors += [case.flops / compute.gflops * 1e-3] if compute and case.flops else []
+        floors = [case.bytes / memory * 1e-3] if memory and case.bytes else []
+        floors += [case.flops / compute * 1e-3] if compute and case.flops else []
         row.share = max(floors) / row.us if floors else None
         row.ratio = rival and rival / (row.us if row.kind == "ours" else row.best())
+
+
+def roofs(case: Case) -> list[Contender]:
+    """The probes of a case: copy and triad over as many bytes as it moves, multiply-adds where it counts FLOPs.
+
+    Without a compiler there are none, and shares of the peak stay empty.
+    """
+    try:
+        found = memory_probes(case.bytes) if case.bytes else []
+        found += [compute_probe()] if case.flops else []
+    except CompileError as error:
+        log.warning("no roofline probes: %s", error)
+        return []
+    return [Contender(p.name, p.run, kind="probe", work=(p.bytes, p.flops)) for p in found]
 
 
 def measure(case: Case, protocol: Protocol, probes: Iterable[Contender] = ()) -> list[Row]:
@@ -320,7 +339,7 @@ def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Of each (case, dtype) and each of our contenders: geometric mean and least of the ratios, least share, worst error."""
+    """Of each case, dtype and own contender: geometric mean and least of the ratios, least share, worst error."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.kind == "ours" and row.us is not None:
@@ -454,11 +473,11 @@ def _names(text: str) -> tuple[str, ...]:
 class Session:
     """A run of one script: measures cases as they come, prints their tables, and writes the files asked for.
 
-    `probes` gives the roofline probes of a case; `write` takes the text that is printed.
+    `probes` gives the contenders of kind "probe" for a case; `write` takes the text that is printed.
     """
 
     options: argparse.Namespace
-    probes: Callable[[Case], Iterable[Contender]] = lambda case: ()
+    probes: Callable[[Case], Iterable[Contender]] = roofs
     write: Callable[[str], object] = print
     rows: list[Row] = field(default_factory=list)
 
@@ -477,7 +496,8 @@ class Session:
         for case in cases:
             if self.wants(case.name, case.shape, case.dtype):
                 makers = {n: m for n, m in case.makers.items() if n not in self.options.without}
-                self.add(measure(replace(case, makers=makers), self.protocol, self.probes(case)))
+                probes = [p for p in self.probes(case) if not (self.options.quick and p.name.startswith("copy"))]
+                self.add(measure(replace(case, makers=makers), self.protocol, probes))
 
     def add(self, rows: Sequence[Row]) -> None:
         """Take up the rows of one case, measured here or by the script itself, and print their table."""

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine can do at most, as launches on the pool that runs the kernels: the roofs of a roofline.
+
+Time the `run()` of a probe beside the kernel in question: what a shared machine can do changes by the minute.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorbackend.backends.compiler import Library, compile_source
+from tensorbackend.backends.native import Launch, runtime
+
+__all__ = ["Probe", "copy", "multiply_adds", "triad"]
+
+BLOCK = 16384  # elements a task, as in probes.c
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A prepared `launch`, the `bytes` it moves and `flops` it computes in one run, and the `arrays` it works on."""
+
+    launch: Launch
+    bytes: int
+    flops: int
+    arrays: tuple[np.ndarray, ...]
+
+    def run(self) -> None:
+        """One run, complete on return."""
+        self.launch.run()
+
+
+def copy(elements: int) -> Probe:
+    """Copy `elements` float32 numbers with streaming stores."""
+    return _streams("tb_copy", elements, operands=2, flops=0)
+
+
+def triad(elements: int, cached: bool = False) -> Probe:
+    """`o = x + 3 * y` on `elements` float32 numbers, with streaming stores unless `cached`."""
+    return _streams("tb_triad_cached" if cached else "tb_triad", elements, operands=3, flops=2 * elements)
+
+
+def multiply_adds(tasks: int = 64, iterations: int = 10_000) -> Probe:
+    """Multiply-adds on float32 registers: `tasks` tasks of `iterations` rounds each."""
+    library = _library()
+    flops = tasks * iterations * library.function("tb_fma_flops")()
+    sums = _aligned(tasks)
+    # At about 64 operations a nanosecond on one thread.
+    launch = runtime().prepare(library.address("tb_fma_peak"), tasks, flops // 64, 1, [iterations], [], 0)
+    launch.ptr[0] = sums.ctypes.data
+    return Probe(launch, 0, flops, (sums,))
+
+
+def _streams(name: str, elements: int, operands: int, flops: int) -> Probe:
+    arrays = tuple(_aligned(elements) for _ in range(operands))
+    moved = 4 * elements * operands
+    # At about 20 bytes a nanosecond on one thread.
+    launch = runtime().prepare(
+        _library().address(name), -(-elements // BLOCK), moved // 20, operands, [elements], [], 1
+    )
+    launch.ptr[:] = [array.ctypes.data for array in arrays]
+    launch.doubles[0] = 3.0
+    return Probe(launch, moved, flops, arrays)
+
+
+def _aligned(elements: int) -> np.ndarray:
+    """Ones, at an address that vector loads want."""
+    spare = ALIGNMENT // 4
+    whole = np.ones(elements + spare, np.float32)
+    start = -whole.ctypes.data % ALIGNMENT // 4
+    return whole[start : start + elements]
+
+
+@functools.cache
+def _library() -> Library:
+    return compile_source('#include "probes.c"\n')
