@@ -72,9 +72,8 @@ def main() -> int:
     lines = [f"machines differ: {line}" for line in differences(*machines)]
     lines += bench.aligned(compare(old, new, options.all))
     both = old.keys() & new.keys()
-    lines.append(
-        f"{len(both)} rows in both; {len(old) - len(both)} only in the old, {len(new) - len(both)} only in the new"
-    )
+    alone = [len(side) - len(both) for side in (old, new)]
+    lines.append(f"{len(both)} rows in both; {alone[0]} only in the old result, {alone[1]} only in the new")
     sys.stdout.write("\n".join(lines) + "\n")
     worse = [k for k in both if old[k]["kind"] == "ours" and verdict(old[k], new[k]) == "slower"]
     return 1 if options.fail and worse else 0

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.backends.probes import compute_probe, memory_probes
+from tensorbackend.backends import probes
 from tensorbackend.errors import CompileError, complain
 
 __all__ = [
@@ -48,6 +48,9 @@ THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS",
     "NUMBA_NUM_THREADS", "PJRT_NPROC", "NPROC", "TB_THREADS",
 )  # fmt: skip
+
+
+STREAM_FROM = 1 << 21  # bytes of all operands below which streaming stores cannot pay
 
 
 class Absent(Exception):
@@ -118,8 +121,8 @@ FULL = Protocol(blocks=5)
 class Row:
     """One line of a table.
 
-    Times in µs, the existing-memory form (`us`, `spread_us`) and the allocating one (`alloc_us`). `share` is the time at
-    the nearest roof over this time, `ratio` the time of the fastest rival, in its faster form, over this time.
+    Times in µs: `us` and `spread_us` of the form that writes into existing memory, `alloc_us` of the one that allocates.
+    `share` is the time at the nearest roof over `us`, `ratio` the fastest rival's time, in its faster form, over `us`.
     """
 
     case: str
@@ -255,9 +258,9 @@ def _fill(row: Row, contender: Contender, case: Case, times: Mapping[Any, list[f
 def _rank(rows: Sequence[Row], case: Case) -> None:
     """Shares of the roofs that the probes of this case found, and ratios to its fastest rival."""
     timed = [r for r in rows if r.us is not None]
-    probes = [r for r in timed if r.kind == "probe"]
-    memory = max((r.gbs for r in probes if r.gbs and r.contender.startswith("triad")), default=None)
-    compute = max((r.gflops for r in probes if r.gflops), default=None)
+    roof = [r for r in timed if r.kind == "probe"]
+    memory = max((r.gbs for r in roof if r.gbs and r.contender.startswith("triad")), default=None)
+    compute = max((r.gflops for r in roof if r.gflops), default=None)
     rival = min((r.best() for r in timed if r.kind == "rival"), default=None)
     for row in timed:
         if row.kind == "probe":
@@ -271,22 +274,34 @@ def _rank(rows: Sequence[Row], case: Case) -> None:
 def roofs(case: Case) -> list[Contender]:
     """The probes of a case: copy and triad over as many bytes as it moves, multiply-adds where it counts FLOPs.
 
-    Without a compiler there are none, and shares of the peak stay empty.
+    A triad with ordinary stores is there too, since streaming stores are slower where the data stay in cache. Without a
+    compiler there are none, and shares of the peak stay empty.
     """
+    found = {}
     try:
-        found = memory_probes(case.bytes) if case.bytes else []
-        found += [compute_probe()] if case.flops else []
+        if case.bytes:
+            found["triad cached"] = probes.triad(_elements(case.bytes, 3), cached=True)
+        if case.bytes >= STREAM_FROM:
+            found["triad"] = probes.triad(_elements(case.bytes, 3))
+            found["copy"] = probes.copy(_elements(case.bytes, 2))
+        if case.flops:
+            found["fma"] = probes.multiply_adds()
     except CompileError as error:
         log.warning("no roofline probes: %s", error)
         return []
-    return [Contender(p.name, p.run, kind="probe", work=(p.bytes, p.flops)) for p in found]
+    works = {name: (p.bytes, 0.0 if p.bytes else p.flops) for name, p in found.items()}
+    return [Contender(name, p.run, kind="probe", work=works[name]) for name, p in found.items()]
 
 
-def measure(case: Case, protocol: Protocol, probes: Iterable[Contender] = ()) -> list[Row]:
-    """Check and time all contenders of a case beside the probes; one row each, absent and failed ones included."""
+def _elements(nbytes: float, arrays: int) -> int:
+    return max(1, int(nbytes) // (4 * arrays))
+
+
+def measure(case: Case, protocol: Protocol, beside: Iterable[Contender] = ()) -> list[Row]:
+    """Check and time the contenders of a case and the probes `beside` them; one row each, absent ones included."""
     rows: list[Row] = []
     ready = _prepare(case, rows)
-    for probe in probes:
+    for probe in beside:
         rows.append(Row(case.name, case.shape, case.dtype, probe.name, kind="probe"))
         ready.append((probe, rows[-1]))
     entries = {}
@@ -496,8 +511,8 @@ class Session:
         for case in cases:
             if self.wants(case.name, case.shape, case.dtype):
                 makers = {n: m for n, m in case.makers.items() if n not in self.options.without}
-                probes = [p for p in self.probes(case) if not (self.options.quick and p.name.startswith("copy"))]
-                self.add(measure(replace(case, makers=makers), self.protocol, probes))
+                beside = [p for p in self.probes(case) if p.name != "copy" or not self.options.quick]
+                self.add(measure(replace(case, makers=makers), self.protocol, beside))
 
     def add(self, rows: Sequence[Row]) -> None:
         """Take up the rows of one case, measured here or by the script itself, and print their table."""

@@ -179,7 +179,7 @@ def test_relative_error_takes_a_scale_and_refuses_another_size() -> None:
 
 
 def test_ratio_and_share_follow_from_rivals_and_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"ours": 2e-6, "a": 4e-6, "b": 9e-6, "triad": 1e-6, "triad stream": 3e-6, "fma": 1e-6}
+    seconds = {"ours": 2e-6, "a": 4e-6, "b": 9e-6, "triad": 1e-6, "triad cached": 3e-6, "fma": 1e-6}
     times = {(name, "call"): [s] for name, s in seconds.items()} | {("b", "allocate"): [3e-6]}
     monkeypatch.setattr(bench, "time_blocks", lambda entries, protocol: {key: times[key] for key in entries})
     makers = {
@@ -189,7 +189,7 @@ def test_ratio_and_share_follow_from_rivals_and_probes(monkeypatch: pytest.Monke
     }
     probes = [
         bench.Contender("triad", lambda: None, kind="probe", work=(1000.0, 0.0)),
-        bench.Contender("triad stream", lambda: None, kind="probe", work=(1000.0, 0.0)),
+        bench.Contender("triad cached", lambda: None, kind="probe", work=(1000.0, 0.0)),
         bench.Contender("fma", lambda: None, kind="probe", work=(0.0, 500.0)),
     ]
     rows = {r.contender: r for r in bench.measure(case(makers, moved=1000.0, flops=100.0), FAST, probes)}
@@ -201,10 +201,10 @@ def test_ratio_and_share_follow_from_rivals_and_probes(monkeypatch: pytest.Monke
 
 
 def test_no_compiler_no_roofs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def missing(nbytes: float) -> None:
+    def missing(elements: int, cached: bool) -> None:
         raise bench.CompileError("no C compiler")
 
-    monkeypatch.setattr(bench, "memory_probes", missing)
+    monkeypatch.setattr(bench.probes, "triad", missing)
     assert bench.roofs(case({}, moved=1000.0)) == []
     assert "no C compiler" in caplog.text
 
@@ -213,7 +213,7 @@ def test_roofs_measure_this_machine() -> None:
     probes = {p.name: p for p in bench.roofs(case({}, moved=float(1 << 22), flops=1.0))}
     if not probes:
         pytest.skip("no C compiler")
-    assert set(probes) == {"copy", "copy stream", "triad", "triad stream", "fma"}
+    assert set(probes) == {"copy", "triad", "triad cached", "fma"}
     times = bench.time_blocks({n: (p.call, p.finish) for n, p in probes.items()}, FAST)
     assert all(1e-6 < seconds < 1.0 for blocks in times.values() for seconds in blocks)
 
