@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers, the cost and the optimizers of `mlp_digits.py`, each a few lines against a backend `be`.
+
+Activations are (features, N): a column is a sample, N the samples of the minibatch. A layer has
+
+    y = layer.fprop(x, training)     the output for the input x
+    dx = layer.bprop(dy)             the gradient of the cost with respect to x, from that with respect to y;
+                                     it also writes the gradients of the layer's own parameters
+
+A layer allocates its buffers once, for `be.bsz` columns; a smaller minibatch uses a view of the first columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorbackend import Backend, Tensor
+
+
+class Parameter:
+    """Numbers that training changes: a `value`, and the `gradient` of the cost with respect to it."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+        self.gradient = value.backend.zeros_like(value)
+
+
+class Layer:
+    """A step of a network from `nin` to `nout` features, with the buffers of its output and its input's gradient."""
+
+    def __init__(self, be: Backend, nin: int, nout: int) -> None:
+        self.be = be
+        self.nout = nout
+        self.parameters: list[Parameter] = []
+        self._y = be.iobuf(nout)
+        self._dx = be.iobuf(nin)
+
+    def output_for(self, x: Tensor) -> Tensor:
+        """The part of the output buffer that a minibatch like `x` uses."""
+        return self._y[:, : x.shape[1]]
+
+    def gradient_for(self, dy: Tensor) -> Tensor:
+        """The part of the gradient buffer that a minibatch like `dy` uses."""
+        return self._dx[:, : dy.shape[1]]
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        """The output (nout, N) for the input (nin, N)."""
+        raise TypeError(f"{type(self).__name__} has no fprop")
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        """The gradient (nin, N) from the output's (nout, N)."""
+        raise TypeError(f"{type(self).__name__} has no bprop")
+
+
+class Affine(Layer):
+    """y = W x + b, with W (nout, nin) drawn for rectified units (He et al. 2015) and b (nout, 1) zero."""
+
+    def __init__(self, be: Backend, nin: int, nout: int) -> None:
+        super().__init__(be, nin, nout)
+        self.W = Parameter(be.fill_normal(be.empty((nout, nin)), stdv=(2.0 / nin) ** 0.5))
+        self.b = Parameter(be.zeros((nout, 1)))
+        self.parameters = [self.W, self.b]
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        self.x = x
+        y = self.output_for(x)
+        y[:] = self.be.dot(self.W.value, x) + self.b.value
+        return y
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        dx = self.gradient_for(dy)
+        self.be.compound_dot(dy, self.x.T, self.W.gradient)
+        self.be.update_fc_bias(dy, self.b.gradient)
+        self.be.compound_dot(self.W.value.T, dy, dx)
+        return dx
+
+
+class Relu(Layer):
+    """y = max(x, 0)."""
+
+    def __init__(self, be: Backend, nin: int) -> None:
+        super().__init__(be, nin, nin)
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        self.y = self.output_for(x)
+        self.y[:] = self.be.maximum(x, 0)
+        return self.y
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        dx = self.gradient_for(dy)
+        dx[:] = dy * (self.y > 0)
+        return dx
+
+
+class Tanh(Layer):
+    """y = tanh(x)."""
+
+    def __init__(self, be: Backend, nin: int) -> None:
+        super().__init__(be, nin, nin)
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        self.y = self.output_for(x)
+        self.y[:] = self.be.tanh(x)
+        return self.y
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        dx = self.gradient_for(dy)
+        dx[:] = dy * (1 - self.y * self.y)
+        return dx
+
+
+class Dropout(Layer):
+    """In training a feature is kept with probability `keep` and divided by it, else zero; otherwise y = x."""
+
+    def __init__(self, be: Backend, nin: int, keep: float) -> None:
+        super().__init__(be, nin, nin)
+        self.keep = keep
+        self._mask = be.iobuf(nin)
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        if not training:
+            return x
+        self.mask = self._mask[:, : x.shape[1]]
+        self.mask[:] = self.be.dropout(self.keep) / self.keep
+        y = self.output_for(x)
+        y[:] = x * self.mask
+        return y
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        dx = self.gradient_for(dy)
+        dx[:] = dy * self.mask
+        return dx
+
+
+class SoftmaxCrossEntropy:
+    """The cost of a classifier: -ln of the probability that softmax gives the right class, averaged over samples.
+
+    Softmax and cross-entropy stay together, since the gradient of the pair is simply p - t.
+    """
+
+    def __init__(self, be: Backend, classes: int) -> None:
+        self.be = be
+        self._p = be.iobuf(classes)
+        self._dz = be.iobuf(classes)
+
+    def fprop(self, z: Tensor) -> Tensor:
+        """The probabilities (classes, N) of the scores `z` (classes, N)."""
+        self.p = self._p[:, : z.shape[1]]
+        self.p[:] = self.be.softmax(z, axis=0)
+        return self.p
+
+    def bprop(self, labels: Tensor) -> Tensor:
+        """The gradient (classes, N) of the mean cost with respect to the scores; `labels` is an integer row (1, N)."""
+        samples = labels.shape[1]
+        dz = self._dz[:, :samples]
+        dz[:] = (self.p - self.be.onehot(labels, axis=0)) / samples
+        return dz
+
+    def add_to(self, total: Tensor, labels: Tensor) -> None:
+        """Add this minibatch's (cost, right answers), summed over samples, to `total` (2, 1).
+
+        Nothing is read back: sums stay in the backend's memory until somebody asks for them.
+        """
+        be = self.be
+        total[0] = total[0] - be.sum(be.onehot(labels, axis=0) * be.safelog(self.p))
+        total[1] = total[1] + be.sum(be.equal(be.argmax(self.p, axis=0), labels))
+
+
+class Momentum:
+    """v = momentum v - rate g, then w = w + v (Polyak 1964)."""
+
+    def __init__(self, parameters: Sequence[Parameter], rate: float = 0.1, momentum: float = 0.9) -> None:
+        self.parameters = parameters
+        self.rate = rate
+        self.momentum = momentum
+        self.velocities = [w.value.backend.zeros_like(w.value) for w in parameters]
+
+    def update(self) -> None:
+        """One step down the gradients."""
+        for w, v in zip(self.parameters, self.velocities):
+            v[:] = self.momentum * v - self.rate * w.gradient
+            w.value[:] = w.value + v
+
+
+class Adam:
+    """Steps scaled by running means of the gradient and of its square (Kingma and Ba 2015)."""
+
+    def __init__(
+        self, parameters: Sequence[Parameter], rate: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999
+    ) -> None:
+        self.parameters = parameters
+        self.rate = rate
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.steps = 0
+        self.means = [w.value.backend.zeros_like(w.value) for w in parameters]
+        self.squares = [w.value.backend.zeros_like(w.value) for w in parameters]
+
+    def update(self) -> None:
+        """One step down the gradients."""
+        self.steps += 1
+        correct1 = 1 - self.beta1**self.steps
+        correct2 = 1 - self.beta2**self.steps
+        for w, m, s in zip(self.parameters, self.means, self.squares):
+            be = w.value.backend
+            g = w.gradient
+            m[:] = self.beta1 * m + (1 - self.beta1) * g
+            s[:] = self.beta2 * s + (1 - self.beta2) * g * g
+            w.value[:] = w.value - self.rate * (m / correct1) / (be.sqrt(s / correct2) + 1e-8)
