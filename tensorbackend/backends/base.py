@@ -425,7 +425,8 @@ class Backend(LinearAlgebra, ABC):
             if not dtypes.is_integer(indices.dtype):
                 return None
             flat = indices.structure.min_dims == 2 and indices.ndim == 2 and 1 in indices.shape
-            return indices._view((indices.size,), (max(indices.strides, key=abs) if indices.size > 1 else 1,), 0) if flat else indices
+            along = next((s for n, s in zip(indices.shape, indices.strides) if n != 1), 1)
+            return indices._view((indices.size,), (along,), 0) if flat else indices
         values = np.asarray(indices)
         if values.size == 0 and not isinstance(indices, np.ndarray):
             values = values.astype(np.int64)

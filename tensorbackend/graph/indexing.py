@@ -106,7 +106,7 @@ def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape,
         else:
             new_shape.append(1)
             new_strides.append(stride)
-    return tuple(new_shape), tuple(new_strides), offset
+    return tuple(new_shape), tuple(new_strides), 0 if 0 in new_shape else offset
 
 
 def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:

@@ -235,6 +235,7 @@ class Tensor(Operators):
     def _pick(self, key: Any) -> Any:
         """Reading by arrays: a writable view of the entries for one index array, a copy otherwise."""
         self.structure.table.check_open()
+        key = _computed(key)
         parts = indexing.expand(key, self.ndim) if not isinstance(key, list) else (key,)
         arrays = [(i, k) for i, k in enumerate(parts) if not (k is None or isinstance(k, slice))]
         if len(arrays) == 1 and None not in [k if k is None else 0 for k in parts]:
@@ -256,7 +257,7 @@ class Tensor(Operators):
             self.backend._assign(self, value)
         elif indexing.is_fancy(key):
             self.structure.table.check_open()
-            self.backend._scatter(self, key, value)
+            self.backend._scatter(self, _computed(key), value)
         else:
             view = self[key]
             view.backend._assign(view, value)
@@ -381,6 +382,13 @@ class TakeView(OpTreeNode):
     def reshape(self, *shape: Any) -> Any:
         """Refused, as the entries are no view of memory: raises `ShapeError`."""
         raise ShapeError(complain("reshape: picked entries are no view", f"{self.shape}", "a tensor", "be.evaluate(v) first"))
+
+
+def _computed(key: Any) -> Any:
+    """An index with its op-trees (`t[t > 0]`) replaced by their values."""
+    parts = key if isinstance(key, tuple) else (key,)
+    values = tuple(k.backend.evaluate(k) if isinstance(k, OpTreeNode) else k for k in parts)
+    return values if isinstance(key, tuple) else values[0]
 
 
 def check_writable(tensor: Tensor) -> None:
