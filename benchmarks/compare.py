@@ -52,8 +52,8 @@ def compare(old: dict[Key, dict[str, Any]], new: dict[Key, dict[str, Any]], ever
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between the machines of two results, besides date and revision."""
-    names = [name for name in old if name not in ("date", "revision") and old[name] != new.get(name)]
+    """What differs between the machines of two results, besides date, load and revision."""
+    names = [name for name in old if name not in ("date", "load", "revision") and old[name] != new.get(name)]
     return [f"{name}: {old[name]} -> {new.get(name)}" for name in names]
 
 

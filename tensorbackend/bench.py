@@ -50,6 +50,7 @@ THREAD_VARIABLES = (
 )  # fmt: skip
 
 
+BUSY = 0.5  # processes running on average from which other programs are said to disturb
 STREAM_FROM = 1 << 21  # bytes of all operands below which streaming stores cannot pay
 
 
@@ -121,7 +122,7 @@ FULL = Protocol(blocks=5)
 class Row:
     """One line of a table.
 
-    Times in µs: `us` and `spread_us` of the form that writes into existing memory, `alloc_us` of the one that allocates.
+    Times in µs: `us` and `spread_us` of the form that writes into existing memory, `alloc_us` of the allocating one.
     `share` is the time at the nearest roof over `us`, `ratio` the fastest rival's time, in its faster form, over `us`.
     """
 
@@ -390,23 +391,32 @@ def _first_line(*command: str) -> str | None:
     return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else None
 
 
+def _load() -> float | None:
+    """Processes that ran on average in the last minute: near zero before a run on a machine that is not shared."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.*)", info.read_text()) if info.is_file() else None
     return found[1] if found else platform.processor()
 
 
-def machine(threads: int) -> dict[str, Any]:
-    """What a result depends on: CPU, cores, threads, versions of what is imported, compiler, revision and date."""
+def versions() -> dict[str, str | None]:
+    """The versions of the libraries that were imported."""
     libraries = ("numpy", "ml_dtypes", "scipy", "numexpr", "numba", "torch", "jax", "tensorbackend")
-    versions = {n: getattr(sys.modules[n], "__version__", None) for n in libraries if n in sys.modules}
+    return {n: getattr(sys.modules[n], "__version__", None) for n in libraries if n in sys.modules}
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """What a result depends on: CPU, cores, threads, load, compiler, revision and date."""
     compiler = os.environ.get("TB_CC") or os.environ.get("CC") or "cc"
     revision = _first_line("git", "describe", "--always", "--dirty", "--abbrev=12")
     return {
         "cpu": _cpu_model(), "machine": platform.machine(), "system": f"{platform.system()} {platform.release()}",
         "cores": os.cpu_count(), "allowed_cores": allowed_cores(), "threads": threads,
-        "python": platform.python_version(), "versions": versions, "compiler": _first_line(compiler, "--version"),
-        "revision": revision, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(), "compiler": _first_line(compiler, "--version"),
+        "load": _load(), "revision": revision, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 
@@ -431,13 +441,14 @@ def plot(rows: Sequence[Row], path: str) -> None:
         fastest = min(r.us for r in group if r.us)
         for row in group:
             color = f"C{names.index(row.contender) % 10}"
-            axes.barh(position, row.us / fastest, 0.9, color=color, alpha=0.4 if row.kind == "probe" else 1.0)
+            axes.barh(position, row.us / fastest, 0.9, color=color, alpha=0.25 if row.kind == "probe" else 0.7)
             axes.annotate(f"{row.contender} {_number(row.us)} us", (1.0, position), fontsize=6, va="center")
             position += 1
         ticks.append((position - len(group) / 2 - 0.5, f"{case[0]} {'x'.join(map(str, case[1]))} {case[2]}"))
         position += 0.7
     axes.set(xscale="log", xlabel="time as a multiple of the fastest (probes pale)")
     axes.set_yticks([t for t, _ in ticks], [label for _, label in ticks], fontsize=7)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     FigureCanvasAgg(figure).print_png(path)
 
@@ -500,6 +511,9 @@ class Session:
         if self.options.plot and importlib.util.find_spec("matplotlib") is None:
             raise ImportError(complain("--plot: needs matplotlib", hint="pip install matplotlib"))
         self.protocol = QUICK if self.options.quick else FULL
+        self.machine = machine(self.options.threads)
+        if (self.machine["load"] or 0.0) > BUSY:
+            log.warning("other programs use this machine (load %s): parallel rivals suffer most", self.machine["load"])
 
     def wants(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
         """Whether `--only` lets a case through; asked before a script builds its data."""
@@ -537,6 +551,6 @@ class Session:
         options = self.options
         return {
             "script": Path(sys.argv[0]).name, "backend": options.backend, "quick": options.quick,
-            "machine": machine(options.threads), "protocol": asdict(self.protocol),
+            "machine": self.machine | {"versions": versions()}, "protocol": asdict(self.protocol),
             "rows": [asdict(r) for r in self.rows], "summary": list(lines),
         }  # fmt: skip
