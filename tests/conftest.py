@@ -8,10 +8,13 @@ with its reason, unless `TB_TEST_REQUIRE` lists it (`TB_TEST_REQUIRE=cpu,packagi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 from hypothesis import settings
+
+from tensorbackend import Backend, testing
 
 COMMON = {"deadline": None, "print_blob": True}  # the first example of a case compiles: no deadline suits it
 
@@ -32,3 +35,19 @@ def absent() -> Callable[[str, str], None]:
         pytest.skip(reason)
 
     return report
+
+
+@cache
+def session_backend(kind: str) -> Backend:
+    """The one backend of a kind that all tests of a session share: making one costs start-up, and caches stay warm."""
+    return testing.make_backend(kind, rng_seed=0)
+
+
+@pytest.fixture(params=testing.backend_kinds())
+def backend(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) -> Iterator[Backend]:
+    """Each kind of backend in turn, its random numbers as after seeding with 0. Leave it open."""
+    made = session_backend(request.param)
+    if request.param == "jit" and not testing.compiles(made):
+        absent("cpu", "no C compiler works here")
+    made.rng_reset()
+    yield made
