@@ -164,9 +164,9 @@ _define("neg", 1, numerics.negative, "-{x}", "arith", "-x; unsigned integers wra
 _define("abs", 1, np.abs, _call("abs"), "same", "|x|.", vjp=lambda o, g, z, x: (g * o.sgn(x),),
         methods=("absolute", "fabs", "abs"), dunder="abs", edge="the most negative integer wraps to itself",
         smooth=(0.5, 4.0))  # fmt: skip
-_define("sgn", 1, np.sign, _call("sign"), "same", "-1, 0 or 1.", vjp=_nothing, methods=("sgn", "sign"),
+_define("sgn", 1, numerics.sign, _call("sign"), "same", "-1, 0 or 1.", vjp=_nothing, methods=("sgn", "sign"),
         edge="0 for both zeros; NaN stays NaN")  # fmt: skip
-_define("rint", 1, np.rint, _call("rint"), "whole", "The nearest integer, halves to even.", vjp=_nothing,
+_define("rint", 1, numerics.rint, _call("rint"), "whole", "The nearest integer, halves to even.", vjp=_nothing,
         methods=("rint", "round"))  # fmt: skip
 _define("floor", 1, np.floor, _call("floor"), "whole", "The largest integer not above x.", vjp=_nothing,
         methods=("floor",))  # fmt: skip
@@ -266,7 +266,7 @@ _define("rand", 0, numerics.uniform, "tb_uniform_{t}({index}, {draw}, {key})", "
         "Uniform random numbers of [0, 1): 24 bits in float32, 53 in float64.", kind=SOURCE, flops=40)  # fmt: skip
 _define("randn", 0, numerics.normal, "tb_normal_{t}({index}, {draw}, {key})", "default",
         "Standard normal random numbers (Box and Muller).", kind=SOURCE, flops=80)  # fmt: skip
-_define("randbits", 0, numerics.bits, "tb_bits_u32({index}, {draw}, {key})", "uint32", "32 random bits.",
+_define("randbits", 0, numerics.bits, "tb_randbits({index}, {draw}, {key})", "uint32", "32 random bits.",
         kind=SOURCE, flops=40)  # fmt: skip
 _define("index", 0, lambda position: position, "{index}", "int64", "The position along an axis, counted from 0.",
         kind=SOURCE, params=("axis",))  # fmt: skip

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU backend: memory that NumPy can see, and plans run by the interpreter."""
+"""The CPU backend: memory that NumPy can see, and plans run as compiled C, or by the interpreter.
+
+With a compiler each kernel of a plan is printed as C, compiled once for its structure and launched on the process's
+thread pool (`jit.py`). With `jit=False`, or where there is no compiler, the interpreter runs the same kernels through
+NumPy, and the log says so once. Primitives that have no C form are NumPy's.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -11,17 +18,20 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
+from tensorbackend.backends import jit, native, toolchain
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.fuse import Kernel, Plan, Ref
+from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor"]
 
 ALIGNMENT = 64
+
+_log = logging.getLogger("tensorbackend")
 
 
 class CPUTensor(Tensor):
@@ -126,16 +136,26 @@ def _window(storage: Storage) -> np.ndarray:
 
 
 class CPUBackend(Backend):
-    """Runs on the host's cores. `jit=False` (or no compiler) runs every tree through NumPy in cache-sized blocks."""
+    """Runs on the host's cores.
+
+    `jit` (None: the setting `jit`) compiles trees to C; False, or no compiler, runs them through NumPy in cache-sized
+    blocks. `threads` is how many threads kernels are shared among (None: the setting, `OMP_NUM_THREADS`, or all cores
+    allowed; one number for the process).
+    """
 
     backend_name = "cpu"
     device_type = 0
     tensor_cls = CPUTensor
     default_dtypes = tuple(d for d in dtypes.FLOATS)
 
-    def __init__(self, *arguments: Any, threads: int | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, *arguments: Any, jit: bool | None = None, threads: int | None = None, **keywords: Any
+    ) -> None:
         super().__init__(*arguments, **keywords)
+        self.jit = (settings.config.jit if jit is None else bool(jit)) and _has_compiler()
         self.threads = _thread_count(threads)
+        if self.jit and threads is not None:
+            native.runtime().set_threads(threads)
         self._interpreter = Interpreter()
 
     # Memory
@@ -194,23 +214,10 @@ class CPUBackend(Backend):
     # Plans
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-        draws = self._draw_numbers(leaves)
-        buffers = [*targets, *(leaves[n] for n in plan.tensors)]
-        temporaries = [np.empty(shape, dtype) for shape, dtype in plan.temporaries]
-        with np.errstate(all="ignore"):
-            for step in plan.steps:
-                places = step.cache.get("places")
-                if places is None:
-                    places = step.cache["places"] = _places(step)
-                reads, writes = places
-                inputs = [read(buffers, temporaries) for read in reads]
-                outputs = [write(buffers, temporaries) for write in writes]
-                if isinstance(step, Kernel):
-                    scalars = [_number(leaves[n], dtype) for n, dtype in step.scalars]
-                    numbers = [draws[n] for n in step.draws]
-                    self._interpreter.kernel(step, inputs, outputs, scalars, numbers, self._key)
-                else:
-                    self._interpreter.primitive(step, inputs, outputs[0])
+        run = plan.cache.get(self.jit)
+        if run is None:
+            run = plan.cache[self.jit] = CompiledPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
+        run(targets, leaves, self._draw_numbers(leaves))
 
     # Time
 
@@ -253,6 +260,20 @@ def _host_index(k: Tensor) -> np.ndarray:
     return values.reshape(-1) if flat else values
 
 
+_warned_no_compiler = False
+
+
+def _has_compiler() -> bool:
+    """Whether C can be compiled here; when not, the log says once why and what to do."""
+    global _warned_no_compiler
+    if toolchain.find_compiler() is not None:
+        return True
+    if not _warned_no_compiler:
+        _warned_no_compiler = True
+        _log.warning("%s; trees run through NumPy, which is slower", toolchain.compiler_status())
+    return False
+
+
 def _number(value: Any, dtype: np.dtype) -> Any:
     """A number as a scalar of a compute type: floats to integers truncate and saturate, integers must fit."""
     if dtypes.is_integer(dtype) and not isinstance(value, (float, np.floating)):
@@ -263,6 +284,100 @@ def _number(value: Any, dtype: np.dtype) -> Any:
     if dtypes.is_integer(dtype):
         return dtypes.cast(np.float64(value), dtype)[()]
     return dtype.type(value)
+
+
+class InterpretedPlan:
+    """A plan run by the interpreter: each reference becomes a NumPy array."""
+
+    def __init__(self, plan: Plan, backend: CPUBackend) -> None:
+        self.plan = plan
+        self.backend = backend
+        self.places = [_places(step) for step in plan.steps]
+
+    def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
+        plan, backend = self.plan, self.backend
+        buffers = [*targets, *(leaves[n] for n in plan.tensors)]
+        temporaries = [np.empty(shape, dtype) for shape, dtype in plan.temporaries]
+        with np.errstate(all="ignore"):
+            for step, (reads, writes) in zip(plan.steps, self.places):
+                inputs = [read(buffers, temporaries) for read in reads]
+                outputs = [write(buffers, temporaries) for write in writes]
+                if isinstance(step, Kernel):
+                    scalars = [_number(leaves[n], dtype) for n, dtype in step.scalars]
+                    numbers = [draws[n] for n in step.draws]
+                    backend._interpreter.kernel(step, inputs, outputs, scalars, numbers, backend._key)
+                else:
+                    backend._interpreter.primitive(step, inputs, outputs[0])
+
+
+class CompiledPlan:
+    """A plan of compiled kernels: each reference becomes an address. Primitives run on NumPy arrays."""
+
+    def __init__(self, plan: Plan, backend: CPUBackend) -> None:
+        self.plan = plan
+        self.backend = backend
+        first = plan.targets + len(plan.tensors)
+        offsets, total = _arena(plan.temporaries)
+        self.steps = []
+        for step in plan.steps:
+            if isinstance(step, Kernel) and all(0 not in ref.shape for ref, _ in step.outputs):
+                prepared = jit.prepare(step)
+                references = [*step.inputs, *(ref for ref, _ in step.outputs)]
+                places = [_placed(ref, first, offsets) for ref in references]
+                scratch = total
+                total += -(-prepared.scratch_words * 8 // ALIGNMENT) * ALIGNMENT
+                self.steps.append((prepared, places, step, scratch if prepared.scratch_words else -1))
+            elif not isinstance(step, Kernel):
+                self.steps.append((None, _places(step), step, -1))
+        self.offsets = offsets
+        self.total = total
+
+    def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
+        backend, plan = self.backend, self.plan
+        buffers = [*targets, *[leaves[n] for n in plan.tensors]]
+        bases = [t.address for t in buffers]
+        arena = 0
+        if self.total:
+            storage = backend._allocate(self.total)
+            arena = storage.address
+        bases.append(arena)
+        for prepared, places, step, scratch in self.steps:
+            if prepared is None:
+                self._primitive(step, places, buffers, storage if self.total else None)
+                continue
+            prepared.run(
+                [bases[b] + offset for b, offset in places],
+                [_number(leaves[n], dtype) for n, dtype in step.scalars],
+                [draws[n] for n in step.draws],
+                backend._key,
+                arena + scratch if scratch >= 0 else 0,
+            )
+
+    def _primitive(self, step: Primitive, places: tuple, buffers: list, storage: Storage | None) -> None:
+        temporaries = []
+        if storage is not None:
+            whole = _bytes(storage)
+            for (shape, dtype), offset in zip(self.plan.temporaries, self.offsets):
+                temporaries.append(np.ndarray(shape, dtype, whole, offset))
+        reads, writes = places
+        inputs = [read(buffers, temporaries) for read in reads]
+        with np.errstate(all="ignore"):
+            self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
+
+
+def _arena(temporaries: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[int], int]:
+    """Where each temporary lies in one piece of memory, in bytes, and the size of the piece."""
+    offsets, total = [], 0
+    for shape, dtype in temporaries:
+        offsets.append(total)
+        total += -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    return offsets, total
+
+
+def _placed(ref: Ref, arena: int, offsets: list[int]) -> tuple[int, int]:
+    """The number of a reference's buffer among a run's addresses, and its offset in bytes."""
+    within = ref.offset * ref.dtype.itemsize
+    return (ref.buffer, within) if ref.buffer >= 0 else (arena, offsets[-ref.buffer - 1] + within)
 
 
 Reader = Callable[[list, list], np.ndarray]

@@ -120,6 +120,7 @@ class Plan:
     tensors: list[int]
     temporaries: list[tuple[Shape, np.dtype]]
     steps: list[Kernel | Primitive]
+    cache: dict = field(default_factory=dict, repr=False)
 
 
 @dataclass

@@ -334,6 +334,10 @@ class OpTreeNode(Operators):
         """The value as a host array of the tree's type."""
         return self.backend.evaluate(self).get()
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        values = self.get()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
     def traverse(self, stack: list) -> list:
         """Append the postfix order to `stack`: operands, then the op's name, a node at a time."""
         order: list[Any] = []

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a kernel of the schedule to a launch: print, compile, pack the arguments; then only addresses and numbers change.
+
+A prepared kernel belongs to a plan, whose shapes are fixed; the compiled function it launches serves all sizes of the
+same structure. How work is cut into tasks depends on sizes alone, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, settings
+from tensorbackend.backends import compiler, native
+from tensorbackend.codegen.c import STRIP, print_kernel
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.graph.fuse import Instruction, Kernel
+
+__all__ = ["Prepared", "prepare"]
+
+FLAGS = ("-fwrapv",)
+TASK_ELEMENTS = 1 << 14
+"""Elements of a task: some microseconds of work."""
+SEGMENT = 1 << 15
+"""Elements along a reduced axis that one segment of a split reduction takes."""
+SPLIT_BELOW = 16
+"""A long reduction with fewer rows than this is split into segments."""
+STREAM_ABOVE = 48 << 20
+"""Bytes a kernel touches from which on results are stored past the cache."""
+STRIP_BYTES = 1 << 19
+"""Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
+
+_log = logging.getLogger("tensorbackend")
+_MASK64 = (1 << 64) - 1
+
+
+class Prepared:
+    """A kernel with its launches packed: `run(addresses, numbers, draws, key)` fills in what changes, and runs."""
+
+    __slots__ = ("_draws", "_formats", "_join", "_launch", "_ptr", "_scalars", "name", "scratch_words", "source")
+
+    def __init__(self, kernel: Kernel, source: str, name: str, launch: Any, join: Any, scratch_words: int) -> None:
+        self.source = source
+        self.name = name
+        self._launch = launch
+        self._join = join
+        self.scratch_words = scratch_words
+        self._formats = [_reader(dtype) for _, dtype in kernel.scalars]
+
+    def run(self, addresses: list[int], numbers: list, draws: list[int], key: int, scratch: int) -> None:
+        """Run on operands at `addresses` (inputs, then outputs); `scratch` is the address of `scratch_words` words."""
+        words = [read(x) for read, x in zip(self._formats, numbers)]
+        if draws:
+            words += [*draws, _signed(key)]
+        for launch in (self._launch, self._join):
+            if launch is None:
+                continue
+            ptr, scalar = launch.ptr, launch.scalar
+            for k, address in enumerate(addresses):
+                ptr[k] = address
+            if scratch:
+                ptr[len(addresses)] = scratch
+            for k, word in enumerate(words):
+                scalar[k] = word
+            launch.run()
+
+
+def _signed(word: int) -> int:
+    word &= _MASK64
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _reader(dtype: np.dtype) -> Callable[[Any], int]:
+    """How a number becomes the 8 bytes of a scalar of a type, as a signed integer."""
+    if dtypes.is_float(dtype):
+        single = struct.Struct("d")
+        word = struct.Struct("q")
+        return lambda x: word.unpack(single.pack(x))[0]
+    return lambda x: _signed(int(x))
+
+
+def prepare(kernel: Kernel) -> Prepared:
+    """Print and compile a kernel (or find it), and pack its launches. Raises `CompileError`."""
+    shape = kernel.shape
+    split = _wants_split(kernel)
+    printed = print_kernel(kernel, split)
+    if settings.config.debug >= 4:
+        _log.warning("%s", printed.source)
+    library = compiler.compile_source(printed.source, flags=FLAGS)
+    runtime = native.runtime()
+    work = _Work(printed.nest, split)
+    kernel = printed.nest.kernel
+    pointers = len(kernel.inputs) + len(kernel.outputs) + split
+    strides = [s for ref in [*kernel.inputs, *(r for r, _ in kernel.outputs)] for s in ref.strides]
+    scalars = len(kernel.scalars) + (len(kernel.draws) + 1 if kernel.draws else 0)
+    launch = runtime.prepare(library.address(printed.name), work.tasks, work.cost, pointers, work.sizes, strides, scalars)
+    join = None
+    if split:
+        join = runtime.prepare(
+            library.address(printed.join), work.results, work.results * 20, pointers, work.sizes, strides, scalars
+        )
+    return Prepared(kernel, printed.source, printed.name, launch, join, work.segments * work.results * printed.partials)
+
+
+def _wants_split(kernel: Kernel) -> bool:
+    """Whether a reduction is cut into segments: few results, much to reduce, and nothing after but the results."""
+    if not kernel.axes or any(i.stage > 1 for i in kernel.body):
+        return False
+    if any(ref.shape[a] != 1 for ref, _ in kernel.outputs for a in kernel.axes if kernel.shape[a] != 1):
+        return False
+    kept = math.prod(n for a, n in enumerate(kernel.shape) if a not in kernel.axes)
+    reduced = math.prod(kernel.shape[a] for a in kernel.axes)
+    inner_kept = (len(kernel.shape) - 1) not in kernel.axes
+    rows = -(-kept // STRIP) if inner_kept else kept
+    return rows < SPLIT_BELOW and reduced > 64 and reduced * kept > 2 * SEGMENT
+
+
+class _Work:
+    """How a kernel's space is cut into tasks, and about how long it takes."""
+
+    def __init__(self, found: Nest, split: bool) -> None:
+        kernel = found.kernel
+        shape = kernel.shape
+        inner = shape[found.inner]
+        rows = math.prod(shape[a] for a in found.kept)
+        elements = math.prod(shape)
+        across = math.prod(shape[a] for a in kernel.axes)
+        if found.form == MAP:
+            chunk = min(inner, TASK_ELEMENTS)
+            per_row = inner
+        elif found.form == COLUMNS:
+            chunk = min(inner, _strip(found, across))
+            per_row = inner * across
+        else:
+            chunk = max(inner, 1)
+            per_row = across
+        pieces = -(-inner // chunk) if found.form != ROWS and chunk else 1
+        group = max(1, TASK_ELEMENTS // max(per_row, 1)) if pieces == 1 else 1
+        self.results = rows * (inner if found.form == COLUMNS else 1)
+        segments, segment = 1, 0
+        if split:
+            axis = found.reduced[0] if found.reduced else found.inner
+            each = max(1, elements // max(shape[axis], 1))
+            segment = max(1, SEGMENT // each) if axis != found.inner else SEGMENT
+            segments = -(-shape[axis] // segment)
+        self.segments = segments
+        self.tasks = -(-rows // group) * max(pieces, 1) * segments
+        nbytes = _bytes(kernel)
+        self.cost = int(_nanoseconds(kernel, elements, nbytes, found.passes))
+        streams = nbytes > STREAM_ABOVE
+        self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, int(streams), segments, segment]
+
+
+def _strip(found: Nest, across: int) -> int:
+    """How many columns a task takes: what several passes walk should stay in cache."""
+    if found.passes < 2:
+        return STRIP
+    width = STRIP_BYTES // max(across * 4, 1)
+    return max(64, min(STRIP, width // 16 * 16))
+
+
+def _bytes(kernel: Kernel) -> int:
+    """The bytes that a kernel reads and writes at least."""
+    references = [*kernel.inputs, *(ref for ref, _ in kernel.outputs)]
+    return sum(_distinct(ref.shape, ref.strides) * ref.dtype.itemsize for ref in references)
+
+
+def _distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    return math.prod(n for n, s in zip(shape, strides) if s != 0)
+
+
+def _nanoseconds(kernel: Kernel, elements: int, nbytes: int, passes: int) -> float:
+    """A rough estimate of one thread's time: 0.02 ns an operation, 0.03 ns a byte."""
+    flops = sum(i.op.flops * _share(i, kernel) for i in kernel.body if i.op is not None)
+    return elements * flops * 0.02 + nbytes * 0.03 * max(passes, 1) + 20
+
+
+def _share(i: Instruction, kernel: Kernel) -> float:
+    return math.prod(i.shape) / max(math.prod(kernel.shape), 1)

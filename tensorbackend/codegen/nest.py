@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loop nests: in which order a kernel walks its space, and which values belong to which loop.
+
+The plan of loops depends on structure alone (which strides are 0, 1 or other), so one printed kernel serves all sizes.
+Three forms cover every kernel:
+
+- map: no reduction; the innermost axis is the one along which most of what is read and written is contiguous;
+- rows: the contiguous axis is reduced; one row at a time, pass by pass, while it stays in cache;
+- columns: the contiguous axis is kept; a strip of columns at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tensorbackend.graph.fuse import Instruction, Kernel, Ref
+from tensorbackend.graph.loops import collapse
+
+__all__ = ["Nest", "nest"]
+
+MAP, ROWS, COLUMNS = "map", "rows", "columns"
+
+
+@dataclass
+class Nest:
+    """A kernel with its axes in loop order: `kept` outer axes, then `reduced` outer axes, then the `inner` axis."""
+
+    kernel: Kernel
+    form: str
+    kept: list[int]
+    reduced: list[int]
+    inner: int
+
+    @property
+    def passes(self) -> int:
+        """How many times the reduced axes are walked before the outputs."""
+        return max((i.stage for i in self.kernel.body), default=0)
+
+    def varies(self, i: Instruction) -> bool:
+        """Whether a value changes along the inner axis."""
+        return i.shape[self.inner] != 1
+
+    def is_full(self, i: Instruction) -> bool:
+        """Whether a value changes along a reduced axis (or, in a map, along the inner axis)."""
+        axes = self.kernel.axes or (self.inner,)
+        return any(i.shape[a] != 1 for a in axes)
+
+
+def nest(kernel: Kernel) -> Nest:
+    """The loop nest of a kernel; its axes are collapsed first."""
+    kernel = collapse(kernel)
+    inner = _inner(kernel)
+    form = MAP if not kernel.axes else ROWS if inner in kernel.axes else COLUMNS
+    kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes and a != inner]
+    reduced = [a for a in kernel.axes if a != inner]
+    return Nest(kernel, form, kept, reduced, inner)
+
+
+def _inner(kernel: Kernel) -> int:
+    """The axis along which most references are contiguous, outputs counting double; the last of equals."""
+    best, most = len(kernel.shape) - 1, -1.0
+    for axis, length in enumerate(kernel.shape):
+        if length == 1 and len(kernel.shape) > 1:
+            continue
+        score = sum(_unit(ref, axis) for ref in kernel.inputs) + sum(2 * _unit(ref, axis) for ref, _ in kernel.outputs)
+        if score >= most:
+            best, most = axis, score
+    return best
+
+
+def _unit(ref: Ref, axis: int) -> float:
+    return math.prod(ref.shape) ** 0.5 if ref.shape[axis] != 1 and abs(ref.strides[axis]) == 1 else 0
