@@ -18,9 +18,11 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tensorbackend.backends import disk_cache
 from tensorbackend.backends.toolchain import (
@@ -50,6 +52,9 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 PARALLEL_COMPILERS = 2
 # How many seconds to wait for another process that compiles the same kernel before doing it here as well.
@@ -157,15 +162,24 @@ class Library:
 
 _loaded: dict[str, Library] = {}
 _compiling = threading.RLock()
+# Held while a compiler is started: a child forked just then would keep the end of the pipe that its messages come
+# through, and they would seem to go on for as long as the child lives.
+_starting = threading.Lock()
 
 
-def _after_fork() -> None:
-    global _compiling
+def _renew_locks() -> None:
+    """In a forked child: the threads that may hold the locks do not exist there."""
+    global _compiling, _starting
     _compiling = threading.RLock()
+    _starting = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=lambda: _starting.acquire(),
+        after_in_parent=lambda: _starting.release(),
+        after_in_child=_renew_locks,
+    )
 
 
 def load(key: str) -> Library | None:
@@ -207,7 +221,8 @@ def compile_many(
     missing = {key: source for key, source in keyed.items() if load(key) is None}
     if missing:
         with _compiling:
-            _compile_missing(missing, options, merge)
+            call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout)
+            _compile_missing(missing, call, merge)
     return [_require_loaded(_key(source, options)) for source in sources]
 
 
@@ -221,26 +236,35 @@ def _require_loaded(key: str) -> Library:
 # Compiling ------------------------------------------------------------------------------------------------------------
 
 
-def _compile_missing(missing: dict[str, str], options: Options, merge: bool) -> None:
+@dataclass(frozen=True)
+class _CompilerCall:
+    """How to call the compiler: `arguments` up to the names of files, and seconds to wait. The settings of the thread
+    that asked go in here, since others do the work."""
+
+    arguments: list[str]
+    timeout: float
+
+
+def _compile_missing(missing: dict[str, str], call: _CompilerCall, merge: bool) -> None:
     """Compile all of `missing` (key: source) into the cache; a folder that cannot be written is replaced by another."""
     try:
-        _compile_into(disk_cache.cache_for_writing(), missing, options, merge)
+        _compile_into(disk_cache.cache_for_writing(), missing, call, merge)
         return
     except OSError as error:
         cache = disk_cache.fall_back_to_private(f"the kernel cache cannot be written ({error})")
     try:
-        _compile_into(cache, missing, options, merge)
+        _compile_into(cache, missing, call, merge)
     except OSError as error:
         raise CompileError(f"compiled kernels cannot be written anywhere: {error}; set TMPDIR or TB_CACHE") from error
 
 
-def _compile_into(cache: disk_cache.DiskCache, missing: dict[str, str], options: Options, merge: bool) -> None:
+def _compile_into(cache: disk_cache.DiskCache, missing: dict[str, str], call: _CompilerCall, merge: bool) -> None:
     with cache.turn(next(iter(missing)), PATIENCE):
         left = {key: source for key, source in missing.items() if load(key) is None}
-        rejected = _compile_groups(cache, _groups(left, merge), options)
+        rejected = _compile_groups(cache, _groups(left, merge), call)
         alone = [error for group, error in rejected if len(group) == 1]
         apart = {key: left[key] for group, _ in rejected if len(group) > 1 for key in group}
-        alone += [error for _, error in _compile_groups(cache, _groups(apart, False), options)]
+        alone += [error for _, error in _compile_groups(cache, _groups(apart, False), call)]
     if alone:
         raise alone[0]
 
@@ -257,25 +281,24 @@ def _groups(sources: dict[str, str], merge: bool) -> list[dict[str, str]]:
 
 
 def _compile_groups(
-    cache: disk_cache.DiskCache, groups: list[dict[str, str]], options: Options
+    cache: disk_cache.DiskCache, groups: list[dict[str, str]], call: _CompilerCall
 ) -> list[tuple[dict[str, str], CompileError]]:
     """Compile the groups side by side; those that the compiler rejected, with the error of each."""
-    compile_one = functools.partial(_compile_group, cache, options)
-    if len(groups) == 1:
-        errors = [compile_one(groups[0])]
-    else:
-        # Imported here: it takes milliseconds, and most processes never compile two kernels at once.
-        from concurrent.futures import ThreadPoolExecutor
-
-        lanes = ThreadPoolExecutor(PARALLEL_COMPILERS)
-        try:
-            errors = list(lanes.map(compile_one, groups))
-        finally:
-            lanes.shutdown(cancel_futures=True)
+    compile_one = functools.partial(_compile_group, cache, call)
+    errors = _map_in_lanes(compile_one, groups) if len(groups) > 1 else map(compile_one, groups)
     return [(group, error) for group, error in zip(groups, errors) if error is not None]
 
 
-def _compile_group(cache: disk_cache.DiskCache, options: Options, group: dict[str, str]) -> CompileError | None:
+def _map_in_lanes(function: Callable[[_T], _R], values: Sequence[_T]) -> list[_R]:
+    """`map` on as many threads as compilers may run. An exception stops what has not begun."""
+    lanes = ThreadPoolExecutor(PARALLEL_COMPILERS)
+    try:
+        return list(lanes.map(function, values))
+    finally:
+        lanes.shutdown(cancel_futures=True)
+
+
+def _compile_group(cache: disk_cache.DiskCache, call: _CompilerCall, group: dict[str, str]) -> CompileError | None:
     """Compile one translation unit and take the result into the cache; the error when the compiler rejects it."""
     with cache.workspace() as folder:
         written = [folder / f"kernel{index or ''}.c" for index in range(len(group))]
@@ -283,7 +306,7 @@ def _compile_group(cache: disk_cache.DiskCache, options: Options, group: dict[st
             path.write_text(source)
         unit = written[0] if len(group) == 1 else _write_unit(folder, written)
         library = folder / "library.so"
-        failure = _run_compiler(unit, library, options)
+        failure = _run_compiler(call, unit, library)
         if failure is not None and any(text in failure.message for text in FULL):
             raise OSError(failure.message.strip().splitlines()[-1])
         kept = [cache.put_source(key, path) for key, path in zip(group, written)]
@@ -306,22 +329,15 @@ class _Failure:
     message: str
 
 
-def _run_compiler(unit: Path, library: Path, options: Options) -> _Failure | None:
-    command = [*require_compiler().arguments(options), os.fspath(unit), "-o", os.fspath(library)]
+def _run_compiler(call: _CompilerCall, unit: Path, library: Path) -> _Failure | None:
+    command = [*call.arguments, os.fspath(unit), "-o", os.fspath(library)]
     started = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**compiler_environment(), "TMPDIR": os.fspath(unit.parent)},
-        start_new_session=True,
-    )
+    process = _start(command, unit.parent)
     try:
-        message = process.communicate(timeout=config.compile_timeout)[0].decode(errors="replace")
+        message = process.communicate(timeout=call.timeout)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        limit = f"{config.compile_timeout:g} s"
-        return _Failure(command, f"did not finish in {limit} and was stopped (setting TB_COMPILE_TIMEOUT)", "")
+        ending = f"did not finish in {call.timeout:g} s and was stopped (setting TB_COMPILE_TIMEOUT)"
+        return _Failure(command, ending, "")
     finally:
         _stop(process)
     if process.returncode == 0 and library.exists():
@@ -330,8 +346,23 @@ def _run_compiler(unit: Path, library: Path, options: Options) -> _Failure | Non
     return _Failure(command, _ending(process.returncode), message)
 
 
+def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes."""
+    with _starting:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**compiler_environment(), "TMPDIR": os.fspath(folder)},
+            start_new_session=True,
+        )
+
+
 def _ending(status: int) -> str:
-    return f"was stopped by signal {-status}" if status < 0 else f"failed (exit status {status})"
+    if status < 0:
+        return f"was stopped by signal {-status}"
+    return f"failed (exit status {status})" if status else "reported success, but wrote no library"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

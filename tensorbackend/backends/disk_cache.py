@@ -245,7 +245,9 @@ def _open_lock(path: Path) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)  # which also releases the lock, as does the end of a killed process
+        # Closing is not enough: a child forked meanwhile has the descriptor too. The end of a process releases as well.
+        _unlock(descriptor)
+        os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -258,6 +260,15 @@ def _try_lock(descriptor: int) -> bool:
     except OSError as error:
         log.debug("tensorbackend: no file locks here (%s); processes may compile the same kernel twice", error)
     return True
+
+
+def _unlock(descriptor: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except OSError as error:
+        log.debug("tensorbackend: no file locks here (%s)", error)
 
 
 def _wait_lock(descriptor: int) -> None:

@@ -25,6 +25,7 @@ SOURCE = '#include "runtime.c"\n#include "allocator.c"\n'
 FLAGS = ("-O1", "-pthread", "-Wl,-z,nodelete")
 # Taking the interpreter lock back may wait for other threads, so short launches keep it.
 KEEP_LOCK_BELOW_NS = 20_000
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # where a container's limits are
 HEAD = 7  # words of a tb_launch: fn, tasks, cost, ptr, size, stride, scalar
 
 
@@ -227,7 +228,7 @@ def _default_threads() -> int:
 def _control_group_limit(name: str) -> int:
     """The limit that a container sets: whole CPUs for `cpu.max`, bytes for `memory.max`; 0 when there is none."""
     try:
-        words = Path("/sys/fs/cgroup", name).read_text().split()
+        words = (CONTROL_GROUP / name).read_text().split()
     except OSError:
         return 0
     if not words or words[0] == "max":

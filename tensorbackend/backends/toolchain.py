@@ -155,7 +155,8 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 def _family(version_text: str) -> str:
     if "clang" in version_text:
         return "clang"
-    if "Free Software Foundation" in version_text:
+    # gcc's first line is the distributor's; other GNU programs give another notice.
+    if "Free Software Foundation" in version_text and "see the source for copying conditions" in version_text:
         return "gcc"
     return ""
 

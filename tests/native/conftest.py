@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the native runtime's tests: an empty cache, a compiler to imitate, Python in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tensorbackend.backends import compiler, disk_cache, toolchain
+from tensorbackend.settings import config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def cc(absent: Callable[[str, str], None]) -> toolchain.Compiler:
+    """The C compiler; the test is skipped when there is none."""
+    found = compiler.find_compiler()
+    if found is None:
+        absent("cc", compiler.compiler_status())
+    return found
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cc: toolchain.Compiler) -> Path:
+    """An empty cache folder, of a process that has loaded nothing."""
+    folder = tmp_path / "cache"
+    monkeypatch.setitem(config._values, "cache", str(folder))
+    forget_loaded(monkeypatch)
+    return folder
+
+
+def forget_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process look at its caches anew."""
+    monkeypatch.setattr(compiler, "_loaded", {})
+    monkeypatch.setattr(disk_cache, "_shared", {})
+    monkeypatch.setattr(disk_cache, "_unusable", set())
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """`forget()`: as in a new process, nothing is loaded and no folder has been looked at."""
+    return lambda: forget_loaded(monkeypatch)
+
+
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """`run_python(code, timeout=60, check=True, user=None, **environment)`: Python in a process of its own.
+
+    Its kernel cache is `tmp_path/cache` unless the environment says otherwise; a variable of None is unset.
+    """
+
+    def run(code: str, *, timeout: float = 60, check: bool = True, user: int | None = None, **environment: str | None):
+        defaults = {"PYTHONPATH": str(ROOT), "TB_CACHE": str(tmp_path / "cache"), "OPENBLAS_NUM_THREADS": "1"}
+        merged = {**os.environ, **defaults, **environment}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        command = [sys.executable, "-c", code]
+        options = {"user": user, "group": user, "extra_groups": []} if user is not None else {}
+        done = subprocess.run(
+            command, env=kept, timeout=timeout, capture_output=True, text=True, cwd=tmp_path, **options
+        )
+        if check and done.returncode != 0:
+            pytest.fail(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    return run
+
+
+@pytest.fixture
+def imitation(tmp_path: Path, cc: toolchain.Compiler) -> Callable[[str], str]:
+    """`imitation(script)`: a program that answers `--version` as the compiler does and otherwise runs a script."""
+
+    def make(script: str) -> str:
+        path = tmp_path / "imitation-cc"
+        real = " ".join(cc.command)
+        path.write_text(f'#!/bin/sh\nreal="{real}"\ncase "$*" in --version) exec $real --version ;; esac\n{script}\n')
+        path.chmod(0o755)
+        return str(path)
+
+    return make
