@@ -14,15 +14,15 @@ from tensorbackend.graph.tensor import Tensor
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.DTYPES, ids=str)
 COLUMN_RULE = [
-    (0, (), {0: (), 1: (1,), 2: (1, 1)}),
-    (5, 5, {0: (5,), 1: (5,), 2: (5, 1)}),
-    (5, (5,), {0: (5,), 1: (5,), 2: (5, 1)}),
-    (6, [2, 3], {0: (2, 3), 1: (2, 3), 2: (2, 3)}),
-    (6, np.array([2, 3]).tolist(), {0: (2, 3), 1: (2, 3), 2: (2, 3)}),
-    (4, np.int64(4), {0: (4,), 1: (4,), 2: (4, 1)}),
-    (0, (0,), {0: (0,), 1: (0,), 2: (0, 1)}),
-    (24, (2, 3, 4), {0: (2, 3, 4), 1: (2, 3, 4), 2: (2, 3, 4)}),
-    (1, (1,) * 16, {0: (1,) * 16, 1: (1,) * 16, 2: (1,) * 16}),
+    ((), {0: (), 1: (1,), 2: (1, 1)}),
+    (5, {0: (5,), 1: (5,), 2: (5, 1)}),
+    ((5,), {0: (5,), 1: (5,), 2: (5, 1)}),
+    ([2, 3], {0: (2, 3), 1: (2, 3), 2: (2, 3)}),
+    (np.int64(4), {0: (4,), 1: (4,), 2: (4, 1)}),
+    ((np.int32(2), 3), {0: (2, 3), 1: (2, 3), 2: (2, 3)}),
+    ((0,), {0: (0,), 1: (0,), 2: (0, 1)}),
+    ((2, 3, 4), {0: (2, 3, 4), 1: (2, 3, 4), 2: (2, 3, 4)}),
+    ((1,) * 16, {0: (1,) * 16, 1: (1,) * 16, 2: (1,) * 16}),
 ]
 
 
@@ -35,8 +35,8 @@ def numbers(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("min_dims", [0, 1, 2])
-@pytest.mark.parametrize(("size", "asked", "shapes"), COLUMN_RULE, ids=lambda x: str(x) if not isinstance(x, dict) else "")
-def test_shape_follows_the_column_rule(backend, size, asked, shapes, min_dims) -> None:
+@pytest.mark.parametrize(("asked", "shapes"), COLUMN_RULE, ids=str)
+def test_shape_follows_the_column_rule(backend, asked, shapes, min_dims) -> None:
     made = [f(asked, min_dims=min_dims) for f in (backend.empty, backend.zeros, backend.ones)]
     assert [t.shape for t in made] == [shapes[min_dims]] * 3
     assert {t._min_dims for t in made} == {min_dims}
@@ -366,7 +366,7 @@ def test_take_of_a_tree(backend) -> None:
     np.testing.assert_array_equal(backend.evaluate(picked).get(), host[[3, 1]] * 2)
 
 
-@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy, lambda t: t.backend.copy(t)], ids=["copy", "deepcopy", "be.copy"])
+@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy, lambda t: t.backend.copy(t)], ids=["copy", "deepcopy", "be"])
 def test_copies_have_memory_of_their_own(backend, of) -> None:
     t = backend.array(numbers(3, 4), dtype=np.float16)
     made = of(t.T)

@@ -198,7 +198,15 @@ def test_assignment_into_views(backend, key, kind) -> None:
     np.testing.assert_array_equal(t.get(), host)
 
 
-@pytest.mark.parametrize("view", [lambda t: t.T, lambda t: t[::-1], lambda t: t[:, ::2], lambda t: t.reshape(4, 3)])
+VIEWS = {
+    "T": lambda t: t.T,
+    "reversed": lambda t: t[::-1],
+    "strided": lambda t: t[:, ::2],
+    "reshaped": lambda t: t.reshape(4, 3),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_assignment_through_any_view_reaches_the_tensor(backend, view) -> None:
     host = numbers(3, 4)
     t = backend.array(host)
