@@ -7,6 +7,8 @@
 #define TB_KERNEL_H
 
 #include "basic.h"
+#include "half.h"
+#include "philox.h"
 
 // A scalar argument is 8 bytes: a double, or an integer.
 TB_FN double tb_word_double(tb_i64 word) { double x; __builtin_memcpy(&x, &word, 8); return x; }
@@ -96,5 +98,7 @@ TB_BITS(tb_u8, u8, 8, 0)
 TB_BITS(tb_u16, u16, 16, 0)
 TB_BITS(tb_u32, u32, 32, 0)
 TB_BITS(tb_u64, u64, 64, 0)
+
+#include "reduce.h"
 
 #endif

@@ -206,6 +206,7 @@ def compile_many(
     sanitize: bool = False,
     libc: bool = False,
     merge: bool = False,
+    expand: Callable[[str], str] = str,
 ) -> list[Library]:
     """The libraries of `sources`, from this process, from disk, or compiled now, at most two compilers at a time.
 
@@ -213,15 +214,16 @@ def compile_many(
     whose run-time libraries must be loaded first (`sanitizer_libraries`). `libc` links the C library and start files.
     `merge` puts several sources in one translation unit, which halves the time of each; it is for sources of which all
     names at file scope, macros included, are distinct or come from guarded headers. A merged unit that does not compile
-    is taken apart. Raises `CompileError` when there is no compiler, or it fails, or hangs longer than the setting
-    `compile_timeout`.
+    is taken apart. `expand` turns a source into the text to compile, when it must be compiled; what it does may depend
+    on the source and the headers it includes alone. Raises `CompileError` when there is no compiler, or it fails, or
+    hangs longer than the setting `compile_timeout`.
     """
     options = Options(tuple(flags), sanitize, libc)
     keyed = {_key(source, options): source for source in sources}
     missing = {key: source for key, source in keyed.items() if load(key) is None}
     if missing:
         with _compiling:
-            call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout)
+            call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout, expand)
             _compile_missing(missing, call, merge)
     return [_require_loaded(_key(source, options)) for source in sources]
 
@@ -243,6 +245,7 @@ class _CompilerCall:
 
     arguments: list[str]
     timeout: float
+    expand: Callable[[str], str]
 
 
 def _compile_missing(missing: dict[str, str], call: _CompilerCall, merge: bool) -> None:
@@ -303,17 +306,24 @@ def _compile_group(cache: disk_cache.DiskCache, call: _CompilerCall, group: dict
     with cache.workspace() as folder:
         written = [folder / f"kernel{index or ''}.c" for index in range(len(group))]
         for path, source in zip(written, group.values()):
-            path.write_text(source)
+            path.write_text(call.expand(source))
         unit = written[0] if len(group) == 1 else _write_unit(folder, written)
         library = folder / "library.so"
         failure = _run_compiler(call, unit, library)
-        if failure is not None and any(text in failure.message for text in FULL):
-            raise OSError(failure.message.strip().splitlines()[-1])
+        if failure is not None:
+            _raise_if_full(failure.message)
         kept = [cache.put_source(key, path) for key, path in zip(group, written)]
         if failure is None:
             cache.put(list(group), library)
             return None
     return _error(failure, unit, kept[0])
+
+
+def _raise_if_full(message: str) -> None:
+    """Raise `OSError` when the compiler complains of the disk, not of the source."""
+    for line in message.splitlines():
+        if any(text in line for text in FULL):
+            raise OSError(line)
 
 
 def _write_unit(folder: Path, written: list[Path]) -> Path:

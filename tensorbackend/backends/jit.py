@@ -7,23 +7,29 @@ same structure. How work is cut into tasks depends on sizes alone, so results do
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import struct
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import compiler, native
-from tensorbackend.codegen.c import STRIP, print_kernel
+from tensorbackend.backends import compiler, native, toolchain
+from tensorbackend.backends.toolchain import Options
+from tensorbackend.codegen.c import HEADER, STRIP, print_kernel
+from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel
+from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["Prepared", "prepare"]
 
-FLAGS = ("-fwrapv",)
+FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
 """Elements of a task: some microseconds of work."""
 SEGMENT = 1 << 15
@@ -91,7 +97,7 @@ def prepare(kernel: Kernel) -> Prepared:
     printed = print_kernel(kernel, split)
     if settings.config.debug >= 4:
         _log.warning("%s", printed.source)
-    library = compiler.compile_source(printed.source, flags=FLAGS)
+    library = compiler.compile_many([printed.source], flags=FLAGS, expand=_expand)[0]
     runtime = native.runtime()
     work = _Work(printed.nest, split)
     kernel = printed.nest.kernel
@@ -105,6 +111,20 @@ def prepare(kernel: Kernel) -> Prepared:
             library.address(printed.join), work.results, work.results * 20, pointers, work.sizes, strides, scalars
         )
     return Prepared(kernel, printed.source, printed.name, launch, join, work.segments * work.results * printed.partials)
+
+
+def _expand(source: str) -> str:
+    return _definitions().expand(source)
+
+
+@functools.cache
+def _definitions() -> Definitions:
+    """The definitions of the kernel headers, as this compiler's preprocessor sees them. Raises `CompileError`."""
+    arguments = [*toolchain.require_compiler().arguments(Options(FLAGS)), "-E", "-dD", "-P", str(kernel_path(f"c/{HEADER}"))]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=settings.config.compile_timeout)
+    if done.returncode:
+        raise CompileError(complain("the preprocessor failed", " ".join(arguments), "", done.stderr.strip()))
+    return Definitions(done.stdout)
 
 
 def _wants_split(kernel: Kernel) -> bool:

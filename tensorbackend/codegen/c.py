@@ -20,6 +20,7 @@ from tensorbackend.graph.fuse import Instruction, Kernel, Ref
 
 __all__ = ["Printed", "print_kernel"]
 
+HEADER = "kernel.h"
 BLOCK = 1024
 STRIP = 512
 C_TYPES = {
@@ -97,8 +98,7 @@ class _Printer:
             self._function("KERNEL_join", self._join)
             join = "KERNEL_join"
         text = "\n".join(self.lines)
-        headers = "\n".join(f'#include "{name}"' for name in _headers(text))
-        source = f"{headers}\n{text}\n"
+        source = f'#include "{HEADER}"\n{text}\n'
         name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
         partials = len(self._partials()) if self.split else 0
         return Printed(self.nest, source.replace("KERNEL", name), name, join and name + "_join", partials)
@@ -680,15 +680,3 @@ def _operation(i: Instruction, given: list[Instruction], names: list[str]) -> st
         return f"!{names[0]}"
     text = i.op.code.format(**dict(zip("xyz", names)), t=_tag(dtype))
     return text if dtypes.is_float(i.dtype) else f"({_ctype(i.dtype)})({text})"
-
-
-def _headers(text: str) -> list[str]:
-    """The headers that a kernel's text needs: each costs compile time."""
-    wanted = ["kernel.h"]
-    if "tb_block_" in text:
-        wanted.append("reduce.h")
-    if any(name in text for name in ("tb_uniform_", "tb_normal_", "tb_randbits")):
-        wanted.append("philox.h")
-    if any(name in text for name in ("tb_f16", "tb_bf16", "_to_f16", "_to_bf16", "_f16(", "_bf16(")):
-        wanted.append("half.h")
-    return wanted
