@@ -74,9 +74,8 @@ class DiskCache:
     def workspace(self) -> Iterator[Path]:
         """A fresh folder on the same file system, for a compiler to write in; removed at the end."""
         self._sweep_once()
-        self.folder.mkdir(mode=0o700, exist_ok=True)
         temporaries = self.folder / "tmp"
-        temporaries.mkdir(mode=0o700, exist_ok=True)
+        os.makedirs(temporaries, mode=0o700, exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=temporaries))
         try:
             yield path
@@ -113,6 +112,7 @@ class DiskCache:
 
         Returns early when the entry of `key` appears. It only avoids double work: the block runs without the lock too.
         """
+        self.folder.mkdir(mode=0o700, exist_ok=True)  # someone may have removed it
         stripe = int(key[:2], 16) % 16
         with _open_lock(self.folder / f"lock-{stripe:02d}") as lock:
             give_up = time.monotonic() + patience

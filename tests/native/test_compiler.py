@@ -258,6 +258,23 @@ def test_kernel_calls_its_own_function_not_a_namesake(cache):
     assert call(other) == 2
 
 
+def test_source_is_expanded_only_when_it_is_compiled(cache, forget):
+    calls = []
+
+    def expand(source: str) -> str:
+        calls.append(source)
+        return source.replace("ANSWER", "42")
+
+    source = "long answer(void) { return ANSWER; }\n"
+    for _ in range(2):
+        library = compiler.compile_many([source], expand=expand)[0]
+        assert call(library) == 42
+        forget()
+    assert calls == [source]
+    assert library.key == compiler.kernel_key(source)
+    assert "return 42" in library.source_path.read_text()
+
+
 def test_cflags_are_added(cache, monkeypatch):
     monkeypatch.setitem(config._values, "cflags", "-DANSWER='40 + 2'")
     assert call(compiler.compile_source("long answer(void) { return ANSWER; }\n")) == 42
