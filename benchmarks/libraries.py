@@ -272,13 +272,8 @@ class Engine:
 
     def __init__(self, backend: str, threads: int, jit: bool) -> None:
         self.name = "tensorbackend" if jit else "interpreter"
-        keywords = {"min_dims": 0, "rng_seed": 0}
-        try:
-            self.be = tensorbackend.Backend.allocate_backend(backend, jit=jit, threads=threads, **keywords)
-        except TypeError as error:
-            if jit or "'jit'" not in str(error):
-                raise Absent(f"{backend} takes no jit and threads: {error}") from error
-            self.be = tensorbackend.Backend.allocate_backend(backend, **keywords)
+        make = tensorbackend.Backend.allocate_backend
+        self.be = make(backend, jit=jit, threads=threads, min_dims=0, rng_seed=0)
 
     def known(self, text: str) -> dict[str, Any]:
         """The backend's methods that `text` calls, by name; `Absent` when the engine lacks one."""
