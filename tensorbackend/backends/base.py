@@ -94,7 +94,7 @@ class Backend(LinearAlgebra, ABC):
         self.num_devices = num_devices or 1
         self.use_pinned_mem = False
         self.bsz: int | None = None
-        self.round_mode = 10 if stochastic_round is True else int(stochastic_round or 0)
+        self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
         self.deterministic = rng_seed is not None
         self._lock = threading.RLock()
         self.structures = StructureTable(self, self.default_dtype)
@@ -334,7 +334,7 @@ class Backend(LinearAlgebra, ABC):
 
     def _rounded(self, target: Tensor, value: Any) -> OpTreeNode:
         bits = source(ops.OPS["randbits"], self.structures, target.shape)
-        return apply(ops.OPS["sround"], value, bits, int(target.rounding))
+        return apply(ops.OPS["sround"], value, bits, _mantissa_bits(target.rounding))
 
     def _run_statement(self, target: Tensor, value: Any) -> None:
         leaves, repeats = walk(value)
@@ -462,7 +462,8 @@ class Backend(LinearAlgebra, ABC):
         power = apply(ops.OPS["pow2near" if value else "exp2"], shift_ary, table=self.structures)
         product = apply(ops.OPS["mul"], ary, power)
         if out is None:
-            out = self.empty(ary.shape if isinstance(ary, Operators) else (1, 1))
+            tree = isinstance(ary, Operators)
+            out = self.empty(ary.shape if tree else (1, 1), product.dtype, min_dims=_rank_rule(self, ary) if tree else 2)
         return out._assign(product)
 
     # Random numbers
@@ -472,7 +473,7 @@ class Backend(LinearAlgebra, ABC):
 
         Raises `ValueError` for a seed outside 0 to 2^32 - 1.
         """
-        if seed is not None and not 0 <= int(seed) < 2**32:
+        if seed is not None and not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
             raise ValueError(complain("rng_seed", repr(seed), "an int from 0 to 2^32 - 1"))
         self.rng_seed = seed
         self.rng = np.random.RandomState(seed)
@@ -489,8 +490,9 @@ class Backend(LinearAlgebra, ABC):
         """Return to a state that `rng_get_state` gave. Raises `ValueError` for anything else."""
         if not (isinstance(rng_states, tuple) and len(rng_states) == 3):
             raise ValueError(complain("rng_set_state", type(rng_states).__name__, "what rng_get_state returned"))
-        host, self._key, self._draws = rng_states
+        host, key, draws = rng_states
         self.rng.set_state(host)
+        self._key, self._draws = key, draws
 
     def rng_reset(self) -> None:
         """Return to the state right after seeding."""
@@ -610,6 +612,13 @@ class Backend(LinearAlgebra, ABC):
 
 def _axis(axis: Any) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _mantissa_bits(asked: Any) -> int:
+    """The bits that stochastic rounding keeps; float32 has 23. Raises `ValueError` for others."""
+    if not isinstance(asked, (int, np.integer)) or not 0 <= asked <= 23:
+        raise ValueError(complain("stochastic rounding: mantissa bits", repr(asked), "an int from 0 (off) to 23"))
+    return int(asked)
 
 
 def _rank_rule(backend: Backend, like: Any) -> int:

@@ -14,6 +14,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import OpTreeNode, Operators, apply
+from tensorbackend.graph.tensor import check_writable
 
 __all__ = ["LinearAlgebra"]
 
@@ -40,6 +41,15 @@ def _check_one_type(name: str, *tensors: Any) -> None:
 def _check_product(name: str, a: tuple, b: tuple, c: tuple) -> None:
     if a[-1] != b[-2] or c[-2:] != (a[-2], b[-1]):
         raise ShapeError(complain(f"{name}: shapes", f"A {a}, B {b}, C {c}", "A (m, k), B (k, n), C (m, n)"))
+
+
+def _check_sums(name: str, bsum: Any, C: Any, *operands: Any) -> None:
+    """That the row sums of C have a place of their own that can be written."""
+    rows = C.shape[0]
+    if bsum.shape != (rows, 1):
+        raise ShapeError(complain(f"{name}: bsum", f"{bsum.shape}", f"({rows}, 1)"))
+    _check_distinct(name, bsum, C, *operands)
+    check_writable(bsum)
 
 
 class LinearAlgebra:
@@ -81,8 +91,8 @@ class LinearAlgebra:
         if len(A.shape) != 2 or len(B.shape) != 2:
             raise ShapeError(complain("compound_dot: matrices only", f"{A.shape} and {B.shape}", "2 axes each"))
         _check_distinct("compound_dot", C, A, B)
-        if bsum is not None and bsum.shape != (A.shape[0], 1):
-            raise ShapeError(complain("compound_dot: bsum", f"{bsum.shape}", f"({A.shape[0]}, 1)"))
+        if bsum is not None:
+            _check_sums("compound_dot", bsum, C, A, B)
         for _ in range(max(int(repeat), 1)):
             C._assign(_scaled(self.dot(A, B), C, alpha, beta, relu))
         if bsum is not None:
@@ -118,6 +128,8 @@ class LinearAlgebra:
         """
         _check_product("xnor_compound_dot", A.shape, B.shape, C.shape)
         _check_distinct("xnor_compound_dot", C, A, B)
+        if bsum is not None:
+            _check_sums("xnor_compound_dot", bsum, C, A, B)
         C._assign(self.dot(_signs(A), _signs(B)))
         if bsum is not None:
             bsum._assign(composite.sum(C, 1))
@@ -155,6 +167,7 @@ class LinearAlgebra:
             given = f"{sum_tensor.shape}, {cmp_tensor.shape}, {add_tensor.shape}"
             raise ShapeError(complain("compensated_sum: shapes differ", given, "one shape"))
         _check_distinct("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
+        check_writable(cmp_tensor)
         count, reset = getattr(cmp_tensor, "kahan_count", 0), getattr(cmp_tensor, "kahan_reset", None)
         if reset and count > reset:
             cmp_scale, count = 0.0, 0

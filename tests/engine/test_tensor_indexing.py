@@ -8,11 +8,12 @@ from typing import Any
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend.graph.tensor import Tensor
 
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 ALL = slice(None)
 INTEGERS = [int, np.int64, np.int32, np.uint8]
 TWO_AXES = [
@@ -135,6 +136,7 @@ def numpy_ints(key: Any, kind: Any) -> Any:
 shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5)
 
 
+@shared
 @given(data=st.data(), shape=shapes)
 def test_basic_indices_pick_what_numpy_picks(backend, data, shape) -> None:
     host = numbers(*shape)
@@ -143,6 +145,7 @@ def test_basic_indices_pick_what_numpy_picks(backend, data, shape) -> None:
     np.testing.assert_array_equal(view.get(), host[key], strict=True)
 
 
+@shared
 @given(data=st.data(), shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=5))
 def test_basic_indices_are_views_in_both_directions(backend, data, shape) -> None:
     host = numbers(*shape)
@@ -156,6 +159,7 @@ def test_basic_indices_are_views_in_both_directions(backend, data, shape) -> Non
     assert np.all(t[key].get() == 3)
 
 
+@shared
 @given(data=st.data(), shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=6))
 def test_indices_of_indices(backend, data, shape) -> None:
     host = numbers(*shape)
@@ -170,6 +174,7 @@ def test_indices_of_indices(backend, data, shape) -> None:
     np.testing.assert_array_equal(view.get(), host, strict=True)
 
 
+@shared
 @given(data=st.data(), shape=hnp.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=5))
 def test_matrix_rule_picks_the_same_numbers(backend, data, shape) -> None:
     host = numbers(*shape)
@@ -359,6 +364,7 @@ def test_mask_of_another_shape_raises_and_writes_nothing(backend, shape) -> None
     np.testing.assert_array_equal(t.get(), numbers(3, 4))
 
 
+@shared
 @given(data=st.data(), shape=hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5))
 def test_integer_arrays_pick_and_scatter_like_numpy(backend, data, shape) -> None:
     host = numbers(*shape)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 PRIME = 101  # values stay below it, so that every type holds each result exactly
 
 
@@ -101,9 +102,9 @@ def run_on_tensor(be: Any, tensor: Any, step: tuple) -> None:
     target.of(tensor)[:] = STEPS[name](first.of(tensor), second.of(tensor), axis, be)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.int16])
-@given(program=programs())
-def test_programs_of_overlapping_views_run_as_in_numpy(backend, dtype, program) -> None:
+@shared
+@given(program=programs(), dtype=st.sampled_from([np.int64, np.float32, np.int16]))
+def test_programs_of_overlapping_views_run_as_in_numpy(backend, program, dtype) -> None:
     shape, steps = program
     host = (np.arange(np.prod(shape)) * 37 % PRIME).astype(dtype).reshape(shape)
     tensor = backend.array(host, dtype=dtype, min_dims=0)
