@@ -69,7 +69,7 @@ TB_FN void tb_stream_end(tb_i64 streams) {
     TB_FN int tb_isfinite_##S(T x) { return tb_abs_##S(x) < INF; } \
     TB_FN int tb_isinf_##S(T x) { return tb_abs_##S(x) == INF; } \
     TB_FN T tb_safelog_##S(T x) { T y = tb_log_##S(x); y = y < (T)-50 ? (T)-50 : y; return x <= 0 ? (T)-50 : y; } \
-    TB_FN T tb_sigmoid2_##S(T x) { return tb_sigmoid_##S(x * (T)LN2); } \
+    TB_FN T tb_sigmoid2_##S(T x) { T e = tb_exp2_##S(-tb_abs_##S(x)); return (x < 0 ? e : (T)1) / (1 + e); } \
     TB_FN T tb_tanh2_##S(T x) { return tb_tanh_##S(x * (T)LN2); } \
     TB_FN T tb_pow2near_##S(T x) { \
         T y = tb_exp2_##S(tb_rint_##S(tb_log2_##S(tb_abs_##S(x)))); \

@@ -92,6 +92,8 @@ class CPUTensor(Tensor):
 
     @property
     def __array_interface__(self) -> dict:
+        if self.structure.dtype == dtypes.BFLOAT16:  # it has no letter there: NumPy then asks __array__
+            raise AttributeError("__array_interface__ cannot name bfloat16")
         return self._tensor.__array_interface__
 
     def __dlpack__(self, **keywords: Any) -> Any:
