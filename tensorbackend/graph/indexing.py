@@ -13,9 +13,13 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 
-__all__ = ["SliceKey", "basic", "contiguous_strides", "extent", "hashable", "is_fancy", "reshaped", "view_strides"]
+__all__ = [
+    "SliceKey", "basic", "check_rank", "contiguous_strides", "extent", "hashable", "is_fancy", "reshaped",
+    "view_strides",
+]  # fmt: skip
 
 Shape = tuple[int, ...]
+MAX_RANK = 16
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ def hashable(key: Any) -> tuple:
     """A basic index as a tuple that can be part of a dictionary's key."""
     parts = key if isinstance(key, tuple) else (key,)
     return tuple(SliceKey((k.start, k.stop, k.step)) if isinstance(k, slice) else k for k in parts)
+
+
+def check_rank(name: str, rank: int) -> None:
+    """Raise `ShapeError` for more axes than tensors can have."""
+    if rank > MAX_RANK:
+        raise ShapeError(complain(f"{name}: too many axes", f"{rank}", f"at most {MAX_RANK}"))
 
 
 def contiguous_strides(shape: Shape) -> Shape:
@@ -106,11 +116,13 @@ def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape,
         else:
             new_shape.append(1)
             new_strides.append(stride)
+    check_rank("index", len(new_shape))
     return tuple(new_shape), tuple(new_strides), 0 if 0 in new_shape else offset
 
 
 def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
-    """`wanted` with its -1 worked out. Raises `ShapeError` when the sizes differ."""
+    """`wanted` with its -1 worked out. Raises `ShapeError` when the sizes differ or the axes are too many."""
+    check_rank("reshape", len(wanted))
     result = [operator.index(n) for n in wanted]
     size = math.prod(shape)
     if result.count(-1) == 1:

@@ -50,8 +50,7 @@ def as_shape(shape: Any, min_dims: int) -> tuple[int, ...]:
         raise TypeError(complain("shape: lengths must be integers", repr(shape), "an int or several")) from None
     if any(n < 0 for n in result):
         raise ShapeError(complain("shape: a negative length", repr(shape), "lengths of 0 or more"))
-    if len(result) > 16:
-        raise ShapeError(complain("shape: too many axes", f"{len(result)}", "at most 16"))
+    indexing.check_rank("shape", len(result))
     return result + (1,) * (min_dims - len(result))
 
 

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused: the type of each error, that it names what was given and expected, and that nothing was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend
+from tensorbackend import Backend, BackendError, DTypeError, ShapeError, testing
+
+
+@dataclass
+class Bench:
+    """A backend, another one, and tensors to do something wrong with."""
+
+    be: Any
+    other: Any
+    t: Any = field(init=False)
+    u: Any = field(init=False)
+    n: Any = field(init=False)
+    flat: Any = field(init=False)
+    foreign: Any = field(init=False)
+    cube: Any = field(init=False)
+    frozen: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        be = self.be
+        self.t = be.array(np.arange(12.0).reshape(3, 4), name="t")
+        self.u = be.array(np.ones((2, 4)))
+        self.n = be.array([[1, 2, 3]], dtype=np.int8)
+        self.flat = be.array(np.arange(4.0), min_dims=0)
+        self.cube = be.array(np.arange(24.0).reshape(2, 3, 4))
+        self.foreign = self.other.ones((3, 4))
+        self.frozen = be.view(np.broadcast_to(np.float32(7), (3, 4)))
+
+    def values(self) -> list[np.ndarray]:
+        """All numbers of all tensors."""
+        return [x.get() for x in (self.t, self.u, self.n, self.flat, self.cube, self.foreign, self.frozen)]
+
+
+@pytest.fixture
+def bench(backend: Backend) -> Any:
+    """A bench on `backend`, with a second backend that is closed afterwards."""
+    other = Backend.allocate_backend("cpu", jit=False)
+    yield Bench(backend, other)
+    other.cleanup_backend()
+
+
+Call = Callable[[Bench], Any]
+CASES: dict[str, tuple[Call, type[Exception], tuple[str, ...]]] = {}
+
+
+def refused(name: str, call: Call, error: type[Exception], *parts: str) -> None:
+    """A case: `call` raises `error`, whose text contains all `parts`."""
+    CASES[name] = call, error, parts
+
+
+def write(b: Bench, key: Any, value: Any) -> None:
+    """`b.t[key] = value`, as an expression."""
+    b.t[key] = value
+
+
+ALL = slice(None)
+
+# Shapes
+
+refused("add", lambda b: b.t + b.u, ShapeError, "add", "(3, 4)", "(2, 4)", "expected")
+refused("assign a tensor", lambda b: write(b, ALL, b.u), ShapeError, "(2, 4)", "(3, 4)")
+refused("assign a tree", lambda b: write(b, ALL, b.u * 2), ShapeError, "(2, 4)", "(3, 4)")
+refused("assign more axes", lambda b: write(b, ALL, b.cube[:, :, :]), ShapeError, "(2, 3, 4)", "(3, 4)")
+refused("assign an array", lambda b: write(b, ALL, np.ones((4, 4))), ShapeError, "(4, 4)", "12 elements")
+refused("assign a list", lambda b: write(b, 0, [1, 2, 3]), ShapeError, "(3,)", "4 elements")
+refused("set", lambda b: b.t.set(np.ones(11)), ShapeError, "(11,)", "12 elements")
+refused("fancy assign", lambda b: write(b, [0, 1], np.ones((3, 4))), ShapeError, "(3, 4)", "(2, 4)")
+refused("out", lambda b: b.be.add(b.u, 1, out=b.t), ShapeError, "(2, 4)", "(3, 4)")
+refused("where", lambda b: b.be.where(b.t, b.u, b.t), ShapeError, "where", "(2, 4)")
+refused("reshape", lambda b: b.t.reshape(5, 5), ShapeError, "(3, 4)", "12 elements", "(5, 5)")
+refused("reshape two unknowns", lambda b: b.t.reshape(-1, -1), ShapeError, "(3, 4)", "(-1, -1)")
+refused("reshape a transpose", lambda b: b.t.T.reshape(12), ShapeError, "strides", "be.copy")
+refused("share", lambda b: b.t.share((4, 4)), ShapeError, "48", "64", "(4, 4)")
+refused("dimension_reorder", lambda b: b.t.dimension_reorder((0, 0)), ShapeError, "(0, 0)", "each axis once")
+refused("item", lambda b: b.t.item(), ShapeError, "(3, 4)", "one element")
+refused("broadcast", lambda b: b.be.broadcast_to(b.t, (2, 4)), ShapeError, "(3, 4)", "(2, 4)")
+refused("broadcast down", lambda b: b.be.broadcast_to(b.cube, (3, 4)), ShapeError, "(2, 3, 4)", "(3, 4)")
+refused("1-D array", lambda b: b.t + np.ones(4), ShapeError, "(4,)", "(1, 4)", "(4, 1)", "reshape")
+refused("array before tensor", lambda b: np.ones(4) + b.t, ShapeError, "(4,)", "(1, 4)", "(4, 1)")
+refused("0-D of nothing", lambda b: b.be.max(b.be.zeros((0, 3))), ShapeError, "(0, 3)", "length > 0")
+refused("argmin of nothing", lambda b: b.be.argmin(b.be.zeros((3, 0)), axis=1), ShapeError, "(3, 0)")
+refused("flexible", lambda b: b.be.evaluate(b.be.rand()), ShapeError, "rand", "combine it with a tensor")
+refused("flexible reduction", lambda b: b.be.sum(b.be.rand()), ShapeError, "sum", "not known")
+refused("flexible onehot", lambda b: b.be.evaluate(b.be.onehot(b.n, 0)), ShapeError, "not known")
+refused("onehot of a matrix", lambda b: b.be.onehot(b.be.zeros((2, 3), dtype=int), 0), ShapeError, "(2, 3)", "(1, n)")
+refused("negative length", lambda b: b.be.zeros((2, -1)), ShapeError, "(2, -1)", "0 or more")
+refused("rank 17", lambda b: b.be.zeros((1,) * 17), ShapeError, "17", "16")
+refused("rank by new axes", lambda b: b.t[(None,) * 15], ShapeError, "17", "16")
+refused("rank by reshape", lambda b: b.t.reshape((1,) * 15 + (3, 4)), ShapeError, "17", "16")
+refused("fractional length", lambda b: b.be.empty((2.5, 3)), TypeError, "(2.5, 3)", "int")
+refused("ragged list", lambda b: b.be.array([[1, 2], [3]]), ShapeError, "equal length")
+refused("assign a ragged list", lambda b: write(b, ALL, [[1, 2], [3]]), ShapeError, "equal length")
+refused("stretched target", lambda b: b.be.broadcast_to(b.t[:1], (3, 4)).fill(1), ValueError, "strides", "be.copy")
+
+# Axes
+
+for _name in ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", "mean", "var", "std"):
+    refused(f"{_name} axis", lambda b, f=_name: getattr(b.be, f)(b.t, axis=2), ShapeError, "axis=2", "-2 to 1")
+refused("axis twice", lambda b: b.be.sum(b.t, axis=(0, -2)), ShapeError, "(0, -2)", "once")
+refused("axis by name", lambda b: b.be.sum(b.t, axis="rows"), ShapeError, "'rows'", "int")
+refused("take axis", lambda b: b.be.take(b.t, [0], 5), ShapeError, "axis=5", "-2 to 1")
+refused("cumsum axis", lambda b: b.be.cumsum(b.t, -3), ShapeError, "axis=-3", "-2 to 1")
+refused("transpose", lambda b: b.t.transpose(0, 2), ShapeError, "(0, 2)", "each axis once")
+refused("onehot axis", lambda b: b.be.onehot(b.n, 2), ShapeError, "axis=2", "0 for (classes, n)")
+
+# Indices
+
+refused("index", lambda b: b.t[3], IndexError, "3", "-3 to 2")
+refused("index of a list", lambda b: b.be.evaluate(b.t[[3]]), IndexError, "3")
+refused("take out of range", lambda b: b.be.take(b.t, [0, 4], 1, out=b.be.zeros((3, 2))), IndexError, "4")
+refused("take into a tensor", lambda b: write(b, (ALL, slice(2)), b.be.take(b.t, [0, 4], 1)), IndexError, "4")
+refused("take of fractions", lambda b: b.be.take(b.t, [0.5], 0), DTypeError, "[0.5]", "integers")
+refused("take by floats", lambda b: b.be.take(b.t, b.t, 0), DTypeError, "integers")
+refused("scatter out of range", lambda b: write(b, ([0, 3], [0, 0]), 1), IndexError, "3")
+refused("too many indices", lambda b: b.t[0, 0, 0], IndexError, "3 for 2 axes")
+refused("two ellipses", lambda b: b.t[..., ...], IndexError, "ellipsis")
+refused("tree by arrays", lambda b: (b.t + 1)[[0, 1]], TypeError, "be.evaluate")
+
+# Types
+
+refused("bits of floats", lambda b: b.t & 1, DTypeError, "bits", "float32")
+refused("shift of floats", lambda b: b.n << 1.5, DTypeError, "float")
+refused("onehot of floats", lambda b: b.be.onehot(b.t[0], 0), DTypeError, "float32", "int")
+refused("complex type", lambda b: b.be.zeros((2, 2), dtype="complex64"), DTypeError, "complex64", "float32")
+refused("type by a wrong name", lambda b: b.be.zeros((2, 2), dtype="float23"), DTypeError, "float23", "float32")
+refused("type of another kind", lambda b: b.be.zeros((2, 2), dtype=["x"]), DTypeError, "x")
+for _name, _value in {
+    "complex": np.array([1j]),
+    "string": "abc",
+    "object": np.array([object()]),
+    "none": None,
+    "date": np.array(["2020-01-01"], "M8[D]"),
+    "dictionary": {"a": 1},
+}.items():
+    refused(f"array of {_name}", lambda b, v=_value: b.be.array(v), DTypeError, "expected", "numbers")
+    refused(f"assign {_name}", lambda b, v=_value: write(b, ALL, v), DTypeError, "expected", "numbers")
+    refused(f"scatter {_name}", lambda b, v=_value: write(b, [0], v), DTypeError, "expected", "numbers")
+refused("add complex array", lambda b: b.t + np.ones((3, 4), complex), DTypeError, "complex128")
+refused("add object array", lambda b: b.t + np.full((3, 4), None), DTypeError, "object")
+refused("add complex number", lambda b: b.t + np.complex64(1), DTypeError, "complex64")
+refused("add string", lambda b: b.be.add(b.t, "a"), TypeError, "str", "tensors, nodes, numbers")
+refused("string operand", lambda b: b.t + "a", TypeError, "str")
+refused("list operand", lambda b: b.t + [1, 2], TypeError, "list")
+refused("None operand", lambda b: None * b.t, TypeError, "NoneType")
+refused("no tensor", lambda b: b.be.relu(3), (TypeError, AttributeError), "tensor")
+refused("truth", lambda b: bool(b.t), TypeError, "(3, 4)", "be.any")
+
+# Numbers
+
+refused("too large", lambda b: b.n.fill(128), OverflowError, "128", "-128 to 127")
+refused("negative of unsigned", lambda b: b.be.zeros((1, 3), dtype="uint8").fill(-1), OverflowError, "-1", "0 to 255")
+refused("NumPy integer too large", lambda b: b.n.fill(np.int64(300)), OverflowError, "300", "127")
+refused("too large in a tree", lambda b: b.n._assign(b.n + 300), OverflowError, "300", "127")
+refused("too large for a float", lambda b: b.t.fill(10**400), OverflowError, "float")
+
+# Memory
+
+refused("read-only", lambda b: b.frozen.fill(1), ValueError, "read-only", "be.copy")
+refused("read-only view", lambda b: b.frozen[1:].T.fill(1), ValueError, "read-only")
+refused("read-only scatter", lambda b: b.frozen[[0]].fill(1), ValueError, "read-only")
+refused("read-only out", lambda b: b.be.exp(b.t, out=b.frozen), ValueError, "read-only")
+refused("read-only product", lambda b: b.be.compound_dot(b.t, b.t.T, b.frozen[:, :3]), ValueError, "read-only")
+refused("out of memory", lambda b: b.be.empty(2**60), MemoryError, str(2**62))
+refused("asbuffer", lambda b: b.t.T.asbuffer(), ShapeError, "C order", "be.copy")
+refused("asarray without copy", lambda b: b.t.__array__(np.float64, copy=False), ValueError, "float32", "float64")
+
+# Backends
+
+refused("other backend's tensor", lambda b: write(b, ALL, b.foreign), BackendError, "one backend", "other.get()")
+refused("other backend's tree", lambda b: write(b, ALL, b.foreign + 1), BackendError, "one backend")
+refused("operand of another backend", lambda b: b.t + b.foreign, BackendError, "one backend", "be.array")
+refused("product across backends", lambda b: b.be.dot(b.t, b.foreign.T), BackendError, "one backend")
+refused("method across backends", lambda b: b.other.add(b.t, 1), BackendError, "backend")
+refused("unknown backend", lambda b: Backend.allocate_backend("gpux"), ValueError, "'gpux'", "cpu")
+refused("unknown op", lambda b: tensorbackend.OpTreeNode.build("tan2", b.t, None), TypeError, "'tan2'")
+refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError, "'debugg'", "debug")
+refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int32"), ValueError, "int32", "float32")
+refused("min_dims", lambda b: Backend.allocate_backend("cpu", min_dims=3), ValueError, "3", "0, 1 or 2")
+refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
+refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")
+
+# Seeds
+
+for _seed in (-1, 2**32, 1.5, "7", [1]):
+    refused(f"seed {_seed!r}", lambda b, s=_seed: b.be.gen_rng(s), ValueError, repr(_seed), "2^32")
+    make = lambda b, s=_seed: Backend.allocate_backend("cpu", rng_seed=s)  # noqa: E731
+    refused(f"constructor seed {_seed!r}", make, ValueError, repr(_seed), "2^32")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_and_nothing_written(bench, case) -> None:
+    call, error, parts = CASES[case]
+    before = bench.values()
+    with pytest.raises(error) as caught:
+        call(bench)
+    text = str(caught.value)
+    for part in parts:
+        assert part in text
+    for now, then in zip(bench.values(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_again_when_it_is_remembered(bench, case) -> None:
+    """Structures and plans are remembered: an error must not leave a half-made one behind."""
+    call, error, _ = CASES[case]
+    texts = []
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            call(bench)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+def test_statements_work_after_errors(bench) -> None:
+    for call, error, _ in CASES.values():
+        with pytest.raises(error):
+            call(bench)
+    bench.t[:] = bench.t * 2 + np.ones((3, 4))
+    np.testing.assert_array_equal(bench.t.get(), np.arange(12.0).reshape(3, 4) * 2 + 1)
+
+
+def test_errors_are_the_usual_ones_too() -> None:
+    assert issubclass(ShapeError, ValueError)
+    assert issubclass(DTypeError, TypeError)
+    assert issubclass(BackendError, RuntimeError)
+    assert issubclass(tensorbackend.CompileError, RuntimeError)
+
+
+# A closed backend
+
+
+CLOSED: dict[str, Call] = {
+    "fill": lambda b: b.t.fill(1),
+    "assign": lambda b: write(b, ALL, b.u),
+    "assign a view": lambda b: write(b, 0, 1),
+    "assign an array": lambda b: write(b, ALL, np.ones((3, 4))),
+    "scatter": lambda b: write(b, [0, 1], 1),
+    "mask": lambda b: write(b, np.ones((3, 4), bool), 1),
+    "pick": lambda b: b.t[[0, 1]],
+    "operator": lambda b: b.t + 1,
+    "reflected": lambda b: 1 - b.t,
+    "method": lambda b: b.be.exp(b.t),
+    "reduction": lambda b: b.be.sum(b.t),
+    "composite": lambda b: b.be.softmax(b.t, axis=1),
+    "dot": lambda b: b.be.dot(b.t, b.u.T),
+    "compound_dot": lambda b: b.be.compound_dot(b.u, b.t.T, b.t[:2, :3]),
+    "zeros": lambda b: b.be.zeros((2, 2)),
+    "empty": lambda b: b.be.empty((2, 2)),
+    "array": lambda b: b.be.array([1.0]),
+    "view": lambda b: b.be.view(np.zeros(3)),
+    "copy": lambda b: b.be.copy(b.t),
+    "rand": lambda b: b.be.rand(out=b.t),
+    "fill_normal": lambda b: b.be.fill_normal(b.t),
+    "hist": lambda b: b.t.hist("x"),
+    "take": lambda b: b.be.take(b.t, [0], 0),
+    "evaluate": lambda b: b.be.evaluate(b.t),
+    "iobuf": lambda b: b.be.iobuf(3),
+}
+
+
+@pytest.mark.parametrize("kind", testing.backend_kinds())
+def test_a_closed_backend_can_be_read_and_no_more(kind) -> None:
+    be = testing.make_backend(kind, rng_seed=0)
+    be.bsz = 4
+    b = Bench(be, Backend.allocate_backend("cpu", jit=False))
+    tree, view = b.t + 1, b.t.T[::2]
+    before = b.values()
+    be.cleanup_backend()
+    be.cleanup_backend()
+    assert be.closed
+    for name, call in CLOSED.items():
+        with pytest.raises(BackendError, match="closed"):
+            call(b)
+            pytest.fail(f"{name} was taken", pytrace=False)
+    with pytest.raises(BackendError, match="closed"):
+        be.evaluate(tree)
+    with pytest.raises(BackendError, match="closed"):
+        b.foreign[:] = b.t
+    for now, then in zip(b.values(), before):
+        np.testing.assert_array_equal(now, then)
+    np.testing.assert_array_equal(view.get(), before[0].T[::2])
+    assert "closed" in repr(be)
+    assert "(3, 4)" in repr(b.t)
