@@ -8,6 +8,7 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import threading
@@ -690,9 +691,17 @@ def _reduction_method(op: ops.Op) -> Callable:
 
 
 def _composite_method(function: Callable) -> Callable:
+    """The composite as a method, `out` behind its own arguments."""
+    takes = list(inspect.signature(function).parameters.values())
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    own, last = inspect.Parameter("self", kind), inspect.Parameter("out", kind, default=None)
+
     def method(self: Backend, *arguments: Any, out: Tensor | None = None, **keywords: Any) -> Any:
+        if len(arguments) == len(takes) + 1:
+            *arguments, out = arguments
         return self._finish(function(*arguments, **keywords), out)
 
+    method.__signature__ = inspect.Signature([own, *takes, last])
     return method
 
 
@@ -709,7 +718,6 @@ def _install(cls: type[Backend]) -> None:
     for name, function in composite.COMPOSITES.items():
         method = _composite_method(function)
         method.__name__, method.__qualname__, method.__doc__ = name, f"Backend.{name}", function.__doc__
-        method.__wrapped__ = function
         setattr(cls, name, method)
 
 

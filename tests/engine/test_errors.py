@@ -186,7 +186,7 @@ refused("method across backends", lambda b: b.other.add(b.t, 1), BackendError, "
 refused("unknown backend", lambda b: Backend.allocate_backend("gpux"), ValueError, "'gpux'", "cpu")
 refused("unknown op", lambda b: tensorbackend.OpTreeNode.build("tan2", b.t, None), TypeError, "'tan2'")
 refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError, "'debugg'", "debug")
-refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int32"), ValueError, "int32", "float32")
+refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int8"), ValueError, "int8", "float32")
 refused("min_dims", lambda b: Backend.allocate_backend("cpu", min_dims=3), ValueError, "3", "0, 1 or 2")
 refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
 refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")
