@@ -372,7 +372,7 @@ def _arena(temporaries: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[in
     offsets, total = [], 0
     for shape, dtype in temporaries:
         offsets.append(total)
-        total += -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        total += max(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT), 1) * ALIGNMENT
     return offsets, total
 
 

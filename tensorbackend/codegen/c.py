@@ -135,7 +135,7 @@ class _Printer:
             kind = "double" if dtypes.is_float(dtype) else "tb_i64"
             self.say(f"const {_ctype(dtype)} c{k} = ({_ctype(dtype)})tb_word_{kind}(scalar[{k}]);")
         for k in range(len(kernel.draws)):
-            self.say(f"const tb_u64 d{k} = (tb_u64)scalar[{len(kernel.scalars) + k}];")
+            self.say(f"const tb_u64 draw{k} = (tb_u64)scalar[{len(kernel.scalars) + k}];")
         if kernel.draws:
             self.say(f"const tb_u64 key = (tb_u64)scalar[{len(kernel.scalars) + len(kernel.draws)}];")
         self.say("(void)size; (void)stride; (void)scalar; (void)chunk; (void)pieces; (void)group; (void)streams;")
@@ -652,7 +652,7 @@ class _Printer:
         for axis, n in enumerate(i.shape):
             if n != 1:
                 text = f"({text} * n{axis} + {place(axis)})" if text else place(axis)
-        return i.op.code.format(index=f"(tb_u64)({text or 0})", draw=f"d{i.slot}", key="key", t=_tag(i.dtype))
+        return i.op.code.format(index=f"(tb_u64)({text or 0})", draw=f"draw{i.slot}", key="key", t=_tag(i.dtype))
 
     @staticmethod
     def _converted(text: str, given: np.dtype, wanted: np.dtype) -> str:
