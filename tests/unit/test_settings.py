@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: their defaults, the environment, assignment, and blocks that hold for one thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import tensorbackend
+from tensorbackend import config, settings, using
+
+ROOT = Path(__file__).resolve().parents[2]
+# variable, text, attribute, value
+READ = [
+    ("TB_BACKEND", "null", "backend", "null"),
+    ("TB_JIT", "0", "jit", False),
+    ("TB_JIT", "off", "jit", False),
+    ("TB_JIT", "Yes", "jit", True),
+    ("TB_FUSE", "false", "fuse", False),
+    ("TB_SEED", "17", "seed", 17),
+    ("TB_DTYPE", "float64", "dtype", "float64"),
+    ("TB_DEBUG", "3", "debug", 3),
+    ("TB_THREADS", "2", "threads", 2),
+    ("TB_CC", "/opt/cc", "cc", "/opt/cc"),
+    ("TB_COMPILE_TIMEOUT", "1.5", "compile_timeout", 1.5),
+    ("TB_SEED", "", "seed", None),
+]
+UNREADABLE = [("TB_JIT", "perhaps"), ("TB_SEED", "seven"), ("TB_DEBUG", "1.5"), ("TB_COMPILE_TIMEOUT", "soon")]
+
+
+def in_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process with these environment variables alone of ours."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("TB_")}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**inherited, **variables}, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def unchanged() -> object:
+    """Puts every setting back afterwards."""
+    before = dict(config._values)
+    yield config
+    config._values.update(before)
+
+
+# The environment
+
+
+def test_defaults_without_environment() -> None:
+    done = in_process("from tensorbackend import config\nprint(config)")
+    assert done.returncode == 0, done.stderr
+    shown = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert shown == {name: repr(s.default) for name, s in settings.SETTINGS.items()}
+
+
+@pytest.mark.parametrize(("variable", "text", "name", "value"), READ)
+def test_environment_is_read(variable, text, name, value, monkeypatch) -> None:
+    monkeypatch.setenv(variable, text)
+    assert getattr(settings.Config(), name) == value
+
+
+@pytest.mark.parametrize(("variable", "text"), UNREADABLE)
+def test_unreadable_environment_names_variable_and_text(variable, text, monkeypatch) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ValueError) as caught:
+        settings.Config()
+    assert variable in str(caught.value)
+    assert repr(text) in str(caught.value)
+
+
+def test_import_reports_an_unreadable_environment() -> None:
+    done = in_process("import tensorbackend", TB_SEED="seven")
+    assert done.returncode != 0
+    assert "TB_SEED" in done.stderr
+
+
+def test_every_setting_has_variable_and_meaning() -> None:
+    for name, setting in settings.SETTINGS.items():
+        assert setting.name == name
+        assert setting.variable == "TB_" + name.upper()
+        assert setting.doc.endswith(".")
+        assert setting.default is None or setting.parse(str(setting.default)) == setting.default
+    assert tensorbackend.config is settings.config
+
+
+# Assignment and blocks
+
+
+def test_assignment_holds_for_all_threads(unchanged) -> None:
+    config.debug = 2
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(config.debug))
+    thread.start()
+    thread.join()
+    assert seen == [2]
+
+
+def test_a_block_holds_until_its_end(unchanged) -> None:
+    config.debug = 1
+    with using(debug=3, fuse=False) as inside:
+        assert inside is config
+        assert (config.debug, config.fuse) == (3, False)
+        with using(debug=4):
+            assert (config.debug, config.fuse) == (4, False)
+        assert config.debug == 3
+    assert (config.debug, config.fuse) == (1, True)
+
+
+def test_a_block_ends_with_an_error(unchanged) -> None:
+    with pytest.raises(KeyError), using(debug=5):
+        raise KeyError
+    assert config.debug == config._values["debug"]
+
+
+def test_a_block_holds_for_its_thread_alone() -> None:
+    entered, left = threading.Event(), threading.Event()
+    seen = []
+
+    def other() -> None:
+        entered.wait(10)
+        seen.append(config.debug)
+        with using(debug=7):
+            seen.append(config.debug)
+            left.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    outside = config.debug
+    with using(debug=9):
+        entered.set()
+        assert left.wait(10)
+        assert config.debug == 9
+    thread.join()
+    assert seen == [outside, 7]
+
+
+def test_an_override_of_none_is_an_override(unchanged) -> None:
+    config.seed = 3
+    with using(seed=None):
+        assert config.seed is None
+    assert config.seed == 3
+
+
+@pytest.mark.parametrize("name", ["debugg", "seeds", "nothing_like_it"])
+def test_unknown_settings_name_the_nearest(name) -> None:
+    with pytest.raises(AttributeError, match=name) as read:
+        getattr(config, name)
+    with pytest.raises(AttributeError, match=name) as written:
+        setattr(config, name, 1)
+    with pytest.raises(AttributeError, match=name) as used, using(**{name: 1}):
+        pytest.fail("entered")
+    for caught in (read, written, used):
+        assert any(known in str(caught.value) for known in settings.SETTINGS)
+
+
+def test_repr_shows_every_value() -> None:
+    with using(debug=5):
+        lines = dict(line.split(maxsplit=1) for line in repr(config).splitlines())
+    assert set(lines) == set(settings.SETTINGS)
+    assert lines["debug"] == "5"
