@@ -29,13 +29,16 @@ def _store(values: np.ndarray, out: np.ndarray | None, dtype: np.dtype) -> np.nd
 
 def sigmoid(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow: from exp(-|x|) on either side."""
-    small = np.exp(-np.abs(x))
-    return _store(np.where(x >= 0, x.dtype.type(1), small) / (1 + small), out, x.dtype)
+    return _logistic(x, np.exp(-np.abs(x)), out)
 
 
 def sigmoid2(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """1 / (1 + 2^-x)."""
-    return sigmoid(x * x.dtype.type(np.log(2.0)), out)
+    """1 / (1 + 2^-x) from 2^-|x|: the sigmoid of x ln 2 would carry the product's rounding into the exponent."""
+    return _logistic(x, np.exp2(-np.abs(x)), out)
+
+
+def _logistic(x: np.ndarray, small: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    return _store(np.where(x >= 0, x.dtype.type(1), small) / (1 + small), out, x.dtype)
 
 
 def tanh2(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -53,6 +56,16 @@ def safelog(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 def negative(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """-x; unsigned integers wrap."""
     return np.subtract(np.zeros((), x.dtype), x, out=out) if x.dtype.kind == "u" else np.negative(x, out=out)
+
+
+def sign(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """-1, 0 or 1; a truth value is its own sign."""
+    return _store(x, out, x.dtype) if x.dtype == np.bool_ else np.sign(x, out=out)
+
+
+def rint(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The nearest integer, halves to even; integers are their own, where NumPy's would become floats."""
+    return np.rint(x, out=out) if dtypes.is_float(x.dtype) else _store(x, out, x.dtype)
 
 
 def power(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

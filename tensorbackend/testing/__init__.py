@@ -7,10 +7,19 @@ kernels, blocks or schedules. `assert_close` and `assert_bounded` compare.
 """
 
 from tensorbackend.testing.bounds import Bounded, assert_bounded, assert_close
-from tensorbackend.testing.inputs import BROADCASTS, backend_kinds, compiles, make_backend, sample, tolerance, ulps
+from tensorbackend.testing.inputs import (
+    BROADCASTS,
+    backend_kinds,
+    compiles,
+    make_backend,
+    sample,
+    some,
+    tolerance,
+    ulps,
+)
 from tensorbackend.testing.oracle import philox, reference, result_type
 
 __all__ = [
     "BROADCASTS", "Bounded", "assert_bounded", "assert_close", "backend_kinds", "compiles", "make_backend", "philox",
-    "reference", "result_type", "sample", "tolerance", "ulps",
+    "reference", "result_type", "sample", "some", "tolerance", "ulps",
 ]  # fmt: skip

@@ -48,11 +48,17 @@ class Bounded:
 
 
 def assert_bounded(actual: np.ndarray, expected: Bounded) -> float:
-    """Fail unless a stored result lies within the oracle's bounds; returns the part of elements that were judged."""
-    low, high, known = expected.broadcast_to(actual.shape).stored(actual.dtype)
+    """Fail unless a stored result lies within the oracle's bounds; returns the part of elements that were judged.
+
+    A zero that is exact must have its sign too.
+    """
+    expected = expected.broadcast_to(actual.shape)
+    low, high, known = expected.stored(actual.dtype)
     with np.errstate(all="ignore"):
         a, lo, hi = (converted(x, WIDE) for x in (actual, low, high))
         good = ((lo <= a) & (a <= hi)) | (np.isnan(lo) & np.isnan(hi) & np.isnan(a)) | ~known
+        if is_float(actual.dtype):
+            good &= (np.signbit(a) == np.signbit(lo)) | (a != 0) | (lo != hi) | (expected.error > 0)
     if not good.all():
         raise AssertionError(_difference(good, actual, low, high))
     return float(known.mean()) if known.size else 1.0

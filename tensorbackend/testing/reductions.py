@@ -31,7 +31,7 @@ def _sum(x: Bounded, axes: tuple, read: np.dtype, count: int) -> tuple[np.ndarra
     sizes = np.where(np.isfinite(x.value), np.abs(x.value), 0).sum(axis=axes, keepdims=True) + error
     # Float32 adds up in pairs or wider; float64 in any order.
     roundings = math.log2(count + 1) + 8 if read == np.float32 else count
-    error = error + (sizes * roundings * np.finfo(read).eps + unsigned_zero(read)) * (count > 1)
+    error = error + (sizes * roundings * np.finfo(read).eps + unsigned_zero(read)) * ((count > 1) | (total == 0))
     return total, np.where(sizes >= np.finfo(read).max, np.inf, error)
 
 
@@ -63,7 +63,8 @@ def _extreme(function: Callable) -> Callable:
 def _position(largest: bool) -> Callable:
     def reduce(x: Bounded, axes: tuple, read: np.dtype, count: int) -> tuple[np.ndarray, np.ndarray]:
         last = tuple(range(x.value.ndim - len(axes), x.value.ndim))
-        value, error = (np.moveaxis(a, axes, last).reshape(*_without(a.shape, axes), -1) for a in (x.value, x.error))
+        rows = (*_without(x.value.shape, axes), count)
+        value, error = (np.moveaxis(a, axes, last).reshape(rows) for a in (x.value, x.error))
         place = (np.argmax if largest else np.argmin)(value, axis=-1)
         best, slack = (np.take_along_axis(a, place[..., None], -1) for a in (value, error))
         rivals = ~(np.abs(best.astype(WIDE) - value) > slack + error) & (slack + error > 0)

@@ -17,12 +17,14 @@ from tensorbackend.graph.optree import Operators, OpTreeNode, apply
 
 ELEMENTWISE = [op for op in ops.elementwise() if op.name != "sround"]  # needs random words: see test_random
 BITS = [op for op in ELEMENTWISE if op.dtype in ("bits", "integer")]
-NUMBERS = [op for op in ELEMENTWISE if op not in BITS]
-WITHOUT_REASON = {"nothing": "", "step": "its derivative is zero"}
 
 each_op = pytest.mark.parametrize("op", ELEMENTWISE, ids=attrgetter("name"))
 each_reduction = pytest.mark.parametrize("op", ops.reductions(), ids=attrgetter("name"))
-each_dtype = pytest.mark.parametrize("dtype", dtypes.DTYPES, ids=attrgetter("name"))
+
+
+def turn(op: ops.Op) -> int:
+    """Which part of the cases an op takes where each compiles a kernel: neighbours take different ones."""
+    return list(ops.OPS).index(op.name)
 
 
 def check(backend: Backend, node: OpTreeNode) -> None:
@@ -53,19 +55,19 @@ def layouts(backend: Backend, array: np.ndarray) -> dict[str, Any]:
 # Values
 
 
-@each_dtype
 @each_op
-def test_elementwise_values(backend: Backend, op: ops.Op, dtype: np.dtype) -> None:
-    if op in BITS and dtypes.is_float(dtype):
-        pytest.skip("works on the bits of integers")
-    arrays = testing.sample(op, ((97,),) * 3, dtype, special=True)
-    check(backend, apply(op, *tensors(backend, arrays)))
+def test_elementwise_values(backend: Backend, op: ops.Op) -> None:
+    singles = [] if op in BITS else [np.dtype(np.float32), np.dtype(np.float64)]
+    others = [d for d in dtypes.DTYPES if d not in singles and not (op in BITS and dtypes.is_float(d))]
+    for dtype in singles + testing.some(backend, others, turn(op)):
+        arrays = testing.sample(op, ((97,),) * 3, dtype, special=True)
+        check(backend, apply(op, *tensors(backend, arrays)))
 
 
 @each_op
 def test_elementwise_broadcasts(backend: Backend, op: ops.Op) -> None:
     dtype = "int32" if op in BITS else "float32"
-    for shapes in testing.BROADCASTS:
+    for shapes in testing.some(backend, testing.BROADCASTS, turn(op)):
         check(backend, apply(op, *tensors(backend, testing.sample(op, shapes, dtype))))
 
 
@@ -74,29 +76,33 @@ def test_elementwise_layouts(backend: Backend, op: ops.Op) -> None:
     dtype = "int16" if op in BITS else "float32"
     arrays = testing.sample(op, ((3, 4, 5),) * 3, dtype)
     others = tensors(backend, arrays[1:])
-    for view in layouts(backend, arrays[0]).values():
+    for view in testing.some(backend, layouts(backend, arrays[0]).values(), turn(op)):
         check(backend, apply(op, view, *others))
 
 
 @pytest.mark.parametrize("name", ["add", "div", "maximum", "lt", "where"])
 def test_elementwise_of_two_types(backend: Backend, name: str) -> None:
     op = ops.OPS[name]
-    for first, second in itertools.product(dtypes.DTYPES, repeat=2):
+    pairs = itertools.product(dtypes.DTYPES, repeat=2)
+    for first, second in testing.some(backend, pairs, turn(op), 10):
         (x,), (y,) = (testing.sample(ops.OPS["add"], ((7,),), d, seed)[:1] for seed, d in enumerate((first, second)))
         a, b = tensors(backend, [x, y])
         check(backend, apply(op, a > 0, a, b) if op.arity == 3 else apply(op, a, b))
 
 
-@pytest.mark.parametrize("number", [True, 3, -2, 2.5, math.inf, math.nan, 1e300, np.float16(1.5), np.float64(0.1),
-                                    np.int8(-3), np.uint64(7), np.bool_(True), np.array(2.0, np.float32)], ids=repr)  # fmt: skip
+NUMBERS = [True, 3, -2, 2.5, math.inf, math.nan, 1e300, np.float16(1.5), np.float64(0.1), np.int8(-3), np.uint64(7),
+           np.bool_(True), np.array(2.0, np.float32)]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=repr)
 def test_elementwise_with_a_number(backend: Backend, number: Any) -> None:
     for dtype in dtypes.DTYPES:
-        if number is -2 and dtype.kind == "u":  # noqa: F632
+        if isinstance(number, int) and number < 0 and dtype.kind == "u":
             continue
         (x,) = tensors(backend, testing.sample(ops.OPS["add"], ((2, 5),), dtype)[:1])
-        check(backend, x * number)
-        check(backend, number - x)
-        check(backend, backend.maximum(x, number))
+        forms = [number - x, x * number, backend.maximum(x, number)]
+        for node in testing.some(backend, forms, dtype.num):
+            check(backend, node)
 
 
 def test_number_beyond_an_integer_type_is_refused(backend: Backend) -> None:
@@ -125,12 +131,13 @@ CLOSED_FORMS = [
     ("log2", 8.0, 3.0), ("log10", 1000.0, 3.0), ("log1p", 1e-5, math.log1p(1e-5)), ("sig", 0.0, 0.5),
     ("sig", -80.0, math.exp(-80.0)), ("sig2", 1.0, 2 / 3), ("sig2", -60.0, 2.0**-60), ("tanh", 0.5, math.tanh(0.5)),
     ("tanh2", 1.0, 0.6), ("tanh2", 500.0, 1.0), ("erf", 0.5, math.erf(0.5)), ("erf", -3.0, math.erf(-3.0)),
-    ("erfc", 5.0, math.erfc(5.0)), ("sin", 1.0, math.sin(1.0)), ("cos", 1.0, math.cos(1.0)), ("tan", 1.0, math.tan(1)),
-    ("arcsin", 0.5, math.pi / 6), ("arccos", 0.5, math.pi / 3), ("arctan", 1.0, math.pi / 4), ("sinh", 1.0, math.sinh(1)),
-    ("cosh", 1.0, math.cosh(1)), ("arcsinh", 1.0, math.asinh(1)), ("arccosh", 2.0, math.acosh(2)),
-    ("arctanh", 0.5, math.atanh(0.5)), ("safelog", 1e-30, -50.0), ("safelog", -1.0, -50.0), ("safelog", 2.0, math.log(2)),
-    ("sqrt", 2.0, math.sqrt(2)), ("pow2near", 3.0, 4.0), ("pow2near", -0.3, -0.25), ("rint", 2.5, 2.0), ("rint", 3.5, 4.0),
-    ("floor", -0.5, -1.0), ("ceil", -0.5, -0.0), ("trunc", -1.9, -1.0), ("sgn", -0.0, 0.0), ("abs", -2.0, 2.0),
+    ("erfc", 5.0, math.erfc(5.0)), ("sin", 1.0, math.sin(1.0)), ("cos", 1.0, math.cos(1.0)),
+    ("tan", 1.0, math.tan(1)), ("arcsin", 0.5, math.pi / 6), ("arccos", 0.5, math.pi / 3),
+    ("arctan", 1.0, math.pi / 4), ("sinh", 1.0, math.sinh(1)), ("cosh", 1.0, math.cosh(1)),
+    ("arcsinh", 1.0, math.asinh(1)), ("arccosh", 2.0, math.acosh(2)), ("arctanh", 0.5, math.atanh(0.5)),
+    ("safelog", 1e-30, -50.0), ("safelog", -1.0, -50.0), ("safelog", 2.0, math.log(2)), ("sqrt", 2.0, math.sqrt(2)),
+    ("pow2near", 3.0, 4.0), ("pow2near", -0.3, -0.25), ("rint", 2.5, 2.0), ("rint", 3.5, 4.0), ("floor", -0.5, -1.0),
+    ("ceil", -0.5, -0.0), ("trunc", -1.9, -1.0), ("sgn", -0.0, 0.0), ("abs", -2.0, 2.0),
 ]  # fmt: skip
 
 
@@ -149,31 +156,34 @@ NAN, INF = math.nan, math.inf
 EDGES = [
     ("div", (1.0, 0.0), INF), ("div", (-1.0, 0.0), -INF), ("div", (0.0, 0.0), NAN), ("pow", (-8.0, 1 / 3), NAN),
     ("pow", (0.0, 0.0), 1.0), ("mod", (-5.0, 3.0), 1.0), ("mod", (5.0, -3.0), -1.0), ("mod", (1.0, 0.0), NAN),
-    ("floordiv", (-5.0, 3.0), -2.0), ("maximum", (NAN, 1.0), NAN), ("minimum", (1.0, NAN), NAN), ("ne", (NAN, NAN), 1.0),
-    ("eq", (NAN, NAN), 0.0), ("lt", (NAN, 1.0), 0.0), ("sqrt", (-1.0,), NAN), ("log", (0.0,), -INF), ("log", (-1.0,), NAN),
-    ("exp", (1e4,), INF), ("exp", (-1e4,), 0.0), ("sig", (-1e4,), 0.0), ("sig", (1e4,), 1.0), ("tanh2", (-1e4,), -1.0),
-    ("safelog", (NAN,), NAN), ("safelog", (0.0,), -50.0), ("safelog", (INF,), INF), ("sin", (INF,), NAN),
-    ("arcsin", (2.0,), NAN), ("arccosh", (0.5,), NAN), ("arctanh", (1.0,), INF), ("sgn", (NAN,), NAN),
-    ("finite", (INF,), 0.0), ("finite", (1e30,), 1.0), ("isnan", (NAN,), 1.0), ("isinf", (-INF,), 1.0),
-    ("erf", (INF,), 1.0), ("erfc", (-INF,), 2.0), ("erf", (NAN,), NAN), ("pow2near", (0.0,), 0.0), ("log1p", (-1.0,), -INF),
+    ("floordiv", (-5.0, 3.0), -2.0), ("maximum", (NAN, 1.0), NAN), ("minimum", (1.0, NAN), NAN),
+    ("ne", (NAN, NAN), 1.0), ("eq", (NAN, NAN), 0.0), ("lt", (NAN, 1.0), 0.0), ("sqrt", (-1.0,), NAN),
+    ("log", (0.0,), -INF), ("log", (-1.0,), NAN), ("exp", (1e4,), INF), ("exp", (-1e4,), 0.0), ("sig", (-1e4,), 0.0),
+    ("sig", (1e4,), 1.0), ("tanh2", (-1e4,), -1.0), ("safelog", (NAN,), NAN), ("safelog", (0.0,), -50.0),
+    ("safelog", (INF,), INF), ("sin", (INF,), NAN), ("arcsin", (2.0,), NAN), ("arccosh", (0.5,), NAN),
+    ("arctanh", (1.0,), INF), ("sgn", (NAN,), NAN), ("finite", (INF,), 0.0), ("finite", (1e4,), 1.0),
+    ("isnan", (NAN,), 1.0), ("isinf", (-INF,), 1.0), ("erf", (INF,), 1.0), ("erfc", (-INF,), 2.0),
+    ("erf", (NAN,), NAN), ("pow2near", (0.0,), 0.0), ("log1p", (-1.0,), -INF),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "operands", "expected"), EDGES, ids=lambda v: f"{v}")
 def test_edges(backend: Backend, name: str, operands: tuple[float, ...], expected: float) -> None:
-    for dtype in ("float16", "bfloat16", "float32", "float64"):
+    for dtype in testing.some(backend, ("float32", "float16", "float64", "bfloat16"), part=2):
         given = [backend.array([x], dtype=dtype, min_dims=0) for x in operands]
-        value = backend.evaluate(apply(ops.OPS[name], *given), dtype="float64").get()
+        value = backend.evaluate(apply(ops.OPS[name], *given)).get()
         testing.assert_close(value, np.array([expected]))
 
 
 INTEGER_EDGES = [
     ("floordiv", "int32", (7, 0), 0), ("mod", "int32", (7, 0), 0), ("floordiv", "int8", (-7, 2), -4),
-    ("mod", "int8", (-7, 2), 1), ("pow", "int32", (2, -1), 0), ("pow", "int32", (-1, -3), -1), ("pow", "int32", (1, -5), 1),
-    ("pow", "uint8", (2, 9), 0), ("neg", "uint8", (1,), 255), ("abs", "int8", (-128,), -128), ("shl", "int8", (1, 8), 0),
-    ("shr", "int8", (-1, 100), -1), ("shr", "uint8", (255, 8), 0), ("shl", "int32", (1, -1), 0), ("add", "int8", (127, 1), -128),
-    ("invert", "uint16", (0,), 65535), ("floordiv", "int64", (-(2**63), -1), -(2**63)), ("mul", "int64", (2**62, 2), -(2**63)),
-    ("maximum", "uint64", (2**64 - 1, 1), 2**64 - 1), ("rint", "int8", (5,), 5), ("invert", "bool", (True,), False),
+    ("mod", "int8", (-7, 2), 1), ("pow", "int32", (2, -1), 0), ("pow", "int32", (-1, -3), -1),
+    ("pow", "int32", (1, -5), 1), ("pow", "uint8", (2, 9), 0), ("neg", "uint8", (1,), 255),
+    ("abs", "int8", (-128,), -128), ("shl", "int8", (1, 8), 0), ("shr", "int8", (-1, 100), -1),
+    ("shr", "uint8", (255, 8), 0), ("shl", "int32", (1, -1), 0), ("add", "int8", (127, 1), -128),
+    ("invert", "uint16", (0,), 65535), ("floordiv", "int64", (-(2**63), -1), -(2**63)),
+    ("mul", "int64", (2**62, 2), -(2**63)), ("maximum", "uint64", (2**64 - 1, 1), 2**64 - 1),
+    ("rint", "int8", (5,), 5), ("invert", "bool", (True,), False),
 ]  # fmt: skip
 
 
@@ -194,12 +204,11 @@ def axes_of(rank: int) -> list[Any]:
     return [None, *range(-rank, rank), *several]
 
 
-@each_dtype
 @each_reduction
-def test_reduction_values(backend: Backend, op: ops.Op, dtype: np.dtype) -> None:
-    for special in (False, True):
-        (x,) = tensors(backend, testing.sample(op, ((6, 37),), dtype, special=special))
-        for axis in (None, 0, 1):
+def test_reduction_values(backend: Backend, op: ops.Op) -> None:
+    for dtype, axis in testing.some(backend, itertools.product(dtypes.DTYPES, (None, 0, 1)), turn(op), 6):
+        for special in (False, True):
+            (x,) = tensors(backend, testing.sample(op, ((6, 37),), dtype, special=special))
             check(backend, apply(op, x, params=(axis,)))
 
 
@@ -208,7 +217,7 @@ def test_reduction_axes(backend: Backend, op: ops.Op) -> None:
     (array,) = testing.sample(op, ((3, 1, 4, 2),), "float32")
     (x,) = tensors(backend, [array])
     function = getattr(backend, op.methods[0])
-    for axis in axes_of(4):
+    for axis in testing.some(backend, axes_of(4), turn(op)):
         check(backend, function(x, axis=axis))
         dropped = axis if axis is None or isinstance(axis, int) else tuple(axis)
         shape = np.sum(array, axis=dropped).shape
@@ -220,9 +229,10 @@ def test_reduction_axes(backend: Backend, op: ops.Op) -> None:
 @each_reduction
 def test_reduction_layouts(backend: Backend, op: ops.Op) -> None:
     (array,) = testing.sample(op, ((3, 4, 5),), "float32")
-    for view in layouts(backend, array).values():
-        for axis in (0, 1, 2, (0, 2), None):
-            check(backend, apply(op, view, params=(axis,)))
+    axes = (0, 1, 2) if op.dtype == "index" else (0, 1, 2, (0, 2), None)
+    cases = itertools.product(layouts(backend, array).values(), axes)
+    for view, axis in testing.some(backend, cases, turn(op)):
+        check(backend, apply(op, view, params=(axis,)))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)], ids=str)
@@ -382,7 +392,8 @@ def test_spellings_make_one_structure(backend: Backend, op: ops.Op) -> None:
     operands = [backend.ones((2, 3), dtype=dtype) for _ in range(op.arity)]
     wanted = apply(op, *operands)
     names = [op.name, *op.methods]
-    made = [getattr(backend, name)(*operands) for name in op.methods] + [getattr(composite, n)(*operands) for n in names]
+    made = [getattr(backend, name)(*operands) for name in op.methods]
+    made += [getattr(composite, name)(*operands) for name in names]
     if op.dunder:
         made.append(getattr(operands[0], f"__{op.dunder}__")(*operands[1:]))
     for node in made:
@@ -396,7 +407,7 @@ def test_reflected_operators_keep_the_order(backend: Backend, op: ops.Op) -> Non
     symbol = {"and": "&"}.get(op.symbol, op.symbol)
     node = eval(f"12 {symbol} x", {"x": x})
     expected = eval(f"12 {symbol} x", {"x": x.get()})
-    assert backend.evaluate(node).tolist() == expected.tolist()
+    testing.assert_close(backend.evaluate(node).get(), expected, 1e-6)
 
 
 def test_methods_write_into_out(backend: Backend) -> None:
@@ -448,14 +459,11 @@ def test_table_has_no_gap(op: ops.Op) -> None:
 
 @pytest.mark.parametrize("op", table_ops(), ids=attrgetter("name"))
 def test_ops_have_a_spelling_with_a_doc(op: ops.Op) -> None:
-    by_other_names = {"sround": "fill", "index": "onehot", "randbits": "make_binary_mask", "broadcast": "broadcast_to",
-                      "put": "take", "unslice": "reshape", "slice": "reshape", "histogram": "dump_hist_data"}  # fmt: skip
-    names = op.methods or (by_other_names.get(op.name, op.name),)
-    owner = Operators if op.name == "fill" else Backend
-    for name in names:
-        method = getattr(owner, name, None) or getattr(Operators, name, None) or composite.__dict__.get(name)
-        assert method is not None or op.name == "sround"
-        assert op.name == "sround" or method.__doc__
+    inside = {"sround": "array", "index": "onehot", "randbits": "make_binary_mask", "broadcast": "broadcast_to",
+              "histogram": "dump_hist_data"}  # fmt: skip
+    for name in op.methods or (inside.get(op.name, op.name),):
+        method = getattr(Backend, name, None) or composite.__dict__[name]
+        assert method.__doc__
     if op.dunder:
         assert getattr(Operators, f"__{op.dunder}__").__doc__ == op.doc
 
@@ -463,10 +471,3 @@ def test_ops_have_a_spelling_with_a_doc(op: ops.Op) -> None:
 def test_method_names_are_used_once() -> None:
     names = [name for op in table_ops() for name in op.methods]
     assert len(names) == len(set(names))
-
-
-def test_derivatives_are_smooth_somewhere() -> None:
-    for op in table_ops():
-        if op.kind in (ops.ELEMENTWISE, ops.REDUCTION) and op.vjp:
-            low, high = op.smooth or op.domain
-            assert op.domain[0] <= low < high <= op.domain[1]
