@@ -107,11 +107,11 @@ TB_TRUTHS(tb_u64, u64)
 #define TB_BLOCK_PLACE(NAME, T, EXTREME) \
     static __attribute__((noinline)) T NAME(const T *v, int m, int *place) { \
         const T most = EXTREME(v, m); \
-        int at = 0; \
-        if (most == most) \
-            while (at < m - 1 && !(v[at] == most)) ++at; \
-        else \
-            while (at < m - 1 && v[at] == v[at]) ++at; \
+        int at = 0, found = 0; \
+        for (; at + 16 <= m && !found; at += 16) \
+            for (int l = 0; l < 16; ++l) found |= most == most ? v[at + l] == most : v[at + l] != v[at + l]; \
+        at -= found ? 16 : 0; \
+        while (at < m - 1 && !(most == most ? v[at] == most : v[at] != v[at])) ++at; \
         *place = at; \
         return most; \
     }

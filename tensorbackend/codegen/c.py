@@ -72,9 +72,40 @@ class _Printer:
         self.full = [found.is_full(i) for i in self.body]
         self.reductions = [n for n, i in enumerate(self.body) if i.kind == "reduce"]
         self.segment_axis = self._segment_axis() if split else None
+        self.stage = 0
+        self.kept_value: int | None = None
+        self.kept_stage = 0
+        self.kept_value, self.kept_stage = self._value_to_keep()
 
     def _segment_axis(self) -> int:
         return self.nest.reduced[0] if self.nest.reduced else self.nest.inner
+
+    def _value_to_keep(self) -> tuple[int | None, int]:
+        """A costly value of an early pass that the last one needs: it waits in the output. And the pass that makes it."""
+        outputs = self.kernel.outputs
+        if not self.nest.passes or self.split or len(outputs) != 1 or not self._full_output(0):
+            return None, 0
+        ref, result = outputs[0]
+        if self._stride_class(ref, self.nest.inner) != "one":
+            return None, 0
+        last = self._needed([result])
+        for n in reversed(last):
+            i = self.body[n]
+            fits = i.kind == "op" and n != result and i.dtype == ref.dtype and i.shape == ref.shape == self.kernel.shape
+            if not fits or sum(self.body[k].op.flops for k in self._needed([n]) if self.body[k].kind == "op") < COSTLY:
+                continue
+            makers = [self.body[r].stage for r in self.reductions if n in self._needed(self.body[r].args)]
+            if makers and not (self.kernel.in_place and self._reads_after(n, min(makers))):
+                return n, min(makers)
+        return None, 0
+
+    def _reads_after(self, n: int, stage: int) -> bool:
+        """Whether a pass after `stage` reads an input of the full space, once value `n` is kept."""
+        self.kept_value, self.kept_stage, self.stage = n, stage, self.nest.passes + 1
+        goals = [self.kernel.outputs[0][1], *(a for r in self.reductions if self.body[r].stage > stage for a in self.body[r].args)]
+        reads = any(self.body[k].kind == "load" and self.full[k] for k in self._needed(goals))
+        self.kept_value, self.kept_stage, self.stage = None, 0, 0
+        return reads
 
     # Text
 
@@ -193,6 +224,7 @@ class _Printer:
     def _rows_form(self) -> None:
         self._statements([n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0])
         for stage in range(1, self.nest.passes + 1):
+            self.stage = stage
             here = [n for n in self.reductions if self.body[n].stage == stage]
             for n in here:
                 self._declare(n)
@@ -203,6 +235,7 @@ class _Printer:
             for n in here:
                 self._finish(n, f"a{n}", f"k{n}")
             self._statements(self._rows_after(stage))
+        self.stage = self.nest.passes + 1
         if any(self._full_output(k) for k in range(len(self.kernel.outputs))):
             self._reduce_loops([], store=True)
         self._row_outputs("")
@@ -217,6 +250,7 @@ class _Printer:
             self.say(f"{_ctype(self.body[n].dtype)} w{n}[{STRIP}];")
         self._column_values(0, needed)
         for stage in range(1, self.nest.passes + 1):
+            self.stage = stage
             here = [n for n in self.reductions if self.body[n].stage == stage]
             for n in here:
                 self._declare(n)
@@ -225,6 +259,7 @@ class _Printer:
                 self._leave_partials()
                 return
             self._column_values(stage, needed)
+        self.stage = self.nest.passes + 1
         if any(self._full_output(k) for k in range(len(self.kernel.outputs))):
             self._reduce_loops([], store=True)
         self.in_arrays = needed
@@ -442,8 +477,16 @@ class _Printer:
             if n in needed or self._known(n):
                 continue
             needed.add(n)
-            stack.extend(self.body[n].args)
+            if not self._is_kept(n):
+                stack.extend(self.body[n].args)
         return sorted(needed)
+
+    def _is_kept(self, n: int) -> bool:
+        """Whether an earlier pass left the value in the output."""
+        return n == self.kept_value and self.stage > self.kept_stage
+
+    def _kept_place(self) -> str:
+        return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
 
     def _known(self, n: int) -> bool:
         """Whether a value has been computed before the loop over the block."""
@@ -497,7 +540,7 @@ class _Printer:
             elif dtypes.is_half(ref.dtype):
                 self.say(f"float d{k}[{BLOCK}];")
                 targets[k] = (f"d{k}[j]", "half")
-            elif ref.dtype.itemsize >= 4:
+            elif ref.dtype.itemsize >= 4 and self.kept_value is None:
                 self.say(f"{kind} e{k}[{BLOCK}] __attribute__((aligned(64)));")
                 self.say(f"{kind} *const d{k} = streams ? e{k} : q{k} + b;")
                 targets[k] = (f"d{k}[j]", "stream")
@@ -515,6 +558,8 @@ class _Printer:
         self.open("for (int j = 0; j < m; ++j)")
         self.say("const tb_i64 at = b + j;", "(void)at;")
         self._statements(loop, buffers)
+        if self.stage == self.kept_stage and self.kept_value in loop:
+            self.say(f"{self._kept_place()} = v{self.kept_value};")
         for n in here:
             self._accumulate(n)
         for k, (place, form) in targets.items():
@@ -618,7 +663,7 @@ class _Printer:
     def _statements(self, numbers: Iterable[int], buffers: dict[int, str] | None = None) -> None:
         for n in numbers:
             i = self.body[n]
-            text = (buffers or {}).get(n) or self._expression(i)
+            text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(i)
             self.say(f"const {_ctype(i.dtype)} v{n} = {text};")
 
     def _expression(self, i: Instruction) -> str:

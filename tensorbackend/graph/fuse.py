@@ -75,7 +75,8 @@ class Kernel:
     """One fused kernel: `body` over the space `shape`, whose `axes` are reduced (none: elementwise).
 
     `inputs` are read, `scalars` are (leaf number, type), `draws` the leaf numbers of random nodes; `outputs` are
-    (place, value number). `reason` says why it is a kernel of its own.
+    (place, value number). `reason` says why it is a kernel of its own. `in_place` says that an output may be the very
+    view that an input reads: an element may be written only when no later one needs it.
     """
 
     shape: Shape
@@ -86,6 +87,7 @@ class Kernel:
     draws: list[int]
     outputs: list[tuple[Ref, int]]
     reason: str
+    in_place: bool = False
     cache: dict = field(default_factory=dict, repr=False)
 
     @property
@@ -183,6 +185,7 @@ class _Scheduler:
         self.steps: list[Kernel | Primitive] = []
         self.shapes: dict[int, Shape] = {}
         self.cuts: dict[int, str] = {}
+        self.overlaps = [statement.overlap == 1 for statement in statements]
         self._number(leaves)
 
     def _number(self, leaves: list[list[Any]]) -> None:
@@ -500,7 +503,8 @@ class _Region:
             self.values[id(node)] = self._node(node)
         outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
         reason = self.outputs[0][2]
-        return Kernel(self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason)
+        in_place = any(self.scheduler.overlaps[place.buffer] for _, place, _ in self.outputs if place.buffer >= 0)
+        return Kernel(self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place)
 
     def _output(self, value: Any, place: Ref) -> int:
         if isinstance(value, Operators):

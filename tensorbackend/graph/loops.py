@@ -39,6 +39,7 @@ def collapse(kernel: Kernel) -> Kernel:
         kernel.draws,
         [(_merged_ref(ref, groups), value) for ref, value in kernel.outputs],
         kernel.reason,
+        kernel.in_place,
     )
 
 
