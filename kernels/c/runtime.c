@@ -413,12 +413,12 @@ int64_t tb_set_threads(int64_t threads) {
 
 // Load and fork -------------------------------------------------------------------------------------------------------
 
-// Only the forking thread exists in the child. A launch that another thread had on the pool is not ours to finish.
+// Only the forking thread exists in the child. A launch that another thread had on the pool is not ours to finish, and
+// the next one writes the whole gate anew.
 static void forget_workers(void) {
     pool.started = 0;
     pool.row_cost = 0;
     atomic_flag_clear(&pool.busy);
-    atomic_store(&pool.gate, gate_number(look()) << NUMBER_SHIFT);
 }
 
 __attribute__((constructor)) static void load_pool(void) {

@@ -314,6 +314,30 @@ t.join()
     )
 
 
+def test_no_child_is_forked_while_a_compiler_is_started(cache, monkeypatch):
+    # It would hold on to the pipe of the compiler's messages, which then never end.
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **keywords):
+            started.append(compiler._starting.locked())
+            super().__init__(*arguments, **keywords)
+
+    monkeypatch.setattr(compiler.subprocess, "Popen", Popen)
+    compiler.compile_source(ANSWER % 1)
+    assert started == [True]
+    with compiler._starting:
+        threading.Timer(0.3, compiler._starting.release).start()
+        before = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(compiler._starting.locked())
+        waited = time.monotonic() - before
+        compiler._starting.acquire()
+    assert waited >= 0.3
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
@@ -386,7 +410,12 @@ def test_hanging_compiler_is_stopped_with_its_children(cache, monkeypatch, imita
 
 def test_interrupt_stops_the_compiler(cache, imitation, tmp_path):
     pid_file = tmp_path / "pid"
-    code = "from tensorbackend.backends import compiler; compiler.compile_source('int x;')"
+    code = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from tensorbackend.backends import compiler
+compiler.compile_source("int x;")
+"""
     script = f"sleep 1000 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait"
     environment = {**os.environ, "TB_CC": imitation(script), "TB_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE)

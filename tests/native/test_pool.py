@@ -58,6 +58,17 @@ void where(void *const *ptr, const int64_t *size, const int64_t *stride, const i
         ((int64_t *)ptr[0])[task] = (int64_t)&here;
 }
 
+// Counts, but threads other than the one at scalar[0] take their time.
+void linger(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+            int64_t end) {
+    int64_t rounds[] = {(int64_t)&here == scalar[0] ? 0 : size[0]};
+    count(ptr, rounds, stride, scalar, begin, end);
+}
+void whoami(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+            int64_t end) {
+    *(int64_t *)ptr[0] = (int64_t)&here;
+}
+
 // Each task launches a whole counting of its own: ptr {tb_run, counters of size[1] tasks each}.
 void nested(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
             int64_t end) {
@@ -193,6 +204,34 @@ def test_long_launches_are_shared_and_short_ones_are_not(runtime, kernels):
     assert threads_of(LONG) == 1
 
 
+def test_launches_in_a_row_wake_a_worker_that_one_of_them_does_not(runtime, kernels):
+    runtime.set_threads(2)
+    places, counters = np.zeros(64, np.int64), np.zeros(64, np.int64)
+    launch = runtime.prepare(kernels.address("where"), 64, 20_000, 2, [1000], [], 0)
+    launch.ptr[:] = [places.ctypes.data, counters.ctypes.data]
+    time.sleep(0.1)  # every worker sleeps now
+    launch.run()
+    assert len(np.unique(places)) == 1
+    deadline = time.monotonic() + 30
+    while len(np.unique(places)) != 2:
+        assert time.monotonic() < deadline, "no worker ever took part"
+        launch.run()
+
+
+def test_launch_is_complete_though_a_worker_is_slow(runtime, kernels):
+    runtime.set_threads(2)
+    own = np.zeros(1, np.int64)
+    whoami = runtime.prepare(kernels.address("whoami"), 1, 0, 1, [], [], 0)
+    whoami.ptr[0] = own.ctypes.data
+    whoami.run()
+    counters = np.zeros(64, np.int64)
+    launch = runtime.prepare(kernels.address("linger"), 64, LONG, 1, [200_000], [], 1)
+    launch.ptr[0], launch.scalar[0] = counters.ctypes.data, own[0]
+    for repeat in range(1, 201):
+        launch.run()
+        assert counters.min() == counters.max() == repeat
+
+
 def test_list_runs_in_order(runtime, kernels):
     runtime.set_threads(2)
     x = np.ones(50_000, np.float32)
@@ -316,7 +355,7 @@ import os, sys, threading, time
 import numpy as np
 from tensorbackend.backends import compiler, native
 runtime = native.runtime()
-runtime.set_threads(3)
+runtime.set_threads(int(os.environ.get("THREADS", "3")))
 library = compiler.compile_source({KERNELS!r}, libc=True)
 def counted(rounds=1000):
     counters = np.zeros(64, np.int64)
@@ -324,6 +363,14 @@ def counted(rounds=1000):
     launch.ptr[0] = counters.ctypes.data
     launch.run()
     return bool((counters == 1).all())
+def is_shared(seconds=20):
+    places, counters = np.zeros(64, np.int64), np.zeros(64, np.int64)
+    launch = runtime.prepare(library.address("where"), 64, 1000000, 2, [100000], [], 0)
+    launch.ptr[:] = [places.ctypes.data, counters.ctypes.data]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and len(np.unique(places)) < 2:
+        launch.run()
+    return len(np.unique(places)) > 1
 def child_counts(times):
     pid = os.fork()
     if pid == 0:
@@ -343,6 +390,26 @@ for pause in (0, 0.01):
     pid = child_counts(20)
     assert all(counted() for _ in range(20))
     assert os.waitpid(pid, 0)[1] == 0
+"""
+    )
+
+
+def test_forked_child_shares_its_work_whatever_the_parent_was_doing(run_python, kernels):
+    run_python(
+        PREPARE
+        + """
+def check_child():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if is_shared() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+check_child()
+busy = threading.Thread(target=counted, args=(30_000_000,))
+busy.start()
+time.sleep(0.1)
+check_child()
+assert busy.is_alive(), "the parent's launch ended too soon to test anything"
+busy.join()
 """
     )
 
@@ -398,18 +465,23 @@ def test_process_ends_at_once(run_python, kernels, ending):
     run_python(PREPARE + ending, timeout=30)
 
 
-def test_signals_go_to_the_main_thread(run_python, kernels):
+def test_workers_leave_signals_to_others_but_not_their_own_faults(run_python, kernels):
     run_python(
         PREPARE
         + """
 import signal
-seen = []
-signal.signal(signal.SIGALRM, lambda *_: seen.append(threading.current_thread() is threading.main_thread()))
-signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-while len(seen) < 20: counted()
-signal.setitimer(signal.ITIMER_REAL, 0)
-assert all(seen)
-"""
+from pathlib import Path
+assert is_shared()  # a thread that has not begun yet blocks everything
+tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "tb-worker\\n"]
+assert tasks
+for task in tasks:
+    status = (task / "status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    def is_blocked(number): return blocked >> number - 1 & 1
+    assert is_blocked(signal.SIGALRM) and is_blocked(signal.SIGINT) and is_blocked(signal.SIGCHLD)
+    assert not is_blocked(signal.SIGSEGV) and not is_blocked(signal.SIGFPE)
+""",
+        THREADS="2",
     )
 
 
@@ -422,17 +494,18 @@ def test_without_more_threads_the_caller_works_alone(run_python, kernels, tmp_pa
     assert done.stdout == "done\n"
 
 
-def test_thread_sanitizer_finds_no_race(run_python, kernels, tmp_path):
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_sanitizers_find_nothing_in_the_runtime(kernels, tmp_path, sanitizer):
     program = tmp_path / "stress"
     source = tmp_path / "stress.c"
     source.write_text(STRESS)
     folder = kernel_dir() / "c"
-    command = [*compiler.find_compiler().command, "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{folder}"]
+    command = [*compiler.find_compiler().command, "-O1", "-g", f"-fsanitize={sanitizer}", "-pthread", f"-I{folder}"]
     built = subprocess.run([*command, source, "-o", program], capture_output=True, text=True)
     if built.returncode != 0:
-        pytest.skip(f"no thread sanitizer: {built.stderr[-200:]}")
+        pytest.skip(f"no such sanitizer: {built.stderr[-200:]}")
     done = subprocess.run([program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
 
 STRESS = """
