@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
+# One backend serves all examples; half as many as elsewhere, since each has several statements to compile.
+shared = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 2
+)
 PRIME = 101  # values stay below it, so that every type holds each result exactly
 
 
