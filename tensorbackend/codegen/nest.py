@@ -66,7 +66,8 @@ def _inner(kernel: Kernel) -> int:
         score = sum(_unit(ref, axis) for ref in kernel.inputs) + sum(2 * _unit(ref, axis) for ref, _ in kernel.outputs)
         if score >= most:
             best, most = axis, score
-    return best
+    places = any(i.kind == "reduce" and i.op.dtype == "index" for i in kernel.body)
+    return max(kernel.axes) if places and best in kernel.axes else best  # the first of equals is found in C order
 
 
 def _unit(ref: Ref, axis: int) -> float:

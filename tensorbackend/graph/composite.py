@@ -145,7 +145,7 @@ def onehot(indices: Any, axis: int) -> OpTreeNode:
         raise ShapeError(complain("onehot: no such axis", f"axis={axis}", "0 for (classes, n), 1 for (n, classes)"))
     if indices.dtype is None or indices.dtype.kind not in "iu":
         raise DTypeError(complain("onehot: indices must be integers", str(indices.dtype), "int32 or another integer"))
-    if indices.ndim > 2 or 1 not in (*indices.shape, 1)[-2:]:
+    if indices.ndim > 2 or (indices.ndim == 2 and 1 not in indices.shape):
         raise ShapeError(complain("onehot: indices are a row or a column", str(indices.shape), "(1, n) or (n, 1)"))
     n = indices.size
     place, shape = ((1, n), (UNKNOWN, n)) if axis == 0 else ((n, 1), (n, UNKNOWN))
