@@ -8,8 +8,9 @@
 //            then a multiple of it), and served by a kept block of exactly that class, the last freed first.
 // Large      above 1 MiB: own mappings at a multiple of 2 MiB. A block begins 320 bytes further into its first page than
 //            the one before, for 12 blocks in turn: with starts that are equal modulo 4 KiB, loads and stores of the same
-//            index fall on the same sets of the L1 cache, and a load waits for an unrelated store. Small pages at the end
-//            make the room; they are touched only where a shifted block fills its class to the last bytes.
+//            index fall on the same sets of the L1 cache, and a load may wait for an unrelated store. A precaution that
+//            costs nothing: on a Sapphire Rapids Xeon it changed x * a + y by less than 1 %. Small pages at the end make
+//            the room; they are touched only where a shifted block fills its class to the last bytes.
 // Bound      at most `limit` bytes are kept; the block kept longest goes first. A kept block holds its own links.
 // Fork       the lock is taken over the fork, so that the child finds the lists whole.
 #define _GNU_SOURCE

@@ -219,13 +219,13 @@ def compile_many(
     hangs longer than the setting `compile_timeout`.
     """
     options = Options(tuple(flags), sanitize, libc)
-    keyed = {_key(source, options): source for source in sources}
-    missing = {key: source for key, source in keyed.items() if load(key) is None}
+    keys = [_key(source, options) for source in sources]
+    missing = {key: source for key, source in zip(keys, sources) if load(key) is None}
     if missing:
         with _compiling:
             call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout, expand)
             _compile_missing(missing, call, merge)
-    return [_require_loaded(_key(source, options)) for source in sources]
+    return [_require_loaded(key) for key in keys]
 
 
 def _require_loaded(key: str) -> Library:
