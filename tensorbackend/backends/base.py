@@ -9,16 +9,18 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 from __future__ import annotations
 
 import inspect
+import contextlib
 import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tensorbackend import dtypes, ops
+from tensorbackend.backends.statements import StatementGroup
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
@@ -98,6 +100,7 @@ class Backend(LinearAlgebra, ABC):
         self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
         self.deterministic = rng_seed is not None
         self._lock = threading.RLock()
+        self._fusing = threading.local()
         self.structures = StructureTable(self, self.default_dtype)
         self.gen_rng(rng_seed)
         self._hist_rows: list[tuple[str, Tensor]] = []
@@ -313,8 +316,39 @@ class Backend(LinearAlgebra, ABC):
                 return
         if target.rounding and dtypes.is_float(target.structure.dtype):
             value = self._rounded(target, value)
+        group = getattr(self._fusing, "group", None)
+        if group is not None:
+            group.add(target, value, lambda: self._fit(target, value))
+            return
         with self._lock:
             self._run_statement(target, value)
+
+    @contextlib.contextmanager
+    def fuse(self) -> Iterator[None]:
+        """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.
+
+        An Adam step is one pass over memory. What was stated runs at the block's end, before anything is read or an
+        exception leaves it, and wherever a statement cannot join those before it. Blocks may nest; they are a thread's own.
+        """
+        if getattr(self._fusing, "group", None) is not None:
+            yield
+            return
+        self._fusing.group = StatementGroup(self._run_group, self.structures.plans)
+        try:
+            yield
+        finally:
+            group, self._fusing.group = self._fusing.group, None
+            group.flush()
+
+    def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        with self._lock:
+            self._run_plan(plan, targets, leaves)
+
+    def _flush(self) -> None:
+        """Run the statements that wait in this thread's `fuse` block: something is about to look at memory."""
+        group = getattr(self._fusing, "group", None)
+        if group is not None:
+            group.flush()
 
     def _host_value(self, target: Tensor, value: Any) -> Any:
         """Copy host data in; a single number, or data to round, is given back to be assigned."""
@@ -329,6 +363,7 @@ class Backend(LinearAlgebra, ABC):
         values = values.reshape(target.shape)
         if target.rounding and dtypes.is_float(target.dtype):
             return self.array(values, dtype=values.dtype, min_dims=0)
+        self._flush()
         with self._lock:
             self._upload(target, values)
         return None

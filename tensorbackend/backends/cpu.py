@@ -82,9 +82,11 @@ class CPUTensor(Tensor):
 
     def asnumpyarray(self) -> np.ndarray:
         """The elements as a live NumPy array: writing to it changes the tensor."""
+        self.backend._flush()
         return self._tensor
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self.backend._flush()
         wanted = self.structure.dtype if dtype is None else np.dtype(dtype)
         if copy is False and wanted != self.structure.dtype:
             raise ValueError(complain("asarray: a copy is needed", f"{self.structure.dtype} to {wanted}", "copy=None"))
@@ -94,11 +96,13 @@ class CPUTensor(Tensor):
     def __array_interface__(self) -> dict:
         if self.structure.dtype == dtypes.BFLOAT16:  # it has no letter there: NumPy then asks __array__
             raise AttributeError("__array_interface__ cannot name bfloat16")
+        self.backend._flush()
         return self._tensor.__array_interface__
 
     def __dlpack__(self, **keywords: Any) -> Any:
         if self.structure.dtype == dtypes.BFLOAT16:
             raise BufferError(complain("DLPack: NumPy exports no bfloat16", "", "", "be.copy(t.share(t.shape, 'uint16'))"))
+        self.backend._flush()
         return self._tensor.__dlpack__(**keywords)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -108,6 +112,7 @@ class CPUTensor(Tensor):
         """The bytes of a contiguous tensor. Raises `ShapeError` for others."""
         if not self.is_contiguous:
             raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
+        self.backend._flush()
         return memoryview(self._tensor.view(np.uint8)).cast("B")
 
 
@@ -190,14 +195,17 @@ class CPUBackend(Backend):
             dtypes.cast(values, tensor.dtype, tensor._tensor)
 
     def _download(self, tensor: Tensor) -> np.ndarray:
+        self._flush()
         with self._lock:
             return tensor._tensor.copy(order="C")
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
+        self._flush()
         picked = tensor._tensor[_host_key(key)]
         return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
+        self._flush()
         check_writable(tensor)
         key = _host_key(key)
         shape = tensor._tensor[key].shape
@@ -229,6 +237,7 @@ class CPUBackend(Backend):
 
     def record_mark(self, marker: dict) -> None:
         """Note the time."""
+        self._flush()
         marker["time"] = time.perf_counter()
 
     def synchronize_mark(self, marker: dict) -> None:

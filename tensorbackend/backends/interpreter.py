@@ -126,8 +126,10 @@ class _Program:
 
     def _direct_output(self) -> dict[int, int]:
         """Values that can be computed in the output itself: of its type and shape, by a ufunc, read by nobody else."""
-        direct = {}
+        direct: dict[int, int] = {}
         body = self.kernel.body
+        if len(self.kernel.outputs) > 1:  # one statement's target may be what another reads
+            return direct
         for position, (ref, value) in enumerate(self.kernel.outputs):
             i = body[value]
             used = any(value in other.args for other in body) or any(v == value for _, v in self.kernel.outputs[:position])

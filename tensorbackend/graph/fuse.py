@@ -24,10 +24,10 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.graph import indexing
-from tensorbackend.graph.optree import OpTreeNode, Operators, nodes_of
+from tensorbackend.graph.optree import OpTreeNode, Operators, apply, nodes_of
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 
-__all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "schedule", "walk"]
+__all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "can_join", "schedule", "walk"]
 
 Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
@@ -130,12 +130,14 @@ class Statement:
     """`target = value`.
 
     `overlap` is 0 when the target shares no memory with the value's leaves, 1 when all that do are the very same view
-    (each element is read before it is written), else 2 (the value goes through a temporary).
+    (each element is read before it is written), else 2 (the value goes through a temporary). `address` is the
+    target's; statements that run as one group find by it what earlier ones wrote.
     """
 
     target: Structure
     value: Any
     overlap: int = 0
+    address: int = 0
 
 
 def walk(root: Any) -> tuple[list[Any], tuple[int, ...]]:
@@ -169,8 +171,60 @@ def walk(root: Any) -> tuple[list[Any], tuple[int, ...]]:
     return leaves, tuple(repeats)
 
 
+def can_join(statements: list[Statement], leaves: list[list[Any]], targets: list[Any], new: Statement, read: list[Any]) -> bool:
+    """Whether statement `new`, which reads `read`, may run in one group with those before it, which read `leaves`.
+
+    `targets` are the tensors they write, and last the one it writes. It writes a space of the same shape; what it
+    reads of their targets are the very views, of a type that stores values as they are computed; what it writes they
+    have read at most as the very view, elementwise; no statement has a primitive or moves computed values.
+    """
+    if new.target.shape != statements[0].target.shape or new.overlap > 1:
+        return False
+    if not _is_plain(new.value) or not _is_plain(statements[0].value):
+        return False
+    for x in read:
+        if not isinstance(x, OpTreeNode) and isinstance(x, Operators) and not _reads_what_was_written(x, statements, targets):
+            return False
+    reduces = any(_reduces(statement.value) for statement in [*statements, new])
+    written = targets[-1]
+    for x in [leaf for found in leaves for leaf in found] + targets[:-1]:
+        if isinstance(x, Operators) and not isinstance(x, OpTreeNode) and _share(x, written):
+            if reduces or (x.address, x.structure) != (written.address, written.structure):
+                return False
+    return True
+
+
+def _reads_what_was_written(x: Any, statements: list[Statement], targets: list[Any]) -> bool:
+    """Whether a tensor is apart from every earlier target, or is one whose value is stored without rounding."""
+    for statement, target in zip(statements, targets):
+        if not _share(x, target):
+            continue
+        same = (x.address, x.structure) == (target.address, target.structure)
+        value = statement.value
+        if not same or not isinstance(value, OpTreeNode) or value.structure.dtype != target.structure.dtype:
+            return False
+        if dtypes.is_half(target.structure.dtype):
+            return False
+    return True
+
+
+def _share(x: Any, y: Any) -> bool:
+    return x.start < y.stop and y.start < x.stop
+
+
+def _is_plain(value: Any) -> bool:
+    if not isinstance(value, OpTreeNode):
+        return True
+    return not value.structure.flexible and all(n.structure.op.kind not in (ops.PRIMITIVE, ops.MOVEMENT) for n in nodes_of(value))
+
+
+def _reduces(value: Any) -> bool:
+    return isinstance(value, OpTreeNode) and any(n.structure.op.kind == ops.REDUCTION for n in nodes_of(value))
+
+
 def schedule(statements: list[Statement], leaves: list[list[Any]]) -> Plan:
-    """The plan of statements run one after the other; `leaves[i]` is what `walk` gave for statement i."""
+    """The plan of one statement, or of a group of statements that `can_join` allowed; their values are those of
+    statements run one after the other. `leaves[i]` is what `walk` gave for statement i."""
     return _Scheduler(statements, leaves).run()
 
 
@@ -185,6 +239,7 @@ class _Scheduler:
         self.steps: list[Kernel | Primitive] = []
         self.shapes: dict[int, Shape] = {}
         self.cuts: dict[int, str] = {}
+        self.kept_alive: list[Any] = []
         self.overlaps = [statement.overlap == 1 for statement in statements]
         self._number(leaves)
 
@@ -230,8 +285,10 @@ class _Scheduler:
         return Ref(len(self.statements) + len(self.tensors) - 1, s.shape, s.strides, 0, s.dtype)
 
     def run(self) -> Plan:
-        for index, statement in enumerate(self.statements):
-            self._statement(index, statement)
+        if len(self.statements) == 1:
+            self._statement(0, self.statements[0])
+        else:
+            self._group()
         return Plan(len(self.statements), self.tensors, self.temporaries, self.steps)
 
     def _temporary(self, shape: Shape, dtype: np.dtype) -> Ref:
@@ -255,6 +312,54 @@ class _Scheduler:
             self._emit([(value, goal, "the statement")])
         if goal is not target:
             self._copy(goal, target, "the target overlaps what is read")
+
+    def _group(self) -> None:
+        """Statements over one space as few kernels: a later one that reads an earlier target takes its value."""
+        written: dict[tuple, OpTreeNode] = {}
+        outputs: list[tuple[Any, Ref | None, str]] = []
+        for index, statement in enumerate(self.statements):
+            s = statement.target
+            value = self._replaced(statement.value, written)
+            if isinstance(value, OpTreeNode):
+                self._resolve(value, s.shape)
+                self._mark_cuts(value)
+            elif isinstance(value, Operators):
+                value = apply(ops.OPS["broadcast"], value, params=(s.shape,))
+                self.shapes[id(value)] = s.shape
+            self.kept_alive.append(value)
+            outputs.append((value, Ref(index, s.shape, s.strides, 0, s.dtype), "the statements of be.fuse()"))
+            if isinstance(value, OpTreeNode):
+                whole = apply(ops.OPS["broadcast"], value, params=(s.shape,)) if value.shape != s.shape else value
+                self.shapes[id(whole)] = s.shape
+                self.kept_alive.append(whole)
+                written[statement.address, s] = whole
+        self._emit(outputs)
+
+    def _replaced(self, root: Any, written: dict[tuple, OpTreeNode]) -> Any:
+        """The tree with tensors that an earlier statement wrote replaced by what it wrote there."""
+        if not isinstance(root, Operators):
+            return root
+        if not isinstance(root, OpTreeNode):
+            return written.get((root.address, root.structure), root)
+        made: dict[int, Any] = {}
+        for node in nodes_of(root):
+            inputs = tuple(self._replacement(x, made, written) for x in node.inputs)
+            if all(x is y for x, y in zip(inputs, node.inputs)):
+                made[id(node)] = node
+                continue
+            new = apply(node.structure.op, *inputs, params=node.structure.params)
+            made[id(node)] = new
+            self.kept_alive.append(new)
+            for position, x in enumerate(inputs):
+                if not isinstance(x, Operators):
+                    self.number_leaves[id(new), position] = self.number_leaves[id(node), position]
+        return made[id(root)]
+
+    @staticmethod
+    def _replacement(x: Any, made: dict[int, Any], written: dict[tuple, OpTreeNode]) -> Any:
+        if isinstance(x, OpTreeNode):
+            return made[id(x)]
+        return written.get((x.address, x.structure), x) if isinstance(x, Operators) else x
 
     def _peel(self, value: Any, target: Ref) -> tuple[Any, Ref]:
         """A transpose at the root, or a reshape that only adds or drops axes of length 1, moves the target instead."""
@@ -503,7 +608,8 @@ class _Region:
             self.values[id(node)] = self._node(node)
         outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
         reason = self.outputs[0][2]
-        in_place = any(self.scheduler.overlaps[place.buffer] for _, place, _ in self.outputs if place.buffer >= 0)
+        many = len(self.scheduler.statements) > 1
+        in_place = many or any(self.scheduler.overlaps[p.buffer] for _, p, _ in self.outputs if p.buffer >= 0)
         return Kernel(self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place)
 
     def _output(self, value: Any, place: Ref) -> int:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements that wait to run as one: what `with be.fuse():` keeps.
+
+A group is recognised by its form: the structures of its trees and targets, and which tensors are the same view. Whether
+a statement may join, and the plan of the whole group, are remembered under that form, so a repeated group costs
+look-ups alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorbackend.graph.fuse import Plan, Statement, can_join, schedule, walk
+from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["StatementGroup"]
+
+MAX_STATEMENTS = 64
+MAX_PLANS = 1 << 13
+
+
+class StatementGroup:
+    """The statements of one thread's `fuse` block that have not run yet.
+
+    `run(plan, targets, leaves)` is the backend's; `plans` its bounded memory of plans and decisions.
+    """
+
+    def __init__(self, run: Callable[[Plan, list, list], None], plans: dict) -> None:
+        self._run = run
+        self._plans = plans
+        self._reset()
+
+    def _reset(self) -> None:
+        self.targets: list[Tensor] = []
+        self._statements: list[Statement] = []
+        self._leaves: list[list[Any]] = []
+        self._forms: tuple = ()
+        self._numbers: dict[tuple, int] = {}
+
+    def add(self, target: Tensor, value: Any, fit: Callable[[], Any]) -> None:
+        """Add a statement, running those before it first if it may not join them. `fit()` checks the value's shape."""
+        leaves, repeats = walk(value)
+        overlap = self._overlap(target, leaves)
+        apart = self._apart(target, leaves)
+        form = self._form(target, value, leaves, repeats, overlap)
+        if self.targets:
+            key = ("join", self._forms, form, apart)
+            joins = self._plans.get(key)
+            if joins is None:
+                joins = self._decide(target, fit(), leaves, overlap)
+                self._plans[key] = joins
+            if not joins:
+                self.flush()
+                form = self._form(target, value, leaves, repeats, overlap)
+        if not self.targets and self._plans.get(("fits", form)) is None:
+            fit()
+            self._plans["fits", form] = True
+        self.targets.append(target)
+        self._statements.append(Statement(target.structure, value, overlap, target.address))
+        self._leaves.append(leaves)
+        self._forms += form
+
+    def _decide(self, target: Tensor, value: Any, leaves: list[Any], overlap: int) -> bool:
+        if len(self.targets) >= MAX_STATEMENTS or self._statements[0].overlap > 1:
+            return False
+        new = Statement(target.structure, value, overlap, target.address)
+        return can_join(self._statements, self._leaves, [*self.targets, target], new, leaves)
+
+    def flush(self) -> None:
+        """Run what waits."""
+        if not self.targets:
+            return
+        targets, statements, leaves, forms = self.targets, self._statements, self._leaves, self._forms
+        self._reset()
+        plan = self._plans.get(forms)
+        if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans[forms] = schedule(statements, leaves)
+        self._run(plan, targets, [x for found in leaves for x in found])
+
+    # Forms
+
+    def _number(self, tensor: Tensor) -> int:
+        return self._numbers.setdefault((tensor.address, tensor.structure), len(self._numbers))
+
+    def _form(self, target: Tensor, value: Any, leaves: list[Any], repeats: tuple, overlap: int) -> tuple:
+        root = value.structure if isinstance(value, Operators) else value.__class__
+        numbers = tuple(self._number(x) for x in leaves if isinstance(x, Tensor))
+        return (target.structure, self._number(target), root, repeats, overlap, numbers)
+
+    @staticmethod
+    def _overlap(target: Tensor, leaves: list[Any]) -> int:
+        overlap = 0
+        for x in leaves:
+            if isinstance(x, Tensor) and x.start < target.stop and target.start < x.stop:
+                same = x.address == target.address and x.structure is target.structure
+                overlap = max(overlap, 1 if same else 2)
+        return overlap
+
+    def _apart(self, target: Tensor, leaves: list[Any]) -> bool:
+        """Whether what the statement touches shares memory with what the group touches as the very same view or not."""
+        for x in leaves:
+            if isinstance(x, Tensor) and any(_partly(x, t) for t in self.targets):
+                return False
+        group = (x for found in self._leaves for x in found if isinstance(x, Tensor))
+        return not any(_partly(target, x) for x in [*group, *self.targets])
+
+
+def _partly(x: Tensor, y: Tensor) -> bool:
+    return x.start < y.stop and y.start < x.stop and not (x.address == y.address and x.structure is y.structure)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`with be.fuse():` runs statements in few kernels, with the bits of statements run one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorbackend import Backend
+from tensorbackend.graph.fuse import Plan
+
+SHAPE = (3, 40)
+EXPRESSIONS = [
+    lambda be, x, y: x + y,
+    lambda be, x, y: be.tanh(x * 0.5) - y,
+    lambda be, x, y: be.where(x > y, x * 2.0, y),
+    lambda be, x, y: x - be.mean(y, axis=1),
+    lambda be, x, y: be.softmax(x, axis=1) + y * 0.1,
+    lambda be, x, y: be.sum(x, axis=0) * 0.01 + y,
+    lambda be, x, y: be.dot(be.dot(x, y.T), x) * 0.001,
+    lambda be, x, y: x,
+    lambda be, x, y: 0.25,
+]
+# Where a statement writes: a whole tensor or a part, which may overlap others; all of SHAPE but the last.
+PLACES = [
+    lambda t: t[0][:, :40],
+    lambda t: t[0][:, 1:41],
+    lambda t: t[1][:, :40],
+    lambda t: t[1][:, 39::-1],
+    lambda t: t[2][:, :40],
+    lambda t: t[3][:, :40],
+]
+
+statements = st.tuples(
+    st.integers(0, len(EXPRESSIONS) - 1), *(st.integers(0, len(PLACES) - 1) for _ in range(3))
+)
+
+
+def tensors(be: Backend, dtypes: tuple[str, ...]) -> list:
+    numbers = np.random.RandomState(1)
+    return [be.array(numbers.randn(3, 44), dtype=dtype) for dtype in dtypes]
+
+
+def run(be: Backend, program: list, made: list) -> None:
+    for expression, x, y, out in program:
+        target = PLACES[out](made)
+        target[:] = EXPRESSIONS[expression](be, PLACES[x](made), PLACES[y](made))
+
+
+@pytest.mark.parametrize("dtypes", [("float32",) * 4, ("float32", "float16", "float32", "float64")], ids=["one", "mixed"])
+def test_a_fused_program_has_the_bits_of_single_statements(backend: Backend, dtypes: tuple[str, ...]) -> None:
+    @settings(max_examples=settings.default.max_examples // 2)
+    @given(program=st.lists(statements, min_size=1, max_size=6))
+    def check(program: list) -> None:
+        one_by_one, together = tensors(backend, dtypes), tensors(backend, dtypes)
+        run(backend, program, one_by_one)
+        with backend.fuse():
+            run(backend, program, together)
+        for x, y in zip(one_by_one, together):
+            np.testing.assert_array_equal(x.get(), y.get())
+
+    check()
+
+
+def adam(be: Backend, p: object, g: object, m: object, v: object) -> None:
+    m[:] = m * 0.9 + g * 0.1
+    v[:] = v * 0.999 + be.square(g) * 0.001
+    p[:] = p - 0.01 * (m / 0.1) / (be.sqrt(v / 0.001) + 1e-8)
+
+
+def group_plans(be: Backend) -> list[Plan]:
+    return [p for p in be.structures.plans.values() if isinstance(p, Plan) and p.targets > 1]
+
+
+def test_an_adam_step_is_one_kernel(backend: Backend) -> None:
+    backend.structures.plans.clear()
+    state = [backend.array(np.random.RandomState(k).rand(6, 7)) for k in range(4)]
+    with backend.fuse():
+        adam(backend, *state)
+    (plan,) = group_plans(backend)
+    assert plan.targets == 3
+    assert len(plan.steps) == 1
+
+
+def test_a_repeated_group_is_planned_once(backend: Backend) -> None:
+    state = [backend.array(np.random.RandomState(k).rand(5, 9)) for k in range(4)]
+    for _ in range(3):
+        with backend.fuse():
+            adam(backend, *state)
+    before = len(backend.structures.plans)
+    with backend.fuse():
+        adam(backend, *state)
+    assert len(backend.structures.plans) == before
+
+
+def test_reading_inside_sees_what_was_stated(backend: Backend) -> None:
+    t = backend.zeros((2, 3))
+    with backend.fuse():
+        t[:] = t + 1
+        assert t.get().tolist() == [[1, 1, 1], [1, 1, 1]]
+        t[:] = t * 3
+        assert np.asarray(t).max() == 3
+        t[0, 0] = 7
+    assert t.get().tolist() == [[7, 3, 3], [3, 3, 3]]
+
+
+def test_an_exception_runs_what_was_stated(backend: Backend) -> None:
+    t = backend.zeros((2, 2))
+    with pytest.raises(KeyError), backend.fuse():
+        t[:] = t + 5
+        raise KeyError
+    assert t.get().tolist() == [[5, 5], [5, 5]]
+
+
+def test_a_refused_statement_leaves_the_others(backend: Backend) -> None:
+    t, u = backend.zeros((2, 2)), backend.zeros((3, 3))
+    with pytest.raises(ValueError, match="assignment"), backend.fuse():
+        t[:] = t + 5
+        u[:] = t
+    assert t.get().tolist() == [[5, 5], [5, 5]]
+    assert not u.get().any()
+
+
+def test_blocks_nest(backend: Backend) -> None:
+    t = backend.ones((2, 2))
+    with backend.fuse():
+        t[:] = t + 1
+        with backend.fuse():
+            t[:] = t * 10
+        t[:] = t - 1
+    assert t.get().tolist() == [[19, 19], [19, 19]]
+
+
+def test_random_nodes_draw_once_a_statement(backend: Backend) -> None:
+    backend.rng_reset()
+    a, b = backend.empty((4, 8)), backend.empty((4, 8))
+    a[:] = backend.rand()
+    b[:] = backend.rand()
+    expected = a.get(), b.get()
+    backend.rng_reset()
+    with backend.fuse():
+        a[:] = backend.rand()
+        b[:] = backend.rand()
+    np.testing.assert_array_equal((a.get(), b.get()), expected)
