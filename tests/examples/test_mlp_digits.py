@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The digits example: its accuracy, that a seed repeats it, its options, and its layers' gradients."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "mlp_digits.py"
+NEEDED = ("sklearn", "matplotlib", "tqdm")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def train(absent: Callable[[str, str], None], tmp_path: Path) -> Callable[..., tuple[str, bytes]]:
+    """Run the script with options; what it printed, and the curves' file."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        absent("examples", f"not installed: {', '.join(missing)} (pip install tensorbackend[examples])")
+    # One BLAS thread: its waiting threads slow others down on a machine that is busy with tests.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+
+    def run(*options: str) -> tuple[str, bytes]:
+        plot = tmp_path / "curves" / "mlp.png"
+        command = [sys.executable, str(SCRIPT), "--plot", str(plot), *options]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "training: 100%" in done.stderr
+        return done.stdout, plot.read_bytes()
+
+    return run
+
+
+def accuracy_of(output: str) -> float:
+    """The last line's accuracy in per cent."""
+    return float(re.search(r"^test +\S+ +(\S+)%$", output, re.MULTILINE)[1])
+
+
+def test_defaults_reach_98_per_cent(train: Callable) -> None:
+    output, curves = train()
+    assert accuracy_of(output) >= 98.0
+    assert curves.startswith(PNG)
+
+
+def test_a_seed_repeats_a_run_to_the_last_digit(train: Callable) -> None:
+    runs = [train("--epochs", "5", "--hidden", "32", "--seed", "7")[0] for _ in range(2)]
+    numbers = [re.findall(r"^(?:training|validation|test) +\d\.\d+ .*$", output, re.MULTILINE) for output in runs]
+    assert len(numbers[0]) == 3
+    assert numbers[0] == numbers[1]
+    other = train("--epochs", "5", "--hidden", "32", "--seed", "8")[0]
+    assert numbers[0][2] not in other
+
+
+def test_options_choose_optimizer_activation_type_and_backend(train: Callable) -> None:
+    options = "--epochs 12 --hidden 64 48 --optimizer momentum --rate 0.05 --activation tanh --dtype float64 --backend cpu"
+    output, _ = train(*options.split(), "--keep", "0.9")
+    assert "64-64-48-10, tanh, momentum, backend cpu, float64" in output
+    assert accuracy_of(output) >= 92.0
+
+
+# The layers
+
+
+@pytest.fixture(scope="module")
+def layers() -> ModuleType:
+    """examples/layers.py as a module."""
+    spec = importlib.util.spec_from_file_location("example_layers", ROOT / "examples" / "layers.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def be() -> tb.Backend:
+    """A float64 backend with minibatches of 6."""
+    made = tb.gen_backend("cpu", rng_seed=3, datatype="float64", batch_size=6)
+    yield made
+    tb.cleanup_backend()
+
+
+def numerical_gradient(f: Callable[[np.ndarray], float], x: np.ndarray) -> np.ndarray:
+    """Central differences of a function of an array."""
+    gradient = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-6
+        gradient[place] = (f(x + step) - f(x - step)) / 2e-6
+    return gradient
+
+
+@pytest.mark.parametrize("samples", [6, 4])
+@pytest.mark.parametrize("name", ["Affine", "Relu", "Tanh", "Dropout"])
+def test_bprop_is_the_gradient_of_fprop(be: tb.Backend, layers: ModuleType, name: str, samples: int) -> None:
+    arguments = {"Affine": (5, 3), "Relu": (5,), "Tanh": (5,), "Dropout": (5, 0.6)}[name]
+    layer = getattr(layers, name)(be, *arguments)
+    x = np.random.default_rng(1).normal(size=(5, samples))
+    weight = np.random.default_rng(2).normal(size=(layer.nout, samples))
+    state = be.rng_get_state()
+
+    def value(z: np.ndarray) -> float:
+        be.rng_set_state(state)
+        return float((layer.fprop(be.array(z), training=True).get() * weight).sum())
+
+    expected = numerical_gradient(value, x)
+    value(x)
+    np.testing.assert_allclose(layer.bprop(be.array(weight)).get(), expected, atol=1e-7)
+
+
+def test_affine_parameter_gradients(be: tb.Backend, layers: ModuleType) -> None:
+    layer = layers.Affine(be, 5, 3)
+    x, dy = be.array(np.random.default_rng(1).normal(size=(5, 6))), be.array(np.random.default_rng(2).normal(size=(3, 6)))
+    layer.fprop(x, training=True)
+    layer.bprop(dy)
+    tree = be.dot(layer.W.value, x) + layer.b.value
+    expected = tb.Autodiff(tree, be, next_error=dy).get_grad_asnumpyarray([layer.W.value, layer.b.value])
+    for parameter, gradient in zip(layer.parameters, expected):
+        np.testing.assert_allclose(parameter.gradient.get(), gradient, atol=1e-12)
+
+
+def test_cost_and_its_gradient(be: tb.Backend, layers: ModuleType) -> None:
+    cost = layers.SoftmaxCrossEntropy(be, 4)
+    z = np.random.default_rng(1).normal(size=(4, 6))
+    labels = np.array([[0, 3, 2, 2, 1, 0]])
+    device_labels = be.array(labels, dtype=np.int32)
+
+    def mean_cost(scores: np.ndarray) -> float:
+        total = be.zeros((2, 1))
+        cost.fprop(be.array(scores))
+        cost.add_to(total, device_labels)
+        return float(total.get()[0, 0]) / labels.size
+
+    p = np.exp(z) / np.exp(z).sum(axis=0)
+    assert mean_cost(z) == pytest.approx(-np.log(p[labels[0], np.arange(6)]).mean())
+    np.testing.assert_allclose(cost.bprop(device_labels).get(), numerical_gradient(mean_cost, z), atol=1e-8)
+    total = be.zeros((2, 1))
+    cost.fprop(be.array(z))
+    cost.add_to(total, device_labels)
+    assert total.get()[1, 0] == (z.argmax(axis=0) == labels[0]).sum()
+
+
+def test_dropout_scales_in_training_and_passes_in_use(be: tb.Backend, layers: ModuleType) -> None:
+    layer = layers.Dropout(be, 400, 0.8)
+    x = be.ones((400, 6))
+    y = layer.fprop(x, training=True).get()
+    assert set(np.unique(y)) == {0.0, 1.25}
+    assert abs(y.mean() - 1.0) < 0.05
+    assert layer.fprop(x, training=False) is x
+
+
+@pytest.mark.parametrize("name", ["Momentum", "Adam"])
+def test_optimizers_follow_their_papers(be: tb.Backend, layers: ModuleType, name: str) -> None:
+    parameter = layers.Parameter(be.array([[1.0, -2.0]]))
+    optimizer = getattr(layers, name)([parameter], rate=0.1)
+    w, first, second = np.array([[1.0, -2.0]]), np.zeros((1, 2)), np.zeros((1, 2))
+    for step in (1, 2, 3):
+        g = np.array([[0.5, 0.25]]) * step
+        parameter.gradient[:] = g
+        optimizer.update()
+        if name == "Momentum":
+            first = 0.9 * first - 0.1 * g
+            w = w + first
+        else:
+            first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
+            w = w - 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+    np.testing.assert_allclose(parameter.value.get(), w, rtol=1e-12)
