@@ -47,7 +47,7 @@ class Backend(LinearAlgebra, ABC):
     `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible
     (`deterministic`). `default_dtype` is the element type of new tensors. `compat_mode` is None or 'caffe' (output
     sizes of pooling). `stochastic_round` is the mantissa bits that new tensors keep (True: 10, False or None: off).
-    `num_devices` and `device_id` choose devices where there are several; `deterministic` is deprecated. `min_dims` is
+    `num_devices` and `device_id` have no effect on one device; `deterministic` is deprecated. `min_dims` is
     the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` reports each kernel's time.
 
     Defining a subclass registers it under `backend_name`; `gen_backend(name)` finds it. Classes with abstract methods
@@ -94,7 +94,7 @@ class Backend(LinearAlgebra, ABC):
         self.min_dims = min_dims
         self.bench = bench
         self.device_id = device_id or 0
-        self.num_devices = num_devices or 1
+        self.num_devices = 1
         self.use_pinned_mem = False
         self.bsz: int | None = None
         self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
@@ -241,7 +241,8 @@ class Backend(LinearAlgebra, ABC):
             shape = (dim0, self.bsz)
         if shared is None:
             return self.zeros(shape, dtype, name, persist_values)
-        out = shared if shared.shape == shape else shared.share(shape, dtype, name)
+        fits = shared.shape == shape and dtype in (None, shared.dtype)
+        out = shared if fits else shared.share(shape, dtype, name)
         return out._assign(0)
 
     def shared_iobuf_size(self, shape: Any, parallelism: str | None) -> int:
@@ -334,9 +335,11 @@ class Backend(LinearAlgebra, ABC):
             yield
             return
         self._fusing.group = StatementGroup(self._run_group, self.structures.plans)
+        self._suspend_native(1)
         try:
             yield
         finally:
+            self._suspend_native(-1)
             group, self._fusing.group = self._fusing.group, None
             group.flush()
 
@@ -349,6 +352,17 @@ class Backend(LinearAlgebra, ABC):
         group = getattr(self._fusing, "group", None)
         if group is not None:
             group.flush()
+
+    def _scatter_rounded(self, target: Tensor, key: Any, value: Any) -> None:
+        """`target[key] = value` for an index of arrays or masks, with the target's stochastic rounding."""
+        if target.rounding and dtypes.is_float(target.dtype):
+            if not isinstance(value, Operators):
+                host = _host_array(value, "assignment")
+                value = self.array(host, dtype=host.dtype, min_dims=0)
+            part = self._gather(target, key)
+            part.rounding = target.rounding
+            value = part._assign(value)
+        self._scatter(target, key, value)
 
     def _host_value(self, target: Tensor, value: Any) -> Any:
         """Copy host data in; a single number, or data to round, is given back to be assigned."""
@@ -372,7 +386,8 @@ class Backend(LinearAlgebra, ABC):
         bits = source(ops.OPS["randbits"], self.structures, target.shape)
         return apply(ops.OPS["sround"], value, bits, _mantissa_bits(target.rounding))
 
-    def _run_statement(self, target: Tensor, value: Any) -> None:
+    def _statement_key(self, target: Tensor, value: Any) -> tuple[tuple, list[Any]]:
+        """What the plan of `target[:] = value` is remembered by, and the leaves of the value."""
         leaves, repeats = walk(value)
         overlap = 0
         start, stop = target.start, target.stop
@@ -381,14 +396,17 @@ class Backend(LinearAlgebra, ABC):
                 same = x.address == target.address and x.structure is target.structure
                 overlap = max(overlap, 1 if same else 2)
         root = value.structure if isinstance(value, Operators) else value.__class__
-        key = (target.structure, root, repeats, overlap)
+        return (target.structure, root, repeats, overlap), leaves
+
+    def _run_statement(self, target: Tensor, value: Any) -> None:
+        key, leaves = self._statement_key(target, value)
         plans = self.structures.plans
         plan = plans.get(key)
         if plan is None:
             if len(plans) >= MAX_PLANS:
                 plans.clear()
             value = self._fit(target, value)
-            plan = plans[key] = schedule([Statement(target.structure, value, overlap)], [leaves])
+            plan = plans[key] = schedule([Statement(target.structure, value, key[-1])], [leaves])
         self._run_plan(plan, [target], leaves)
 
     def _fit(self, target: Tensor, value: Any) -> Any:
@@ -568,7 +586,12 @@ class Backend(LinearAlgebra, ABC):
     # Histograms
 
     def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
-        """Choose the number of bins and the exponent of the first; drops what was counted if they change."""
+        """Choose the number of bins and the exponent of the first; drops what was counted if they change.
+
+        Raises `ValueError` for fewer bins than one.
+        """
+        if hist_bins < 1:
+            raise ValueError(complain("set_hist_buffers: bins", repr(hist_bins), "1 or more"))
         if (hist_bins, hist_offset) != (self.hist_bins, self.hist_offset):
             self.hist_bins, self.hist_offset = int(hist_bins), int(hist_offset)
             self._hist_rows.clear()
@@ -616,6 +639,9 @@ class Backend(LinearAlgebra, ABC):
     @abstractmethod
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         """Run the steps of a plan on its targets and leaves (see `graph/fuse.py`), in order."""
+
+    def _suspend_native(self, by: int) -> None:
+        """Add to the count of those who want every statement to come through `_assign`; for backends that know shortcuts."""
 
     @abstractmethod
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:

@@ -123,7 +123,10 @@ def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape,
 def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
     """`wanted` with its -1 worked out. Raises `ShapeError` when the sizes differ or the axes are too many."""
     check_rank("reshape", len(wanted))
-    result = [operator.index(n) for n in wanted]
+    try:
+        result = [operator.index(n) for n in wanted]
+    except TypeError:
+        raise TypeError(complain("reshape: lengths must be integers", str(tuple(wanted)), "ints, one may be -1")) from None
     size = math.prod(shape)
     if result.count(-1) == 1:
         rest = math.prod(n for n in result if n != -1)

@@ -62,8 +62,8 @@ class Tensor(Operators):
     stochastic rounding on assignment (0: off). Any further attribute may be set.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_array", "address", "base", "name", "persist_values", "rounding", "start",
-                 "stop", "storage", "structure")  # fmt: skip
+    __slots__ = ("__dict__", "__weakref__", "_array", "address", "base", "name", "persist_values", "rounding", "span",
+                 "start", "stop", "storage", "structure")  # fmt: skip
 
     structure: Structure
 
@@ -95,6 +95,7 @@ class Tensor(Operators):
         low, high = layout.extent
         self.start = address + low
         self.stop = address + high
+        self.span = None  # address, start and stop as native code keeps them
         self._array = None
 
     def _view(self, shape: tuple, strides: tuple, offset: int, dtype: Any = None, min_dims: int | None = None) -> Tensor:
@@ -256,7 +257,7 @@ class Tensor(Operators):
             self.backend._assign(self, value)
         elif indexing.is_fancy(key):
             self.structure.table.check_open()
-            self.backend._scatter(self, _computed(key), value)
+            self.backend._scatter_rounded(self, _computed(key), value)
         else:
             view = self[key]
             view.backend._assign(view, value)
@@ -367,7 +368,7 @@ class TakeView(OpTreeNode):
     def _assign(self, value: Any) -> TakeView:
         tensor, indices = self.inputs
         (axis,) = self.structure.params
-        tensor.backend._scatter(tensor, (slice(None),) * axis + (indices,), value)
+        tensor.backend._scatter_rounded(tensor, (slice(None),) * axis + (indices,), value)
         return self
 
     def fill(self, value: Any) -> TakeView:

@@ -14,7 +14,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import OpTreeNode, Operators, apply
-from tensorbackend.graph.tensor import check_writable
+from tensorbackend.graph.tensor import Tensor, check_writable
 
 __all__ = ["LinearAlgebra"]
 
@@ -26,6 +26,12 @@ def _scaled(product: Any, C: Any, alpha: float, beta: float, relu: bool) -> Any:
     return value if beta == 0 else value + C * beta
 
 
+def _check_tensors(name: str, *tensors: Any) -> None:
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise TypeError(complain(f"{name}: tensors only", type(t).__name__, "tensors", "be.evaluate(x) first"))
+
+
 def _check_distinct(name: str, out: Any, *operands: Any) -> None:
     for x in operands:
         if x.start < out.stop and out.start < x.stop:
@@ -33,6 +39,7 @@ def _check_distinct(name: str, out: Any, *operands: Any) -> None:
 
 
 def _check_one_type(name: str, *tensors: Any) -> None:
+    _check_tensors(name, *tensors)
     if len({t.dtype for t in tensors}) > 1:
         given = ", ".join(str(t.dtype) for t in tensors)
         raise DTypeError(complain(f"{name}: tensors of different types", given, "one dtype"))
@@ -126,6 +133,7 @@ class LinearAlgebra:
 
         A (m, k), B (k, n), C (m, n); `beta` has no effect; `bsum` as in `compound_dot`.
         """
+        _check_tensors("xnor_compound_dot", A, B, C)
         _check_product("xnor_compound_dot", A.shape, B.shape, C.shape)
         _check_distinct("xnor_compound_dot", C, A, B)
         if bsum is not None:

@@ -15,6 +15,7 @@ import pytest
 
 import tensorbackend
 from tensorbackend import Autodiff, Backend, Block, OpTreeNode, Tensor, testing
+from tensorbackend.backends import base
 
 # Names, order and defaults of arguments; what follows them is ours.
 SIGNATURES = """
@@ -201,10 +202,18 @@ def test_iobuf_in_shared_memory_is_zeroed(sized) -> None:
         sized.iobuf(11, shared=shared)
 
 
+def test_iobuf_in_shared_memory_of_another_type(sized) -> None:
+    shared = sized.ones((4, 8))
+    t = sized.iobuf(4, dtype=np.float16, shared=shared)
+    assert (t.shape, t.dtype, t.ptr) == ((4, 8), np.float16, shared.ptr)
+    assert np.count_nonzero(shared.get()) == 16
+
+
 @pytest.mark.parametrize("parallelism", ["Data", "Model", "Disabled", None])
 def test_shared_iobuf_size_on_one_device(backend, parallelism) -> None:
     assert backend.shared_iobuf_size((3, 4, 5), parallelism) == 60
     assert backend.shared_iobuf_size(7, parallelism) == 7
+    assert Backend.allocate_backend("cpu", jit=False, num_devices=4).shared_iobuf_size(7, parallelism) == 7
 
 
 # Output sizes
@@ -340,6 +349,17 @@ def test_new_bins_drop_what_was_counted(counting) -> None:
     counting.set_hist_buffers(32, -16)
     data, tags = counting.dump_hist_data()
     assert (data.shape, tags) == ((0, 32), {})
+
+
+def test_histograms_are_bounded_in_number(counting, monkeypatch) -> None:
+    monkeypatch.setattr(base, "MAX_HISTOGRAMS", 3)
+    t = counting.ones((2, 2))
+    for number in range(3):
+        t.hist(str(number))
+    with pytest.raises(ValueError, match="dump_hist_data"):
+        t.hist("one more")
+    assert counting.dump_hist_data()[0].shape == (3, 64)
+    t.hist("again")
 
 
 # Marks

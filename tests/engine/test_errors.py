@@ -104,6 +104,8 @@ refused("ragged list", lambda b: b.be.array([[1, 2], [3]]), ShapeError, "equal l
 refused("assign a ragged list", lambda b: write(b, ALL, [[1, 2], [3]]), ShapeError, "equal length")
 refused("stretched target", lambda b: b.be.broadcast_to(b.t[:1], (3, 4)).fill(1), ValueError, "strides", "be.copy")
 
+refused("fractional reshape", lambda b: b.t.reshape(2.0, 6), TypeError, "(2.0, 6)", "int")
+
 # Axes
 
 for _name in ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", "mean", "var", "std"):
@@ -157,6 +159,10 @@ refused("None operand", lambda b: None * b.t, TypeError, "NoneType")
 refused("no tensor", lambda b: b.be.relu(3), (TypeError, AttributeError), "tensor")
 refused("truth", lambda b: bool(b.t), TypeError, "(3, 4)", "be.any")
 
+refused("product of an array", lambda b: b.be.compound_dot(b.t.get(), b.t.T, b.t), TypeError, "ndarray", "tensors")
+refused("product of a tree", lambda b: b.be.batched_dot(b.cube + 1, b.t.T, b.t), TypeError, "OpTreeNode", "be.evaluate")
+refused("sign product of a tree", lambda b: b.be.xnor_compound_dot(b.t + 1, b.t.T, b.t), TypeError, "be.evaluate")
+
 # Numbers
 
 refused("too large", lambda b: b.n.fill(128), OverflowError, "128", "-128 to 127")
@@ -189,6 +195,7 @@ refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError
 refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int8"), ValueError, "int8", "float32")
 refused("min_dims", lambda b: Backend.allocate_backend("cpu", min_dims=3), ValueError, "3", "0, 1 or 2")
 refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
+refused("histogram bins", lambda b: b.be.set_hist_buffers(0, 0), ValueError, "0", "1 or more")
 refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")
 
 # Seeds

@@ -54,7 +54,7 @@ def test_numbers_that_fit_are_kept(backend, value) -> None:
     np.testing.assert_array_equal(t.get(), np.full((20, 20), value, np.float32))
 
 
-@pytest.mark.parametrize("form", ["number", "array", "list", "tensor", "tree", "set", "copy", "slice"])
+@pytest.mark.parametrize("form", ["number", "array", "list", "tensor", "tree", "set", "copy", "slice", "pick"])
 def test_every_kind_of_assignment_rounds(backend, form) -> None:
     t = backend.empty((50, 40))
     t.rounding = 1
@@ -66,6 +66,10 @@ def test_every_kind_of_assignment_rounds(backend, form) -> None:
     elif form == "slice":
         t[:25] = backend.array(host[:25])
         t[25:] = host[25:]
+    elif form == "pick":
+        t[list(range(20))] = host[:20]
+        t[list(range(20, 40))].fill(1.1)
+        t[np.arange(50) >= 40] = host[0]
     else:
         values = {"number": 1.1, "array": host, "list": host.tolist(), "tensor": backend.array(host)}
         t[:] = values[form] if form in values else backend.array(host) * 1.0

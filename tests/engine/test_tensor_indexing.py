@@ -251,6 +251,23 @@ def test_picked_entries_are_a_writable_view(backend) -> None:
     np.testing.assert_array_equal(t.get()[[3, 1]], -numbers(2, 3))
 
 
+def test_augmented_assignment_at_an_index_array(backend) -> None:
+    host = numbers(4, 3)
+    t = backend.array(host)
+    t[[3, 1]] += 10
+    t[:, [0, 2]] *= backend.array([[2, 3]])
+    host[[3, 1]] += 10
+    host[:, [0, 2]] *= [2, 3]
+    np.testing.assert_array_equal(t.get(), host)
+
+
+def test_entries_keep_the_rank_rule_of_their_tensor(backend) -> None:
+    t = backend.array(numbers(4, 3))
+    for picked in (t[[3, 1]], backend.evaluate(backend.take(t, [3, 1], 0)), t[np.array([0, 3])] * 2):
+        assert picked._min_dims == 2
+        assert picked[0].shape == (1, 3)
+
+
 def test_picked_entries_are_read_when_used(backend) -> None:
     t = backend.array(numbers(3, 2))
     rows = t[[0, 2]]

@@ -34,6 +34,13 @@ def test_asarray_gives_values_and_type(backend, dtype) -> None:
     assert np.asarray(t, np.float64).dtype == np.float64
 
 
+def test_numpy_reads_trees(backend) -> None:
+    host = numbers(3, 4)
+    tree = backend.array(host) * 2
+    for made in (np.asarray(tree), np.array(tree), backend.array(tree).get(), backend.zeros((3, 4)).set(tree).get()):
+        np.testing.assert_array_equal(made, host * 2, strict=True)
+
+
 def test_array_copies_on_request(backend) -> None:
     t = backend.zeros((2, 2))
     copied = np.array(t)
