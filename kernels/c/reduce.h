@@ -17,18 +17,23 @@
 #define TB_BLOCK(NAME, T, V, START, VOP, OP) \
     static __attribute__((noinline)) T NAME(const T *v, int m) { \
         T rest[16] __attribute__((aligned(64))); \
+        V a = (V){0} + (T)START; \
         int j = 0; \
-        for (int l = 0; l < 16; ++l) rest[l] = START; \
-        V a = *(const V *)rest, b = a, c = a, d = a; \
-        for (; j + 64 <= m; j += 64) { \
-            a = VOP(a, *(const V *)(v + j)); \
-            b = VOP(b, *(const V *)(v + j + 16)); \
-            c = VOP(c, *(const V *)(v + j + 32)); \
-            d = VOP(d, *(const V *)(v + j + 48)); \
+        if (m >= 64) { \
+            V b = a, c = a, d = a; \
+            for (; j + 64 <= m; j += 64) { \
+                a = VOP(a, *(const V *)(v + j)); \
+                b = VOP(b, *(const V *)(v + j + 16)); \
+                c = VOP(c, *(const V *)(v + j + 32)); \
+                d = VOP(d, *(const V *)(v + j + 48)); \
+            } \
+            a = VOP(VOP(a, b), VOP(c, d)); \
         } \
         for (; j + 16 <= m; j += 16) a = VOP(a, *(const V *)(v + j)); \
-        for (int l = 0; j + l < m; ++l) rest[l] = v[j + l]; \
-        a = VOP(VOP(VOP(a, b), VOP(c, d)), *(const V *)rest); \
+        if (j < m) { \
+            for (int l = 0; l < 16; ++l) rest[l] = j + l < m ? v[j + l] : (T)START; \
+            a = VOP(a, *(const V *)rest); \
+        } \
         *(V *)rest = a; \
         return TB_FOLD(OP, rest); \
     }

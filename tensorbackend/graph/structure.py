@@ -122,7 +122,8 @@ class StructureTable(dict):
         shape, params = (_SHAPE_RULES.get(op.name) or _KIND_RULES[op.kind])(op, inputs, params)
         found = Structure(self, op, inputs, shape, dtype)
         found.params, found.operands = params, operands
-        found.min_dims = min((s.min_dims for s in inputs if s.weak is None), default=0 if inputs else 2)
+        ranked = inputs[:1] if op.name in ("take", "put") else inputs  # indices keep the rank rule of what they index
+        found.min_dims = min((s.min_dims for s in ranked if s.weak is None), default=0 if inputs else 2)
         return self.remember(key, found)
 
 
