@@ -20,7 +20,7 @@ import numpy as np
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import compiler, native, toolchain
 from tensorbackend.backends.toolchain import Options
-from tensorbackend.codegen.c import HEADER, STRIP, print_kernel
+from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.errors import CompileError, complain
@@ -57,6 +57,11 @@ class Prepared:
         self._join = join
         self.scratch_words = scratch_words
         self._formats = [_reader(dtype) for _, dtype in kernel.scalars]
+
+    @property
+    def launches(self) -> list[native.Launch]:
+        """The launches of one run, in order."""
+        return [launch for launch in (self._launch, self._join) if launch is not None]
 
     def run(self, addresses: list[int], numbers: list, draws: list[int], key: int, scratch: int) -> None:
         """Run on operands at `addresses` (inputs, then outputs); `scratch` is the address of `scratch_words` words."""
@@ -151,7 +156,7 @@ class _Work:
         elements = math.prod(shape)
         across = math.prod(shape[a] for a in kernel.axes)
         if found.form == MAP:
-            chunk = min(inner, TASK_ELEMENTS)
+            chunk = min(inner, TASK_ELEMENTS if found.tiled is None else TILE)
             per_row = inner
         elif found.form == COLUMNS:
             chunk = min(inner, _strip(found, across))
@@ -170,6 +175,9 @@ class _Work:
             segments = -(-shape[axis] // segment)
         self.segments = segments
         self.tasks = -(-rows // group) * max(pieces, 1) * segments
+        if found.tiled is not None:
+            length = shape[found.tiled]
+            self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, elements, nbytes, found.passes))
         streams = nbytes > STREAM_ABOVE

@@ -23,6 +23,7 @@ __all__ = ["Printed", "print_kernel"]
 HEADER = "kernel.h"
 BLOCK = 1024
 STRIP = 512
+TILE = 64
 C_TYPES = {
     "f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "tb_u8",
     **{f"{k}{n}": f"tb_{k}{n}" for k in "iu" for n in (8, 16, 32, 64)},
@@ -186,16 +187,41 @@ class _Printer:
         if self.split:
             self.say("const tb_i64 part = task % segments;")
             where = "(task / segments)"
-        self.say(f"const tb_i64 first = {where} / pieces * group;")
-        self.say(f"const tb_i64 last = first + group < {self._rows()} ? first + group : {self._rows()};")
+        if self.nest.tiled is None:
+            self.say(f"const tb_i64 first = {where} / pieces * group;")
+            self.say(f"const tb_i64 last = first + group < {self._rows()} ? first + group : {self._rows()};")
+        else:
+            n = f"n{self.nest.tiled}"
+            self.say(f"const tb_i64 tiles = ({n} + {TILE - 1}) / {TILE}, whole = task / pieces / tiles * {n};")
+            self.say(f"const tb_i64 first = whole + task / pieces % tiles * {TILE};")
+            self.say(f"const tb_i64 last = first + {TILE} < whole + {n} ? first + {TILE} : whole + {n};")
         if self.nest.form != ROWS:
             n = f"n{self.nest.inner}"
             self.say(f"const tb_i64 from = {where} % pieces * chunk, to = from + chunk < {n} ? from + chunk : {n};")
+        if self.nest.tiled is not None:
+            self._turn_tiles()
         self.open("for (tb_i64 row = first; row < last; ++row)")
         self._row_position(self.nest.kept, "row")
         {MAP: self._map, ROWS: self._rows_form, COLUMNS: self._columns}[self.nest.form]()
         self.close(2)
         self.say("tb_stream_end(streams);")
+
+    def _turn_tiles(self) -> None:
+        """Copy the tiles of inputs that lie across, reading along their memory."""
+        for slot, ref in enumerate(self.kernel.inputs):
+            if self.nest.turned(ref):
+                self.say(f"{_ctype(ref.dtype)} turned{slot}[{TILE * TILE}];")
+        self.open("")
+        self._row_position(self.nest.kept, "first")
+        for slot, ref in enumerate(self.kernel.inputs):
+            if not self.nest.turned(ref):
+                continue
+            inner = self.nest.inner
+            self.open("for (tb_i64 at = from; at < to; ++at)")
+            self.say(f"const {_ctype(ref.dtype)} *const line = i{slot}{self._offset(slot, ref)} + at * s{slot}_{inner};")
+            self.say(f"for (int r = 0; r < (int)(last - first); ++r) turned{slot}[r * {TILE} + (int)(at - from)] = line[r];")
+            self.close()
+        self.close()
 
     def _rows(self) -> str:
         return " * ".join(f"n{a}" for a in self.nest.kept) or "1"
@@ -685,6 +711,8 @@ class _Printer:
         kind = self._stride_class(ref, inner)
         index = {"zero": "0", "one": "at"}.get(kind) or f"at * s{i.slot}_{inner}"
         text = f"(i{i.slot}{self._offset(i.slot, ref)})[{index}]"
+        if self.nest.turned(ref):
+            text = f"turned{i.slot}[(row - first) * {TILE} + (at - from)]"
         return f"tb_{dtypes.tag(ref.dtype)}_to_f32({text})" if dtypes.is_half(ref.dtype) else text
 
     def _source(self, i: Instruction) -> str:

@@ -24,13 +24,23 @@ MAP, ROWS, COLUMNS = "map", "rows", "columns"
 
 @dataclass
 class Nest:
-    """A kernel with its axes in loop order: `kept` outer axes, then `reduced` outer axes, then the `inner` axis."""
+    """A kernel with its axes in loop order: `kept` outer axes, then `reduced` outer axes, then the `inner` axis.
+
+    `tiled` is the last kept axis of a map when an input is contiguous along it instead of the inner axis: such a map
+    goes by square tiles, which are turned in cache.
+    """
 
     kernel: Kernel
     form: str
     kept: list[int]
     reduced: list[int]
     inner: int
+    tiled: int | None = None
+
+    def turned(self, ref: Ref) -> bool:
+        """Whether an input is read through a turned tile."""
+        u = self.tiled
+        return u is not None and ref.shape[u] != 1 and ref.strides[u] == 1 and ref.shape[self.inner] != 1
 
     @property
     def passes(self) -> int:
@@ -54,7 +64,15 @@ def nest(kernel: Kernel) -> Nest:
     form = MAP if not kernel.axes else ROWS if inner in kernel.axes else COLUMNS
     kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes and a != inner]
     reduced = [a for a in kernel.axes if a != inner]
-    return Nest(kernel, form, kept, reduced, inner)
+    across = [a for a in kept for ref in kernel.inputs if form == MAP and _turned(ref, a, inner)]
+    if across:
+        kept = [a for a in kept if a != across[0]] + [across[0]]
+    return Nest(kernel, form, kept, reduced, inner, across[0] if across else None)
+
+
+def _turned(ref: Ref, axis: int, inner: int) -> bool:
+    wide = ref.shape[axis] >= 8 and ref.shape[inner] >= 8
+    return wide and ref.strides[axis] == 1 and ref.strides[inner] not in (0, 1)
 
 
 def _inner(kernel: Kernel) -> int:
