@@ -65,7 +65,7 @@ def reshape(x: Any, shape: tuple[int, ...]) -> Any:
         shape = indexing.reshaped(x.shape, shape)
         if indexing.view_strides(x.shape, x.strides, shape) is None:
             return apply(ops.OPS["reshape"], x, params=(shape,))
-    return x.reshape(shape)
+    return x._move("reshape", tuple(shape))
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:

@@ -25,10 +25,10 @@ def elementwise(op: ops.Op, args: list[Bounded], read: np.dtype, compiled: bool)
     exact = np.logical_and.reduce([e == 0 for e in errors])
     values = [a.value for a in args]
     if op.dtype == "truth":
-        return _FORMS.get(op.name, op.numpy)(*values), doubt(op.name, args)
+        return _form(op)(*values), doubt(op.name, args)
     if not is_float(read):
         return _whole(op.name, values, read), np.where(exact, 0, np.inf)
-    form = _FORMS.get(op.name, op.numpy)
+    form = _form(op)
     centre = form(*values)
     error = _deviation(op.name, form, values, errors, centre) + ulps(op, read, compiled) * spacing(centre, read)
     if op.name == "pow2near":
@@ -127,8 +127,16 @@ _FORMS: dict[str, Callable] = {
     "pow": np.power,
     "pow2near": _power_of_two,
     "neg": np.negative,
+    "sgn": np.sign,
+    "rint": np.rint,
 }
 """The functions that NumPy lacks, from their definitions."""
+
+
+def _form(op: ops.Op) -> Callable:
+    """The op on extended floats: NumPy's function where it has one, else from the definition."""
+    assert op.name in _FORMS or isinstance(op.numpy, np.ufunc), f"{op.name}: the oracle needs a form of its own"
+    return _FORMS.get(op.name, op.numpy)
 
 
 def _whole(name: str, values: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
