@@ -132,8 +132,16 @@ class _Program:
             return direct
         for position, (ref, value) in enumerate(self.kernel.outputs):
             i = body[value]
-            used = any(value in other.args for other in body) or any(v == value for _, v in self.kernel.outputs[:position])
-            if i.kind == "op" and isinstance(i.op.numpy, np.ufunc) and i.shape == ref.shape and i.dtype == ref.dtype and not used:
+            used = any(value in other.args for other in body) or any(
+                v == value for _, v in self.kernel.outputs[:position]
+            )
+            if (
+                i.kind == "op"
+                and isinstance(i.op.numpy, np.ufunc)
+                and i.shape == ref.shape
+                and i.dtype == ref.dtype
+                and not used
+            ):
                 direct[value] = position
         return direct
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a kernel of the schedule to a launch: print, compile, pack the arguments; then only addresses and numbers change.
+"""From a kernel of the schedule to a launch: print, compile, pack; then only addresses and numbers change.
 
 A prepared kernel belongs to a plan, whose shapes are fixed; the compiled function it launches serves all sizes of the
 same structure. How work is cut into tasks depends on sizes alone, so results do not depend on the number of threads.
@@ -97,7 +97,6 @@ def _reader(dtype: np.dtype) -> Callable[[Any], int]:
 
 def prepare(kernel: Kernel) -> Prepared:
     """Print and compile a kernel (or find it), and pack its launches. Raises `CompileError`."""
-    shape = kernel.shape
     split = _wants_split(kernel)
     printed = print_kernel(kernel, split)
     if settings.config.debug >= 4:
@@ -109,7 +108,9 @@ def prepare(kernel: Kernel) -> Prepared:
     pointers = len(kernel.inputs) + len(kernel.outputs) + split
     strides = [s for ref in [*kernel.inputs, *(r for r, _ in kernel.outputs)] for s in ref.strides]
     scalars = len(kernel.scalars) + (len(kernel.draws) + 1 if kernel.draws else 0)
-    launch = runtime.prepare(library.address(printed.name), work.tasks, work.cost, pointers, work.sizes, strides, scalars)
+    launch = runtime.prepare(
+        library.address(printed.name), work.tasks, work.cost, pointers, work.sizes, strides, scalars
+    )
     join = None
     if split:
         join = runtime.prepare(
@@ -125,7 +126,13 @@ def _expand(source: str) -> str:
 @functools.cache
 def _definitions() -> Definitions:
     """The definitions of the kernel headers, as this compiler's preprocessor sees them. Raises `CompileError`."""
-    arguments = [*toolchain.require_compiler().arguments(Options(FLAGS)), "-E", "-dD", "-P", str(kernel_path(f"c/{HEADER}"))]
+    arguments = [
+        *toolchain.require_compiler().arguments(Options(FLAGS)),
+        "-E",
+        "-dD",
+        "-P",
+        str(kernel_path(f"c/{HEADER}")),
+    ]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=settings.config.compile_timeout)
     if done.returncode:
         raise CompileError(complain("the preprocessor failed", " ".join(arguments), "", done.stderr.strip()))

@@ -24,6 +24,8 @@ HEADER = "kernel.h"
 BLOCK = 1024
 STRIP = 512
 TILE = 64
+FEW_ROWS = 16
+"""Rows that a column sum of float32 adds up in float32 before it goes to float64."""
 C_TYPES = {
     "f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "tb_u8",
     **{f"{k}{n}": f"tb_{k}{n}" for k in "iu" for n in (8, 16, 32, 64)},
@@ -82,7 +84,7 @@ class _Printer:
         return self.nest.reduced[0] if self.nest.reduced else self.nest.inner
 
     def _value_to_keep(self) -> tuple[int | None, int]:
-        """A costly value of an early pass that the last one needs: it waits in the output. And the pass that makes it."""
+        """A costly value of an early pass that the last one needs (it waits in the output), and the pass that makes it."""
         outputs = self.kernel.outputs
         if not self.nest.passes or self.split or len(outputs) != 1 or not self._full_output(0):
             return None, 0
@@ -103,7 +105,10 @@ class _Printer:
     def _reads_after(self, n: int, stage: int) -> bool:
         """Whether a pass after `stage` reads an input of the full space, once value `n` is kept."""
         self.kept_value, self.kept_stage, self.stage = n, stage, self.nest.passes + 1
-        goals = [self.kernel.outputs[0][1], *(a for r in self.reductions if self.body[r].stage > stage for a in self.body[r].args)]
+        goals = [
+            self.kernel.outputs[0][1],
+            *(a for r in self.reductions if self.body[r].stage > stage for a in self.body[r].args),
+        ]
         reads = any(self.body[k].kind == "load" and self.full[k] for k in self._needed(goals))
         self.kept_value, self.kept_stage, self.stage = None, 0, 0
         return reads
@@ -138,8 +143,8 @@ class _Printer:
     def _function(self, name: str, content: object) -> None:
         self.depth = 0
         self.say(
-            f"void {name}(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,"
-            " tb_i64 end) {"
+            f"void {name}(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar,"
+            " tb_i64 begin, tb_i64 end) {"
         )
         self.depth = 1
         self._arguments()
@@ -218,8 +223,12 @@ class _Printer:
                 continue
             inner = self.nest.inner
             self.open("for (tb_i64 at = from; at < to; ++at)")
-            self.say(f"const {_ctype(ref.dtype)} *const line = i{slot}{self._offset(slot, ref)} + at * s{slot}_{inner};")
-            self.say(f"for (int r = 0; r < (int)(last - first); ++r) turned{slot}[r * {TILE} + (int)(at - from)] = line[r];")
+            self.say(
+                f"const {_ctype(ref.dtype)} *const line = i{slot}{self._offset(slot, ref)} + at * s{slot}_{inner};"
+            )
+            self.say(
+                f"for (int r = 0; r < (int)(last - first); ++r) turned{slot}[r * {TILE} + (int)(at - from)] = line[r];"
+            )
             self.close()
         self.close()
 
@@ -248,7 +257,9 @@ class _Printer:
         self._block_loop(goals, [], store=True)
 
     def _rows_form(self) -> None:
-        self._statements([n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0])
+        self._statements(
+            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
+        )
         for stage in range(1, self.nest.passes + 1):
             self.stage = stage
             here = [n for n in self.reductions if self.body[n].stage == stage]
@@ -293,7 +304,7 @@ class _Printer:
         self.in_arrays = set()
 
     def _array_values(self) -> set[int]:
-        """Values of a strip that loops over the reduced axes or the outputs read: kept in arrays, one entry a column."""
+        """Values of a strip that later loops read: kept in arrays, one entry a column."""
         found = set()
         for n, i in enumerate(self.body):
             if self.full[n] or self._constant(i):
@@ -357,7 +368,9 @@ class _Printer:
     def _start(self, n: int) -> str:
         i = self.body[n]
         dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
-        return {"zero": "0", "one": "1", "lowest": f"TB_LOWEST_{_tag(dtype)}", "highest": f"TB_HIGHEST_{_tag(dtype)}"}[i.op.identity]
+        return {"zero": "0", "one": "1", "lowest": f"TB_LOWEST_{_tag(dtype)}", "highest": f"TB_HIGHEST_{_tag(dtype)}"}[
+            i.op.identity
+        ]
 
     def _reduce_loops(self, here: list[int], store: bool = False) -> None:
         """The loops over the reduced axes: accumulate the reductions `here`, or store the full outputs."""
@@ -377,7 +390,10 @@ class _Printer:
                 if self._buffered_sum(n):
                     combine = "+=" if self.body[n].op.name == "sum" else "*="
                     start = self._start(n)
-                    self.say(f"if (++t{n} == 16) {{ t{n} = 0; for (int j = 0; j < m; ++j) {{ a{n}[j] {combine} b{n}[j]; b{n}[j] = {start}; }} }}")
+                    self.open(f"if (++t{n} == {FEW_ROWS})")
+                    self.say(f"t{n} = 0;")
+                    self.say(f"for (int j = 0; j < m; ++j) {{ a{n}[j] {combine} b{n}[j]; b{n}[j] = {start}; }}")
+                    self.close()
         self.close(len(self.nest.reduced))
         if self.nest.form == COLUMNS:
             for n in here:
@@ -391,7 +407,9 @@ class _Printer:
         self.say(f"const {_ctype(i.dtype)} v{n} = ({_ctype(i.dtype)})({chosen});")
 
     def _partials(self) -> list[tuple[int, str]]:
-        return [(n, kind) for n in self.reductions for kind in (("a", "k") if self.body[n].op.dtype == "index" else ("a",))]
+        return [
+            (n, kind) for n in self.reductions for kind in (("a", "k") if self.body[n].op.dtype == "index" else ("a",))
+        ]
 
     def _leave_partials(self) -> None:
         count = len(self._partials())
@@ -424,7 +442,9 @@ class _Printer:
         self._row_position(self.nest.kept if not columns else axes, "task")
         if columns:
             self.say(f"const tb_i64 at = x{inner};", "(void)at;")
-        self._statements([n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0])
+        self._statements(
+            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
+        )
         count = len(self._partials())
         for n in self.reductions:
             i = self.body[n]
@@ -452,7 +472,9 @@ class _Printer:
         self.say(f"const {value_type} g{n} = ({value_type})tb_word_{kind}(given[{k}]);")
         if i.op.dtype == "index":
             better = ">" if i.op.name == "argmax" else "<"
-            self.say(f"if (g{n} {better} a{n} || (g{n} != g{n} && a{n} == a{n})) {{ a{n} = g{n}; k{n} = given[{k + 1}]; }}")
+            self.say(
+                f"if (g{n} {better} a{n} || (g{n} != g{n} && a{n} == a{n})) {{ a{n} = g{n}; k{n} = given[{k + 1}]; }}"
+            )
             self.say(f"else if (part == 0) k{n} = given[{k + 1}];")
         else:
             self.say(f"a{n} = {self._combined(n, f'a{n}', f'g{n}', _accumulator(i))};")
@@ -537,7 +559,11 @@ class _Printer:
         return buffers
 
     def _offset(self, slot: int, ref: Ref, skip: int | None = None) -> str:
-        parts = [f"x{a} * s{slot}_{a}" for a in range(len(ref.shape)) if a != self.nest.inner and a != skip and self._stride_class(ref, a) == "other"]
+        parts = [
+            f"x{a} * s{slot}_{a}"
+            for a in range(len(ref.shape))
+            if a != self.nest.inner and a != skip and self._stride_class(ref, a) == "other"
+        ]
         return "".join(f" + {p}" for p in parts)
 
     def _direct_sources(self, here: list[int], needed: list[int]) -> dict[int, str]:
@@ -643,10 +669,17 @@ class _Printer:
         if i.op.dtype == "index":
             better = ">" if i.op.name == "argmax" else "<"
             base = self._block_base()
-            self.say(f"{{ int where; const {_ctype(self.body[i.args[0]].dtype)} most = tb_block_{i.op.name}_{tag}({buffer}, m, &where);")
-            self.say(f"  if (most {better} a{n} || (most != most && a{n} == a{n})) {{ a{n} = most; k{n} = {base} + where; }} }}")
+            value_type = _ctype(self.body[i.args[0]].dtype)
+            self.open("")
+            self.say("int where;")
+            self.say(f"const {value_type} most = tb_block_{i.op.name}_{tag}({buffer}, m, &where);")
+            self.open(f"if (most {better} a{n} || (most != most && a{n} == a{n}))")
+            self.say(f"a{n} = most;", f"k{n} = {base} + where;")
+            self.close(2)
         else:
-            self.say(f"a{n} = {self._combined(n, f'a{n}', f'tb_block_{i.op.name}_{tag}({buffer}, m)', _accumulator(i))};")
+            self.say(
+                f"a{n} = {self._combined(n, f'a{n}', f'tb_block_{i.op.name}_{tag}({buffer}, m)', _accumulator(i))};"
+            )
 
     def _block_base(self) -> str:
         text = ""

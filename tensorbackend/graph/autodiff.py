@@ -16,7 +16,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import OpTreeNode, Operators, apply, nodes_of
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 
 __all__ = ["Autodiff"]
 
@@ -113,7 +113,9 @@ class Autodiff:
             for t in self._tensors:
                 if out is not self.next_error and out.start < t.stop and t.start < out.stop:
                     hint = "other memory for the gradient"
-                    raise ValueError(complain("back_prop_grad: a gradient overlaps a tensor of the tree", repr(out.shape), "", hint))
+                    raise ValueError(
+                        complain("back_prop_grad: a gradient overlaps a tensor of the tree", repr(out.shape), "", hint)
+                    )
         pairs = sorted(zip(tensors, gradients), key=lambda pair: pair[1] is self.next_error)
         for tensor, out in pairs:
             out._assign(self._gradient(tensor))
@@ -132,7 +134,11 @@ def _identity(tensor: Any) -> tuple:
 def _rule(node: OpTreeNode, g: Any) -> tuple:
     op = node.structure.op
     if op.vjp is None:
-        raise ValueError(complain(f"Autodiff: {op.name} has no derivative", "", "", "leave it out of the tree, or pin it as a tensor"))
+        raise ValueError(
+            complain(
+                f"Autodiff: {op.name} has no derivative", "", "", "leave it out of the tree, or pin it as a tensor"
+            )
+        )
     return op.vjp(composite, g, node, *node.inputs)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.graph import indexing
-from tensorbackend.graph.optree import OpTreeNode, Operators, apply, nodes_of
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 
 __all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "can_join", "schedule", "walk"]
@@ -171,7 +171,9 @@ def walk(root: Any) -> tuple[list[Any], tuple[int, ...]]:
     return leaves, tuple(repeats)
 
 
-def can_join(statements: list[Statement], leaves: list[list[Any]], targets: list[Any], new: Statement, read: list[Any]) -> bool:
+def can_join(
+    statements: list[Statement], leaves: list[list[Any]], targets: list[Any], new: Statement, read: list[Any]
+) -> bool:
     """Whether statement `new`, which reads `read`, may run in one group with those before it, which read `leaves`.
 
     `targets` are the tensors they write, and last the one it writes. It writes a space of the same shape; what it
@@ -183,7 +185,11 @@ def can_join(statements: list[Statement], leaves: list[list[Any]], targets: list
     if not _is_plain(new.value) or not _is_plain(statements[0].value):
         return False
     for x in read:
-        if not isinstance(x, OpTreeNode) and isinstance(x, Operators) and not _reads_what_was_written(x, statements, targets):
+        if (
+            not isinstance(x, OpTreeNode)
+            and isinstance(x, Operators)
+            and not _reads_what_was_written(x, statements, targets)
+        ):
             return False
     reduces = any(_reduces(statement.value) for statement in [*statements, new])
     written = targets[-1]
@@ -215,7 +221,9 @@ def _share(x: Any, y: Any) -> bool:
 def _is_plain(value: Any) -> bool:
     if not isinstance(value, OpTreeNode):
         return True
-    return not value.structure.flexible and all(n.structure.op.kind not in (ops.PRIMITIVE, ops.MOVEMENT) for n in nodes_of(value))
+    return not value.structure.flexible and all(
+        n.structure.op.kind not in (ops.PRIMITIVE, ops.MOVEMENT) for n in nodes_of(value)
+    )
 
 
 def _reduces(value: Any) -> bool:
@@ -424,7 +432,9 @@ class _Scheduler:
             parts = {id(x): weight.get(id(x), 1) for x in node.inputs}
             weight[id(node)] = 1 + sum(parts.values())
             if kind in (ops.MOVEMENT, ops.PRIMITIVE) and node.structure.op.name != "broadcast":
-                self.cuts[id(node)] = "a primitive" if kind == ops.PRIMITIVE else f"{node.structure.op.name} of a computed value"
+                self.cuts[id(node)] = (
+                    "a primitive" if kind == ops.PRIMITIVE else f"{node.structure.op.name} of a computed value"
+                )
             elif weight[id(node)] > MAX_INSTRUCTIONS and node is not root:
                 self.cuts[id(node)] = f"a kernel of over {MAX_INSTRUCTIONS} operations"
             if id(node) in self.cuts:
@@ -610,7 +620,9 @@ class _Region:
         reason = self.outputs[0][2]
         many = len(self.scheduler.statements) > 1
         in_place = many or any(self.scheduler.overlaps[p.buffer] for _, p, _ in self.outputs if p.buffer >= 0)
-        return Kernel(self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place)
+        return Kernel(
+            self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place
+        )
 
     def _output(self, value: Any, place: Ref) -> int:
         if isinstance(value, Operators):
@@ -712,7 +724,9 @@ def _aligned(shape: Shape, rank: int) -> Shape:
 def _lifted(ref: Ref, rank: int) -> Ref:
     """The place with leading axes of length 1."""
     lead = rank - len(ref.shape)
-    return ref if not lead else Ref(ref.buffer, (1,) * lead + ref.shape, (0,) * lead + ref.strides, ref.offset, ref.dtype)
+    return (
+        ref if not lead else Ref(ref.buffer, (1,) * lead + ref.shape, (0,) * lead + ref.strides, ref.offset, ref.dtype)
+    )
 
 
 def _operand_types(s: Structure) -> list[np.dtype | None]:

@@ -109,7 +109,9 @@ def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape,
             continue
         i = operator.index(part)
         if not -length <= i < length:
-            raise IndexError(complain("index: out of range", f"{i} on an axis of length {length}", f"-{length} to {length - 1}"))
+            raise IndexError(
+                complain("index: out of range", f"{i} on an axis of length {length}", f"-{length} to {length - 1}")
+            )
         offset += (i % length) * stride
         if droppable:
             droppable -= 1
@@ -126,7 +128,9 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
     try:
         result = [operator.index(n) for n in wanted]
     except TypeError:
-        raise TypeError(complain("reshape: lengths must be integers", str(tuple(wanted)), "ints, one may be -1")) from None
+        raise TypeError(
+            complain("reshape: lengths must be integers", str(tuple(wanted)), "ints, one may be -1")
+        ) from None
     size = math.prod(shape)
     if result.count(-1) == 1:
         rest = math.prod(n for n in result if n != -1)
@@ -134,7 +138,9 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
             result[result.index(-1)] = size // rest
     if any(n < 0 for n in result) or math.prod(result) != size:
         raise ShapeError(
-            complain("reshape: sizes differ", f"{shape} ({size} elements) to {tuple(wanted)}", f"a shape of {size} elements")
+            complain(
+                "reshape: sizes differ", f"{shape} ({size} elements) to {tuple(wanted)}", f"a shape of {size} elements"
+            )
         )
     return tuple(result)
 

@@ -75,7 +75,9 @@ def _merged(shape: Shape, groups: list[list[int]]) -> Shape:
 
 
 def _merged_ref(ref: Ref, groups: list[list[int]]) -> Ref:
-    strides = tuple(ref.strides[group[-1]] if group and ref.shape[group[-1]] != 1 else _last(ref, group) for group in groups)
+    strides = tuple(
+        ref.strides[group[-1]] if group and ref.shape[group[-1]] != 1 else _last(ref, group) for group in groups
+    )
     return Ref(ref.buffer, _merged(ref.shape, groups), strides, ref.offset, ref.dtype)
 
 

@@ -40,7 +40,9 @@ class Structure:
     __slots__ = ("__weakref__", "dtype", "extent", "flexible", "inputs", "min_dims", "op", "operands", "params",
                  "shape", "strides", "table", "weak")  # fmt: skip
 
-    def __init__(self, table: StructureTable, op: ops.Op | None, inputs: tuple, shape: Shape | None, dtype: Any) -> None:
+    def __init__(
+        self, table: StructureTable, op: ops.Op | None, inputs: tuple, shape: Shape | None, dtype: Any
+    ) -> None:
         self.table = table
         self.op = op
         self.inputs = inputs
@@ -258,7 +260,9 @@ def _reduction_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -
     shape = sized(op, inputs[0])
     axes = normalize_axes(op.name, params[0], len(shape))
     if op.name in _NO_IDENTITY and any(shape[a] == 0 for a in axes):
-        raise ShapeError(complain(f"{op.name}: nothing to choose from", f"shape {shape}, axis {params[0]}", "length > 0"))
+        raise ShapeError(
+            complain(f"{op.name}: nothing to choose from", f"shape {shape}, axis {params[0]}", "length > 0")
+        )
     return tuple(1 if a in axes else n for a, n in enumerate(shape)), (axes,)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import OpTreeNode, Operators, apply
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply
 from tensorbackend.graph.tensor import Tensor, check_writable
 
 __all__ = ["LinearAlgebra"]
@@ -35,7 +35,9 @@ def _check_tensors(name: str, *tensors: Any) -> None:
 def _check_distinct(name: str, out: Any, *operands: Any) -> None:
     for x in operands:
         if x.start < out.stop and out.start < x.stop:
-            raise ValueError(complain(f"{name}: the output overlaps an operand", f"{out.shape} and {x.shape}", "distinct memory"))
+            raise ValueError(
+                complain(f"{name}: the output overlaps an operand", f"{out.shape} and {x.shape}", "distinct memory")
+            )
 
 
 def _check_one_type(name: str, *tensors: Any) -> None:
@@ -71,11 +73,13 @@ class LinearAlgebra:
         """
         node = apply(ops.OPS["dot"], a, b, table=self.structures)
         if node.ndim != 2:
-            raise ShapeError(complain("dot: matrices only", f"{a.shape} and {b.shape}", "2 axes each", "be.matmul for batches"))
+            raise ShapeError(
+                complain("dot: matrices only", f"{a.shape} and {b.shape}", "2 axes each", "be.matmul for batches")
+            )
         return node if out is None else out._assign(node)
 
     def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
-        """The product over the last two axes, other axes broadcast, as NumPy's `matmul`; vectors count as row or column."""
+        """The product over the last two axes, others broadcast, as NumPy's `matmul`; a vector is a row or a column."""
         left, right = len(a.shape) == 1, len(b.shape) == 1
         a = composite.reshape(a, (1, *a.shape)) if left else a
         b = composite.reshape(b, (*b.shape, 1)) if right else b
@@ -115,11 +119,15 @@ class LinearAlgebra:
         """
         _check_one_type("batched_dot", A, B, C)
         if max(len(A.shape), len(B.shape)) != 3 or min(len(A.shape), len(B.shape)) < 2 or len(C.shape) not in (2, 3):
-            raise ShapeError(complain("batched_dot: ranks", f"A {A.shape}, B {B.shape}, C {C.shape}", "(X, m, k) and (X, k, n)"))
+            raise ShapeError(
+                complain("batched_dot: ranks", f"A {A.shape}, B {B.shape}, C {C.shape}", "(X, m, k) and (X, k, n)")
+            )
         _check_product("batched_dot", A.shape, B.shape, C.shape)
         batches = {x.shape[0] for x in (A, B, C) if len(x.shape) == 3}
         if len(batches) > 1:
-            raise ShapeError(complain("batched_dot: batches", f"A {A.shape}, B {B.shape}, C {C.shape}", "one length of axis 0"))
+            raise ShapeError(
+                complain("batched_dot: batches", f"A {A.shape}, B {B.shape}, C {C.shape}", "one length of axis 0")
+            )
         _check_distinct("batched_dot", C, A, B)
         product = apply(ops.OPS["dot"], A, B, table=self.structures)
         if len(C.shape) == 2:
@@ -156,7 +164,9 @@ class LinearAlgebra:
         order = tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
         moved = a._move("transpose", order)
         if moved.shape != out.shape:
-            raise ShapeError(complain("copy_transpose: shapes", f"{moved.shape} into {out.shape}", "the permuted shape"))
+            raise ShapeError(
+                complain("copy_transpose: shapes", f"{moved.shape} into {out.shape}", "the permuted shape")
+            )
         _check_distinct("copy_transpose", out, a)
         for _ in range(max(int(repeat), 1)):
             out._assign(moved)

@@ -33,9 +33,7 @@ PLACES = [
     lambda t: t[3][:, :40],
 ]
 
-statements = st.tuples(
-    st.integers(0, len(EXPRESSIONS) - 1), *(st.integers(0, len(PLACES) - 1) for _ in range(3))
-)
+statements = st.tuples(st.integers(0, len(EXPRESSIONS) - 1), *(st.integers(0, len(PLACES) - 1) for _ in range(3)))
 
 
 def tensors(be: Backend, dtypes: tuple[str, ...]) -> list:
@@ -49,7 +47,9 @@ def run(be: Backend, program: list, made: list) -> None:
         target[:] = EXPRESSIONS[expression](be, PLACES[x](made), PLACES[y](made))
 
 
-@pytest.mark.parametrize("dtypes", [("float32",) * 4, ("float32", "float16", "float32", "float64")], ids=["one", "mixed"])
+@pytest.mark.parametrize(
+    "dtypes", [("float32",) * 4, ("float32", "float16", "float32", "float64")], ids=["one", "mixed"]
+)
 def test_a_fused_program_has_the_bits_of_single_statements(backend: Backend, dtypes: tuple[str, ...]) -> None:
     @settings(max_examples=settings.default.max_examples // 2)
     @given(program=st.lists(statements, min_size=1, max_size=6))
