@@ -91,7 +91,7 @@ def _reader(dtype: np.dtype) -> Callable[[Any], int]:
     if dtypes.is_float(dtype):
         single = struct.Struct("d")
         word = struct.Struct("q")
-        return lambda x: word.unpack(single.pack(x))[0]
+        return lambda x: word.unpack(single.pack(float(x)))[0]
     return lambda x: _signed(int(x))
 
 
