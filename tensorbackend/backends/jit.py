@@ -12,22 +12,23 @@ import logging
 import math
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import compiler, native, toolchain
+from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.toolchain import Options
-from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
+from tensorbackend.codegen.c import HEADER, STRIP, TILE, Printed, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "compile_all", "prepare"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
@@ -97,11 +98,10 @@ def _reader(dtype: np.dtype) -> Callable[[Any], int]:
 
 def prepare(kernel: Kernel) -> Prepared:
     """Print and compile a kernel (or find it), and pack its launches. Raises `CompileError`."""
-    split = _wants_split(kernel)
-    printed = print_kernel(kernel, split)
+    printed, library = _compiled([kernel])[0]
+    split = printed.join is not None
     if settings.config.debug >= 4:
         _log.warning("%s", printed.source)
-    library = compiler.compile_many([printed.source], flags=FLAGS, expand=_expand)[0]
     runtime = native.runtime()
     work = _Work(printed.nest, split)
     kernel = printed.nest.kernel
@@ -117,6 +117,22 @@ def prepare(kernel: Kernel) -> Prepared:
             library.address(printed.join), work.results, work.results * 20, pointers, work.sizes, strides, scalars
         )
     return Prepared(kernel, printed.source, printed.name, launch, join, work.segments * work.results * printed.partials)
+
+
+def compile_all(kernels: Sequence[Kernel]) -> None:
+    """Compile several kernels side by side, so that `prepare` finds them. Raises `CompileError`."""
+    if len(kernels) > 1:
+        _compiled(kernels)
+
+
+def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
+    for kernel in kernels:
+        if "printed" not in kernel.cache:
+            kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
+    printed = [kernel.cache["printed"] for kernel in kernels]
+    sources = [p.source for p in printed]
+    libraries = compiler.compile_many(sources, flags=FLAGS, merge=len(kernels) > 1, expand=_expand)
+    return list(zip(printed, libraries))
 
 
 def _expand(source: str) -> str:
