@@ -181,10 +181,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], metavar="UNITS",
                         help="units of each hidden layer (default: 256 256)")  # fmt: skip
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="(default: %(default)s)")
-    parser.add_argument("--keep", type=float, default=0.5, help="share of units that dropout keeps (default: %(default)s)")
+    parser.add_argument("--keep", type=float, default=0.5, help="share that dropout keeps (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
-    parser.add_argument("--plot", type=Path, default=Path("out/mlp_digits.png"), help="image file (default: %(default)s)")
+    parser.add_argument("--plot", type=Path, default=Path("out/mlp_digits.png"), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1, batch_size=64)
     return parser.parse_args(arguments)
@@ -205,7 +205,8 @@ def main() -> None:
     test_cost, test_accuracy = evaluate(be, network, test_set)
 
     widths = "-".join(map(str, [PIXELS, *arguments.hidden, CLASSES]))
-    description = f"{widths}, {arguments.activation}, {arguments.optimizer}, backend {be.backend_name}, {be.default_dtype}"
+    engine = f"backend {be.backend_name}, {be.default_dtype}"
+    description = f"{widths}, {arguments.activation}, {arguments.optimizer}, {engine}"
     draw(history, test_accuracy, description, arguments.plot)
     best = history.best_epoch
     print(f"network   {description}")

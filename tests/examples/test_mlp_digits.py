@@ -64,8 +64,8 @@ def test_a_seed_repeats_a_run_to_the_last_digit(train: Callable) -> None:
 
 
 def test_options_choose_optimizer_activation_type_and_backend(train: Callable) -> None:
-    options = "--epochs 12 --hidden 64 48 --optimizer momentum --rate 0.05 --activation tanh --dtype float64 --backend cpu"
-    output, _ = train(*options.split(), "--keep", "0.9")
+    training = "--epochs 12 --hidden 64 48 --keep 0.9 --optimizer momentum --rate 0.05 --activation tanh"
+    output, _ = train(*training.split(), "--dtype", "float64", "--backend", "cpu")
     assert "64-64-48-10, tanh, momentum, backend cpu, float64" in output
     assert accuracy_of(output) >= 92.0
 
@@ -120,7 +120,8 @@ def test_bprop_is_the_gradient_of_fprop(be: tb.Backend, layers: ModuleType, name
 
 def test_affine_parameter_gradients(be: tb.Backend, layers: ModuleType) -> None:
     layer = layers.Affine(be, 5, 3)
-    x, dy = be.array(np.random.default_rng(1).normal(size=(5, 6))), be.array(np.random.default_rng(2).normal(size=(3, 6)))
+    x = be.array(np.random.default_rng(1).normal(size=(5, 6)))
+    dy = be.array(np.random.default_rng(2).normal(size=(3, 6)))
     layer.fprop(x, training=True)
     layer.bprop(dy)
     tree = be.dot(layer.W.value, x) + layer.b.value

@@ -21,7 +21,7 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 
 # Lowest first: a module imports from those before it. A folder counts as one; inside it every import is allowed.
 LAYERS = (
-    "errors settings kernel_files dtypes numerics ops graph codegen primitives backends explain "
+    "errors settings kernel_files dtypes numerics ops graph codegen primitives backends stubgen docgen explain "
     "autograd initializers functions links optimizers serializers gradient_check "
     "distributed xp __init__ testing bench conformance __main__"
 ).split()

@@ -101,7 +101,8 @@ def test_wheel_holds_the_package_and_every_kernel_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
     package = ROOT / "tensorbackend"
-    modules = {f"tensorbackend/{path.relative_to(package).as_posix()}" for path in package.rglob("*.py")}
+    sources = [*package.rglob("*.py"), *package.rglob("*.pyi")]
+    modules = {f"tensorbackend/{path.relative_to(package).as_posix()}" for path in sources}
     kernels = {f"tensorbackend/kernels/{name}" for name in kernel_names(ROOT / "kernels")}
     assert names == modules | kernels | {"tensorbackend/py.typed"}
 

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa
+"""Written by `./dev docs` from the source beside it and the op table: edit those."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+import numpy as np
+from tensorbackend.errors import nearest
+from tensorbackend.graph.fuse import Plan
+from tensorbackend.graph.optree import OpTreeNode
+from tensorbackend.graph.tensor import Storage, Tensor
+from tensorbackend.primitives.linear import LinearAlgebra
+
+__all__ = ['Backend', 'Block']
+
+class Block():
+    epoch, minibatch, fprop, bprop, update = range(5)
+
+class Backend(LinearAlgebra, ABC):
+    bsz: int | None
+    _hist_rows: list[tuple[str, Tensor]]
+    _events: tuple[Any, Any] | None
+    default_dtype: Any
+    compat_mode: Any
+    min_dims: Any
+    bench: Any
+    device_id: Any
+    num_devices: Any
+    use_pinned_mem: Any
+    round_mode: Any
+    deterministic: Any
+    _lock: Any
+    _fusing: Any
+    structures: Any
+    rng_seed: Any
+    rng: Any
+    _key: Any
+    _draws: Any
+    init_rng_state: Any
+    hist_bins: Any
+    hist_offset: Any
+    backends: ClassVar[dict[str, type[Backend]]]
+    backend_name: ClassVar[str]
+    device_type: ClassVar[int]
+    default_dtypes: ClassVar[tuple[np.dtype, ...]]
+    tensor_cls: ClassVar[type[Tensor]]
+    def __init_subclass__(cls, **keywords: Any) -> None: ...
+    def __init__(self, rng_seed: int | None=None, default_dtype: Any=np.float32, hist_bins: int=64, hist_offset: int=-48, compat_mode: str | None=None, num_devices: int | None=None, stochastic_round: bool | int | None=None, device_id: int | None=None, deterministic: bool | None=None, min_dims: int=2, bench: bool=False) -> None: ...
+    @staticmethod
+    def backend_choices() -> list[str]: ...
+    @staticmethod
+    def allocate_backend(name: str, **kargs: Any) -> Backend: ...
+    @property
+    def closed(self) -> bool: ...
+    def cleanup_backend(self) -> None: ...
+    @property
+    def _min_dims(self) -> int: ...
+    def __repr__(self) -> str: ...
+    def empty(self, shape: Any, dtype: Any=None, name: str | None=None, persist_values: bool=True, parallel: bool=False, distributed: bool=False, min_dims: int | None=None) -> Tensor: ...
+    def array(self, ary: Any, dtype: Any=None, name: str | None=None, persist_values: bool=True, parallel: bool=False, distributed: bool=False, min_dims: int | None=None) -> Tensor: ...
+    def zeros(self, shape: Any, dtype: Any=None, name: str | None=None, persist_values: bool=True, parallel: bool=False, distributed: bool=False, min_dims: int | None=None) -> Tensor: ...
+    def ones(self, shape: Any, dtype: Any=None, name: str | None=None, persist_values: bool=True, parallel: bool=False, distributed: bool=False, min_dims: int | None=None) -> Tensor: ...
+    def full(self, shape: Any, value: Any, dtype: Any=None, name: str | None=None, min_dims: int | None=None) -> Tensor: ...
+    def arange(self, start: Any, stop: Any=None, step: Any=1, dtype: Any=None, min_dims: int | None=None) -> Tensor: ...
+    def empty_like(self, other_ary: Any, name: str | None=None, dtype: Any=None) -> Tensor: ...
+    def zeros_like(self, other_ary: Any, name: str | None=None, dtype: Any=None) -> Tensor: ...
+    def ones_like(self, other_ary: Any, name: str | None=None, dtype: Any=None) -> Tensor: ...
+    def copy(self, a: Any, name: str | None=None) -> Tensor: ...
+    def iobuf(self, dim0: Any, x: Tensor | None=None, dtype: Any=None, name: str | None=None, persist_values: bool=True, shared: Tensor | None=None, parallelism: str | None=None) -> Tensor: ...
+    def shared_iobuf_size(self, shape: Any, parallelism: str | None) -> int: ...
+    def output_dim(self, X: int, S: int, padding: int, strides: int, pooling: bool=False, dilation: int=1) -> int: ...
+    def set_caffe_compat(self) -> None: ...
+    def check_caffe_compat(self) -> bool: ...
+    def begin(self, block: int, identifier: int) -> None: ...
+    def end(self, block: int, identifier: int) -> None: ...
+    def execute(self, optree: Any, out: Tensor | None=None) -> Tensor: ...
+    def evaluate(self, expr: Any, out: Tensor | None=None, dtype: Any=None) -> Tensor: ...
+    def _assign(self, target: Tensor, value: Any) -> None: ...
+    @contextlib.contextmanager
+    def fuse(self) -> Iterator[None]: ...
+    def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
+    def _flush(self) -> None: ...
+    def _scatter_rounded(self, target: Tensor, key: Any, value: Any) -> None: ...
+    def _host_value(self, target: Tensor, value: Any) -> Any: ...
+    def _rounded(self, target: Tensor, value: Any) -> OpTreeNode: ...
+    def _statement_key(self, target: Tensor, value: Any) -> tuple[tuple, list[Any]]: ...
+    def _run_statement(self, target: Tensor, value: Any) -> None: ...
+    def _fit(self, target: Tensor, value: Any) -> Any: ...
+    def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]: ...
+    def _finish(self, node: Any, out: Tensor | None) -> Any: ...
+    def mean(self, a: Any, axis: Any=None, partial: Any=None, out: Tensor | None=None, keepdims: bool=True) -> Any: ...
+    def var(self, a: Any, axis: Any=None, partial: Any=None, out: Tensor | None=None, keepdims: bool=True, binary: bool=False) -> Any: ...
+    def std(self, a: Any, axis: Any=None, partial: Any=None, out: Tensor | None=None, keepdims: bool=True) -> Any: ...
+    def onehot(self, indices: Tensor, axis: int, out: Tensor | None=None) -> Any: ...
+    def take(self, a: Any, indices: Any, axis: int | None, out: Tensor | None=None) -> Any: ...
+    def _as_indices(self, indices: Any) -> Tensor | None: ...
+    def cumsum(self, a: Any, axis: int=0, out: Tensor | None=None) -> Any: ...
+    def reshape(self, a: Any, shape: Any, out: Tensor | None=None) -> Any: ...
+    def transpose(self, a: Any, axes: Any=None, out: Tensor | None=None) -> Any: ...
+    def binarize(self, ary: Any, out: Tensor, stochastic: bool=True) -> Tensor: ...
+    def shift(self, ary: Any, shift_ary: Any, value: bool=True, out: Tensor | None=None) -> Tensor: ...
+    def gen_rng(self, seed: int | None=None) -> np.random.RandomState: ...
+    def rng_get_state(self) -> tuple: ...
+    def rng_set_state(self, rng_states: tuple) -> None: ...
+    def rng_reset(self) -> None: ...
+    def _next_draw(self) -> int: ...
+    def rand(self, out: Tensor | None=None, shape: Any=None) -> Any: ...
+    def randn(self, out: Tensor | None=None, shape: Any=None) -> Any: ...
+    def _asked(self, shape: Any) -> tuple | None: ...
+    def fill_normal(self, ary: Tensor, mean: float=0, stdv: float=1) -> Tensor: ...
+    def make_binary_mask(self, out: Tensor, keepthresh: float=0.5) -> Tensor: ...
+    def dropout(self, keep: float=0.5, out: Tensor | None=None) -> Any: ...
+    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None: ...
+    def _histogram(self, tensor: Tensor, tag: str) -> Tensor: ...
+    def dump_hist_data(self) -> tuple[Tensor, dict[str, int]]: ...
+    def get_events(self) -> tuple[Any, Any]: ...
+    @abstractmethod
+    def _allocate(self, nbytes: int) -> Storage: ...
+    @abstractmethod
+    def _upload(self, tensor: Tensor, values: np.ndarray) -> None: ...
+    @abstractmethod
+    def _download(self, tensor: Tensor) -> np.ndarray: ...
+    @abstractmethod
+    def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
+    def _suspend_native(self, by: int) -> None: ...
+    @abstractmethod
+    def _gather(self, tensor: Tensor, key: Any) -> Tensor: ...
+    @abstractmethod
+    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None: ...
+    @abstractmethod
+    def _close(self) -> None: ...
+    @abstractmethod
+    def init_mark(self) -> Any: ...
+    @abstractmethod
+    def record_mark(self, marker: Any) -> None: ...
+    @abstractmethod
+    def synchronize_mark(self, marker: Any) -> None: ...
+    @abstractmethod
+    def get_time(self, start: Any, end: Any) -> float: ...
+    def add(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x + y."""
+    def subtract(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x - y."""
+    def multiply(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x y."""
+    def divide(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x / y; true division of integers too. X/0 is an infinity, 0/0 nan."""
+    def true_divide(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x / y; true division of integers too. X/0 is an infinity, 0/0 nan."""
+    def power(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x to the power y. Negative base with fractional exponent nan; integers wrap, and a negative exponent gives 0 unless the base is 1 or -1."""
+    def floor_divide(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """The largest integer not above x / y. Integer x//0 is 0."""
+    def remainder(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x - y floor(x / y), with the sign of y. Integer x % 0 is 0; a float's is nan."""
+    def mod(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x - y floor(x / y), with the sign of y. Integer x % 0 is 0; a float's is nan."""
+    def maximum(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """The larger of x and y. Nan from either side passes; a tie gives the whole gradient to both."""
+    def minimum(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """The smaller of x and y. Nan from either side passes; a tie gives the whole gradient to both."""
+    def arctan2(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """The angle of the point (y, x): arctan of x1 / x2."""
+    def where(self, a: Any, b: Any, c: Any, out: Tensor | None = None) -> Any:
+        """y where the condition x is not zero, else z."""
+    def equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where x == y, else 0. 0 if either is nan."""
+    def not_equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where x != y, else 0. 1 if either is nan."""
+    def less(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where x < y, else 0. 0 if either is nan."""
+    def less_equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where x <= y, else 0. 0 if either is nan."""
+    def greater(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where x > y, else 0. 0 if either is nan."""
+    def greater_equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where x >= y, else 0. 0 if either is nan."""
+    def logical_and(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where both are not zero."""
+    def logical_or(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where either is not zero."""
+    def logical_xor(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """1 where just one is not zero."""
+    def logical_not(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 where x is zero."""
+    def finite(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 where x is neither infinite nor NaN."""
+    def isfinite(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 where x is neither infinite nor NaN."""
+    def isnan(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 where x is NaN."""
+    def isinf(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 where x is infinite."""
+    def bitwise_and(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x & y, bit by bit."""
+    def bitwise_or(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x | y, bit by bit."""
+    def bitwise_xor(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x ^ y, bit by bit."""
+    def left_shift(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x shifted left by y bits. Counts outside the width give 0."""
+    def right_shift(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
+        """x shifted right by y bits, keeping the sign. Counts outside the width give 0, or -1 for negative x."""
+    def bitwise_not(self, a: Any, out: Tensor | None = None) -> Any:
+        """Every bit of x flipped; of a truth value, its opposite."""
+    def invert(self, a: Any, out: Tensor | None = None) -> Any:
+        """Every bit of x flipped; of a truth value, its opposite."""
+    def negative(self, a: Any, out: Tensor | None = None) -> Any:
+        """-x; unsigned integers wrap."""
+    def absolute(self, a: Any, out: Tensor | None = None) -> Any:
+        """|x|. The most negative integer wraps to itself."""
+    def fabs(self, a: Any, out: Tensor | None = None) -> Any:
+        """|x|. The most negative integer wraps to itself."""
+    def abs(self, a: Any, out: Tensor | None = None) -> Any:
+        """|x|. The most negative integer wraps to itself."""
+    def sgn(self, a: Any, out: Tensor | None = None) -> Any:
+        """-1, 0 or 1. 0 for both zeros; nan stays nan."""
+    def sign(self, a: Any, out: Tensor | None = None) -> Any:
+        """-1, 0 or 1. 0 for both zeros; nan stays nan."""
+    def rint(self, a: Any, out: Tensor | None = None) -> Any:
+        """The nearest integer, halves to even."""
+    def round(self, a: Any, out: Tensor | None = None) -> Any:
+        """The nearest integer, halves to even."""
+    def floor(self, a: Any, out: Tensor | None = None) -> Any:
+        """The largest integer not above x."""
+    def ceil(self, a: Any, out: Tensor | None = None) -> Any:
+        """The smallest integer not below x."""
+    def trunc(self, a: Any, out: Tensor | None = None) -> Any:
+        """x without its fraction."""
+    def square(self, a: Any, out: Tensor | None = None) -> Any:
+        """x squared."""
+    def sqrt(self, a: Any, out: Tensor | None = None) -> Any:
+        """The square root. Negative: nan."""
+    def exp(self, a: Any, out: Tensor | None = None) -> Any:
+        """e to the x. Overflow: infinity."""
+    def exp2(self, a: Any, out: Tensor | None = None) -> Any:
+        """2 to the x. Overflow: infinity."""
+    def expm1(self, a: Any, out: Tensor | None = None) -> Any:
+        """exp(x) - 1, exact for small x."""
+    def log(self, a: Any, out: Tensor | None = None) -> Any:
+        """The natural logarithm. 0: -infinity; negative: nan."""
+    def log2(self, a: Any, out: Tensor | None = None) -> Any:
+        """The logarithm to base 2. 0: -infinity; negative: nan."""
+    def log10(self, a: Any, out: Tensor | None = None) -> Any:
+        """The logarithm to base 10. 0: -infinity; negative: nan."""
+    def log1p(self, a: Any, out: Tensor | None = None) -> Any:
+        """ln(1 + x), exact for small x. -1: -infinity; below: nan."""
+    def safelog(self, a: Any, out: Tensor | None = None) -> Any:
+        """max(ln x, -50), and -50 for x <= 0. Nan stays nan."""
+    def sig(self, a: Any, out: Tensor | None = None) -> Any:
+        """The logistic function 1 / (1 + exp(-x)). Never overflows."""
+    def sigmoid(self, a: Any, out: Tensor | None = None) -> Any:
+        """The logistic function 1 / (1 + exp(-x)). Never overflows."""
+    def sig2(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 / (1 + 2^-x)."""
+    def tanh(self, a: Any, out: Tensor | None = None) -> Any:
+        """The hyperbolic tangent."""
+    def tanh2(self, a: Any, out: Tensor | None = None) -> Any:
+        """(2^2x - 1) / (2^2x + 1). Tends to -1 and 1."""
+    def erf(self, a: Any, out: Tensor | None = None) -> Any:
+        """The error function, 2/sqrt(pi) times the integral of exp(-t^2) to x."""
+    def erfc(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 - erf(x), exact for large x."""
+    def sin(self, a: Any, out: Tensor | None = None) -> Any:
+        """The sine of x radians. Infinity: nan."""
+    def cos(self, a: Any, out: Tensor | None = None) -> Any:
+        """The cosine of x radians. Infinity: nan."""
+    def tan(self, a: Any, out: Tensor | None = None) -> Any:
+        """The tangent of x radians. Infinity: nan."""
+    def arcsin(self, a: Any, out: Tensor | None = None) -> Any:
+        """The inverse sine, in radians. |x| > 1: nan."""
+    def arccos(self, a: Any, out: Tensor | None = None) -> Any:
+        """The inverse cosine, in radians. |x| > 1: nan."""
+    def arctan(self, a: Any, out: Tensor | None = None) -> Any:
+        """The inverse tangent, in radians."""
+    def sinh(self, a: Any, out: Tensor | None = None) -> Any:
+        """The hyperbolic sine."""
+    def cosh(self, a: Any, out: Tensor | None = None) -> Any:
+        """The hyperbolic cosine."""
+    def arcsinh(self, a: Any, out: Tensor | None = None) -> Any:
+        """The inverse hyperbolic sine."""
+    def arccosh(self, a: Any, out: Tensor | None = None) -> Any:
+        """The inverse hyperbolic cosine. X < 1: nan."""
+    def arctanh(self, a: Any, out: Tensor | None = None) -> Any:
+        """The inverse hyperbolic tangent. 1: infinity; |x| > 1: nan."""
+    def nearest_power_of_two(self, a: Any, out: Tensor | None = None) -> Any:
+        """sgn(x) 2^rint(log2 |x|): the power of two nearest in the logarithm, 0 for 0."""
+    def sum(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The sum over the axes. Halves add up in float32, float32 in pairwise order or wider; integers in 64 bits; nothing adds to 0."""
+    def prod(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The product over the axes. Of nothing 1; the gradient is nan where x is 0."""
+    def max(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The largest over the axes. Nan passes; every tied element gets the gradient; of nothing: shapeerror."""
+    def min(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The smallest over the axes. Nan passes; every tied element gets the gradient; of nothing: shapeerror."""
+    def argmax(self, a: Any, axis: Any = 1, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The first position of the largest. The first nan wins; of nothing: shapeerror."""
+    def argmin(self, a: Any, axis: Any = 1, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """The first position of the smallest. The first nan wins; of nothing: shapeerror."""
+    def any(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """1 where any element is not zero. Of nothing 0."""
+    def all(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+        """1 where every element is not zero. Of nothing 1."""
+    def reciprocal(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 / a."""
+    def clip(self, a: Any, a_min: Any, a_max: Any, out: Tensor | None = None) -> Any:
+        """min(max(a, a_min), a_max); NaN stays NaN."""
+    def rsqrt(self, a: Any, out: Tensor | None = None) -> Any:
+        """1 / sqrt(a)."""
+    def relu(self, a: Any, out: Tensor | None = None) -> Any:
+        """max(a, 0)."""
+    def leaky_relu(self, a: Any, slope: float = 0.01, out: Tensor | None = None) -> Any:
+        """a where a > 0, else slope a."""
+    def elu(self, a: Any, alpha: float = 1.0, out: Tensor | None = None) -> Any:
+        """a where a > 0, else alpha (exp(a) - 1) (Clevert et al. 2016)."""
+    def gelu(self, a: Any, approximate: bool = False, out: Tensor | None = None) -> Any:
+        """a times the normal distribution function at a (Hendrycks and Gimpel 2016); `approximate` by tanh."""
+    def softplus(self, a: Any, out: Tensor | None = None) -> Any:
+        """ln(1 + exp(a)), without overflow."""
+    def silu(self, a: Any, out: Tensor | None = None) -> Any:
+        """a / (1 + exp(-a)), also called swish."""
+    def hard_sigmoid(self, a: Any, out: Tensor | None = None) -> Any:
+        """clip(0.2 a + 0.5, 0, 1)."""
+    def isclose(self, a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, out: Tensor | None = None) -> Any:
+        """1 where |a - b| <= atol + rtol |b|."""
+    def norm(self, a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2, out: Tensor | None = None) -> Any:
+        """The vector norm over the axes: (sum |a|^ord)^(1/ord); `ord` 1, 2, inf, or another positive number."""
+    def logsumexp(self, a: Any, axis: Any = None, keepdims: bool = True, out: Tensor | None = None) -> Any:
+        """ln of the sum of exp(a), without overflow; -infinity where all a are."""
+    def softmax(self, a: Any, axis: Any = None, out: Tensor | None = None) -> Any:
+        """exp(a - max a) / sum exp(a - max a) over `axis` (None: all)."""
+    def log_softmax(self, a: Any, axis: Any = None, out: Tensor | None = None) -> Any:
+        """The logarithm of softmax: a - max a - ln sum exp(a - max a)."""
+    def broadcast_to(self, x: Any, shape: tuple[int, ...], out: Tensor | None = None) -> Any:
+        """`x` repeated along its axes of length 1 to `shape`."""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents: their programs run and print what they say, links lead somewhere, generated pages are current."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorbackend import Backend, docgen, stubgen
+from tensorbackend.graph.optree import Operators
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+PRINTS = re.compile(r"^ *print\(.*\) +# (.*)$", re.MULTILINE)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(program: str, checkout: Path) -> str:
+    """What a program prints that runs with the package of a checkout."""
+    env = {**os.environ, "PYTHONPATH": str(checkout)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{program}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the package and its kernel sources."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("tensorbackend", "kernels"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.stem)
+def test_programs_print_what_they_say(page: Path, checkout: Path) -> None:
+    """A page's Python blocks are one program. Diffs that it shows are applied to the sources first."""
+    for diff in blocks(page, "diff"):
+        subprocess.run(["git", "apply", "-"], cwd=checkout, input=diff, text=True, check=True)
+    program = "\n".join(blocks(page, "python"))
+    assert run(program, checkout).splitlines() == PRINTS.findall(program)
+
+
+@each_page
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+@each_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    names = re.findall(r"`((?:tensorbackend|kernels|examples|tests|docs)/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    assert not [name for name in names if not (ROOT / name).exists()]
+
+
+def test_new_op_example_runs() -> None:
+    printed = run((ROOT / "examples" / "new_op.py").read_text(encoding="utf-8"), ROOT)
+    assert "smoothstep(x) * 2 [0.     0.     0.3125 1.     1.6875 2.     2.    ]" in printed
+    assert "gradient   [0.   0.   2.25 3.   2.25 0.   0.  ]" in printed
+
+
+# What is generated
+
+
+@pytest.mark.parametrize("path", [p for p in docgen.generated() if p.suffix == ".md"], ids=lambda path: path.stem)
+def test_generated_pages_are_current(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == docgen.generated()[path], "run ./dev docs"
+
+
+@pytest.mark.parametrize("path", list(stubgen.stubs()), ids=lambda path: path.stem)
+def test_stubs_are_current(path: Path) -> None:
+    current = ast.dump(ast.parse(path.read_text(encoding="utf-8")))  # Python versions print code differently
+    assert current == ast.dump(ast.parse(stubgen.stubs()[path])), "run ./dev docs"
+
+
+def stub_methods(module: str, name: str) -> dict[str, ast.FunctionDef]:
+    """The methods of a class of a stub file."""
+    tree = ast.parse((ROOT / "tensorbackend" / module).read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    return {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_stub_of_backend_shows_every_method_as_it_is() -> None:
+    shown = stub_methods("backends/base.pyi", "Backend")
+    for name, method in vars(Backend).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        assert name in shown
+        takes = shown[name].args
+        names = [a.arg for a in [*takes.posonlyargs, *takes.args, *takes.kwonlyargs]]
+        parameters = inspect.signature(method).parameters.values()
+        wanted = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        assert names == [p.name for p in wanted], name
+        optional = [p for p in wanted if p.default is not p.empty and p.kind != p.KEYWORD_ONLY]
+        assert len(takes.defaults) == len(optional), name
+
+
+def test_stub_of_operators_shows_every_operator() -> None:
+    members = vars(Operators).items()
+    defined = {name for name, x in members if inspect.isfunction(x) or isinstance(x, property)}
+    assert defined == set(stub_methods("graph/optree.pyi", "Operators"))
+
+
+def test_every_method_of_the_stub_that_the_table_makes_has_a_doc() -> None:
+    shown = stub_methods("backends/base.pyi", "Backend")
+    assert ast.get_docstring(shown["exp"])
+    assert ast.get_docstring(shown["sum"])
+    assert ast.get_docstring(shown["softmax"])
