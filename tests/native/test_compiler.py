@@ -420,6 +420,7 @@ compiler.compile_source("int x;")
     environment = {**os.environ, "TB_CC": imitation(script), "TB_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE)
     assert wait_until(pid_file.exists, 20)
+    time.sleep(0.3)  # until Python, too, knows that the compiler runs
     process.send_signal(signal.SIGINT)
     assert b"KeyboardInterrupt" in process.communicate(timeout=20)[1]
     child = int(pid_file.read_text())

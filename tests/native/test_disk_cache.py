@@ -425,7 +425,11 @@ def counting_compiler(imitation, tmp_path: Path) -> str:
 
 
 def test_processes_compile_the_same_kernels_once(run_python, cache, imitation, tmp_path):
-    run_python(FORKS + COMPILE_THREE + "assert at_once(10, work)", TB_CC=counting_compiler(imitation, tmp_path))
+    run_python(
+        FORKS + COMPILE_THREE + "assert at_once(10, work)",
+        TB_CACHE=str(cache),
+        TB_CC=counting_compiler(imitation, tmp_path),
+    )
     assert (tmp_path / "runs").read_text() == 3 * "run\n"
     assert len(entries(cache)) == 3
 
@@ -433,7 +437,7 @@ def test_processes_compile_the_same_kernels_once(run_python, cache, imitation, t
 @pytest.mark.ci
 def test_two_hundred_processes_compile_the_same_kernels(run_python, cache):
     for _ in range(3):
-        done = run_python(FORKS + COMPILE_THREE + "assert at_once(200, work)", timeout=120)
+        done = run_python(FORKS + COMPILE_THREE + "assert at_once(200, work)", timeout=120, TB_CACHE=str(cache))
         assert done.stderr == ""
         assert len(entries(cache)) == 3
         subprocess.run(["rm", "-r", cache], check=True)
@@ -454,6 +458,7 @@ for attempt in range(100):
     os.waitpid(pid, 0)
 """,
         timeout=120,
+        TB_CACHE=str(cache),
     )
     # What is there loads and is right; what is not is built.
     assert len(entries(cache)) > 1
@@ -482,7 +487,8 @@ def work(number):
             (folder / "library").write_bytes(bytes(5_000))
             cache.put([f"{number:032x}{n:032x}"], folder / "library")
 assert at_once(10, work)
-"""
+""",
+        TB_CACHE=str(tmp_path / "cache"),
     )
     total = sum(path.stat().st_size for path in entries(tmp_path / "cache"))
     assert 100_000 < total <= 200_000
