@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import jit, native, toolchain
+from tensorbackend.backends import jit, launcher, native, toolchain
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.errors import ShapeError, complain
@@ -164,6 +164,10 @@ class CPUBackend(Backend):
         if self.jit and threads is not None:
             native.runtime().set_threads(threads)
         self._interpreter = Interpreter()
+        self._native = launcher.native_types() if self.jit and settings.config.native else None
+        if self._native is not None:
+            self.structures = self._native.table(self)
+            self.tensor_cls = self._native.tensor_class(self.tensor_cls)
 
     # Memory
 
@@ -228,6 +232,17 @@ class CPUBackend(Backend):
         if run is None:
             run = plan.cache[self.jit] = CompiledPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
         run(targets, leaves, self._draw_numbers(leaves))
+
+    def _recipe(self, target: Tensor, value: Any) -> Any:
+        """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""
+        key, leaves = self._statement_key(target, value)
+        plan = self.structures.plans.get(key)
+        run = None if plan is None else plan.cache.get(True)
+        return NotImplemented if run is None else run.recipe(leaves)
+
+    def _suspend_native(self, by: int) -> None:
+        if self._native is not None:
+            self.structures.memo.suspend(by)
 
     # Time
 
@@ -365,6 +380,20 @@ class CompiledPlan:
             )
 
     def _primitive(self, step: Primitive, places: tuple, buffers: list, storage: Storage | None) -> None:
+    def recipe(self, leaves: list[Any]) -> tuple | None:
+        """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers."""
+        if any(prepared is None or step.draws for prepared, _, step, _ in self.steps):
+            return None
+        targets = self.plan.targets
+        sources = [launcher.TARGET] * targets + self.plan.tensors + [launcher.ARENA]
+        steps = []
+        for prepared, places, step, scratch in self.steps:
+            pointers = [(sources[b], offset) for b, offset in places]
+            if scratch >= 0:
+                pointers.append((launcher.ARENA, scratch))
+            steps += [launcher.Step(launch, pointers, step.scalars) for launch in prepared.launches]
+        return launcher.recipe(steps, self.total, leaves, self)
+
         temporaries = []
         if storage is not None:
             whole = _bytes(storage)

@@ -1,0 +1,1019 @@
+// SPDX-License-Identifier: Apache-2.0
+// launcher.c — native nodes, operators and assignment for CPython: what Python decided once is done again quickly
+//
+// Three types that stand beside Python classes of the same meaning: Node (a subclass of OpTreeNode), Operands (a mixin
+// before a tensor class: operators and `t[:] = value`) and Memo (what a backend's table remembers for them). Nothing
+// here knows an op, a shape or a type of numbers: a structure or statement that the memo does not hold goes to the
+// Python function that the operator or assignment has without this file, and what came of it is then remembered.
+//
+// Nodes      (op, structures or number types of the operands) -> structure of the result. The operands are kept in the
+//            node itself; Python sees them as a tuple, `inputs`.
+// Statements (target's structure, root's structure or number type, repeats, overlap) -> a recipe: packed launches and
+//            where each of their pointers and scalars comes from. The walk of a tree is that of `graph/fuse.py`: the
+//            same order of leaves, the same repeats. A recipe is a tuple (words in bytes, whatever must live as long).
+// Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
+// Deep trees are freed without recursion: see node_free.
+// Python     3.10 to 3.14, with the interpreter lock. Only functions of the stable ABI are used, declared by hand, so
+//            that no header of Python's is needed. Offsets of slots are found out at start-up (launcher.py).
+// Locking    the interpreter lock protects everything here; it is given up around long launches only, and the
+//            backend's own lock is then held.
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+// Python's ABI --------------------------------------------------------------------------------------------------------
+
+typedef ptrdiff_t length;
+
+typedef struct object {
+    length references;
+    struct object *type;
+} object;
+
+typedef int (*visitor)(object *, void *);
+typedef struct { const char *name; object *(*call)(object *, object *); int flags; const char *doc; } method_def;
+typedef struct { const char *name; object *(*get)(object *, void *); int (*set)(object *, object *, void *);
+                 const char *doc; void *closure; } getset_def;
+typedef struct { int slot; void *value; } type_slot;
+typedef struct { const char *name; int basicsize, itemsize; unsigned flags; type_slot *slots; } type_spec;
+
+enum { BASE_TYPE = 1 << 10, COLLECTED = 1 << 14, NO_ARGUMENTS = 4, ONE_ARGUMENT = 8 };
+enum { MP_ASS_SUBSCRIPT = 3, NB_ABSOLUTE = 6, NB_ADD, NB_AND, NB_FLOOR_DIVIDE = 12, NB_INVERT = 27, NB_LSHIFT, NB_MULTIPLY,
+       NB_NEGATIVE, NB_OR, NB_POWER = 33, NB_REMAINDER, NB_RSHIFT, NB_SUBTRACT, NB_TRUE_DIVIDE, NB_XOR,
+       TP_CLEAR = 51, TP_DEALLOC, TP_HASH = 59, TP_METHODS = 64, TP_RICHCOMPARE = 67, TP_TRAVERSE = 71, TP_GETSET = 73 };
+
+extern void Py_IncRef(object *), Py_DecRef(object *);
+extern object *PyObject_Init(object *, object *), *PyType_GenericAlloc(object *, length);
+extern void PyObject_GC_Track(void *), PyObject_GC_UnTrack(void *), PyObject_GC_Del(void *);
+extern void PyObject_ClearWeakRefs(object *);
+extern object *PyType_FromSpecWithBases(type_spec *, object *);
+extern int PyType_IsSubtype(object *, object *);
+extern object *PyTuple_New(length), *PyTuple_GetItem(object *, length);
+extern int PyTuple_SetItem(object *, length, object *);
+extern length PyTuple_Size(object *);
+extern object *PyDict_GetItemString(object *, const char *);
+extern object *PyObject_CallFunctionObjArgs(object *, ...);
+extern void *PyLong_AsVoidPtr(object *);
+extern long long PyLong_AsLongLong(object *), PyLong_AsLongLongAndOverflow(object *, int *);
+extern object *PyLong_FromLongLong(long long);
+extern double PyFloat_AsDouble(object *);
+extern object *PyBytes_FromStringAndSize(const char *, length);
+extern char *PyBytes_AsString(object *);
+extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_TypeError;
+extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
+extern void *PyEval_SaveThread(void);
+extern void PyEval_RestoreThread(void *);
+
+static inline object *kept(object *x) {
+    Py_IncRef(x);
+    return x;
+}
+
+static inline void drop(object *x) {
+    if (x)
+        Py_DecRef(x);
+}
+
+// What launcher.py tells at start-up, in this order -------------------------------------------------------------------
+
+static struct {
+    object *node_class, *tensor_class, *storage_class, *table_class, *operators;  // Python's classes
+    object *none, *true_, *false_, *zero, *not_implemented, *slice, *float_, *int_, *bool_, *bytes, *generic;
+    object *setitem, *learn;  // Tensor.__setitem__; (target, value) -> recipe: runs a statement for the first time
+} py;
+
+static struct {
+    length node_size, node_structure, node_inputs, node_draw;
+    length tensor_structure, tensor_storage, tensor_rounding, tensor_span, tensor_address, tensor_start, tensor_stop;
+    length structure_table, table_memo, storage_writable, slice_start;
+} at;
+
+static struct {
+    void (*run_list)(const tb_launch *, int64_t);
+    void *(*alloc)(int64_t);
+    void (*free)(void *, int64_t);
+} runtime;
+
+static object *node_type, *memo_type;
+static object *tensor_types[8];  // the tensor classes in use, which live for ever
+static int n_tensor_types;
+
+static inline object **field(object *x, length offset) { return (object **)((char *)x + offset); }
+static inline object *slot(object *x, length offset) { return *field(x, offset); }
+
+// Nodes ---------------------------------------------------------------------------------------------------------------
+
+enum { OPERANDS = 3, SPARE_NODES = 256 };
+
+// What a node holds behind the slots of OpTreeNode.
+typedef struct extra {
+    object *operand[OPERANDS];
+    length count;
+    object *next;  // of the nodes waiting to be freed, or of the spare ones
+} extra;
+
+static inline extra *extra_of(object *node) { return (extra *)((char *)node + at.node_size); }
+
+static object *spare;
+static int spares;
+
+static object *node_new(object *structure, object *const *operands, int count) {
+    object *node = spare;
+    if (node) {
+        spare = extra_of(node)->next;
+        spares--;
+        PyObject_Init(node, node_type);
+    } else {
+        node = PyType_GenericAlloc(node_type, 0);
+        if (!node)
+            return NULL;
+        PyObject_GC_UnTrack(node);
+    }
+    *field(node, at.node_structure) = kept(structure);
+    extra *e = extra_of(node);
+    for (int i = 0; i < count; i++)
+        e->operand[i] = kept(operands[i]);
+    e->count = count;
+    e->next = NULL;
+    PyObject_GC_Track(node);
+    return node;
+}
+
+static void clear_field(object **place) {
+    object *x = *place;
+    *place = NULL;
+    drop(x);
+}
+
+// A node that goes with the one holding it is put on a list by its own deallocation, which the drop below calls with
+// nothing in between, and freed after its holder: chains of any length need no stack.
+static int collecting;
+static object *waiting;
+
+static void drop_operand(object **place, object **list) {
+    object *x = *place;
+    *place = NULL;
+    if (!x)
+        return;
+    if (x->type != node_type) {
+        Py_DecRef(x);
+        return;
+    }
+    collecting = 1;
+    Py_DecRef(x);
+    collecting = 0;
+    if (waiting) {
+        extra_of(waiting)->next = *list;
+        *list = waiting;
+        waiting = NULL;
+    }
+}
+
+static void give_memory_back(object *node) {
+    if (spares < SPARE_NODES) {
+        extra_of(node)->next = spare;
+        spare = node;
+        spares++;
+    } else {
+        PyObject_GC_Del(node);
+    }
+    Py_DecRef(node_type);
+}
+
+static void node_free(object *self) {
+    PyObject_GC_UnTrack(self);
+    if (collecting) {
+        collecting = 0;
+        waiting = self;
+        return;
+    }
+    extra_of(self)->next = NULL;
+    for (object *list = self, *node; (node = list);) {
+        extra *e = extra_of(node);
+        list = e->next;
+        PyObject_ClearWeakRefs(node);
+        for (int i = 0; i < OPERANDS; i++)
+            drop_operand(&e->operand[i], &list);
+        clear_field(field(node, at.node_structure));
+        clear_field(field(node, at.node_inputs));
+        clear_field(field(node, at.node_draw));
+        give_memory_back(node);
+    }
+}
+
+static int visit_all(object **places, int count, visitor visit, void *argument) {
+    for (int i = 0; i < count; i++) {
+        int stop = places[i] ? visit(places[i], argument) : 0;
+        if (stop)
+            return stop;
+    }
+    return 0;
+}
+
+static int node_traverse(object *self, visitor visit, void *argument) {
+    extra *e = extra_of(self);
+    object *all[OPERANDS + 4] = {self->type, slot(self, at.node_structure), slot(self, at.node_inputs),
+                                 slot(self, at.node_draw)};
+    memcpy(all + 4, e->operand, sizeof e->operand);
+    return visit_all(all, OPERANDS + 4, visit, argument);
+}
+
+static int node_clear(object *self) {
+    for (int i = 0; i < OPERANDS; i++)
+        clear_field(&extra_of(self)->operand[i]);
+    extra_of(self)->count = 0;
+    clear_field(field(self, at.node_inputs));
+    clear_field(field(self, at.node_draw));
+    return 0;
+}
+
+static object *get_inputs(object *self, void *closure) {
+    extra *e = extra_of(self);
+    object *all = PyTuple_New(e->count);
+    for (length i = 0; all && i < e->count; i++)
+        PyTuple_SetItem(all, i, kept(e->operand[i]));
+    return all;
+}
+
+// For copy.copy, which makes an empty node and then sets its slots.
+static int set_inputs(object *self, object *value, void *closure) {
+    length count = value ? PyTuple_Size(value) : -1;
+    if (count < 0 || count > OPERANDS || extra_of(self)->count) {
+        PyErr_SetString(PyExc_TypeError, "inputs: set once, to a tuple of at most 3 operands");
+        return -1;
+    }
+    for (length i = 0; i < count; i++)
+        extra_of(self)->operand[i] = kept(PyTuple_GetItem(value, i));
+    extra_of(self)->count = count;
+    return 0;
+}
+
+// What an object is ---------------------------------------------------------------------------------------------------
+
+enum kind { NUMBER, NODE, PLAIN_NODE, TENSOR, FOREIGN };
+
+static enum kind kind_of_other(object *type) {
+    if (PyType_IsSubtype(type, py.node_class))
+        return PLAIN_NODE;
+    if (PyType_IsSubtype(type, py.tensor_class))
+        return TENSOR;
+    if (PyType_IsSubtype(type, py.float_) || PyType_IsSubtype(type, py.int_) || PyType_IsSubtype(type, py.generic))
+        return NUMBER;
+    return FOREIGN;
+}
+
+static inline enum kind kind_of(object *x) {
+    object *type = x->type;
+    if (type == node_type)
+        return NODE;
+    for (int i = 0; i < n_tensor_types; i++)
+        if (type == tensor_types[i])
+            return TENSOR;
+    if (type == py.float_ || type == py.int_)
+        return NUMBER;
+    return kind_of_other(type);
+}
+
+static inline object *structure_of(object *x, enum kind kind) {
+    return slot(x, kind == TENSOR ? at.tensor_structure : at.node_structure);
+}
+
+// The structure of a tensor or node, the type of a number, NULL for anything else. Borrowed.
+static inline object *key_of(object *x) {
+    enum kind kind = kind_of(x);
+    return kind == NUMBER ? x->type : kind == FOREIGN ? NULL : structure_of(x, kind);
+}
+
+// Memos ---------------------------------------------------------------------------------------------------------------
+
+enum { FIRST_SIZE = 64, MOST_STRUCTURES = 1 << 16, MOST_STATEMENTS = 1 << 13, MOST_LEAVES = 64, MOST_REPEATS = 32 };
+
+typedef struct known {
+    object *key[OPERANDS + 1];  // the op, and a structure or type for each operand
+    object *result;
+} known;
+
+typedef struct statement {
+    object *target, *root;
+    int32_t *repeats;  // n_repeats pairs
+    int32_t n_repeats, overlap;
+    object *recipe;
+} statement;
+
+// Two open-addressed tables of a power of two places, at most half full.
+typedef struct memo {
+    object head;
+    known *nodes;
+    length n_nodes, node_places;
+    statement *statements;
+    length n_statements, statement_places;
+    object *acquire, *release;  // the backend's lock
+    long long hits;             // statements run from a recipe
+    long long suspended;        // while above 0 every statement goes to Python
+} memo;
+
+static inline uint64_t mixed(uint64_t h, uint64_t x) {
+    h = (h ^ x) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 32;
+}
+
+static inline known *find_node(known *table, length places, object *const *key) {
+    uint64_t h = 0;
+    for (int i = 0; i <= OPERANDS; i++)
+        h = mixed(h, (uintptr_t)key[i]);
+    for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) {
+        known *found = &table[i];
+        if (!found->result || !memcmp(found->key, key, sizeof found->key))
+            return found;
+    }
+}
+
+static statement *find_statement(statement *table, length places, const statement *wanted) {
+    uint64_t h = mixed(mixed((uintptr_t)wanted->target, (uintptr_t)wanted->root), (uint64_t)wanted->overlap);
+    size_t bytes = sizeof(int32_t) * 2 * (size_t)wanted->n_repeats;
+    for (int i = 0; i < 2 * wanted->n_repeats; i++)
+        h = mixed(h, (uint64_t)wanted->repeats[i]);
+    for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) {
+        statement *s = &table[i];
+        if (!s->recipe || (s->target == wanted->target && s->root == wanted->root && s->overlap == wanted->overlap &&
+                           s->n_repeats == wanted->n_repeats && !memcmp(s->repeats, wanted->repeats, bytes)))
+            return s;
+    }
+}
+
+// Empties the tables before it drops what they held: what is freed may call Python, and that may come back here.
+static object *memo_clear(object *self, object *unused) {
+    memo *m = (memo *)self;
+    known *nodes = m->nodes;
+    statement *statements = m->statements;
+    length node_places = m->node_places, statement_places = m->statement_places;
+    m->nodes = NULL;
+    m->statements = NULL;
+    m->n_nodes = m->node_places = m->n_statements = m->statement_places = 0;
+    for (length i = 0; i < node_places; i++) {
+        for (int k = 0; k <= OPERANDS; k++)
+            drop(nodes[i].key[k]);
+        drop(nodes[i].result);
+    }
+    for (length i = 0; i < statement_places; i++) {
+        drop(statements[i].target);
+        drop(statements[i].root);
+        drop(statements[i].recipe);
+        free(statements[i].repeats);
+    }
+    free(nodes);
+    free(statements);
+    return kept(py.none);
+}
+
+static int memo_traverse(object *self, visitor visit, void *argument) {
+    memo *m = (memo *)self;
+    object *own[3] = {self->type, m->acquire, m->release};
+    int stop = visit_all(own, 3, visit, argument);
+    for (length i = 0; !stop && i < m->node_places; i++) {
+        stop = visit_all(m->nodes[i].key, OPERANDS + 1, visit, argument);
+        if (!stop)
+            stop = visit_all(&m->nodes[i].result, 1, visit, argument);
+    }
+    for (length i = 0; !stop && i < m->statement_places; i++) {
+        object *all[3] = {m->statements[i].target, m->statements[i].root, m->statements[i].recipe};
+        stop = visit_all(all, 3, visit, argument);
+    }
+    return stop;
+}
+
+static int memo_forget(object *self) {
+    drop(memo_clear(self, NULL));
+    clear_field(&((memo *)self)->acquire);
+    clear_field(&((memo *)self)->release);
+    return 0;
+}
+
+static void memo_free(object *self) {
+    object *type = self->type;
+    PyObject_GC_UnTrack(self);
+    memo_forget(self);
+    PyObject_GC_Del(self);
+    Py_DecRef(type);
+}
+
+static int grow_nodes(memo *m) {
+    length places = m->node_places ? 2 * m->node_places : FIRST_SIZE;
+    known *table = calloc((size_t)places, sizeof *table);
+    if (!table)
+        return 0;
+    for (length i = 0; i < m->node_places; i++)
+        if (m->nodes[i].result)
+            *find_node(table, places, m->nodes[i].key) = m->nodes[i];
+    free(m->nodes);
+    m->nodes = table;
+    m->node_places = places;
+    return 1;
+}
+
+static int grow_statements(memo *m) {
+    length places = m->statement_places ? 2 * m->statement_places : FIRST_SIZE;
+    statement *table = calloc((size_t)places, sizeof *table);
+    if (!table)
+        return 0;
+    for (length i = 0; i < m->statement_places; i++)
+        if (m->statements[i].recipe)
+            *find_statement(table, places, &m->statements[i]) = m->statements[i];
+    free(m->statements);
+    m->statements = table;
+    m->statement_places = places;
+    return 1;
+}
+
+// Memory that is missing only means that nothing is remembered.
+static void remember_node(memo *m, object *const *key, object *result) {
+    if (m->n_nodes >= MOST_STRUCTURES)
+        drop(memo_clear(&m->head, NULL));
+    if (2 * m->n_nodes >= m->node_places && !grow_nodes(m))
+        return;
+    known *place = find_node(m->nodes, m->node_places, key);
+    if (place->result)
+        return;
+    for (int i = 0; i <= OPERANDS; i++)
+        place->key[i] = key[i] ? kept(key[i]) : NULL;
+    place->result = kept(result);
+    m->n_nodes++;
+}
+
+static void remember_statement(memo *m, const statement *s, object *recipe) {
+    if (m->n_statements >= MOST_STATEMENTS)
+        drop(memo_clear(&m->head, NULL));
+    size_t bytes = sizeof(int32_t) * 2 * (size_t)s->n_repeats;
+    int32_t *repeats = malloc(bytes + 1);
+    if (!repeats || (2 * m->n_statements >= m->statement_places && !grow_statements(m))) {
+        free(repeats);
+        return;
+    }
+    statement *place = find_statement(m->statements, m->statement_places, s);
+    if (place->recipe) {
+        free(repeats);
+        return;
+    }
+    *place = *s;
+    place->repeats = memcpy(repeats, s->repeats, bytes);
+    kept(s->target);
+    kept(s->root);
+    place->recipe = kept(recipe);
+    m->n_statements++;
+}
+
+// The memo of the table that a structure belongs to, or NULL when it keeps none. Borrowed.
+static inline memo *memo_of(object *structure) {
+    object *table = structure ? slot(structure, at.structure_table) : NULL;
+    if (!table || table->type != py.table_class)
+        return NULL;
+    object *m = slot(table, at.table_memo);
+    return m && m->type == memo_type ? (memo *)m : NULL;
+}
+
+// How many structures and statements it holds, and how many statements it ran.
+static object *memo_counts(object *self, object *unused) {
+    memo *m = (memo *)self;
+    object *all = PyTuple_New(3);
+    if (all) {
+        PyTuple_SetItem(all, 0, PyLong_FromLongLong(m->n_nodes));
+        PyTuple_SetItem(all, 1, PyLong_FromLongLong(m->n_statements));
+        PyTuple_SetItem(all, 2, PyLong_FromLongLong(m->hits));
+    }
+    return all;
+}
+
+// Adds to the count of those who want all statements to go to Python.
+static object *memo_suspend(object *self, object *by) {
+    ((memo *)self)->suspended += PyLong_AsLongLong(by);
+    return PyErr_Occurred() ? NULL : kept(py.none);
+}
+
+static object *memo_set_lock(object *self, object *pair) {
+    memo *m = (memo *)self;
+    object *acquire = PyTuple_GetItem(pair, 0), *release = PyTuple_GetItem(pair, 1);
+    if (!acquire || !release)
+        return NULL;
+    m->acquire = kept(acquire);
+    m->release = kept(release);
+    return kept(py.none);
+}
+
+// Operators -----------------------------------------------------------------------------------------------------------
+
+// The node that Python made of these very operands, as a Node; what it made is remembered. Takes `made` over.
+static object *adopt(object *made, object *const *key, object *const *operands, int count) {
+    if (!made || made->type != py.node_class)
+        return made;
+    object *inputs = slot(made, at.node_inputs), *structure = slot(made, at.node_structure);
+    memo *m = memo_of(structure);
+    int same = m && PyTuple_Size(inputs) == count;
+    for (int i = 0; same && i < count; i++)
+        same = key[i + 1] && PyTuple_GetItem(inputs, i) == operands[i];
+    if (!same)
+        return made;
+    remember_node(m, key, structure);
+    object *node = node_new(structure, operands, count);
+    Py_DecRef(made);
+    return node;
+}
+
+static inline object *known_node(object *const *key, object *owner, object *const *operands, int count) {
+    memo *m = memo_of(owner);
+    if (!m || !m->n_nodes)
+        return NULL;
+    object *structure = find_node(m->nodes, m->node_places, key)->result;
+    return structure ? node_new(structure, operands, count) : NULL;
+}
+
+// A Python operator: its op, the method and the reflected method.
+typedef struct { const char *name; int slot; void *function; } operator_def;
+static struct { object *op, *method, *reflected; } operators[32];
+
+static inline object *binary(int number, object *a, object *b) {
+    object *const operands[2] = {a, b};
+    object *const key[OPERANDS + 1] = {operators[number].op, key_of(a), key_of(b)};
+    int a_owns = key[1] && key[1] != a->type;
+    if (key[1] && key[2]) {
+        object *node = known_node(key, key[a_owns ? 1 : 2], operands, 2);
+        if (node)
+            return node;
+    }
+    object *made = a_owns ? PyObject_CallFunctionObjArgs(operators[number].method, a, b, NULL)
+                   : operators[number].reflected ? PyObject_CallFunctionObjArgs(operators[number].reflected, b, a, NULL)
+                                                 : kept(py.not_implemented);
+    return adopt(made, key, operands, 2);
+}
+
+static inline object *unary(int number, object *a) {
+    object *const operands[1] = {a};
+    object *const key[OPERANDS + 1] = {operators[number].op, key_of(a)};
+    object *node = known_node(key, key[1], operands, 1);
+    return node ? node : adopt(PyObject_CallFunctionObjArgs(operators[number].method, a, NULL), key, operands, 1);
+}
+
+enum { LT, LE, EQ, NE, GT, GE, ADD, SUB, MUL, TRUEDIV, FLOORDIV, MOD, LSHIFT, RSHIFT, AND, OR, XOR, POW, NEG, ABS, INVERT };
+
+#define BINARY(name, number) \
+    static object *name(object *a, object *b) { return binary(number, a, b); }
+#define UNARY(name, number) \
+    static object *name(object *a) { return unary(number, a); }
+BINARY(op_add, ADD)
+BINARY(op_sub, SUB)
+BINARY(op_mul, MUL)
+BINARY(op_truediv, TRUEDIV)
+BINARY(op_floordiv, FLOORDIV)
+BINARY(op_mod, MOD)
+BINARY(op_lshift, LSHIFT)
+BINARY(op_rshift, RSHIFT)
+BINARY(op_and, AND)
+BINARY(op_or, OR)
+BINARY(op_xor, XOR)
+UNARY(op_neg, NEG)
+UNARY(op_abs, ABS)
+UNARY(op_invert, INVERT)
+
+static object *op_pow(object *a, object *b, object *modulus) {
+    return modulus == py.none ? binary(POW, a, b) : kept(py.not_implemented);
+}
+
+static object *compare(object *a, object *b, int number) { return binary(number, a, b); }
+
+// As Operators.__hash__: equality builds a node, so objects are told apart by identity.
+static intptr_t identity_hash(object *self) { return (intptr_t)((uintptr_t)self >> 4); }
+
+// Python's names for its operators, in the order of the numbers above. Comparisons share one slot.
+static const operator_def operator_defs[] = {
+    {"lt", 0, 0}, {"le", 0, 0}, {"eq", 0, 0}, {"ne", 0, 0}, {"gt", 0, 0}, {"ge", 0, 0},
+    {"add", NB_ADD, op_add}, {"sub", NB_SUBTRACT, op_sub}, {"mul", NB_MULTIPLY, op_mul},
+    {"truediv", NB_TRUE_DIVIDE, op_truediv}, {"floordiv", NB_FLOOR_DIVIDE, op_floordiv}, {"mod", NB_REMAINDER, op_mod},
+    {"lshift", NB_LSHIFT, op_lshift}, {"rshift", NB_RSHIFT, op_rshift}, {"and", NB_AND, op_and}, {"or", NB_OR, op_or},
+    {"xor", NB_XOR, op_xor}, {"pow", NB_POWER, op_pow}, {"neg", NB_NEGATIVE, op_neg}, {"abs", NB_ABSOLUTE, op_abs},
+    {"invert", NB_INVERT, op_invert},
+};
+enum { N_OPERATORS = sizeof operator_defs / sizeof *operator_defs };
+
+// Statements ----------------------------------------------------------------------------------------------------------
+
+// The leaves of a value and where parts of it are used again, as `walk` of graph/fuse.py finds them.
+typedef struct walked {
+    object *leaf[MOST_LEAVES];
+    enum kind kind[MOST_LEAVES];
+    int32_t repeats[2 * MOST_REPEATS];
+    int leaves, n_repeats;
+} walked;
+
+static inline int add_leaf(walked *w, object *x, enum kind kind) {
+    if (w->leaves == MOST_LEAVES)
+        return 0;
+    w->kind[w->leaves] = kind;
+    w->leaf[w->leaves++] = x;
+    return 1;
+}
+
+// 0 for a tree too large for the memory set aside, or with an operand that is not understood.
+static int walk(walked *w, object *root, enum kind root_kind) {
+    object *stack[MOST_LEAVES], *seen[2 * MOST_LEAVES];
+    int32_t first[2 * MOST_LEAVES];
+    int depth = 1, n_seen = 1;
+    int32_t count = 0;
+    w->leaves = w->n_repeats = 0;
+    if (root_kind != NODE && root_kind != PLAIN_NODE)
+        return add_leaf(w, root, root_kind);
+    stack[0] = seen[0] = root;
+    first[0] = 0;
+    while (depth) {
+        object *node = stack[--depth];
+        int native = node->type == node_type;
+        object *inputs = native ? NULL : slot(node, at.node_inputs);
+        length n = native ? extra_of(node)->count : PyTuple_Size(inputs);
+        if (n < 0)
+            PyErr_Clear();
+        if (n < 0 || (n == 0 && !add_leaf(w, node, PLAIN_NODE)))
+            return 0;
+        for (length i = 0; i < n; i++) {
+            object *x = native ? extra_of(node)->operand[i] : PyTuple_GetItem(inputs, i);
+            enum kind kind = kind_of(x);
+            count++;
+            if (kind == NUMBER) {
+                if (!add_leaf(w, x, kind))
+                    return 0;
+                continue;
+            }
+            int k = 0;
+            while (k < n_seen && seen[k] != x)
+                k++;
+            if (k < n_seen) {
+                if (w->n_repeats == MOST_REPEATS)
+                    return 0;
+                w->repeats[2 * w->n_repeats] = count;
+                w->repeats[2 * w->n_repeats++ + 1] = first[k];
+                continue;
+            }
+            if (n_seen == 2 * MOST_LEAVES || depth == MOST_LEAVES || kind == FOREIGN)
+                return 0;
+            seen[n_seen] = x;
+            first[n_seen++] = count;
+            if (kind == TENSOR) {
+                if (!add_leaf(w, x, kind))
+                    return 0;
+            } else {
+                stack[depth++] = x;
+            }
+        }
+    }
+    return 1;
+}
+
+typedef struct span { int64_t address, start, stop; } span;
+
+// A tensor's place in memory, which is kept in its slot `span` as bytes. NULL when it is no place of this process.
+static const span *span_of(object *tensor) {
+    object *found = slot(tensor, at.tensor_span);
+    if (found && found->type == py.bytes)
+        return (const span *)PyBytes_AsString(found);
+    const length parts[3] = {at.tensor_address, at.tensor_start, at.tensor_stop};
+    int64_t values[3];
+    for (int i = 0; i < 3; i++)
+        values[i] = PyLong_AsLongLong(slot(tensor, parts[i]));
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return NULL;
+    }
+    object *made = PyBytes_FromStringAndSize((const char *)values, sizeof values);
+    if (!made) {
+        PyErr_Clear();
+        return NULL;
+    }
+    *field(tensor, at.tensor_span) = made;
+    drop(found);
+    return (const span *)PyBytes_AsString(made);
+}
+
+// -1 when some place is not known; else as `Statement.overlap` of graph/fuse.py.
+static int overlap_of(const walked *w, object *target, const span *to, const span **places) {
+    int overlap = 0;
+    for (int i = 0; i < w->leaves; i++) {
+        if (w->kind[i] != TENSOR)
+            continue;
+        const span *from = places[i] = span_of(w->leaf[i]);
+        if (!from)
+            return -1;
+        if (from->start < to->stop && to->start < from->stop) {
+            int same = from->address == to->address &&
+                       slot(w->leaf[i], at.tensor_structure) == slot(target, at.tensor_structure);
+            overlap = overlap > 2 - same ? overlap : 2 - same;
+        }
+    }
+    return overlap;
+}
+
+// A recipe's words: a head, then for each launch its address and counts, then (source, offset) for each pointer and
+// (leaf, format, least, most) for each scalar.
+enum { TARGET = -1, ARENA = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER };
+enum { MOST_LAUNCHES = 16, MOST_POINTERS = 128, MOST_SCALARS = 64 };
+typedef struct { int64_t launches, arena_bytes, cost; } recipe_head;
+typedef struct { int64_t launch, pointers, scalars; } recipe_launch;
+typedef struct { int64_t source, offset; } recipe_pointer;
+typedef struct { int64_t leaf, format, least, most; } recipe_scalar;
+
+static const int64_t KEEP_LOCK_BELOW_NS = 20000;
+
+typedef struct packed {
+    tb_launch launch[MOST_LAUNCHES];
+    void *pointer[MOST_POINTERS];
+    int64_t scalar[MOST_SCALARS];
+} packed;
+
+static int number_to_word(const recipe_scalar *s, object *x, int64_t *word) {
+    if (s->format == FORMAT_INTEGER) {
+        int over;
+        *word = PyLong_AsLongLongAndOverflow(x, &over);
+        return !over && *word >= s->least && *word <= s->most;
+    }
+    double value = PyFloat_AsDouble(x);
+    if (value == -1.0 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (s->format == FORMAT_FLOAT)
+        value = (double)(float)value;
+    memcpy(word, &value, sizeof *word);
+    return 1;
+}
+
+// 0 when a number does not fit: Python then says so.
+static int pack(packed *p, const int64_t *words, const walked *w, const span *const *places, const span *to, char *arena) {
+    const recipe_head *head = (const recipe_head *)words;
+    words = (const int64_t *)(head + 1);
+    void **pointer = p->pointer;
+    int64_t *scalar = p->scalar;
+    for (int64_t i = 0; i < head->launches; i++) {
+        const recipe_launch *r = (const recipe_launch *)words;
+        const recipe_pointer *from = (const recipe_pointer *)(r + 1);
+        const recipe_scalar *number = (const recipe_scalar *)(from + r->pointers);
+        p->launch[i] = *(const tb_launch *)(uintptr_t)r->launch;
+        p->launch[i].ptr = pointer;
+        p->launch[i].scalar = scalar;
+        for (int64_t k = 0; k < r->pointers; k++, from++) {
+            char *base = from->source == ARENA    ? arena
+                         : from->source == TARGET ? (char *)(uintptr_t)to->address
+                                                  : (char *)(uintptr_t)places[from->source]->address;
+            *pointer++ = base + from->offset;
+        }
+        for (int64_t k = 0; k < r->scalars; k++, number++)
+            if (!number_to_word(number, w->leaf[number->leaf], scalar++))
+                return 0;
+        words = (const int64_t *)number;
+    }
+    return 1;
+}
+
+enum outcome { FAILED = -1, TO_PYTHON, DONE, UNKNOWN };
+
+static enum outcome run_unlocked(memo *m, const packed *p, int64_t launches) {
+    object *locked = PyObject_CallFunctionObjArgs(m->acquire, NULL);
+    if (!locked)
+        return FAILED;
+    Py_DecRef(locked);
+    void *state = PyEval_SaveThread();
+    runtime.run_list(p->launch, launches);
+    PyEval_RestoreThread(state);
+    object *released = PyObject_CallFunctionObjArgs(m->release, NULL);
+    drop(released);
+    return released ? DONE : FAILED;
+}
+
+// Runs a recipe. The caller holds the target and the value, and with them all leaves.
+static enum outcome follow(memo *m, object *recipe, const walked *w, const span *const *places, const span *to) {
+    packed p;
+    const int64_t *words = (const int64_t *)PyBytes_AsString(PyTuple_GetItem(recipe, 0));
+    const recipe_head head = *(const recipe_head *)words;
+    char *arena = head.arena_bytes ? runtime.alloc(head.arena_bytes) : NULL;
+    if (head.arena_bytes && !arena)
+        return TO_PYTHON;
+    enum outcome outcome = pack(&p, words, w, places, to, arena) ? DONE : TO_PYTHON;
+    if (outcome == DONE) {
+        m->hits++;
+        if (head.cost < KEEP_LOCK_BELOW_NS)
+            runtime.run_list(p.launch, head.launches);
+        else
+            outcome = run_unlocked(m, &p, head.launches);
+    }
+    if (arena)
+        runtime.free(arena, head.arena_bytes);
+    return outcome;
+}
+
+// Whether the target may be written at all without Python's looking at it: see Backend._assign.
+static inline int is_plain_target(object *target) {
+    object *storage = slot(target, at.tensor_storage), *rounding = slot(target, at.tensor_rounding);
+    return storage && storage->type == py.storage_class && slot(storage, at.storage_writable) == py.true_ &&
+           (rounding == py.zero || rounding == py.false_);
+}
+
+// Runs `target[:] = value` if it is known. If not, `key` is what to remember it by (its repeats are those of `w`).
+static enum outcome run_known(object *target, object *value, walked *w, statement *key, memo **of) {
+    object *structure = slot(target, at.tensor_structure);
+    enum kind kind = kind_of(value);
+    memo *m = *of = memo_of(structure);
+    if (!m || m->suspended || kind == FOREIGN || !is_plain_target(target))
+        return TO_PYTHON;
+    const span *to = span_of(target), *places[MOST_LEAVES];
+    if (!to || !walk(w, value, kind))
+        return TO_PYTHON;
+    int overlap = overlap_of(w, target, to, places);
+    if (overlap < 0)
+        return TO_PYTHON;
+    object *root = key_of(value);
+    if (!root)
+        return TO_PYTHON;
+    *key = (statement){structure, root, w->repeats, w->n_repeats, overlap, NULL};
+    if (!m->n_statements)
+        return UNKNOWN;
+    object *recipe = find_statement(m->statements, m->statement_places, key)->recipe;
+    if (!recipe)
+        return UNKNOWN;
+    if (recipe == py.none)
+        return TO_PYTHON;
+    Py_IncRef(recipe);
+    Py_IncRef(&m->head);
+    enum outcome outcome = follow(m, recipe, w, places, to);
+    Py_DecRef(&m->head);
+    Py_DecRef(recipe);
+    return outcome;
+}
+
+// Python runs it for the first time, and says how to run it again: a recipe, None when only Python can, NotImplemented
+// when it is not to be remembered.
+static int run_first(object *target, object *value, const statement *key, memo *m) {
+    Py_IncRef(&m->head);
+    Py_IncRef(key->target);
+    Py_IncRef(key->root);
+    object *recipe = PyObject_CallFunctionObjArgs(py.learn, target, value, NULL);
+    if (recipe && recipe != py.not_implemented)
+        remember_statement(m, key, recipe);
+    drop(recipe);
+    Py_DecRef(key->root);
+    Py_DecRef(key->target);
+    Py_DecRef(&m->head);
+    return recipe ? 0 : -1;
+}
+
+static int assign_whole(object *target, object *value, object *key) {
+    walked w;
+    statement s;
+    memo *m;
+    enum outcome outcome = run_known(target, value, &w, &s, &m);
+    if (outcome == UNKNOWN)
+        return run_first(target, value, &s, m);
+    if (outcome == TO_PYTHON) {
+        object *done = PyObject_CallFunctionObjArgs(py.setitem, target, key, value, NULL);
+        drop(done);
+        return done ? 0 : -1;
+    }
+    return outcome == DONE ? 0 : -1;
+}
+
+static object *whole_slice;
+
+static inline int is_whole(object *key) {
+    if (key->type != py.slice)
+        return 0;
+    object **parts = field(key, at.slice_start);
+    return parts[0] == py.none && parts[1] == py.none && parts[2] == py.none;
+}
+
+static int set_item(object *self, object *key, object *value) {
+    if (!value) {
+        PyErr_SetString(PyExc_AttributeError, "__delitem__");
+        return -1;
+    }
+    if (is_whole(key))
+        return assign_whole(self, value, key);
+    object *done = PyObject_CallFunctionObjArgs(py.setitem, self, key, value, NULL);
+    drop(done);
+    return done ? 0 : -1;
+}
+
+static object *assign(object *self, object *value) {
+    return assign_whole(self, value, whole_slice) < 0 ? NULL : kept(self);
+}
+
+// Types ---------------------------------------------------------------------------------------------------------------
+
+// The slots of all operators that the table of ops has, at `slots`; the number of them.
+static int operator_slots(type_slot *slots) {
+    int n = 0;
+    for (int i = ADD; i < N_OPERATORS; i++)
+        if (operators[i].op)
+            slots[n++] = (type_slot){operator_defs[i].slot, operator_defs[i].function};
+    slots[n++] = (type_slot){TP_RICHCOMPARE, compare};
+    slots[n++] = (type_slot){TP_HASH, identity_hash};
+    return n;
+}
+
+static object *make_type(const char *name, length size, unsigned flags, type_slot *slots, object *base) {
+    type_spec spec = {name, (int)size, 0, flags, slots};
+    object *bases = NULL;
+    if (base) {
+        bases = PyTuple_New(1);
+        PyTuple_SetItem(bases, 0, kept(base));
+    }
+    object *made = PyType_FromSpecWithBases(&spec, bases);
+    drop(bases);
+    return made;
+}
+
+static object *make_node_type(void) {
+    static getset_def properties[] = {{"inputs", get_inputs, set_inputs, "The operands: tensors, nodes and numbers.", 0}, {0}};
+    type_slot slots[40] = {{0}};
+    int n = operator_slots(slots);
+    slots[n++] = (type_slot){TP_DEALLOC, node_free};
+    slots[n++] = (type_slot){TP_TRAVERSE, node_traverse};
+    slots[n++] = (type_slot){TP_CLEAR, node_clear};
+    slots[n++] = (type_slot){TP_GETSET, properties};
+    return make_type("tensorbackend.graph.optree.OpTreeNode", at.node_size + (length)sizeof(extra), COLLECTED, slots,
+                     py.node_class);
+}
+
+static object *make_operands_type(void) {
+    static method_def methods[] = {{"_assign", assign, ONE_ARGUMENT, "Set every element, and return the tensor."}, {0}};
+    type_slot slots[40] = {{0}};
+    int n = operator_slots(slots);
+    slots[n++] = (type_slot){MP_ASS_SUBSCRIPT, set_item};
+    slots[n++] = (type_slot){TP_METHODS, methods};
+    return make_type("tensorbackend.backends.launcher.Operands", sizeof(object), BASE_TYPE, slots, NULL);
+}
+
+static object *make_memo_type(void) {
+    static method_def methods[] = {
+        {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
+        {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},
+        {"suspend", memo_suspend, ONE_ARGUMENT, "Send all statements to Python while the sum of the arguments is above 0."},
+        {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of the backend's lock."},
+        {0}};
+    type_slot slots[] = {{TP_DEALLOC, memo_free}, {TP_TRAVERSE, memo_traverse}, {TP_CLEAR, memo_forget},
+                         {TP_METHODS, methods}, {0, 0}};
+    return make_type("tensorbackend.backends.launcher.Memo", sizeof(memo), COLLECTED, slots, NULL);
+}
+
+static int read_operators(object *found) {
+    for (int i = 0; i < N_OPERATORS; i++) {
+        object *entry = PyDict_GetItemString(found, operator_defs[i].name);
+        if (!entry)
+            continue;
+        operators[i].op = kept(PyTuple_GetItem(entry, 0));
+        operators[i].method = kept(PyTuple_GetItem(entry, 1));
+        object *reflected = PyTuple_GetItem(entry, 2);
+        operators[i].reflected = reflected == py.none ? NULL : kept(reflected);
+    }
+    return !PyErr_Occurred();
+}
+
+// Called once a process with (objects, offsets, operators, addresses of the runtime, a whole slice).
+// Returns the types (Node, Operands, Memo).
+object *tb_launcher_start(object *facts) {
+    object *part[5];
+    for (int i = 0; i < 5; i++)
+        if (!(part[i] = PyTuple_GetItem(facts, i)))
+            return NULL;
+    object **objects = (object **)&py;
+    for (length i = 0; i < (length)(sizeof py / sizeof(object *)); i++)
+        if (!(objects[i] = PyTuple_GetItem(part[0], i)))
+            return NULL;
+    length *offsets = (length *)&at;
+    for (length i = 0; i < (length)(sizeof at / sizeof(length)); i++) {
+        object *offset = PyTuple_GetItem(part[1], i);
+        if (!offset)
+            return NULL;
+        offsets[i] = (length)PyLong_AsLongLong(offset);
+    }
+    void **functions = (void **)&runtime;
+    for (length i = 0; i < 3; i++)
+        functions[i] = PyLong_AsVoidPtr(PyTuple_GetItem(part[3], i));
+    if (!read_operators(part[2]))
+        return NULL;
+    Py_IncRef(facts);  // for ever, and with it all that was borrowed above
+    whole_slice = part[4];
+    node_type = make_node_type();
+    object *operands_type = make_operands_type();
+    memo_type = make_memo_type();
+    object *types = PyTuple_New(3);
+    if (!node_type || !operands_type || !memo_type || !types)
+        return NULL;
+    PyTuple_SetItem(types, 0, kept(node_type));
+    PyTuple_SetItem(types, 1, operands_type);
+    PyTuple_SetItem(types, 2, kept(memo_type));
+    return types;
+}
+
+// Tells of a tensor class that has Operands for a base, which must live for ever. Any other is merely slower.
+object *tb_launcher_add_tensor_class(object *type) {
+    if (n_tensor_types < (int)(sizeof tensor_types / sizeof *tensor_types))
+        tensor_types[n_tensor_types++] = kept(type);
+    return kept(py.none);
+}

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native nodes, operators and assignment: optional, built at first use, and the same in all they mean.
+
+`native_types()` builds or loads `kernels/c/launcher.c` and gives types that stand beside the Python classes: a tensor
+class whose operators and `t[:] = value` are native, and a table that carries their memo. A backend that uses them
+repeats statements without running Python; whatever the memo does not hold goes through the Python classes, whose
+rules it then remembers. This module says what is remembered of a statement (its recipe); the rest is in C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import struct
+import sys
+import sysconfig
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.backends import native
+from tensorbackend.backends.compiler import compile_source
+from tensorbackend.errors import CompileError
+from tensorbackend.graph.fuse import walk
+from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.structure import Structure, StructureTable
+from tensorbackend.graph.tensor import Storage, Tensor
+
+__all__ = ["NativeTypes", "RememberingTable", "Step", "native_types", "recipe"]
+
+SOURCE = '#include "launcher.c"\n'
+TARGET, ARENA = -1, -2
+MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
+_FLOAT, _DOUBLE, _INTEGER = range(3)
+_FLOATING = (float, int, bool, np.float32, np.float64)
+
+_log = logging.getLogger("tensorbackend")
+
+
+class RememberingTable(StructureTable):
+    """A table of structures whose `memo` holds what native code remembers of it; cleared together."""
+
+    __slots__ = ("memo",)
+
+    def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
+        super().__init__(backend, default_dtype)
+        self.memo = memo
+        memo.set_lock((backend._lock.acquire, backend._lock.release))
+
+    def clear(self) -> None:
+        """Forget all structures, and what native code remembers of them."""
+        super().clear()
+        self.memo.clear()
+
+
+class NativeTypes:
+    """The native types of this process. Get them with `native_types()`."""
+
+    def __init__(self) -> None:
+        library = compile_source(SOURCE, flags=("-O2", "-Wl,-z,nodelete"), libc=True)
+        entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+        self._add_tensor_class = entry(library.address("tb_launcher_add_tensor_class"))
+        self.node, self._operands, self._memo = entry(library.address("tb_launcher_start"))(_facts())
+        self._tensor_classes: dict[type, type] = {}
+
+    def table(self, backend: Any) -> RememberingTable:
+        """A new, empty table of structures for a backend."""
+        return RememberingTable(backend, backend.default_dtype, self._memo())
+
+    def tensor_class(self, cls: type[Tensor]) -> type[Tensor]:
+        """A subclass of a tensor class, of the same name, with native operators and assignment."""
+        made = self._tensor_classes.get(cls)
+        if made is None:
+            facts = {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+            made = self._tensor_classes[cls] = type(cls.__name__, (self._operands, cls), facts)
+            self._add_tensor_class(made)
+        return made
+
+
+@functools.cache
+def native_types() -> NativeTypes | None:
+    """The native types, built or loaded on the first call; None where they cannot be used, which the log says once."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        return NativeTypes()
+    except (CompileError, LookupError) as error:
+        _log.warning("the native node and tensor types cannot be used, statements start more slowly: %s", error)
+        return None
+
+
+# What native code must know
+
+
+def _facts() -> tuple:
+    """What `tb_launcher_start` takes, in the order of its structures."""
+    objects = (
+        OpTreeNode, Tensor, Storage, RememberingTable, Operators,
+        None, True, False, 0, NotImplemented, slice, float, int, bool, bytes, np.generic,
+        Tensor.__setitem__, _run_first,
+    )  # fmt: skip
+    node = _slots(OpTreeNode, "structure", "inputs", "draw")
+    tensor = _slots(Tensor, "structure", "storage", "rounding", "span", "address", "start", "stop")
+    offsets = (OpTreeNode.__basicsize__, *node, *tensor, *_slots(Structure, "table"), *_slots(RememberingTable, "memo"),
+               *_slots(Storage, "writable"), _slice_offset())  # fmt: skip
+    runtime = native.runtime()
+    addresses = tuple(runtime.address(name) for name in ("tb_run_list", "tb_alloc", "tb_free"))
+    return objects, offsets, _operators(), addresses, slice(None)
+
+
+def _operators() -> dict[str, tuple]:
+    """The op, method and reflected method of each Python operator."""
+    found = {}
+    for op in ops.elementwise():
+        if op.dunder is not None:
+            methods = vars(Operators)
+            found[op.dunder] = (op, methods[f"__{op.dunder}__"], methods.get(f"__r{op.dunder}__"))
+    return found
+
+
+def _words(x: object, size: int) -> tuple[int, ...]:
+    """The memory of an object as words: in CPython, `id` is an object's address."""
+    return struct.unpack(f"{size // 8}N", ctypes.string_at(id(x), size // 8 * 8))
+
+
+def _offset(x: object, size: int, part: object) -> int:
+    """Where an object keeps its only reference to another, in bytes."""
+    places = [8 * i for i, word in enumerate(_words(x, size)) if word == id(part)]
+    if len(places) != 1:
+        raise LookupError(f"the memory of {type(x).__name__} objects is not laid out as expected")
+    return places[0]
+
+
+def _slots(cls: type, *names: str) -> list[int]:
+    """Where instances of a class keep their slots, in bytes: found by looking for what was put there."""
+    x = cls.__new__(cls)
+    offsets = []
+    for name in names:
+        mark = object()
+        setattr(x, name, mark)
+        offsets.append(_offset(x, cls.__basicsize__, mark))
+    return offsets
+
+
+def _slice_offset() -> int:
+    """Where a slice keeps its start, which stop and step follow."""
+    parts = object(), object(), object()
+    x = slice(*parts)
+    places = [_offset(x, sys.getsizeof(x), part) for part in parts]
+    if places != [places[0], places[0] + 8, places[0] + 16]:
+        raise LookupError("the memory of slices is not laid out as expected")
+    return places[0]
+
+
+# Recipes
+
+
+class Step(NamedTuple):
+    """One launch: its packed form, (source, bytes) of each pointer, (leaf, type) of each scalar.
+
+    A source is the number of a leaf, TARGET or ARENA.
+    """
+
+    launch: native.Launch
+    pointers: Sequence[tuple[int, int]]
+    scalars: Sequence[tuple[int, np.dtype]]
+
+
+def recipe(steps: Sequence[Step], arena_bytes: int, leaves: list[Any], keep: Any) -> tuple | None:
+    """How native code runs a statement with leaves like these; None when it cannot. `keep` lives as long."""
+    pointers = sum(len(step.pointers) for step in steps)
+    scalars = sum(len(step.scalars) for step in steps)
+    if len(steps) > MOST_LAUNCHES or pointers > MOST_POINTERS or scalars > MOST_SCALARS:
+        return None
+    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps)]
+    for step in steps:
+        words += (step.launch.address, len(step.pointers), len(step.scalars))
+        for place in step.pointers:
+            words += place
+        for leaf, dtype in step.scalars:
+            scalar = _scalar(type(leaves[leaf]), dtype)
+            if scalar is None:
+                return None
+            words += (leaf, *scalar)
+    return struct.pack(f"{len(words)}q", *words), keep
+
+
+def _scalar(kind: type, dtype: np.dtype) -> tuple[int, int, int] | None:
+    """Format and bounds of a scalar of a type that numbers of a kind become; None where only Python knows how."""
+    if dtype in (np.float32, np.float64) and kind in _FLOATING:
+        return (_FLOAT if dtype == np.float32 else _DOUBLE), 0, 0
+    if dtype.kind in "iu" and kind in (int, bool):
+        info = np.iinfo(dtype)
+        return _INTEGER, int(info.min), min(int(info.max), 2**63 - 1)
+    return None
+
+
+def _run_first(target: Tensor, value: Any) -> Any:
+    """Run a statement in Python. Returns how native code can run its like: a recipe, or None if it cannot.
+
+    NotImplemented stands for: do not remember.
+    """
+    backend = target.backend
+    backend._assign(target, value)
+    return NotImplemented if backend.closed else backend._recipe(target, value)
