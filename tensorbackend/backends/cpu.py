@@ -379,7 +379,6 @@ class CompiledPlan:
                 arena + scratch if scratch >= 0 else 0,
             )
 
-    def _primitive(self, step: Primitive, places: tuple, buffers: list, storage: Storage | None) -> None:
     def recipe(self, leaves: list[Any]) -> tuple | None:
         """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers."""
         if any(prepared is None or step.draws for prepared, _, step, _ in self.steps):
@@ -394,6 +393,7 @@ class CompiledPlan:
             steps += [launcher.Step(launch, pointers, step.scalars) for launch in prepared.launches]
         return launcher.recipe(steps, self.total, leaves, self)
 
+    def _primitive(self, step: Primitive, places: tuple, buffers: list, storage: Storage | None) -> None:
         temporaries = []
         if storage is not None:
             whole = _bytes(storage)
