@@ -131,7 +131,8 @@ def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
             kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
     printed = [kernel.cache["printed"] for kernel in kernels]
     sources = [p.source for p in printed]
-    libraries = compiler.compile_many(sources, flags=FLAGS, merge=len(kernels) > 1, expand=_expand)
+    sanitize = settings.config.sanitize
+    libraries = compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, merge=len(kernels) > 1, expand=_expand)
     return list(zip(printed, libraries))
 
 
