@@ -10,6 +10,7 @@ Ops that are expressions of others (mean, softmax, gelu …) are in `graph/compo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,11 @@ def _call(name: str, arity: int = 1) -> str:
     return f"tb_{name}_{{t}}({', '.join('{' + letter + '}' for letter in 'xyz'[:arity])})"
 
 
+def _ln(o: Any, x: Any) -> Any:
+    """The logarithm of an operand, which may be a number."""
+    return o.log(x) if hasattr(x, "structure") else math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
+
+
 def _nothing(o: Any, g: Any, z: Any, *inputs: Any) -> tuple:
     """The derivative of a step function."""
     return (None,) * len(inputs)
@@ -92,7 +98,7 @@ _define("div", 2, np.divide, "{x} / {y}", "float", "x / y; true division of inte
         vjp=lambda o, g, z, x, y: (g / y, -g * x / (y * y)), methods=("divide", "true_divide"), dunder="truediv",
         symbol="/", edge="x/0 is an infinity, 0/0 NaN", smooth=(0.5, 4.0), flops=4)  # fmt: skip
 _define("pow", 2, numerics.power, _call("pow", 2), "arith", "x to the power y.",
-        vjp=lambda o, g, z, x, y: (g * y * x ** (y - 1), g * z * o.log(x)), methods=("power",), dunder="pow",
+        vjp=lambda o, g, z, x, y: (g * y * x ** (y - 1), g * z * _ln(o, x)), methods=("power",), dunder="pow",
         symbol="**", edge="negative base with fractional exponent NaN; integers wrap, and a negative exponent gives 0 "
         "unless the base is 1 or -1", domain=(0.1, 4.0), smooth=(0.5, 3.0), ulps=1.0, flops=30)  # fmt: skip
 _define("floordiv", 2, np.floor_divide, _call("floordiv", 2), "arith", "The largest integer not above x / y.",

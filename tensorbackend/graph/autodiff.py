@@ -53,7 +53,9 @@ class Autodiff:
                 node.draw = self.be._next_draw()
 
     def _differentiate(self) -> None:
-        start = self.next_error if self.next_error is not None else _spread(1.0, self.op_tree)
+        dtype = self.op_tree.dtype
+        one = dtype.type(1) if dtypes.is_float(dtype) else 1.0  # a Python number would have the default type
+        start = self.next_error if self.next_error is not None else _spread(one, self.op_tree)
         flowing: dict[int, Any] = {id(self.op_tree): start}
         if not isinstance(self.op_tree, OpTreeNode):
             self._leaf(self.op_tree, start)

@@ -7,6 +7,7 @@ rules and composites have one namespace to draw on. All take and give op-trees; 
 
 from __future__ import annotations
 
+import builtins
 import math
 from typing import Any
 
@@ -266,7 +267,7 @@ def hard_sigmoid(a: Any) -> Any:
 
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
     """1 where |a - b| <= atol + rtol |b|."""
-    return abs(a - b) <= atol + rtol * abs(b)
+    return abs(a - b) <= atol + rtol * builtins.abs(b)  # b may be a number
 
 
 COMPOSITES = {

@@ -235,6 +235,14 @@ def test_reduction_layouts(backend: Backend, op: ops.Op) -> None:
         check(backend, apply(op, view, params=(axis,)))
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_over_several_axes_count_in_c_order(backend: Backend, name: str) -> None:
+    (array,) = testing.sample(ops.OPS[name], ((3, 4, 5),), "float32")
+    for view in layouts(backend, array).values():
+        for axis in ((0, 2), (0, 1), None):
+            check(backend, apply(ops.OPS[name], view, params=(axis,)))
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)], ids=str)
 @each_reduction
 def test_reduction_of_nothing(backend: Backend, op: ops.Op, shape: tuple[int, ...]) -> None:
