@@ -8,6 +8,7 @@ NumPy, and the log says so once. Primitives that have no C form are NumPy's.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
 import os
@@ -116,8 +117,34 @@ class CPUTensor(Tensor):
         return memoryview(self._tensor.view(np.uint8)).cast("B")
 
 
+class _Block:
+    """A piece of the runtime's memory, given back when nothing refers to it any more."""
+
+    __slots__ = ("__weakref__", "_free", "address", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        if nbytes >= 1 << 62:  # beyond any address, and beyond what a native call can be told
+            raise MemoryError(complain("allocation: out of memory", f"{nbytes} bytes", "", "smaller tensors"))
+        runtime = native.runtime()
+        self.nbytes = nbytes
+        self._free = runtime.free
+        self.address = runtime.alloc(nbytes)
+
+    def bytes(self) -> np.ndarray:
+        """The memory as an array, which keeps the block alive."""
+        memory = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
+        memory.block = self
+        return np.frombuffer(memory, np.uint8)
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self._free(self.address, self.nbytes)
+
+
 def _bytes(storage: Storage) -> np.ndarray:
     owner = storage.owner
+    if isinstance(owner, _Block):
+        return owner.bytes()
     if isinstance(owner, np.ndarray) and owner.dtype == np.uint8 and owner.ndim == 1:
         return owner
     view = np.lib.stride_tricks.as_strided(owner, (1,) * owner.ndim)
@@ -172,9 +199,12 @@ class CPUBackend(Backend):
     # Memory
 
     def _allocate(self, nbytes: int) -> Storage:
+        if self.jit:
+            block = _Block(max(nbytes, 1))
+            return Storage(block.address, nbytes, block)
         try:
             raw = np.empty(max(nbytes, 1) + ALIGNMENT, np.uint8)
-        except MemoryError:
+        except (MemoryError, ValueError):  # NumPy calls a size beyond any address a ValueError
             raise MemoryError(complain("allocation: out of memory", f"{nbytes} bytes", "", "smaller tensors")) from None
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
         owner = raw[start : start + max(nbytes, 1)]
@@ -344,9 +374,10 @@ class CompiledPlan:
         self.backend = backend
         first = plan.targets + len(plan.tensors)
         offsets, total = _arena(plan.temporaries)
+        jit.compile_all([s for s in plan.steps if isinstance(s, Kernel) and _writes(s)])
         self.steps = []
         for step in plan.steps:
-            if isinstance(step, Kernel) and all(0 not in ref.shape for ref, _ in step.outputs):
+            if isinstance(step, Kernel) and _writes(step):
                 prepared = jit.prepare(step)
                 references = [*step.inputs, *(ref for ref, _ in step.outputs)]
                 places = [_placed(ref, first, offsets) for ref in references]
@@ -373,7 +404,7 @@ class CompiledPlan:
                 continue
             prepared.run(
                 [bases[b] + offset for b, offset in places],
-                [_number(leaves[n], dtype) for n, dtype in step.scalars],
+                [x if dtypes.is_float(dtype) else _number(x, dtype) for x, dtype in ((leaves[n], d) for n, d in step.scalars)],
                 [draws[n] for n in step.draws],
                 backend._key,
                 arena + scratch if scratch >= 0 else 0,
@@ -405,6 +436,11 @@ class CompiledPlan:
             self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
 
 
+def _writes(kernel: Kernel) -> bool:
+    """Whether a kernel has anything to write."""
+    return all(0 not in ref.shape for ref, _ in kernel.outputs)
+
+
 def _arena(temporaries: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[int], int]:
     """Where each temporary lies in one piece of memory, in bytes, and the size of the piece."""
     offsets, total = [], 0
@@ -433,10 +469,13 @@ def _reader(ref: Ref) -> Reader:
     if ref.buffer < 0:
         number = -ref.buffer - 1
         strides = tuple(s * ref.dtype.itemsize for s in ref.strides)
-        if ref.offset == 0 and ref.strides == indexing.contiguous_strides(ref.shape):
-            return lambda buffers, temporaries: temporaries[number].reshape(ref.shape)
         start = ref.offset * ref.dtype.itemsize
-        return lambda buffers, temporaries: np.ndarray(ref.shape, ref.dtype, temporaries[number], start, strides)
+
+        def read_temporary(buffers: list, temporaries: list) -> np.ndarray:
+            whole = temporaries[number]
+            return whole if whole.shape == ref.shape else np.ndarray(ref.shape, ref.dtype, whole, start, strides)
+
+        return read_temporary
 
     def read(buffers: list, temporaries: list) -> np.ndarray:
         tensor = buffers[ref.buffer]
