@@ -167,7 +167,7 @@ class SoftmaxCrossEntropy:
 
 
 class Momentum:
-    """v = momentum v - rate g, then w = w + v (Polyak 1964)."""
+    """v = momentum v - rate g, then w = w + v (Polyak 1964). `fuse` makes the two statements one pass over memory."""
 
     def __init__(self, parameters: Sequence[Parameter], rate: float = 0.1, momentum: float = 0.9) -> None:
         self.parameters = parameters
@@ -178,8 +178,9 @@ class Momentum:
     def update(self) -> None:
         """One step down the gradients."""
         for w, v in zip(self.parameters, self.velocities):
-            v[:] = self.momentum * v - self.rate * w.gradient
-            w.value[:] = w.value + v
+            with v.backend.fuse():
+                v[:] = self.momentum * v - self.rate * w.gradient
+                w.value[:] = w.value + v
 
 
 class Adam:
@@ -204,6 +205,7 @@ class Adam:
         for w, m, s in zip(self.parameters, self.means, self.squares):
             be = w.value.backend
             g = w.gradient
-            m[:] = self.beta1 * m + (1 - self.beta1) * g
-            s[:] = self.beta2 * s + (1 - self.beta2) * g * g
-            w.value[:] = w.value - self.rate * (m / correct1) / (be.sqrt(s / correct2) + 1e-8)
+            with be.fuse():
+                m[:] = self.beta1 * m + (1 - self.beta1) * g
+                s[:] = self.beta2 * s + (1 - self.beta2) * g * g
+                w.value[:] = w.value - self.rate * (m / correct1) / (be.sqrt(s / correct2) + 1e-8)

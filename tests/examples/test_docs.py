@@ -55,6 +55,16 @@ def test_programs_print_what_they_say(page: Path, checkout: Path) -> None:
     assert run(program, checkout).splitlines() == PRINTS.findall(program)
 
 
+def test_an_added_op_passes_the_tests_of_the_table(checkout: Path) -> None:
+    shutil.copytree(ROOT / "tests", checkout / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", checkout)
+    (diff,) = blocks(ROOT / "docs" / "adding-an-op.md", "diff")
+    subprocess.run(["git", "apply", "-"], cwd=checkout, input=diff, text=True, check=True)
+    name = re.search(r'^\+_define\("(\w+)"', diff, re.MULTILINE)[1]
+    printed = run(f"import pytest; raise SystemExit(pytest.main(['-q', '-k', {name!r}, 'tests/engine']))", checkout)
+    assert int(re.search(r"(\d+) passed", printed)[1]) >= 5
+
+
 @each_page
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
