@@ -194,6 +194,7 @@ class CPUBackend(Backend):
         self._native = launcher.native_types() if self.jit and settings.config.native else None
         if self._native is not None:
             self.structures = self._native.table(self)
+            self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)
 
     # Memory
@@ -471,9 +472,11 @@ def _reader(ref: Ref) -> Reader:
         strides = tuple(s * ref.dtype.itemsize for s in ref.strides)
         start = ref.offset * ref.dtype.itemsize
 
+        plain = ref.offset == 0 and ref.strides == indexing.contiguous_strides(ref.shape)
+
         def read_temporary(buffers: list, temporaries: list) -> np.ndarray:
             whole = temporaries[number]
-            return whole if whole.shape == ref.shape else np.ndarray(ref.shape, ref.dtype, whole, start, strides)
+            return whole if plain and whole.shape == ref.shape else np.ndarray(ref.shape, ref.dtype, whole, start, strides)
 
         return read_temporary
 
