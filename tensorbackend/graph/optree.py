@@ -406,7 +406,7 @@ class OpTreeNode(Operators):
 
 
 def _label(node: OpTreeNode) -> Any:
-    params = node.structure.params
+    params = [indexing.hashable(p) if isinstance(p, tuple) else p for p in node.structure.params]
     return (node.structure.op.name, *params) if params else node.structure.op.name
 
 
@@ -433,6 +433,11 @@ def _leaf_text(x: Any) -> str:
     if isinstance(x, Operators):
         return getattr(x, "name", None) or f"t{list(x.shape)}"
     return f"{x:g}" if isinstance(x, float) else str(x)
+
+
+def _quoted(x: Any) -> str:
+    """A leaf's text for a place between quotation marks."""
+    return _leaf_text(x).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _expression(root: OpTreeNode) -> str:
@@ -470,9 +475,9 @@ def to_dot(root: OpTreeNode) -> str:
             name = f"n{id(x)}"
             if not isinstance(x, Operators):
                 name, numbers = f"c{numbers}", numbers + 1
-                lines.append(f'  {name} [label="{_leaf_text(x)}" shape=plaintext];')
+                lines.append(f'  {name} [label="{_quoted(x)}" shape=plaintext];')
             elif not isinstance(x, OpTreeNode) and id(x) not in drawn:
                 drawn.add(id(x))
-                lines.append(f'  {name} [label="{_leaf_text(x)}\\n{x.shape} {x.dtype}" shape=box];')
+                lines.append(f'  {name} [label="{_quoted(x)}\\n{x.shape} {x.dtype}" shape=box];')
             lines.append(f"  {name} -> n{id(node)};")
     return "\n".join([*lines, "}"])
