@@ -28,8 +28,8 @@ class Autodiff:
     with respect to the tree's value (None: ones). Raises `ShapeError` when its shape is another, and `ValueError`
     where an op of the tree has no derivative.
 
-    Views are told apart: the gradient with respect to a tensor is that of the very object in the tree, or of another
-    view of the same memory with the same layout.
+    The gradient with respect to a tensor takes in every use of its memory: of the tensor itself, and of views of it
+    (transposes, reshapes, slices). Two views that do not overlap have gradients of their own.
     """
 
     def __init__(self, op_tree: Any, be: Any, next_error: Any = None) -> None:
@@ -78,13 +78,19 @@ class Autodiff:
         key = _identity(tensor)
         before = self._gradients.get(key)
         self._gradients[key] = gradient if before is None else before + gradient
-        self._tensors.append(tensor)
+        if before is None:
+            self._tensors.append(tensor)
 
     def _gradient(self, tensor: Any) -> Any:
-        found = self._gradients.get(_identity(tensor))
-        if found is None:
+        key = _identity(tensor)
+        total = self._gradients.get(key)
+        for leaf in self._tensors:
+            if _identity(leaf) != key and leaf.start < tensor.stop and tensor.start < leaf.stop:
+                part = _through_view(tensor, leaf, self._gradients[_identity(leaf)])
+                total = part if total is None else total + part
+        if total is None:
             return tensor * 0.0
-        return found if isinstance(found, OpTreeNode) else _spread(found, tensor)
+        return total if isinstance(total, OpTreeNode) else _spread(total, tensor)
 
     def get_grad_op_tree(self, tensors: Sequence[Any]) -> list[OpTreeNode]:
         """The gradients as op-trees, in the order of `tensors`; a tensor that is not in the tree gets zeros."""
@@ -131,6 +137,38 @@ class Autodiff:
 
 def _identity(tensor: Any) -> tuple:
     return tensor.address, tensor.structure
+
+
+def _through_view(tensor: Any, leaf: Any, gradient: Any) -> Any:
+    """The gradient of `tensor` that comes through `leaf`, a view of it. Raises `ValueError` where it reaches beyond."""
+    gradient = gradient if isinstance(gradient, Operators) else _spread(gradient, leaf)
+    order = _permutation(tensor, leaf)
+    if order is not None:
+        return composite.transpose(gradient, order)
+    inside = tensor.start <= leaf.start and leaf.stop <= tensor.stop and leaf.dtype == tensor.dtype
+    if not (inside and tensor.is_contiguous):
+        raise ValueError(
+            complain(
+                "Autodiff: a tensor of the tree shares memory with the one asked for, and is no view of it",
+                f"{leaf.shape} in the tree, {tensor.shape} asked for",
+                "the tensor itself, or a contiguous tensor that holds it",
+            )
+        )
+    places = np.array((leaf.address - tensor.address) // tensor.dtype.itemsize)
+    for length, stride in zip(leaf.shape, leaf.strides):
+        places = places[..., None] + np.arange(length) * stride
+    indices = tensor.backend.array(places.reshape(-1), dtype=np.int64, min_dims=0)
+    flat = composite.put(composite.reshape(gradient, (leaf.size,)), indices, (tensor.size,), 0)
+    return composite.reshape(flat, tensor.shape)
+
+
+def _permutation(tensor: Any, leaf: Any) -> tuple[int, ...] | None:
+    """The order of `leaf`'s axes that makes it `tensor`, if there is one."""
+    axes = list(zip(leaf.shape, leaf.strides))
+    wanted = list(zip(tensor.shape, tensor.strides))
+    if leaf.address != tensor.address or sorted(axes) != sorted(wanted):
+        return None
+    return tuple(axes.index(pair) for pair in wanted) if len(set(axes)) == len(axes) else None
 
 
 def _rule(node: OpTreeNode, g: Any) -> tuple:

@@ -550,7 +550,8 @@ class _Region:
         self.axes: tuple[int, ...] = ()
         self.order: list[OpTreeNode] = []
         value, place, _ = outputs[0]
-        self.is_memory = place is None and value.structure.op.kind in (ops.MOVEMENT, ops.PRIMITIVE)
+        moved = place is None and value.structure.op.kind in (ops.MOVEMENT, ops.PRIMITIVE)
+        self.is_memory = moved and all(isinstance(x, Operators) for x in value.inputs)  # a spread number is computed
 
     def collect(self) -> list[tuple[OpTreeNode, str]]:
         """Gather the nodes to compute here; the result is what must be in memory first (empty: ready)."""
