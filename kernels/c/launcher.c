@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // launcher.c — native nodes, operators and assignment for CPython: what Python decided once is done again quickly
 //
-// Three types that stand beside Python classes of the same meaning: Node (a subclass of OpTreeNode), Operands (a mixin
-// before a tensor class: operators and `t[:] = value`) and Memo (what a backend's table remembers for them). Nothing
-// here knows an op, a shape or a type of numbers: a structure or statement that the memo does not hold goes to the
-// Python function that the operator or assignment has without this file, and what came of it is then remembered.
+// Types that stand beside Python classes of the same meaning: Node (a subclass of OpTreeNode), Operands (a mixin before a
+// tensor class: operators and `t[:] = value`), Method (a backend's method that makes a node) and Memo (what a backend's
+// table remembers for them). Nothing here knows an op, a shape or a type of numbers: a structure or statement that the
+// memo does not hold goes to the Python function that the operator, method or assignment has without this file, and what
+// came of it is then remembered.
 //
 // Nodes      (op, structures or number types of the operands) -> structure of the result. The operands are kept in the
 //            node itself; Python sees them as a tuple, `inputs`.
@@ -37,13 +38,17 @@ typedef int (*visitor)(object *, void *);
 typedef struct { const char *name; object *(*call)(object *, object *); int flags; const char *doc; } method_def;
 typedef struct { const char *name; object *(*get)(object *, void *); int (*set)(object *, object *, void *);
                  const char *doc; void *closure; } getset_def;
+typedef struct { const char *name; int type; length offset; int flags; const char *doc; } member_def;
 typedef struct { int slot; void *value; } type_slot;
 typedef struct { const char *name; int basicsize, itemsize; unsigned flags; type_slot *slots; } type_spec;
 
-enum { BASE_TYPE = 1 << 10, COLLECTED = 1 << 14, NO_ARGUMENTS = 4, ONE_ARGUMENT = 8 };
+enum { BASE_TYPE = 1 << 10, VECTORCALL = 1 << 11, COLLECTED = 1 << 14 };
+enum { NO_ARGUMENTS = 4, ONE_ARGUMENT = 8, MEMBER_LENGTH = 19, MEMBER_READ_ONLY = 1 };
+static const size_t ARGUMENT_COUNT = SIZE_MAX >> 1;  // less the flag that a caller of a vectorcall may set
 enum { MP_ASS_SUBSCRIPT = 3, NB_ABSOLUTE = 6, NB_ADD, NB_AND, NB_FLOOR_DIVIDE = 12, NB_INVERT = 27, NB_LSHIFT, NB_MULTIPLY,
        NB_NEGATIVE, NB_OR, NB_POWER = 33, NB_REMAINDER, NB_RSHIFT, NB_SUBTRACT, NB_TRUE_DIVIDE, NB_XOR,
-       TP_CLEAR = 51, TP_DEALLOC, TP_HASH = 59, TP_METHODS = 64, TP_RICHCOMPARE = 67, TP_TRAVERSE = 71, TP_GETSET = 73 };
+       TP_CALL = 50, TP_CLEAR, TP_DEALLOC, TP_GETATTRO = 58, TP_HASH, TP_METHODS = 64, TP_RICHCOMPARE = 67,
+       TP_TRAVERSE = 71, TP_MEMBERS, TP_GETSET };
 
 extern void Py_IncRef(object *), Py_DecRef(object *);
 extern object *PyObject_Init(object *, object *), *PyType_GenericAlloc(object *, length);
@@ -55,7 +60,9 @@ extern object *PyTuple_New(length), *PyTuple_GetItem(object *, length);
 extern int PyTuple_SetItem(object *, length, object *);
 extern length PyTuple_Size(object *);
 extern object *PyDict_GetItemString(object *, const char *);
-extern object *PyObject_CallFunctionObjArgs(object *, ...);
+extern object *PyObject_CallFunctionObjArgs(object *, ...), *PyObject_GetAttr(object *, object *);
+extern object *PyObject_Vectorcall(object *, object *const *, size_t, object *);
+extern object *PyVectorcall_Call(object *, object *, object *);
 extern void *PyLong_AsVoidPtr(object *);
 extern long long PyLong_AsLongLong(object *), PyLong_AsLongLongAndOverflow(object *, int *);
 extern object *PyLong_FromLongLong(long long);
@@ -97,7 +104,7 @@ static struct {
     void (*free)(void *, int64_t);
 } runtime;
 
-static object *node_type, *memo_type;
+static object *node_type, *memo_type, *method_type;
 static object *tensor_types[8];  // the tensor classes in use, which live for ever
 static int n_tensor_types;
 
@@ -521,8 +528,7 @@ static object *adopt(object *made, object *const *key, object *const *operands, 
     return node;
 }
 
-static inline object *known_node(object *const *key, object *owner, object *const *operands, int count) {
-    memo *m = memo_of(owner);
+static inline object *known_node(const memo *m, object *const *key, object *const *operands, int count) {
     if (!m || !m->n_nodes)
         return NULL;
     object *structure = find_node(m->nodes, m->node_places, key)->result;
@@ -538,7 +544,7 @@ static inline object *binary(int number, object *a, object *b) {
     object *const key[OPERANDS + 1] = {operators[number].op, key_of(a), key_of(b)};
     int a_owns = key[1] && key[1] != a->type;
     if (key[1] && key[2]) {
-        object *node = known_node(key, key[a_owns ? 1 : 2], operands, 2);
+        object *node = known_node(memo_of(key[a_owns ? 1 : 2]), key, operands, 2);
         if (node)
             return node;
     }
@@ -551,7 +557,7 @@ static inline object *binary(int number, object *a, object *b) {
 static inline object *unary(int number, object *a) {
     object *const operands[1] = {a};
     object *const key[OPERANDS + 1] = {operators[number].op, key_of(a)};
-    object *node = known_node(key, key[1], operands, 1);
+    object *node = known_node(memo_of(key[1]), key, operands, 1);
     return node ? node : adopt(PyObject_CallFunctionObjArgs(operators[number].method, a, NULL), key, operands, 1);
 }
 
@@ -595,6 +601,61 @@ static const operator_def operator_defs[] = {
     {"invert", NB_INVERT, op_invert},
 };
 enum { N_OPERATORS = sizeof operator_defs / sizeof *operator_defs };
+
+// Methods -------------------------------------------------------------------------------------------------------------
+
+// A backend's method of an op, bound to the backend. In all but calls it is the Python method.
+typedef struct method {
+    object head;
+    object *(*call)(object *, object *const *, size_t, object *);
+    object *op, *python, *memo;
+    length arity;
+} method;
+
+static object *method_call(object *self, object *const *arguments, size_t count, object *names) {
+    const method *f = (const method *)self;
+    object *key[OPERANDS + 1] = {f->op};
+    int n = (int)f->arity, known = !names && (count & ARGUMENT_COUNT) == (size_t)n;
+    for (int i = 0; known && i < n; i++)
+        known = (key[i + 1] = key_of(arguments[i])) != NULL;
+    object *node = known ? known_node((memo *)f->memo, key, arguments, n) : NULL;
+    if (node)
+        return node;
+    object *made = PyObject_Vectorcall(f->python, arguments, count, names);
+    return known ? adopt(made, key, arguments, n) : made;
+}
+
+static object *method_attribute(object *self, object *name) { return PyObject_GetAttr(((method *)self)->python, name); }
+
+static int method_traverse(object *self, visitor visit, void *argument) {
+    method *f = (method *)self;
+    object *all[4] = {self->type, f->op, f->python, f->memo};
+    return visit_all(all, 4, visit, argument);
+}
+
+static void method_free(object *self) {
+    method *f = (method *)self;
+    object *type = self->type;
+    PyObject_GC_UnTrack(self);
+    drop(f->op);
+    drop(f->python);
+    drop(f->memo);
+    PyObject_GC_Del(self);
+    Py_DecRef(type);
+}
+
+// (op, bound Python method, memo, arity) -> Method
+object *tb_launcher_method(object *parts) {
+    method *f = (method *)PyType_GenericAlloc(method_type, 0);
+    if (!f)
+        return NULL;
+    f->call = method_call;
+    f->op = kept(PyTuple_GetItem(parts, 0));
+    f->python = kept(PyTuple_GetItem(parts, 1));
+    f->memo = kept(PyTuple_GetItem(parts, 2));
+    f->arity = (length)PyLong_AsLongLong(PyTuple_GetItem(parts, 3));
+    return &f->head;
+}
 
 // Statements ----------------------------------------------------------------------------------------------------------
 
@@ -961,6 +1022,14 @@ static object *make_memo_type(void) {
     return make_type("tensorbackend.backends.launcher.Memo", sizeof(memo), COLLECTED, slots, NULL);
 }
 
+static object *make_method_type(void) {
+    static member_def members[] = {
+        {"__vectorcalloffset__", MEMBER_LENGTH, offsetof(method, call), MEMBER_READ_ONLY, 0}, {0}};
+    type_slot slots[] = {{TP_CALL, PyVectorcall_Call}, {TP_GETATTRO, method_attribute}, {TP_DEALLOC, method_free},
+                         {TP_TRAVERSE, method_traverse}, {TP_MEMBERS, members}, {0, 0}};
+    return make_type("tensorbackend.backends.launcher.Method", sizeof(method), VECTORCALL | COLLECTED, slots, NULL);
+}
+
 static int read_operators(object *found) {
     for (int i = 0; i < N_OPERATORS; i++) {
         object *entry = PyDict_GetItemString(found, operator_defs[i].name);
@@ -1002,8 +1071,9 @@ object *tb_launcher_start(object *facts) {
     node_type = make_node_type();
     object *operands_type = make_operands_type();
     memo_type = make_memo_type();
+    method_type = make_method_type();
     object *types = PyTuple_New(3);
-    if (!node_type || !operands_type || !memo_type || !types)
+    if (!node_type || !operands_type || !memo_type || !method_type || !types)
         return NULL;
     PyTuple_SetItem(types, 0, kept(node_type));
     PyTuple_SetItem(types, 1, operands_type);

@@ -59,7 +59,11 @@ class CPUTensor(Tensor):
         kind = dtypes.as_dtype(ary.dtype)
         if not ary.dtype.isnative or any(s % kind.itemsize for s in ary.strides):
             given = f"{ary.dtype} with strides of {ary.strides} bytes"
-            raise ShapeError(complain("array view: layout", given, "native byte order, whole-element strides", "np.ascontiguousarray"))
+            raise ShapeError(
+                complain(
+                    "array view: layout", given, "native byte order, whole-element strides", "np.ascontiguousarray"
+                )
+            )
         strides = tuple(s // kind.itemsize for s in ary.strides)
         layout = backend.structures.tensor(kind, wanted, strides, minimum)
         address = ary.__array_interface__["data"][0]
@@ -102,7 +106,9 @@ class CPUTensor(Tensor):
 
     def __dlpack__(self, **keywords: Any) -> Any:
         if self.structure.dtype == dtypes.BFLOAT16:
-            raise BufferError(complain("DLPack: NumPy exports no bfloat16", "", "", "be.copy(t.share(t.shape, 'uint16'))"))
+            raise BufferError(
+                complain("DLPack: NumPy exports no bfloat16", "", "", "be.copy(t.share(t.shape, 'uint16'))")
+            )
         self.backend._flush()
         return self._tensor.__dlpack__(**keywords)
 
@@ -182,9 +188,7 @@ class CPUBackend(Backend):
     tensor_cls = CPUTensor
     default_dtypes = tuple(d for d in dtypes.FLOATS)
 
-    def __init__(
-        self, *arguments: Any, jit: bool | None = None, threads: int | None = None, **keywords: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, jit: bool | None = None, threads: int | None = None, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.jit = (settings.config.jit if jit is None else bool(jit)) and _has_compiler()
         self.threads = _thread_count(threads)
@@ -249,7 +253,9 @@ class CPUBackend(Backend):
         try:
             values = np.broadcast_to(values, shape)
         except ValueError:
-            raise ShapeError(complain("assignment: shapes do not fit", f"{values.shape} into {shape}", "a shape that broadcasts")) from None
+            raise ShapeError(
+                complain("assignment: shapes do not fit", f"{values.shape} into {shape}", "a shape that broadcasts")
+            ) from None
         with self._lock, np.errstate(all="ignore"):
             tensor._tensor[key] = dtypes.cast(values, tensor.dtype)
 
@@ -405,7 +411,10 @@ class CompiledPlan:
                 continue
             prepared.run(
                 [bases[b] + offset for b, offset in places],
-                [x if dtypes.is_float(dtype) else _number(x, dtype) for x, dtype in ((leaves[n], d) for n, d in step.scalars)],
+                [
+                    x if dtypes.is_float(dtype) else _number(x, dtype)
+                    for x, dtype in ((leaves[n], d) for n, d in step.scalars)
+                ],
                 [draws[n] for n in step.draws],
                 backend._key,
                 arena + scratch if scratch >= 0 else 0,
@@ -476,7 +485,9 @@ def _reader(ref: Ref) -> Reader:
 
         def read_temporary(buffers: list, temporaries: list) -> np.ndarray:
             whole = temporaries[number]
-            return whole if plain and whole.shape == ref.shape else np.ndarray(ref.shape, ref.dtype, whole, start, strides)
+            return (
+                whole if plain and whole.shape == ref.shape else np.ndarray(ref.shape, ref.dtype, whole, start, strides)
+            )
 
         return read_temporary
 

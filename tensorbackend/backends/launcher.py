@@ -22,6 +22,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import native
+from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.errors import CompileError
 from tensorbackend.graph.fuse import walk
@@ -63,12 +64,21 @@ class NativeTypes:
         library = compile_source(SOURCE, flags=("-O2", "-Wl,-z,nodelete"), libc=True)
         entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
         self._add_tensor_class = entry(library.address("tb_launcher_add_tensor_class"))
+        self._method = entry(library.address("tb_launcher_method"))
         self.node, self._operands, self._memo = entry(library.address("tb_launcher_start"))(_facts())
         self._tensor_classes: dict[type, type] = {}
 
     def table(self, backend: Any) -> RememberingTable:
         """A new, empty table of structures for a backend."""
         return RememberingTable(backend, backend.default_dtype, self._memo())
+
+    def install_methods(self, backend: Any) -> None:
+        """Give a backend that has a table of ours native methods for the elementwise ops, where it inherits `Backend`'s."""
+        for op in ops.elementwise():
+            for name in op.methods:
+                if getattr(type(backend), name) is vars(Backend)[name]:
+                    parts = op, getattr(backend, name), backend.structures.memo, op.arity
+                    setattr(backend, name, self._method(parts))
 
     def tensor_class(self, cls: type[Tensor]) -> type[Tensor]:
         """A subclass of a tensor class, of the same name, with native operators and assignment."""
