@@ -25,7 +25,9 @@ def kernel_dir() -> Path:
         if (folder / "c").is_dir():
             return folder
     places = " or ".join(map(str, candidates))
-    raise FileNotFoundError(f"tensorbackend: no kernel sources in {places}; reinstall with: pip install --force-reinstall tensorbackend")
+    raise FileNotFoundError(
+        f"tensorbackend: no kernel sources in {places}; reinstall with: pip install --force-reinstall tensorbackend"
+    )
 
 
 def kernel_path(name: str) -> Path:

@@ -102,7 +102,8 @@ _define("pow", 2, numerics.power, _call("pow", 2), "arith", "x to the power y.",
         symbol="**", edge="negative base with fractional exponent NaN; integers wrap, and a negative exponent gives 0 "
         "unless the base is 1 or -1", domain=(0.1, 4.0), smooth=(0.5, 3.0), ulps=1.0, flops=30)  # fmt: skip
 _define("floordiv", 2, np.floor_divide, _call("floordiv", 2), "arith", "The largest integer not above x / y.",
-        vjp=_nothing, methods=("floor_divide",), dunder="floordiv", symbol="//", edge="integer x//0 is 0", flops=5)  # fmt: skip
+        vjp=_nothing, methods=("floor_divide",), dunder="floordiv", symbol="//",
+        edge="integer x//0 is 0", flops=5)  # fmt: skip
 _define("mod", 2, np.remainder, _call("mod", 2), "arith", "x - y floor(x / y), with the sign of y.",
         vjp=lambda o, g, z, x, y: (g, -g * o.floor(x / y)), methods=("remainder", "mod"), dunder="mod", symbol="%",
         edge="integer x % 0 is 0; a float's is NaN", smooth=(1.1, 1.9), flops=6)  # fmt: skip
@@ -220,7 +221,8 @@ _define("tanh", 1, np.tanh, _call("tanh"), "float", "The hyperbolic tangent.",
 _define("tanh2", 1, numerics.tanh2, _call("tanh2"), "float", "(2^2x - 1) / (2^2x + 1).",
         vjp=lambda o, g, z, x: (g * (1 - z * z) * _LN2,), methods=("tanh2",), edge="tends to -1 and 1", ulps=3.0,
         flops=21)  # fmt: skip
-_define("erf", 1, numerics.erf, _call("erf"), "float", "The error function, 2/sqrt(pi) times the integral of exp(-t^2) to x.",
+_define("erf", 1, numerics.erf, _call("erf"), "float",
+        "The error function, 2/sqrt(pi) times the integral of exp(-t^2) to x.",
         vjp=lambda o, g, z, x: (g * o.exp(-x * x) * float(2 / np.sqrt(np.pi)),), methods=("erf",), ulps=1.1,
         flops=25)  # fmt: skip
 _define("erfc", 1, numerics.erfc, _call("erfc"), "float", "1 - erf(x), exact for large x.",
@@ -310,7 +312,7 @@ def _extreme(o: Any, g: Any, z: Any, x: Any) -> tuple:
 
 _define("sum", 1, _reducer(np.add), "{x} + {y}", "sum", "The sum over the axes.", kind=REDUCTION, vjp=_spread,
         methods=("sum",), identity="zero", combine=np.add,
-        edge="halves add up in float32, float32 in pairwise order or wider; integers in 64 bits; nothing adds to 0")  # fmt: skip
+        edge="halves add up in float32, float32 pairwise or wider; integers in 64 bits; of nothing 0")  # fmt: skip
 _define("prod", 1, _reducer(np.multiply), "{x} * {y}", "sum", "The product over the axes.", kind=REDUCTION,
         vjp=lambda o, g, z, x: (g * z / x,), methods=("prod",), identity="one", combine=np.multiply,
         edge="of nothing 1; the gradient is NaN where x is 0", domain=(0.5, 1.5), smooth=(0.5, 1.5))  # fmt: skip
@@ -329,7 +331,8 @@ _define("argmin", 1, _position(np.argmin), "{x} < {y}", "index", "The first posi
 _define("any", 1, _reducer(np.logical_or), "{x} | {y}", "truth", "1 where any element is not zero.", kind=REDUCTION,
         vjp=_nothing, methods=("any",), identity="zero", combine=np.logical_or, edge="of nothing 0")  # fmt: skip
 _define("all", 1, _reducer(np.logical_and), "{x} & {y}", "truth", "1 where every element is not zero.",
-        kind=REDUCTION, vjp=_nothing, methods=("all",), identity="one", combine=np.logical_and, edge="of nothing 1")  # fmt: skip
+        kind=REDUCTION, vjp=_nothing, methods=("all",), identity="one", combine=np.logical_and,
+        edge="of nothing 1")  # fmt: skip
 
 
 # Movements: other views of the same numbers. They have no code: they change addresses.

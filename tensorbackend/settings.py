@@ -52,7 +52,9 @@ SETTINGS = {
         Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),
-        Setting("sanitize", "TB_SANITIZE", _flag, False, "Compile kernels with the address and undefined-behaviour checks."),
+        Setting(
+            "sanitize", "TB_SANITIZE", _flag, False, "Compile kernels with the address and undefined-behaviour checks."
+        ),
         Setting("cache", "TB_CACHE", str, None, "Folder of compiled kernels; unset: ~/.cache/tensorbackend."),
         Setting("compile_timeout", "TB_COMPILE_TIMEOUT", float, 60.0, "Seconds after which a compiler is stopped."),
     ]

@@ -8,8 +8,8 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 
 from __future__ import annotations
 
-import inspect
 import contextlib
+import inspect
 import math
 import os
 import threading
@@ -24,7 +24,7 @@ from tensorbackend.backends.statements import StatementGroup
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
-from tensorbackend.graph.optree import OpTreeNode, Operators, apply, source
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
 from tensorbackend.primitives.linear import LinearAlgebra
@@ -154,7 +154,7 @@ class Backend(LinearAlgebra, ABC):
         distributed: bool = False,
         min_dims: int | None = None,
     ) -> Tensor:
-        """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel` and `distributed` have no effect here."""
+        """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel`, `distributed`: no effect here."""
         self.structures.check_open()
         kind = dtype or self.default_dtype
         return self.tensor_cls(self, shape, kind, name=name, persist_values=persist_values, min_dims=min_dims)
@@ -191,7 +191,9 @@ class Backend(LinearAlgebra, ABC):
         """A tensor with every element `value`."""
         return self.empty(shape, dtype, name, min_dims=min_dims)._assign(value)
 
-    def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, min_dims: int | None = None) -> Tensor:
+    def arange(
+        self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, min_dims: int | None = None
+    ) -> Tensor:
         """The numbers from `start` (0 if only one is given) up to `stop`, as NumPy's `arange`."""
         values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
         return self.array(values, dtype=dtype, min_dims=min_dims)
@@ -233,7 +235,11 @@ class Backend(LinearAlgebra, ABC):
         if x is not None:
             return x
         if self.bsz is None:
-            raise ValueError(complain("iobuf: no batch size", "be.bsz is None", "an int", "be.bsz = 128, or gen_backend(batch_size=128)"))
+            raise ValueError(
+                complain(
+                    "iobuf: no batch size", "be.bsz is None", "an int", "be.bsz = 128, or gen_backend(batch_size=128)"
+                )
+            )
         if isinstance(dim0, (tuple, list)):
             pair = len(dim0) == 2
             shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(dim0), self.bsz)
@@ -250,9 +256,7 @@ class Backend(LinearAlgebra, ABC):
         size = math.prod(shape) if isinstance(shape, (tuple, list)) else int(shape)
         return size if parallelism in ("Data", "Model") else size * self.num_devices
 
-    def output_dim(
-        self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1
-    ) -> int:
+    def output_dim(self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1) -> int:
         """The output length of a convolution or pooling along one axis.
 
         `X` is the input's length, `S` the window's; floor((X - Sd + 2 padding) / strides) + 1 with
@@ -261,7 +265,9 @@ class Backend(LinearAlgebra, ABC):
         """
         window = dilation * (S - 1) + 1
         if pooling and padding >= window:
-            raise ValueError(complain("output_dim: padding", f"{padding} with windows of {window}", "less than the window"))
+            raise ValueError(
+                complain("output_dim: padding", f"{padding} with windows of {window}", "less than the window")
+            )
         if self.check_caffe_compat() and pooling:
             size = -(-(X - window + 2 * padding) // strides) + 1
             return size - 1 if padding > 0 and (size - 1) * strides >= X + padding else size
@@ -329,7 +335,8 @@ class Backend(LinearAlgebra, ABC):
         """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.
 
         An Adam step is one pass over memory. What was stated runs at the block's end, before anything is read or an
-        exception leaves it, and wherever a statement cannot join those before it. Blocks may nest; they are a thread's own.
+        exception leaves it, and wherever a statement cannot join those before it. Blocks may nest; each thread has
+        its own.
         """
         if getattr(self._fusing, "group", None) is not None:
             yield
@@ -372,7 +379,9 @@ class Backend(LinearAlgebra, ABC):
             return values[()]
         if values.size != target.size:
             raise ShapeError(
-                complain("assignment: sizes differ", f"array {values.shape} into {target.shape}", f"{target.size} elements")
+                complain(
+                    "assignment: sizes differ", f"array {values.shape} into {target.shape}", f"{target.size} elements"
+                )
             )
         values = values.reshape(target.shape)
         if target.rounding and dtypes.is_float(target.dtype):
@@ -418,7 +427,11 @@ class Backend(LinearAlgebra, ABC):
             return apply(ops.OPS["reshape"], value, params=(shape[len(shape) - len(target.shape) :],))
         if broadcast_shapes("assignment", [shape, target.shape]) != target.shape:
             raise ShapeError(
-                complain("assignment: shapes do not fit", f"{shape} into {target.shape}", "a shape that broadcasts to the target's")
+                complain(
+                    "assignment: shapes do not fit",
+                    f"{shape} into {target.shape}",
+                    "a shape that broadcasts to the target's",
+                )
             )
         return value
 
@@ -437,7 +450,9 @@ class Backend(LinearAlgebra, ABC):
         """The node, or `out` with its value."""
         return node if out is None else out._assign(node)
 
-    def mean(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+    def mean(
+        self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
+    ) -> Any:
         """The sum over `axis` (None: all) divided by the count; NaN of nothing. `partial` is not used."""
         return self._finish(composite.mean(a, _axis(axis), keepdims), out)
 
@@ -446,7 +461,9 @@ class Backend(LinearAlgebra, ABC):
         """The population variance over `axis`. `binary`: the square x x is x times its nearest power of two."""
         return self._finish(composite.var(a, _axis(axis), keepdims, binary), out)
 
-    def std(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
+    def std(
+        self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
+    ) -> Any:
         """The population standard deviation over `axis`. `partial` is not used."""
         return self._finish(composite.std(a, _axis(axis), keepdims), out)
 
@@ -466,7 +483,9 @@ class Backend(LinearAlgebra, ABC):
         """
         places = self._as_indices(indices)
         if places is None:
-            raise DTypeError(complain("take: indices must be integers", repr(indices), "a tensor, array or list of integers"))
+            raise DTypeError(
+                complain("take: indices must be integers", repr(indices), "a tensor, array or list of integers")
+            )
         if axis is None:
             a, axis = composite.reshape(a, (-1,)), 0
         if isinstance(a, Tensor):
@@ -517,7 +536,9 @@ class Backend(LinearAlgebra, ABC):
         product = apply(ops.OPS["mul"], ary, power)
         if out is None:
             tree = isinstance(ary, Operators)
-            out = self.empty(ary.shape if tree else (1, 1), product.dtype, min_dims=_rank_rule(self, ary) if tree else 2)
+            out = self.empty(
+                ary.shape if tree else (1, 1), product.dtype, min_dims=_rank_rule(self, ary) if tree else 2
+            )
         return out._assign(product)
 
     # Random numbers
@@ -641,7 +662,7 @@ class Backend(LinearAlgebra, ABC):
         """Run the steps of a plan on its targets and leaves (see `graph/fuse.py`), in order."""
 
     def _suspend_native(self, by: int) -> None:
-        """Add to the count of those who want every statement to come through `_assign`; for backends that know shortcuts."""
+        """Add to the count of those who want every statement to come through `_assign`: for backends with shortcuts."""
 
     @abstractmethod
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
@@ -703,7 +724,9 @@ def _host_array(value: Any, name: str) -> np.ndarray:
 def _foreign(target: Tensor, value: Any) -> None:
     value.structure.table.check_open()
     given = f"{value.backend!r} into {target.backend!r}"
-    raise BackendError(complain("assignment: another backend's tensor", given, "tensors of one backend", "t.set(other.get())"))
+    raise BackendError(
+        complain("assignment: another backend's tensor", given, "tensors of one backend", "t.set(other.get())")
+    )
 
 
 def _spread_seed(seed: int) -> int:

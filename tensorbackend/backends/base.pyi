@@ -288,7 +288,7 @@ class Backend(LinearAlgebra, ABC):
     def nearest_power_of_two(self, a: Any, out: Tensor | None = None) -> Any:
         """sgn(x) 2^rint(log2 |x|): the power of two nearest in the logarithm, 0 for 0."""
     def sum(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The sum over the axes. Halves add up in float32, float32 in pairwise order or wider; integers in 64 bits; nothing adds to 0."""
+        """The sum over the axes. Halves add up in float32, float32 pairwise or wider; integers in 64 bits; of nothing 0."""
     def prod(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The product over the axes. Of nothing 1; the gradient is nan where x is 0."""
     def max(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:

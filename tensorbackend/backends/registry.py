@@ -38,7 +38,7 @@ def _load_entry_points() -> None:
     for point in metadata.entry_points(group=GROUP):
         try:
             point.load()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever another package raises, the others are to be found
             _log.warning("backend %r of entry point %s cannot be imported: %s", point.name, point.value, error)
 
 

@@ -84,7 +84,7 @@ class _Printer:
         return self.nest.reduced[0] if self.nest.reduced else self.nest.inner
 
     def _value_to_keep(self) -> tuple[int | None, int]:
-        """A costly value of an early pass that the last one needs, which waits in the output; and the pass that makes it."""
+        """A costly value of an early pass that waits in the output for the last pass, and the pass that makes it."""
         outputs = self.kernel.outputs
         if not self.nest.passes or self.split or len(outputs) != 1 or not self._full_output(0):
             return None, 0

@@ -11,7 +11,6 @@ import builtins
 import math
 from typing import Any
 
-
 from tensorbackend import ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
@@ -168,7 +167,7 @@ def mean(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
 
 
 def var(a: Any, axis: Any = None, keepdims: bool = True, binary: bool = False) -> Any:
-    """The population variance mean((a - mean a)^2); `binary` replaces the square x x by x times its nearest power of two."""
+    """The population variance mean((a - mean a)^2); `binary`: the square x x is x times its nearest power of two."""
     away = a - mean(a, axis)
     return mean(away * _do("pow2near", away) if binary else _do("sqr", away), axis, keepdims)
 
@@ -272,9 +271,23 @@ def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
 
 COMPOSITES = {
     f.__name__: f
-    for f in (reciprocal, clip, rsqrt, relu, leaky_relu, elu, gelu, softplus, silu, hard_sigmoid, isclose,
-              norm, logsumexp, softmax, log_softmax, broadcast_to)  # fmt: skip
+    for f in (
+        reciprocal,
+        clip,
+        rsqrt,
+        relu,
+        leaky_relu,
+        elu,
+        gelu,
+        softplus,
+        silu,
+        hard_sigmoid,
+        isclose,
+        norm,
+        logsumexp,
+        softmax,
+        log_softmax,
+        broadcast_to,
+    )  # fmt: skip
 }
 """The composites that backends offer as methods under the same name and arguments, with `out=` beside."""
-
-

@@ -242,7 +242,7 @@ class Operators:
 
     @property
     def T(self) -> Any:
-        """The transpose. Up to 2 axes, or with `_min_dims` 0: all reversed; else axis 0 stays, the others are reversed."""
+        """The transpose: all axes reversed; from rank 3 on and with `_min_dims` not 0, axis 0 stays."""
         return self._move("transpose", self._reversed_axes())
 
     def _reversed_axes(self) -> tuple[int, ...]:
@@ -309,7 +309,9 @@ class OpTreeNode(Operators):
             return a._assign(b)
         entry = ops.OPS.get(op)
         if entry is None or len(operands) != entry.arity:
-            raise TypeError(complain(f"OpTreeNode.build: {op!r} with {len(operands)} operands", "", "an op of docs/ops.md"))
+            raise TypeError(
+                complain(f"OpTreeNode.build: {op!r} with {len(operands)} operands", "", "an op of docs/ops.md")
+            )
         if entry.kind == ops.REDUCTION:
             node = apply(entry, *operands, params=(params.get("axis"),))
         elif entry.name == "transpose":

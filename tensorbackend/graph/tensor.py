@@ -18,7 +18,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.optree import OpTreeNode, Operators, apply
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply
 from tensorbackend.graph.structure import Structure
 
 __all__ = ["Storage", "TakeView", "Tensor", "as_shape"]
@@ -27,7 +27,7 @@ _new = object.__new__
 
 
 class Storage:
-    """A piece of a backend's memory: its address, size in bytes, whoever keeps it alive, and whether it may be written."""
+    """A piece of a backend's memory: its address, size in bytes, who keeps it alive, and whether it may be written."""
 
     __slots__ = ("__weakref__", "address", "nbytes", "owner", "writable")
 
@@ -98,7 +98,9 @@ class Tensor(Operators):
         self.span = None  # address, start and stop as native code keeps them
         self._array = None
 
-    def _view(self, shape: tuple, strides: tuple, offset: int, dtype: Any = None, min_dims: int | None = None) -> Tensor:
+    def _view(
+        self, shape: tuple, strides: tuple, offset: int, dtype: Any = None, min_dims: int | None = None
+    ) -> Tensor:
         """A tensor on the same memory: `offset` from the first element and `strides` count elements."""
         s = self.structure
         view = _new(type(self))
@@ -307,7 +309,9 @@ class Tensor(Operators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError(complain("asarray: a copy is needed", "copy=False", "", "asnumpyarray() or be.asarray_view"))
+            raise ValueError(
+                complain("asarray: a copy is needed", "copy=False", "", "asnumpyarray() or be.asarray_view")
+            )
         values = self.get()
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -381,7 +385,9 @@ class TakeView(OpTreeNode):
 
     def reshape(self, *shape: Any) -> Any:
         """Refused, as the entries are no view of memory: raises `ShapeError`."""
-        raise ShapeError(complain("reshape: picked entries are no view", f"{self.shape}", "a tensor", "be.evaluate(v) first"))
+        raise ShapeError(
+            complain("reshape: picked entries are no view", f"{self.shape}", "a tensor", "be.evaluate(v) first")
+        )
 
 
 def _computed(key: Any) -> Any:
@@ -395,9 +401,13 @@ def check_writable(tensor: Tensor) -> None:
     """Raise `ValueError` when a tensor is read-only or several of its elements share memory."""
     s = tensor.structure
     if not tensor.storage.writable:
-        raise ValueError(complain("assignment: read-only tensor", f"{s.shape} {s.dtype}", "writable memory", "be.copy(t)"))
+        raise ValueError(
+            complain("assignment: read-only tensor", f"{s.shape} {s.dtype}", "writable memory", "be.copy(t)")
+        )
     if any(stride == 0 and length > 1 for length, stride in zip(s.shape, s.strides)):
-        raise ValueError(complain("assignment: elements share memory", f"strides {s.strides}", "distinct elements", "be.copy(t)"))
+        raise ValueError(
+            complain("assignment: elements share memory", f"strides {s.strides}", "distinct elements", "be.copy(t)")
+        )
 
 
 def check_cast(dtype: np.dtype, value: Any) -> None:
