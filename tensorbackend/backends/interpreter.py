@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, numerics
+from tensorbackend.backends import blas
 from tensorbackend.graph.fuse import Instruction, Kernel, Primitive
 from tensorbackend.graph.loops import collapse
 
@@ -45,7 +46,8 @@ class Interpreter:
         operands = [_in_compute_type(x) for x in inputs]
         if step.op.name == "dot":
             operands = [dtypes.cast(x, output.dtype) if x.dtype != output.dtype else x for x in operands]
-            np.matmul(*operands, out=output)
+            with blas.threads_for(operands[0].shape[-1] * output.size):
+                np.matmul(*operands, out=output)
             return
         if step.op.name == "cumsum":
             operands = [x if x.dtype == output.dtype else dtypes.cast(x, output.dtype) for x in operands]
