@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import operator
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -268,7 +269,7 @@ class CPUBackend(Backend):
         run = plan.cache.get(self.jit)
         if run is None:
             run = plan.cache[self.jit] = CompiledPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
-        run(targets, leaves, self._draw_numbers(leaves))
+        run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
         """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""
@@ -349,12 +350,18 @@ def _number(value: Any, dtype: np.dtype) -> Any:
     return dtype.type(value)
 
 
+def _word(value: Any, dtype: np.dtype) -> float | int:
+    """A number as `Prepared.run` takes it: kernels round floats to the scalar's type themselves."""
+    return float(value) if dtypes.is_float(dtype) else int(_number(value, dtype))
+
+
 class InterpretedPlan:
     """A plan run by the interpreter: each reference becomes a NumPy array."""
 
     def __init__(self, plan: Plan, backend: CPUBackend) -> None:
         self.plan = plan
         self.backend = backend
+        self.draws = _draws(plan)
         self.places = [_places(step) for step in plan.steps]
 
     def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
@@ -379,58 +386,51 @@ class CompiledPlan:
     def __init__(self, plan: Plan, backend: CPUBackend) -> None:
         self.plan = plan
         self.backend = backend
+        self.draws = _draws(plan)
         first = plan.targets + len(plan.tensors)
         offsets, total = _arena(plan.temporaries)
         jit.compile_all([s for s in plan.steps if isinstance(s, Kernel) and _writes(s)])
         self.steps = []
         for step in plan.steps:
-            if isinstance(step, Kernel) and _writes(step):
+            if not isinstance(step, Kernel):
+                self.steps.append((None, _places(step), None, step))
+            elif _writes(step):
                 prepared = jit.prepare(step)
                 references = [*step.inputs, *(ref for ref, _ in step.outputs)]
                 places = [_placed(ref, first, offsets) for ref in references]
-                scratch = total
-                total += -(-prepared.scratch_words * 8 // ALIGNMENT) * ALIGNMENT
-                self.steps.append((prepared, places, step, scratch if prepared.scratch_words else -1))
-            elif not isinstance(step, Kernel):
-                self.steps.append((None, _places(step), step, -1))
+                if prepared.scratch_words:
+                    places.append((first, total))
+                    total += -(-prepared.scratch_words * 8 // ALIGNMENT) * ALIGNMENT
+                self.steps.append((prepared, places, _addresses(places), step))
         self.offsets = offsets
         self.total = total
 
     def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
-        backend, plan = self.backend, self.plan
-        buffers = [*targets, *[leaves[n] for n in plan.tensors]]
-        bases = [t.address for t in buffers]
-        arena = 0
+        backend, tensors = self.backend, self.plan.tensors
+        bases = [t.address for t in targets]
+        bases += [leaves[n].address for n in tensors]
+        storage = None
         if self.total:
             storage = backend._allocate(self.total)
-            arena = storage.address
-        bases.append(arena)
-        for prepared, places, step, scratch in self.steps:
+            bases.append(storage.address)
+        for prepared, places, addresses, step in self.steps:
             if prepared is None:
-                self._primitive(step, places, buffers, storage if self.total else None)
+                self._primitive(step, places, [*targets, *(leaves[n] for n in tensors)], storage)
                 continue
-            prepared.run(
-                [bases[b] + offset for b, offset in places],
-                [
-                    x if dtypes.is_float(dtype) else _number(x, dtype)
-                    for x, dtype in ((leaves[n], d) for n, d in step.scalars)
-                ],
-                [draws[n] for n in step.draws],
-                backend._key,
-                arena + scratch if scratch >= 0 else 0,
-            )
+            numbers = [_word(leaves[n], dtype) for n, dtype in step.scalars]
+            if step.draws:
+                numbers += [*(draws[n] for n in step.draws), backend._key]
+            prepared.run(addresses(bases), numbers)
 
     def recipe(self, leaves: list[Any]) -> tuple | None:
         """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers."""
-        if any(prepared is None or step.draws for prepared, _, step, _ in self.steps):
+        if self.draws or any(prepared is None for prepared, _, _, _ in self.steps):
             return None
         targets = self.plan.targets
         sources = [launcher.TARGET] * targets + self.plan.tensors + [launcher.ARENA]
         steps = []
-        for prepared, places, step, scratch in self.steps:
+        for prepared, places, _, step in self.steps:
             pointers = [(sources[b], offset) for b, offset in places]
-            if scratch >= 0:
-                pointers.append((launcher.ARENA, scratch))
             steps += [launcher.Step(launch, pointers, step.scalars) for launch in prepared.launches]
         return launcher.recipe(steps, self.total, leaves, self)
 
@@ -444,6 +444,18 @@ class CompiledPlan:
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
+
+
+def _draws(plan: Plan) -> bool:
+    """Whether a plan draws random numbers."""
+    return any(isinstance(step, Kernel) and step.draws for step in plan.steps)
+
+
+def _addresses(places: list[tuple[int, int]]) -> Callable[[list[int]], Sequence[int]]:
+    """From the addresses of a run's buffers to those of a kernel's places: (number of the buffer, offset in bytes)."""
+    if len(places) > 1 and not any(offset for _, offset in places):
+        return operator.itemgetter(*(number for number, _ in places))
+    return lambda bases: [bases[number] + offset for number, offset in places]
 
 
 def _writes(kernel: Kernel) -> bool:

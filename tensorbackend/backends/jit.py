@@ -12,7 +12,7 @@ import logging
 import math
 import struct
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,57 +43,38 @@ STRIP_BYTES = 1 << 19
 """Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
 
 _log = logging.getLogger("tensorbackend")
-_MASK64 = (1 << 64) - 1
 
 
 class Prepared:
-    """A kernel with its launches packed: `run(addresses, numbers, draws, key)` fills in what changes, and runs."""
+    """A kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and runs."""
 
-    __slots__ = ("_draws", "_formats", "_join", "_launch", "_ptr", "_scalars", "name", "scratch_words", "source")
+    __slots__ = ("_pack", "launches", "name", "scratch_words", "source")
 
-    def __init__(self, kernel: Kernel, source: str, name: str, launch: Any, join: Any, scratch_words: int) -> None:
+    def __init__(self, kernel: Kernel, source: str, name: str, launches: Sequence[Any], scratch_words: int) -> None:
         self.source = source
         self.name = name
-        self._launch = launch
-        self._join = join
+        self.launches = launches
         self.scratch_words = scratch_words
-        self._formats = [_reader(dtype) for _, dtype in kernel.scalars]
+        formats = [_format(dtype) for _, dtype in kernel.scalars]
+        if kernel.draws:
+            formats += ["Q"] * (len(kernel.draws) + 1)
+        self._pack = struct.Struct("".join(formats)).pack_into
 
-    @property
-    def launches(self) -> list[native.Launch]:
-        """The launches of one run, in order."""
-        return [launch for launch in (self._launch, self._join) if launch is not None]
+    def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
+        """Run on operands at `addresses`: inputs, outputs, then `scratch_words` words if there are any.
 
-    def run(self, addresses: list[int], numbers: list, draws: list[int], key: int, scratch: int) -> None:
-        """Run on operands at `addresses` (inputs, then outputs); `scratch` is the address of `scratch_words` words."""
-        words = [read(x) for read, x in zip(self._formats, numbers)]
-        if draws:
-            words += [*draws, _signed(key)]
-        for launch in (self._launch, self._join):
-            if launch is None:
-                continue
-            ptr, scalar = launch.ptr, launch.scalar
-            for k, address in enumerate(addresses):
-                ptr[k] = address
-            if scratch:
-                ptr[len(addresses)] = scratch
-            for k, word in enumerate(words):
-                scalar[k] = word
+        `numbers` are the scalars, then the numbers of the draws and the generator's key if there are draws.
+        """
+        for launch in self.launches:
+            launch.ptr[:] = addresses
+            if numbers:
+                self._pack(launch.scalar, 0, *numbers)
             launch.run()
 
 
-def _signed(word: int) -> int:
-    word &= _MASK64
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _reader(dtype: np.dtype) -> Callable[[Any], int]:
-    """How a number becomes the 8 bytes of a scalar of a type, as a signed integer."""
-    if dtypes.is_float(dtype):
-        single = struct.Struct("d")
-        word = struct.Struct("q")
-        return lambda x: word.unpack(single.pack(float(x)))[0]
-    return lambda x: _signed(int(x))
+def _format(dtype: np.dtype) -> str:
+    """The letter of `struct` for the 8 bytes of a scalar of a type."""
+    return "d" if dtypes.is_float(dtype) else "Q" if dtype.kind == "u" else "q"
 
 
 def prepare(kernel: Kernel) -> Prepared:
@@ -108,15 +89,14 @@ def prepare(kernel: Kernel) -> Prepared:
     pointers = len(kernel.inputs) + len(kernel.outputs) + split
     strides = [s for ref in [*kernel.inputs, *(r for r, _ in kernel.outputs)] for s in ref.strides]
     scalars = len(kernel.scalars) + (len(kernel.draws) + 1 if kernel.draws else 0)
-    launch = runtime.prepare(
-        library.address(printed.name), work.tasks, work.cost, pointers, work.sizes, strides, scalars
-    )
-    join = None
+    parts = [(printed.name, work.tasks, work.cost)]
     if split:
-        join = runtime.prepare(
-            library.address(printed.join), work.results, work.results * 20, pointers, work.sizes, strides, scalars
-        )
-    return Prepared(kernel, printed.source, printed.name, launch, join, work.segments * work.results * printed.partials)
+        parts.append((printed.join, work.results, work.results * 20))
+    launches = [
+        runtime.prepare(library.address(name), tasks, cost, pointers, work.sizes, strides, scalars)
+        for name, tasks, cost in parts
+    ]
+    return Prepared(kernel, printed.source, printed.name, launches, work.segments * work.results * printed.partials)
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:

@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensorbackend import dtypes, ops
+from tensorbackend import ops
 from tensorbackend.backends import native
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.errors import CompileError
-from tensorbackend.graph.fuse import walk
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure, StructureTable
 from tensorbackend.graph.tensor import Storage, Tensor
@@ -73,7 +72,7 @@ class NativeTypes:
         return RememberingTable(backend, backend.default_dtype, self._memo())
 
     def install_methods(self, backend: Any) -> None:
-        """Give a backend that has a table of ours native methods for the elementwise ops, where it inherits `Backend`'s."""
+        """Give a backend that has a table of ours native methods for the elementwise ops that it has from `Backend`."""
         for op in ops.elementwise():
             for name in op.methods:
                 if getattr(type(backend), name) is vars(Backend)[name]:
@@ -84,7 +83,12 @@ class NativeTypes:
         """A subclass of a tensor class, of the same name, with native operators and assignment."""
         made = self._tensor_classes.get(cls)
         if made is None:
-            facts = {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+            facts = {
+                "__slots__": (),
+                "__module__": cls.__module__,
+                "__qualname__": cls.__qualname__,
+                "__doc__": cls.__doc__,
+            }
             made = self._tensor_classes[cls] = type(cls.__name__, (self._operands, cls), facts)
             self._add_tensor_class(made)
         return made
