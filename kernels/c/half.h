@@ -1,45 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
-// half.h — float16 and bfloat16 to float32 and back, in integer arithmetic that compilers vectorise
+// half.h — float16 and bfloat16 to float32 and back
 //
-// Rounding is to nearest, halves to even; denormals are exact; NaN stays NaN. Storage is an unsigned 16-bit word.
+// Rounding is to nearest, halves to even; denormals are exact both ways; a NaN stays a NaN, made quiet, with the bits of
+// its payload that fit. One element at a time in integer arithmetic that compilers vectorise; blocks of float16 through
+// the processor's conversions where it has them (F16C), with the same bits.
 #ifndef TB_HALF_H
 #define TB_HALF_H
 
 #include "vmath.h"
 
+typedef tb_u16 tb_f16;
+typedef tb_u16 tb_bf16;
+
 TB_FN float tb_bf16_to_f32(tb_u16 h) { return tb_from_bits_f32((tb_u32)h << 16); }
+
 TB_FN tb_u16 tb_f32_to_bf16(float x) {
-    tb_u32 b = tb_bits_f32(x);
-    tb_u32 r = (b + 0x7FFFu + ((b >> 16) & 1u)) >> 16;
-    r = (b & 0x7FFFFFFFu) > 0x7F800000u ? (b >> 16) | 0x40u : r;
-    return (tb_u16)r;
+    tb_u32 u = tb_bits_f32(x);
+    tb_u32 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+    return (tb_u16)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16) | 0x40u : rounded);
 }
 
 // The exponent moves from bias 15 to bias 127 by an exact product, which also normalises denormals.
 TB_FN float tb_f16_to_f32(tb_u16 h) {
-    tb_u32 magnitude = h & 0x7FFFu, sign = (tb_u32)(h & 0x8000u) << 16;
-    tb_u32 finite = tb_bits_f32(tb_from_bits_f32(magnitude << 13) * 0x1p112f);
-    tb_u32 bits = magnitude >= 0x7C00u ? 0x7F800000u | (magnitude << 13) : finite;
-    return tb_from_bits_f32(sign | bits);
-}
-TB_FN tb_u16 tb_f32_to_f16(float x) {
-    tb_u32 b = tb_bits_f32(x), a = b & 0x7FFFFFFFu, sign = (b >> 16) & 0x8000u;
-    tb_u32 small = tb_bits_f32(tb_from_bits_f32(a) + 0.5f) - 0x3F000000u;
-    tb_u32 r = ((a + 0xFFFu + ((a >> 13) & 1u)) >> 13) - (112u << 10);
-    r = a < 0x38800000u ? small : r;
-    r = a >= 0x47800000u ? 0x7C00u : r;
-    r = a > 0x7F800000u ? 0x7E00u : r;
-    return (tb_u16)(sign | r);
+    tb_u32 a = (h & 0x7FFFu) << 13;
+    tb_u32 finite = tb_bits_f32(tb_from_bits_f32(a) * 0x1p112f);
+    tb_u32 quiet = a > 0x0F800000u ? 0x00400000u : 0u;
+    tb_u32 r = a >= 0x0F800000u ? a | 0x7F800000u | quiet : finite;
+    return tb_from_bits_f32(r | (tb_u32)(h & 0x8000u) << 16);
 }
 
-#define TB_BLOCK_CONVERSIONS(S) \
-    TB_FN void tb_load_##S(float *restrict to, const tb_u16 *restrict from, int m) { \
-        for (int j = 0; j < m; ++j) to[j] = tb_##S##_to_f32(from[j]); \
-    } \
-    TB_FN void tb_store_##S(tb_u16 *restrict to, const float *restrict from, int m) { \
-        for (int j = 0; j < m; ++j) to[j] = tb_f32_to_##S(from[j]); \
+// Below 2^-14 a sum with 1/2 shifts the denormal's bits into place and rounds them.
+TB_FN tb_u16 tb_f32_to_f16(float x) {
+    tb_u32 u = tb_bits_f32(x);
+    tb_u32 a = u & 0x7FFFFFFFu;
+    tb_u32 denormal = tb_bits_f32(tb_from_bits_f32(a) + 0.5f) - 0x3F000000u;
+    tb_u32 r = ((a + 0xFFFu + ((a >> 13) & 1u)) >> 13) - (112u << 10);
+    r = a < 0x38800000u ? denormal : r;
+    r = a >= 0x47800000u ? 0x7C00u : r;
+    r = a > 0x7F800000u ? 0x7E00u | ((a >> 13) & 0x1FFu) : r;
+    return (tb_u16)(r | ((u >> 16) & 0x8000u));
+}
+
+// ---- blocks of m elements -------------------------------------------------------------------------------------------
+
+TB_FN void tb_load_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    for (int j = 0; j < m; ++j) to[j] = tb_bf16_to_f32(from[j]);
+}
+TB_FN void tb_store_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    for (int j = 0; j < m; ++j) to[j] = tb_f32_to_bf16(from[j]);
+}
+
+#if defined(__F16C__) && defined(__GNUC__) && !defined(__clang__)
+
+typedef short tb_eight_f16 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef float tb_eight_f32 __attribute__((vector_size(32), aligned(4), may_alias));
+
+TB_FN void tb_load_f16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    int j = 0;
+    for (; j + 8 <= m; j += 8) {
+        *(tb_eight_f32 *)(to + j) = __builtin_ia32_vcvtph2ps256(*(const tb_eight_f16 *)(from + j));
     }
-TB_BLOCK_CONVERSIONS(f16)
-TB_BLOCK_CONVERSIONS(bf16)
+    for (; j < m; ++j) to[j] = tb_f16_to_f32(from[j]);
+}
+TB_FN void tb_store_f16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = 0;
+    for (; j + 8 <= m; j += 8) {
+        *(tb_eight_f16 *)(to + j) = __builtin_ia32_vcvtps2ph256(*(const tb_eight_f32 *)(from + j), 0);
+    }
+    for (; j < m; ++j) to[j] = tb_f32_to_f16(from[j]);
+}
+
+#else
+
+TB_FN void tb_load_f16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    for (int j = 0; j < m; ++j) to[j] = tb_f16_to_f32(from[j]);
+}
+TB_FN void tb_store_f16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    for (int j = 0; j < m; ++j) to[j] = tb_f32_to_f16(from[j]);
+}
+
+#endif
 
 #endif

@@ -3,18 +3,27 @@
 // 3", SC 2011), and uniform and normal numbers made of its words
 //
 // The counter is (position in the array, number of the draw), so any element can be made anywhere in any order.
+// Words and uniform numbers are equal on every machine; normal numbers too, being made of vmath.h's functions.
 #ifndef TB_PHILOX_H
 #define TB_PHILOX_H
 
-#include "basic.h"
+#include "vmath.h"
 
-typedef struct { tb_u32 x, y, z, w; } tb_words;
+typedef struct {
+    tb_u32 x, y, z, w;
+} tb_words;
 
+// Counter (low and high word of index, low and high word of draw), key (low, high)
 TB_FN tb_words tb_philox(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    tb_u32 c0 = (tb_u32)index, c1 = (tb_u32)(index >> 32), c2 = (tb_u32)draw, c3 = (tb_u32)(draw >> 32);
-    tb_u32 k0 = (tb_u32)key, k1 = (tb_u32)(key >> 32);
+    tb_u32 c0 = (tb_u32)index;
+    tb_u32 c1 = (tb_u32)(index >> 32);
+    tb_u32 c2 = (tb_u32)draw;
+    tb_u32 c3 = (tb_u32)(draw >> 32);
+    tb_u32 k0 = (tb_u32)key;
+    tb_u32 k1 = (tb_u32)(key >> 32);
     for (int round = 0; round < 10; ++round) {
-        const tb_u64 p0 = (tb_u64)c0 * 0xD2511F53u, p1 = (tb_u64)c2 * 0xCD9E8D57u;
+        tb_u64 p0 = (tb_u64)c0 * 0xD2511F53u;
+        tb_u64 p1 = (tb_u64)c2 * 0xCD9E8D57u;
         c0 = (tb_u32)(p1 >> 32) ^ c1 ^ k0;
         c2 = (tb_u32)(p0 >> 32) ^ c3 ^ k1;
         c1 = (tb_u32)p1;
@@ -28,26 +37,50 @@ TB_FN tb_words tb_philox(tb_u64 index, tb_u64 draw, tb_u64 key) {
 
 TB_FN tb_u32 tb_randbits(tb_u64 index, tb_u64 draw, tb_u64 key) { return tb_philox(index, draw, key).x; }
 
-TB_FN double tb_53_bits(tb_u32 high, tb_u32 low) { return (double)(high >> 5) * 67108864.0 + (double)(low >> 6); }
+// 24 and 53 random bits as an integer
+TB_FN float tb_bits24_f32(tb_u32 word) { return (float)(tb_i32)(word >> 8); }
+TB_FN double tb_bits53_f64(tb_u32 high, tb_u32 low) {
+    return (double)(tb_i32)(high >> 5) * 67108864.0 + (double)(tb_i32)(low >> 6);
+}
 
+// [0, 1) in steps of 2^-24 and 2^-53
 TB_FN float tb_uniform_f32(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    return (float)(tb_i32)(tb_philox(index, draw, key).x >> 8) * 0x1p-24f;
+    return tb_bits24_f32(tb_philox(index, draw, key).x) * 0x1p-24f;
 }
 TB_FN double tb_uniform_f64(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    const tb_words r = tb_philox(index, draw, key);
-    return tb_53_bits(r.x, r.y) * 0x1p-53;
+    tb_words r = tb_philox(index, draw, key);
+    return tb_bits53_f64(r.x, r.y) * 0x1p-53;
 }
 
-// Box and Muller, "A note on the generation of random normal deviates", 1958
+// sqrt(-2 log u) cos(2 pi v), u in (0, 1], v in [0, 1): Box and Muller, "A note on the generation of random normal
+// deviates", 1958. 4 v is split into whole and broken quarter turns without error.
 TB_FN float tb_normal_f32(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    const tb_words r = tb_philox(index, draw, key);
-    const float u = ((float)(tb_i32)(r.x >> 8) + 1.0f) * 0x1p-24f, v = (float)(tb_i32)(r.y >> 8) * 0x1p-24f;
-    return tb_sqrt_f32(-2.0f * tb_log_f32(u)) * tb_cos_f32(6.28318531f * v);
+    tb_words r = tb_philox(index, draw, key);
+    float e;
+    float f = tb_log_split_f32((tb_bits24_f32(r.x) + 1.0f) * 0x1p-24f, 0x3F400000u, &e);
+    float radius = tb_sqrt_f32(-2.0f * tb_log_sum_f32(f, e));
+    float turns = tb_bits24_f32(r.y) * 0x1p-22f;
+    float k = turns + TB_ROUND_F32;
+    float part = turns - (k - TB_ROUND_F32);
+    tb_u32 n = tb_bits_f32(k);
+    float odd = tb_sin_quarter_f32(part);
+    float even = tb_cos_quarter_f32(part);
+    float v = n & 1u ? odd : even;
+    return radius * tb_from_bits_f32(tb_bits_f32(v) ^ (((n + 1u) & 2u) << 30));
 }
 TB_FN double tb_normal_f64(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    const tb_words r = tb_philox(index, draw, key);
-    const double u = (tb_53_bits(r.x, r.y) + 1.0) * 0x1p-53, v = tb_53_bits(r.z, r.w) * 0x1p-53;
-    return tb_sqrt_f64(-2.0 * tb_log_f64(u)) * tb_cos_f64(6.283185307179586 * v);
+    tb_words r = tb_philox(index, draw, key);
+    double e;
+    double f = tb_log_split_f64((tb_bits53_f64(r.x, r.y) + 1.0) * 0x1p-53, 0x3FE8000000000000ull, &e);
+    double radius = tb_sqrt_f64(-2.0 * tb_log_sum_f64(f, e, 0.0));
+    double turns = tb_bits53_f64(r.z, r.w) * 0x1p-51;
+    double k = turns + TB_ROUND_F64;
+    double part = turns - (k - TB_ROUND_F64);
+    tb_u64 n = tb_bits_f64(k);
+    double odd = tb_sin_quarter_f64(part, 0.0);
+    double even = tb_cos_quarter_f64(part);
+    double v = n & 1u ? odd : even;
+    return radius * tb_from_bits_f64(tb_bits_f64(v) ^ (((n + 1u) & 2u) << 62));
 }
 
 #endif
