@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // half.h — float16 and bfloat16 to float32 and back
 //
-// Rounding is to nearest, halves to even; denormals are exact both ways; a NaN stays a NaN, made quiet, with the bits of
-// its payload that fit. One element at a time in integer arithmetic that compilers vectorise; blocks of float16 through
-// the processor's conversions where it has them (F16C), with the same bits.
+// Rounding is to nearest, halves to even; denormals are exact both ways; a NaN stays a NaN, made quiet, with the bits
+// of its payload that fit. One element at a time in integer arithmetic that compilers vectorise; blocks of float16
+// through the processor's conversions where it has them (F16C), with the same bits.
 #ifndef TB_HALF_H
 #define TB_HALF_H
 

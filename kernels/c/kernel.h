@@ -6,7 +6,7 @@
 #ifndef TB_KERNEL_H
 #define TB_KERNEL_H
 
-#include "basic.h"
+#include "vmath.h"
 #include "half.h"
 #include "philox.h"
 

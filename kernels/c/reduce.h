@@ -6,7 +6,7 @@
 #ifndef TB_REDUCE_H
 #define TB_REDUCE_H
 
-#include "basic.h"
+#include "vmath.h"
 
 #define TB_FOLD(OP, s) \
     OP(OP(OP(OP(s[0], s[8]), OP(s[4], s[12])), OP(OP(s[2], s[10]), OP(s[6], s[14]))), \

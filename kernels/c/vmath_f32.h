@@ -208,8 +208,8 @@ TB_FN float tb_erf_f32(float x) {
 // ---- sine, cosine, tangent ----------------------------------------------------------------------------------------
 
 // |x| = (n + f) pi/2 with |f| <= 1/2; any finite x. Returns f, correct to half an ulp, and n modulo 2^32. Inf gives
-// NaN. The product with 2/pi is exact in two doubles. A large x is a multiple of 2^g, so 2^g 2/pi may be taken modulo 4:
-// g in steps of 26 keeps the product below 2^51. There its upper half is a multiple of 1/4, hence the second rounding.
+// NaN. The product with 2/pi is exact in two doubles. A large x is a multiple of 2^g, so 2^g 2/pi may be taken modulo
+// 4: g in steps of 26 keeps the product below 2^51. There its upper half is a multiple of 1/4, hence the second rounding.
 TB_FN float tb_quarter_turns_f32(float x, tb_u32 *n) {
     double d = (double)tb_abs_f32(x);
     double high = 0.63661977236758138;
@@ -240,14 +240,15 @@ TB_FN float tb_cos_quarter_f32(float f) {
     return TB_P4(F32, s, 1.0f, -1.23370051f, 0.253668666f, -0.0208568107f, 0.000897442282f);
 }
 
-// Every magnitude. Bound 1.5
+// Every magnitude; tiny x are their own sines and tangents. Bound 1.5
 TB_FN float tb_sin_f32(float x) {
     tb_u32 n;
     float f = tb_quarter_turns_f32(x, &n);
     float odd = tb_cos_quarter_f32(f);
     float even = tb_sin_quarter_f32(f);
     float v = n & 1u ? odd : even;
-    return tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32) ^ ((n & 2u) << 30));
+    v = tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32) ^ ((n & 2u) << 30));
+    return tb_abs_f32(x) < 0x1p-13f ? x : v;
 }
 TB_FN float tb_cos_f32(float x) {
     tb_u32 n;
@@ -271,7 +272,8 @@ TB_FN float tb_tan_f32(float x) {
     float v = -1.0f / h;
     float e = TB_FMA_F32(l, v, TB_FMA_F32(h, v, 1.0f));
     v = n & 1u ? TB_FMA_F32(v, e, v) : h;
-    return tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32));
+    v = tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32));
+    return tb_abs_f32(x) < 0x1p-13f ? x : v;
 }
 
 // ---- inverse trigonometric functions ------------------------------------------------------------------------------

@@ -373,7 +373,7 @@ TB_FN double tb_cos_quarter_f64(double f) {
                          -2.5202027446824121e-05, 4.7103340906152083e-07, -6.2893980072742466e-09);
 }
 
-// Every magnitude. Bound 1.5
+// Every magnitude; tiny x are their own sines and tangents. Bound 1.5
 TB_FN double tb_sin_f64(double x) {
     tb_u32 n;
     double l;
@@ -381,7 +381,8 @@ TB_FN double tb_sin_f64(double x) {
     double odd = tb_cos_quarter_f64(f);
     double even = tb_sin_quarter_f64(f, l);
     double v = n & 1u ? odd : even;
-    return tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64) ^ ((tb_u64)(n & 2u) << 62));
+    v = tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64) ^ ((tb_u64)(n & 2u) << 62));
+    return tb_abs_f64(x) < 0x1p-27 ? x : v;
 }
 TB_FN double tb_cos_f64(double x) {
     tb_u32 n;
@@ -409,7 +410,8 @@ TB_FN double tb_tan_f64(double x) {
     double e = TB_FMA_F64(f, 1.5707963267948966, -h) + p;
     double v = -1.0 / h;
     v = n & 1u ? TB_FMA_F64(v, TB_FMA_F64(e, v, TB_FMA_F64(h, v, 1.0)), v) : h;
-    return tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64));
+    v = tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64));
+    return tb_abs_f64(x) < 0x1p-27 ? x : v;
 }
 
 // ---- inverse trigonometric functions ------------------------------------------------------------------------------
