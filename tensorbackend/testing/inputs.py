@@ -13,6 +13,7 @@ import numpy as np
 
 from tensorbackend import ops
 from tensorbackend.backends.base import Backend
+from tensorbackend.settings import config, using
 
 NUMPY_ULPS = 4.0
 """What NumPy promises of its vectorised functions, which an engine without a compiler uses."""
@@ -20,16 +21,20 @@ NUMPY_ULPS = 4.0
 # Backends
 
 def backend_kinds() -> list[str]:
-    """The kinds of backend that `make_backend` makes here: 'interpreter', and 'jit' where trees are compiled."""
+    """The kinds of backend that `make_backend` makes here.
+
+    'interpreter'; where trees are compiled, 'jit' and 'jit-python': launched by native types, or by Python alone.
+    """
     takes_jit = "jit" in inspect.signature(Backend.backends["cpu"].__init__).parameters
-    return ["interpreter", "jit"] if takes_jit else ["interpreter"]
+    return ["interpreter", "jit", "jit-python"] if takes_jit else ["interpreter"]
 
 
 def make_backend(kind: str, **keywords: Any) -> Backend:
     """A backend of a kind of `backend_kinds`, with the constructor's `keywords`; the global backend stays."""
     if "jit" in backend_kinds():
-        keywords["jit"] = kind == "jit"
-    return Backend.allocate_backend("cpu", **keywords)
+        keywords["jit"] = kind != "interpreter"
+    with using(native=config.native and kind == "jit"):
+        return Backend.allocate_backend("cpu", **keywords)
 
 
 def compiles(backend: Backend) -> bool:
@@ -37,7 +42,7 @@ def compiles(backend: Backend) -> bool:
     return bool(getattr(backend, "jit", False))
 
 
-def some(backend: Backend, cases: Iterable, turn: int = 0, part: int = 4) -> list:
+def some(backend: Backend, cases: Iterable, turn: int = 0, part: int = 6) -> list:
     """All cases where a test of one is cheap; every `part`-th from `turn` on where each may compile a kernel."""
     return list(cases)[turn % part :: part] if compiles(backend) else list(cases)
 

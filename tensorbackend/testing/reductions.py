@@ -42,12 +42,14 @@ def _prod(x: Bounded, axes: tuple, read: np.dtype, count: int) -> tuple[np.ndarr
         return total, unknown
     size = np.abs(x.value)
     moved = (size + np.where(np.isinf(x.error), 0, x.error)).prod(axis=axes, keepdims=True)
-    error = np.where(np.isfinite(total), moved - np.abs(total), 0) + np.abs(total) * count * np.finfo(read).eps
+    error = np.where(np.isfinite(total), moved - np.abs(total), 0)
+    if count == 1:
+        return total, error + unknown
+    error = error + np.abs(total) * count * np.finfo(read).eps + unsigned_zero(read)
     most = np.where(np.isfinite(size), np.maximum(size, 1), 1).prod(axis=axes, keepdims=True)
     least = np.where(size > 0, np.minimum(size, 1), 1).prod(axis=axes, keepdims=True)
     outside = (most > np.finfo(read).max) | (least * (1 - count * np.finfo(read).eps) < np.finfo(read).tiny)
-    error = error + unsigned_zero(read)
-    return total, np.where(outside, np.inf, np.where(np.isnan(error), np.inf, error) * (count > 1)) + unknown
+    return total, np.where(outside | np.isnan(error), np.inf, error) + unknown
 
 
 def _extreme(function: Callable) -> Callable:

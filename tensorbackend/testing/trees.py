@@ -87,7 +87,7 @@ class Forest:
     def __post_init__(self) -> None:
         if not self.lengths:
             rank = self.choices.of((2, 1, 3, 0, 4))
-            self.lengths = tuple(self.choices.of((3, 1, 4, 2, 7, 0, 33)) for _ in range(rank))
+            self.lengths = tuple(self.choices.of((3, 1, 4, 2, 7, 0, 33, 130)) for _ in range(rank))
 
     def grow(self, nodes: int) -> OpTreeNode:
         """A tree of up to `nodes` random steps."""
