@@ -16,8 +16,9 @@
 // Deep trees are freed without recursion: see node_free.
 // Python     3.10 to 3.14, with the interpreter lock. Only functions of the stable ABI are used, declared by hand, so
 //            that no header of Python's is needed. Offsets of slots are found out at start-up (launcher.py).
-// Locking    the interpreter lock protects everything here; it is given up around long launches only, and the
-//            backend's own lock is then held.
+// Locking    the interpreter lock protects everything here. It is given up around long launches only, and the backend's
+//            own lock is then held. Statements are whole to other threads: a short one runs without the backend's lock
+//            only where nobody holds that, which the lock tells the memo, and then no other thread can begin.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -245,19 +246,6 @@ static object *get_inputs(object *self, void *closure) {
     return all;
 }
 
-// For copy.copy, which makes an empty node and then sets its slots.
-static int set_inputs(object *self, object *value, void *closure) {
-    length count = value ? PyTuple_Size(value) : -1;
-    if (count < 0 || count > OPERANDS || extra_of(self)->count) {
-        PyErr_SetString(PyExc_TypeError, "inputs: set once, to a tuple of at most 3 operands");
-        return -1;
-    }
-    for (length i = 0; i < count; i++)
-        extra_of(self)->operand[i] = kept(PyTuple_GetItem(value, i));
-    extra_of(self)->count = count;
-    return 0;
-}
-
 // What an object is ---------------------------------------------------------------------------------------------------
 
 enum kind { NUMBER, NODE, PLAIN_NODE, TENSOR, FOREIGN };
@@ -320,6 +308,7 @@ typedef struct memo {
     object *acquire, *release;  // the backend's lock
     long long hits;             // statements run from a recipe
     long long suspended;        // while above 0 every statement goes to Python
+    long long held;             // how many times the lock is held
 } memo;
 
 static inline uint64_t mixed(uint64_t h, uint64_t x) {
@@ -496,6 +485,12 @@ static object *memo_counts(object *self, object *unused) {
 // Adds to the count of those who want all statements to go to Python.
 static object *memo_suspend(object *self, object *by) {
     ((memo *)self)->suspended += PyLong_AsLongLong(by);
+    return PyErr_Occurred() ? NULL : kept(py.none);
+}
+
+// Adds to the count of how many times the lock is held.
+static object *memo_hold(object *self, object *by) {
+    ((memo *)self)->held += PyLong_AsLongLong(by);
     return PyErr_Occurred() ? NULL : kept(py.none);
 }
 
@@ -835,7 +830,8 @@ static int pack(packed *p, const int64_t *words, const walked *w, const span *co
 
 enum outcome { FAILED = -1, TO_PYTHON, DONE, UNKNOWN };
 
-static enum outcome run_unlocked(memo *m, const packed *p, int64_t launches) {
+// Without the interpreter lock, with the backend's.
+static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
     object *locked = PyObject_CallFunctionObjArgs(m->acquire, NULL);
     if (!locked)
         return FAILED;
@@ -859,10 +855,10 @@ static enum outcome follow(memo *m, object *recipe, const walked *w, const span 
     enum outcome outcome = pack(&p, words, w, places, to, arena) ? DONE : TO_PYTHON;
     if (outcome == DONE) {
         m->hits++;
-        if (head.cost < KEEP_LOCK_BELOW_NS)
+        if (head.cost < KEEP_LOCK_BELOW_NS && !m->held)
             runtime.run_list(p.launch, head.launches);
         else
-            outcome = run_unlocked(m, &p, head.launches);
+            outcome = run_long(m, &p, head.launches);
     }
     if (arena)
         runtime.free(arena, head.arena_bytes);
@@ -990,7 +986,7 @@ static object *make_type(const char *name, length size, unsigned flags, type_slo
 }
 
 static object *make_node_type(void) {
-    static getset_def properties[] = {{"inputs", get_inputs, set_inputs, "The operands: tensors, nodes and numbers.", 0}, {0}};
+    static getset_def properties[] = {{"inputs", get_inputs, 0, "The operands: tensors, nodes and numbers.", 0}, {0}};
     type_slot slots[40] = {{0}};
     int n = operator_slots(slots);
     slots[n++] = (type_slot){TP_DEALLOC, node_free};
@@ -1015,6 +1011,7 @@ static object *make_memo_type(void) {
         {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},
         {"suspend", memo_suspend, ONE_ARGUMENT, "Send all statements to Python while the sum of the arguments is above 0."},
+        {"hold", memo_hold, ONE_ARGUMENT, "The backend's lock is held so many times more."},
         {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of the backend's lock."},
         {0}};
     type_slot slots[] = {{TP_DEALLOC, memo_free}, {TP_TRAVERSE, memo_traverse}, {TP_CLEAR, memo_forget},

@@ -199,6 +199,7 @@ class CPUBackend(Backend):
         self._native = launcher.native_types() if self.jit and settings.config.native else None
         if self._native is not None:
             self.structures = self._native.table(self)
+            self._lock = self.structures.lock
             self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)
 
@@ -407,8 +408,7 @@ class CompiledPlan:
 
     def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
         backend, tensors = self.backend, self.plan.tensors
-        bases = [t.address for t in targets]
-        bases += [leaves[n].address for n in tensors]
+        bases = [t.address for t in (*targets, *map(leaves.__getitem__, tensors))]
         storage = None
         if self.total:
             storage = backend._allocate(self.total)
@@ -417,7 +417,7 @@ class CompiledPlan:
             if prepared is None:
                 self._primitive(step, places, [*targets, *(leaves[n] for n in tensors)], storage)
                 continue
-            numbers = [_word(leaves[n], dtype) for n, dtype in step.scalars]
+            numbers = [_word(leaves[n], dtype) for n, dtype in step.scalars] if step.scalars else []
             if step.draws:
                 numbers += [*(draws[n] for n in step.draws), backend._key]
             prepared.run(addresses(bases), numbers)

@@ -15,6 +15,7 @@ import logging
 import struct
 import sys
 import sysconfig
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -40,15 +41,47 @@ _FLOATING = (float, int, bool, np.float32, np.float64)
 _log = logging.getLogger("tensorbackend")
 
 
-class RememberingTable(StructureTable):
-    """A table of structures whose `memo` holds what native code remembers of it; cleared together."""
+class SeenLock:
+    """A re-entrant lock that tells a memo when it is held, so that native code need not take it to know."""
 
-    __slots__ = ("memo",)
+    __slots__ = ("_acquire", "_hold", "_release")
+
+    def __init__(self, memo: Any) -> None:
+        lock = threading.RLock()
+        self._acquire, self._release, self._hold = lock.acquire, lock.release, memo.hold
+
+    def acquire(self) -> None:
+        """Wait until the lock is this thread's."""
+        self._acquire()
+        self._hold(1)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        self._hold(-1)
+        self._release()
+
+    def __enter__(self) -> None:
+        self._acquire()
+        self._hold(1)
+
+    def __exit__(self, *error: object) -> None:
+        self._hold(-1)
+        self._release()
+
+
+class RememberingTable(StructureTable):
+    """A table of structures whose `memo` holds what native code remembers of it; cleared together.
+
+    `lock` is for the backend to hold while a statement runs.
+    """
+
+    __slots__ = ("lock", "memo")
 
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        memo.set_lock((backend._lock.acquire, backend._lock.release))
+        self.lock = SeenLock(memo)
+        memo.set_lock((self.lock.acquire, self.lock.release))
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""

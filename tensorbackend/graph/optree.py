@@ -287,6 +287,13 @@ class OpTreeNode(Operators):
             )
         return self._move("slice", indexing.hashable(key))
 
+    def __copy__(self) -> OpTreeNode:
+        node = _new(OpTreeNode)
+        node.structure, node.inputs = self.structure, self.inputs
+        if hasattr(self, "draw"):
+            node.draw = self.draw
+        return node
+
     def __len__(self) -> int:
         if not self.structure.shape:
             raise TypeError("len() of an expression without axes")

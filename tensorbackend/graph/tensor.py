@@ -24,6 +24,7 @@ from tensorbackend.graph.structure import Structure
 __all__ = ["Storage", "TakeView", "Tensor", "as_shape"]
 
 _new = object.__new__
+_WHOLE = slice(None)
 
 
 class Storage:
@@ -255,14 +256,14 @@ class Tensor(Operators):
     # Assignment
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if type(key) is slice and key == slice(None):
-            self.backend._assign(self, value)
+        if type(key) is slice and key == _WHOLE:
+            self.structure.table.backend._assign(self, value)
         elif indexing.is_fancy(key):
             self.structure.table.check_open()
             self.backend._scatter_rounded(self, _computed(key), value)
         else:
             view = self[key]
-            view.backend._assign(view, value)
+            view._assign(value)
 
     def _assign(self, value: Any) -> Tensor:
         self.backend._assign(self, value)

@@ -1,0 +1,581 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native nodes, operators and assignment: what they remember, that they mean what Python does, that nothing leaks."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import itertools
+import operator
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tensorbackend import Backend, BackendError, DTypeError, OpTreeNode, ShapeError, Tensor, testing
+from tensorbackend.backends import launcher
+from tensorbackend.graph.optree import Operators, nodes_of
+
+SIXTEEN = np.linspace(-1, 1, 16, dtype=np.float32)
+
+
+@pytest.fixture
+def be(cc) -> Iterator[Backend]:
+    """A backend of its own with native types."""
+    made = testing.make_backend("jit", rng_seed=0)
+    assert made._native is not None, "the native types are switched off or could not be built"
+    yield made
+    made.cleanup_backend()
+
+
+@pytest.fixture
+def plain(cc) -> Iterator[Backend]:
+    """A backend that compiles, without native types."""
+    made = testing.make_backend("jit-python", rng_seed=0)
+    assert made._native is None
+    yield made
+    made.cleanup_backend()
+
+
+def counts(be: Backend) -> tuple[int, int, int]:
+    """Structures and statements that the backend's memo holds, and statements that native code ran."""
+    return be.structures.memo.counts()
+
+
+def native_runs(be: Backend, statement: Callable[[], object]) -> int:
+    """How many statements native code runs in a call that has been made before."""
+    statement()
+    statement()
+    before = counts(be)[2]
+    statement()
+    return counts(be)[2] - before
+
+
+def tensors(be: Backend, count: int, dtype: object = np.float32) -> list[Tensor]:
+    """Different tensors of 16 elements."""
+    return [be.array((SIXTEEN * 3 + k).astype(dtype), dtype=dtype) for k in range(count)]
+
+
+# What is remembered
+
+
+def test_a_repeated_statement_runs_without_python(be) -> None:
+    x, w, b, y, o = tensors(be, 5)
+
+    def statement() -> None:
+        o[:] = (x * w + b) * y - w
+
+    assert native_runs(be, statement) == 1
+    expected = (x.get() * w.get() + b.get()) * y.get() - w.get()
+    np.testing.assert_array_equal(o.get(), expected)
+
+
+def test_new_numbers_and_tensors_of_a_known_form_are_read_anew(be) -> None:
+    o, *xs = tensors(be, 4)
+    for x, factor in itertools.product(xs, (2.0, -0.5, 1e30)):
+        o[:] = x * factor + x
+        np.testing.assert_array_equal(o.get(), x.get() * np.float32(factor) + x.get())
+    assert counts(be)[1] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "o[:] = 2.5", "o[:] = 3", "o[:] = True", "o[:] = np.float32(1.5)", "o[:] = np.float64(0.1)", "o[:] = x",
+        "o[:] = o", "o[:] = -x", "o[:] = abs(x)", "o[:] = 2 - x", "o[:] = x ** 2", "o[:] = 2 ** x", "o[:] = x % y",
+        "o[:] = x // y", "o[:] = (x < y) * 2", "o[:] = 1.0 > x", "o[:] = x == y", "o[:] = x != 1", "o[:] = o * 2 + o",
+        "o[:] = be.tanh(x) * be.maximum(x, 0)", "o[:] = be.where(x > 0, x, y)", "be.add(x, y, out=o)", "o.fill(7)",
+        "o.copy(x * 2)", "o[:] = be.sum(x * y, axis=0)", "o[:] = be.softmax(x, axis=0)", "o[:] = (x + y).T.T",
+        "o[:] = (x * y + x) / (x * x + 1)", "o[:] = x[::-1] * 2", "o[2:5] = x[2:5] * 2", "o[:] = o[::-1] + 0",
+        "n = x * y; o[:] = n * n + n", "o[:] = x * np.float32(0.1) + np.float64(0.1)", "i[:] = i * 2 + 1",
+        "i[:] = i & 7", "i[:] = ~i | 1", "i[:] = i << 2", "i[:] = i >> 1", "i[:] = i ^ 3", "i[:] = 5",
+    ],
+)  # fmt: skip
+def test_it_means_what_it_means_without_native_types(be, plain, text: str) -> None:
+    results = []
+    for engine in (be, plain):
+        x, y, o = tensors(engine, 3)
+        names = {"be": engine, "np": np, "x": x, "y": y, "o": o, "i": engine.array(np.arange(16), dtype=np.int32)}
+        for _ in range(3):
+            exec(text, names)
+        results.append((o.get(), names["i"].get()))
+    for native, python in zip(*results):
+        np.testing.assert_array_equal(native, python)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["o[:] = x * 2 + x", "o[:] = 1.5", "be.add(x, x, out=o)", "o.fill(2)", "o[:] = o[::-1] * 2", "o[3] = 1.0 + x[3]"],
+)
+def test_such_statements_are_native(be, text: str) -> None:
+    x, o = tensors(be, 2)
+    assert native_runs(be, lambda: exec(text, {"be": be, "x": x, "o": o})) >= 1
+
+
+@pytest.mark.parametrize("text", ["o[:] = be.rand() * x", "o[:] = be.dot(m, x)", "o[:] = np.ones((16, 1))"])
+def test_what_needs_python_goes_there(be, text: str) -> None:
+    x, o = tensors(be, 2)
+    names = {"be": be, "np": np, "x": x, "o": o, "m": be.array(np.eye(16))}
+    assert native_runs(be, lambda: exec(text, names)) == 0
+
+
+def test_overlap_chooses_the_plan(be) -> None:
+    base = be.array(np.arange(20.0), min_dims=0)
+    values = np.arange(20.0, dtype=np.float32)
+    for k in (0, 10, 1, 0, 1, 10, 2):
+        base[k : k + 10][:] = base[:10] + 1
+        values[k : k + 10] = values[:10] + 1
+        np.testing.assert_array_equal(base.get(), values)
+
+
+def test_repeats_choose_the_plan(be) -> None:
+    x, y, o = tensors(be, 3)
+    for a, b in [(x, y), (x, x), (y, x), (y, y), (o, x), (x, o), (o, o)] * 2:
+        expected = a.get() * b.get()
+        o[:] = a * b
+        np.testing.assert_array_equal(o.get(), expected)
+
+
+def test_large_trees_go_to_python(be) -> None:
+    x, o = tensors(be, 2)
+    for _ in range(2):
+        tree = x
+        for _ in range(300):
+            tree = tree + 1
+        o[:] = tree
+    np.testing.assert_allclose(o.get(), x.get() + 300, rtol=1e-6)
+
+
+def test_temporaries_come_from_the_runtime(be) -> None:
+    m = be.array(np.arange(12.0).reshape(3, 4))
+    o = be.empty((3, 4))
+
+    def statement() -> None:
+        o[:] = m - be.sum(be.transpose(m * 2) * 1, axis=0).T
+
+    runs = native_runs(be, statement)
+    values = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_allclose(o.get(), values - (values * 2).sum(axis=1, keepdims=True))
+    assert runs == 1
+
+
+# The checks of every statement
+
+
+def test_writability_is_looked_at_each_time(be) -> None:
+    x, o = tensors(be, 2)
+    for _ in range(3):
+        o[:] = x + 1
+    o.storage.writable = False
+    before = o.get()
+    with pytest.raises(ValueError, match="read-only"):
+        o[:] = x + 2
+    np.testing.assert_array_equal(o.get(), before)
+
+
+def test_rounding_is_looked_at_each_time(be) -> None:
+    x, o = tensors(be, 2)
+    for _ in range(3):
+        o[:] = x * 0.3
+    exact = o.get()
+    o.rounding = 3
+    o[:] = x * 0.3
+    assert (o.get() != exact).any()
+    o.rounding = 0
+    o[:] = x * 0.3
+    np.testing.assert_array_equal(o.get(), exact)
+
+
+def test_a_closed_backend_refuses_what_it_knew(be) -> None:
+    x, o = tensors(be, 2)
+    tree = x + 1
+    for _ in range(3):
+        o[:] = x + 1
+    be.cleanup_backend()
+    assert counts(be)[:2] == (0, 0)
+    for act in (lambda: x + 1, lambda: operator.setitem(o, slice(None), tree), lambda: be.tanh(x), lambda: o.fill(0)):
+        with pytest.raises(BackendError, match="closed"):
+            act()
+    assert o.get().shape == (16, 1)
+
+
+def test_tensors_of_another_backend_are_refused(be, plain) -> None:
+    other = testing.make_backend("jit")
+    (x, o), (z,), (p,) = tensors(be, 2), tensors(other, 1), tensors(plain, 1)
+    o[:] = x + x
+    o[:] = x
+    for foreign in (z, p):
+        acts = "x + f", "f + x", "operator.setitem(o, slice(None), f)", "be.add(x, f)", "be.tanh(f)"
+        for act in acts:
+            with pytest.raises(BackendError):
+                eval(act, {"x": x, "o": o, "f": foreign, "be": be, "operator": operator})
+    other.cleanup_backend()
+
+
+@pytest.mark.parametrize("foreign", [object(), "text", None, [1, 2], {}])
+def test_foreign_operands_are_a_type_error(be, foreign: object) -> None:
+    x, o = tensors(be, 2)
+    for act in (lambda: x + foreign, lambda: foreign - x, lambda: x * 2 + foreign, lambda: x < foreign):
+        with pytest.raises(TypeError):
+            act()
+    assert (x + 1).__add__(foreign) is NotImplemented
+    with pytest.raises((TypeError, DTypeError, ShapeError)):
+        operator.setitem(o, slice(None), foreign)
+
+
+def test_a_foreign_operand_may_know_how(be) -> None:
+    class Knows:
+        def __radd__(self, other: object) -> str:
+            return "radd"
+
+        def __add__(self, other: object) -> str:
+            return "add"
+
+    (x,) = tensors(be, 1)
+    for _ in range(3):
+        assert x + Knows() == "radd"
+        assert Knows() + x == "add"
+
+
+def test_errors_are_raised_again_and_again(be) -> None:
+    x, o = tensors(be, 2)
+    wide = be.zeros((3, 5))
+    i = be.zeros(16, dtype=np.int32)
+    for _ in range(3):
+        with pytest.raises(ShapeError):
+            x + wide
+        with pytest.raises(ShapeError):
+            o[:] = wide
+        with pytest.raises(OverflowError):
+            i[:] = i + 2**40
+        with pytest.raises(OverflowError):
+            o[:] = x * 10**400
+        with pytest.raises(TypeError):
+            bool(x == x)
+    i[:] = i + 2**30
+    assert i.get()[0, 0] == 2**30
+
+
+def test_deleting_an_item_is_refused(be) -> None:
+    (x,) = tensors(be, 1)
+    with pytest.raises(AttributeError, match="__delitem__"):
+        del x[:]
+
+
+def test_fuse_blocks_wait_for_their_end(be) -> None:
+    x, y, o = tensors(be, 3)
+    for _ in range(3):
+        o[:] = x + y
+        y[:] = o * 2
+    runs = counts(be)[2]
+    expected = x.get() + y.get()
+    with be.fuse():
+        o[:] = x + y
+        y[:] = o * 2
+    assert counts(be)[2] == runs
+    np.testing.assert_array_equal(o.get(), expected)
+    np.testing.assert_array_equal(y.get(), expected * 2)
+    o[:] = x + y
+    assert counts(be)[2] == runs + 1
+
+
+# The types
+
+
+def test_types_stand_beside_python_types(be) -> None:
+    x, y = tensors(be, 2)
+    node = x + y
+    assert isinstance(x, Tensor) and isinstance(x, be.tensor_cls) and isinstance(x, Backend.backends["cpu"].tensor_cls)
+    assert isinstance(node, OpTreeNode) and isinstance(node, Operators)
+    assert type(node).__name__ == "OpTreeNode" and type(x).__name__ == "CPUTensor"
+    assert type(node) is be._native.node
+    assert node.inputs == (x, y) or all(a is b for a, b in zip(node.inputs, (x, y)))
+    assert hash(node) == id(node) >> 4 and hash(x) == id(x) >> 4
+    assert str(node) == str(OpTreeNode.build("add", x, y))
+    assert len({node, x, y, x + y}) == 4
+
+
+def test_copies_of_a_node_have_its_inputs(be) -> None:
+    x, y = tensors(be, 2)
+    node = x * y
+    other = copy.copy(node)
+    assert all(a is b for a, b in zip(other.inputs, node.inputs)) and other.structure is node.structure
+    np.testing.assert_array_equal(other.get(), node.get())
+    with pytest.raises(AttributeError):
+        node.inputs = (x,)
+    empty = type(node).__new__(type(node))
+    with pytest.raises((AttributeError, TypeError)):
+        empty + x
+
+
+def test_subclasses_of_tensors_keep_their_ways(be) -> None:
+    class Mine(be.tensor_cls):
+        def __add__(self, other: object) -> str:
+            return "mine"
+
+    mine = Mine(be, (16, 1))
+    (x,) = tensors(be, 1)
+    for _ in range(3):
+        mine[:] = x * 2
+        assert mine + 1 == "mine"
+        np.testing.assert_array_equal((mine * x).get(), 2 * x.get() ** 2)
+
+
+def test_methods_look_like_python_methods(be, plain) -> None:
+    for name in ("tanh", "maximum", "where"):
+        native, python = getattr(be, name), getattr(plain, name)
+        assert inspect.signature(native) == inspect.signature(python)
+        assert (native.__name__, native.__doc__) == (python.__name__, python.__doc__)
+    x, y = tensors(be, 2)
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            be.tanh()
+        with pytest.raises(TypeError):
+            be.tanh(x, y, x)
+        with pytest.raises(TypeError):
+            be.maximum(x, object())
+        assert be.tanh(a=x).structure is be.tanh(x).structure
+        assert be.maximum(x, y, out=y) is y
+
+
+def test_a_backend_class_keeps_its_own_methods() -> None:
+    class Louder(Backend.backends["cpu"]):
+        def tanh(self, a: object, out: object = None) -> object:
+            return super().tanh(a, out) * 2
+
+    try:
+        be = Louder()
+        x = be.array([[0.5]])
+        for _ in range(3):
+            np.testing.assert_allclose(be.tanh(x).get(), 2 * np.tanh([[0.5]]), rtol=1e-6)
+        be.cleanup_backend()
+    finally:
+        del Backend.backends["Louder"]
+
+
+# Memory
+
+
+def test_repeated_statements_leave_no_references(be) -> None:
+    x, w, o = tensors(be, 3)
+    number = 12345.678
+    watched = (x, w, o, number, x.structure, type(o), be._native.node)
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            o[:] = (x * w + number) * be.tanh(x) - w
+            assert (x + w).inputs[0] is x
+            assert (o == x).shape == (16, 1)
+
+    repeat(1000)
+    gc.collect()
+    before = [sys.getrefcount(thing) for thing in watched]
+    repeat(20_000)
+    gc.collect()
+    assert [sys.getrefcount(thing) for thing in watched] == before
+
+
+def test_a_million_statements_take_no_memory(run_python) -> None:
+    code = """
+import numpy as np, tensorbackend
+be = tensorbackend.Backend.allocate_backend("cpu", min_dims=0)
+x, w, o = (be.array(np.ones(16, np.float32)) for _ in range(3))
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4
+def repeat(count):
+    for _ in range(count):
+        o[:] = (x * 0.5 + w) * x - 1
+repeat(10_000)
+before = resident()
+repeat(1_000_000)
+assert be.structures.memo.counts()[2] > 1_000_000
+print(resident() - before)
+"""
+    assert int(run_python(code).stdout) < 1024
+
+
+def test_nodes_in_cycles_are_collected(be) -> None:
+    x, y = tensors(be, 2)
+    x.tree = x + y * 2
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_backends_are_collected() -> None:
+    be = testing.make_backend("jit")
+    x, o = tensors(be, 2)
+    for _ in range(3):
+        o[:] = be.tanh(x) * 2 + x
+    gone = weakref.ref(be)
+    del be, x, o
+    gc.collect()
+    assert gone() is None
+
+
+def test_weak_references_to_nodes_end(be) -> None:
+    (x,) = tensors(be, 1)
+    calls = []
+    for _ in range(3):
+        x + 1
+    node = x + 1
+    outer = node * 2
+    references = [weakref.ref(n, lambda r: calls.append(r())) for n in (node, outer)]
+    del node
+    assert calls == []
+    del outer
+    assert calls == [None, None] and all(r() is None for r in references)
+
+
+@pytest.mark.parametrize("shape", ["left", "right", "both", "through python"])
+def test_deep_trees_are_freed(be, shape: str) -> None:
+    (x,) = tensors(be, 1)
+    grow = {
+        "left": lambda t: t + 1.0,
+        "right": lambda t: 1.0 + t,
+        "both": lambda t: t * t,
+        "through python": lambda t: be.sum(t * 2.0, axis=0) + x,
+    }[shape]
+    tree = x
+    for _ in range(100_000):
+        tree = grow(tree)
+    gone = weakref.ref(tree)
+    del tree
+    assert gone() is None
+
+
+def test_trees_that_share_parts_are_freed_last_user_first(be) -> None:
+    x, y = tensors(be, 2)
+    layers = [[x + y, x * y]]
+    for _ in range(200):
+        a, b = layers[-1]
+        layers.append([a + b, a * b])
+    parts = [weakref.ref(n) for layer in layers for n in layer]
+    kept = layers[100][0]
+    del a, b, layers
+    assert [p() is not None for p in parts].count(True) == len(nodes_of(kept))
+    del kept
+    assert all(p() is None for p in parts)
+
+
+def test_forgetting_is_only_forgetting(be) -> None:
+    x, o = tensors(be, 2)
+    for k in range(6):
+        o[:] = x * 2 + k
+        if k % 2:
+            be.structures.clear()
+            assert counts(be)[:2] == (0, 0)
+        np.testing.assert_array_equal(o.get(), x.get() * 2 + k)
+
+
+def test_many_forms_are_held_within_bounds(be) -> None:
+    o = be.zeros((1, 1))
+    for k in range(1, 600):
+        t = be.zeros((k, 1))
+        t[:] = t + 1
+        t[:] = t + 1
+    structures, statements, _ = counts(be)
+    assert 500 <= structures <= 1 << 16 and 500 <= statements <= 1 << 13
+    o[:] = 1
+    assert o.get()[0, 0] == 1
+
+
+# Threads
+
+
+def test_four_threads_use_one_backend(be) -> None:
+    failures = []
+
+    def work(seed: int) -> None:
+        x, w, o = tensors(be, 3)
+        big, out = be.array(np.full((300, 300), seed, np.float32)), be.empty((300, 300))
+        expected = (x.get() * w.get() + np.float32(seed)) * x.get()
+        for _ in range(400):
+            o[:] = (x * w + float(seed)) * x
+            out[:] = big * 2 + float(seed)
+            if not (np.array_equal(o.get(), expected) and (out.get() == 3 * seed).all()):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_statements_are_whole_to_other_threads(be) -> None:
+    t, one = be.zeros((700, 700)), be.zeros((1, 1))
+    torn = []
+
+    def write(number: int) -> None:
+        for _ in range(60):
+            t[:] = t * 0 + number
+            t[:1] = float(number)
+            one[:] = one * 0 + number
+
+    def read() -> None:
+        for _ in range(60):
+            values = t[1:].get()
+            torn.append(values.min() != values.max())
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in (1, 2)] + [threading.Thread(target=read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(torn)
+
+
+# With and without
+
+
+def test_native_false_is_python_alone(run_python) -> None:
+    code = """
+import tensorbackend as tb
+be = tb.gen_backend("cpu")
+x = be.ones((4, 1)); y = be.empty((4, 1)); y[:] = x + 1
+print(be._native, type(x + 1) is tb.OpTreeNode, float(y[0, 0]))
+"""
+    assert run_python(code, TB_NATIVE="0").stdout.split() == ["None", "True", "2.0"]
+
+
+def test_a_build_that_fails_is_said_once(run_python) -> None:
+    code = """
+import logging, tensorbackend as tb
+from tensorbackend.backends import launcher
+logging.basicConfig(format="%(message)s")
+launcher.SOURCE = "#error broken\\n"
+for _ in range(2):
+    be = tb.Backend.allocate_backend("cpu")
+    x = be.ones((4, 1)); y = be.empty((4, 1)); y[:] = x + 1
+    print(be._native, be.jit, float(y[0, 0]))
+"""
+    done = run_python(code)
+    assert done.stdout.split() == ["None", "True", "2.0"] * 2
+    assert done.stderr.count("native node and tensor types cannot be used") == 1
+
+
+def test_memory_laid_out_otherwise_is_noticed() -> None:
+    class Odd:
+        __slots__ = ("a", "b")
+
+    x = Odd()
+    mark = object()
+    x.a = x.b = mark
+    with pytest.raises(LookupError, match="Odd"):
+        launcher._offset(x, Odd.__basicsize__, mark)
+
+
+def test_importing_builds_nothing(run_python) -> None:
+    code = """
+import sys, tensorbackend
+from tensorbackend.backends import compiler, launcher
+print(len(compiler._loaded), launcher.native_types.cache_info().currsize)
+"""
+    assert run_python(code).stdout.split() == ["0", "0"]
