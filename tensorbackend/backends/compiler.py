@@ -254,8 +254,9 @@ def _compile_missing(missing: dict[str, str], call: _CompilerCall, merge: bool) 
         _compile_into(disk_cache.cache_for_writing(), missing, call, merge)
         return
     except OSError as error:
-        cache = disk_cache.fall_back_to_private(f"the kernel cache cannot be written ({error})")
+        full = error
     try:
+        cache = disk_cache.fall_back_to_private(f"the kernel cache cannot be written ({full})")
         _compile_into(cache, missing, call, merge)
     except OSError as error:
         raise CompileError(f"compiled kernels cannot be written anywhere: {error}; set TMPDIR or TB_CACHE") from error
