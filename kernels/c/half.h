@@ -50,7 +50,7 @@ TB_FN void tb_store_bf16(tb_u16 *__restrict to, const float *__restrict from, in
     for (int j = 0; j < m; ++j) to[j] = tb_f32_to_bf16(from[j]);
 }
 
-#if defined(__F16C__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__F16C__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 
 typedef short tb_eight_f16 __attribute__((vector_size(16), aligned(2), may_alias));
 typedef float tb_eight_f32 __attribute__((vector_size(32), aligned(4), may_alias));

@@ -209,7 +209,7 @@ TB_FN float tb_erf_f32(float x) {
 
 // |x| = (n + f) pi/2 with |f| <= 1/2; any finite x. Returns f, correct to half an ulp, and n modulo 2^32. Inf gives
 // NaN. The product with 2/pi is exact in two doubles. A large x is a multiple of 2^g, so 2^g 2/pi may be taken modulo
-// 4: g in steps of 26 keeps the product below 2^51. There its upper half is a multiple of 1/4, hence the second rounding.
+// 4: g in steps of 26 keeps the product below 2^51. There its upper half is a multiple of 1/4: the second rounding.
 TB_FN float tb_quarter_turns_f32(float x, tb_u32 *n) {
     double d = (double)tb_abs_f32(x);
     double high = 0.63661977236758138;
@@ -335,7 +335,7 @@ TB_FN float tb_atan2_f32(float y, float x) {
     r = a < b ? 1.57079637f - (r + 4.37113883e-8f) : r;
     r = tb_bits_f32(x) >> 31 ? 3.14159274f - (r + 8.74227766e-8f) : r;
     r = tb_put_sign_f32(r, y);
-    return (x != x) | (y != y) ? TB_NAN_F32 : r;
+    return ((x != x) | (y != y)) ? TB_NAN_F32 : r;
 }
 
 // ---- hyperbolic functions -----------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ TB_FN float tb_pow_f32(float x, float y) {
     tb_u32 integer = tb_floor_f32(y) == y;
     tb_u32 odd = integer & (tb_floor_f32(h) != h);
     tb_u32 negative = tb_bits_f32(x) >> 31;
-    r = (x < 0.0f) & (a < TB_INF_F32) & (integer ^ 1u) ? TB_NAN_F32 : r;
+    r = ((x < 0.0f) & (a < TB_INF_F32) & (integer ^ 1u)) ? TB_NAN_F32 : r;
     r = tb_from_bits_f32(tb_bits_f32(r) ^ ((odd & negative) << 31));
     tb_u32 one = (x == 1.0f) | (y == 0.0f) | ((a == 1.0f) & (tb_abs_f32(y) == TB_INF_F32));
     return one ? 1.0f : r;

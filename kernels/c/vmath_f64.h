@@ -250,30 +250,36 @@ TB_FN double tb_erf_f64(double x) {
     return tb_put_sign_f64(r, x);
 }
 
-// |x| >= 0.45: e^-x^2 R / (1 + 2|x|), R a polynomial in (|x| - 4) / (|x| + 4) near 1; the rounding errors of x^2, of
-// the divisor and of the quotient go into one small correction. Below: 1 - erf. Negative x: 2 minus that. Bound 2.0
+// |x| >= 0.45: e^-x^2 R / (1.75 + 3.5|x|), R a polynomial in (|x| - 4) / (|x| + 4) between 1.75 and 2, where rounding
+// hurts least; the errors of x^2, divisor, quotient and exponent go into one small correction. Below: 1 - erf.
+// Negative x: 2 minus that. Bound 2.0
 TB_FN double tb_erfc_f64(double x) {
     double a = tb_abs_f64(x);
     double c = a > 28.0 ? 28.0 : a;
     double t = (c - 4.0) / (c + 4.0);
-    double p = TB_P22(F64, t, 1.2329951186255526, -0.13962111684056255, 0.015379652102602172, 0.068097054254698572,
-                              -0.10103906603518244, 0.093732834998119824, -0.066330365840145955, 0.037167515541236089,
-                              -0.016197733701479408, 0.0050319699477141223, -0.00075777593829374395,
-                              -0.00019925657261936184, 0.00015063394659068282, -2.4399381758644104e-05,
-                              -1.1258477202076465e-05, 5.7092214896207073e-06, 3.6323960848753493e-07,
-                              -8.2281626934987715e-07, -7.3089756303786323e-09, 1.0538599735271778e-07,
-                              3.6570086176247952e-08, -1.0193690113202662e-08, -1.3746064680169232e-08);
-    double d = TB_FMA_F64(2.0, c, 1.0);
+    double p = TB_P22(F64, t, 2.1577414575947169, -0.24433695447098414, 0.026914391179575298, 0.11916984494567871,
+                              -0.17681836556294891, 0.16403246124838022, -0.11607814018569547, 0.065043152168280868,
+                              -0.02834603442179463, 0.0088059476801880289, -0.0013261045602661844,
+                              -0.00034870052435419133, 0.00026359382624417839, -4.269361750687525e-05,
+                              -1.9655552589681641e-05, 9.9795794968226751e-06, 5.4547237342935206e-07,
+                              -1.4246043094704871e-06, 9.5106469488716119e-08, 1.7315243595072347e-07,
+                              -8.8566859339168605e-09, -1.4317810917114554e-08, -2.8475387499289145e-09);
+    double d = TB_FMA_F64(3.5, c, 1.75);
     double v = p / d;
-    double correction = 0.94 * TB_FMA_F64(-v, d, p) - 0.94 * v * (1.0 - (d - 2.0 * c));
+    double lost = TB_FMA_F64(3.5, c, 1.75 - d);
+    double correction = 0.54 * (TB_FMA_F64(-v, d, p) - v * lost);
     double s = c * c;
     correction -= TB_FMA_F64(c, c, -s);
     double k = TB_FMA_F64(s, -1.4426950408889634, TB_ROUND_F64);
     double n = k - TB_ROUND_F64;
-    double r = TB_FMA_F64(n, -0.6931471805598903, -s);
-    r = TB_FMA_F64(n, -5.497923018708371e-14, r);
-    double e = TB_FMA_F64(tb_exp_tail_f64(r), r * r, r);
-    double tail = tb_scale_f64(TB_FMA_F64(v, e + TB_FMA_F64(e, correction, correction), v), tb_bits_f64(k), s > 690.0);
+    double q = TB_FMA_F64(n, -0.6931471805598903, -s);
+    double r = TB_FMA_F64(n, -5.497923018708371e-14, q);
+    double h = tb_exp_tail_f64(r) * (r * r);
+    double e = r + h;
+    correction += TB_FMA_F64(n, -5.497923018708371e-14, q - r) + ((r - e) + h);
+    double m = TB_FMA_F64(v, e, v);
+    m += TB_FMA_F64(m, correction, TB_FMA_F64(v, e, v - m));
+    double tail = tb_scale_f64(m, tb_bits_f64(k), s > 690.0);
     double near = tb_erf_unit_f64(a);
     double low = a < 0.45 ? near : tail;
     double right = a < 0.45 ? 1.0 - near : tail;
@@ -324,8 +330,8 @@ TB_TABLE double tb_turns_f64[] = {
 // far as it matters: a double can come within 2^-62 of a multiple of pi/2.
 TB_FN double tb_quarter_turns_f64(double x, tb_u32 *n, double *low) {
     double a = tb_abs_f64(x);
-    tb_i64 row = (tb_i64)(tb_bits_f64(a) >> 52) - 1075;
-    row = row < 0 ? 0 : row >> 5;
+    tb_u64 above = (tb_bits_f64(a) >> 52) - 1075u;
+    tb_i64 row = (tb_i64)((above & ((above >> 63) - 1u)) >> 5);       // 0 if that is negative, without a branch
     double h = a * tb_from_bits_f64((tb_u64)(1023 - 32 * row) << 52);
     double t1 = tb_turns_f64[4 * row];
     double t2 = tb_turns_f64[4 * row + 1];
@@ -480,7 +486,7 @@ TB_FN double tb_atan2_f64(double y, double x) {
     r = a < b ? 1.5707963267948966 - (r - 6.123233995736766e-17) : r;
     r = tb_bits_f64(x) >> 63 ? 3.1415926535897931 - (r - 1.2246467991473532e-16) : r;
     r = tb_put_sign_f64(r, y);
-    return (x != x) | (y != y) ? TB_NAN_F64 : r;
+    return ((x != x) | (y != y)) ? TB_NAN_F64 : r;
 }
 
 // ---- hyperbolic functions and their inverses ----------------------------------------------------------------------
@@ -620,7 +626,7 @@ TB_FN double tb_pow_f64(double x, double y) {
     tb_u64 integer = tb_floor_f64(y) == y;
     tb_u64 odd = integer & (tb_floor_f64(half) != half);
     tb_u64 negative = tb_bits_f64(x) >> 63;
-    r = (x < 0.0) & (a < TB_INF_F64) & (integer ^ 1u) ? TB_NAN_F64 : r;
+    r = ((x < 0.0) & (a < TB_INF_F64) & (integer ^ 1u)) ? TB_NAN_F64 : r;
     r = tb_from_bits_f64(tb_bits_f64(r) ^ ((odd & negative) << 63));
     tb_u64 one = (x == 1.0) | (y == 0.0) | ((a == 1.0) & (tb_abs_f64(y) == TB_INF_F64));
     return one ? 1.0 : r;

@@ -67,7 +67,7 @@ TB_FN tb_i64 tb_floordiv_i64(tb_i64 x, tb_i64 y) {
 TB_FN tb_i64 tb_mod_i64(tb_i64 x, tb_i64 y) {
     tb_i64 d = y == 0 || y == -1 ? 1 : y;
     tb_i64 r = x % d;
-    return (r != 0) & ((r < 0) != (d < 0)) ? r + d : r;
+    return ((r != 0) & ((r < 0) != (d < 0))) ? r + d : r;
 }
 TB_FN tb_u64 tb_floordiv_u64(tb_u64 x, tb_u64 y) { return y == 0 ? 0 : x / (y == 0 ? 1 : y); }
 TB_FN tb_u64 tb_mod_u64(tb_u64 x, tb_u64 y) { return y == 0 ? 0 : x % (y == 0 ? 1 : y); }
@@ -86,13 +86,13 @@ TB_FN tb_u64 tb_mod_u64(tb_u64 x, tb_u64 y) { return y == 0 ? 0 : x % (y == 0 ? 
 // its range converts as a signed one less HALF.
 #define TB_TO_SIGNED(F, FS, T, S, U, LOW, ABOVE) \
     TB_FN T tb_##FS##_to_##S(F x) { \
-        T r = (T)((x >= (F)LOW) & (x < (F)ABOVE) ? x : (F)0); \
+        T r = (T)(((x >= (F)LOW) & (x < (F)ABOVE)) ? x : (F)0); \
         r = x < (F)LOW ? (T)((U)1 << (8 * sizeof(T) - 1)) : r; \
         return x >= (F)ABOVE ? (T)((U)-1 >> 1) : r; \
     }
 #define TB_TO_UNSIGNED(F, FS, T, S, I, HALF, ABOVE) \
     TB_FN T tb_##FS##_to_##S(F x) { \
-        F c = (x > (F)0) & (x < (F)ABOVE) ? x : (F)0; \
+        F c = ((x > (F)0) & (x < (F)ABOVE)) ? x : (F)0; \
         T upper = (T)(I)(c - (F)HALF) ^ (T)((T)1 << (8 * sizeof(T) - 1)); \
         T r = c >= (F)HALF ? upper : (T)(I)(c < (F)HALF ? c : (F)0); \
         return x >= (F)ABOVE ? (T)-1 : r; \

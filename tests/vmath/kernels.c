@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels.c — every function of vmath.h, half.h and philox.h as a loop over arrays: what the tests call
+//
+// Compiled by build.py with the flags of generated kernels, and again with others to compare the bits. C or C++.
+#include "vmath.h"
+
+#include "half.h"
+#include "philox.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LOOP1(name, OUT, IN, function)                                                    \
+    void name(OUT *__restrict out, const IN *__restrict a, const IN *__restrict b, long n) { \
+        (void)b;                                                                          \
+        for (long i = 0; i < n; i++) out[i] = function(a[i]);                             \
+    }
+#define LOOP2(name, OUT, IN, function)                                                    \
+    void name(OUT *__restrict out, const IN *__restrict a, const IN *__restrict b, long n) { \
+        for (long i = 0; i < n; i++) out[i] = function(a[i], b[i]);                       \
+    }
+
+#define UNARY(name, exact)                            \
+    LOOP1(name##_f32, float, float, tb_##name##_f32)  \
+    LOOP1(name##_f64, double, double, tb_##name##_f64)
+#define BINARY(name, exact)                           \
+    LOOP2(name##_f32, float, float, tb_##name##_f32)  \
+    LOOP2(name##_f64, double, double, tb_##name##_f64)
+#include "functions.h"
+
+UNARY(sign, )
+BINARY(max, )
+BINARY(min, )
+BINARY(mod, )
+BINARY(floordiv, )
+
+#define INTEGER(T, S)                                       \
+    LOOP2(max_##S, T, T, tb_max_##S)                        \
+    LOOP2(min_##S, T, T, tb_min_##S)                        \
+    LOOP1(sign_##S, T, T, tb_sign_##S)                      \
+    LOOP1(abs_##S, T, T, tb_abs_##S)                        \
+    LOOP2(pow_##S, T, T, tb_pow_##S)                        \
+    LOOP2(floordiv_##S, T, T, tb_floordiv_##S)              \
+    LOOP2(mod_##S, T, T, tb_mod_##S)                        \
+    LOOP1(f32_to_##S, T, float, tb_f32_to_##S)              \
+    LOOP1(f64_to_##S, T, double, tb_f64_to_##S)
+INTEGER(tb_i8, i8)
+INTEGER(tb_i16, i16)
+INTEGER(tb_i32, i32)
+INTEGER(tb_i64, i64)
+INTEGER(tb_u8, u8)
+INTEGER(tb_u16, u16)
+INTEGER(tb_u32, u32)
+INTEGER(tb_u64, u64)
+
+LOOP1(f16_to_f32, float, tb_f16, tb_f16_to_f32)
+LOOP1(f32_to_f16, tb_f16, float, tb_f32_to_f16)
+LOOP1(bf16_to_f32, float, tb_bf16, tb_bf16_to_f32)
+LOOP1(f32_to_bf16, tb_bf16, float, tb_f32_to_bf16)
+void load_f16(float *__restrict to, const tb_f16 *__restrict from, int m) { tb_load_f16(to, from, m); }
+void store_f16(tb_f16 *__restrict to, const float *__restrict from, int m) { tb_store_f16(to, from, m); }
+void load_bf16(float *__restrict to, const tb_bf16 *__restrict from, int m) { tb_load_bf16(to, from, m); }
+void store_bf16(tb_bf16 *__restrict to, const float *__restrict from, int m) { tb_store_bf16(to, from, m); }
+
+#define RANDOM(name, T)                                                                          \
+    void name(T *__restrict out, tb_u64 first, tb_u64 draw, tb_u64 key, long n) {                \
+        for (long i = 0; i < n; i++) out[i] = tb_##name(first + (tb_u64)i, draw, key);           \
+    }
+RANDOM(randbits, tb_u32)
+RANDOM(uniform_f32, float)
+RANDOM(uniform_f64, double)
+RANDOM(normal_f32, float)
+RANDOM(normal_f64, double)
+void philox(tb_u32 *out, tb_u64 index, tb_u64 draw, tb_u64 key) {
+    tb_words words = tb_philox(index, draw, key);
+    out[0] = words.x;
+    out[1] = words.y;
+    out[2] = words.z;
+    out[3] = words.w;
+}
+
+#ifdef __cplusplus
+}
+#endif

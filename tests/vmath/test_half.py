@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""float16 and bfloat16 against NumPy and ml_dtypes; blocks against single elements."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.vmath.build import Kernels
+
+PEERS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+ALL = np.arange(1 << 16, dtype=np.uint16)
+
+
+def float_patterns() -> np.ndarray:
+    """float32 bits: every sign, exponent and upper mantissa bit, with what lies below at, around and off the ties."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001], np.uint32)
+    random = np.random.default_rng(4).integers(0, 1 << 32, 1 << 18, np.uint32)
+    return np.concatenate([(upper[:, None] | lower).ravel(), random])
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_half_widens_exactly(kernels: Kernels, name: str) -> None:
+    got = kernels(f"{name}_to_f32", ALL)
+    expected = ALL.view(PEERS[name]).astype(np.float32)
+    number = ~np.isnan(expected)
+    assert np.array_equal(np.isnan(got), ~number)
+    assert np.array_equal(got[number].view(np.uint32), expected[number].view(np.uint32))
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_float_narrows_to_the_nearest_half(kernels: Kernels, name: str) -> None:
+    x = float_patterns().view(np.float32)
+    got = kernels(f"f32_to_{name}", x)
+    with np.errstate(all="ignore"):
+        expected = x.astype(PEERS[name])
+    number = ~np.isnan(x)
+    assert np.array_equal(np.isnan(got.view(PEERS[name]).astype(np.float32)), ~number)
+    assert np.array_equal(got[number], expected.view(np.uint16)[number])
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_half_survives_the_way_through_float(kernels: Kernels, name: str) -> None:
+    back = kernels(f"f32_to_{name}", kernels(f"{name}_to_f32", ALL))
+    number = ~np.isnan(ALL.view(PEERS[name]).astype(np.float32))
+    assert np.array_equal(back[number], ALL[number])
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_blocks_have_the_bits_of_single_elements(kernels: Kernels, name: str) -> None:
+    single = kernels(f"{name}_to_f32", ALL).view(np.uint32)
+    assert np.array_equal(kernels.block(f"load_{name}", ALL).view(np.uint32), single)
+    x = float_patterns().view(np.float32)
+    assert np.array_equal(kernels.block(f"store_{name}", x), kernels(f"f32_to_{name}", x))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 31])
+def test_blocks_of_any_length_are_whole(kernels: Kernels, count: int) -> None:
+    some = ALL[0x3C00 : 0x3C00 + count]
+    assert np.array_equal(kernels.block("load_f16", some), some.view(np.float16).astype(np.float32))
+    assert np.array_equal(kernels.block("store_f16", some.view(np.float16).astype(np.float32)), some)
