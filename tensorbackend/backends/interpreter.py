@@ -84,7 +84,8 @@ class _Program:
         self.empty = 0 in kernel.shape
         self.registers = self._assign_registers()
         self.regular = self._regular_block()
-        self.views = self._views(self.regular) if math.prod(self.regular) <= BLOCK else None
+        small = math.prod(self.regular) <= BLOCK and not self.empty  # an empty space may have long operands
+        self.views = self._views(self.regular) if small else None
         self.direct = self._direct_output()
         self.order = range(len(kernel.body))
         self.whole = (slice(None),) * len(kernel.shape)

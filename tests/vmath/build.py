@@ -135,7 +135,9 @@ def build_kernels(target: Path, compiler: toolchain.Compiler, flags: Sequence[st
         return Kernels(compile_shared(target, HERE / "kernels.c", compiler.command, strict(chosen)))
     source = target.with_suffix(".c")
     notes = target.with_suffix(".txt")
-    _run([*compiler.command, *chosen, f"-I{kernel_dir() / 'c'}", "-E", "-P", str(HERE / "kernels.c"), "-o", str(source)])
+    _run(
+        [*compiler.command, *chosen, f"-I{kernel_dir() / 'c'}", "-E", "-P", str(HERE / "kernels.c"), "-o", str(source)]
+    )
     source.write_text(re.sub(r" +void (\w+)\(", r"\nvoid \1(", source.read_text()))
     compile_shared(target, source, compiler.command, [*chosen, f"-fopt-info-vec-optimized={notes}"])
     return Kernels(target, _without_notes(source.read_text(), notes.read_text()))
@@ -144,7 +146,9 @@ def build_kernels(target: Path, compiler: toolchain.Compiler, flags: Sequence[st
 def _without_notes(source: str, notes: str) -> set[str]:
     """The loops over n elements, one function a line, that the notes on vectorised loops leave out."""
     vectorised = {int(line) for line in re.findall(r":(\d+):\d+: optimized: loop vectorized", notes)}
-    functions = ((number, re.match(r"void (\w+)\([^)]*long n\)", line)) for number, line in enumerate(source.splitlines(), 1))
+    functions = (
+        (number, re.match(r"void (\w+)\([^)]*long n\)", line)) for number, line in enumerate(source.splitlines(), 1)
+    )
     return {match[1] for number, match in functions if match and number not in vectorised}
 
 
