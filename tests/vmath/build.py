@@ -53,7 +53,7 @@ class Kernels:
         self.scalar = scalar
 
     def __call__(self, name: str, *arrays: np.ndarray, out: str | None = None) -> np.ndarray:
-        """`name`, say "exp_f32" or "f32_to_i8", on one or two arrays; the result's dtype is the last part of the name."""
+        """`name`, say "exp_f32" or "f32_to_i8", on one or two arrays; its last part is the type of the result."""
         arrays = tuple(np.ascontiguousarray(a) for a in arrays)
         result = np.empty(arrays[0].shape, DTYPES[out or name.rpartition("_")[2]])
         second = arrays[-1]

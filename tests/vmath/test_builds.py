@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The headers in other hands: the same bits from other flags and compilers, vector code, C++, CUDA, nothing undefined."""
+"""The headers in other hands: the same bits from other flags and compilers, vector code, C++, CUDA."""
 
 from __future__ import annotations
 
