@@ -21,7 +21,7 @@ READ = [
     ("TB_JIT", "0", "jit", False),
     ("TB_JIT", "off", "jit", False),
     ("TB_JIT", "Yes", "jit", True),
-    ("TB_FUSE", "false", "fuse", False),
+    ("TB_NATIVE", "false", "native", False),
     ("TB_SEED", "17", "seed", 17),
     ("TB_DTYPE", "float64", "dtype", "float64"),
     ("TB_DEBUG", "3", "debug", 3),
@@ -103,13 +103,13 @@ def test_assignment_holds_for_all_threads(unchanged) -> None:
 
 def test_a_block_holds_until_its_end(unchanged) -> None:
     config.debug = 1
-    with using(debug=3, fuse=False) as inside:
+    with using(debug=3, native=False) as inside:
         assert inside is config
-        assert (config.debug, config.fuse) == (3, False)
+        assert (config.debug, config.native) == (3, False)
         with using(debug=4):
-            assert (config.debug, config.fuse) == (4, False)
+            assert (config.debug, config.native) == (4, False)
         assert config.debug == 3
-    assert (config.debug, config.fuse) == (1, True)
+    assert (config.debug, config.native) == (1, True)
 
 
 def test_a_block_ends_with_an_error(unchanged) -> None:
