@@ -62,14 +62,14 @@ extern int PyTuple_SetItem(object *, length, object *);
 extern length PyTuple_Size(object *);
 extern object *PyDict_GetItemString(object *, const char *);
 extern object *PyObject_CallFunctionObjArgs(object *, ...), *PyObject_GetAttr(object *, object *);
-extern object *PyObject_Vectorcall(object *, object *const *, size_t, object *);
+extern object *PyObject_Call(object *, object *, object *), *PyDict_New(void);
+extern int PyDict_SetItem(object *, object *, object *);
 extern object *PyVectorcall_Call(object *, object *, object *);
 extern void *PyLong_AsVoidPtr(object *);
 extern long long PyLong_AsLongLong(object *), PyLong_AsLongLongAndOverflow(object *, int *);
 extern object *PyLong_FromLongLong(long long);
 extern double PyFloat_AsDouble(object *);
 extern object *PyBytes_FromStringAndSize(const char *, length);
-extern char *PyBytes_AsString(object *);
 extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_TypeError;
 extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
 extern void *PyEval_SaveThread(void);
@@ -96,7 +96,7 @@ static struct {
 static struct {
     length node_size, node_structure, node_inputs, node_draw;
     length tensor_structure, tensor_storage, tensor_rounding, tensor_span, tensor_address, tensor_start, tensor_stop;
-    length structure_table, table_memo, storage_writable, slice_start;
+    length structure_table, table_memo, storage_writable, slice_start, bytes_data;
 } at;
 
 static struct {
@@ -607,16 +607,32 @@ typedef struct method {
     length arity;
 } method;
 
+// The Python method with `count` arguments by place and more by name. (PyObject_Vectorcall is no function in 3.10.)
+static object *call_python(object *python, object *const *arguments, length count, object *names) {
+    object *all = PyTuple_New(count), *named = names ? PyDict_New() : NULL, *made = NULL;
+    int good = all && (named || !names);
+    for (length i = 0; good && i < count; i++)
+        PyTuple_SetItem(all, i, kept(arguments[i]));
+    for (length i = 0; good && named && i < PyTuple_Size(names); i++)
+        good = PyDict_SetItem(named, PyTuple_GetItem(names, i), arguments[count + i]) == 0;
+    if (good)
+        made = PyObject_Call(python, all, named);
+    drop(all);
+    drop(named);
+    return made;
+}
+
 static object *method_call(object *self, object *const *arguments, size_t count, object *names) {
     const method *f = (const method *)self;
     object *key[OPERANDS + 1] = {f->op};
-    int n = (int)f->arity, known = !names && (count & ARGUMENT_COUNT) == (size_t)n;
+    length by_place = (length)(count & ARGUMENT_COUNT);
+    int n = (int)f->arity, known = !names && by_place == n;
     for (int i = 0; known && i < n; i++)
         known = (key[i + 1] = key_of(arguments[i])) != NULL;
     object *node = known ? known_node((memo *)f->memo, key, arguments, n) : NULL;
     if (node)
         return node;
-    object *made = PyObject_Vectorcall(f->python, arguments, count, names);
+    object *made = call_python(f->python, arguments, by_place, names);
     return known ? adopt(made, key, arguments, n) : made;
 }
 
@@ -724,13 +740,13 @@ static int walk(walked *w, object *root, enum kind root_kind) {
     return 1;
 }
 
+static inline const void *data_of(object *bytes) { return (const char *)bytes + at.bytes_data; }
+
 typedef struct span { int64_t address, start, stop; } span;
 
 // A tensor's place in memory, which is kept in its slot `span` as bytes. NULL when it is no place of this process.
-static const span *span_of(object *tensor) {
+static const span *new_span(object *tensor) {
     object *found = slot(tensor, at.tensor_span);
-    if (found && found->type == py.bytes)
-        return (const span *)PyBytes_AsString(found);
     const length parts[3] = {at.tensor_address, at.tensor_start, at.tensor_stop};
     int64_t values[3];
     for (int i = 0; i < 3; i++)
@@ -746,7 +762,12 @@ static const span *span_of(object *tensor) {
     }
     *field(tensor, at.tensor_span) = made;
     drop(found);
-    return (const span *)PyBytes_AsString(made);
+    return data_of(made);
+}
+
+static inline const span *span_of(object *tensor) {
+    object *found = slot(tensor, at.tensor_span);
+    return found && found->type == py.bytes ? data_of(found) : new_span(tensor);
 }
 
 // -1 when some place is not known; else as `Statement.overlap` of graph/fuse.py.
@@ -847,7 +868,7 @@ static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
 // Runs a recipe. The caller holds the target and the value, and with them all leaves.
 static enum outcome follow(memo *m, object *recipe, const walked *w, const span *const *places, const span *to) {
     packed p;
-    const int64_t *words = (const int64_t *)PyBytes_AsString(PyTuple_GetItem(recipe, 0));
+    const int64_t *words = data_of(PyTuple_GetItem(recipe, 0));
     const recipe_head head = *(const recipe_head *)words;
     char *arena = head.arena_bytes ? runtime.alloc(head.arena_bytes) : NULL;
     if (head.arena_bytes && !arena)
