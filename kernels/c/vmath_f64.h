@@ -207,7 +207,7 @@ TB_FN double tb_tanh_f64(double x) {
     return tb_put_sign_f64(r, x);
 }
 
-// With |x| log2(e) = n + f: z = 2^-n / (2^-n + 2^f) for x < 0, otherwise 1 - z. Bound 1.75
+// With |x| log2(e) = n + f: z = 2^-n / (2^-n + 2^f) for x < 0, otherwise 1 - z. Bound 2.0
 TB_FN double tb_sigmoid_f64(double x) {
     double a = tb_abs_f64(x);
     a = a > 745.5 ? 745.5 : a;

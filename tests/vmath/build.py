@@ -127,6 +127,14 @@ class References:
         assert not failed, f"pthread_create failed with {failed}"
         return found
 
+    def nanoseconds(self, name: str, kernels: Kernels, a: np.ndarray, b: np.ndarray, rounds: int) -> float:
+        """Time of one element of a loop of kernels.c over arrays, the fastest of some rounds."""
+        self.library.fastest.restype = ctypes.c_double
+        kernel = getattr(kernels.library, name)
+        out = np.empty(a.size, np.float64)
+        operands = [_address(array) for array in (out, a, b)]
+        return self.library.fastest(kernel, *operands, ctypes.c_long(a.size), rounds) / a.size
+
 
 def build_kernels(target: Path, compiler: toolchain.Compiler, flags: Sequence[str] | None = None) -> Kernels:
     """kernels.c as generated kernels are compiled, or with other flags than those of the engine's compiler."""

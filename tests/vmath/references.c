@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// references.c — errors of results in units in the last place, and the search of all 2^32 float32 inputs
+// references.c — errors in units in the last place, the search of all 2^32 float32 inputs, and a stop-watch
 //
 // A float32 result is held against the C library's double function, a float64 result against its long double function
 // (64 bits of mantissa or more). TB_VECTOR_LIBM asks for the vector versions of the double functions (libmvec of
@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef TB_VECTOR_LIBM
 #define VECTORISED(f) __attribute__((simd("notinbranch"), const, nothrow)) double f(double);
@@ -184,7 +185,7 @@ static void *worker(void *argument) {
     }
 }
 
-// The largest error of a float32 function of one argument over all its inputs. Returns 0, or an error of pthread_create.
+// The largest error of a float32 function of one argument over all its inputs. Returns 0 or pthread_create's error.
 int search_f32(kernel_f32 *kernel, reference_f32 *reference, int threads, found *result) {
     task tasks[MOST_THREADS];
     pthread_t ids[MOST_THREADS];
@@ -208,4 +209,26 @@ int search_f32(kernel_f32 *kernel, reference_f32 *reference, int threads, found 
         }
     }
     return failed;
+}
+
+// ---- speed ------------------------------------------------------------------------------------------------------
+
+typedef void any_kernel(void *out, const void *a, const void *b, long n);
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+// Nanoseconds of the fastest of `rounds` calls
+double fastest(any_kernel *kernel, void *out, const void *a, const void *b, long n, int rounds) {
+    double best = INFINITY;
+    for (int round = 0; round < rounds; round++) {
+        double start = now();
+        kernel(out, a, b, n);
+        double taken = now() - start;
+        best = taken < best ? taken : best;
+    }
+    return best;
 }

@@ -70,9 +70,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_functions_have_the_same_bits_in_every_build(
-    kernels: build.Kernels, others: build.Kernels, dtype: str
-) -> None:
+def test_functions_have_the_same_bits_in_every_build(kernels: build.Kernels, others: build.Kernels, dtype: str) -> None:
     extra = [Function(name, 0, 0, arity=2) for name in ("max", "min", "mod", "floordiv")]
     for function in [*FUNCTIONS, *extra]:
         a, b = sample(function, dtype, 1 << 14, seed=6)
