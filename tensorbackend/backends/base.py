@@ -9,6 +9,7 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import os
@@ -309,10 +310,11 @@ class Backend(LinearAlgebra, ABC):
 
     def _assign(self, target: Tensor, value: Any) -> None:
         """`target[:] = value` for a tensor, an op-tree, a number or host data: all checks, then one plan."""
-        table = target.structure.table
+        layout = target.structure
+        table = layout.table
         if table.closed:
             table.check_open()
-        if not target.storage.writable or 0 in target.structure.strides:
+        if not target.storage.writable or 0 in layout.strides:
             check_writable(target)
         if isinstance(value, Operators):
             if value.structure.table is not table:
@@ -321,11 +323,11 @@ class Backend(LinearAlgebra, ABC):
             value = self._host_value(target, value)
             if value is None:
                 return
-        if target.rounding and dtypes.is_float(target.structure.dtype):
+        if target.rounding and dtypes.is_float(layout.dtype):
             value = self._rounded(target, value)
         group = getattr(self._fusing, "group", None)
         if group is not None:
-            group.add(target, value, lambda: self._fit(target, value))
+            group.add(target, value, functools.partial(self._fit, target, value))
             return
         with self._lock:
             self._run_statement(target, value)
