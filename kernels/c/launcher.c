@@ -88,8 +88,8 @@ static inline void drop(object *x) {
 // What launcher.py tells at start-up, in this order -------------------------------------------------------------------
 
 static struct {
-    object *node_class, *tensor_class, *storage_class, *table_class, *operators;  // Python's classes
-    object *none, *true_, *false_, *zero, *not_implemented, *slice, *float_, *int_, *bool_, *bytes, *generic;
+    object *node_class, *tensor_class, *storage_class, *table_class;  // Python's classes
+    object *none, *true_, *false_, *zero, *not_implemented, *slice, *float_, *int_, *bytes, *generic;
     object *setitem, *learn;  // Tensor.__setitem__; (target, value) -> recipe: runs a statement for the first time
 } py;
 

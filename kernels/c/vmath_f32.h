@@ -172,7 +172,7 @@ TB_FN float tb_tanh_f32(float x) {
 }
 
 // With |x| log2(e) = n + f: z = 2^-n / (2^-n + 2^f) for x < 0, otherwise 1 - z. 2^-n is exact, so denormal results
-// round once; 1 + 2^-n keeps its error. Bound 1.75
+// round once; 1 + 2^-n keeps its error. Bound 2.0
 TB_FN float tb_sigmoid_f32(float x) {
     float a = tb_abs_f32(x);
     a = a > 104.5f ? 104.5f : a;

@@ -38,6 +38,7 @@ MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
 _FLOAT, _DOUBLE, _INTEGER = range(3)
 _FLOATING = (float, int, bool, np.float32, np.float64)
 
+_starting = threading.Lock()  # there is one set of types a process
 _log = logging.getLogger("tensorbackend")
 
 
@@ -127,9 +128,14 @@ class NativeTypes:
         return made
 
 
-@functools.cache
 def native_types() -> NativeTypes | None:
     """The native types, built or loaded on the first call; None where they cannot be used, which the log says once."""
+    with _starting:
+        return _started_types()
+
+
+@functools.cache
+def _started_types() -> NativeTypes | None:
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:
@@ -145,8 +151,8 @@ def native_types() -> NativeTypes | None:
 def _facts() -> tuple:
     """What `tb_launcher_start` takes, in the order of its structures."""
     objects = (
-        OpTreeNode, Tensor, Storage, RememberingTable, Operators,
-        None, True, False, 0, NotImplemented, slice, float, int, bool, bytes, np.generic,
+        OpTreeNode, Tensor, Storage, RememberingTable,
+        None, True, False, 0, NotImplemented, slice, float, int, bytes, np.generic,
         Tensor.__setitem__, _run_first,
     )  # fmt: skip
     node = _slots(OpTreeNode, "structure", "inputs", "draw")

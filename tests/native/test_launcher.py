@@ -576,6 +576,6 @@ def test_importing_builds_nothing(run_python) -> None:
     code = """
 import sys, tensorbackend
 from tensorbackend.backends import compiler, launcher
-print(len(compiler._loaded), launcher.native_types.cache_info().currsize)
+print(len(compiler._loaded), launcher._started_types.cache_info().currsize)
 """
     assert run_python(code).stdout.split() == ["0", "0"]

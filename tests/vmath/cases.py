@@ -36,7 +36,7 @@ FUNCTIONS = (
     Function("log10", 1.1, 1.1, 0, 3),
     Function("log1p", 1.3, 1.25, -1, 3),
     Function("tanh", 1.5, 1.5),
-    Function("sigmoid", 1.75, 2.0, -750, 50),
+    Function("sigmoid", 2.0, 2.0, -750, 50),
     Function("erf", 1.1, 1.1, -6, 6),
     Function("erfc", 0.6, 2.0, -6, 28),
     Function("sin", 1.5, 1.25, -1000, 1000),
