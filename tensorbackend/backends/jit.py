@@ -21,9 +21,10 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import compiler, native, toolchain
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.toolchain import Options
-from tensorbackend.codegen.c import HEADER, STRIP, TILE, Printed, print_kernel
+from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel
 from tensorbackend.kernel_files import kernel_path

@@ -8,17 +8,14 @@ reducers of `kernels/c/reduce.h`, which add up in a fixed order. No system heade
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
+from tensorbackend.codegen.render import Printed, Renderer, accumulator, ctype, tag
 from tensorbackend.graph.fuse import Instruction, Kernel, Ref
 
-__all__ = ["Printed", "print_kernel"]
+__all__ = ["print_kernel"]
 
 HEADER = "kernel.h"
 BLOCK = 1024
@@ -26,24 +23,8 @@ STRIP = 512
 TILE = 64
 FEW_ROWS = 16
 """Rows that a column sum of float32 adds up in float32 before it goes to float64."""
-C_TYPES = {
-    "f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "tb_u8",
-    **{f"{k}{n}": f"tb_{k}{n}" for k in "iu" for n in (8, 16, 32, 64)},
-}  # fmt: skip
 COSTLY = 8
 """Floating-point operations from which on a value is kept for the next pass rather than computed again."""
-
-
-@dataclass
-class Printed:
-    """The C text of a kernel: the `source`, the name of the function (`name`), and of the second stage (`join`) of a
-    reduction that is split, its `form` and the number of 8-byte partial results a segment leaves (`partials`)."""
-
-    nest: Nest
-    source: str
-    name: str
-    join: str | None = None
-    partials: int = 0
 
 
 def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
@@ -52,36 +33,29 @@ def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
     return printer.result()
 
 
-def _ctype(dtype: np.dtype) -> str:
-    return C_TYPES[dtypes.tag(dtype)]
+class _Printer(Renderer):
+    header = HEADER
+    sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
-
-def _accumulator(i: Instruction) -> str:
-    """The C type in which a reduction adds up or compares."""
-    if i.op.dtype == "sum" and dtypes.is_float(i.dtype):
-        return "double"
-    return "tb_i64" if i.op.dtype == "index" else _ctype(i.dtype)
-
-
-class _Printer:
     def __init__(self, found: Nest, split: bool) -> None:
-        self.nest = found
-        self.kernel = found.kernel
-        self.body = found.kernel.body
-        self.split = split
-        self.lines: list[str] = []
-        self.depth = 1
-        self.in_arrays: set[int] = set()
-        self.full = [found.is_full(i) for i in self.body]
-        self.reductions = [n for n, i in enumerate(self.body) if i.kind == "reduce"]
-        self.segment_axis = self._segment_axis() if split else None
+        super().__init__(found, split)
         self.stage = 0
         self.kept_value: int | None = None
         self.kept_stage = 0
         self.kept_value, self.kept_stage = self._value_to_keep()
 
-    def _segment_axis(self) -> int:
-        return self.nest.reduced[0] if self.nest.reduced else self.nest.inner
+    def _signature(self, name: str) -> str:
+        parameters = "const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin, tb_i64 end"
+        return f"void {name}(void *const *ptr, {parameters})"
+
+    def _open_join(self, total: str) -> None:
+        self.open("for (tb_i64 task = begin; task < end; ++task)")
+
+    def _load(self, i: Instruction) -> str:
+        ref = self.kernel.inputs[i.slot]
+        if not self.nest.turned(ref):
+            return super()._load(i)
+        return self._widened(ref, f"turned{i.slot}[(row - first) * {TILE} + (at - from)]")
 
     def _value_to_keep(self) -> tuple[int | None, int]:
         """A costly value of an early pass that waits in the output for the last pass, and the pass that makes it."""
@@ -115,76 +89,6 @@ class _Printer:
 
     # Text
 
-    def say(self, *lines: str) -> None:
-        for line in lines:
-            self.lines.append("    " * self.depth + line)
-
-    def open(self, line: str) -> None:
-        self.say(line + " {")
-        self.depth += 1
-
-    def close(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.depth -= 1
-            self.say("}")
-
-    def result(self) -> Printed:
-        self._function("KERNEL", self._bodies)
-        join = None
-        if self.split:
-            self._function("KERNEL_join", self._join)
-            join = "KERNEL_join"
-        text = "\n".join(self.lines)
-        source = f'#include "{HEADER}"\n{text}\n'
-        name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
-        partials = len(self._partials()) if self.split else 0
-        return Printed(self.nest, source.replace("KERNEL", name), name, join and name + "_join", partials)
-
-    def _function(self, name: str, content: object) -> None:
-        self.depth = 0
-        self.say(
-            f"void {name}(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar,"
-            " tb_i64 begin, tb_i64 end) {"
-        )
-        self.depth = 1
-        self._arguments()
-        content()  # type: ignore[operator]
-        self.depth = 0
-        self.say("}")
-
-    def _arguments(self) -> None:
-        kernel, rank = self.kernel, len(self.kernel.shape)
-        for slot, ref in enumerate(kernel.inputs):
-            self.say(f"const {_ctype(ref.dtype)} *const i{slot} = ptr[{slot}];")
-        for k, (ref, _) in enumerate(kernel.outputs):
-            self.say(f"{_ctype(ref.dtype)} *const o{k} = ptr[{len(kernel.inputs) + k}];")
-        if self.split:
-            self.say(f"tb_i64 *const scratch = ptr[{len(kernel.inputs) + len(kernel.outputs)}];")
-        for axis in range(rank):
-            self.say(f"const tb_i64 n{axis} = size[{axis}];")
-        names = ("chunk", "pieces", "group", "streams", "segments", "segment")
-        self.say(*(f"const tb_i64 {name} = size[{rank + k}];" for k, name in enumerate(names)))
-        for slot, ref in enumerate([*kernel.inputs, *(ref for ref, _ in kernel.outputs)]):
-            for axis in range(rank):
-                if self._stride_class(ref, axis) == "other":
-                    self.say(f"const tb_i64 s{slot}_{axis} = stride[{slot * rank + axis}];")
-        for k, (_, dtype) in enumerate(kernel.scalars):
-            kind = "double" if dtypes.is_float(dtype) else "tb_i64"
-            self.say(f"const {_ctype(dtype)} c{k} = ({_ctype(dtype)})tb_word_{kind}(scalar[{k}]);")
-        for k in range(len(kernel.draws)):
-            self.say(f"const tb_u64 draw{k} = (tb_u64)scalar[{len(kernel.scalars) + k}];")
-        if kernel.draws:
-            self.say(f"const tb_u64 key = (tb_u64)scalar[{len(kernel.scalars) + len(kernel.draws)}];")
-        self.say("(void)size; (void)stride; (void)scalar; (void)chunk; (void)pieces; (void)group; (void)streams;")
-        self.say("(void)segments; (void)segment;")
-
-    def _stride_class(self, ref: Ref, axis: int) -> str:
-        if ref.shape[axis] == 1 or ref.strides[axis] == 0:
-            return "zero"
-        return "one" if axis == self.nest.inner and ref.strides[axis] == 1 else "other"
-
-    # Loops
-
     def _bodies(self) -> None:
         self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
         self.open("for (tb_i64 task = begin; task < end; ++task)")
@@ -215,7 +119,7 @@ class _Printer:
         """Copy the tiles of inputs that lie across, reading along their memory."""
         for slot, ref in enumerate(self.kernel.inputs):
             if self.nest.turned(ref):
-                self.say(f"{_ctype(ref.dtype)} turned{slot}[{TILE * TILE}];")
+                self.say(f"{ctype(ref.dtype)} turned{slot}[{TILE * TILE}];")
         self.open("")
         self._row_position(self.nest.kept, "first")
         for slot, ref in enumerate(self.kernel.inputs):
@@ -223,32 +127,12 @@ class _Printer:
                 continue
             inner = self.nest.inner
             self.open("for (tb_i64 at = from; at < to; ++at)")
-            self.say(
-                f"const {_ctype(ref.dtype)} *const line = i{slot}{self._offset(slot, ref)} + at * s{slot}_{inner};"
-            )
+            self.say(f"const {ctype(ref.dtype)} *const line = i{slot}{self._offset(slot, ref)} + at * s{slot}_{inner};")
             self.say(
                 f"for (int r = 0; r < (int)(last - first); ++r) turned{slot}[r * {TILE} + (int)(at - from)] = line[r];"
             )
             self.close()
         self.close()
-
-    def _rows(self) -> str:
-        return " * ".join(f"n{a}" for a in self.nest.kept) or "1"
-
-    def _row_position(self, axes: list[int], name: str) -> None:
-        """x<axis> for each outer axis, from a row's number."""
-        rest = name
-        for axis in reversed(axes[1:]):
-            self.say(f"const tb_i64 x{axis} = {rest} % n{axis};")
-            rest = f"({rest} / n{axis})"
-        if axes:
-            self.say(f"const tb_i64 x{axes[0]} = {rest};")
-
-    def _constant(self, i: Instruction) -> bool:
-        return all(n == 1 for n in i.shape) and i.stage == 0 and i.kind != "reduce" and not self._is_place(i)
-
-    def _is_place(self, i: Instruction) -> bool:
-        return i.kind == "load" and any(s for s in self.kernel.inputs[i.slot].strides)
 
     def _map(self) -> None:
         inner = self.nest.inner
@@ -277,14 +161,11 @@ class _Printer:
             self._reduce_loops([], store=True)
         self._row_outputs("")
 
-    def _rows_after(self, stage: int) -> list[int]:
-        return [n for n, i in enumerate(self.body) if not self.full[n] and i.stage == stage and i.kind != "reduce"]
-
     def _columns(self) -> None:
         self.say("const int m = (int)(to - from);")
         needed = self._array_values()
         for n in sorted(needed):
-            self.say(f"{_ctype(self.body[n].dtype)} w{n}[{STRIP}];")
+            self.say(f"{ctype(self.body[n].dtype)} w{n}[{STRIP}];")
         self._column_values(0, needed)
         for stage in range(1, self.nest.passes + 1):
             self.stage = stage
@@ -341,9 +222,9 @@ class _Printer:
 
     def _declare(self, n: int) -> None:
         i = self.body[n]
-        kind, start = _accumulator(i), self._start(n)
+        kind, start = accumulator(i), self._start(n)
         array = f"[{STRIP}]" if self.nest.form == COLUMNS else ""
-        value_type = _ctype(self.body[i.args[0]].dtype)
+        value_type = ctype(self.body[i.args[0]].dtype)
         if i.op.dtype == "index":
             self.say(f"{value_type} a{n}{array};", f"tb_i64 k{n}{array};")
             names = [f"a{n}", f"k{n}"]
@@ -364,13 +245,6 @@ class _Printer:
         """Column sums of float32 add up a few rows in float32 before they go to float64."""
         i = self.body[n]
         return self.nest.form == COLUMNS and i.op.dtype == "sum" and i.dtype == np.float32
-
-    def _start(self, n: int) -> str:
-        i = self.body[n]
-        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
-        return {"zero": "0", "one": "1", "lowest": f"TB_LOWEST_{_tag(dtype)}", "highest": f"TB_HIGHEST_{_tag(dtype)}"}[
-            i.op.identity
-        ]
 
     def _reduce_loops(self, here: list[int], store: bool = False) -> None:
         """The loops over the reduced axes: accumulate the reductions `here`, or store the full outputs."""
@@ -401,16 +275,6 @@ class _Printer:
                     combine = "+=" if self.body[n].op.name == "sum" else "*="
                     self.say(f"for (int j = 0; j < m; ++j) a{n}[j] {combine} b{n}[j];")
 
-    def _finish(self, n: int, value: str, place: str) -> None:
-        i = self.body[n]
-        chosen = place if i.op.dtype == "index" else value
-        self.say(f"const {_ctype(i.dtype)} v{n} = ({_ctype(i.dtype)})({chosen});")
-
-    def _partials(self) -> list[tuple[int, str]]:
-        return [
-            (n, kind) for n in self.reductions for kind in (("a", "k") if self.body[n].op.dtype == "index" else ("a",))
-        ]
-
     def _leave_partials(self) -> None:
         count = len(self._partials())
         if self.nest.form == COLUMNS:
@@ -423,66 +287,6 @@ class _Printer:
             self.say(f"scratch[{place} + {k}] = {self._as_word(n, kind, value)};")
         if self.nest.form == COLUMNS:
             self.close()
-
-    def _as_word(self, n: int, kind: str, value: str) -> str:
-        i = self.body[n]
-        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
-        if kind == "k" or not dtypes.is_float(dtype):
-            return f"(tb_i64){value}"
-        return f"tb_double_word((double){value})"
-
-    def _join(self) -> None:
-        """The second stage: combine the segments' partial results, then everything that follows from them."""
-        columns = self.nest.form == COLUMNS
-        self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
-        inner = self.nest.inner
-        axes = [*self.nest.kept, inner] if columns else self.nest.kept
-        total = " * ".join(f"n{a}" for a in axes) or "1"
-        self.open("for (tb_i64 task = begin; task < end; ++task)")
-        self._row_position(self.nest.kept if not columns else axes, "task")
-        if columns:
-            self.say(f"const tb_i64 at = x{inner};", "(void)at;")
-        self._statements(
-            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
-        )
-        count = len(self._partials())
-        for n in self.reductions:
-            i = self.body[n]
-            value_type = _ctype(self.body[i.args[0]].dtype) if i.op.dtype == "index" else _accumulator(i)
-            self.say(f"{value_type} a{n} = {self._start(n)};")
-            if i.op.dtype == "index":
-                self.say(f"tb_i64 k{n} = 0;")
-        self.open("for (tb_i64 part = 0; part < segments; ++part)")
-        self.say(f"const tb_i64 *const given = scratch + (part * ({total}) + task) * {count};")
-        for k, (n, kind) in enumerate(self._partials()):
-            if kind == "a":
-                self._combine(n, k)
-        self.close()
-        for n in self.reductions:
-            self._finish(n, f"a{n}", f"k{n}")
-        self._statements(self._rows_after(1))
-        self._row_outputs("single" if columns else "")
-        self.close()
-
-    def _combine(self, n: int, k: int) -> None:
-        i = self.body[n]
-        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
-        kind = "double" if dtypes.is_float(dtype) else "tb_i64"
-        value_type = _ctype(dtype) if i.op.dtype != "sum" else _accumulator(i)
-        self.say(f"const {value_type} g{n} = ({value_type})tb_word_{kind}(given[{k}]);")
-        if i.op.dtype == "index":
-            better = ">" if i.op.name == "argmax" else "<"
-            self.say(
-                f"if (g{n} {better} a{n} || (g{n} != g{n} && a{n} == a{n})) {{ a{n} = g{n}; k{n} = given[{k + 1}]; }}"
-            )
-            self.say(f"else if (part == 0) k{n} = given[{k + 1}];")
-        else:
-            self.say(f"a{n} = {self._combined(n, f'a{n}', f'g{n}', _accumulator(i))};")
-
-    def _combined(self, n: int, x: str, y: str, kind: str) -> str:
-        i = self.body[n]
-        tag = {"double": "f64", "float": "f32"}.get(kind) or _tag(i.dtype)
-        return f"({kind})({i.op.code.format(x=x, y=y, t=tag)})"
 
     # Blocks
 
@@ -505,7 +309,7 @@ class _Printer:
         direct = {} if columns else self._direct_sources(here, needed)
         for n in here:
             if n not in direct and not columns:
-                self.say(f"{_ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{BLOCK}];")
+                self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{BLOCK}];")
         targets = self._prepare_outputs() if store else {}
         before = [n for n in needed if self.body[n].shape[inner] == 1]
         self._statements(before)
@@ -516,32 +320,12 @@ class _Printer:
         self._after_block(here, direct, targets)
         self.close()
 
-    def _needed(self, goals: Iterable[int]) -> list[int]:
-        """The values to compute inside a loop over the full space for the goals, in order."""
-        needed: set[int] = set()
-        stack = list(goals)
-        while stack:
-            n = stack.pop()
-            if n in needed or self._known(n):
-                continue
-            needed.add(n)
-            if not self._is_kept(n):
-                stack.extend(self.body[n].args)
-        return sorted(needed)
-
     def _is_kept(self, n: int) -> bool:
         """Whether an earlier pass left the value in the output."""
         return n == self.kept_value and self.stage > self.kept_stage
 
     def _kept_place(self) -> str:
         return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
-
-    def _known(self, n: int) -> bool:
-        """Whether a value has been computed before the loop over the block."""
-        i = self.body[n]
-        if self._constant(i):
-            return True
-        return i.shape[self.nest.inner] == 1 if self.nest.form == MAP else not self.full[n]
 
     def _prepare_inputs(self, needed: list[int]) -> dict[int, str]:
         """Addresses of what the block reads; halves that lie contiguously are converted into a buffer."""
@@ -551,20 +335,12 @@ class _Printer:
             if i.kind != "load":
                 continue
             ref = self.kernel.inputs[i.slot]
-            self.say(f"const {_ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
+            self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
             if dtypes.is_half(ref.dtype) and self._stride_class(ref, self.nest.inner) == "one":
-                tag = dtypes.tag(ref.dtype)
-                self.say(f"float h{i.slot}[{BLOCK}];", f"tb_load_{tag}(h{i.slot}, p{i.slot} + b, m);")
+                half = dtypes.tag(ref.dtype)
+                self.say(f"float h{i.slot}[{BLOCK}];", f"tb_load_{half}(h{i.slot}, p{i.slot} + b, m);")
                 buffers[n] = f"h{i.slot}[j]"
         return buffers
-
-    def _offset(self, slot: int, ref: Ref, skip: int | None = None) -> str:
-        parts = [
-            f"x{a} * s{slot}_{a}"
-            for a in range(len(ref.shape))
-            if a != self.nest.inner and a != skip and self._stride_class(ref, a) == "other"
-        ]
-        return "".join(f" + {p}" for p in parts)
 
     def _direct_sources(self, here: list[int], needed: list[int]) -> dict[int, str]:
         """Reductions of plain contiguous input: the reducer reads it where it lies."""
@@ -585,7 +361,7 @@ class _Printer:
             if not self._full_output(k):
                 continue
             slot = len(self.kernel.inputs) + k
-            kind = _ctype(ref.dtype)
+            kind = ctype(ref.dtype)
             self.say(f"{kind} *const q{k} = o{k}{self._offset(slot, ref)};")
             if self._stride_class(ref, self.nest.inner) != "one":
                 targets[k] = (self._output_place(k, ref), "plain")
@@ -630,27 +406,9 @@ class _Printer:
         elif self._buffered_sum(n):
             self.say(f"b{n}[j] = {i.op.code.format(x=f'b{n}[j]', y=value, t='f32')};")
         else:
-            kind = _accumulator(i)
+            kind = accumulator(i)
             given = f"({value} != 0)" if i.dtype == dtypes.BOOL else f"({kind}){value}"
             self.say(f"a{n}[j] = {self._combined(n, f'a{n}[j]', given, kind)};")
-
-    def _position(self) -> str:
-        """The number of the element among the reduced axes, in C order."""
-        text = ""
-        for axis in self.kernel.axes:
-            here = "at" if axis == self.nest.inner else f"x{axis}"
-            text = f"({text} * n{axis} + {here})" if text else here
-        return text
-
-    def _store(self, k: int, place: str, form: str) -> None:
-        ref, value = self.kernel.outputs[k]
-        given = self.body[value]
-        text = self._value(value)
-        if dtypes.is_half(ref.dtype):
-            single = self._converted(text, given.dtype, np.dtype(np.float32))
-            self.say(f"{place} = {single if form == 'half' else f'tb_f32_to_{dtypes.tag(ref.dtype)}({single})'};")
-        else:
-            self.say(f"{place} = {self._converted(text, given.dtype, ref.dtype)};")
 
     def _after_block(self, here: list[int], direct: dict[int, str], targets: dict) -> None:
         if self.nest.form == ROWS:
@@ -665,20 +423,20 @@ class _Printer:
 
     def _reduce_block(self, n: int, buffer: str) -> None:
         i = self.body[n]
-        tag = _tag(self.body[i.args[0]].dtype)
+        suffix = tag(self.body[i.args[0]].dtype)
         if i.op.dtype == "index":
             better = ">" if i.op.name == "argmax" else "<"
             base = self._block_base()
-            value_type = _ctype(self.body[i.args[0]].dtype)
+            value_type = ctype(self.body[i.args[0]].dtype)
             self.open("")
             self.say("int where;")
-            self.say(f"const {value_type} most = tb_block_{i.op.name}_{tag}({buffer}, m, &where);")
+            self.say(f"const {value_type} most = tb_block_{i.op.name}_{suffix}({buffer}, m, &where);")
             self.open(f"if (most {better} a{n} || (most != most && a{n} == a{n}))")
             self.say(f"a{n} = most;", f"k{n} = {base} + where;")
             self.close(2)
         else:
             self.say(
-                f"a{n} = {self._combined(n, f'a{n}', f'tb_block_{i.op.name}_{tag}({buffer}, m)', _accumulator(i))};"
+                f"a{n} = {self._combined(n, f'a{n}', f'tb_block_{i.op.name}_{suffix}({buffer}, m)', accumulator(i))};"
             )
 
     def _block_base(self) -> str:
@@ -690,99 +448,4 @@ class _Printer:
 
     # Outputs that do not vary along the reduced axes
 
-    def _full_output(self, k: int) -> bool:
-        ref = self.kernel.outputs[k][0]
-        axes = self.kernel.axes or (self.nest.inner,)
-        return self.nest.form == MAP or any(ref.shape[a] != 1 for a in axes)
-
-    def _row_outputs(self, form: str) -> None:
-        chosen = [k for k in range(len(self.kernel.outputs)) if not self._full_output(k)]
-        if not chosen:
-            return
-        if form == "column":
-            self.say("#pragma GCC ivdep")
-            self.open("for (int j = 0; j < m; ++j)")
-            self.say("const tb_i64 at = from + j;")
-        for k in chosen:
-            ref = self.kernel.outputs[k][0]
-            slot = len(self.kernel.inputs) + k
-            place = f"o{k}{self._offset(slot, ref)}"
-            kind = self._stride_class(ref, self.nest.inner)
-            if form and kind != "zero":
-                place += " + at" if kind == "one" else f" + at * s{slot}_{self.nest.inner}"
-            self._store(k, f"*({place})", "plain")
-        if form == "column":
-            self.close()
-
     # Instructions
-
-    def _value(self, n: int) -> str:
-        return f"w{n}[j]" if n in self.in_arrays else f"v{n}"
-
-    def _statements(self, numbers: Iterable[int], buffers: dict[int, str] | None = None) -> None:
-        for n in numbers:
-            i = self.body[n]
-            text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(i)
-            self.say(f"const {_ctype(i.dtype)} v{n} = {text};")
-
-    def _expression(self, i: Instruction) -> str:
-        if i.kind == "load":
-            return self._load(i)
-        if i.kind == "scalar":
-            return f"c{i.slot}"
-        if i.kind == "source":
-            return self._source(i)
-        given = [self.body[a] for a in i.args]
-        names = [self._value(a) for a in i.args]
-        if i.kind == "cast":
-            return self._converted(names[0], given[0].dtype, i.dtype)
-        return _operation(i, given, names)
-
-    def _load(self, i: Instruction) -> str:
-        ref = self.kernel.inputs[i.slot]
-        inner = self.nest.inner
-        kind = self._stride_class(ref, inner)
-        index = {"zero": "0", "one": "at"}.get(kind) or f"at * s{i.slot}_{inner}"
-        text = f"(i{i.slot}{self._offset(i.slot, ref)})[{index}]"
-        if self.nest.turned(ref):
-            text = f"turned{i.slot}[(row - first) * {TILE} + (at - from)]"
-        return f"tb_{dtypes.tag(ref.dtype)}_to_f32({text})" if dtypes.is_half(ref.dtype) else text
-
-    def _source(self, i: Instruction) -> str:
-        def place(axis: int) -> str:
-            return "at" if axis == self.nest.inner else f"x{axis}"
-
-        if i.op.name == "index":
-            return place(i.axis)
-        text = ""
-        for axis, n in enumerate(i.shape):
-            if n != 1:
-                text = f"({text} * n{axis} + {place(axis)})" if text else place(axis)
-        return i.op.code.format(index=f"(tb_u64)({text or 0})", draw=f"draw{i.slot}", key="key", t=_tag(i.dtype))
-
-    @staticmethod
-    def _converted(text: str, given: np.dtype, wanted: np.dtype) -> str:
-        if given == wanted:
-            return text
-        if wanted == dtypes.BOOL:
-            return f"({text} != 0)"
-        if dtypes.is_float(given) and dtypes.is_integer(wanted):
-            return f"tb_{_tag(given)}_to_{_tag(wanted)}({text})"
-        return f"({_ctype(wanted)})({text})"
-
-
-def _tag(dtype: np.dtype) -> str:
-    """The tag of a type's functions; truth values share those of bytes."""
-    return "u8" if dtype == dtypes.BOOL else dtypes.tag(dtype)
-
-
-def _operation(i: Instruction, given: list[Instruction], names: list[str]) -> str:
-    dtype = given[-1].dtype if i.op.name != "sround" else given[0].dtype
-    if i.op.dtype == "whole" and not dtypes.is_float(dtype):
-        return names[0]
-    if i.op.name in ("finite", "isinf", "isnan") and not dtypes.is_float(dtype):
-        return "1" if i.op.name == "finite" else "0"
-    if i.op.name == "invert" and dtype == dtypes.BOOL:
-        return f"!{names[0]}"
-    text = i.op.code.format(**dict(zip("xyz", names)), t=_tag(dtype))
-    return text if dtypes.is_float(i.dtype) else f"({_ctype(i.dtype)})({text})"

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the dialects share: the text of values, addresses, arguments, results and second stages of a loop nest.
+
+A dialect (`c.py`, `cuda.py`) subclasses `Renderer` and adds its loops: how a space is walked by threads, how a row is
+folded to one value, and how a function begins. All else is here, once: both languages spell expressions alike, and the
+headers in `kernels/c` serve both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.codegen.nest import COLUMNS, MAP, Nest
+from tensorbackend.graph.fuse import Instruction, Ref
+
+__all__ = ["Printed", "Renderer", "accumulator", "ctype", "tag"]
+
+C_TYPES = {
+    "f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "tb_u8",
+    **{f"{k}{n}": f"tb_{k}{n}" for k in "iu" for n in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+@dataclass
+class Printed:
+    """The text of a kernel: the `source`, the name of the function (`name`), and of the second stage (`join`) of a
+    reduction that is split, its `nest` and the number of 8-byte partial results a segment leaves (`partials`)."""
+
+    nest: Nest
+    source: str
+    name: str
+    join: str | None = None
+    partials: int = 0
+
+
+def ctype(dtype: np.dtype) -> str:
+    """The C type in which elements of a type are stored; halves are 16-bit words."""
+    return C_TYPES[dtypes.tag(dtype)]
+
+
+def accumulator(i: Instruction) -> str:
+    """The C type in which a reduction adds up or compares."""
+    if i.op.dtype == "sum" and dtypes.is_float(i.dtype):
+        return "double"
+    return "tb_i64" if i.op.dtype == "index" else ctype(i.dtype)
+
+
+def tag(dtype: np.dtype) -> str:
+    """The tag of a type's functions; truth values share those of bytes."""
+    return "u8" if dtype == dtypes.BOOL else dtypes.tag(dtype)
+
+
+def operation(i: Instruction, given: list[Instruction], names: list[str]) -> str:
+    """The expression of an op on named operands."""
+    dtype = given[-1].dtype if i.op.name != "sround" else given[0].dtype
+    if i.op.dtype == "whole" and not dtypes.is_float(dtype):
+        return names[0]
+    if i.op.name in ("finite", "isinf", "isnan") and not dtypes.is_float(dtype):
+        return "1" if i.op.name == "finite" else "0"
+    if i.op.name == "invert" and dtype == dtypes.BOOL:
+        return f"!{names[0]}"
+    text = i.op.code.format(**dict(zip("xyz", names)), t=tag(dtype))
+    return text if dtypes.is_float(i.dtype) else f"({ctype(i.dtype)})({text})"
+
+
+class Renderer(ABC):
+    """Prints one kernel; `split` prints partial results of segments and their sum as two functions.
+
+    A dialect sets `header` (what its source includes) and `sizes` (what the host passes after the lengths of the
+    axes), and implements `_signature`, `_bodies` and `_open_join`.
+    """
+
+    header = ""
+    sizes: tuple[str, ...] = ()
+
+    def __init__(self, found: Nest, split: bool) -> None:
+        self.nest = found
+        self.kernel = found.kernel
+        self.body = found.kernel.body
+        self.split = split
+        self.lines: list[str] = []
+        self.depth = 1
+        self.in_arrays: set[int] = set()
+        self.full = [found.is_full(i) for i in self.body]
+        self.reductions = [n for n, i in enumerate(self.body) if i.kind == "reduce"]
+        self.segment_axis = self._segment_axis() if split else None
+
+    def result(self) -> Printed:
+        """The printed kernel, its functions named by a digest of their text."""
+        self._function("KERNEL", self._bodies)
+        join = None
+        if self.split:
+            self._function("KERNEL_join", self._join)
+            join = "KERNEL_join"
+        text = "\n".join(self.lines)
+        source = f'#include "{self.header}"\n{text}\n'
+        name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
+        partials = len(self._partials()) if self.split else 0
+        return Printed(self.nest, source.replace("KERNEL", name), name, join and name + "_join", partials)
+
+    # What a dialect adds
+
+    @abstractmethod
+    def _signature(self, name: str) -> str:
+        """The head of a function that can see ptr, size, stride and scalar."""
+
+    @abstractmethod
+    def _bodies(self) -> None:
+        """Print the kernel's loops."""
+
+    @abstractmethod
+    def _open_join(self, total: str) -> None:
+        """Open the loop over the `total` results of the second stage, numbered `task`."""
+
+    def _is_kept(self, n: int) -> bool:
+        """Whether an earlier pass left the value in memory."""
+        return False
+
+    def _kept_place(self) -> str:
+        """Where a kept value lies."""
+        return ""
+
+    def _segment_axis(self) -> int:
+        return self.nest.reduced[0] if self.nest.reduced else self.nest.inner
+
+    def say(self, *lines: str) -> None:
+        """Print lines at the current depth."""
+        for line in lines:
+            self.lines.append("    " * self.depth + line)
+
+    def open(self, line: str) -> None:
+        """Print the head of a block, and go into it."""
+        self.say(line + " {")
+        self.depth += 1
+
+    def close(self, count: int = 1) -> None:
+        """Close the innermost blocks."""
+        for _ in range(count):
+            self.depth -= 1
+            self.say("}")
+
+    def _function(self, name: str, content: Callable[[], None]) -> None:
+        self.depth = 0
+        self.say(self._signature(name) + " {")
+        self.depth = 1
+        self._arguments()
+        content()
+        self.depth = 0
+        self.say("}")
+
+    def _arguments(self) -> None:
+        kernel, rank = self.kernel, len(self.kernel.shape)
+        for slot, ref in enumerate(kernel.inputs):
+            self.say(f"const {ctype(ref.dtype)} *const i{slot} = ptr[{slot}];")
+        for k, (ref, _) in enumerate(kernel.outputs):
+            self.say(f"{ctype(ref.dtype)} *const o{k} = ptr[{len(kernel.inputs) + k}];")
+        if self.split:
+            self.say(f"tb_i64 *const scratch = ptr[{len(kernel.inputs) + len(kernel.outputs)}];")
+        for axis in range(rank):
+            self.say(f"const tb_i64 n{axis} = size[{axis}];")
+        self.say(*(f"const tb_i64 {name} = size[{rank + k}];" for k, name in enumerate(self.sizes)))
+        for slot, ref in enumerate([*kernel.inputs, *(ref for ref, _ in kernel.outputs)]):
+            for axis in range(rank):
+                if self._stride_class(ref, axis) == "other":
+                    self.say(f"const tb_i64 s{slot}_{axis} = stride[{slot * rank + axis}];")
+        for k, (_, dtype) in enumerate(kernel.scalars):
+            kind = "double" if dtypes.is_float(dtype) else "tb_i64"
+            self.say(f"const {ctype(dtype)} c{k} = ({ctype(dtype)})tb_word_{kind}(scalar[{k}]);")
+        for k in range(len(kernel.draws)):
+            self.say(f"const tb_u64 draw{k} = (tb_u64)scalar[{len(kernel.scalars) + k}];")
+        if kernel.draws:
+            self.say(f"const tb_u64 key = (tb_u64)scalar[{len(kernel.scalars) + len(kernel.draws)}];")
+        self.say(" ".join(f"(void){name};" for name in ("size", "stride", "scalar", *self.sizes)))
+
+    def _stride_class(self, ref: Ref, axis: int) -> str:
+        if ref.shape[axis] == 1 or ref.strides[axis] == 0:
+            return "zero"
+        return "one" if axis == self.nest.inner and ref.strides[axis] == 1 else "other"
+
+    def _rows(self) -> str:
+        return " * ".join(f"n{a}" for a in self.nest.kept) or "1"
+
+    def _row_position(self, axes: list[int], name: str) -> None:
+        """x<axis> for each outer axis, from a row's number."""
+        rest = name
+        for axis in reversed(axes[1:]):
+            self.say(f"const tb_i64 x{axis} = {rest} % n{axis};")
+            rest = f"({rest} / n{axis})"
+        if axes:
+            self.say(f"const tb_i64 x{axes[0]} = {rest};")
+
+    def _constant(self, i: Instruction) -> bool:
+        return all(n == 1 for n in i.shape) and i.stage == 0 and i.kind != "reduce" and not self._is_place(i)
+
+    def _is_place(self, i: Instruction) -> bool:
+        return i.kind == "load" and any(s for s in self.kernel.inputs[i.slot].strides)
+
+    def _rows_after(self, stage: int) -> list[int]:
+        return [n for n, i in enumerate(self.body) if not self.full[n] and i.stage == stage and i.kind != "reduce"]
+
+    def _start(self, n: int) -> str:
+        i = self.body[n]
+        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
+        return {"zero": "0", "one": "1", "lowest": f"TB_LOWEST_{tag(dtype)}", "highest": f"TB_HIGHEST_{tag(dtype)}"}[
+            i.op.identity
+        ]
+
+    def _finish(self, n: int, value: str, place: str) -> None:
+        i = self.body[n]
+        chosen = place if i.op.dtype == "index" else value
+        self.say(f"const {ctype(i.dtype)} v{n} = ({ctype(i.dtype)})({chosen});")
+
+    def _partials(self) -> list[tuple[int, str]]:
+        return [
+            (n, kind) for n in self.reductions for kind in (("a", "k") if self.body[n].op.dtype == "index" else ("a",))
+        ]
+
+    def _as_word(self, n: int, kind: str, value: str) -> str:
+        i = self.body[n]
+        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
+        if kind == "k" or not dtypes.is_float(dtype):
+            return f"(tb_i64){value}"
+        return f"tb_double_word((double){value})"
+
+    def _join(self) -> None:
+        """The second stage: combine the segments' partial results, then everything that follows from them."""
+        columns = self.nest.form == COLUMNS
+        self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
+        inner = self.nest.inner
+        axes = [*self.nest.kept, inner] if columns else self.nest.kept
+        total = " * ".join(f"n{a}" for a in axes) or "1"
+        self._open_join(total)
+        self._row_position(self.nest.kept if not columns else axes, "task")
+        if columns:
+            self.say(f"const tb_i64 at = x{inner};", "(void)at;")
+        self._statements(
+            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
+        )
+        count = len(self._partials())
+        for n in self.reductions:
+            i = self.body[n]
+            value_type = ctype(self.body[i.args[0]].dtype) if i.op.dtype == "index" else accumulator(i)
+            self.say(f"{value_type} a{n} = {self._start(n)};")
+            if i.op.dtype == "index":
+                self.say(f"tb_i64 k{n} = 0;")
+        self.open("for (tb_i64 part = 0; part < segments; ++part)")
+        self.say(f"const tb_i64 *const given = scratch + (part * ({total}) + task) * {count};")
+        for k, (n, kind) in enumerate(self._partials()):
+            if kind == "a":
+                self._combine(n, k)
+        self.close()
+        for n in self.reductions:
+            self._finish(n, f"a{n}", f"k{n}")
+        self._statements(self._rows_after(1))
+        self._row_outputs("single" if columns else "")
+        self.close()
+
+    def _combine(self, n: int, k: int) -> None:
+        i = self.body[n]
+        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
+        kind = "double" if dtypes.is_float(dtype) else "tb_i64"
+        value_type = ctype(dtype) if i.op.dtype != "sum" else accumulator(i)
+        self.say(f"const {value_type} g{n} = ({value_type})tb_word_{kind}(given[{k}]);")
+        if i.op.dtype == "index":
+            better = ">" if i.op.name == "argmax" else "<"
+            self.say(
+                f"if (g{n} {better} a{n} || (g{n} != g{n} && a{n} == a{n})) {{ a{n} = g{n}; k{n} = given[{k + 1}]; }}"
+            )
+            self.say(f"else if (part == 0) k{n} = given[{k + 1}];")
+        else:
+            self.say(f"a{n} = {self._combined(n, f'a{n}', f'g{n}', accumulator(i))};")
+
+    def _combined(self, n: int, x: str, y: str, kind: str) -> str:
+        i = self.body[n]
+        suffix = {"double": "f64", "float": "f32"}.get(kind) or tag(i.dtype)
+        return f"({kind})({i.op.code.format(x=x, y=y, t=suffix)})"
+
+    def _needed(self, goals: Iterable[int]) -> list[int]:
+        """The values to compute inside a loop over the full space for the goals, in order."""
+        needed: set[int] = set()
+        stack = list(goals)
+        while stack:
+            n = stack.pop()
+            if n in needed or self._known(n):
+                continue
+            needed.add(n)
+            if not self._is_kept(n):
+                stack.extend(self.body[n].args)
+        return sorted(needed)
+
+    def _known(self, n: int) -> bool:
+        """Whether a value has been computed before the loop over the block."""
+        i = self.body[n]
+        if self._constant(i):
+            return True
+        return i.shape[self.nest.inner] == 1 if self.nest.form == MAP else not self.full[n]
+
+    def _offset(self, slot: int, ref: Ref, skip: int | None = None) -> str:
+        parts = [
+            f"x{a} * s{slot}_{a}"
+            for a in range(len(ref.shape))
+            if a != self.nest.inner and a != skip and self._stride_class(ref, a) == "other"
+        ]
+        return "".join(f" + {p}" for p in parts)
+
+    def _position(self) -> str:
+        """The number of the element among the reduced axes, in C order."""
+        text = ""
+        for axis in self.kernel.axes:
+            here = "at" if axis == self.nest.inner else f"x{axis}"
+            text = f"({text} * n{axis} + {here})" if text else here
+        return text
+
+    def _store(self, k: int, place: str, form: str) -> None:
+        ref, value = self.kernel.outputs[k]
+        given = self.body[value]
+        text = self._value(value)
+        if dtypes.is_half(ref.dtype):
+            single = self._converted(text, given.dtype, np.dtype(np.float32))
+            self.say(f"{place} = {single if form == 'half' else f'tb_f32_to_{dtypes.tag(ref.dtype)}({single})'};")
+        else:
+            self.say(f"{place} = {self._converted(text, given.dtype, ref.dtype)};")
+
+    def _full_output(self, k: int) -> bool:
+        ref = self.kernel.outputs[k][0]
+        axes = self.kernel.axes or (self.nest.inner,)
+        return self.nest.form == MAP or any(ref.shape[a] != 1 for a in axes)
+
+    def _row_outputs(self, form: str) -> None:
+        chosen = [k for k in range(len(self.kernel.outputs)) if not self._full_output(k)]
+        if not chosen:
+            return
+        if form == "column":
+            self.say("#pragma GCC ivdep")
+            self.open("for (int j = 0; j < m; ++j)")
+            self.say("const tb_i64 at = from + j;")
+        for k in chosen:
+            ref = self.kernel.outputs[k][0]
+            slot = len(self.kernel.inputs) + k
+            place = f"o{k}{self._offset(slot, ref)}"
+            kind = self._stride_class(ref, self.nest.inner)
+            if form and kind != "zero":
+                place += " + at" if kind == "one" else f" + at * s{slot}_{self.nest.inner}"
+            self._store(k, f"*({place})", "plain")
+        if form == "column":
+            self.close()
+
+    def _value(self, n: int) -> str:
+        return f"w{n}[j]" if n in self.in_arrays else f"v{n}"
+
+    def _statements(self, numbers: Iterable[int], buffers: dict[int, str] | None = None) -> None:
+        for n in numbers:
+            i = self.body[n]
+            text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(i)
+            self.say(f"const {ctype(i.dtype)} v{n} = {text};")
+
+    def _expression(self, i: Instruction) -> str:
+        if i.kind == "load":
+            return self._load(i)
+        if i.kind == "scalar":
+            return f"c{i.slot}"
+        if i.kind == "source":
+            return self._source(i)
+        given = [self.body[a] for a in i.args]
+        names = [self._value(a) for a in i.args]
+        if i.kind == "cast":
+            return self._converted(names[0], given[0].dtype, i.dtype)
+        return operation(i, given, names)
+
+    def _load(self, i: Instruction) -> str:
+        ref = self.kernel.inputs[i.slot]
+        inner = self.nest.inner
+        kind = self._stride_class(ref, inner)
+        index = {"zero": "0", "one": "at"}.get(kind) or f"at * s{i.slot}_{inner}"
+        text = f"(i{i.slot}{self._offset(i.slot, ref)})[{index}]"
+        return self._widened(ref, text)
+
+    @staticmethod
+    def _widened(ref: Ref, text: str) -> str:
+        """What was read, in the compute type."""
+        return f"tb_{dtypes.tag(ref.dtype)}_to_f32({text})" if dtypes.is_half(ref.dtype) else text
+
+    def _source(self, i: Instruction) -> str:
+        def place(axis: int) -> str:
+            return "at" if axis == self.nest.inner else f"x{axis}"
+
+        if i.op.name == "index":
+            return place(i.axis)
+        text = ""
+        for axis, n in enumerate(i.shape):
+            if n != 1:
+                text = f"({text} * n{axis} + {place(axis)})" if text else place(axis)
+        return i.op.code.format(index=f"(tb_u64)({text or 0})", draw=f"draw{i.slot}", key="key", t=tag(i.dtype))
+
+    @staticmethod
+    def _converted(text: str, given: np.dtype, wanted: np.dtype) -> str:
+        if given == wanted:
+            return text
+        if wanted == dtypes.BOOL:
+            return f"({text} != 0)"
+        if dtypes.is_float(given) and dtypes.is_integer(wanted):
+            return f"tb_{tag(given)}_to_{tag(wanted)}({text})"
+        return f"({ctype(wanted)})({text})"
