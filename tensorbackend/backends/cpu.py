@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
-import operator
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import jit, launcher, native, toolchain
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.interpreter import Interpreter
+from tensorbackend.backends.plans import ALIGNMENT, CompiledPlan, draws_numbers, number
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
@@ -30,8 +29,6 @@ from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor"]
-
-ALIGNMENT = 64
 
 _log = logging.getLogger("tensorbackend")
 
@@ -269,7 +266,7 @@ class CPUBackend(Backend):
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         run = plan.cache.get(self.jit)
         if run is None:
-            run = plan.cache[self.jit] = CompiledPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
+            run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
         run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
@@ -339,30 +336,13 @@ def _has_compiler() -> bool:
     return False
 
 
-def _number(value: Any, dtype: np.dtype) -> Any:
-    """A number as a scalar of a compute type: floats to integers truncate and saturate, integers must fit."""
-    if dtypes.is_integer(dtype) and not isinstance(value, (float, np.floating)):
-        info = np.iinfo(dtype)
-        if not info.min <= int(value) <= info.max:
-            raise OverflowError(complain("number out of range", str(value), f"{info.min} to {info.max} for {dtype}"))
-        return dtype.type(int(value))
-    if dtypes.is_integer(dtype):
-        return dtypes.cast(np.float64(value), dtype)[()]
-    return dtype.type(value)
-
-
-def _word(value: Any, dtype: np.dtype) -> float | int:
-    """A number as `Prepared.run` takes it: kernels round floats to the scalar's type themselves."""
-    return float(value) if dtypes.is_float(dtype) else int(_number(value, dtype))
-
-
 class InterpretedPlan:
     """A plan run by the interpreter: each reference becomes a NumPy array."""
 
     def __init__(self, plan: Plan, backend: CPUBackend) -> None:
         self.plan = plan
         self.backend = backend
-        self.draws = _draws(plan)
+        self.draws = draws_numbers(plan)
         self.places = [_places(step) for step in plan.steps]
 
     def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
@@ -374,53 +354,24 @@ class InterpretedPlan:
                 inputs = [read(buffers, temporaries) for read in reads]
                 outputs = [write(buffers, temporaries) for write in writes]
                 if isinstance(step, Kernel):
-                    scalars = [_number(leaves[n], dtype) for n, dtype in step.scalars]
+                    scalars = [number(leaves[n], dtype) for n, dtype in step.scalars]
                     numbers = [draws[n] for n in step.draws]
                     backend._interpreter.kernel(step, inputs, outputs, scalars, numbers, backend._key)
                 else:
                     backend._interpreter.primitive(step, inputs, outputs[0])
 
 
-class CompiledPlan:
-    """A plan of compiled kernels: each reference becomes an address. Primitives run on NumPy arrays."""
+class HostPlan(CompiledPlan):
+    """A plan of C kernels. Primitives run on NumPy arrays."""
 
-    def __init__(self, plan: Plan, backend: CPUBackend) -> None:
-        self.plan = plan
-        self.backend = backend
-        self.draws = _draws(plan)
-        first = plan.targets + len(plan.tensors)
-        offsets, total = _arena(plan.temporaries)
-        jit.compile_all([s for s in plan.steps if isinstance(s, Kernel) and _writes(s)])
-        self.steps = []
-        for step in plan.steps:
-            if not isinstance(step, Kernel):
-                self.steps.append((None, _places(step), None, step))
-            elif _writes(step):
-                prepared = jit.prepare(step)
-                references = [*step.inputs, *(ref for ref, _ in step.outputs)]
-                places = [_placed(ref, first, offsets) for ref in references]
-                if prepared.scratch_words:
-                    places.append((first, total))
-                    total += -(-prepared.scratch_words * 8 // ALIGNMENT) * ALIGNMENT
-                self.steps.append((prepared, places, _addresses(places), step))
-        self.offsets = offsets
-        self.total = total
+    def _compile(self, kernels: list[Kernel]) -> None:
+        jit.compile_all(kernels)
 
-    def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
-        backend, tensors = self.backend, self.plan.tensors
-        bases = [t.address for t in (*targets, *map(leaves.__getitem__, tensors))]
-        storage = None
-        if self.total:
-            storage = backend._allocate(self.total)
-            bases.append(storage.address)
-        for prepared, places, addresses, step in self.steps:
-            if prepared is None:
-                self._primitive(step, places, [*targets, *(leaves[n] for n in tensors)], storage)
-                continue
-            numbers = [_word(leaves[n], dtype) for n, dtype in step.scalars] if step.scalars else []
-            if step.draws:
-                numbers += [*(draws[n] for n in step.draws), backend._key]
-            prepared.run(addresses(bases), numbers)
+    def _prepare(self, kernel: Kernel) -> jit.Prepared:
+        return jit.prepare(kernel)
+
+    def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
+        return _places(step)
 
     def recipe(self, leaves: list[Any]) -> tuple | None:
         """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers."""
@@ -434,7 +385,9 @@ class CompiledPlan:
             steps += [launcher.Step(launch, pointers, step.scalars) for launch in prepared.launches]
         return launcher.recipe(steps, self.total, leaves, self)
 
-    def _primitive(self, step: Primitive, places: tuple, buffers: list, storage: Storage | None) -> None:
+    def _primitive(
+        self, step: Primitive, places: tuple, buffers: list, bases: list[int], storage: Storage | None
+    ) -> None:
         temporaries = []
         if storage is not None:
             whole = _bytes(storage)
@@ -444,38 +397,6 @@ class CompiledPlan:
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
-
-
-def _draws(plan: Plan) -> bool:
-    """Whether a plan draws random numbers."""
-    return any(isinstance(step, Kernel) and step.draws for step in plan.steps)
-
-
-def _addresses(places: list[tuple[int, int]]) -> Callable[[list[int]], Sequence[int]]:
-    """From the addresses of a run's buffers to those of a kernel's places: (number of the buffer, offset in bytes)."""
-    if len(places) > 1 and not any(offset for _, offset in places):
-        return operator.itemgetter(*(number for number, _ in places))
-    return lambda bases: [bases[number] + offset for number, offset in places]
-
-
-def _writes(kernel: Kernel) -> bool:
-    """Whether a kernel has anything to write."""
-    return all(0 not in ref.shape for ref, _ in kernel.outputs)
-
-
-def _arena(temporaries: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[int], int]:
-    """Where each temporary lies in one piece of memory, in bytes, and the size of the piece."""
-    offsets, total = [], 0
-    for shape, dtype in temporaries:
-        offsets.append(total)
-        total += max(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT), 1) * ALIGNMENT
-    return offsets, total
-
-
-def _placed(ref: Ref, arena: int, offsets: list[int]) -> tuple[int, int]:
-    """The number of a reference's buffer among a run's addresses, and its offset in bytes."""
-    within = ref.offset * ref.dtype.itemsize
-    return (ref.buffer, within) if ref.buffer >= 0 else (arena, offsets[-ref.buffer - 1] + within)
 
 
 Reader = Callable[[list, list], np.ndarray]

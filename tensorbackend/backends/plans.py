@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running a plan's compiled kernels, whatever the target: where operands lie, what numbers they take, scratch."""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import complain
+from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+    from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["ALIGNMENT", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "number", "placed", "word"]
+
+ALIGNMENT = 64
+"""Bytes to whose multiples tensors and temporaries are aligned."""
+
+
+class CompiledPlan(ABC):
+    """A plan whose kernels are compiled: each reference becomes an address. `draws`: random numbers are drawn.
+
+    A target adds how it compiles kernels and how it runs primitives. A call runs the plan on its targets and leaves.
+    """
+
+    def __init__(self, plan: Plan, backend: Backend) -> None:
+        self.plan = plan
+        self.backend = backend
+        self.draws = draws_numbers(plan)
+        first = plan.targets + len(plan.tensors)
+        offsets, total = arena(plan.temporaries)
+        self._compile([s for s in plan.steps if isinstance(s, Kernel) and _writes(s)])
+        self.steps = []
+        for step in plan.steps:
+            if not isinstance(step, Kernel):
+                self.steps.append((None, self._prepare_primitive(step, first, offsets), None, step))
+            elif _writes(step):
+                prepared = self._prepare(step)
+                references = [*step.inputs, *(ref for ref, _ in step.outputs)]
+                places = [placed(ref, first, offsets) for ref in references]
+                if prepared.scratch_words:
+                    places.append((first, total))
+                    total += -(-prepared.scratch_words * 8 // ALIGNMENT) * ALIGNMENT
+                self.steps.append((prepared, places, addresses_of(places), step))
+        self.offsets = offsets
+        self.total = total
+
+    def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:
+        backend, tensors = self.backend, self.plan.tensors
+        bases = [t.address for t in (*targets, *map(leaves.__getitem__, tensors))]
+        storage = None
+        if self.total:
+            storage = backend._allocate(self.total)
+            bases.append(storage.address)
+        for prepared, places, addresses, step in self.steps:
+            if prepared is None:
+                self._primitive(step, places, [*targets, *(leaves[n] for n in tensors)], bases, storage)
+                continue
+            numbers = [word(leaves[n], dtype) for n, dtype in step.scalars] if step.scalars else []
+            if step.draws:
+                numbers += [*(draws[n] for n in step.draws), backend._key]
+            prepared.run(addresses(bases), numbers)
+
+    @abstractmethod
+    def _compile(self, kernels: list[Kernel]) -> None:
+        """Compile kernels together, so that `_prepare` finds them. Raises `CompileError`."""
+
+    @abstractmethod
+    def _prepare(self, kernel: Kernel) -> Any:
+        """A kernel's launches: an object with `run(addresses, numbers)` and `scratch_words`."""
+
+    @abstractmethod
+    def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> Any:
+        """What `_primitive` takes as `places`; `arena` is the number of the temporaries' base address."""
+
+    @abstractmethod
+    def _primitive(self, step: Primitive, places: Any, buffers: list, bases: list[int], storage: Any) -> None:
+        """Run a primitive on tensors (`buffers`), their addresses (`bases`) and the temporaries in `storage`."""
+
+
+def draws_numbers(plan: Plan) -> bool:
+    """Whether a plan draws random numbers."""
+    return any(isinstance(step, Kernel) and step.draws for step in plan.steps)
+
+
+def addresses_of(places: list[tuple[int, int]]) -> Callable[[list[int]], Sequence[int]]:
+    """From the addresses of a run's buffers to those of a kernel's places: (number of the buffer, offset in bytes)."""
+    if len(places) > 1 and not any(offset for _, offset in places):
+        return operator.itemgetter(*(number for number, _ in places))
+    return lambda bases: [bases[number] + offset for number, offset in places]
+
+
+def _writes(kernel: Kernel) -> bool:
+    """Whether a kernel has anything to write."""
+    return all(0 not in ref.shape for ref, _ in kernel.outputs)
+
+
+def arena(temporaries: list[tuple[tuple[int, ...], np.dtype]]) -> tuple[list[int], int]:
+    """Where each temporary lies in one piece of memory, in bytes, and the size of the piece."""
+    offsets, total = [], 0
+    for shape, dtype in temporaries:
+        offsets.append(total)
+        total += max(-(-math.prod(shape) * dtype.itemsize // ALIGNMENT), 1) * ALIGNMENT
+    return offsets, total
+
+
+def placed(ref: Ref, arena: int, offsets: list[int]) -> tuple[int, int]:
+    """The number of a reference's buffer among a run's addresses, and its offset in bytes."""
+    within = ref.offset * ref.dtype.itemsize
+    return (ref.buffer, within) if ref.buffer >= 0 else (arena, offsets[-ref.buffer - 1] + within)
+
+
+def number(value: Any, dtype: np.dtype) -> Any:
+    """A number as a scalar of a compute type: floats to integers truncate and saturate, integers must fit."""
+    if dtypes.is_integer(dtype) and not isinstance(value, (float, np.floating)):
+        info = np.iinfo(dtype)
+        if not info.min <= int(value) <= info.max:
+            raise OverflowError(complain("number out of range", str(value), f"{info.min} to {info.max} for {dtype}"))
+        return dtype.type(int(value))
+    if dtypes.is_integer(dtype):
+        return dtypes.cast(np.float64(value), dtype)[()]
+    return dtype.type(value)
+
+
+def word(value: Any, dtype: np.dtype) -> float | int:
+    """A number as `Prepared.run` takes it: kernels round floats to the scalar's type themselves."""
+    return float(value) if dtypes.is_float(dtype) else int(number(value, dtype))
