@@ -12,6 +12,8 @@
 // Statements (target's structure, root's structure or number type, repeats, overlap) -> a recipe: packed launches and
 //            where each of their pointers and scalars comes from. The walk of a tree is that of `graph/fuse.py`: the
 //            same order of leaves, the same repeats. A recipe is a tuple (words in bytes, whatever must live as long).
+// Trees      (method, structure of the operand, one more argument and its name) -> a template of the tree that a method
+//            such as `softmax` makes of one operand, a tuple like a recipe. Nothing but structures decides its form.
 // Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
 // Deep trees are freed without recursion: see node_free.
 // Python     3.10 to 3.14, with the interpreter lock. Only functions of the stable ABI are used, declared by hand, so
@@ -91,6 +93,7 @@ static struct {
     object *node_class, *tensor_class, *storage_class, *table_class;  // Python's classes
     object *none, *true_, *false_, *zero, *not_implemented, *slice, *float_, *int_, *bytes, *generic;
     object *setitem, *learn;  // Tensor.__setitem__; (target, value) -> recipe: runs a statement for the first time
+    object *template;         // (argument, tree made of it) -> template of such trees, or None
 } py;
 
 static struct {
@@ -281,6 +284,8 @@ static inline object *key_of(object *x) {
     enum kind kind = kind_of(x);
     return kind == NUMBER ? x->type : kind == FOREIGN ? NULL : structure_of(x, kind);
 }
+
+static inline const void *data_of(object *bytes) { return (const char *)bytes + at.bytes_data; }
 
 // Memos ---------------------------------------------------------------------------------------------------------------
 
@@ -636,6 +641,69 @@ static object *method_call(object *self, object *const *arguments, size_t count,
     return known ? adopt(made, key, arguments, n) : made;
 }
 
+enum { MOST_PARTS = 32, OPERAND = -1 };
+
+// A tree like the one that a template was made of. Its words: the number of nodes, then for each its structure, the
+// number of its operands, and these: OPERAND, the number of an earlier node, or the address of a constant.
+static object *instantiate(object *template, object *operand) {
+    const int64_t *words = data_of(PyTuple_GetItem(template, 0));
+    object *parts[MOST_PARTS], *made = NULL;
+    int total = (int)*words++, n = 0;
+    kept(template);
+    for (; n < total; n++) {
+        object *operands[OPERANDS];
+        int count = (int)words[1];
+        for (int i = 0; i < count; i++) {
+            int64_t word = words[2 + i];
+            operands[i] = word == OPERAND ? operand : word < MOST_PARTS ? parts[word] : (object *)word;
+        }
+        made = parts[n] = node_new((object *)words[0], operands, count);
+        if (!made)
+            break;
+        words += 2 + count;
+    }
+    for (int i = 0; i < n - (made != NULL); i++)
+        Py_DecRef(parts[i]);
+    Py_DecRef(template);
+    return made;
+}
+
+// Arguments that decide the form of a tree by what they are: None, truth values, and integers as small as axes.
+static inline int is_static(object *x) {
+    if (x == py.none || x == py.true_ || x == py.false_)
+        return 1;
+    return x->type == py.int_ && (unsigned long long)PyLong_AsLongLongAndOverflow(x, &(int){0}) + 4 <= 68;
+}
+
+// A method of one operand and at most one more argument that is static; all other calls are Python's.
+static object *tree_call(object *self, object *const *arguments, size_t count, object *names) {
+    const method *f = (const method *)self;
+    memo *m = (memo *)f->memo;
+    object *key[OPERANDS + 1] = {f->op};
+    length by_place = (length)(count & ARGUMENT_COUNT), all = by_place + (names ? PyTuple_Size(names) : 0);
+    int known = by_place >= 1 && all <= 2 && (all == 1 || is_static(arguments[1]));
+    if (known) {
+        key[1] = key_of(arguments[0]);
+        key[2] = all == 2 ? arguments[1] : NULL;
+        key[3] = all > by_place ? PyTuple_GetItem(names, 0) : NULL;
+        known = key[1] && key[1] != arguments[0]->type && memo_of(key[1]) == m;
+    }
+    object *template = known && m->n_nodes ? find_node(m->nodes, m->node_places, key)->result : NULL;
+    if (template && template != py.none)
+        return instantiate(template, arguments[0]);
+    object *made = call_python(f->python, arguments, by_place, names);
+    if (!made || !known || template)
+        return made;
+    template = PyObject_CallFunctionObjArgs(py.template, arguments[0], made, NULL);
+    if (!template) {
+        Py_DecRef(made);
+        return NULL;
+    }
+    remember_node(m, key, template);
+    Py_DecRef(template);
+    return made;
+}
+
 static object *method_attribute(object *self, object *name) { return PyObject_GetAttr(((method *)self)->python, name); }
 
 static int method_traverse(object *self, visitor visit, void *argument) {
@@ -655,16 +723,16 @@ static void method_free(object *self) {
     Py_DecRef(type);
 }
 
-// (op, bound Python method, memo, arity) -> Method
+// (op or function, bound Python method, memo, arity of an op, 0 for a method that makes a tree of one operand) -> Method
 object *tb_launcher_method(object *parts) {
     method *f = (method *)PyType_GenericAlloc(method_type, 0);
     if (!f)
         return NULL;
-    f->call = method_call;
     f->op = kept(PyTuple_GetItem(parts, 0));
     f->python = kept(PyTuple_GetItem(parts, 1));
     f->memo = kept(PyTuple_GetItem(parts, 2));
     f->arity = (length)PyLong_AsLongLong(PyTuple_GetItem(parts, 3));
+    f->call = f->arity ? method_call : tree_call;
     return &f->head;
 }
 
@@ -739,8 +807,6 @@ static int walk(walked *w, object *root, enum kind root_kind) {
     }
     return 1;
 }
-
-static inline const void *data_of(object *bytes) { return (const char *)bytes + at.bytes_data; }
 
 typedef struct span { int64_t address, start, stop; } span;
 

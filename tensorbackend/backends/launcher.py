@@ -26,6 +26,7 @@ from tensorbackend.backends import native
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.errors import CompileError
+from tensorbackend.graph.composite import COMPOSITES
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure, StructureTable
 from tensorbackend.graph.tensor import Storage, Tensor
@@ -34,6 +35,7 @@ __all__ = ["NativeTypes", "RememberingTable", "Step", "native_types", "recipe"]
 
 SOURCE = '#include "launcher.c"\n'
 TARGET, ARENA = -1, -2
+OPERAND, MOST_PARTS, MOST_OPERANDS = -1, 32, 3
 MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
 _FLOAT, _DOUBLE, _INTEGER = range(3)
 _FLOATING = (float, int, bool, np.float32, np.float64)
@@ -106,12 +108,15 @@ class NativeTypes:
         return RememberingTable(backend, backend.default_dtype, self._memo())
 
     def install_methods(self, backend: Any) -> None:
-        """Give a backend that has a table of ours native methods for the elementwise ops that it has from `Backend`."""
-        for op in ops.elementwise():
-            for name in op.methods:
-                if getattr(type(backend), name) is vars(Backend)[name]:
-                    parts = op, getattr(backend, name), backend.structures.memo, op.arity
-                    setattr(backend, name, self._method(parts))
+        """Give a backend that has a table of ours native methods for what it has from `Backend`.
+
+        These are the elementwise ops, and the methods that make a tree of one operand and static arguments.
+        """
+        found = [(name, op, op.arity) for op in ops.elementwise() for name in op.methods]
+        found += [(name, vars(Backend)[name], 0) for name in _tree_methods()]
+        for name, what, arity in found:
+            if getattr(type(backend), name) is vars(Backend)[name]:
+                setattr(backend, name, self._method((what, getattr(backend, name), backend.structures.memo, arity)))
 
     def tensor_class(self, cls: type[Tensor]) -> type[Tensor]:
         """A subclass of a tensor class, of the same name, with native operators and assignment."""
@@ -126,6 +131,11 @@ class NativeTypes:
             made = self._tensor_classes[cls] = type(cls.__name__, (self._operands, cls), facts)
             self._add_tensor_class(made)
         return made
+
+
+def _tree_methods() -> list[str]:
+    """The methods of `Backend` whose trees follow from the structure of their first argument and the other ones."""
+    return [*(name for op in ops.reductions() for name in op.methods), *COMPOSITES, "mean", "var", "std"]
 
 
 def native_types() -> NativeTypes | None:
@@ -153,7 +163,7 @@ def _facts() -> tuple:
     objects = (
         OpTreeNode, Tensor, Storage, RememberingTable,
         None, True, False, 0, NotImplemented, slice, float, int, bytes, np.generic,
-        Tensor.__setitem__, _run_first,
+        Tensor.__setitem__, _run_first, _template,
     )  # fmt: skip
     node = _slots(OpTreeNode, "structure", "inputs", "draw")
     tensor = _slots(Tensor, "structure", "storage", "rounding", "span", "address", "start", "stop")
@@ -259,3 +269,35 @@ def _run_first(target: Tensor, value: Any) -> Any:
     backend = target.backend
     backend._assign(target, value)
     return NotImplemented if backend.closed else backend._recipe(target, value)
+
+
+# Templates
+
+
+def _template(operand: Any, made: Any) -> tuple | None:
+    """The tree `made` of `operand` as words from which native code makes its like; None if it cannot."""
+    numbers = {id(operand): OPERAND}
+    words: list[int] = []
+    keep: list[Any] = []
+    nodes = 0
+    stack = [made]
+    while stack:
+        x = stack[-1]
+        if id(x) in numbers:
+            stack.pop()
+        elif type(x) in (int, float):
+            numbers[id(x)] = id(x)
+            keep.append(x)
+        elif not isinstance(x, OpTreeNode) or hasattr(x, "draw") or not 0 < len(x.inputs) <= MOST_OPERANDS:
+            return None
+        elif waiting := [y for y in x.inputs if id(y) not in numbers]:
+            stack += waiting
+        else:
+            operands = [numbers[id(y)] for y in x.inputs]
+            words += (id(x.structure), len(operands), *operands)
+            numbers[id(x)] = nodes
+            nodes += 1
+            keep.append(x.structure)
+    if not 0 < nodes <= MOST_PARTS:
+        return None
+    return struct.pack(f"{len(words) + 1}q", nodes, *words), keep

@@ -342,6 +342,56 @@ def test_methods_look_like_python_methods(be, plain) -> None:
         assert be.maximum(x, y, out=y) is y
 
 
+TREES = ["be.softmax(x, axis=1)", "be.var(x, 0)", "be.mean(x, axis=-1)", "be.sum(x)", "be.sum(x, keepdims=False)",
+         "be.argmax(x, axis=0)", "be.norm(x, ord=1)", "be.gelu(x)", "be.std(x * 2 + 1, axis=None)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TREES)
+def test_methods_of_one_operand_repeat_their_tree(be, plain, text: str) -> None:
+    given = np.arange(12, dtype=np.float32).reshape(3, 4)
+    made = []
+    for backend in (be, be, be, plain):
+        node = eval(text, {"be": backend, "x": backend.array(given)})
+        out = backend.empty(node.shape, dtype=node.dtype)
+        out[:] = node
+        made.append((str(node), node.shape, node.dtype, out.get()))
+    assert type(eval(text, {"be": be, "x": be.array(given)})) is not OpTreeNode, "the third call is native"
+    for other in made[1:]:
+        assert other[:3] == made[0][:3]
+        np.testing.assert_array_equal(other[3], made[0][3])
+
+
+def test_arguments_choose_the_tree(be) -> None:
+    x = be.array(np.arange(6.0).reshape(2, 3))
+    shapes = [(1, 3), (2, 1), (1, 1), (3,)]
+    for _ in range(3):
+        found = [be.sum(x, 0), be.sum(x, axis=1), be.sum(x), be.sum(x, axis=0, keepdims=False)]
+        assert [node.shape for node in found] == shapes
+        assert be.sum(x, axis=True).shape == be.sum(x, axis=1).shape
+        assert [be.max(x, axis=(0, 1)).shape, be.max(x, axis=[1]).shape] == [(1, 1), (2, 1)]
+        with pytest.raises(ShapeError):
+            be.sum(x, axis=7)
+        with pytest.raises(TypeError):
+            be.softmax(x, axes=1)
+
+
+def test_trees_of_another_backend_are_not_mixed_up(be) -> None:
+    other = testing.make_backend("jit", rng_seed=0)
+    x = other.array(SIXTEEN.reshape(4, 4))
+    for _ in range(3):
+        assert be.softmax(x, axis=1).structure.table is other.structures
+    other.cleanup_backend()
+
+
+def test_random_parts_are_made_anew(be) -> None:
+    out = be.empty((1, 1))
+    drawn = set()
+    for _ in range(4):
+        out[:] = be.mean(be.rand() + be.zeros((4, 4)))
+        drawn.add(float(out.get()[0, 0]))
+    assert len(drawn) == 4
+
+
 def test_a_backend_class_keeps_its_own_methods() -> None:
     class Louder(Backend.backends["cpu"]):
         def tanh(self, a: object, out: object = None) -> object:
