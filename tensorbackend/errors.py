@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["BackendError", "CompileError", "DTypeError", "ShapeError", "complain", "nearest"]
+__all__ = ["BackendError", "CompileError", "DTypeError", "KernelFault", "ShapeError", "complain", "nearest"]
 
 
 class ShapeError(ValueError):
@@ -22,6 +22,28 @@ class DTypeError(TypeError):
 
 class BackendError(RuntimeError):
     """A backend that is closed, missing, or not the one that owns a tensor."""
+
+
+class KernelFault(BackendError):
+    """A kernel that did what no kernel may: `kernel`, `location` ("file:line"), `block` and `thread` say which and where.
+
+    What is not known (a device says less than the emulator) is "" or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kernel: str = "",
+        location: str = "",
+        block: tuple[int, int, int] | None = None,
+        thread: tuple[int, int, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kernel = kernel
+        self.location = location
+        self.block = block
+        self.thread = thread
 
 
 class CompileError(RuntimeError):

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CUDA backend asks of a machine: memory, copies, modules, launches, events. Three drivers answer.
+
+`cupy` and `pycuda` run kernels on a device, `emulator` runs the same source on the CPU. A driver knows nothing of
+tensors: it moves bytes between addresses and starts kernels. It has one stream, in whose order everything happens.
+
+Sources     CUDA C++17 as NVRTC takes it: no system header; `#include "vmath.h"` finds `kernels/c` and `kernels/cuda`.
+            Compiled without contraction into FMA. The same text goes to every driver.
+Kernels     take one structure by value, and have C names:
+            `struct NAME_args { ... };  extern "C" __global__ void NAME(const NAME_args a)`
+Arguments   of a launch are the bytes of that structure, laid out as C does (NumPy: `np.dtype(..., align=True)`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import BackendError, complain, nearest
+
+__all__ = ["DRIVERS", "WARP", "DeviceFacts", "Driver", "Function", "Module", "check_launch", "open_driver"]
+
+WARP = 32
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+# What a block may have without asking for more.
+PLAIN_SHARED = 48 << 10
+
+DRIVERS = {
+    "cupy": ("tensorbackend.backends.driver_cupy", "CupyDriver"),
+    "pycuda": ("tensorbackend.backends.driver_pycuda", "PycudaDriver"),
+    "emulator": ("tensorbackend.backends.emulator", "EmulatorDriver"),
+}
+# Package and extra of the drivers of a device, in the order they are tried.
+DEVICE_DRIVERS = {"cupy": "cuda", "pycuda": "pycuda"}
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device: its `name`, `multiprocessors`, most `threads` a block, bytes of `shared` memory a block may have (with
+    `launch`'s help), `capability` (major, minor), bytes of `memory`, and whether it is the emulator."""
+
+    name: str
+    multiprocessors: int
+    threads: int
+    shared: int
+    capability: tuple[int, int]
+    memory: int
+    emulated: bool = False
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel to launch: its `name`, the most `threads` a block may have for its registers or launch bounds, and what
+    the compiler made of it where that is known: bytes of static `shared` memory, `registers`, spilled `local` bytes.
+    `handle` is the driver's."""
+
+    name: str
+    handle: Any
+    threads: int = MAX_BLOCK[0]
+    shared: int = 0
+    registers: int = 0
+    local: int = 0
+
+
+class Module(ABC):
+    """Compiled kernels, loaded. Stays loaded as long as it is referred to."""
+
+    @abstractmethod
+    def function(self, name: str) -> Function:
+        """The kernel `name`; ask once and keep it. Raises `BackendError` when the module has none of that name."""
+
+
+class Driver(ABC):
+    """One device, or its emulation. All calls but `download`, `elapsed` and `synchronise` may return before the device
+    is done; what they asked for happens in the order of the calls. Addresses are integers, multiples of 16 at least.
+
+    Errors: `BackendError` for what the device refuses (memory, launches), `KernelFault` (a `BackendError`) for what a
+    kernel did wrong, `CompileError` for source that does not compile.
+    """
+
+    name: str
+    facts: DeviceFacts
+    # The CUDA stream of this driver as an integer, as __cuda_array_interface__ wants it; 0 in the emulator.
+    stream: int
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> int:
+        """The address of `nbytes` >= 0 new bytes, from a pool on a device. Ask for each tensor: the emulator finds
+        accesses out of bounds by allocation."""
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Give back what `allocate` gave. What is queued may still use it: memory is reused in the stream's order."""
+
+    @abstractmethod
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """A host array of `nbytes` bytes (uint8) that copies need no staging for; freed with the array."""
+
+    @abstractmethod
+    def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
+        """Copy the C-contiguous `host` to the device. When it returns, `host` may be changed; without `wait`, which is
+        for arrays of `pinned`, only after `synchronise`."""
+
+    @abstractmethod
+    def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
+        """Copy from the device into the C-contiguous `host`, which is filled on return; without `wait`, which is for
+        arrays of `pinned`, after `synchronise`."""
+
+    @abstractmethod
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Copy `nbytes` on the device; the ranges do not overlap."""
+
+    @abstractmethod
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        """Set `nbytes` bytes to `byte`."""
+
+    @abstractmethod
+    def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> Module:
+        """Compile and load `source`; from a cache on disk when it was compiled before.
+
+        `name` is what messages and debuggers call the source (the path of a file, if it came from one). `options` are
+        macros: "-DNAME" or "-DNAME=VALUE". Put many kernels in one source: most of the time goes by the module.
+        """
+
+    def launch(
+        self, function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int, arguments: bytes
+    ) -> None:
+        """Run `function` on `grid` blocks of `block` threads, up to three numbers each, with `shared` bytes of dynamic
+        shared memory. Raises `BackendError` before anything runs when the device cannot have such a launch."""
+        grid, block = check_launch(self.facts, function, grid, block, shared)
+        self._launch(function, grid, block, shared, arguments)
+
+    @abstractmethod
+    def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
+        """`launch`, checked."""
+
+    @abstractmethod
+    def synchronise(self) -> None:
+        """Wait until all is done. Raises `KernelFault` when a kernel failed meanwhile."""
+
+    @abstractmethod
+    def record(self) -> Any:
+        """An event: a mark in the stream's order."""
+
+    @abstractmethod
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Milliseconds between two events, waiting for the later."""
+
+    @abstractmethod
+    def memory(self) -> tuple[int, int]:
+        """Bytes of memory free and in all, those of the pool counted as free."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait, and give back the pool. The driver is not used afterwards; closing twice does nothing."""
+
+
+Triple = tuple[int, int, int]
+
+
+def check_launch(
+    facts: DeviceFacts, function: Function, grid: Sequence[int], block: Sequence[int], shared: int
+) -> tuple[Triple, Triple]:
+    """Grid and block as three numbers each. Raises `BackendError` saying which limit of the device they pass."""
+    grid = _triple("grid", function, grid, MAX_GRID)
+    block = _triple("block", function, block, MAX_BLOCK)
+    threads = block[0] * block[1] * block[2]
+    most = min(function.threads, facts.threads)
+    if threads > most:
+        raise BackendError(
+            complain(
+                f"{function.name}: too many threads a block",
+                f"block {block} = {threads} threads",
+                f"at most {most}" + (" (its launch bounds or registers)" if function.threads < facts.threads else ""),
+            )
+        )
+    if not 0 <= shared <= facts.shared - function.shared:
+        raise BackendError(
+            complain(
+                f"{function.name}: too much shared memory a block",
+                f"{shared} bytes dynamic, {function.shared} static",
+                f"at most {facts.shared} bytes together",
+            )
+        )
+    return grid, block
+
+
+def _triple(what: str, function: Function, sizes: Sequence[int], limits: Triple) -> Triple:
+    padded = (*map(int, sizes), 1, 1, 1)[: max(3, len(sizes))]
+    if len(padded) == 3 and all(1 <= size <= limit for size, limit in zip(padded, limits)):
+        return padded
+    raise BackendError(
+        complain(f"{function.name}: a {what} that no device takes", str(tuple(sizes)), f"1 to {limits} in x, y, z")
+    )
+
+
+def host_clock() -> float:
+    """Milliseconds of the host's clock, for drivers whose work is done when a call returns."""
+    return time.perf_counter() * 1e3
+
+
+def open_driver(name: str | None = None, device_id: int = 0, **options: Any) -> Driver:
+    """The driver `name`: 'cupy', 'pycuda' or 'emulator' (None: a device, by CuPy or else by PyCUDA).
+
+    `options` go to the driver: the emulator takes `order`, `seed` and others. Raises `BackendError` saying which of
+    package, driver and device is missing, and what to install; `ValueError` for an unknown name.
+    """
+    if name is None:
+        return _open_device(device_id, options)
+    if name not in DRIVERS:
+        raise ValueError(complain("no such driver", repr(name), ", ".join(DRIVERS), nearest(name, DRIVERS)))
+    if name in DEVICE_DRIVERS and importlib.util.find_spec(name) is None:
+        raise BackendError(complain(f"the package {name} is not installed", hint=_pip(DEVICE_DRIVERS[name])))
+    module, attribute = DRIVERS[name]
+    return getattr(importlib.import_module(module), attribute)(device_id, **options)
+
+
+def _open_device(device_id: int, options: dict[str, Any]) -> Driver:
+    """A device by the first package that is installed."""
+    for name in DEVICE_DRIVERS:
+        if importlib.util.find_spec(name) is not None:
+            return open_driver(name, device_id, **options)
+    raise BackendError(
+        complain(
+            "no package that talks to a CUDA device is installed",
+            "neither cupy nor pycuda can be imported",
+            "one of them, the NVIDIA driver, and a device",
+            f"{_pip('cuda')}, or {_pip('pycuda')}; without a device: gen_backend('gpu:emulator')",
+        )
+    )
+
+
+def _pip(extra: str) -> str:
+    return f"pip install 'tensorbackend[{extra}]'"
+
+
+def no_device(package: str, what: str, error: Exception) -> BackendError:
+    """The error of an installed `package` that reaches no device; `what` says which part is missing."""
+    return BackendError(
+        complain(
+            f"{package} is installed, but {what}",
+            f"{type(error).__name__}: {error}",
+            "an NVIDIA driver (nvidia-smi lists the device) and a device of that number",
+            "another device_id; without a device: gen_backend('gpu:emulator')",
+        )
+    )
