@@ -7,59 +7,80 @@ is within reach; those elements alone are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
 from tensorbackend.testing.trees import DTYPES, Choices, Forest
 
 NODES = 12
+COMPILED = 40
+"""Trees of each form that are compiled every day, together."""
 
 
-def explore(backend: Backend, check: Callable[[bytes], None]) -> None:
-    """Run a check on random bytes: 8 times the profile's examples, or half of them where each compiles kernels."""
-    examples = settings().max_examples
-    count = examples // 2 if testing.compiles(backend) else 8 * examples
-    settings(max_examples=count)(given(st.binary(min_size=24, max_size=160))(check))()
+@dataclass(frozen=True)
+class Statement:
+    """`target[:] = tree`, as the bytes `data` decided."""
+
+    data: bytes
+    forest: Forest
+    target: Any
+    tree: Any
+
+    def check(self) -> None:
+        """Run it, and judge the target; says which bytes it came from when something is wrong."""
+        try:
+            random = self.forest.random
+            draws = {} if random is None else {id(random): self.forest.backend._draws}
+            expected = testing.reference(self.tree, draws=draws)
+            assert expected.value.shape == self.tree.shape
+            self.target[:] = self.tree
+            testing.assert_bounded(self.target.get(), expected)
+        except BaseException:
+            leaves = [(x.shape, str(x.dtype), getattr(x, "strides", None)) for x in self.forest.pool]
+            print(f"bytes.fromhex({self.data.hex()!r}): {self.tree!r}, leaves {leaves}")
+            raise
 
 
-def expected_of(forest: Forest, tree: Any) -> testing.Bounded:
-    """The oracle's value of a tree that is to run next."""
-    note(f"{tree!r}, leaves {[(x.shape, str(x.dtype), getattr(x, 'strides', None)) for x in forest.pool]}")
-    draws = {} if forest.random is None else {id(forest.random): forest.backend._draws}
-    return testing.reference(tree, draws=draws)
+def into_a_new_tensor(backend: Backend, data: bytes) -> Statement:
+    """Of the tree's own shape and type."""
+    forest = Forest(backend, Choices(data))
+    tree = forest.grow(NODES)
+    return Statement(data, forest, backend.empty(tree.shape, tree.dtype, min_dims=0), tree)
 
 
-def test_trees_into_new_tensors(backend: Backend) -> None:
-    def check(data: bytes) -> None:
-        forest = Forest(backend, Choices(data))
-        tree = forest.grow(NODES)
-        expected = expected_of(forest, tree)
-        actual = backend.evaluate(tree)
-        assert (actual.shape, actual.dtype) == (expected.value.shape, tree.dtype)
-        testing.assert_bounded(actual.get(), expected)
+def into_another_type(backend: Backend, data: bytes) -> Statement:
+    """Converted, perhaps repeated along a new axis, perhaps backwards."""
+    choices = Choices(data)
+    dtype, stretched, backwards = choices.of(DTYPES), choices.chance(3), choices.chance(2)
+    forest = Forest(backend, choices)
+    tree = forest.grow(NODES)
+    target = backend.empty((2, *tree.shape) if stretched and tree.ndim < 5 else tree.shape, dtype, min_dims=0)
+    target = target[::-1] if backwards and target.ndim else target
+    return Statement(data, forest, target, tree)
 
-    explore(backend, check)
 
-
-def test_trees_into_targets_of_other_types(backend: Backend) -> None:
-    def check(data: bytes) -> None:
-        choices = Choices(data)
-        dtype, stretched, backwards = choices.of(DTYPES), choices.chance(3), choices.chance(2)
-        forest = Forest(backend, choices)
-        tree = forest.grow(NODES)
-        expected = expected_of(forest, tree)
-        target = backend.empty((2, *tree.shape) if stretched and tree.ndim < 5 else tree.shape, dtype, min_dims=0)
-        target = target[::-1] if backwards and target.ndim else target
-        target[:] = tree
-        testing.assert_bounded(target.get(), expected)
-
-    explore(backend, check)
+def over_its_own_operand(backend: Backend, data: bytes) -> Statement:
+    """Into memory that it also reads."""
+    choices = Choices(data)
+    shape = choices.of(((5,), (3, 4), (4, 4), (2, 3, 3), (1, 6)))
+    operand, views = windows(backend, shape, choices.of(DTYPES), choices.below(256))
+    target = choices.of(views)
+    forest = Forest(backend, choices, lengths=shape, pool=[operand])
+    tree = forest.grow(NODES)
+    try:
+        fits = np.broadcast_shapes(tree.shape, shape) == shape
+    except ValueError:
+        fits = False
+    tree = tree + operand if fits else backend.sum(tree, keepdims=False) + operand
+    return Statement(data, forest, target, tree)
 
 
 def windows(backend: Backend, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> tuple[Any, list[Any]]:
@@ -75,24 +96,59 @@ def windows(backend: Backend, shape: tuple[int, ...], dtype: np.dtype, seed: int
     return operand, views
 
 
-def test_trees_over_their_own_operands(backend: Backend) -> None:
-    def check(data: bytes) -> None:
-        choices = Choices(data)
-        shape = choices.of(((5,), (3, 4), (4, 4), (2, 3, 3), (1, 6)))
-        operand, views = windows(backend, shape, choices.of(DTYPES), choices.below(256))
-        target = choices.of(views)
-        forest = Forest(backend, choices, lengths=shape, pool=[operand])
-        tree = forest.grow(NODES)
-        try:
-            fits = np.broadcast_shapes(tree.shape, shape) == shape
-        except ValueError:
-            fits = False
-        tree = tree + operand if fits else backend.sum(tree, keepdims=False) + operand
-        expected = expected_of(forest, tree)
-        target[:] = tree
-        testing.assert_bounded(target.get(), expected)
+FORMS = [into_a_new_tensor, into_another_type, over_its_own_operand]
+Form = Callable[[Backend, bytes], Statement]
+each_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 
-    explore(backend, check)
+
+def check_together(backend: Backend, statements: Iterable[Statement]) -> None:
+    """Check statements whose kernels are compiled in one go."""
+    statements = list(statements)
+    testing.compile_together(backend, [(s.target, s.tree) for s in statements])
+    for statement in statements:
+        statement.check()
+
+
+def many(seed: list[int], count: int) -> list[bytes]:
+    """The bytes of `count` trees."""
+    rng = np.random.default_rng(seed)
+    return [rng.bytes(160) for _ in range(count)]
+
+
+@each_form
+def test_trees(backend: Backend, form: Form) -> None:
+    if testing.compiles(backend):
+        seed = [0] if settings().derandomize else list(os.urandom(8))
+        check_together(backend, [form(backend, data) for data in many(seed, COMPILED)])
+    else:
+        examples = given(st.binary(min_size=24, max_size=160))(lambda data: form(backend, data).check())
+        settings(max_examples=8 * settings().max_examples)(examples)()
+
+
+PARTS, PART = 6, 115  # 2,070 trees of three forms
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("part", range(PARTS))
+@each_form
+def test_two_thousand_compiled_trees(form: Form, part: int, absent: Callable[[str, str], None]) -> None:
+    backend = testing.make_backend("jit", rng_seed=0)
+    if not testing.compiles(backend):
+        absent("cpu", "no C compiler works here")
+    check_together(backend, [form(backend, data) for data in many([FORMS.index(form), part], PART)])
+
+
+THOUSANDS = 1000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("thousand", range(THOUSANDS), ids="{:03d}".format)
+def test_a_million_trees_through_the_interpreter(thousand: int) -> None:
+    """In parts that stand alone, so that a run can be shared among processes (`-n 8`) and taken up again (`-k`)."""
+    backend = testing.make_backend("interpreter", rng_seed=thousand)
+    for number, data in enumerate(many([thousand], 1000)):
+        FORMS[number % len(FORMS)](backend, data).check()
+    backend.cleanup_backend()
 
 
 def test_most_elements_are_judged(backend: Backend) -> None:
