@@ -190,8 +190,17 @@ def load(key: str) -> Library | None:
     for cache in disk_cache.cache_for_reading():
         path = cache.get(key)
         if path is not None:
-            return _loaded.setdefault(key, Library(key, path, cache.source(key)))
+            return _loaded.setdefault(key, _open(cache, key, path))
     return None
+
+
+def _open(cache: disk_cache.DiskCache, key: str, path: Path) -> Library:
+    """The library of an entry. One that cannot be loaded leaves the cache: what made it may be mended next time."""
+    try:
+        return Library(key, path, cache.source(key))
+    except CompileError:
+        cache.drop(key)
+        raise
 
 
 def compile_source(source: str, *, flags: Sequence[str] = (), sanitize: bool = False, libc: bool = False) -> Library:

@@ -66,6 +66,10 @@ class DiskCache:
         self._mark_used(path, used)
         return path
 
+    def drop(self, key: str) -> None:
+        """Remove the library of `key`; its source stays to be looked at."""
+        self._remove(self.folder / f"{key}.so")
+
     def source(self, key: str) -> Path:
         """Where the source of `key` is kept."""
         return self.folder / f"{key}.c"

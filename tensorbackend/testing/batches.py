@@ -14,7 +14,7 @@ from tensorbackend.testing.inputs import compiles
 
 
 def compile_together(backend: Backend, statements: Iterable[tuple[Tensor, Any]]) -> int:
-    """Compile the kernels of statements `target[:] = value`, which do not run; when they do, nothing is left to compile.
+    """Compile the kernels of statements `target[:] = value`, which do not run: when they do, they find them.
 
     Gives the number of kernels. Does nothing on a backend that does not compile. Raises what the statements raise,
     and `CompileError`.

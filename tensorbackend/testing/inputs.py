@@ -20,6 +20,7 @@ NUMPY_ULPS = 4.0
 
 # Backends
 
+
 def backend_kinds() -> list[str]:
     """The kinds of backend that `make_backend` makes here.
 

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users of a backend meet when something around it fails: right numbers or a clear error, and no hang."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorbackend import Backend, testing
+from tensorbackend.errors import CompileError
+from tensorbackend.settings import config
+
+USE = """
+import numpy as np
+import tensorbackend as tb
+be = tb.gen_backend("cpu", rng_seed=0)
+host = np.arange(12, dtype=np.float32).reshape(3, 4)
+x = be.array(host)
+def used(factor=2.0):
+    assert np.array_equal(be.evaluate(x * factor + be.sum(x, 1)).get(), host * factor + host.sum(1, keepdims=True))
+"""
+
+
+# The compiler
+
+
+def test_without_a_compiler_numpy_computes(run_python) -> None:
+    done = run_python(USE + "used(); used(); print(be.jit)", TB_CC="/no/such/compiler")
+    assert done.stdout.split() == ["False"]
+    assert done.stderr.count("trees run through NumPy, which is slower") == 1
+    assert "/no/such/compiler" in done.stderr
+
+
+FAILURES = {
+    "fails": ("echo out of order >&2; exit 3", "out of order"),
+    "is killed": ("kill -9 $$", "signal 9"),
+    "hangs": ("sleep 1000", "TB_COMPILE_TIMEOUT"),
+    "writes nonsense": ('for last; do :; done; echo nonsense > "$last"; exit', "cannot be loaded"),
+}
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_compiler_that_fails_is_an_error_of_the_statement(
+    run_python, imitation, tmp_path, failure: str, native: str
+) -> None:
+    """Its target is as it was, other statements run, and so does this one when the compiler works again."""
+    script, words = FAILURES[failure]
+    marker = tmp_path / "broken"
+    code = f"""
+import os, pathlib
+{USE}
+y = be.full((3, 4), 7.0)
+y[:] = x * 3
+pathlib.Path({str(marker)!r}).touch()
+for _ in range(2):
+    try:
+        y[:] = be.exp(x * 0.0) * 3 + x
+    except tb.errors.CompileError as error:
+        assert {words!r} in str(error), error
+    else:
+        raise AssertionError("it did not fail")
+    assert np.array_equal(y.get(), host * 3)
+    y[:] = x * 3
+os.remove({str(marker)!r})
+y[:] = be.exp(x * 0.0) * 3 + x
+assert np.array_equal(y.get(), host + 3)
+"""
+    compiler = imitation(f'case "$*" in *-E*) ;; *) if [ -e {marker} ]; then {script}; fi ;; esac\nexec $real "$@"')
+    run_python(
+        code, TB_CC=compiler, TB_CACHE=str(tmp_path / "cache"), TB_COMPILE_TIMEOUT="3", TB_NATIVE=native, timeout=120
+    )
+
+
+# The cache
+
+
+def damage(folder: Path, change: bytes) -> int:
+    """Write other bytes over the middle of every library of a cache; how many there were."""
+    libraries = list(folder.glob("*.so"))
+    for path in libraries:
+        content = path.read_bytes()
+        path.unlink()
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + change + content[middle + len(change) :] if change else content[:middle])
+    return len(libraries)
+
+
+@pytest.mark.parametrize("change", [b"", b"tampered"], ids=["truncated", "tampered"])
+def test_damaged_kernels_are_built_again(run_python, tmp_path, cc, change: bytes) -> None:
+    cache = tmp_path / "cache"
+    run_python(USE + "used()", TB_CACHE=str(cache))
+    count = damage(cache, change)
+    assert count >= 2
+    done = run_python(USE + "used()", TB_CACHE=str(cache))
+    assert done.stderr.count("is damaged") == count
+    assert run_python(USE + "used()", TB_CACHE=str(cache)).stderr == ""
+
+
+@pytest.mark.parametrize("variables", [{"HOME": None}, {"HOME": "/proc/nothing"}, {"TB_CACHE": "/dev/null"}], ids=str)
+def test_a_cache_that_cannot_be_used_is_said_once(run_python, cc, variables: dict) -> None:
+    environment = {"TB_CACHE": None, "XDG_CACHE_HOME": None, **variables}
+    done = run_python(USE + "used(); used(3.0)", **environment)
+    assert done.stderr.count("are lost when the process ends") == 1
+
+
+def test_a_read_only_cache_serves_what_it_holds(run_python, tmp_path, cc) -> None:
+    cache = tmp_path / "cache"
+    run_python(USE + "used()", TB_CACHE=str(cache))
+    before = sorted(os.listdir(cache))
+    cache.chmod(0o500)
+    try:
+        assert run_python(USE + "used()", TB_CACHE=str(cache), bound=True).stderr == ""
+        done = run_python(USE + "used(); be.evaluate(be.tanh(x))", TB_CACHE=str(cache), bound=True)
+    finally:
+        cache.chmod(0o700)
+    assert "Permission denied" in done.stderr
+    assert sorted(os.listdir(cache)) == before
+
+
+# Processes and threads
+
+FORKS = """
+import os, signal, sys, time, traceback
+def spawn(work):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+def ended_well(pids):
+    return all([os.waitpid(pid, 0)[1] == 0 for pid in pids])
+"""
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_backend_works_on_both_sides_of_a_fork(run_python, cc, native: str) -> None:
+    """What ran before, what is new, large statements on all threads, random numbers, a grandchild."""
+    code = """
+big = be.ones((1000, 1000))
+total = be.empty((1, 1))
+def work():
+    for n in range(20):
+        used()
+        total[:] = be.sum(big * float(n))
+        assert total.get() == n * 10**6
+def new():
+    work()
+    assert np.array_equal(be.evaluate(be.exp(x * 0) - x * os.getpid() % 1).get(), np.ones((3, 4)))
+    assert be.evaluate(be.rand(shape=(3, 4))).get().min() >= 0
+def child():
+    new()
+    assert ended_well([spawn(new)])
+work()
+for _ in range(5):
+    pids = [spawn(child) for _ in range(2)]
+    work()
+    assert ended_well(pids)
+"""
+    run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="4", timeout=120)
+
+
+@pytest.mark.ci
+def test_two_hundred_processes_start_the_engine_at_once(run_python, tmp_path, cc) -> None:
+    """From an empty cache: native types, runtime and kernels are compiled by whoever comes first."""
+    code = f"""
+import numpy, tensorbackend
+USE = {USE + "used()"!r}
+reader, writer = os.pipe()
+def work():
+    os.close(writer)
+    os.read(reader, 1)
+    exec(USE, {{}})
+pids = [spawn(work) for _ in range(200)]
+os.close(reader)
+os.close(writer)
+assert ended_well(pids)
+"""
+    done = run_python(FORKS + code, TB_CACHE=str(tmp_path / "cache"), TB_THREADS="2", timeout=240)
+    assert done.stderr == ""
+
+
+@pytest.mark.ci
+def test_killed_while_it_compiles_the_engine_starts_again(run_python, tmp_path, cc) -> None:
+    """A hundred processes that are killed a little later each, then one that is not."""
+    cache = tmp_path / "cache"
+    code = f"""
+import numpy, tensorbackend
+USE = {USE!r}
+def work():
+    names = {{}}
+    exec(USE, names)
+    be, x = names["be"], names["x"]
+    for n in range(1000):
+        y = x
+        for bit in range(10):
+            y = y + 1 if n >> bit & 1 else y * 2
+        be.evaluate(y)
+for attempt in range(100):
+    pid = spawn(work)
+    time.sleep(0.01 * attempt)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
+    run_python(FORKS + code, TB_CACHE=str(cache), timeout=200)
+    assert len(list(cache.glob("*.so"))) > 10
+    check = """
+for n in range(20):
+    y, expected = x, host
+    for bit in range(10):
+        y, expected = (y + 1, expected + 1) if n >> bit & 1 else (y * 2, expected * 2)
+    assert np.array_equal(be.evaluate(y).get(), expected)
+"""
+    assert run_python(USE + check, TB_CACHE=str(cache)).stderr == ""
+
+
+@pytest.mark.parametrize("kind", testing.backend_kinds())
+def test_four_threads_compile_and_run_on_one_backend(kind: str, cache: Path) -> None:
+    """The same statements at the same time, from an empty cache: all read one tensor, each writes its own."""
+    backend = testing.make_backend(kind, rng_seed=0)
+    host = np.random.default_rng(0).uniform(-1, 1, (64, 80)).astype(np.float32)
+    shared = backend.array(host)
+    failures: list[BaseException] = []
+    together = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        try:
+            together.wait(20)
+            repeat(backend, shared, host, number)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failures == []
+    backend.cleanup_backend()
+
+
+def repeat(backend: Backend, shared: object, host: np.ndarray, number: int) -> None:
+    """The statements of one thread."""
+    own, rows = backend.empty(host.shape), backend.empty((64, 1))
+    for step in range(50):
+        scale = np.float32(number + step)
+        own[:] = shared * scale + number
+        rows[:] = backend.max(own - number, 1)
+        assert np.array_equal(own.get(), host * scale + np.float32(number))
+        np.testing.assert_allclose(rows.get(), (host * scale).max(1, keepdims=True), rtol=1e-3, atol=1e-4)
+        backend.dot(own, own.T, backend.empty((64, 64)))
+
+
+def test_a_failed_statement_leaves_the_backend_usable(cache, monkeypatch, imitation) -> None:
+    """In one process: as above, with the compiler named by a setting."""
+    backend = testing.make_backend("jit-python", rng_seed=0)
+    x = backend.ones((2, 2))
+    monkeypatch.setitem(config._values, "cc", imitation("exit 1"))
+    with pytest.raises(CompileError, match=r"exit status 1"):
+        backend.evaluate(x * 5 + 1)
+    monkeypatch.undo()
+    assert (backend.evaluate(x * 5 + 1).get() == 6).all()
