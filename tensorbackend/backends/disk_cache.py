@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tensorbackend.settings import config
 
-__all__ = ["DiskCache", "cache_for_reading", "cache_for_writing", "fall_back_to_private"]
+__all__ = ["DiskCache", "Entry", "cache_for_reading", "cache_for_writing", "fall_back_to_private"]
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +133,29 @@ class DiskCache:
             if _modified(entry) < oldest:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
+    def entries(self) -> list[Entry]:
+        """What the folder holds, the most recently used first."""
+        return sorted(_entries(self.folder), key=lambda entry: entry.used, reverse=True)
+
+    def damaged(self) -> list[str]:
+        """The keys whose library is truncated or altered: they would be built again when asked for."""
+        found = [(entry.key, self.folder / f"{entry.key}.so") for entry in self.entries()]
+        return [key for key, path in found if path.exists() and not _is_intact(path.read_bytes())]
+
+    def clear(self) -> int:
+        """Remove all entries and what killed processes left; the bytes that were freed.
+
+        Processes that have loaded a library keep it.
+        """
+        entries = self.entries()
+        for name in (name for entry in entries for name in entry.names):
+            (self.folder / name).unlink(missing_ok=True)
+        self.sweep()
+        with contextlib.suppress(FileNotFoundError), _open_lock(self.folder / "lock-size") as lock:
+            _wait_lock(lock)
+            os.pwrite(lock, b"%20d\n" % 0, 0)
+        return sum(entry.size for entry in entries)
+
     def _sweep_once(self) -> None:
         if not self._swept:
             self._swept = True
@@ -184,16 +207,17 @@ class DiskCache:
 
 
 @dataclass
-class _Entry:
-    """The files of one key: names, bytes (a shared library counts once), and when it was last used."""
+class Entry:
+    """The files of one key: names, bytes (a shared library counts once), and when it was last used (seconds)."""
 
+    key: str
     names: list[str]
     size: int = 0
     used: float = 0.0
 
 
-def _entries(folder: Path) -> list[_Entry]:
-    by_key: dict[str, _Entry] = {}
+def _entries(folder: Path) -> list[Entry]:
+    by_key: dict[str, Entry] = {}
     for found in _scan(folder):
         key, dot, suffix = found.name.rpartition(".")
         if suffix not in ("so", "c"):
@@ -202,7 +226,7 @@ def _entries(folder: Path) -> list[_Entry]:
             facts = found.stat()
         except FileNotFoundError:
             continue
-        entry = by_key.setdefault(key, _Entry([]))
+        entry = by_key.setdefault(key, Entry(key, []))
         entry.names.append(found.name)
         entry.size += facts.st_size // facts.st_nlink
         entry.used = max(entry.used, facts.st_mtime)

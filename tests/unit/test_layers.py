@@ -23,7 +23,7 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 LAYERS = (
     "errors settings kernel_files dtypes numerics ops graph codegen primitives backends stubgen docgen explain "
     "autograd initializers functions links optimizers serializers gradient_check "
-    "distributed xp __init__ testing bench conformance __main__"
+    "distributed xp __init__ testing bench conformance commands __main__"
 ).split()
 
 

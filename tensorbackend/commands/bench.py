@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bench`: a first look at this machine in a minute, or a family of the checkout's `benchmarks/` folder."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import bench
+from tensorbackend.backends.registry import gen_backend
+from tensorbackend.commands import Failure
+from tensorbackend.errors import nearest
+
+__all__ = ["FIRST", "Expression", "add", "cases", "families", "run"]
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FAMILIES = ("elementwise", "reductions", "dispatch", "compile")
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One expression for both: `ours(be, x, y)` is a tree, `numpy(x, y)` its meaning; `reads` and `writes` count full
+    operands, `flops` those of an element."""
+
+    name: str
+    ours: Callable[[Any, Any, Any], Any]
+    numpy: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    reads: int = 2
+    writes: int = 1
+    flops: int = 1
+
+
+FIRST = [
+    Expression("add", lambda be, x, y: x + y, lambda x, y: x + y),
+    Expression("chain", lambda be, x, y: (x * y + 1) * x - y, lambda x, y: (x * y + 1) * x - y, flops=4),
+    Expression("tanh", lambda be, x, y: be.tanh(x), lambda x, y: np.tanh(x), reads=1, flops=15),
+    Expression("sum", lambda be, x, y: be.sum(x, axis=1), lambda x, y: x.sum(1, keepdims=True), 1, 0),
+    Expression("softmax", lambda be, x, y: be.softmax(x, axis=1), lambda x, y: _softmax(x), 1, flops=20),
+]
+SHAPES = [(16, 16), (64, 256), (1024, 1024)]
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Describe the command."""
+    known = ", ".join(families()) or "none here: they are in the project's checkout"
+    text = (
+        "Measure this machine. Without a family: a few expressions beside NumPy and the machine's own limits, in a "
+        f"minute. Families: {known}; what follows a family's name goes to its script ('bench elementwise --help')."
+    )
+    parser = commands.add_parser("bench", help="measure expressions, or a family of benchmarks", description=text)
+    parser.add_argument("family", nargs="?", metavar="FAMILY", help=f"one of {known}")
+    parser.add_argument("--backend", default=None, help="the backend to measure (default: TB_BACKEND, else cpu)")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: the cores allowed)")
+    parser.add_argument("--json", metavar="FILE", help="write rows and machine facts")
+    parser.add_argument("--list", action="store_true", help="name the families, and stop")
+
+
+def families() -> dict[str, Path]:
+    """The benchmark scripts of the checkout by name; none where only the package is installed."""
+    return {name: path for name in FAMILIES if (path := FOLDER / f"{name}.py").is_file()}
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Measure. Raises `Failure` for an unknown family, a wrong result, or a script that failed."""
+    if options.list:
+        yield from families() or ["no families: they are in the project's checkout"]
+    elif options.family:
+        _run_family(options)
+    else:
+        yield from _first(options)
+
+
+def _run_family(options: argparse.Namespace) -> None:
+    script = families().get(options.family)
+    if script is None:
+        raise Failure(f"no family {options.family!r}: {nearest(options.family, families()) if families() else 'none'}")
+    given = [f"--{name}={value}" for name in ("backend", "threads", "json") if (value := getattr(options, name))]
+    if subprocess.run([sys.executable, str(script), *given, *options.rest]).returncode:
+        raise Failure()
+
+
+def _first(options: argparse.Namespace) -> Iterator[str]:
+    be = gen_backend(options.backend, threads=options.threads)
+    arguments = ["--quick", "--backend", be.backend_name, "--threads", str(be.threads)]
+    arguments += ["--json", options.json] if options.json else []
+    pending: list[str] = []
+    session = bench.Session(bench.arguments("").parse_args(arguments), write=pending.append)
+    facts = session.machine
+    yield f"{facts['cpu']}, {be.threads} threads, {facts['compiler']}; us a call, ratio over the fastest rival\n"
+    for case in _with_progress(list(cases(be))):
+        session.run([case])
+        yield pending.pop().rstrip() + "\n"
+    status = session.finish()
+    yield from pending
+    if status:
+        raise Failure()
+
+
+def cases(be: Any) -> Iterator[bench.Case]:
+    """The built-in set: each expression in each shape, beside NumPy."""
+    draw = np.random.default_rng(0)
+    for expression in FIRST:
+        for shape in SHAPES:
+            yield _case(be, expression, *(draw.standard_normal(shape).astype(np.float32) for _ in "xy"))
+
+
+def _case(be: Any, expression: Expression, x: np.ndarray, y: np.ndarray) -> bench.Case:
+    tensors = be.array(x), be.array(y)
+    out = be.empty(expression.numpy(x, y).shape)
+
+    def ours() -> bench.Contender:
+        def call() -> None:
+            out[:] = expression.ours(be, *tensors)
+
+        return bench.Contender("tensorbackend", call, out.get, kind="ours")
+
+    def numpy() -> bench.Contender:
+        return bench.Contender(
+            "numpy", lambda: expression.numpy(x, y), lambda: expression.numpy(x, y), lambda: expression.numpy(x, y)
+        )
+
+    moved = 4 * (expression.reads * x.size + expression.writes * x.size)
+    makers = {"tensorbackend": ours, "numpy": numpy}
+    wide = x.astype(np.float64), y.astype(np.float64)
+    scale = (lambda: np.abs(wide[0]).sum(1, keepdims=True)) if expression.name == "sum" else None
+    return bench.Case(
+        expression.name, x.shape, "float32", lambda: expression.numpy(*wide), makers, moved,
+        expression.flops * x.size, 1e-5, scale,
+    )  # fmt: skip
+
+
+def _with_progress(values: list) -> Iterable:
+    """The values under a progress bar, where there is a terminal and tqdm is installed."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
+        return values
+    from tqdm import tqdm
+
+    return tqdm(values, unit="case", leave=False)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: what each command prints, its exit status, and that its help names everything there is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorbackend
+from tensorbackend import __main__ as command_line
+from tensorbackend.backends import disk_cache
+from tensorbackend.commands import bench, cache, info
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> disk_cache.DiskCache:
+    """A cache folder with a sound library and a damaged one, which the commands look at."""
+    made = disk_cache.DiskCache(tmp_path / "cache")
+    for key in ("aa" * 32, "bb" * 32):
+        with made.workspace() as work:
+            (work / "k.so").write_bytes(b"library")
+            (work / "k.c").write_text(f"void tb_{key[:4]}(void) {{\n}}\n")
+            made.put_source(key, work / "k.c")
+            made.put([key], work / "k.so")
+    (made.folder / f"{'bb' * 32}.so").write_bytes(b"cut")
+    monkeypatch.setattr(disk_cache, "cache_for_reading", lambda: [made])
+    return made
+
+
+def test_without_a_command_it_prints_its_help(capsys) -> None:
+    assert command_line.main([]) == 2
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in command_line.COMMANDS)
+
+
+@pytest.mark.parametrize("name", command_line.COMMANDS)
+def test_every_command_has_a_help_page(name, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([name, "--help"])
+    assert ended.value.code == 0
+    assert name in capsys.readouterr().out
+
+
+def test_an_unknown_command_names_those_there_are(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["inof"])
+    assert ended.value.code == 2
+    assert "info" in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorbackend", "--version"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, tensorbackend.__version__)
+
+
+# info
+
+
+def test_info_names_versions_compiler_cache_and_settings(capsys) -> None:
+    with tensorbackend.using(debug=3):
+        assert command_line.main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for text in (tensorbackend.__version__, np.__version__, "compiler", "folder", "TB_DEBUG", "cpu"):
+        assert text in printed
+
+
+def test_info_says_how_to_get_what_is_missing(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(info.LIBRARIES, "no_such_library", "nothing")
+    monkeypatch.setattr(info.toolchain, "find_compiler", lambda: None)
+    assert command_line.main(["info"]) == 0
+    printed = capsys.readouterr().out
+    assert "pip install no_such_library" in printed
+    assert "apt-get install gcc" in printed
+
+
+def test_info_survives_a_driver_that_cannot_be_imported(monkeypatch, tmp_path, capsys) -> None:
+    (tmp_path / "cupy.py").write_text("raise RuntimeError('no device')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert command_line.main(["info"]) == 0
+    assert "cannot be imported: no device" in capsys.readouterr().out
+
+
+# cache
+
+
+def test_cache_size_and_list(folder, capsys) -> None:
+    assert command_line.main(["cache"]) == 0
+    assert "2 kernels" in capsys.readouterr().out
+    assert command_line.main(["cache", "list"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert sorted(line.split()[-1] for line in printed) == ["tb_aaaa", "tb_bbbb"]
+    assert command_line.main(["cache", "list", "-n", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_cache_verify_finds_the_damaged_one(folder, capsys) -> None:
+    assert command_line.main(["cache", "verify"]) == 1
+    assert capsys.readouterr().out.count("damaged") == 1
+    (folder.folder / f"{'bb' * 32}.so").unlink()
+    assert command_line.main(["cache", "verify"]) == 0
+
+
+def test_cache_clear_leaves_an_empty_folder_that_works(folder, capsys) -> None:
+    assert command_line.main(["cache", "clear"]) == 0
+    assert "removed 2 kernels" in capsys.readouterr().out
+    assert folder.entries() == []
+    with folder.workspace() as work:
+        (work / "k.so").write_bytes(b"library")
+        folder.put(["cc" * 32], work / "k.so")
+    assert [entry.key for entry in folder.entries()] == ["cc" * 32]
+
+
+def test_cache_without_a_folder_is_a_failure(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(disk_cache, "cache_for_reading", lambda: [])
+    assert command_line.main(["cache", "size"]) == 1
+    assert "TB_CACHE" in capsys.readouterr().err
+
+
+def test_sizes_read_well() -> None:
+    assert [cache.size(n) for n in (0, 1023, 1536, 5 << 20, 3 << 30)] == [
+        "0 bytes", "1023 bytes", "1.5 KiB", "5.0 MiB", "3.0 GiB",
+    ]  # fmt: skip
+
+
+# bench
+
+
+def test_bench_lists_the_families(capsys) -> None:
+    assert command_line.main(["bench", "--list"]) == 0
+    assert "elementwise" in capsys.readouterr().out.split()
+
+
+def test_an_unknown_family_names_the_nearest(capsys) -> None:
+    assert command_line.main(["bench", "elementwize"]) == 1
+    assert "elementwise" in capsys.readouterr().err
+
+
+def test_what_follows_a_family_goes_to_its_script(monkeypatch, tmp_path) -> None:
+    (tmp_path / "echo.py").write_text("import sys\nsys.exit(sys.argv[1:] != ['--quick', '--only', 'x'])")
+    monkeypatch.setattr(bench, "families", lambda: {"echo": tmp_path / "echo.py"})
+    assert command_line.main(["bench", "echo", "--quick", "--only", "x"]) == 0
+    assert command_line.main(["bench", "echo", "--slow"]) == 1
+
+
+def test_the_built_in_set_is_right_on_the_interpreter() -> None:
+    be = tensorbackend.Backend.allocate_backend("cpu", jit=False)
+    for case in list(bench.cases(be)):
+        contenders = [make() for make in case.makers.values()]
+        for contender in contenders:
+            contender.call()
+            np.testing.assert_allclose(contender.result(), case.expected(), rtol=1e-4, atol=1e-4)
