@@ -25,7 +25,7 @@ class BackendError(RuntimeError):
 
 
 class KernelFault(BackendError):
-    """A kernel that did what no kernel may: `kernel`, `location` ("file:line"), `block` and `thread` say which and where.
+    """A kernel that did what no kernel may: `kernel`, `location` ("file:line"), `block` and `thread` say which, where.
 
     What is not known (a device says less than the emulator) is "" or None.
     """

@@ -55,6 +55,13 @@ SETTINGS = {
             "sanitize", "TB_SANITIZE", _flag, False, "Compile kernels with the address and undefined-behaviour checks."
         ),
         Setting("cache", "TB_CACHE", str, None, "Folder of compiled kernels; unset: ~/.cache/tensorbackend."),
+        Setting(
+            "emulator_order",
+            "TB_EMULATOR_ORDER",
+            str,
+            "forward",
+            "Order of threads and blocks in the CUDA emulator: forward, reverse or random.",
+        ),
         Setting("compile_timeout", "TB_COMPILE_TIMEOUT", float, 60.0, "Seconds after which a compiler is stopped."),
     ]
 }
