@@ -11,9 +11,9 @@
 #include "philox.h"
 
 // A scalar argument is 8 bytes: a double, or an integer.
-TB_FN double tb_word_double(tb_i64 word) { double x; __builtin_memcpy(&x, &word, 8); return x; }
+TB_FN double tb_word_double(tb_i64 word) { return tb_from_bits_f64((tb_u64)word); }
 TB_FN tb_i64 tb_word_tb_i64(tb_i64 word) { return word; }
-TB_FN tb_i64 tb_double_word(double x) { tb_i64 word; __builtin_memcpy(&word, &x, 8); return word; }
+TB_FN tb_i64 tb_double_word(double x) { return (tb_i64)tb_bits_f64(x); }
 
 #define TB_LOWEST_f32 (-TB_INF_F32)
 #define TB_HIGHEST_f32 TB_INF_F32
@@ -36,6 +36,7 @@ TB_FN tb_i64 tb_double_word(double x) { tb_i64 word; __builtin_memcpy(&word, &x,
 #define TB_LOWEST_u64 0
 #define TB_HIGHEST_u64 18446744073709551615ull
 
+#ifndef TB_CUDA
 // Stores past the cache. A destination that is not aligned to 64 bytes is copied plainly.
 TB_FN void tb_stream(void *to, const void *from, int bytes) {
     char *o = (char *)to;
@@ -64,6 +65,7 @@ TB_FN void tb_stream_end(tb_i64 streams) {
     (void)streams;
 #endif
 }
+#endif
 
 #define TB_DERIVED(T, S, LN2, INF) \
     TB_FN int tb_isfinite_##S(T x) { return tb_abs_##S(x) < INF; } \
@@ -99,6 +101,8 @@ TB_BITS(tb_u16, u16, 16, 0)
 TB_BITS(tb_u32, u32, 32, 0)
 TB_BITS(tb_u64, u64, 64, 0)
 
+#ifndef TB_CUDA
 #include "reduce.h"
+#endif
 
 #endif

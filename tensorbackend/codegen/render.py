@@ -157,11 +157,13 @@ class Renderer(ABC):
     def _arguments(self) -> None:
         kernel, rank = self.kernel, len(self.kernel.shape)
         for slot, ref in enumerate(kernel.inputs):
-            self.say(f"const {ctype(ref.dtype)} *const i{slot} = ptr[{slot}];")
+            kind = f"const {ctype(ref.dtype)} *"
+            self.say(f"{kind}const i{slot} = ({kind})ptr[{slot}];")
         for k, (ref, _) in enumerate(kernel.outputs):
-            self.say(f"{ctype(ref.dtype)} *const o{k} = ptr[{len(kernel.inputs) + k}];")
+            kind = f"{ctype(ref.dtype)} *"
+            self.say(f"{kind}const o{k} = ({kind})ptr[{len(kernel.inputs) + k}];")
         if self.split:
-            self.say(f"tb_i64 *const scratch = ptr[{len(kernel.inputs) + len(kernel.outputs)}];")
+            self.say(f"tb_i64 *const scratch = (tb_i64 *)ptr[{len(kernel.inputs) + len(kernel.outputs)}];")
         for axis in range(rank):
             self.say(f"const tb_i64 n{axis} = size[{axis}];")
         self.say(*(f"const tb_i64 {name} = size[{rank + k}];" for k, name in enumerate(self.sizes)))
