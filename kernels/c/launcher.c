@@ -14,6 +14,7 @@
 //            same order of leaves, the same repeats. A recipe is a tuple (words in bytes, whatever must live as long).
 // Trees      (method, structure of the operand, one more argument and its name) -> a template of the tree that a method
 //            such as `softmax` makes of one operand, a tuple like a recipe. Nothing but structures decides its form.
+// Groups     statements of a `with be.fuse():` block that run together: see Groups below.
 // Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
 // Deep trees are freed without recursion: see node_free.
 // Python     3.10 to 3.14, with the interpreter lock. Only functions of the stable ABI are used, declared by hand, so
@@ -72,10 +73,12 @@ extern long long PyLong_AsLongLong(object *), PyLong_AsLongLongAndOverflow(objec
 extern object *PyLong_FromLongLong(long long);
 extern double PyFloat_AsDouble(object *);
 extern object *PyBytes_FromStringAndSize(const char *, length);
-extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_TypeError;
+extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_RuntimeError;
 extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
+extern object *PyErr_NoMemory(void);
 extern void *PyEval_SaveThread(void);
 extern void PyEval_RestoreThread(void *);
+extern unsigned long PyThread_get_thread_ident(void);
 
 static inline object *kept(object *x) {
     Py_IncRef(x);
@@ -289,6 +292,9 @@ static inline const void *data_of(object *bytes) { return (const char *)bytes + 
 
 // Memos ---------------------------------------------------------------------------------------------------------------
 
+// States of groups are numbers from 1 on, or:
+enum { EMPTY = 0, UNTRACKED = -1, APART = -2 };
+enum { KEY_STATE, KEY_TARGET, KEY_ROOT, KEY_OVERLAP, KEY_REPEATS, KEY_HEAD };
 enum { FIRST_SIZE = 64, MOST_STRUCTURES = 1 << 16, MOST_STATEMENTS = 1 << 13, MOST_LEAVES = 64, MOST_REPEATS = 32 };
 
 typedef struct known {
@@ -303,17 +309,29 @@ typedef struct statement {
     object *recipe;
 } statement;
 
-// Two open-addressed tables of a power of two places, at most half full.
+// Whether a statement joins the group that waits, and what the group is then: see Groups. `key` says which statement.
+typedef struct joining {
+    int64_t *key;  // NULL: a free place
+    int64_t words, next;
+    object *target, *root;  // kept, so that the key's addresses stay theirs
+} joining;
+
+// Three open-addressed tables of a power of two places, at most half full.
 typedef struct memo {
     object head;
     known *nodes;
     length n_nodes, node_places;
     statement *statements;
     length n_statements, statement_places;
-    object *acquire, *release;  // the backend's lock
-    long long hits;             // statements run from a recipe
-    long long suspended;        // while above 0 every statement goes to Python
-    long long held;             // how many times the lock is held
+    joining *joins;
+    length n_joins, join_places;
+    object **recipes;  // of the states from first_state on; NULL where none is known
+    int64_t first_state, n_states, state_places;
+    object *acquire, *release;     // the backend's lock
+    object *join, *adopt, *flush;  // Python's part of `be.fuse()`
+    struct fusing *fusing, *idle;  // the threads in a `fuse` block, and records for others
+    long long hits;                // statements run from a recipe
+    long long held;                // how many times the lock is held
 } memo;
 
 static inline uint64_t mixed(uint64_t h, uint64_t x) {
@@ -345,6 +363,39 @@ static statement *find_statement(statement *table, length places, const statemen
     }
 }
 
+static joining *find_joining(joining *table, length places, const int64_t *key, int64_t words) {
+    uint64_t h = 0;
+    for (int64_t i = 0; i < words; i++)
+        h = mixed(h, (uint64_t)key[i]);
+    for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) {
+        joining *j = &table[i];
+        if (!j->key || (j->words == words && !memcmp(j->key, key, sizeof *key * (size_t)words)))
+            return j;
+    }
+}
+
+// Numbers of states are not given twice: a group that waits while its state is forgotten goes to Python.
+static void forget_groups(memo *m) {
+    joining *joins = m->joins;
+    object **recipes = m->recipes;
+    length join_places = m->join_places;
+    int64_t n_states = m->n_states;
+    m->joins = NULL;
+    m->recipes = NULL;
+    m->n_joins = m->join_places = 0;
+    m->first_state += n_states;
+    m->n_states = m->state_places = 0;
+    for (length i = 0; i < join_places; i++) {
+        drop(joins[i].target);
+        drop(joins[i].root);
+        free(joins[i].key);
+    }
+    for (int64_t i = 0; i < n_states; i++)
+        drop(recipes[i]);
+    free(joins);
+    free(recipes);
+}
+
 // Empties the tables before it drops what they held: what is freed may call Python, and that may come back here.
 static object *memo_clear(object *self, object *unused) {
     memo *m = (memo *)self;
@@ -367,13 +418,14 @@ static object *memo_clear(object *self, object *unused) {
     }
     free(nodes);
     free(statements);
+    forget_groups(m);
     return kept(py.none);
 }
 
 static int memo_traverse(object *self, visitor visit, void *argument) {
     memo *m = (memo *)self;
-    object *own[3] = {self->type, m->acquire, m->release};
-    int stop = visit_all(own, 3, visit, argument);
+    object *own[6] = {self->type, m->acquire, m->release, m->join, m->adopt, m->flush};
+    int stop = visit_all(own, 6, visit, argument);
     for (length i = 0; !stop && i < m->node_places; i++) {
         stop = visit_all(m->nodes[i].key, OPERANDS + 1, visit, argument);
         if (!stop)
@@ -383,20 +435,30 @@ static int memo_traverse(object *self, visitor visit, void *argument) {
         object *all[3] = {m->statements[i].target, m->statements[i].root, m->statements[i].recipe};
         stop = visit_all(all, 3, visit, argument);
     }
-    return stop;
+    for (length i = 0; !stop && i < m->join_places; i++) {
+        object *all[2] = {m->joins[i].target, m->joins[i].root};
+        stop = visit_all(all, 2, visit, argument);
+    }
+    return stop ? stop : visit_all(m->recipes, (int)m->n_states, visit, argument);
 }
 
 static int memo_forget(object *self) {
+    memo *m = (memo *)self;
+    object **own[5] = {&m->acquire, &m->release, &m->join, &m->adopt, &m->flush};
     drop(memo_clear(self, NULL));
-    clear_field(&((memo *)self)->acquire);
-    clear_field(&((memo *)self)->release);
+    for (int i = 0; i < 5; i++)
+        clear_field(own[i]);
     return 0;
 }
+
+static void free_fusing(struct fusing *list);
 
 static void memo_free(object *self) {
     object *type = self->type;
     PyObject_GC_UnTrack(self);
     memo_forget(self);
+    free_fusing(((memo *)self)->fusing);
+    free_fusing(((memo *)self)->idle);
     PyObject_GC_Del(self);
     Py_DecRef(type);
 }
@@ -466,6 +528,59 @@ static void remember_statement(memo *m, const statement *s, object *recipe) {
     m->n_statements++;
 }
 
+static int grow_joins(memo *m) {
+    length places = m->join_places ? 2 * m->join_places : FIRST_SIZE;
+    joining *table = calloc((size_t)places, sizeof *table);
+    if (!table)
+        return 0;
+    for (length i = 0; i < m->join_places; i++)
+        if (m->joins[i].key)
+            *find_joining(table, places, m->joins[i].key, m->joins[i].words) = m->joins[i];
+    free(m->joins);
+    m->joins = table;
+    m->join_places = places;
+    return 1;
+}
+
+// The number of a new state, UNTRACKED when there is no memory for it.
+static int64_t new_state(memo *m) {
+    if (m->n_states == m->state_places) {
+        int64_t places = m->state_places ? 2 * m->state_places : FIRST_SIZE;
+        object **recipes = realloc(m->recipes, sizeof *recipes * (size_t)places);
+        if (!recipes)
+            return UNTRACKED;
+        m->recipes = recipes;
+        m->state_places = places;
+    }
+    m->recipes[m->n_states] = NULL;
+    return m->first_state + m->n_states++;
+}
+
+// Remembers that a statement joins a group or not; the state of the group with it, APART if not.
+static int64_t remember_joining(memo *m, const int64_t *key, int64_t words, int joins) {
+    if (m->n_joins >= MOST_STATEMENTS)
+        drop(memo_clear(&m->head, NULL));
+    if (2 * m->n_joins >= m->join_places && !grow_joins(m))
+        return UNTRACKED;
+    joining *place = find_joining(m->joins, m->join_places, key, words);
+    if (place->key)
+        return place->next;
+    int64_t next = joins ? new_state(m) : APART;
+    int64_t *copy = next == UNTRACKED ? NULL : malloc(sizeof *key * (size_t)words);
+    if (!copy)
+        return UNTRACKED;
+    memcpy(copy, key, sizeof *key * (size_t)words);
+    object *target = (object *)(uintptr_t)key[KEY_TARGET], *root = (object *)(uintptr_t)key[KEY_ROOT];
+    *place = (joining){copy, words, next, kept(target), kept(root)};
+    m->n_joins++;
+    return next;
+}
+
+static inline object **recipe_of_state(memo *m, int64_t state) {
+    int64_t i = state - m->first_state;
+    return state > 0 && i >= 0 && i < m->n_states ? &m->recipes[i] : NULL;
+}
+
 // The memo of the table that a structure belongs to, or NULL when it keeps none. Borrowed.
 static inline memo *memo_of(object *structure) {
     object *table = structure ? slot(structure, at.structure_table) : NULL;
@@ -485,12 +600,6 @@ static object *memo_counts(object *self, object *unused) {
         PyTuple_SetItem(all, 2, PyLong_FromLongLong(m->hits));
     }
     return all;
-}
-
-// Adds to the count of those who want all statements to go to Python.
-static object *memo_suspend(object *self, object *by) {
-    ((memo *)self)->suspended += PyLong_AsLongLong(by);
-    return PyErr_Occurred() ? NULL : kept(py.none);
 }
 
 // Adds to the count of how many times the lock is held.
@@ -836,15 +945,16 @@ static inline const span *span_of(object *tensor) {
     return found && found->type == py.bytes ? data_of(found) : new_span(tensor);
 }
 
-// -1 when some place is not known; else as `Statement.overlap` of graph/fuse.py.
-static int overlap_of(const walked *w, object *target, const span *to, const span **places) {
+// -1 when some place is not known; else as `Statement.overlap` of graph/fuse.py. Fills in the places of the leaves.
+static int overlap_of(const walked *w, object *target, const span *to, span *places) {
     int overlap = 0;
     for (int i = 0; i < w->leaves; i++) {
         if (w->kind[i] != TENSOR)
             continue;
-        const span *from = places[i] = span_of(w->leaf[i]);
+        const span *from = span_of(w->leaf[i]);
         if (!from)
             return -1;
+        places[i] = *from;
         if (from->start < to->stop && to->start < from->stop) {
             int same = from->address == to->address &&
                        slot(w->leaf[i], at.tensor_structure) == slot(target, at.tensor_structure);
@@ -854,9 +964,15 @@ static int overlap_of(const walked *w, object *target, const span *to, const spa
     return overlap;
 }
 
+// Operands of a recipe: the leaves, where those that are tensors begin, where the targets begin.
+typedef struct operands {
+    object *const *leaf;
+    const span *place, *target;
+} operands;
+
 // A recipe's words: a head, then for each launch its address and counts, then (source, offset) for each pointer and
-// (leaf, format, least, most) for each scalar.
-enum { TARGET = -1, ARENA = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER };
+// (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k.
+enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER };
 enum { MOST_LAUNCHES = 16, MOST_POINTERS = 128, MOST_SCALARS = 64 };
 typedef struct { int64_t launches, arena_bytes, cost; } recipe_head;
 typedef struct { int64_t launch, pointers, scalars; } recipe_launch;
@@ -889,7 +1005,7 @@ static int number_to_word(const recipe_scalar *s, object *x, int64_t *word) {
 }
 
 // 0 when a number does not fit: Python then says so.
-static int pack(packed *p, const int64_t *words, const walked *w, const span *const *places, const span *to, char *arena) {
+static int pack(packed *p, const int64_t *words, const operands *o, char *arena) {
     const recipe_head *head = (const recipe_head *)words;
     words = (const int64_t *)(head + 1);
     void **pointer = p->pointer;
@@ -902,13 +1018,13 @@ static int pack(packed *p, const int64_t *words, const walked *w, const span *co
         p->launch[i].ptr = pointer;
         p->launch[i].scalar = scalar;
         for (int64_t k = 0; k < r->pointers; k++, from++) {
-            char *base = from->source == ARENA    ? arena
-                         : from->source == TARGET ? (char *)(uintptr_t)to->address
-                                                  : (char *)(uintptr_t)places[from->source]->address;
+            char *base = from->source >= 0      ? (char *)(uintptr_t)o->place[from->source].address
+                         : from->source == ARENA ? arena
+                                                 : (char *)(uintptr_t)o->target[TARGET - from->source].address;
             *pointer++ = base + from->offset;
         }
         for (int64_t k = 0; k < r->scalars; k++, number++)
-            if (!number_to_word(number, w->leaf[number->leaf], scalar++))
+            if (!number_to_word(number, o->leaf[number->leaf], scalar++))
                 return 0;
         words = (const int64_t *)number;
     }
@@ -931,15 +1047,15 @@ static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
     return released ? DONE : FAILED;
 }
 
-// Runs a recipe. The caller holds the target and the value, and with them all leaves.
-static enum outcome follow(memo *m, object *recipe, const walked *w, const span *const *places, const span *to) {
+// Runs a recipe. The caller holds the targets and the values, and with them all leaves.
+static enum outcome follow(memo *m, object *recipe, const operands *o) {
     packed p;
     const int64_t *words = data_of(PyTuple_GetItem(recipe, 0));
     const recipe_head head = *(const recipe_head *)words;
     char *arena = head.arena_bytes ? runtime.alloc(head.arena_bytes) : NULL;
     if (head.arena_bytes && !arena)
         return TO_PYTHON;
-    enum outcome outcome = pack(&p, words, w, places, to, arena) ? DONE : TO_PYTHON;
+    enum outcome outcome = pack(&p, words, o, arena) ? DONE : TO_PYTHON;
     if (outcome == DONE) {
         m->hits++;
         if (head.cost < KEEP_LOCK_BELOW_NS && !m->held)
@@ -959,23 +1075,34 @@ static inline int is_plain_target(object *target) {
            (rounding == py.zero || rounding == py.false_);
 }
 
-// Runs `target[:] = value` if it is known. If not, `key` is what to remember it by (its repeats are those of `w`).
-static enum outcome run_known(object *target, object *value, walked *w, statement *key, memo **of) {
-    object *structure = slot(target, at.tensor_structure);
+// A statement as native code sees it.
+typedef struct stated {
+    object *target, *value, *root;  // root: the value's structure or number type
+    walked w;
+    span to, place[MOST_LEAVES];
+    int overlap;
+} stated;
+
+// 0 when only Python can run it.
+static int examine(stated *s, object *target, object *value) {
     enum kind kind = kind_of(value);
-    memo *m = *of = memo_of(structure);
-    if (!m || m->suspended || kind == FOREIGN || !is_plain_target(target))
-        return TO_PYTHON;
-    const span *to = span_of(target), *places[MOST_LEAVES];
-    if (!to || !walk(w, value, kind))
-        return TO_PYTHON;
-    int overlap = overlap_of(w, target, to, places);
-    if (overlap < 0)
-        return TO_PYTHON;
-    object *root = key_of(value);
-    if (!root)
-        return TO_PYTHON;
-    *key = (statement){structure, root, w->repeats, w->n_repeats, overlap, NULL};
+    if (kind == FOREIGN || !is_plain_target(target))
+        return 0;
+    const span *to = span_of(target);
+    if (!to || !walk(&s->w, value, kind))
+        return 0;
+    s->target = target;
+    s->value = value;
+    s->to = *to;
+    s->overlap = overlap_of(&s->w, target, to, s->place);
+    s->root = key_of(value);
+    return s->overlap >= 0 && s->root;
+}
+
+// Runs a statement if it is known. If not, `key` is what to remember it by (its repeats are those of `s`).
+static enum outcome run_known(memo *m, const stated *s, statement *key) {
+    object *structure = slot(s->target, at.tensor_structure);
+    *key = (statement){structure, s->root, (int32_t *)s->w.repeats, s->w.n_repeats, s->overlap, NULL};
     if (!m->n_statements)
         return UNKNOWN;
     object *recipe = find_statement(m->statements, m->statement_places, key)->recipe;
@@ -983,9 +1110,10 @@ static enum outcome run_known(object *target, object *value, walked *w, statemen
         return UNKNOWN;
     if (recipe == py.none)
         return TO_PYTHON;
+    const operands o = {s->w.leaf, s->place, &s->to};
     Py_IncRef(recipe);
     Py_IncRef(&m->head);
-    enum outcome outcome = follow(m, recipe, w, places, to);
+    enum outcome outcome = follow(m, recipe, &o);
     Py_DecRef(&m->head);
     Py_DecRef(recipe);
     return outcome;
@@ -1007,13 +1135,344 @@ static int run_first(object *target, object *value, const statement *key, memo *
     return recipe ? 0 : -1;
 }
 
+// Groups --------------------------------------------------------------------------------------------------------------
+//
+// Inside `with be.fuse():` statements wait, in each thread for itself. Which of them run together, Python decides
+// (statements.py); here its answers are remembered as steps between states. A state stands for the statements of a
+// group: their structures, repeats and overlaps, and which of their tensors are the same view. (state, statement) leads
+// to the state of the group with the statement, or to APART: the group runs first. Each state has a recipe.
+// What is not known is handed to Python's group of the thread, where later statements of the group follow it; native
+// code keeps account of the state, and takes over again once the group has run.
+
+enum { MOST_WAITING = 16, MOST_SEEN = 128, MOST_WAITING_LEAVES = 256 };
+
+typedef struct group {
+    object *target[MOST_WAITING], *value[MOST_WAITING], *leaf[MOST_WAITING_LEAVES];  // all kept
+    span to[MOST_WAITING], place[MOST_WAITING_LEAVES];
+    int statements, leaves;
+} group;
+
+// A view that statements of a group read or write.
+typedef struct seen_view {
+    span at;
+    object *structure;  // to compare: the group keeps it
+    int written;
+} seen_view;
+
+// A thread in a `fuse` block.
+typedef struct fusing {
+    struct fusing *next;
+    unsigned long thread;
+    int depth;
+    int in_python;  // what waits, waits in Python's group, not in `waiting`
+    int64_t count;  // statements that wait
+    int64_t state;
+    seen_view seen[MOST_SEEN];
+    int n_seen;
+    group *waiting, *spare;
+} fusing;
+
+static void let_go(group *g) {
+    int statements = g->statements, leaves = g->leaves;
+    g->statements = g->leaves = 0;
+    for (int i = 0; i < leaves; i++)
+        Py_DecRef(g->leaf[i]);
+    for (int i = 0; i < statements; i++) {
+        Py_DecRef(g->target[i]);
+        Py_DecRef(g->value[i]);
+    }
+}
+
+static void free_fusing(fusing *list) {
+    for (fusing *f = list; (f = list);) {
+        list = f->next;
+        let_go(f->waiting);
+        free(f->waiting);
+        free(f->spare);
+        free(f);
+    }
+}
+
+static inline fusing *own_fusing(const memo *m) {
+    unsigned long thread = PyThread_get_thread_ident();
+    fusing *f = m->fusing;
+    while (f && f->thread != thread)
+        f = f->next;
+    return f;
+}
+
+static void begin_group(fusing *f) {
+    f->count = 0;
+    f->n_seen = 0;
+    f->state = EMPTY;
+    f->in_python = 0;
+}
+
+// A statement beside the group that waits: the key to look up, and how many views the group has with it.
+typedef struct form {
+    int64_t key[KEY_HEAD + MOST_REPEATS + 1 + MOST_LEAVES];
+    int64_t words;
+    int n_seen;
+} form;
+
+// The number of a view among those of the group and, behind them, the statement's; -1 when there are too many. `apart`
+// becomes 0 when what is written shares memory with another view of it.
+static int number_of(fusing *f, int *n, const span *view, object *structure, int writes, int *apart) {
+    int found = -1;
+    for (int i = 0; i < *n; i++) {
+        const seen_view *x = &f->seen[i];
+        if (x->at.address == view->address && x->structure == structure)
+            found = i;
+        else if (i < f->n_seen && (writes || x->written) && x->at.start < view->stop && view->start < x->at.stop)
+            *apart = 0;
+    }
+    if (found >= 0 || *n == MOST_SEEN)
+        return found;
+    f->seen[*n] = (seen_view){*view, structure, 0};
+    return (*n)++;
+}
+
+// 0 when nobody keeps account of the group, or it is too large.
+static int make_form(fusing *f, const stated *s, form *new) {
+    if (f->state == UNTRACKED)
+        return 0;
+    object *structure = slot(s->target, at.tensor_structure);
+    int64_t *word = new->key + KEY_HEAD;
+    int apart = 1;
+    new->n_seen = f->n_seen;
+    int64_t number = *word++ = number_of(f, &new->n_seen, &s->to, structure, 1, &apart);
+    for (int i = 0; i < s->w.n_repeats; i++)
+        *word++ = (int64_t)s->w.repeats[2 * i] << 32 | s->w.repeats[2 * i + 1];
+    for (int i = 0; number >= 0 && i < s->w.leaves; i++)
+        if (s->w.kind[i] == TENSOR)
+            number = *word++ = number_of(f, &new->n_seen, &s->place[i], structure_of(s->w.leaf[i], TENSOR), 0, &apart);
+    new->words = word - new->key;
+    new->key[KEY_STATE] = f->state;
+    new->key[KEY_TARGET] = (int64_t)(uintptr_t)structure;
+    new->key[KEY_ROOT] = (int64_t)(uintptr_t)s->root;
+    new->key[KEY_OVERLAP] = s->overlap << 1 | apart;
+    new->key[KEY_REPEATS] = s->w.n_repeats;
+    return number >= 0;
+}
+
+static inline int64_t known_joining(const memo *m, const form *new) {
+    return m->n_joins ? find_joining(m->joins, m->join_places, new->key, new->words)->next : EMPTY;
+}
+
+// The group has the statement now.
+static void enter(fusing *f, const form *new, int64_t state) {
+    f->n_seen = new->n_seen;
+    f->seen[new->key[KEY_HEAD]].written = 1;
+    f->state = state;
+}
+
+static int hold(group *g, const stated *s) {
+    if (g->statements == MOST_WAITING || g->leaves + s->w.leaves > MOST_WAITING_LEAVES)
+        return 0;
+    g->target[g->statements] = kept(s->target);
+    g->value[g->statements] = kept(s->value);
+    g->to[g->statements++] = s->to;
+    for (int i = 0; i < s->w.leaves; i++) {
+        g->leaf[g->leaves] = kept(s->w.leaf[i]);
+        g->place[g->leaves++] = s->place[i];
+    }
+    return 1;
+}
+
+static int give_to_python(memo *m, group *g) {
+    object *pairs = PyTuple_New(2 * g->statements);
+    for (int i = 0; pairs && i < g->statements; i++) {
+        PyTuple_SetItem(pairs, 2 * i, kept(g->target[i]));
+        PyTuple_SetItem(pairs, 2 * i + 1, kept(g->value[i]));
+    }
+    object *done = pairs ? PyObject_CallFunctionObjArgs(m->adopt, pairs, NULL) : NULL;
+    drop(pairs);
+    drop(done);
+    return done ? 0 : -1;
+}
+
+// Python runs its group, and says how to run its like.
+static enum outcome run_in_python(memo *m, int64_t state) {
+    object *recipe = PyObject_CallFunctionObjArgs(m->flush, NULL);
+    object **place = recipe_of_state(m, state);
+    if (recipe && recipe != py.not_implemented && place && !*place)
+        *place = kept(recipe);
+    drop(recipe);
+    return recipe ? DONE : FAILED;
+}
+
+static enum outcome run_group(memo *m, group *g, int64_t state) {
+    object **place = recipe_of_state(m, state), *recipe = place ? *place : NULL;
+    enum outcome outcome = TO_PYTHON;
+    if (recipe && recipe != py.none) {
+        const operands o = {g->leaf, g->place, g->to};
+        Py_IncRef(recipe);
+        outcome = follow(m, recipe, &o);
+        Py_DecRef(recipe);
+    }
+    if (outcome == TO_PYTHON)
+        outcome = give_to_python(m, g) < 0 ? FAILED : run_in_python(m, state);
+    return outcome;
+}
+
+// Runs what waits in the thread. What is stated meanwhile, by finalizers, waits in a group of its own.
+static int run_waiting(memo *m, fusing *f) {
+    if (!f->count)
+        return 0;
+    group *g = f->waiting, *next = f->spare ? f->spare : calloc(1, sizeof *next);
+    if (!next) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int64_t state = f->state;
+    int in_python = f->in_python;
+    f->waiting = next;
+    f->spare = NULL;
+    begin_group(f);
+    Py_IncRef(&m->head);
+    enum outcome outcome = in_python ? run_in_python(m, state) : run_group(m, g, state);
+    let_go(g);
+    if (f->spare)
+        free(g);
+    else
+        f->spare = g;
+    Py_DecRef(&m->head);
+    return outcome == DONE ? 0 : -1;
+}
+
+// What became of a statement that Python took, by how many wait in its group now.
+static void keep_account(memo *m, fusing *f, const stated *s, const form *new, int64_t before, int64_t count) {
+    form first;
+    if (count == 1 && before) {
+        if (new)
+            remember_joining(m, new->key, new->words, 0);
+        f->n_seen = 0;
+        f->state = EMPTY;
+        new = s && make_form(f, s, &first) ? &first : NULL;
+    }
+    if (count == 0)
+        begin_group(f);
+    else if (new && (count == 1 || count == before + 1))
+        enter(f, new, remember_joining(m, new->key, new->words, 1));
+    else
+        f->state = UNTRACKED;
+    f->count = count;
+}
+
+static int state_in_python(memo *m, fusing *f, object *target, object *value, const stated *s, const form *new) {
+    int64_t before = f->count;
+    Py_IncRef(&m->head);
+    int done = f->in_python || !before ? 0 : give_to_python(m, f->waiting);
+    let_go(f->waiting);
+    f->in_python = 1;
+    object *waiting = done < 0 ? NULL : PyObject_CallFunctionObjArgs(m->join, target, value, NULL);
+    if (waiting) {
+        keep_account(m, f, s, new, before, PyLong_AsLongLong(waiting));
+        Py_DecRef(waiting);
+    } else {
+        f->state = UNTRACKED;
+        f->count = before + 1;  // or fewer: to run none is nothing
+    }
+    Py_DecRef(&m->head);
+    return waiting ? 0 : -1;
+}
+
+// A statement in a `fuse` block; `s` is NULL when only Python understands it.
+static int state_in_block(memo *m, fusing *f, object *target, object *value, const stated *s) {
+    form new;
+    int formed = s && make_form(f, s, &new);
+    int64_t next = formed ? known_joining(m, &new) : EMPTY;
+    if (next == APART) {
+        if (run_waiting(m, f) < 0)
+            return -1;
+        formed = make_form(f, s, &new);
+        next = formed ? known_joining(m, &new) : EMPTY;
+    }
+    if (next <= 0 || f->in_python || !hold(f->waiting, s))
+        return state_in_python(m, f, target, value, s, formed ? &new : NULL);
+    enter(f, &new, next);
+    f->count++;
+    return 0;
+}
+
+static object *memo_begin(object *self, object *unused) {
+    memo *m = (memo *)self;
+    fusing *f = own_fusing(m);
+    if (!f) {
+        f = m->idle;
+        if (f) {
+            m->idle = f->next;
+        } else {
+            f = calloc(1, sizeof *f);
+            group *g = calloc(1, sizeof *g);
+            if (!f || !g) {
+                free(f);
+                free(g);
+                return PyErr_NoMemory();
+            }
+            f->waiting = g;
+        }
+        f->thread = PyThread_get_thread_ident();
+        f->depth = 0;
+        begin_group(f);
+        f->next = m->fusing;
+        m->fusing = f;
+    }
+    f->depth++;
+    return kept(py.none);
+}
+
+static object *memo_end(object *self, object *unused) {
+    memo *m = (memo *)self;
+    fusing *f = own_fusing(m);
+    if (!f) {
+        PyErr_SetString(PyExc_RuntimeError, "be.fuse(): a block ends in the thread in which it began");
+        return NULL;
+    }
+    if (--f->depth)
+        return kept(py.none);
+    fusing **place = &m->fusing;
+    while (*place != f)
+        place = &(*place)->next;
+    *place = f->next;
+    int done = run_waiting(m, f);
+    f->next = m->idle;
+    m->idle = f;
+    return done < 0 ? NULL : kept(py.none);
+}
+
+static object *memo_flush(object *self, object *unused) {
+    memo *m = (memo *)self;
+    fusing *f = m->fusing ? own_fusing(m) : NULL;
+    return f && run_waiting(m, f) < 0 ? NULL : kept(py.none);
+}
+
+static object *memo_set_group(object *self, object *functions) {
+    memo *m = (memo *)self;
+    object **own[3] = {&m->join, &m->adopt, &m->flush};
+    for (int i = 0; i < 3; i++) {
+        object *function = PyTuple_GetItem(functions, i);
+        if (!function)
+            return NULL;
+        *own[i] = kept(function);
+    }
+    m->first_state = EMPTY + 1;
+    return kept(py.none);
+}
+
+// Assignment ----------------------------------------------------------------------------------------------------------
+
 static int assign_whole(object *target, object *value, object *key) {
-    walked w;
-    statement s;
-    memo *m;
-    enum outcome outcome = run_known(target, value, &w, &s, &m);
+    stated s;
+    statement known;
+    memo *m = memo_of(slot(target, at.tensor_structure));
+    int examined = m && examine(&s, target, value);
+    fusing *f = m && m->fusing ? own_fusing(m) : NULL;
+    if (f)
+        return state_in_block(m, f, target, value, examined ? &s : NULL);
+    enum outcome outcome = examined ? run_known(m, &s, &known) : TO_PYTHON;
     if (outcome == UNKNOWN)
-        return run_first(target, value, &s, m);
+        return run_first(target, value, &known, m);
     if (outcome == TO_PYTHON) {
         object *done = PyObject_CallFunctionObjArgs(py.setitem, target, key, value, NULL);
         drop(done);
@@ -1097,9 +1556,12 @@ static object *make_memo_type(void) {
     static method_def methods[] = {
         {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},
-        {"suspend", memo_suspend, ONE_ARGUMENT, "Send all statements to Python while the sum of the arguments is above 0."},
         {"hold", memo_hold, ONE_ARGUMENT, "The backend's lock is held so many times more."},
         {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of the backend's lock."},
+        {"set_group", memo_set_group, ONE_ARGUMENT, "Take the functions `join`, `adopt` and `flush` of a fuse block."},
+        {"begin", memo_begin, NO_ARGUMENTS, "A fuse block of this thread begins."},
+        {"end", memo_end, NO_ARGUMENTS, "A fuse block of this thread ends."},
+        {"flush", memo_flush, NO_ARGUMENTS, "Run the statements of this thread that wait."},
         {0}};
     type_slot slots[] = {{TP_DEALLOC, memo_free}, {TP_TRAVERSE, memo_traverse}, {TP_CLEAR, memo_forget},
                          {TP_METHODS, methods}, {0, 0}};

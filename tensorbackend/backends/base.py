@@ -8,20 +8,18 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
 import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tensorbackend import dtypes, ops
-from tensorbackend.backends.statements import StatementGroup
+from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
@@ -101,8 +99,8 @@ class Backend(LinearAlgebra, ABC):
         self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
         self.deterministic = rng_seed is not None
         self._lock = threading.RLock()
-        self._fusing = threading.local()
         self.structures = StructureTable(self, self.default_dtype)
+        self._block = FuseBlock(self._run_group, self._fit, self.structures.plans)
         self.gen_rng(rng_seed)
         self._hist_rows: list[tuple[str, Tensor]] = []
         self.hist_bins, self.hist_offset = hist_bins, hist_offset
@@ -131,6 +129,7 @@ class Backend(LinearAlgebra, ABC):
     def cleanup_backend(self) -> None:
         """Free the device's resources. Tensors can still be read with `get()`; all else raises. Safe to call twice."""
         if not self.closed:
+            self._flush()
             self.structures.close()
             self._hist_rows.clear()
             self._close()
@@ -325,32 +324,19 @@ class Backend(LinearAlgebra, ABC):
                 return
         if target.rounding and dtypes.is_float(layout.dtype):
             value = self._rounded(target, value)
-        group = getattr(self._fusing, "group", None)
-        if group is not None:
-            group.add(target, value, functools.partial(self._fit, target, value))
+        if self._block.add(target, value):
             return
         with self._lock:
             self._run_statement(target, value)
 
-    @contextlib.contextmanager
-    def fuse(self) -> Iterator[None]:
+    def fuse(self) -> FuseBlock:
         """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.
 
         An Adam step is one pass over memory. What was stated runs at the block's end, before anything is read or an
         exception leaves it, and wherever a statement cannot join those before it. Blocks may nest; each thread has
         its own.
         """
-        if getattr(self._fusing, "group", None) is not None:
-            yield
-            return
-        self._fusing.group = StatementGroup(self._run_group, self.structures.plans)
-        self._suspend_native(1)
-        try:
-            yield
-        finally:
-            self._suspend_native(-1)
-            group, self._fusing.group = self._fusing.group, None
-            group.flush()
+        return self._block
 
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         with self._lock:
@@ -358,9 +344,7 @@ class Backend(LinearAlgebra, ABC):
 
     def _flush(self) -> None:
         """Run the statements that wait in this thread's `fuse` block: something is about to look at memory."""
-        group = getattr(self._fusing, "group", None)
-        if group is not None:
-            group.flush()
+        self._block.flush()
 
     def _scatter_rounded(self, target: Tensor, key: Any, value: Any) -> None:
         """`target[key] = value` for an index of arrays or masks, with the target's stochastic rounding."""
@@ -662,9 +646,6 @@ class Backend(LinearAlgebra, ABC):
     @abstractmethod
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         """Run the steps of a plan on its targets and leaves (see `graph/fuse.py`), in order."""
-
-    def _suspend_native(self, by: int) -> None:
-        """Add to the count of those who want every statement to come through `_assign`: for backends with shortcuts."""
 
     @abstractmethod
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:

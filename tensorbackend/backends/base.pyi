@@ -2,11 +2,10 @@
 # ruff: noqa
 """Written by `./dev docs` from the source beside it and the op table: edit those."""
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar
 import numpy as np
+from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import nearest
 from tensorbackend.graph.fuse import Plan
 from tensorbackend.graph.optree import OpTreeNode
@@ -32,8 +31,8 @@ class Backend(LinearAlgebra, ABC):
     round_mode: Any
     deterministic: Any
     _lock: Any
-    _fusing: Any
     structures: Any
+    _block: Any
     rng_seed: Any
     rng: Any
     _key: Any
@@ -78,8 +77,7 @@ class Backend(LinearAlgebra, ABC):
     def execute(self, optree: Any, out: Tensor | None=None) -> Tensor: ...
     def evaluate(self, expr: Any, out: Tensor | None=None, dtype: Any=None) -> Tensor: ...
     def _assign(self, target: Tensor, value: Any) -> None: ...
-    @contextlib.contextmanager
-    def fuse(self) -> Iterator[None]: ...
+    def fuse(self) -> FuseBlock: ...
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
     def _flush(self) -> None: ...
     def _scatter_rounded(self, target: Tensor, key: Any, value: Any) -> None: ...
@@ -124,7 +122,6 @@ class Backend(LinearAlgebra, ABC):
     def _download(self, tensor: Tensor) -> np.ndarray: ...
     @abstractmethod
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
-    def _suspend_native(self, by: int) -> None: ...
     @abstractmethod
     def _gather(self, tensor: Tensor, key: Any) -> Tensor: ...
     @abstractmethod
@@ -162,7 +159,7 @@ class Backend(LinearAlgebra, ABC):
     def minimum(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """The smaller of x and y. Nan from either side passes; a tie gives the whole gradient to both."""
     def arctan2(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """The angle of the point (y, x): arctan of x1 / x2."""
+        """The angle of the point at y to the right and x up: arctan of x / y."""
     def where(self, a: Any, b: Any, c: Any, out: Tensor | None = None) -> Any:
         """y where the condition x is not zero, else z."""
     def equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:

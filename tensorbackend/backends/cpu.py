@@ -197,6 +197,7 @@ class CPUBackend(Backend):
         if self._native is not None:
             self.structures = self._native.table(self)
             self._lock = self.structures.lock
+            self._block = launcher.NativeFuseBlock(self)
             self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)
 
@@ -273,12 +274,12 @@ class CPUBackend(Backend):
         """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""
         key, leaves = self._statement_key(target, value)
         plan = self.structures.plans.get(key)
-        run = None if plan is None else plan.cache.get(True)
-        return NotImplemented if run is None else run.recipe(leaves)
+        return NotImplemented if plan is None else self._plan_recipe(plan, leaves)
 
-    def _suspend_native(self, by: int) -> None:
-        if self._native is not None:
-            self.structures.memo.suspend(by)
+    def _plan_recipe(self, plan: Plan, leaves: list[Any]) -> Any:
+        """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
+        run = plan.cache.get(True)
+        return NotImplemented if run is None else run.recipe(leaves)
 
     # Time
 
@@ -378,7 +379,7 @@ class HostPlan(CompiledPlan):
         if self.draws or any(prepared is None for prepared, _, _, _ in self.steps):
             return None
         targets = self.plan.targets
-        sources = [launcher.TARGET] * targets + self.plan.tensors + [launcher.ARENA]
+        sources = [launcher.TARGET - k for k in range(targets)] + self.plan.tensors + [launcher.ARENA]
         steps = []
         for prepared, places, _, step in self.steps:
             pointers = [(sources[b], offset) for b, offset in places]

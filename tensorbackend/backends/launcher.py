@@ -25,16 +25,17 @@ from tensorbackend import ops
 from tensorbackend.backends import native
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
+from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import CompileError
 from tensorbackend.graph.composite import COMPOSITES
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure, StructureTable
 from tensorbackend.graph.tensor import Storage, Tensor
 
-__all__ = ["NativeTypes", "RememberingTable", "Step", "native_types", "recipe"]
+__all__ = ["NativeFuseBlock", "NativeTypes", "RememberingTable", "Step", "native_types", "recipe"]
 
 SOURCE = '#include "launcher.c"\n'
-TARGET, ARENA = -1, -2
+ARENA, TARGET = -1, -2
 OPERAND, MOST_PARTS, MOST_OPERANDS = -1, 32, 3
 MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
 _FLOAT, _DOUBLE, _INTEGER = range(3)
@@ -90,6 +91,49 @@ class RememberingTable(StructureTable):
         """Forget all structures, and what native code remembers of them."""
         super().clear()
         self.memo.clear()
+
+
+class NativeFuseBlock(FuseBlock):
+    """A fuse block whose statements wait in the memo of a backend's table; what that does not know waits here."""
+
+    __slots__ = ("_backend", "_begin", "_end", "flush")
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__(backend._run_group, backend._fit, backend.structures.plans)
+        self._backend = backend
+        memo = backend.structures.memo
+        self._begin, self._end, self.flush = memo.begin, memo.end, memo.flush
+        memo.set_group((self._join, self._adopt, self._run_here))
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _group(self) -> StatementGroup:
+        here = self._here
+        if here.group is None:
+            here.group = StatementGroup(self._run, self._plans)
+        return here.group
+
+    def _join(self, target: Tensor, value: Any) -> int:
+        """Run `target[:] = value` in this thread's block. Returns how many statements wait here then."""
+        group = self._group()
+        self._backend._assign(target, value)
+        return len(group.targets)
+
+    def _adopt(self, statements: tuple) -> None:
+        """Take a group of statements that waited in the memo: targets and values in turn."""
+        self._group()
+        for target, value in zip(statements[::2], statements[1::2]):
+            self.add(target, value)
+
+    def _run_here(self) -> Any:
+        """Run what waits here. Returns how native code repeats it: as `_run_first`."""
+        group, self._here.group = self._here.group, None
+        ran = None if group is None else group.flush()
+        return NotImplemented if ran is None or self._backend.closed else self._backend._plan_recipe(*ran)
 
 
 class NativeTypes:
@@ -224,7 +268,7 @@ def _slice_offset() -> int:
 class Step(NamedTuple):
     """One launch: its packed form, (source, bytes) of each pointer, (leaf, type) of each scalar.
 
-    A source is the number of a leaf, TARGET or ARENA.
+    A source is the number of a leaf, ARENA, or TARGET - k for target k.
     """
 
     launch: native.Launch

@@ -8,6 +8,8 @@ look-ups alone.
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +17,9 @@ from tensorbackend.graph.fuse import Plan, Statement, can_join, schedule, walk
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["StatementGroup"]
+__all__ = ["FuseBlock", "StatementGroup"]
 
-MAX_STATEMENTS = 64
+MAX_STATEMENTS = 16
 MAX_PLANS = 1 << 13
 
 
@@ -40,16 +42,21 @@ class StatementGroup:
         self._numbers: dict[tuple, int] = {}
 
     def add(self, target: Tensor, value: Any, fit: Callable[[], Any]) -> None:
-        """Add a statement, running those before it first if it may not join them. `fit()` checks the value's shape."""
+        """Add a statement, running those before it first if it may not join them. `fit()` checks the value's shape.
+
+        One that touches nothing that the group touches would gain nothing in its kernel, and stays apart.
+        """
         leaves, repeats = walk(value)
         overlap = self._overlap(target, leaves)
         apart = self._apart(target, leaves)
+        seen = len(self._numbers)
         form = self._form(target, value, leaves, repeats, overlap)
         if self.targets:
             key = ("join", self._forms, form, apart)
             joins = self._plans.get(key)
             if joins is None:
-                joins = self._decide(target, fit(), leaves, overlap)
+                value_fits, numbers = fit(), (form[1], *form[-1])
+                joins = min(numbers) < seen and self._decide(target, value_fits, leaves, overlap)
                 self._plans[key] = joins
             if not joins:
                 self.flush()
@@ -68,10 +75,10 @@ class StatementGroup:
         new = Statement(target.structure, value, overlap, target.address)
         return can_join(self._statements, self._leaves, [*self.targets, target], new, leaves)
 
-    def flush(self) -> None:
-        """Run what waits."""
+    def flush(self) -> tuple[Plan, list[Any]] | None:
+        """Run what waits. Returns the plan and its leaves, None when nothing waited."""
         if not self.targets:
-            return
+            return None
         targets, statements, leaves, forms = self.targets, self._statements, self._leaves, self._forms
         self._reset()
         plan = self._plans.get(forms)
@@ -79,7 +86,9 @@ class StatementGroup:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             plan = self._plans[forms] = schedule(statements, leaves)
-        self._run(plan, targets, [x for found in leaves for x in found])
+        every = [x for found in leaves for x in found]
+        self._run(plan, targets, every)
+        return plan, every
 
     # Forms
 
@@ -107,6 +116,56 @@ class StatementGroup:
                 return False
         group = (x for found in self._leaves for x in found if isinstance(x, Tensor))
         return not any(_partly(target, x) for x in [*group, *self.targets])
+
+
+class _Here(threading.local):
+    """What a thread has of a fuse block."""
+
+    depth = 0
+    group: StatementGroup | None = None
+
+
+class FuseBlock:
+    """What `be.fuse()` gives, always the same object: blocks may nest, and each thread has its own.
+
+    `run(plan, targets, leaves)` is the backend's, `fit(target, value)` its check of a value's shape, and `plans` gives
+    its memory of plans.
+    """
+
+    __slots__ = ("_fit", "_here", "_plans", "_run")
+
+    def __init__(self, run: Callable[[Plan, list, list], None], fit: Callable[[Any, Any], Any], plans: dict) -> None:
+        self._here = _Here()
+        self._run = run
+        self._fit = fit
+        self._plans = plans
+
+    def __enter__(self) -> None:
+        here = self._here
+        if not here.depth:
+            here.group = StatementGroup(self._run, self._plans)
+        here.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        here = self._here
+        here.depth -= 1
+        if not here.depth:
+            group, here.group = here.group, None
+            group.flush()
+
+    def add(self, target: Tensor, value: Any) -> bool:
+        """Take a statement of a thread that is in a block; False when it is in none."""
+        group = self._here.group
+        if group is None:
+            return False
+        group.add(target, value, functools.partial(self._fit, target, value))
+        return True
+
+    def flush(self) -> None:
+        """Run the statements of this thread that wait."""
+        group = self._here.group
+        if group is not None:
+            group.flush()
 
 
 def _partly(x: Tensor, y: Tensor) -> bool:
