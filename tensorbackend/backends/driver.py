@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import BackendError, complain, nearest
+from tensorbackend.errors import BackendError, KernelFault, complain, nearest
+from tensorbackend.kernel_files import kernel_dir
 
 __all__ = ["DRIVERS", "WARP", "DeviceFacts", "Driver", "Function", "Module", "check_launch", "open_driver"]
 
@@ -205,6 +206,31 @@ def _triple(what: str, function: Function, sizes: Sequence[int], limits: Triple)
 def host_clock() -> float:
     """Milliseconds of the host's clock, for drivers whose work is done when a call returns."""
     return time.perf_counter() * 1e3
+
+
+# For the compilers of CUDA, whose contraction into FMA is off as it is on the CPU: the same bits.
+COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
+
+
+def include_options() -> tuple[str, ...]:
+    """Where the compilers of CUDA find our headers."""
+    return tuple(f"-I{kernel_dir() / folder}" for folder in ("cuda", "c"))
+
+
+# What CUDA says when a kernel itself failed; the context is lost with it.
+_FAULTS = ("ILLEGAL_ADDRESS", "MISALIGNED", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "HARDWARE_STACK", "ASSERT")
+_FAULT_WORDS = ("illegal memory access", "misaligned address", "unspecified launch failure", "illegal instruction")
+
+
+def device_fault(what: str, error: Exception) -> BackendError:
+    """CUDA's `error` as ours: a `KernelFault` when a kernel failed, which is noticed at any later call."""
+    text = str(error)
+    if not any(word in text.upper() for word in _FAULTS) and not any(word in text.lower() for word in _FAULT_WORDS):
+        return BackendError(complain(f"{what}: CUDA refuses", text))
+    hint = "the same program with gen_backend('gpu:emulator'), which names kernel, line and thread (docs/debugging.md)"
+    return KernelFault(
+        complain(f"a kernel failed, here or before ({what}); the device takes no more calls", text, "", hint)
+    )
 
 
 def open_driver(name: str | None = None, device_id: int = 0, **options: Any) -> Driver:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorbackend.backends import compiler
+from tensorbackend.backends import compiler, toolchain
 from tensorbackend.backends.driver import DeviceFacts, Driver, Function, Module, Triple, host_clock
 from tensorbackend.errors import BackendError, CompileError, KernelFault, complain, nearest
 from tensorbackend.kernel_files import kernel_dir, kernel_path
@@ -31,12 +31,16 @@ __all__ = ["ORDERS", "EmulatorDriver"]
 ORDERS = ("forward", "reverse", "random")
 # Overruns are to reach a guard page, not to be reasoned away; pointers to vectors alias arrays, as they do in CUDA.
 FLAGS = (
-    *("-x", "c++", "-std=c++17", "-O1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fwrapv"),
+    *("-x", "c++", "-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fwrapv"),
     *("-fno-strict-aliasing", "-fno-aggressive-loop-optimizations", "-fno-omit-frame-pointer"),
 )
 if sys.platform == "darwin":
     FLAGS += ("-undefined", "dynamic_lookup")
-MODULE_FLAGS = (*FLAGS, "-g1")
+BOUNDS_FLAGS = {
+    "gcc": ("-fsanitize=bounds-strict", "-fsanitize-undefined-trap-on-error"),
+    "clang": ("-fsanitize=array-bounds", "-fsanitize-trap=array-bounds"),
+}
+MODULE_FLAGS = (*FLAGS, "-g1", "-gdwarf-4")  # addr2line misreads version 5 in binutils 2.40
 _launching = threading.Lock()  # one kernel at a time in a process: the scheduler's state is static
 
 
@@ -75,7 +79,7 @@ class _Report(ctypes.Structure):
 @functools.cache
 def _runtime() -> ctypes.CDLL:
     """The scheduler, compiled once, its functions visible to the modules loaded after it."""
-    library = compiler.compile_source(kernel_path("cuda/emulator.cpp").read_text(), flags=(*FLAGS, "-O2"), libc=True)
+    library = compiler.compile_source(kernel_path("cuda/emulator.cpp").read_text(), flags=FLAGS, libc=True)
     runtime = ctypes.CDLL(os.fspath(library.path), mode=ctypes.RTLD_GLOBAL)
     runtime.emulator_allocate.argtypes = [ctypes.c_size_t]
     runtime.emulator_allocate.restype = ctypes.c_void_p
@@ -240,14 +244,21 @@ class EmulatorDriver(Driver):
     """CUDA on the CPU, in the calling thread: whatever is asked is done when the call returns.
 
     `order` of threads and blocks: 'forward', 'reverse' or 'random' by `seed` (None: `TB_EMULATOR_ORDER`).
-    `multiprocessors` is what `facts` says, for launches that depend on it. Raises `CompileError` without a C++ compiler.
+    `multiprocessors` is what `facts` says, for launches that depend on it. `bounds` also checks each index of an array
+    whose extent is in its type, at half the speed; the ends of shared arrays are always guarded. Raises `CompileError` without a C++ compiler.
     """
 
     name = "emulator"
     stream = 0
 
     def __init__(
-        self, device_id: int = 0, *, order: str | None = None, seed: int = 1, multiprocessors: int = 4
+        self,
+        device_id: int = 0,
+        *,
+        order: str | None = None,
+        seed: int = 1,
+        multiprocessors: int = 4,
+        bounds: bool = False,
     ) -> None:
         self.order = config.emulator_order if order is None else order
         if self.order not in ORDERS:
@@ -256,6 +267,7 @@ class EmulatorDriver(Driver):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self.facts = DeviceFacts("emulator", multiprocessors, 1024, 227 << 10, (9, 0), memory, emulated=True)
         self._runtime = _runtime()
+        self._flags = BOUNDS_FLAGS[toolchain.require_compiler().family] if bounds else ()
         self._live: set[int] = set()
 
     def allocate(self, nbytes: int) -> int:
@@ -300,7 +312,7 @@ class EmulatorDriver(Driver):
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> EmulatorModule:
         """As `Driver.compile`."""
-        return EmulatorModule(source, name, options)
+        return EmulatorModule(source, name, (*self._flags, *options))
 
     def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
         _, entry, size = function.handle
@@ -329,9 +341,11 @@ class EmulatorDriver(Driver):
             report.thread.triple() if report.has_thread else None,
         )
         if report.has_thread:
-            rows.append(f"  in        block {who[0]}, thread {who[1]}")
+            rows.append(f"  in        block {block_thread[0]}, thread {block_thread[1]}")
         rows.append(f"  launched  grid {grid}, block {block}, order {self.order!r}")
-        return KernelFault("\n".join(rows), kernel=function.name, location=place, block=who[0], thread=who[1])
+        return KernelFault(
+            "\n".join(rows), kernel=function.name, location=place, block=block_thread[0], thread=block_thread[1]
+        )
 
     def synchronise(self) -> None:
         """Nothing is under way."""

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a CUDA device through CuPy: its memory pool, NVRTC and stream.
+
+Compiled modules are cached on disk by CuPy. The device stays the one given, whatever is current in the calling thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+
+from tensorbackend.backends.driver import (
+    COMPILE_OPTIONS,
+    PLAIN_SHARED,
+    DeviceFacts,
+    Driver,
+    Function,
+    Module,
+    Triple,
+    device_fault,
+    include_options,
+    no_device,
+)
+from tensorbackend.errors import BackendError, CompileError, complain
+
+__all__ = ["CupyDriver"]
+
+
+class CupyModule(Module):
+    """A `cupy.RawModule` of one device."""
+
+    def __init__(self, module: cupy.RawModule, driver: CupyDriver) -> None:
+        self._module = module
+        self._driver = driver
+
+    def function(self, name: str) -> Function:
+        """As `Module.function`."""
+        with self._driver.using_device(name):
+            kernel = self._module.get_function(name)
+            facts = kernel.attributes
+        threads, shared = facts["max_threads_per_block"], facts["shared_size_bytes"]
+        return Function(name, kernel, threads, shared, facts["num_regs"], facts["local_size_bytes"])
+
+
+class CupyDriver(Driver):
+    """Device `device_id` by CuPy. Raises `BackendError` saying what is missing: the NVIDIA driver, or that device."""
+
+    name = "cupy"
+
+    def __init__(self, device_id: int = 0) -> None:
+        self._device = _open(device_id)
+        with self._device:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            facts = cupy.cuda.runtime.getDeviceProperties(device_id)
+        self.stream = self._stream.ptr
+        self._pool = cupy.cuda.MemoryPool()
+        self._live: dict[int, cupy.cuda.MemoryPointer] = {}
+        self.facts = DeviceFacts(
+            facts["name"].decode(),
+            facts["multiProcessorCount"],
+            facts["maxThreadsPerBlock"],
+            facts["sharedMemPerBlockOptin"],
+            (facts["major"], facts["minor"]),
+            facts["totalGlobalMem"],
+        )
+
+    @contextlib.contextmanager
+    def using_device(self, what: str) -> Iterator[None]:
+        """The device and the stream are current inside, and CUDA's errors become ours; `what` was being done."""
+        try:
+            with self._device, self._stream:
+                yield
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise BackendError(complain(f"{what}: the device's memory is exhausted", str(error))) from error
+        except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
+            raise device_fault(what, error) from error
+
+    def allocate(self, nbytes: int) -> int:
+        """As `Driver.allocate`; multiples of 512."""
+        with self.using_device("allocate"):
+            memory = self._pool.malloc(max(nbytes, 1))  # it gives null for none
+        self._live[memory.ptr] = memory
+        return memory.ptr
+
+    def free(self, address: int) -> None:
+        """As `Driver.free`. The pool keeps memory by stream, and all here is in one."""
+        with self.using_device("free"):
+            del self._live[address]
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """As `Driver.pinned`, from CuPy's pool of pinned memory."""
+        with self.using_device("pinned"):
+            return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
+
+    def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
+        """As `Driver.upload`."""
+        with self.using_device("upload"):
+            cupy.cuda.runtime.memcpyAsync(
+                address, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, self.stream
+            )
+            if wait:
+                self._stream.synchronize()
+
+    def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
+        """As `Driver.download`."""
+        with self.using_device("download"):
+            cupy.cuda.runtime.memcpyAsync(
+                host.ctypes.data, address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream
+            )
+            if wait:
+                self._stream.synchronize()
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """As `Driver.copy`."""
+        with self.using_device("copy"):
+            cupy.cuda.runtime.memcpyAsync(to, source, nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, self.stream)
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        """As `Driver.fill`."""
+        with self.using_device("fill"):
+            cupy.cuda.runtime.memsetAsync(address, byte, nbytes, self.stream)
+
+    def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> CupyModule:
+        """As `Driver.compile`, by NVRTC."""
+        text = f'#line 1 "{name}"\n{source}'
+        flags = (*COMPILE_OPTIONS, "--fmad=false", *include_options(), *options)
+        module = cupy.RawModule(code=text, options=flags, backend="nvrtc")
+        with self.using_device(name):
+            try:
+                module.compile()
+            except cupy.cuda.compiler.CompileException as error:
+                raise CompileError(complain(f"{name} does not compile for the device", str(error))) from error
+        return CupyModule(module, self)
+
+    def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
+        # An array of one element goes to the kernel by value.
+        packed = (np.frombuffer(arguments, np.dtype((np.void, len(arguments)))),) if arguments else ()
+        with self.using_device(function.name):
+            if shared + function.shared > PLAIN_SHARED:
+                function.handle.max_dynamic_shared_size_bytes = shared
+            function.handle(grid, block, packed, shared_mem=shared)
+
+    def synchronise(self) -> None:
+        """As `Driver.synchronise`."""
+        with self.using_device("synchronise"):
+            self._stream.synchronize()
+
+    def record(self) -> cupy.cuda.Event:
+        """As `Driver.record`."""
+        with self.using_device("record"):
+            event = cupy.cuda.Event()
+            event.record(self._stream)
+        return event
+
+    def elapsed(self, start: cupy.cuda.Event, end: cupy.cuda.Event) -> float:
+        """As `Driver.elapsed`."""
+        with self.using_device("elapsed"):
+            end.synchronize()
+            return cupy.cuda.get_elapsed_time(start, end)
+
+    def memory(self) -> tuple[int, int]:
+        """As `Driver.memory`."""
+        with self.using_device("memory"):
+            free, total = cupy.cuda.runtime.memGetInfo()
+        return free + self._pool.free_bytes(), total
+
+    def close(self) -> None:
+        """As `Driver.close`."""
+        self.synchronise()
+        with self.using_device("close"):
+            self._live.clear()
+            self._pool.free_all_blocks(stream=self._stream)
+
+
+def _open(device_id: int) -> Any:
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except (cupy.cuda.runtime.CUDARuntimeError, ImportError) as error:
+        raise no_device("cupy", "the NVIDIA driver is missing or reports no device", error) from error
+    if not 0 <= device_id < count:
+        raise no_device("cupy", f"there is no device {device_id}", IndexError(f"{count} devices"))
+    return cupy.cuda.Device(device_id)

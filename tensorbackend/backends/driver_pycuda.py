@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver of a CUDA device through PyCUDA: its memory pool, nvcc, and one stream.
+
+PyCUDA compiles with nvcc and caches what it compiled on disk. The context is the device's primary one, so that other
+libraries in the process share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pycuda.driver as cuda
+import pycuda.tools
+
+from tensorbackend.backends.driver import (
+    COMPILE_OPTIONS,
+    PLAIN_SHARED,
+    DeviceFacts,
+    Driver,
+    Function,
+    Module,
+    Triple,
+    device_fault,
+    include_options,
+    no_device,
+)
+from tensorbackend.errors import BackendError, CompileError, complain
+
+__all__ = ["PycudaDriver"]
+
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, for which PyCUDA has no name
+
+
+class PycudaModule(Module):
+    """A `pycuda.driver.Module` of one context."""
+
+    def __init__(self, module: cuda.Module, driver: PycudaDriver) -> None:
+        self._module = module
+        self._driver = driver
+
+    def function(self, name: str) -> Function:
+        """As `Module.function`. The handle holds the module too, which must stay loaded."""
+        with self._driver.using_device(name):
+            kernel = self._module.get_function(name)
+            threads, shared = kernel.max_threads_per_block, kernel.shared_size_bytes
+            return Function(name, (kernel, self), threads, shared, kernel.num_regs, kernel.local_size_bytes)
+
+
+class PycudaDriver(Driver):
+    """Device `device_id` by PyCUDA. Raises `BackendError` saying what is missing: the NVIDIA driver, or that device."""
+
+    name = "pycuda"
+
+    def __init__(self, device_id: int = 0) -> None:
+        device = _open(device_id)
+        self._context = device.retain_primary_context()
+        self._closed = False
+        self._live: dict[int, cuda.PooledDeviceAllocation] = {}
+        with self.using_device("open"):
+            self._stream = cuda.Stream(NON_BLOCKING)
+            self._pool = pycuda.tools.DeviceMemoryPool()
+        self.stream = self._stream.handle
+        self.facts = DeviceFacts(
+            device.name(),
+            device.multiprocessor_count,
+            device.max_threads_per_block,
+            getattr(device, "max_shared_memory_per_block_optin", device.max_shared_memory_per_block),
+            device.compute_capability(),
+            device.total_memory(),
+        )
+
+    @contextlib.contextmanager
+    def using_device(self, what: str) -> Iterator[None]:
+        """The context is current inside, and CUDA's errors become ours; `what` was being done."""
+        self._context.push()
+        try:
+            yield
+        except cuda.MemoryError as error:
+            raise BackendError(complain(f"{what}: the device's memory is exhausted", str(error))) from error
+        except cuda.Error as error:
+            raise device_fault(what, error) from error
+        finally:
+            cuda.Context.pop()
+
+    def allocate(self, nbytes: int) -> int:
+        """As `Driver.allocate`; multiples of 256."""
+        with self.using_device("allocate"):
+            memory = self._pool.allocate(max(nbytes, 1))
+        self._live[int(memory)] = memory
+        return int(memory)
+
+    def free(self, address: int) -> None:
+        """As `Driver.free`. The pool reuses memory at once; all here is in one stream."""
+        with self.using_device("free"):
+            self._live.pop(address).free()
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """As `Driver.pinned`."""
+        with self.using_device("pinned"):
+            return cuda.pagelocked_empty(nbytes, np.uint8)
+
+    def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
+        """As `Driver.upload`."""
+        with self.using_device("upload"):
+            cuda.memcpy_htod_async(address, host, self._stream)
+            if wait:
+                self._stream.synchronize()
+
+    def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
+        """As `Driver.download`."""
+        with self.using_device("download"):
+            cuda.memcpy_dtoh_async(host, address, self._stream)
+            if wait:
+                self._stream.synchronize()
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """As `Driver.copy`."""
+        with self.using_device("copy"):
+            cuda.memcpy_dtod_async(to, source, nbytes, self._stream)
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        """As `Driver.fill`."""
+        with self.using_device("fill"):
+            cuda.memset_d8_async(address, byte, nbytes, self._stream)
+
+    def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> PycudaModule:
+        """As `Driver.compile`, by nvcc."""
+        from pycuda.compiler import SourceModule
+
+        text = f'#line 1 "{name}"\n{source}'
+        flags = [*COMPILE_OPTIONS, "--fmad=false", *include_options(), *options]
+        with self.using_device(name):
+            try:
+                return PycudaModule(SourceModule(text, options=flags, no_extern_c=True), self)
+            except cuda.CompileError as error:
+                raise CompileError(complain(f"{name} does not compile for the device", str(error))) from error
+
+    def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
+        kernel, _ = function.handle
+        with self.using_device(function.name):
+            if shared + function.shared > PLAIN_SHARED:
+                kernel.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+            kernel.prepare([f"{len(arguments)}s"] if arguments else [])
+            packed = (arguments,) if arguments else ()
+            kernel.prepared_async_call(grid, block, self._stream, *packed, shared_size=shared)
+
+    def synchronise(self) -> None:
+        """As `Driver.synchronise`."""
+        with self.using_device("synchronise"):
+            self._stream.synchronize()
+
+    def record(self) -> cuda.Event:
+        """As `Driver.record`."""
+        with self.using_device("record"):
+            return cuda.Event().record(self._stream)
+
+    def elapsed(self, start: cuda.Event, end: cuda.Event) -> float:
+        """As `Driver.elapsed`."""
+        with self.using_device("elapsed"):
+            end.synchronize()
+            return start.time_till(end)
+
+    def memory(self) -> tuple[int, int]:
+        """As `Driver.memory`."""
+        with self.using_device("memory"):
+            free, total = cuda.mem_get_info()
+            return free + self._pool.managed_bytes - self._pool.active_bytes, total
+
+    def close(self) -> None:
+        """As `Driver.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self.synchronise()
+        with self.using_device("close"):
+            self._live.clear()
+            self._pool.stop_holding()
+        self._context.detach()
+
+
+def _open(device_id: int) -> cuda.Device:
+    try:
+        cuda.init()
+        count = cuda.Device.count()
+    except cuda.Error as error:
+        raise no_device("pycuda", "the NVIDIA driver is missing or reports no device", error) from error
+    if not 0 <= device_id < count:
+        raise no_device("pycuda", f"there is no device {device_id}", IndexError(f"{count} devices"))
+    return cuda.Device(device_id)
