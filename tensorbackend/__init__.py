@@ -9,6 +9,7 @@
 """
 
 from tensorbackend.backends import cpu as _cpu  # noqa: F401  (defining a backend registers it)
+from tensorbackend.backends import gpu as _gpu  # noqa: F401
 from tensorbackend.backends.base import Backend, Block
 from tensorbackend.backends.registry import (
     add_backend_arguments,

@@ -31,7 +31,9 @@ def backend_kinds() -> list[str]:
 
 
 def make_backend(kind: str, **keywords: Any) -> Backend:
-    """A backend of a kind of `backend_kinds`, with the constructor's `keywords`; the global backend stays."""
+    """A backend of a kind of `backend_kinds` or 'emulator', with the constructor's `keywords`; the global backend stays."""
+    if kind == "emulator":
+        return Backend.allocate_backend("gpu", driver="emulator", **keywords)
     if "jit" in backend_kinds():
         keywords["jit"] = kind != "interpreter"
     with using(native=config.native and kind == "jit"):

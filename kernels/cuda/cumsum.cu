@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// cumsum.cu — running sums along an axis, into a contiguous result
+//
+// A block takes a line; each thread a stretch of it: first the stretch's sum, then, from the sums before it, the running
+// sums. TB_X and TB_C are the types, TB_W that in which sums add up.
+#include "elements.cuh"
+
+struct cumsum_args {
+    const TB_X *x;
+    TB_C *out;
+    tb_i64 lines, length, x_stride, out_stride;
+    tb_axes axes;  // of the lines; first: of x, second: of the result
+};
+
+extern "C" __global__ void __launch_bounds__(256) cumsum(const cumsum_args g) {
+    __shared__ TB_W sums[256];
+    const tb_i64 each = (g.length + blockDim.x - 1) / blockDim.x, from = threadIdx.x * each;
+    const tb_i64 to = from + each < g.length ? from + each : g.length;
+    for (tb_i64 line = blockIdx.x; line < g.lines; line += gridDim.x) {
+        const tb_offsets start = tb_locate(g.axes, line);
+        const TB_X *const x = g.x + start.first;
+        TB_C *const out = g.out + start.second;
+        TB_W sum = 0;
+        for (tb_i64 n = from; n < to; ++n) sum += tb_as<TB_W>(x[n * g.x_stride]);
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        sum = 0;
+        for (unsigned before = 0; before < threadIdx.x; ++before) sum += sums[before];
+        for (tb_i64 n = from; n < to; ++n) {
+            sum += tb_as<TB_W>(x[n * g.x_stride]);
+            out[n * g.out_stride] = (TB_C)sum;
+        }
+        __syncthreads();
+    }
+}

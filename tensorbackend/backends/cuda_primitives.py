@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives of a CUDA backend: which kernel of `kernels/cuda` each is, its types, its arguments, its grid.
+
+Each `prepare_…` gives a function of the addresses of a step's inputs and output. Outputs are contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.codegen.geometry import BLOCKS, THREADS
+from tensorbackend.codegen.render import ctype
+from tensorbackend.errors import complain
+from tensorbackend.graph import indexing
+from tensorbackend.graph.fuse import Instruction, Kernel, Primitive, Ref
+from tensorbackend.kernel_files import kernel_path
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.gpu import GpuBackend
+
+__all__ = ["MACROS", "PRIMITIVES", "Runner"]
+
+Runner = Callable[[list[int]], None]
+Axis = tuple[int, int, int]
+
+MAX_AXES = 17
+SMALL_TILE, LARGE_TILE = 16, 64
+LARGE_FROM = 96
+"""Rows and columns of a product from which on it goes by large tiles."""
+PUT_THREADS = 1 << 14
+"""Threads that an addition at places is shared among, about."""
+CUMSUM_STRETCH = 4
+"""Entries along an axis that a thread of a running sum takes at least."""
+MACROS = {
+    "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
+    "take": ("TB_X", "TB_I", "TB_C", "TB_W"),
+    "cumsum": ("TB_X", "TB_C", "TB_W"),
+    "histogram": ("TB_X", "TB_W", "TB_S"),
+}
+"""The macros that each file of `kernels/cuda` is compiled for."""
+
+
+def element(dtype: np.dtype) -> str:
+    """The type of an element in hand-written kernels, which tell halves from integers."""
+    return {"float16": "tb_half", "bfloat16": "tb_bfloat"}.get(dtype.name) or ctype(dtype)
+
+
+def wide(dtype: np.dtype) -> str:
+    """The type in which numbers of a type add up."""
+    return "double" if dtype == np.float32 else element(dtype)
+
+
+def _function(backend: GpuBackend, file: str, name: str, *values: Any) -> Any:
+    """The kernel `name` of a file of `kernels/cuda`, compiled for the types in `values`."""
+    macros = [f"-D{macro}={value}" for macro, value in zip(MACROS[file], values)]
+    return backend._compiled_file(kernel_path(f"cuda/{file}.cu"), name, macros)
+
+
+def _axes(axes: list[Axis]) -> list[int]:
+    """A `tb_axes`: lengths and the strides in two arrays."""
+    padding = [0] * (MAX_AXES - len(axes))
+    return [len(axes)] + [word for part in range(3) for word in [*(axis[part] for axis in axes), *padding]]
+
+
+def _blocks(count: int) -> tuple[int]:
+    return (min(max(-(-count // THREADS), 1), BLOCKS),)
+
+
+def _threads(count: int) -> tuple[int]:
+    """Threads of a block: a warp or more, as far as there is work."""
+    return (min(THREADS, max(32, 1 << max(count - 1, 0).bit_length())),)
+
+
+def _words(*words: int) -> bytes:
+    return struct.pack(f"{len(words)}q", *words)
+
+
+# Products -------------------------------------------------------------------------------------------------------------
+
+
+def prepare_dot(backend: GpuBackend, step: Primitive) -> Runner:
+    """The product over the last two axes, batches broadcast."""
+    (x, y), out = step.inputs, step.output
+    m, n, k = x.shape[-2], y.shape[-1], x.shape[-1]
+    tile = LARGE_TILE if min(m, n) >= LARGE_FROM else SMALL_TILE
+    gemm = _function(backend, "gemm", "gemm", element(x.dtype), element(y.dtype), element(out.dtype), tile)
+    lengths = out.shape[:-2]
+    left, right = _batch_strides(x, lengths), _batch_strides(y, lengths)
+    batches = math.prod(lengths)
+    sizes = _words(m, n, k, batches, *x.strides[-2:], *y.strides[-2:], *_axes(list(zip(lengths, left, right))))
+    grid = (-(-m // tile) * -(-n // tile), min(batches, 65535))
+
+    def run(addresses: list[int]) -> None:
+        backend.driver.launch(gemm, grid, (THREADS,), 0, struct.pack("3Q", *addresses) + sizes)
+
+    return run
+
+
+def _batch_strides(x: Ref, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return x.broadcast_to((*lengths, *x.shape[-2:])).strides[: len(lengths)]
+
+
+# Places ---------------------------------------------------------------------------------------------------------------
+
+
+def _check(backend: GpuBackend, name: str, places: Ref, length: int, types: tuple) -> Callable[[int], None]:
+    """A function of the address of places that raises `IndexError` when one is outside an axis of `length`."""
+    check = _function(backend, "take", "check_places", *types)
+    count = math.prod(places.shape)
+    sizes = _words(count, length, *_axes([(n, s, 0) for n, s in zip(places.shape, places.strides)]))
+    found = np.zeros(1, np.int64)
+
+    def run(address: int) -> None:
+        storage = backend._allocate(8)
+        backend.driver.fill(storage.address, 0, 8)
+        arguments = struct.pack("2Q", address, storage.address) + sizes
+        backend.driver.launch(check, _blocks(count), _threads(count), 0, arguments)
+        backend.driver.download(found, storage.address)
+        if found[0]:
+            raise IndexError(complain(f"{name}: a place out of range", f"an axis of length {length}", "", ""))
+
+    return run
+
+
+def prepare_take(backend: GpuBackend, step: Primitive) -> Runner:
+    """The entries of an array along an axis at places."""
+    (x, places), out, (axis,) = step.inputs, step.output, step.params
+    types = (element(x.dtype), element(places.dtype), element(out.dtype), element(out.dtype))
+    take, check = _function(backend, "take", "take", *types), _check(backend, "take", places, x.shape[axis], types)
+    axes = [(n, s, 0) for n, s in zip(x.shape, x.strides)]
+    axes[axis : axis + 1] = [(n, 0, s) for n, s in zip(places.shape, places.strides)]
+    count = math.prod(out.shape)
+    sizes = _words(count, x.shape[axis], x.strides[axis], *_axes(axes))
+
+    def run(addresses: list[int]) -> None:
+        check(addresses[1])
+        backend.driver.launch(take, _blocks(count), _threads(count), 0, struct.pack("3Q", *addresses) + sizes)
+
+    return run
+
+
+def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
+    """Zeros with an array added at places along an axis; float32 adds up in float64."""
+    (x, places), out, (shape, axis) = step.inputs, step.output, step.params
+    types = (element(x.dtype), element(places.dtype), element(out.dtype), wide(out.dtype))
+    put, check = _function(backend, "take", "put", *types), _check(backend, "put", places, shape[axis], types)
+    sums = np.dtype(np.float64) if out.dtype == np.float32 else out.dtype
+    rank = len(places.shape)
+    along = indexing.contiguous_strides(shape)
+    outer = list(zip(shape, x.strides, along))[:axis]
+    inner = list(zip(shape[axis + 1 :], x.strides[axis + rank :], along[axis + 1 :]))
+    picks = list(zip(places.shape, x.strides[axis : axis + rank], places.strides))
+    lines, count = math.prod(n for n, _, _ in outer + inner), math.prod(places.shape)
+    ranges = max(1, min(shape[axis], PUT_THREADS // max(lines, 1)))
+    sizes = _words(lines, count, shape[axis], along[axis], ranges, *_axes(outer + inner), *_axes(picks))
+    nbytes = math.prod(shape) * sums.itemsize
+    narrow = (
+        None if sums == out.dtype else _copy(backend, Ref(0, shape, along, 0, sums), Ref(1, shape, along, 0, out.dtype))
+    )
+
+    def run(addresses: list[int]) -> None:
+        check(addresses[1])
+        storage = None if narrow is None else backend._allocate(nbytes)
+        home = addresses[2] if storage is None else storage.address
+        backend.driver.fill(home, 0, nbytes)
+        arguments = struct.pack("3Q", addresses[0], addresses[1], home) + sizes
+        backend.driver.launch(put, _blocks(lines * ranges), _threads(lines * ranges), 0, arguments)
+        if narrow is not None:
+            narrow([home, addresses[2]])
+
+    return run
+
+
+def _copy(backend: GpuBackend, source: Ref, target: Ref) -> Runner:
+    """A printed kernel that copies one place to another, converting."""
+    load = Instruction("load", dtypes.compute(source.dtype), target.shape)
+    kernel = Kernel(target.shape, (), [load], [source], [], [], [(target, 0)], "a copy")
+    prepared = backend._prepare(kernel)
+    return lambda addresses: prepared.run(addresses, [])
+
+
+# The others -----------------------------------------------------------------------------------------------------------
+
+
+def prepare_unslice(backend: GpuBackend, step: Primitive) -> Runner:
+    """Zeros with an array at a basic index."""
+    (x,), out, (shape, key) = step.inputs, step.output, step.params
+    view = indexing.basic(key, shape, indexing.contiguous_strides(shape), 0)
+    item, nbytes = out.dtype.itemsize, math.prod(shape) * out.dtype.itemsize
+    offset = view[2] * item
+    copy = None if 0 in view[0] else _copy(backend, x, Ref(1, view[0], view[1], 0, out.dtype))
+
+    def run(addresses: list[int]) -> None:
+        backend.driver.fill(addresses[1], 0, nbytes)
+        if copy is not None:
+            copy([addresses[0], addresses[1] + offset])
+
+    return run
+
+
+def prepare_cumsum(backend: GpuBackend, step: Primitive) -> Runner:
+    """The running sum along an axis; float32 adds up in float64."""
+    (x,), out, (axis,) = step.inputs, step.output, step.params
+    cumsum = _function(backend, "cumsum", "cumsum", element(x.dtype), element(out.dtype), wide(out.dtype))
+    axes = [axes for a, axes in enumerate(zip(x.shape, x.strides, out.strides)) if a != axis]
+    lines = math.prod(n for n, _, _ in axes)
+    sizes = _words(lines, x.shape[axis], x.strides[axis], out.strides[axis], *_axes(axes))
+    grid, block = (min(lines, BLOCKS),), _threads(-(-x.shape[axis] // CUMSUM_STRETCH))
+
+    def run(addresses: list[int]) -> None:
+        backend.driver.launch(cumsum, grid, block, 0, struct.pack("2Q", *addresses) + sizes)
+
+    return run
+
+
+def prepare_histogram(backend: GpuBackend, step: Primitive) -> Runner:
+    """Counts by magnitude."""
+    (x,), out, (offset, bins) = step.inputs, step.output, step.params
+    single = dtypes.compute(x.dtype) == np.float32
+    types = ("float", "f32") if single else ("double", "f64")
+    histogram = _function(backend, "histogram", "histogram", element(x.dtype), *types)
+    count = math.prod(x.shape)
+    axes = _axes([(n, s, 0) for n, s in zip(x.shape, x.strides)])
+    sizes = _words(count, bins) + struct.pack("d", offset) + _words(*axes)
+
+    def run(addresses: list[int]) -> None:
+        backend.driver.fill(addresses[1], 0, bins * out.dtype.itemsize)
+        arguments = struct.pack("2Q", *addresses) + sizes
+        backend.driver.launch(histogram, _blocks(count), (THREADS,), 0, arguments)
+
+    return run
+
+
+PRIMITIVES = {
+    "dot": prepare_dot,
+    "take": prepare_take,
+    "put": prepare_put,
+    "unslice": prepare_unslice,
+    "cumsum": prepare_cumsum,
+    "histogram": prepare_histogram,
+}

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU backend: memory of a CUDA device, and plans run as printed kernels. The emulator is one of its drivers.
+
+Everything that a user can see is decided in `base.py`; here are the hooks: memory and copies through the driver,
+launches of printed kernels (`codegen/cuda.py`) and of the primitives (`cuda_primitives.py`), marks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, settings
+from tensorbackend.backends.base import Backend
+from tensorbackend.backends.cuda_primitives import PRIMITIVES
+from tensorbackend.backends.driver import Driver, Function, open_driver
+from tensorbackend.backends.plans import CompiledPlan, placed
+from tensorbackend.codegen.cuda import print_kernel
+from tensorbackend.codegen.geometry import (
+    Geometry,
+    argument_words,
+    choose,
+    join_blocks,
+    pack_width,
+    packed,
+    wants_split,
+)
+from tensorbackend.codegen.nest import COLUMNS, nest
+from tensorbackend.codegen.render import Printed
+from tensorbackend.errors import BackendError, ShapeError, complain
+from tensorbackend.graph.fuse import Kernel, Plan, Primitive
+from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
+
+__all__ = ["GpuBackend", "GpuTensor"]
+
+INCLUDE = '#include "kernel.cuh"\n'
+
+_log = logging.getLogger("tensorbackend")
+
+
+class GpuTensor(Tensor):
+    """A tensor in a device's memory. Reading (`get`, `asnumpyarray`, `__array__`) copies to the host."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        s, driver = self.structure, self.backend.driver
+        if driver.facts.emulated or s.dtype == dtypes.BFLOAT16:
+            what = "the emulator's memory is the host's" if driver.facts.emulated else "it cannot name bfloat16"
+            raise AttributeError(complain("__cuda_array_interface__", what, "", "t.get()"))
+        self.backend._flush()
+        return {
+            "shape": s.shape,
+            "strides": None if self.is_contiguous else tuple(n * s.dtype.itemsize for n in s.strides),
+            "typestr": s.dtype.str,
+            "data": (self.address, not self.storage.writable),
+            "stream": driver.stream or 1,
+            "version": 3,
+        }
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        """A capsule of the device's memory through CuPy; on the emulator, of a copy on the host."""
+        return self._exporter().__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0) if self.backend.driver.facts.emulated else (2, self.backend.device_id)
+
+    def _exporter(self) -> Any:
+        if self.structure.dtype == dtypes.BFLOAT16:
+            raise BufferError(complain("DLPack: bfloat16 is not exported", "", "", "t.share(t.shape, 'uint16')"))
+        if self.backend.driver.facts.emulated:
+            return self.get()
+        try:
+            return importlib.import_module("cupy").asarray(self)
+        except ImportError:
+            raise BufferError(complain("DLPack of device memory goes through CuPy", "", "", "t.get()")) from None
+
+
+class _Allocation:
+    """Memory of a driver, given back when nothing refers to it any more."""
+
+    __slots__ = ("address", "driver")
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self.driver = driver
+        self.address = driver.allocate(nbytes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self.driver.free(self.address)
+
+
+class GpuBackend(Backend):
+    """Runs on a CUDA device, or on the emulator of one.
+
+    `driver` is 'cupy', 'pycuda' or 'emulator' (None: a device, by CuPy or else by PyCUDA), or an open driver; with
+    `gen_backend`, 'gpu:emulator' says the same. `device_id` chooses the device. `scratch_size` and `enable_winograd`
+    are kept as attributes. Raises `BackendError` saying which of package, driver and device is missing.
+    """
+
+    backend_name = "gpu"
+    device_type = 1
+    tensor_cls = GpuTensor
+    default_dtypes = tuple(dtypes.FLOATS)
+    jit = True
+
+    def __init__(
+        self,
+        *arguments: Any,
+        driver: str | Driver | None = None,
+        scratch_size: int = 0,
+        enable_winograd: bool | int = True,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(*arguments, **keywords)
+        self.driver = driver if isinstance(driver, Driver) else open_driver(driver, self.device_id)
+        self.scratch_size = scratch_size
+        self.enable_winograd = enable_winograd
+        self._functions: dict[Any, Function] = {}
+        self._process = os.getpid()
+
+    # Facts
+
+    @property
+    def stream(self) -> int:
+        """The CUDA stream in which everything happens, as an integer."""
+        return self.driver.stream
+
+    @property
+    def sm_count(self) -> int:
+        """The multiprocessors of the device."""
+        return self.driver.facts.multiprocessors
+
+    @property
+    def gpu_memory_size(self) -> int:
+        """The bytes of memory of the device."""
+        return self.driver.facts.memory
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """The compute capability of the device (major, minor)."""
+        return self.driver.facts.capability
+
+    # Memory
+
+    def _allocate(self, nbytes: int) -> Storage:
+        self._check_process()
+        try:
+            owner = _Allocation(self.driver, max(nbytes, 1))
+        except (BackendError, OverflowError):
+            given = f"{nbytes} bytes"
+            raise MemoryError(complain("allocation: out of memory", given, "", "smaller tensors")) from None
+        return Storage(owner.address, nbytes, owner)
+
+    def _check_process(self) -> None:
+        """A device's context does not survive a fork."""
+        if os.getpid() != self._process and not self.driver.facts.emulated:
+            what = f"made in process {self._process}, used in {os.getpid()}"
+            raise BackendError(complain("gpu backend: a forked process", what, "", "make a backend in each process"))
+
+    def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
+        host = np.empty(tensor.shape, tensor.dtype)
+        with np.errstate(all="ignore"):
+            dtypes.cast(values, tensor.dtype, host)
+        if tensor.is_contiguous:
+            self.driver.upload(tensor.address, host)
+            return
+        packed_copy = self.tensor_cls(self, tensor.shape, tensor.dtype, min_dims=0)
+        self.driver.upload(packed_copy.address, host)
+        with self._lock:
+            self._run_statement(tensor, packed_copy)
+
+    def _download(self, tensor: Tensor) -> np.ndarray:
+        self._flush()
+        self._check_process()
+        if not self.closed and tensor.stop - tensor.start > 2 * tensor.nbytes:
+            packed_copy = self.tensor_cls(self, tensor.shape, tensor.dtype, min_dims=0)
+            with self._lock:
+                self._run_statement(packed_copy, tensor)
+            tensor = packed_copy
+        whole = np.empty(tensor.stop - tensor.start, np.uint8)
+        with self._lock:
+            self.driver.download(whole, tensor.start)
+        item = tensor.dtype.itemsize
+        strides = tuple(n * item for n in tensor.strides)
+        return np.ndarray(tensor.shape, tensor.dtype, whole, tensor.address - tensor.start, strides).copy(order="C")
+
+    def _gather(self, tensor: Tensor, key: Any) -> Tensor:
+        picked = self._download(tensor)[_host_key(key)]
+        return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
+
+    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
+        check_writable(tensor)
+        whole, key = self._download(tensor), _host_key(key)
+        shape = whole[key].shape
+        values = self.evaluate(value).get() if isinstance(value, Operators) else np.asarray(value)
+        check_cast(tensor.dtype, values)
+        try:
+            values = np.broadcast_to(values, shape)
+        except ValueError:
+            given = f"{values.shape} into {shape}"
+            raise ShapeError(complain("assignment: shapes do not fit", given, "a shape that broadcasts")) from None
+        with np.errstate(all="ignore"):
+            whole[key] = dtypes.cast(values, tensor.dtype)
+        self._upload(tensor, whole)
+
+    def _close(self) -> None:
+        self._functions.clear()
+
+    # Plans
+
+    def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        self._check_process()
+        run = plan.cache.get("gpu")
+        if run is None:
+            run = plan.cache["gpu"] = GpuPlan(plan, self)
+        run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
+
+    def _compile_kernels(self, kernels: Sequence[Kernel]) -> None:
+        """Compile what is new among kernels, as one module. Raises `CompileError`."""
+        printed = {p.name: p for p in map(_printed, kernels) if p.name not in self._functions}
+        if not printed:
+            return
+        source = INCLUDE + "\n".join(p.source.removeprefix(INCLUDE) for p in printed.values())
+        if settings.config.debug >= 4:
+            _log.warning("%s", source)
+        module = self.driver.compile(source)
+        for p in printed.values():
+            for name in filter(None, (p.name, p.join)):
+                self._functions[name] = module.function(name)
+
+    def _compiled_file(self, path: Path, name: str, macros: list[str]) -> Function:
+        """A kernel of a hand-written file, compiled with macros."""
+        key = (path.name, name, *macros)
+        if key not in self._functions:
+            module = self.driver.compile(path.read_text(encoding="utf-8"), str(path), macros)
+            self._functions[key] = module.function(name)
+        return self._functions[key]
+
+    def _prepare(self, kernel: Kernel) -> Prepared:
+        """A kernel compiled (or found), its launches packed. Raises `CompileError`."""
+        self._compile_kernels([kernel])
+        return Prepared(self, _printed(kernel))
+
+    # Time
+
+    def init_mark(self) -> dict:
+        """A new mark: an event in the stream once it is recorded."""
+        return {"event": None}
+
+    def record_mark(self, marker: dict) -> None:
+        """Note the time in the stream."""
+        self._flush()
+        marker["event"] = self.driver.record()
+
+    def synchronize_mark(self, marker: dict) -> None:
+        """Wait until the work before the mark is done."""
+        self.driver.synchronise()
+
+    def get_time(self, start: dict, end: dict) -> float:
+        """The milliseconds between two recorded marks."""
+        if start["event"] is None or end["event"] is None:
+            raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
+        return self.driver.elapsed(start["event"], end["event"])
+
+
+def _printed(kernel: Kernel) -> Printed:
+    found = kernel.cache.get("cuda")
+    if found is None:
+        found = kernel.cache["cuda"] = print_kernel(kernel, wants_split(nest(kernel)))
+    return found
+
+
+def _host_key(key: Any) -> Any:
+    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D."""
+    parts = key if isinstance(key, tuple) else (key,)
+    host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
+    return host if isinstance(key, tuple) else host[0]
+
+
+def _host_index(k: Tensor) -> np.ndarray:
+    values = k.get()
+    flat = k._min_dims == 2 and values.ndim == 2 and 1 in values.shape and values.dtype != np.bool_
+    return values.reshape(-1) if flat else values
+
+
+class GpuPlan(CompiledPlan):
+    """A plan of CUDA kernels and primitives."""
+
+    backend: GpuBackend
+
+    def _compile(self, kernels: list[Kernel]) -> None:
+        self.backend._compile_kernels(kernels)
+
+    def _prepare(self, kernel: Kernel) -> Prepared:
+        return self.backend._prepare(kernel)
+
+    def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
+        places = [placed(ref, arena, offsets) for ref in (*step.inputs, step.output)]
+        runner = PRIMITIVES[step.op.name](self.backend, step) if 0 not in step.output.shape else None
+        return runner, places
+
+    def _primitive(self, step: Primitive, places: Any, buffers: list, bases: list[int], storage: Any) -> None:
+        runner, where = places
+        if runner is not None:
+            runner([bases[number] + offset for number, offset in where])
+
+
+class Prepared:
+    """A printed kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and launches.
+
+    `scratch_words` is the number of 8-byte words behind the last address.
+    """
+
+    def __init__(self, backend: GpuBackend, printed: Printed) -> None:
+        found, split = printed.nest, printed.join is not None
+        kernel = found.kernel
+        geometry = choose(found, split)
+        counts = argument_words(kernel, split)
+        self.driver = backend.driver
+        rows = math.prod(kernel.shape[a] for a in found.kept)
+        results = rows * (kernel.shape[found.inner] if found.form == COLUMNS else 1)
+        self.scratch_words = geometry.segments * results * printed.partials if split else 0
+        self._launches = [(backend._functions[printed.name], geometry)]
+        if split:
+            self._launches.append((backend._functions[printed.join], join_blocks(results)))
+        self._grains = _grains(printed)
+        self._template = self._packed(kernel, geometry, counts)
+        self._vector_at = 8 * (counts[0] + len(kernel.shape))
+        self._scalars_at = 8 * sum(counts[:3])
+        self._addresses = struct.Struct(f"{counts[0]}Q")
+        letters = ["d" if dtypes.is_float(t) else "Q" if t.kind == "u" else "q" for _, t in kernel.scalars]
+        self._numbers = struct.Struct("".join(letters) + "Q" * (len(kernel.draws) + 1 if kernel.draws else 0))
+
+    @staticmethod
+    def _packed(kernel: Kernel, geometry: Geometry, counts: tuple[int, int, int, int]) -> bytes:
+        """The arguments without addresses, numbers, and whether packs are whole."""
+        references = [*kernel.inputs, *(ref for ref, _ in kernel.outputs)]
+        strides = [s for ref in references for s in ref.strides] or [0]
+        sizes = [*kernel.shape, 0, geometry.segments, geometry.segment]
+        return struct.pack(f"{sum(counts)}q", *[0] * counts[0], *sizes, *strides, *[0] * counts[3])
+
+    def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
+        """Run on operands at `addresses`: inputs, outputs, then scratch; `numbers` are scalars, draws and the key."""
+        arguments = bytearray(self._template)
+        self._addresses.pack_into(arguments, 0, *addresses)
+        whole = self._grains is not None and not any(a % g for a, g in zip(addresses, self._grains))
+        struct.pack_into("q", arguments, self._vector_at, whole)
+        if numbers:
+            self._numbers.pack_into(arguments, self._scalars_at, *numbers)
+        for function, geometry in self._launches:
+            self.driver.launch(function, geometry.grid, geometry.block, 0, bytes(arguments))
+
+
+def _grains(printed: Printed) -> list[int] | None:
+    """To how many bytes each address must be aligned for whole packs; None when strides rule them out."""
+    found, width = printed.nest, pack_width(printed.nest)
+    grains = []
+    for ref in packed(found):
+        if ref is None:
+            grains.append(1)
+            continue
+        others = [s for a, (n, s) in enumerate(zip(ref.shape, ref.strides)) if a != found.inner and n != 1]
+        if any(s % width for s in others):
+            return None
+        grains.append(width * ref.dtype.itemsize)
+    return grains
