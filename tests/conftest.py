@@ -21,11 +21,10 @@ COMMON = {"deadline": None, "print_blob": True}  # the first example of a case c
 settings.register_profile("everyday", max_examples=50, **COMMON)
 settings.register_profile("ci", max_examples=200, derandomize=True, database=None, **COMMON)
 settings.register_profile("long", max_examples=5000, **COMMON)
-PROFILE = os.environ.get("TB_TEST_PROFILE", "everyday")
-settings.load_profile(PROFILE)
+settings.load_profile(os.environ.get("TB_TEST_PROFILE", "everyday"))
 
-# Every day the tests of the launcher alone compare native types with none.
-KINDS = [kind for kind in testing.backend_kinds() if kind != "jit-python" or PROFILE != "everyday"]
+# The whole suite without native types is a run of its own: TB_NATIVE=0.
+KINDS = [kind for kind in testing.backend_kinds() if kind != "jit-python"] + ["emulator"]
 
 
 @pytest.fixture(scope="session")

@@ -123,13 +123,26 @@ def number(value: Any, dtype: np.dtype) -> Any:
     if dtypes.is_integer(dtype) and not isinstance(value, (float, np.floating)):
         info = np.iinfo(dtype)
         if not info.min <= int(value) <= info.max:
-            raise OverflowError(complain("number out of range", str(value), f"{info.min} to {info.max} for {dtype}"))
+            raise _out_of_range(value, f"{info.min} to {info.max} for {dtype}")
         return dtype.type(int(value))
     if dtypes.is_integer(dtype):
         return dtypes.cast(np.float64(value), dtype)[()]
-    return dtype.type(value)
+    try:
+        return dtype.type(value)
+    except OverflowError:
+        raise _out_of_range(value, f"a number that fits {dtype}") from None
 
 
 def word(value: Any, dtype: np.dtype) -> float | int:
     """A number as `Prepared.run` takes it: kernels round floats to the scalar's type themselves."""
-    return float(value) if dtypes.is_float(dtype) else int(number(value, dtype))
+    if not dtypes.is_float(dtype):
+        return int(number(value, dtype))
+    try:
+        return float(value)
+    except OverflowError:
+        raise _out_of_range(value, f"a number that fits {dtype}") from None
+
+
+def _out_of_range(value: Any, expected: str) -> OverflowError:
+    bits = int(value).bit_length()
+    return OverflowError(complain("number out of range", str(value) if bits <= 64 else f"{bits} bits", expected))

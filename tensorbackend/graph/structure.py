@@ -157,6 +157,8 @@ def _sum(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tupl
 def _bits(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
     if dtypes.is_float(common):
         given = " and ".join(str(s.dtype or s.weak.__name__) for s in inputs)
+        if not any(s.weak is float or s.dtype is not None and dtypes.is_float(s.dtype) for s in inputs):
+            given += f", whose common type is {common}"
         raise DTypeError(complain(f"{op.name}: works on the bits of integers", given, "integers or bool"))
     return common, common
 

@@ -133,6 +133,12 @@ refused("tree by arrays", lambda b: (b.t + 1)[[0, 1]], TypeError, "be.evaluate")
 # Types
 
 refused("bits of floats", lambda b: b.t & 1, DTypeError, "bits", "float32")
+refused(
+    "bits of types without a common integer",
+    lambda b: b.be.zeros(2, dtype="uint64") & b.be.zeros(2, dtype="int64"),
+    DTypeError,
+    "uint64 and int64, whose common type is float64",
+)
 refused("shift of floats", lambda b: b.n << 1.5, DTypeError, "float")
 refused("onehot of floats", lambda b: b.be.onehot(b.t[0], 0), DTypeError, "float32", "int")
 refused("complex type", lambda b: b.be.zeros((2, 2), dtype="complex64"), DTypeError, "complex64", "float32")
@@ -169,7 +175,11 @@ refused("too large", lambda b: b.n.fill(128), OverflowError, "128", "-128 to 127
 refused("negative of unsigned", lambda b: b.be.zeros((1, 3), dtype="uint8").fill(-1), OverflowError, "-1", "0 to 255")
 refused("NumPy integer too large", lambda b: b.n.fill(np.int64(300)), OverflowError, "300", "127")
 refused("too large in a tree", lambda b: b.n._assign(b.n + 300), OverflowError, "300", "127")
-refused("too large for a float", lambda b: b.t.fill(10**400), OverflowError, "float")
+refused("too large for a float", lambda b: b.t.fill(10**400), OverflowError, "1329 bits", "float32")
+refused(
+    "too large for a tree of floats", lambda b: b.t._assign(b.t * -(10**400)), OverflowError, "1329 bits", "float32"
+)
+refused("too long to print", lambda b: b.n.fill(10**5000), OverflowError, "16610 bits", "127")
 
 # Memory
 
@@ -179,6 +189,7 @@ refused("read-only scatter", lambda b: b.frozen[[0]].fill(1), ValueError, "read-
 refused("read-only out", lambda b: b.be.exp(b.t, out=b.frozen), ValueError, "read-only")
 refused("read-only product", lambda b: b.be.compound_dot(b.t, b.t.T, b.frozen[:, :3]), ValueError, "read-only")
 refused("out of memory", lambda b: b.be.empty(2**60), MemoryError, str(2**62))
+refused("beyond any memory", lambda b: b.be.empty(2**62), MemoryError, str(2**64))
 refused("asbuffer", lambda b: b.t.T.asbuffer(), ShapeError, "C order", "be.copy")
 refused("asarray without copy", lambda b: b.t.__array__(np.float64, copy=False), ValueError, "float32", "float64")
 
