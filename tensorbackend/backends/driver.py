@@ -208,13 +208,9 @@ def host_clock() -> float:
     return time.perf_counter() * 1e3
 
 
-# For the compilers of CUDA, whose contraction into FMA is off as it is on the CPU: the same bits.
-COMPILE_OPTIONS = ("-std=c++17", "--fmad=false")
-
-
-def include_options() -> tuple[str, ...]:
-    """Where the compilers of CUDA find our headers."""
-    return tuple(f"-I{kernel_dir() / folder}" for folder in ("cuda", "c"))
+def compile_options() -> tuple[str, ...]:
+    """For the compilers of CUDA: no contraction into FMA, as on the CPU, for the same bits; where our headers are."""
+    return "-std=c++17", "--fmad=false", *(f"-I{kernel_dir() / folder}" for folder in ("cuda", "c"))
 
 
 # What CUDA says when a kernel itself failed; the context is lost with it.

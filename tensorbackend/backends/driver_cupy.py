@@ -14,15 +14,14 @@ import cupy
 import numpy as np
 
 from tensorbackend.backends.driver import (
-    COMPILE_OPTIONS,
     PLAIN_SHARED,
     DeviceFacts,
     Driver,
     Function,
     Module,
     Triple,
+    compile_options,
     device_fault,
-    include_options,
     no_device,
 )
 from tensorbackend.errors import BackendError, CompileError, complain
@@ -38,7 +37,6 @@ class CupyModule(Module):
         self._driver = driver
 
     def function(self, name: str) -> Function:
-        """As `Module.function`."""
         with self._driver.using_device(name):
             kernel = self._module.get_function(name)
             facts = kernel.attributes
@@ -97,7 +95,6 @@ class CupyDriver(Driver):
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
     def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
-        """As `Driver.upload`."""
         with self.using_device("upload"):
             cupy.cuda.runtime.memcpyAsync(
                 address, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, self.stream
@@ -106,7 +103,6 @@ class CupyDriver(Driver):
                 self._stream.synchronize()
 
     def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
-        """As `Driver.download`."""
         with self.using_device("download"):
             cupy.cuda.runtime.memcpyAsync(
                 host.ctypes.data, address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream
@@ -115,19 +111,17 @@ class CupyDriver(Driver):
                 self._stream.synchronize()
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """As `Driver.copy`."""
         with self.using_device("copy"):
             cupy.cuda.runtime.memcpyAsync(to, source, nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, self.stream)
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """As `Driver.fill`."""
         with self.using_device("fill"):
             cupy.cuda.runtime.memsetAsync(address, byte, nbytes, self.stream)
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> CupyModule:
         """As `Driver.compile`, by NVRTC."""
         text = f'#line 1 "{name}"\n{source}'
-        flags = (*COMPILE_OPTIONS, "--fmad=false", *include_options(), *options)
+        flags = (*compile_options(), *options)
         module = cupy.RawModule(code=text, options=flags, backend="nvrtc")
         with self.using_device(name):
             try:
@@ -145,31 +139,26 @@ class CupyDriver(Driver):
             function.handle(grid, block, packed, shared_mem=shared)
 
     def synchronise(self) -> None:
-        """As `Driver.synchronise`."""
         with self.using_device("synchronise"):
             self._stream.synchronize()
 
     def record(self) -> cupy.cuda.Event:
-        """As `Driver.record`."""
         with self.using_device("record"):
             event = cupy.cuda.Event()
             event.record(self._stream)
         return event
 
     def elapsed(self, start: cupy.cuda.Event, end: cupy.cuda.Event) -> float:
-        """As `Driver.elapsed`."""
         with self.using_device("elapsed"):
             end.synchronize()
             return cupy.cuda.get_elapsed_time(start, end)
 
     def memory(self) -> tuple[int, int]:
-        """As `Driver.memory`."""
         with self.using_device("memory"):
             free, total = cupy.cuda.runtime.memGetInfo()
         return free + self._pool.free_bytes(), total
 
     def close(self) -> None:
-        """As `Driver.close`."""
         self.synchronise()
         with self.using_device("close"):
             self._live.clear()

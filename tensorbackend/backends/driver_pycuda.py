@@ -15,15 +15,14 @@ import pycuda.driver as cuda
 import pycuda.tools
 
 from tensorbackend.backends.driver import (
-    COMPILE_OPTIONS,
     PLAIN_SHARED,
     DeviceFacts,
     Driver,
     Function,
     Module,
     Triple,
+    compile_options,
     device_fault,
-    include_options,
     no_device,
 )
 from tensorbackend.errors import BackendError, CompileError, complain
@@ -97,31 +96,26 @@ class PycudaDriver(Driver):
             self._live.pop(address).free()
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """As `Driver.pinned`."""
         with self.using_device("pinned"):
             return cuda.pagelocked_empty(nbytes, np.uint8)
 
     def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
-        """As `Driver.upload`."""
         with self.using_device("upload"):
             cuda.memcpy_htod_async(address, host, self._stream)
             if wait:
                 self._stream.synchronize()
 
     def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
-        """As `Driver.download`."""
         with self.using_device("download"):
             cuda.memcpy_dtoh_async(host, address, self._stream)
             if wait:
                 self._stream.synchronize()
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """As `Driver.copy`."""
         with self.using_device("copy"):
             cuda.memcpy_dtod_async(to, source, nbytes, self._stream)
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """As `Driver.fill`."""
         with self.using_device("fill"):
             cuda.memset_d8_async(address, byte, nbytes, self._stream)
 
@@ -130,7 +124,7 @@ class PycudaDriver(Driver):
         from pycuda.compiler import SourceModule
 
         text = f'#line 1 "{name}"\n{source}'
-        flags = [*COMPILE_OPTIONS, "--fmad=false", *include_options(), *options]
+        flags = [*compile_options(), *options]
         with self.using_device(name):
             try:
                 return PycudaModule(SourceModule(text, options=flags, no_extern_c=True), self)
@@ -147,29 +141,24 @@ class PycudaDriver(Driver):
             kernel.prepared_async_call(grid, block, self._stream, *packed, shared_size=shared)
 
     def synchronise(self) -> None:
-        """As `Driver.synchronise`."""
         with self.using_device("synchronise"):
             self._stream.synchronize()
 
     def record(self) -> cuda.Event:
-        """As `Driver.record`."""
         with self.using_device("record"):
             return cuda.Event().record(self._stream)
 
     def elapsed(self, start: cuda.Event, end: cuda.Event) -> float:
-        """As `Driver.elapsed`."""
         with self.using_device("elapsed"):
             end.synchronize()
             return start.time_till(end)
 
     def memory(self) -> tuple[int, int]:
-        """As `Driver.memory`."""
         with self.using_device("memory"):
             free, total = cuda.mem_get_info()
             return free + self._pool.managed_bytes - self._pool.active_bytes, total
 
     def close(self) -> None:
-        """As `Driver.close`."""
         if self._closed:
             return
         self._closed = True
