@@ -113,7 +113,7 @@ _define("maximum", 2, np.maximum, _call("max", 2), "same", "The larger of x and 
 _define("minimum", 2, np.minimum, _call("min", 2), "same", "The smaller of x and y.",
         vjp=lambda o, g, z, x, y: (g * (x <= y), g * (y <= x)), methods=("minimum",),
         edge="NaN from either side passes; a tie gives the whole gradient to both")  # fmt: skip
-_define("arctan2", 2, np.arctan2, _call("atan2", 2), "float", "The angle of the point at y to the right and x up: arctan of x / y.",
+_define("arctan2", 2, np.arctan2, _call("atan2", 2), "float", "The angle of the point (y, x): arctan of x / y.",
         vjp=lambda o, g, z, x, y: (g * y / (x * x + y * y), -g * x / (x * x + y * y)), methods=("arctan2",),
         ulps=2.0, flops=20)  # fmt: skip
 _define("where", 3, numerics.where, "{x} ? {y} : {z}", "choice", "y where the condition x is not zero, else z.",
