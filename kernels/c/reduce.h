@@ -8,20 +8,36 @@
 
 #include "vmath.h"
 
-#define TB_FOLD(OP, s) \
-    OP(OP(OP(OP(s[0], s[8]), OP(s[4], s[12])), OP(OP(s[2], s[10]), OP(s[6], s[14]))), \
-       OP(OP(OP(s[1], s[9]), OP(s[5], s[13])), OP(OP(s[3], s[11]), OP(s[7], s[15]))))
+// 16 lanes to one, by halves: lane l with lane l + 8, then 4, 2 and 1 further on. Four-byte lanes stay in a register.
+#if defined(__clang__)
+#define TB_LANES(M, v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define TB_LANES(M, v, ...) __builtin_shuffle(v, (M){__VA_ARGS__})
+#endif
+#define TB_FOLD_IN_REGISTER(V, T, a, VOP, OP) \
+    a = VOP(a, TB_LANES(tb_v_i32, a, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
+    a = VOP(a, TB_LANES(tb_v_i32, a, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
+    a = VOP(a, TB_LANES(tb_v_i32, a, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
+    a = VOP(a, TB_LANES(tb_v_i32, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)); \
+    return a[0];
+#define TB_FOLD_IN_MEMORY(V, T, a, VOP, OP) \
+    T s[16] __attribute__((aligned(64))); \
+    *(V *)s = a; \
+    for (int l = 0; l < 8; ++l) s[l] = OP(s[l], s[l + 8]); \
+    for (int l = 0; l < 4; ++l) s[l] = OP(s[l], s[l + 4]); \
+    for (int l = 0; l < 2; ++l) s[l] = OP(s[l], s[l + 2]); \
+    return OP(s[0], s[1]);
 
 // Four vectors of 16 lanes, then one, then the rest in lanes that start from the identity. GCC's vector types become
 // whatever the processor has; the order of operations is the same everywhere.
-#define TB_BLOCK(NAME, T, V, START, VOP, OP) \
+#define TB_BLOCK(NAME, T, V, START, VOP, OP, FOLD) \
     static __attribute__((noinline)) T NAME(const T *v, int m) { \
-        T rest[16] __attribute__((aligned(64))); \
         V a = (V){0} + (T)START; \
         int j = 0; \
         if (m >= 64) { \
-            V b = a, c = a, d = a; \
-            for (; j + 64 <= m; j += 64) { \
+            V b = *(const V *)(v + 16), c = *(const V *)(v + 32), d = *(const V *)(v + 48); \
+            a = *(const V *)v; \
+            for (j = 64; j + 64 <= m; j += 64) { \
                 a = VOP(a, *(const V *)(v + j)); \
                 b = VOP(b, *(const V *)(v + j + 16)); \
                 c = VOP(c, *(const V *)(v + j + 32)); \
@@ -31,11 +47,11 @@
         } \
         for (; j + 16 <= m; j += 16) a = VOP(a, *(const V *)(v + j)); \
         if (j < m) { \
+            T rest[16] __attribute__((aligned(64))); \
             for (int l = 0; l < 16; ++l) rest[l] = j + l < m ? v[j + l] : (T)START; \
             a = VOP(a, *(const V *)rest); \
         } \
-        *(V *)rest = a; \
-        return TB_FOLD(OP, rest); \
+        FOLD(V, T, a, VOP, OP) \
     }
 
 typedef float tb_v_f32 __attribute__((vector_size(64), aligned(4), may_alias));
@@ -62,29 +78,29 @@ typedef tb_u64 tb_v_u64 __attribute__((vector_size(128), aligned(8), may_alias))
     }
 #define TB_EXTREME_I(S, NAME, MORE) \
     TB_FN tb_v_##S tb_v##NAME##_##S(tb_v_##S a, tb_v_##S b) { return TB_PICK(tb_v_##S, tb_v_##S, a MORE b, a, b); }
-#define TB_EXTREMES(KIND, T, S) \
+#define TB_EXTREMES(KIND, T, S, FOLD) \
     KIND(S, max, >) \
     KIND(S, min, <) \
-    TB_BLOCK(tb_block_max_##S, T, tb_v_##S, TB_LOWEST_##S, tb_vmax_##S, tb_max_##S) \
-    TB_BLOCK(tb_block_min_##S, T, tb_v_##S, TB_HIGHEST_##S, tb_vmin_##S, tb_min_##S)
-TB_EXTREMES(TB_EXTREME_F, float, f32)
-TB_EXTREMES(TB_EXTREME_F, double, f64)
-TB_EXTREMES(TB_EXTREME_I, tb_i8, i8)
-TB_EXTREMES(TB_EXTREME_I, tb_i16, i16)
-TB_EXTREMES(TB_EXTREME_I, tb_i32, i32)
-TB_EXTREMES(TB_EXTREME_I, tb_i64, i64)
-TB_EXTREMES(TB_EXTREME_I, tb_u8, u8)
-TB_EXTREMES(TB_EXTREME_I, tb_u16, u16)
-TB_EXTREMES(TB_EXTREME_I, tb_u32, u32)
-TB_EXTREMES(TB_EXTREME_I, tb_u64, u64)
+    TB_BLOCK(tb_block_max_##S, T, tb_v_##S, TB_LOWEST_##S, tb_vmax_##S, tb_max_##S, FOLD) \
+    TB_BLOCK(tb_block_min_##S, T, tb_v_##S, TB_HIGHEST_##S, tb_vmin_##S, tb_min_##S, FOLD)
+TB_EXTREMES(TB_EXTREME_F, float, f32, TB_FOLD_IN_REGISTER)
+TB_EXTREMES(TB_EXTREME_F, double, f64, TB_FOLD_IN_MEMORY)
+TB_EXTREMES(TB_EXTREME_I, tb_i8, i8, TB_FOLD_IN_MEMORY)
+TB_EXTREMES(TB_EXTREME_I, tb_i16, i16, TB_FOLD_IN_MEMORY)
+TB_EXTREMES(TB_EXTREME_I, tb_i32, i32, TB_FOLD_IN_REGISTER)
+TB_EXTREMES(TB_EXTREME_I, tb_i64, i64, TB_FOLD_IN_MEMORY)
+TB_EXTREMES(TB_EXTREME_I, tb_u8, u8, TB_FOLD_IN_MEMORY)
+TB_EXTREMES(TB_EXTREME_I, tb_u16, u16, TB_FOLD_IN_MEMORY)
+TB_EXTREMES(TB_EXTREME_I, tb_u32, u32, TB_FOLD_IN_REGISTER)
+TB_EXTREMES(TB_EXTREME_I, tb_u64, u64, TB_FOLD_IN_MEMORY)
 
-#define TB_SUMS(T, S) \
-    TB_BLOCK(tb_block_sum_##S, T, tb_v_##S, 0, TB_PLUS, TB_PLUS) \
-    TB_BLOCK(tb_block_prod_##S, T, tb_v_##S, 1, TB_TIMES, TB_TIMES)
-TB_SUMS(float, f32)
-TB_SUMS(double, f64)
-TB_SUMS(tb_i64, i64)
-TB_SUMS(tb_u64, u64)
+#define TB_SUMS(T, S, FOLD) \
+    TB_BLOCK(tb_block_sum_##S, T, tb_v_##S, 0, TB_PLUS, TB_PLUS, FOLD) \
+    TB_BLOCK(tb_block_prod_##S, T, tb_v_##S, 1, TB_TIMES, TB_TIMES, FOLD)
+TB_SUMS(float, f32, TB_FOLD_IN_REGISTER)
+TB_SUMS(double, f64, TB_FOLD_IN_MEMORY)
+TB_SUMS(tb_i64, i64, TB_FOLD_IN_MEMORY)
+TB_SUMS(tb_u64, u64, TB_FOLD_IN_MEMORY)
 
 #define TB_TRUTHS(T, S) \
     static __attribute__((noinline)) tb_u8 tb_block_any_##S(const T *v, int m) { \
@@ -108,30 +124,48 @@ TB_TRUTHS(tb_u16, u16)
 TB_TRUTHS(tb_u32, u32)
 TB_TRUTHS(tb_u64, u64)
 
-// The first place of the extreme, a NaN being more extreme than anything: the extreme, then a search that may stop.
-#define TB_BLOCK_PLACE(NAME, T, EXTREME) \
+// The first place of the extreme, a NaN being more extreme than anything: the extreme, then a search. Where lanes can
+// count to a block's length, it walks back and notes in each lane the last block with the extreme, without a branch.
+#define TB_SAME(x) (most == most ? (x) == most : (x) != (x))
+#define TB_BLOCK_PLACE(NAME, T, S, EXTREME) \
     static __attribute__((noinline)) T NAME(const T *v, int m, int *place) { \
         const T most = EXTREME(v, m); \
         int at = 0, found = 0; \
         for (; at + 16 <= m && !found; at += 16) \
-            for (int l = 0; l < 16; ++l) found |= most == most ? v[at + l] == most : v[at + l] != v[at + l]; \
+            for (int l = 0; l < 16; ++l) found |= TB_SAME(v[at + l]); \
         at -= found ? 16 : 0; \
-        while (at < m - 1 && !(most == most ? v[at] == most : v[at] != v[at])) ++at; \
+        while (at < m - 1 && !TB_SAME(v[at])) ++at; \
         *place = at; \
         return most; \
     }
-#define TB_BLOCK_PLACES(T, S) \
-    TB_BLOCK_PLACE(tb_block_argmax_##S, T, tb_block_max_##S) \
-    TB_BLOCK_PLACE(tb_block_argmin_##S, T, tb_block_min_##S)
-TB_BLOCK_PLACES(float, f32)
-TB_BLOCK_PLACES(double, f64)
-TB_BLOCK_PLACES(tb_i8, i8)
-TB_BLOCK_PLACES(tb_i16, i16)
-TB_BLOCK_PLACES(tb_i32, i32)
-TB_BLOCK_PLACES(tb_i64, i64)
-TB_BLOCK_PLACES(tb_u8, u8)
-TB_BLOCK_PLACES(tb_u16, u16)
-TB_BLOCK_PLACES(tb_u32, u32)
-TB_BLOCK_PLACES(tb_u64, u64)
+#define TB_BLOCK_PLACE_LANES(NAME, T, S, EXTREME) \
+    static __attribute__((noinline)) T NAME(const T *v, int m, int *place) { \
+        const T most = EXTREME(v, m); \
+        tb_v_i32 before = (tb_v_i32){0} + m; \
+        for (int j = (m & -16) - 16; j >= 0; j -= 16) { \
+            tb_v_i32 same = (tb_v_i32)(*(const tb_v_##S *)(v + j) == most); \
+            before = TB_PICK(tb_v_i32, tb_v_i32, same, (tb_v_i32){0} + j, before); \
+        } \
+        before = before + (tb_v_i32){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; \
+        int at = tb_lanes_min_i32(before); \
+        if (at >= m) at = most == most ? m & -16 : 0; \
+        while (at < m - 1 && !TB_SAME(v[at])) ++at; \
+        *place = at; \
+        return most; \
+    }
+static inline int tb_lanes_min_i32(tb_v_i32 a) { TB_FOLD_IN_REGISTER(tb_v_i32, int, a, tb_vmin_i32, tb_min_i32) }
+#define TB_BLOCK_PLACES(PLACE, T, S) \
+    PLACE(tb_block_argmax_##S, T, S, tb_block_max_##S) \
+    PLACE(tb_block_argmin_##S, T, S, tb_block_min_##S)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE_LANES, float, f32)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, double, f64)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_i8, i8)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_i16, i16)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE_LANES, tb_i32, i32)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_i64, i64)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_u8, u8)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_u16, u16)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE_LANES, tb_u32, u32)
+TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_u64, u64)
 
 #endif
