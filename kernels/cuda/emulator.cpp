@@ -399,6 +399,8 @@ unsigned emulator_barrier(bool vote, Place place) {
     return vote_result;
 }
 
+unsigned long long emulator_block(void) { return block_number; }
+
 unsigned emulator_lane(void) { return (unsigned)current % WARP; }
 
 void emulator_exchange(Operation operation, unsigned mask, int source, const void *value, void *result, unsigned size,

@@ -69,6 +69,8 @@ unsigned emulator_barrier(bool vote, emulator::Place place);
 void emulator_exchange(emulator::Operation operation, unsigned mask, int source, const void *value, void *result,
                        unsigned size, emulator::Place place);
 unsigned emulator_lane(void);
+// A number that no other block, of this launch or another, has.
+unsigned long long emulator_block(void);
 void *emulator_shared(emulator::Site *site, emulator::Size size, emulator::Size alignment, const char *name);
 void *emulator_dynamic_shared(void);
 [[noreturn]] void emulator_fail(emulator::Place place, const char *format, ...);

@@ -37,7 +37,12 @@ FLAGS = (
 if sys.platform == "darwin":
     FLAGS += ("-undefined", "dynamic_lookup")
 BOUNDS_FLAGS = {
-    "gcc": ("-fsanitize=bounds-strict", "-fsanitize-undefined-trap-on-error"),
+    "gcc": (
+        "-fsanitize=bounds-strict",
+        "-fsanitize-undefined-trap-on-error",
+        "-fno-crossjumping",
+        "-fno-tree-tail-merge",
+    ),
     "clang": ("-fsanitize=array-bounds", "-fsanitize-trap=array-bounds"),
 }
 MODULE_FLAGS = (*FLAGS, "-g1", "-gdwarf-4")  # addr2line misreads version 5 in binutils 2.40
