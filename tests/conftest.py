@@ -21,10 +21,28 @@ COMMON = {"deadline": None, "print_blob": True}  # the first example of a case c
 settings.register_profile("everyday", max_examples=50, **COMMON)
 settings.register_profile("ci", max_examples=200, derandomize=True, database=None, **COMMON)
 settings.register_profile("long", max_examples=5000, **COMMON)
-settings.load_profile(os.environ.get("TB_TEST_PROFILE", "everyday"))
+PROFILE = os.environ.get("TB_TEST_PROFILE", "everyday")
+settings.load_profile(PROFILE)
+
+EMULATED_EVERY_DAY = ("test_contract.py", "test_linear.py", "test_random_rounding.py", "test_tensor_assign.py")
+"""Files of tests/engine whose tests run on the CUDA emulator every day too; in ci and long, all do."""
 
 # The whole suite without native types is a run of its own: TB_NATIVE=0.
 KINDS = [kind for kind in testing.backend_kinds() if kind != "jit-python"] + ["emulator"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every day, the emulator's turn is left out of most files of the engine: it compiles for half a second a kernel."""
+    if PROFILE != "everyday":
+        return
+    left = {item for item in items if _is_emulated(item) and item.path.name not in EMULATED_EVERY_DAY}
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
+
+
+def _is_emulated(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("backend") == "emulator"
 
 
 @pytest.fixture(scope="session")

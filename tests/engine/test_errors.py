@@ -14,6 +14,15 @@ import tensorbackend
 from tensorbackend import Backend, BackendError, DTypeError, ShapeError, testing
 
 
+def read_only(be: Any) -> Any:
+    """A tensor that must not be written: on read-only host memory, where the backend's memory is the host's."""
+    if be.device_type == 0:
+        return be.view(np.broadcast_to(np.float32(7), (3, 4)))
+    tensor = be.full((3, 4), 7)
+    tensor.storage.writable = False
+    return tensor
+
+
 @dataclass
 class Bench:
     """A backend, another one, and tensors to do something wrong with."""
@@ -36,7 +45,7 @@ class Bench:
         self.flat = be.array(np.arange(4.0), min_dims=0)
         self.cube = be.array(np.arange(24.0).reshape(2, 3, 4))
         self.foreign = self.other.ones((3, 4))
-        self.frozen = be.view(np.broadcast_to(np.float32(7), (3, 4)))
+        self.frozen = read_only(be)
 
     def values(self) -> list[np.ndarray]:
         """All numbers of all tensors."""
