@@ -32,7 +32,7 @@ KINDS = [kind for kind in testing.backend_kinds() if kind != "jit-python"] + ["e
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every day, the emulator's turn is left out of most files of the engine: it compiles for half a second a kernel."""
+    """Every day, most files of the engine leave the emulator out: it compiles for half a second a kernel."""
     if PROFILE != "everyday":
         return
     left = {item for item in items if _is_emulated(item) and item.path.name not in EMULATED_EVERY_DAY}

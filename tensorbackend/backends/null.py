@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver that runs nothing: it records launches and checks each against what a device can have and what memory holds.
+
+`GpuBackend(driver=NullDriver())` prints and packs as for a device. Tests look at `launches` and `sources`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorbackend.backends.driver import DeviceFacts, Driver, Function, Module, Triple, host_clock
+
+__all__ = ["Launch", "NullDriver"]
+
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(const (\w+) ')
+_POINTERS = re.compile(
+    r"struct (\w+) \{ void \*ptr\[(\d+)\]; tb_i64 size\[(\d+)\], stride\[(\d+)\], scalar\[(\d+)\]; \};"
+)
+ARGUMENT_BYTES = 32764
+FIRST_ADDRESS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What was launched: the kernel's `name`, `grid`, `block`, bytes of `shared` memory, and the `arguments`."""
+
+    name: str
+    grid: Triple
+    block: Triple
+    shared: int
+    arguments: bytes
+
+
+class _NullModule(Module):
+    def __init__(self, source: str) -> None:
+        self._threads = {name: int(bound or 1024) for bound, name, _ in _KERNEL.findall(source)}
+        self._pointers = {
+            struct.removesuffix("_args"): (int(counts[0]), 8 * sum(map(int, counts)))
+            for struct, *counts in _POINTERS.findall(source)
+        }
+
+    def function(self, name: str) -> Function:
+        return Function(name, self._pointers.get(name), self._threads[name])
+
+
+class NullDriver(Driver):
+    """Memory that is only counted, launches that are only checked and kept (`launches`), and their text (`sources`)."""
+
+    name = "null"
+    stream = 0
+
+    def __init__(self, multiprocessors: int = 132) -> None:
+        self.facts = DeviceFacts("null", multiprocessors, 1024, 227 << 10, (9, 0), 80 << 30, emulated=True)
+        self.launches: list[Launch] = []
+        self.sources: list[str] = []
+        self._live: dict[int, int] = {}
+        self._next = FIRST_ADDRESS
+
+    def allocate(self, nbytes: int) -> int:
+        """As `Driver.allocate`, at addresses that no memory has."""
+        address = self._next
+        self._next += -(-max(nbytes, 1) // 256) * 256
+        self._live[address] = nbytes
+        return address
+
+    def free(self, address: int) -> None:
+        """As `Driver.free`. Raises `KeyError` for what is not allocated."""
+        del self._live[address]
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """An ordinary array."""
+        return np.empty(nbytes, np.uint8)
+
+    def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
+        """Check the range."""
+        self._check(address, host.nbytes)
+
+    def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
+        """Zeros."""
+        self._check(address, host.nbytes)
+        host[...] = 0
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Check the ranges."""
+        self._check(to, nbytes)
+        self._check(source, nbytes)
+
+    def fill(self, address: int, byte: int, nbytes: int) -> None:
+        """Check the range."""
+        self._check(address, nbytes)
+
+    def _check(self, address: int, nbytes: int) -> None:
+        inside = any(start <= address and address + nbytes <= start + size for start, size in self._live.items())
+        assert inside or not nbytes, f"{nbytes} bytes at {address:#x} are in no allocation"
+
+    def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> Module:
+        """Keep the source."""
+        self.sources.append(source)
+        return _NullModule(source)
+
+    def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
+        assert len(arguments) <= ARGUMENT_BYTES, f"{function.name}: {len(arguments)} bytes of arguments"
+        if function.handle is not None:
+            pointers, nbytes = function.handle
+            assert len(arguments) == nbytes, f"{function.name}: {len(arguments)} bytes for a structure of {nbytes}"
+            for address in np.frombuffer(arguments, np.uint64, pointers).tolist():
+                self._check(address, 1)
+        self.launches.append(Launch(function.name, grid, block, shared, arguments))
+
+    def synchronise(self) -> None:
+        """Nothing is under way."""
+
+    def record(self) -> float:
+        """The host's clock, in milliseconds."""
+        return host_clock()
+
+    def elapsed(self, start: float, end: float) -> float:
+        """As `Driver.elapsed`."""
+        return end - start
+
+    def memory(self) -> tuple[int, int]:
+        """As if nothing were used."""
+        return self.facts.memory, self.facts.memory
+
+    def close(self) -> None:
+        """Forget what was allocated."""
+        self._live.clear()
