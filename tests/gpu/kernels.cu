@@ -251,11 +251,6 @@ extern "C" __global__ void dynamic_overrun(const Buffers a) {
     __syncthreads();
     a.o[threadIdx.x] = line[threadIdx.x];
 }
-extern "C" __global__ void row_overrun(const Buffers a) {
-    __shared__ float rows[4][8];
-    rows[0][8 + a.n] = a.a[0];  // defect: the next row
-    a.o[0] = rows[1][a.n];
-}
 extern "C" __global__ void divergent_exit(const Buffers a) {
     if (threadIdx.x >= a.n) return;
     __syncthreads();  // defect: not all come here

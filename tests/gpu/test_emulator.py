@@ -275,15 +275,24 @@ def test_overrun_of_dynamic_shared_memory(bench, threads, message):
     assert message in str(fault(bench, "dynamic_overrun", *arguments, block=(threads,), shared=4 * threads))
 
 
-def test_overrun_of_a_row_is_found_when_indices_are_checked(source, make_bench):
-    a = np.full(1, 3, np.float32)
-    out = np.zeros(1, np.float32)
-    make_bench(open_driver("emulator"), source).run("row_overrun", out, a, a, 2, block=(1,))
+ROW_OVERRUN = """
+struct f_args { float *o; const float *a; long long n; };
+extern "C" __global__ void f(const f_args a) {
+    __shared__ float rows[4][8];
+    rows[0][8 + a.n] = a.a[0];
+    a.o[0] = rows[1][a.n];
+}
+"""
+
+
+def test_overrun_of_a_row_is_found_when_indices_are_checked(make_bench, source):
+    out, a = np.zeros(1, np.float32), np.full(1, 3, np.float32)
+    make_bench(open_driver("emulator"), ROW_OVERRUN).run("f", out, a, 2)
     assert out[0] == 3  # as on a device
-    checked = make_bench(open_driver("emulator", bounds=True), source)
-    error = fault(checked, "row_overrun", out, a, a, 2, block=(1,))
-    assert "an array's index is out of its bounds" in str(error)
-    assert error.location == f"kernels.cu:{line_of(source, 'defect: the next row')}"
+    checked = make_bench(open_driver("emulator", bounds=True), ROW_OVERRUN, "rows.cu")
+    with pytest.raises(KernelFault, match="an array's index is out of its bounds") as caught:
+        checked.run("f", out, a, 2)
+    assert caught.value.location == "rows.cu:5"
 
 
 def test_barrier_that_some_threads_never_reach(bench, source):
