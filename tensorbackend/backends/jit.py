@@ -111,10 +111,19 @@ def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
         if "printed" not in kernel.cache:
             kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
     printed = [kernel.cache["printed"] for kernel in kernels]
-    sources = [p.source for p in printed]
+    # Reductions gain by -O3: their loops are short and nested.
+    maps = {p.source: not kernel.axes for p, kernel in zip(printed, kernels)}
+    libraries = {}
+    for quick in (True, False):
+        sources = [source for source, is_map in maps.items() if is_map == quick]
+        libraries |= zip(sources, _libraries(sources, quick))
+    return [(p, libraries[p.source]) for p in printed]
+
+
+def _libraries(sources: list[str], quick: bool) -> list[Library]:
+    merge = len(sources) > 1
     sanitize = settings.config.sanitize
-    libraries = compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, merge=len(kernels) > 1, expand=_expand)
-    return list(zip(printed, libraries))
+    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, quick=quick, merge=merge, expand=_expand)
 
 
 def _expand(source: str) -> str:
