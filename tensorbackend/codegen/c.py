@@ -315,7 +315,8 @@ class _Printer(Renderer):
         self._statements(before)
         loop = [n for n in needed if n not in before]
         goals_in_loop = [n for n in here if n not in direct]
-        if loop and (store or goals_in_loop) or goals_in_loop or store:
+        keeps = self.stage == self.kept_stage and self.kept_value in loop
+        if store or goals_in_loop or keeps:
             self._inner_loop(loop, goals_in_loop, targets, buffers)
         self._after_block(here, direct, targets)
         self.close()
@@ -343,12 +344,14 @@ class _Printer(Renderer):
         return buffers
 
     def _direct_sources(self, here: list[int], needed: list[int]) -> dict[int, str]:
-        """Reductions of plain contiguous input: the reducer reads it where it lies."""
+        """Reductions of plain contiguous input, or of what this pass keeps: the reducer reads it where it lies."""
         direct = {}
         for n in here:
             source = self.body[n].args[0]
             i = self.body[source]
-            if i.kind == "load" and source in needed:
+            if source == self.kept_value and self.stage >= self.kept_stage:
+                direct[n] = f"o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])} + b"
+            elif i.kind == "load" and source in needed:
                 ref = self.kernel.inputs[i.slot]
                 if self._stride_class(ref, self.nest.inner) == "one" and dtypes.compute(ref.dtype) == ref.dtype:
                     direct[n] = f"p{i.slot} + b"

@@ -199,7 +199,7 @@ def logsumexp(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
 def softmax(a: Any, axis: Any = None) -> Any:
     """exp(a - max a) / sum exp(a - max a) over `axis` (None: all)."""
     e = _do("exp", a - _do("max", a, axis))
-    return e / _do("sum", e, axis)
+    return e * (1.0 / _do("sum", e, axis))  # the sum is at least 1; one division a row, not one an element
 
 
 def log_softmax(a: Any, axis: Any = None) -> Any:
