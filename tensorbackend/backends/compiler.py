@@ -57,8 +57,9 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 PARALLEL_COMPILERS = 2
-# How many seconds to wait for another process that compiles the same kernel before doing it here as well.
-PATIENCE = 10.0
+# How many seconds to wait for another process that compiles the same kernel before doing it here as well. As long as a
+# compiler may take by default: on a crowded machine all who wait would start one at once, and crowd it the more.
+PATIENCE = 60.0
 FULL = ("No space left on device", "Disk quota exceeded", "File size limit exceeded", "File too large")
 
 

@@ -184,7 +184,9 @@ os.close(reader)
 os.close(writer)
 assert ended_well(pids)
 """
-    done = run_python(FORKS + code, TB_CACHE=str(tmp_path / "cache"), TB_THREADS="2", timeout=240)
+    done = run_python(
+        FORKS + code, TB_CACHE=str(tmp_path / "cache"), TB_THREADS="2", timeout=240, TB_COMPILE_TIMEOUT="200"
+    )
     assert done.stderr == ""
 
 
@@ -192,6 +194,7 @@ assert ended_well(pids)
 def test_killed_while_it_compiles_the_engine_starts_again(run_python, tmp_path, cc) -> None:
     """A hundred processes that are killed a little later each, then one that is not."""
     cache = tmp_path / "cache"
+    run_python(USE + "used()", TB_CACHE=str(cache))  # the native types take a second, in which all would be killed
     code = f"""
 import numpy, tensorbackend
 USE = {USE!r}
@@ -206,12 +209,12 @@ def work():
         be.evaluate(y)
 for attempt in range(100):
     pid = spawn(work)
-    time.sleep(0.01 * attempt)
+    time.sleep(0.005 * attempt)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 """
     run_python(FORKS + code, TB_CACHE=str(cache), timeout=200)
-    assert len(list(cache.glob("*.so"))) > 10
+    assert any((cache / "tmp").iterdir()), "none was killed while it compiled"
     check = """
 for n in range(20):
     y, expected = x, host
