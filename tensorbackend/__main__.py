@@ -10,14 +10,16 @@ import sys
 from collections.abc import Sequence
 
 import tensorbackend
-from tensorbackend.commands import Failure, bench, cache, info
+from tensorbackend.commands import Failure, bench, cache, explain, info
 
 __all__ = ["main", "parser"]
 
-COMMANDS = {"info": info, "cache": cache, "bench": bench}
+COMMANDS = {"info": info, "explain": explain, "cache": cache, "bench": bench}
 TEXT = "Tensors, op-trees and fused kernels: look at this machine and at what the engine makes of a program."
 EXAMPLES = """examples:
   python -m tensorbackend info                      what to paste into a bug report
+  python -m tensorbackend explain train.py -n 5     the statements that took longest, and what they became
+  python -m tensorbackend explain model.py:loss     one expression, or a function, by its name in a file
   python -m tensorbackend bench                     a first look at this machine, in a minute
   python -m tensorbackend bench elementwise --quick a family of benchmarks (in a checkout)
   python -m tensorbackend cache list -n 5           the kernels used last
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (None: the process's). Returns the exit status: 0, 1 for a failure, 2 for wrong usage."""
     logging.basicConfig(format="%(message)s")
     made = parser()
-    options = _parse(made, sys.argv[1:] if arguments is None else arguments)
+    options = _parse(made, list(sys.argv[1:] if arguments is None else arguments))
     if options.command is None:
         made.print_help()
         return 2
@@ -54,8 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """The options; what follows the family of `bench` is the script's own and is kept in `rest`."""
+def _parse(made: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """The options; what follows the family of `bench`, or a `--`, is the script's own and is kept in `rest`."""
+    if arguments[:1] == ["explain"] and "--" in arguments:
+        end = arguments.index("--")
+        options = made.parse_args(arguments[:end])
+        options.rest = list(arguments[end + 1 :])
+        return options
     if len(arguments) > 1 and arguments[0] == "bench" and not arguments[1].startswith("-"):
         options = made.parse_args(arguments[:2])
         options.rest = list(arguments[2:])

@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorbackend.errors import complain, nearest
 
-__all__ = ["SETTINGS", "Setting", "config", "using"]
+__all__ = ["SETTINGS", "Setting", "anywhere", "config", "using", "when_changed"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,16 @@ SETTINGS = {
         Setting("native", "TB_NATIVE", _flag, True, "Use the native node and tensor types where they can be built."),
         Setting("seed", "TB_SEED", int, None, "The random seed when `rng_seed` is not given."),
         Setting("dtype", "TB_DTYPE", str, "float32", "The default element type when `datatype` is not given."),
-        Setting("debug", "TB_DEBUG", int, 0, "4 and above: log the source of each kernel when it is made."),
+        Setting(
+            "debug",
+            "TB_DEBUG",
+            int,
+            0,
+            "What is logged, each level adding to the one before. 1: backends and compiler runs; 2: a line for each "
+            "kernel that runs, with time and share of the roofline; 3: the trees, and why each kernel is "
+            "one of its own; 4: the source of each kernel when it is made; 5: the compiler's commands.",
+        ),
+        Setting("check", "TB_CHECK", _flag, False, "Compare each kernel that runs with the interpreter; slow."),
         Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),
@@ -88,6 +97,7 @@ class Config:
         if name not in SETTINGS:
             raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
         self._values[name] = value
+        _tell()
 
     def __repr__(self) -> str:
         return "\n".join(f"{name:<16} {getattr(self, name)!r}" for name in SETTINGS)
@@ -107,6 +117,24 @@ def _from_environment(setting: Setting) -> Any:
 
 
 config = Config()
+_overrides: list[dict[str, Any]] = []  # those of the `using` blocks that any thread is in
+_listeners: list[Callable[[], None]] = []
+
+
+def when_changed(listener: Callable[[], None]) -> None:
+    """Call `listener` now, and whenever a setting is assigned or a `using` block begins or ends."""
+    _listeners.append(listener)
+    listener()
+
+
+def anywhere(name: str, wanted: Callable[[Any], bool]) -> bool:
+    """Whether a setting has a value for which `wanted` holds, for all threads or in any thread's `using` block."""
+    return any(wanted(values[name]) for values in [config._values, *_overrides] if name in values)
+
+
+def _tell() -> None:
+    for listener in _listeners:
+        listener()
 
 
 @contextlib.contextmanager
@@ -118,7 +146,11 @@ def using(**overrides: Any) -> Iterator[Config]:
     local = config._local
     before = getattr(local, "overrides", {})
     local.overrides = {**before, **overrides}
+    _overrides.append(overrides)
+    _tell()
     try:
         yield config
     finally:
         local.overrides = before
+        _overrides[:] = [x for x in _overrides if x is not overrides]
+        _tell()

@@ -19,8 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tensorbackend import dtypes, ops
+from tensorbackend.backends import watch
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
+from tensorbackend.explain import Explanation
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
@@ -324,10 +326,23 @@ class Backend(LinearAlgebra, ABC):
                 return
         if target.rounding and dtypes.is_float(layout.dtype):
             value = self._rounded(target, value)
+        if watch.watching:
+            watch.state(target, value)
         if self._block.add(target, value):
             return
         with self._lock:
             self._run_statement(target, value)
+
+    def explain(self, what: Any, *arguments: Any, repeat: int | None = None) -> Explanation:
+        """What statements become: kernels, why they were cut there, sources, bytes, operations, measured times.
+
+        `what` is an expression; or a tensor, and the value that is assigned to it follows (`be.explain(y, tree)`); or a
+        function, called with `arguments`, whose statements are explained. They run: `repeat` times (None: a function
+        once, others ten times), which leaves tensors and random numbers as one run would. `str()` of the result fits a
+        bug report, `save(path)` writes a page.
+        """
+        self.structures.check_open()
+        return watch.explain(self, what, arguments, repeat)
 
     def fuse(self) -> FuseBlock:
         """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.

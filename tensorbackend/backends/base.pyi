@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import nearest
+from tensorbackend.explain import Explanation
 from tensorbackend.graph.fuse import Plan
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.tensor import Storage, Tensor
@@ -77,6 +78,7 @@ class Backend(LinearAlgebra, ABC):
     def execute(self, optree: Any, out: Tensor | None=None) -> Tensor: ...
     def evaluate(self, expr: Any, out: Tensor | None=None, dtype: Any=None) -> Tensor: ...
     def _assign(self, target: Tensor, value: Any) -> None: ...
+    def explain(self, what: Any, *arguments: Any, repeat: int | None=None) -> Explanation: ...
     def fuse(self) -> FuseBlock: ...
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
     def _flush(self) -> None: ...
@@ -159,7 +161,7 @@ class Backend(LinearAlgebra, ABC):
     def minimum(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """The smaller of x and y. Nan from either side passes; a tie gives the whole gradient to both."""
     def arctan2(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """The angle of the point at y to the right and x up: arctan of x / y."""
+        """The angle of the point (y, x): arctan of x / y."""
     def where(self, a: Any, b: Any, c: Any, out: Tensor | None = None) -> Any:
         """y where the condition x is not zero, else z."""
     def equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:

@@ -9,19 +9,20 @@ NumPy, and the log says so once. Primitives that have no C form are NumPy's.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import jit, launcher, native, toolchain
+from tensorbackend.backends import jit, launcher, native, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.backends.plans import ALIGNMENT, CompiledPlan, draws_numbers, number
+from tensorbackend.backends.plans import ALIGNMENT, CompiledPlan, draws_numbers, number, word
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
@@ -200,6 +201,10 @@ class CPUBackend(Backend):
             self._block = launcher.NativeFuseBlock(self)
             self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)
+        watch.join(self)
+        if settings.config.debug >= 1:
+            how = toolchain.compiler_status() if self.jit else "the interpreter"
+            _log.warning("%r: %d threads, %s", self, self.threads, how)
 
     # Memory
 
@@ -268,7 +273,11 @@ class CPUBackend(Backend):
         run = plan.cache.get(self.jit)
         if run is None:
             run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
-        run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
+        draws = self._draw_numbers(leaves) if run.draws else {}
+        if watch.watching:
+            watch.run(plan, _names(plan, targets, leaves), run.calls(targets, leaves, draws))
+        else:
+            run(targets, leaves, draws)
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
         """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""
@@ -279,7 +288,7 @@ class CPUBackend(Backend):
     def _plan_recipe(self, plan: Plan, leaves: list[Any]) -> Any:
         """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
         run = plan.cache.get(True)
-        return NotImplemented if run is None else run.recipe(leaves)
+        return NotImplemented if run is None or watch.watching else run.recipe(leaves)
 
     # Time
 
@@ -361,6 +370,13 @@ class InterpretedPlan:
                 else:
                     backend._interpreter.primitive(step, inputs, outputs[0])
 
+    def calls(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> Iterator[watch.Call]:
+        """The plan's steps as calls to make one after the other."""
+        buffers = [*targets, *(leaves[n] for n in self.plan.tensors)]
+        temporaries = [np.empty(shape, dtype) for shape, dtype in self.plan.temporaries]
+        for step, places in zip(self.plan.steps, self.places):
+            yield _call(self.backend, step, places, buffers, temporaries, leaves, draws, None, "")
+
 
 class HostPlan(CompiledPlan):
     """A plan of C kernels. Primitives run on NumPy arrays."""
@@ -386,18 +402,65 @@ class HostPlan(CompiledPlan):
             steps += [launcher.Step(launch, pointers, step.scalars) for launch in prepared.launches]
         return launcher.recipe(steps, self.total, leaves, self)
 
+    def _temporaries(self, storage: Storage | None) -> list[np.ndarray]:
+        """The temporaries of a run, in the memory that it has for them."""
+        if storage is None:
+            return []
+        whole = _bytes(storage)
+        pairs = zip(self.plan.temporaries, self.offsets)
+        return [np.ndarray(shape, dtype, whole, offset) for (shape, dtype), offset in pairs]
+
+    def calls(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> Iterator[watch.Call]:
+        """The plan's steps as calls to make one after the other."""
+        buffers = [*targets, *(leaves[n] for n in self.plan.tensors)]
+        bases = [t.address for t in buffers]
+        storage = self.backend._allocate(self.total) if self.total else None
+        bases += [storage.address] if storage is not None else []
+        temporaries = self._temporaries(storage)
+        for prepared, _, addresses, step in self.steps:
+            launch, source = None, ""
+            if prepared is not None:
+                numbers = [word(leaves[n], dtype) for n, dtype in step.scalars]
+                numbers += [*(draws[n] for n in step.draws), self.backend._key] if step.draws else []
+                launch, source = functools.partial(prepared.run, addresses(bases), numbers), prepared.source
+            yield _call(self.backend, step, _places(step), buffers, temporaries, leaves, draws, launch, source)
+
     def _primitive(
         self, step: Primitive, places: tuple, buffers: list, bases: list[int], storage: Storage | None
     ) -> None:
-        temporaries = []
-        if storage is not None:
-            whole = _bytes(storage)
-            for (shape, dtype), offset in zip(self.plan.temporaries, self.offsets):
-                temporaries.append(np.ndarray(shape, dtype, whole, offset))
+        temporaries = self._temporaries(storage)
         reads, writes = places
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
+
+
+def _call(backend: CPUBackend, step: Any, places: tuple, buffers: list, temporaries: list, leaves: list[Any],
+          draws: dict[int, int], launch: Callable[[], None] | None, source: str) -> watch.Call:  # fmt: skip
+    """A step as a call: `launch`, or the interpreter."""
+    is_kernel = isinstance(step, Kernel)
+    scalars = [number(leaves[n], dtype) for n, dtype in step.scalars] if is_kernel else []
+    numbers = [draws[n] for n in step.draws] if is_kernel else []
+
+    def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
+        return tuple([read(buffers, temporaries) for read in readers] for readers in places)
+
+    def interpret() -> None:
+        inputs, outputs = arrays()
+        with np.errstate(all="ignore"):
+            if is_kernel:
+                backend._interpreter.kernel(step, inputs, outputs, scalars, numbers, backend._key)
+            else:
+                backend._interpreter.primitive(step, inputs, outputs[0])
+
+    return watch.Call(step, launch or interpret, arrays, source, scalars, numbers, backend._key)
+
+
+def _names(plan: Plan, targets: list[Tensor], leaves: list[Any]) -> dict[int, str]:
+    """What a plan's buffers are called."""
+    names = [t.name or "the target" for t in targets]
+    names += [leaves[n].name or f"tensor {k}" for k, n in enumerate(plan.tensors, start=1)]
+    return dict(enumerate(names))
 
 
 Reader = Callable[[list, list], np.ndarray]

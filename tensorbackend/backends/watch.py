@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking at kernels as they run: what TB_DEBUG shows, TB_CHECK compares and `be.explain` records.
+
+`watching` says whether anybody looks; a backend then hands the calls of a plan to `run` instead of making them. Native
+code that repeats statements by itself is told to forget them when someone begins to look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tensorbackend import dtypes, settings
+from tensorbackend.backends import probes, toolchain
+from tensorbackend.backends.interpreter import Interpreter
+from tensorbackend.errors import BackendError, complain
+from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
+from tensorbackend.graph.fuse import Kernel, Plan, Primitive
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["Call", "explain", "explained", "join", "recording", "run", "state", "watching"]
+
+_log = logging.getLogger("tensorbackend")
+MOST_TEXT = 400
+LEAST_PROBE, MOST_PROBE = 1 << 14, 1 << 27
+
+watching = False
+_lock = threading.Lock()
+_backends: weakref.WeakSet = weakref.WeakSet()
+_recorders: list[list[tuple[Plan, Statement]]] = []
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.stated: list[tuple[str, list[str]]] = []
+
+
+_here = _Here()
+
+
+class Call(NamedTuple):
+    """One step of a plan, ready: `run()` makes it, `arrays()` gives what it reads and writes as NumPy arrays,
+    `numbers` are its scalars as the interpreter takes them, `draws` and `key` those of its random numbers."""
+
+    step: Kernel | Primitive
+    run: Callable[[], None]
+    arrays: Callable[[], tuple[list[np.ndarray], list[np.ndarray]]]
+    source: str
+    numbers: list[Any]
+    draws: list[int]
+    key: int
+
+
+def join(backend: Backend) -> None:
+    """Let a backend know when someone begins to look."""
+    _backends.add(backend)
+
+
+def _decide() -> None:
+    """Someone began or ceased to look: set `watching`, and have native code forget what it repeats by itself."""
+    global watching
+    with _lock:
+        wanted = bool(_recorders) or settings.anywhere("debug", lambda v: v >= 2) or settings.anywhere("check", bool)
+        began, watching = wanted and not watching, wanted
+    if began:
+        for backend in list(_backends):
+            if not backend.closed:
+                with backend._lock:
+                    backend.structures.clear()
+
+
+settings.when_changed(_decide)
+
+
+def state(target: Any, value: Any) -> None:
+    """Note the statement `target[:] = value`, which a plan will run."""
+    text = str(value)
+    shown = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."
+    _here.stated.append((f"{target.name or 'y'}[:] = {shown}", list(tree_lines(value))))
+
+
+def run(plan: Plan, names: dict[int, str], calls: Iterable[Call]) -> None:
+    """Make the calls of a plan, and show, compare and record as is wanted. `names` are those of its buffers."""
+    stated, _here.stated = _here.stated, []
+    level, check = settings.config.debug, settings.config.check
+    steps = []
+    if level >= 3:
+        for text, lines in stated:
+            _log.warning("%s", "\n".join([text, *(f"  {line}" for line in lines)]))
+    for call in calls:
+        expected = _expected(call) if check else None
+        started = time.perf_counter_ns()
+        call.run()
+        seconds = (time.perf_counter_ns() - started) * 1e-9
+        step = describe(call.step, names, call.source)
+        step.times.append(seconds)
+        steps.append(step)
+        if level >= 2:
+            step.roof = _remembered_roof(_bucket(step.nbytes))
+            _log.warning("%s%s", step.line(), f"  for {step.reason}" if level >= 3 else "")
+        if expected is not None:
+            _compare(call, step, expected)
+    for recorder in _recorders:
+        recorder.append((plan, Statement([t for t, _ in stated], [lines for _, lines in stated], steps)))
+
+
+# Limits of the machine
+
+
+def _bucket(nbytes: int) -> int:
+    return min(max(1 << max(nbytes - 1, 0).bit_length(), LEAST_PROBE), MOST_PROBE)
+
+
+@functools.cache
+def _remembered_roof(nbytes: int) -> Roof | None:
+    return _roof(nbytes)
+
+
+def _roof(nbytes: int) -> Roof | None:
+    """What the machine reaches now on so many bytes; None without a compiler."""
+    if toolchain.find_compiler() is None:
+        return None
+    kinds = [True] if nbytes < 1 << 21 else [True, False]
+    rates = [p.bytes / _seconds(p) for p in (probes.triad(max(nbytes // 12, 1), cached) for cached in kinds)]
+    computing = probes.multiply_adds(iterations=2000)
+    return Roof(max(rates), computing.flops / _seconds(computing))
+
+
+def _seconds(probe: probes.Probe) -> float:
+    """The median of a few runs, in seconds, after two that warm up."""
+    times = []
+    for _ in range(9):
+        started = time.perf_counter_ns()
+        probe.run()
+        times.append(time.perf_counter_ns() - started)
+    return max(statistics.median(times[2:]), 1) * 1e-9
+
+
+# TB_CHECK
+
+
+def _expected(call: Call) -> list[list[np.ndarray]] | None:
+    """What a kernel should write: of the interpreter in its own types, and in float64 where that is possible."""
+    if not isinstance(call.step, Kernel):
+        return None
+    inputs, outputs = call.arrays()
+    inputs = [x.copy() for x in inputs]
+    found = []
+    for kernel, wide in ((call.step, False), (_widened(call.step), True)):
+        if kernel is None:
+            continue
+        given = [x.astype(np.float64) if wide and dtypes.is_float(x.dtype) else x for x in inputs]
+        made = [np.empty(x.shape, np.float64 if wide and dtypes.is_float(x.dtype) else x.dtype) for x in outputs]
+        kernel = _rearranged(kernel, given, made)
+        with np.errstate(all="ignore"):
+            Interpreter().kernel(kernel, given, made, call.numbers, call.draws, call.key)
+        found.append(made)
+    return found
+
+
+def _rearranged(kernel: Kernel, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> Kernel:
+    """The kernel on these arrays: places with their strides and types, and no remembered programs."""
+
+    def placed(ref: Any, x: np.ndarray) -> Any:
+        return replace(ref, strides=tuple(s // x.itemsize for s in x.strides), offset=0, dtype=x.dtype)
+
+    return replace(
+        kernel,
+        inputs=[placed(ref, x) for ref, x in zip(kernel.inputs, inputs)],
+        outputs=[(placed(ref, x), value) for (ref, value), x in zip(kernel.outputs, outputs)],
+        cache={},
+    )
+
+
+def _widened(kernel: Kernel) -> Kernel | None:
+    """The kernel with float64 for its floats; None where a narrower type is part of what it means."""
+    if kernel.draws or any(i.kind == "cast" or (i.op and i.op.name == "sround") for i in kernel.body):
+        return None
+    wide = np.dtype(np.float64)
+    body = [replace(i, dtype=wide) if dtypes.is_float(i.dtype) else i for i in kernel.body]
+    return replace(kernel, body=body, scalars=[(n, wide if dtypes.is_float(d) else d) for n, d in kernel.scalars])
+
+
+_TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e-12}
+
+
+def _compare(call: Call, step: Step, expected: list[list[np.ndarray]]) -> None:
+    """Raise `BackendError` for the first output that is near to none of what is expected."""
+    for number, got in enumerate(call.arrays()[1]):
+        wrong = np.ones(got.shape, bool)
+        for made in expected:
+            wrong &= _differs(got, made[number])
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            wanted = " or ".join(str(made[number][place]) for made in expected)
+            source = "\n".join(f"  | {line}" for line in call.source.strip().splitlines())
+            head = f"TB_CHECK: {step.name} {step.space} differs from the reference in {int(wrong.sum())} elements"
+            text = complain(head, f"element {place} of {step.writes[number]} is {got[place]}", wanted, "TB_JIT=0")
+            raise BackendError(f"{text}\n{source}")
+
+
+def _differs(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    if not dtypes.is_float(got.dtype):
+        return got != wanted
+    x, y = got.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(all="ignore"):
+        scale = np.abs(y) + np.mean(np.abs(y), where=np.isfinite(y)) if y.size else y
+        near = np.abs(x - y) <= _TOLERANCE[got.dtype.name] * scale
+    return ~(near | (x == y) | (np.isnan(x) & np.isnan(y)))
+
+
+# Explaining
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[tuple[Plan, Statement]]]:
+    """What runs inside the block, on any backend, in order: (plan, statement)."""
+    found: list[tuple[Plan, Statement]] = []
+    _recorders.append(found)
+    _decide()
+    try:
+        yield found
+    finally:
+        _recorders.remove(found)
+        _decide()
+
+
+def explain(backend: Backend, what: Any, arguments: tuple, repeat: int | None) -> Explanation:
+    """What `Backend.explain` gives."""
+    again = (1 if callable(what) else 10) if repeat is None else repeat
+    with recording() as found:
+        if callable(what):
+            for _ in range(again):
+                what(*arguments)
+        elif arguments:
+            _repeat_statement(backend, what, arguments[0], again)
+        else:
+            _repeat_expression(backend, what, again)
+    return explained(found, repr(backend))
+
+
+def _repeat_statement(backend: Backend, target: Any, value: Any, times: int) -> None:
+    """Run `target[:] = value` so often, each time on what was there before."""
+    before, draws = target.get(), backend._draws
+    for number in range(times):
+        if number:
+            backend._upload(target, before)
+            backend._draws = draws
+        backend._assign(target, value)
+        backend._flush()
+
+
+def _repeat_expression(backend: Backend, value: Any, times: int) -> None:
+    draws = backend._draws
+    out = backend.evaluate(value)
+    for _ in range(times - 1):
+        backend._assign(out, value)
+    backend._draws = draws
+
+
+def explained(found: list[tuple[Plan, Statement]], where: str) -> Explanation:
+    """What `recording` found as an explanation, with the runs of one plan put together and the limits measured now."""
+    merged: dict[int, Statement] = {}
+    for plan, statement in found:
+        first = merged.setdefault(id(plan), statement)
+        if first is not statement:
+            first.runs += 1
+            for step, other in zip(first.steps, statement.steps):
+                step.times += other.times
+    roofs: dict[int, Roof | None] = {}
+    for step in (step for statement in merged.values() for step in statement.steps):
+        bucket = _bucket(step.nbytes)
+        if bucket not in roofs:
+            roofs[bucket] = _roof(bucket)
+        step.roof = roofs[bucket]
+    return Explanation(list(merged.values()), f"{where} {toolchain.compiler_status()}")

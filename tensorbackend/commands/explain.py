@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`explain`: what the statements of a script become, or one expression of a file."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorbackend.backends import registry, watch
+from tensorbackend.commands import Failure
+from tensorbackend.explain import Explanation
+from tensorbackend.graph.optree import Operators
+
+__all__ = ["add", "run"]
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Describe the command."""
+    text = (
+        "Run a script and show the kernels that its statements became, with their times and shares of what "
+        "this machine can do; or, with FILE:EXPRESSION, run the file as a module and explain one expression of its "
+        "names: an op-tree, or a function without arguments. A script's own arguments follow a '--'."
+    )
+    parser = commands.add_parser("explain", help="the kernels that statements become, and why", description=text)
+    parser.add_argument("what", metavar="FILE[:EXPRESSION]", help="a script, or an expression of a file's names")
+    parser.add_argument("-n", type=int, default=20, metavar="COUNT", help="statements to show (default %(default)s)")
+    parser.add_argument("--source", action="store_true", help="show the generated sources too")
+    parser.add_argument("--html", metavar="PAGE", help="write a page to this file as well")
+    parser.set_defaults(rest=[])
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Explain. Raises `Failure` when there is no such file, or nothing ran."""
+    found = _explained(*_parts(options.what), options.rest)
+    if not found.statements:
+        raise Failure(f"{options.what}: no statement ran")
+    shown = found.longest(options.n)
+    yield shown.text(sources=options.source)
+    if len(found.statements) > len(shown.statements):
+        yield f"\n{len(found.statements) - len(shown.statements)} more statements took less time (-n shows more)"
+    if options.html:
+        yield f"\n{shown.save(options.html)}"
+
+
+def _parts(what: str) -> tuple[Path, str]:
+    """The file and the expression, "" for the whole script."""
+    name, _, expression = what.partition(".py:")
+    path = Path(f"{name}.py" if expression else what)
+    if not path.is_file():
+        raise Failure(f"{path}: no such file; give FILE or FILE:EXPRESSION")
+    return path, expression
+
+
+def _explained(path: Path, expression: str, arguments: list[str]) -> Explanation:
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.argv = [str(path), *arguments]
+    if expression:
+        names = runpy.run_path(str(path), run_name="explained")
+        return _value(expression, eval(expression, names))
+    with watch.recording() as found:
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    return watch.explained(found, str(path))
+
+
+def _value(expression: str, value: Any) -> Explanation:
+    if isinstance(value, Operators):
+        return value.backend.explain(value)
+    if callable(value):
+        return registry.current_backend().explain(value)
+    raise Failure(f"{expression} is {type(value).__name__}; expected an op-tree or a function without arguments")

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explanations, TB_DEBUG and TB_CHECK: what they say is what ran, and looking changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import tensorbackend
+from tensorbackend import BackendError, using
+from tensorbackend.backends import watch
+from tensorbackend.explain import Roof, Step
+from tensorbackend.explain_page import highlighted, roofline
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(backend) -> None:
+    """Only the CPU backend shows its calls."""
+    if backend.backend_name != "cpu":
+        pytest.skip(f"{backend.backend_name} does not show its calls")
+
+
+@pytest.fixture
+def tensors(backend):
+    """x (4, 6), b (4, 1) and an output."""
+    x = backend.array(np.arange(24.0).reshape(4, 6), name="x", dtype="float32")
+    b = backend.array(np.ones((4, 1)), name="b", dtype="float32")
+    return x, b, backend.empty((4, 6), dtype="float32", name="y")
+
+
+class Page(HTMLParser):
+    """Notes the tags, and the addresses that a browser would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.fetched = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes) -> None:
+        self.tags.append(tag)
+        self.fetched += [value for name, value in attributes if name in ("src", "href") and value[:1] != "#"]
+
+
+def test_one_expression_is_one_kernel_with_its_facts(backend, tensors) -> None:
+    x, b, _ = tensors
+    (step,) = backend.explain(backend.tanh(x * 0.5 + b)).steps
+    assert step.name == "ew_mul_add_tanh_f32"
+    assert step.reason == "the statement"
+    assert step.nbytes == 4 * (24 + 4 + 24)
+    assert step.flops >= 3 * 24
+    assert [text.split()[0] for text in step.reads] == ["x", "b"]
+    assert len(step.times) == 10 and step.seconds > 0
+    assert bool(step.source) == bool(getattr(backend, "jit", False))
+
+
+def test_the_text_names_why_a_tree_was_cut(backend, tensors) -> None:
+    x, _, y = tensors
+    text = str(backend.explain(y, backend.dot(x, backend.ones((6, 6))) + x))
+    assert "a primitive" in text
+    assert "2 steps" in text
+    assert "y[:] = " in text
+
+
+def test_a_function_shows_all_its_statements_and_counts_runs(backend, tensors) -> None:
+    x, _, y = tensors
+
+    def both() -> None:
+        for _ in range(3):
+            y[:] = x * 2
+        with backend.fuse():
+            y[:] = y * 2
+            x[:] = y + x
+
+    both()
+    found = backend.explain(both)
+    assert [s.runs for s in found.statements] == [3, 1]
+    assert len(found.statements[1].texts) == 2
+    assert found.longest(1).statements[0] in found.statements
+
+
+def test_explaining_a_statement_leaves_what_one_run_leaves(backend, tensors) -> None:
+    x, _, y = tensors
+    y[:] = 1
+    backend.rng_reset()
+    backend.explain(y, y * 2 + backend.rand() * 0)
+    np.testing.assert_array_equal(y.get(), np.full((4, 6), 2))
+    assert backend._draws == 1
+    backend.explain(backend.rand() * x)
+    assert backend._draws == 1
+
+
+def test_looking_ends_with_the_block(backend, tensors) -> None:
+    x, _, y = tensors
+    with watch.recording() as found:
+        y[:] = x + 1
+    y[:] = x + 2
+    assert len(found) == 1
+    assert not watch.watching
+    np.testing.assert_array_equal(y.get(), x.get() + 2)
+
+
+def test_work_of_a_reduction_counts_what_it_reads(backend, tensors) -> None:
+    x, _, _ = tensors
+    (step,) = backend.explain(backend.sum(x, axis=1)).steps
+    assert step.axes == (1,)
+    assert (step.nbytes, step.flops) == (4 * (24 + 4), 24)
+
+
+# The page
+
+
+def test_the_page_is_complete_and_fetches_nothing(backend, tensors, tmp_path) -> None:
+    x, _, y = tensors
+    x.name = "<b>&"
+    found = backend.explain(y, backend.softmax(x, axis=1))
+    text = found.save(tmp_path / "page.html").read_text()
+    page = Page(text)
+    assert page.fetched == []
+    assert "script" not in page.tags
+    assert "<b>&" not in text and "&lt;b&gt;&amp;" in text
+    assert ("svg" in page.tags) == (found.steps[0].roof is not None)
+
+
+def test_highlighting_keeps_the_text() -> None:
+    source = '#include "x"\nconst float y = a < 1.5f; // why & how\n'
+    shown = Page(highlighted(source))
+    assert shown.tags.count("span") >= 4
+    kept: list[str] = []
+    shown.handle_data = kept.append
+    shown.reset()
+    shown.feed(highlighted(source))
+    shown.close()
+    assert "".join(kept) == source
+
+
+def test_a_share_is_the_least_time_over_the_measured() -> None:
+    step = Step("k", "", "map", (4,), (), [], ["y"], 1000, 10, times=[3e-6, 2e-6, 9e-6], roof=Roof(1e9, 1e9))
+    assert step.seconds == 3e-6
+    assert step.share == pytest.approx(1 / 3)
+    assert "33% of the roof" in step.line()
+    assert "<circle" in roofline([step])
+    assert roofline([Step("k", "", "map", (4,), (), [], [], 1000, 10)]) == ""
+
+
+# TB_DEBUG and TB_CHECK
+
+
+def test_debug_shows_a_line_for_each_run(backend, tensors, caplog) -> None:
+    x, _, y = tensors
+    y[:] = x * 3 + 1
+    with caplog.at_level(logging.WARNING, "tensorbackend"), using(debug=2):
+        y[:] = x * 3 + 1
+        y[:] = x * 3 + 1
+    lines = [record.message for record in caplog.records]
+    assert [line.split()[0] for line in lines] == ["ew_mul_add_f32"] * 2
+    caplog.clear()
+    with using(debug=3):
+        y[:] = x * 3 + 1
+    assert "y[:] = (x * 3) + 1" in caplog.text
+    assert "for the statement" in caplog.text
+
+
+def test_check_passes_what_is_right(backend, tensors) -> None:
+    x, b, y = tensors
+    with using(check=True):
+        y[:] = backend.softmax(backend.tanh(x) + b, axis=0)
+        y[:] = y * 2 + backend.rand()
+        y[:] = backend.dot(x, backend.ones((6, 6))) + x
+        half = backend.array(x.get(), dtype="float16")
+        half[:] = backend.exp(half * 0.1)
+        backend.evaluate(backend.argmax(x, axis=1) > 2)
+
+
+def test_check_names_the_kernel_and_the_element_that_differs(backend, tensors, monkeypatch) -> None:
+    x, _, y = tensors
+
+    def wrong(plan, names, calls):
+        for call in calls:
+
+            def run(call=call) -> None:
+                call.run()
+                call.arrays()[1][0][2, 3] += 1
+
+            yield call._replace(run=run)
+
+    ran = watch.run
+    monkeypatch.setattr(watch, "run", lambda plan, names, calls: ran(plan, names, wrong(plan, names, calls)))
+    with using(check=True), pytest.raises(BackendError, match=r"ew_mul_f32 .*differs.*\n.*\(2, 3\)"):
+        y[:] = x * 2
+
+
+def test_a_closed_backend_explains_nothing() -> None:
+    be = tensorbackend.Backend.allocate_backend("cpu", jit=False)
+    x = be.ones((2, 2))
+    be.cleanup_backend()
+    with pytest.raises(BackendError):
+        be.explain(x, 1)
