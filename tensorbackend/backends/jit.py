@@ -194,7 +194,7 @@ class _Work:
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, elements, nbytes, found.passes))
-        streams = nbytes > STREAM_ABOVE
+        streams = nbytes > STREAM_ABOVE and not kernel.in_place  # what was just read is in the cache: write it there
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, int(streams), segments, segment]
 
 

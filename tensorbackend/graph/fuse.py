@@ -248,7 +248,7 @@ class _Scheduler:
         self.shapes: dict[int, Shape] = {}
         self.cuts: dict[int, str] = {}
         self.kept_alive: list[Any] = []
-        self.overlaps = [statement.overlap == 1 for statement in statements]
+        self.overlaps = _in_place(statements, leaves)
         self._number(leaves)
 
     def _number(self, leaves: list[list[Any]]) -> None:
@@ -497,6 +497,15 @@ class _Scheduler:
         self.steps.append(Kernel(target.shape, (), body, [source], [], [], [(target, 0)], reason))
 
 
+def _in_place(statements: list[Statement], leaves: list[list[Any]]) -> list[bool]:
+    """Whether each target is the very view that its statement, or another of the group, reads."""
+    if len(statements) == 1:
+        return [statements[0].overlap == 1]
+    tensors = (x for found in leaves for x in found if isinstance(x, Operators) and not isinstance(x, OpTreeNode))
+    read = {(x.address, x.structure) for x in tensors}
+    return [(statement.address, statement.target) in read for statement in statements]
+
+
 def _transposed(ref: Ref, order: tuple[int, ...]) -> Ref:
     shape = tuple(ref.shape[a] for a in order)
     return Ref(ref.buffer, shape, tuple(ref.strides[a] for a in order), ref.offset, ref.dtype)
@@ -619,8 +628,7 @@ class _Region:
             self.values[id(node)] = self._node(node)
         outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
         reason = self.outputs[0][2]
-        many = len(self.scheduler.statements) > 1
-        in_place = many or any(self.scheduler.overlaps[p.buffer] for _, p, _ in self.outputs if p.buffer >= 0)
+        in_place = any(self.scheduler.overlaps[p.buffer] for _, p, _ in self.outputs if p.buffer >= 0)
         return Kernel(
             self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place
         )
