@@ -17,7 +17,7 @@ import importlib
 import importlib.util
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +165,7 @@ class Driver(ABC):
 
 
 Triple = tuple[int, int, int]
+ExceptionTypes = tuple[type[Exception], ...]
 
 
 def check_launch(
@@ -264,8 +265,20 @@ def _pip(extra: str) -> str:
     return f"pip install 'tensorbackend[{extra}]'"
 
 
-def no_device(package: str, what: str, error: Exception) -> BackendError:
-    """The error of an installed `package` that reaches no device; `what` says which part is missing."""
+def require_device(package: str, count: Callable[[], int], device_id: int, cuda_errors: ExceptionTypes) -> None:
+    """Raise `BackendError` when the installed `package` reaches no device of that number, saying which part is missing.
+
+    `count` asks it for the number of devices; `cuda_errors` is what it raises without the NVIDIA driver.
+    """
+    try:
+        devices = count()
+    except cuda_errors as error:
+        raise _no_device(package, "the NVIDIA driver is missing or reports no device", error) from error
+    if not 0 <= device_id < devices:
+        raise _no_device(package, f"there is no device {device_id}", IndexError(f"{devices} devices"))
+
+
+def _no_device(package: str, what: str, error: Exception) -> BackendError:
     return BackendError(
         complain(
             f"{package} is installed, but {what}",

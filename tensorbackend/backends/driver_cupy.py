@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import cupy
 import numpy as np
 
-from tensorbackend.backends.driver import (
-    PLAIN_SHARED,
-    DeviceFacts,
-    Driver,
-    Function,
-    Module,
-    Triple,
-    compile_options,
-    device_fault,
-    no_device,
-)
+from tensorbackend.backends import driver as base
+from tensorbackend.backends.driver import Driver, Function, Triple
 from tensorbackend.errors import BackendError, CompileError, complain
 
 __all__ = ["CupyDriver"]
 
 
-class CupyModule(Module):
+class CupyModule(base.Module):
     """A `cupy.RawModule` of one device."""
 
     def __init__(self, module: cupy.RawModule, driver: CupyDriver) -> None:
@@ -50,14 +40,16 @@ class CupyDriver(Driver):
     name = "cupy"
 
     def __init__(self, device_id: int = 0) -> None:
-        self._device = _open(device_id)
+        runtime = cupy.cuda.runtime
+        base.require_device("cupy", runtime.getDeviceCount, device_id, (runtime.CUDARuntimeError, ImportError))
+        self._device = cupy.cuda.Device(device_id)
         with self._device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
-            facts = cupy.cuda.runtime.getDeviceProperties(device_id)
+            facts = runtime.getDeviceProperties(device_id)
         self.stream = self._stream.ptr
         self._pool = cupy.cuda.MemoryPool()
         self._live: dict[int, cupy.cuda.MemoryPointer] = {}
-        self.facts = DeviceFacts(
+        self.facts = base.DeviceFacts(
             facts["name"].decode(),
             facts["multiProcessorCount"],
             facts["maxThreadsPerBlock"],
@@ -75,7 +67,7 @@ class CupyDriver(Driver):
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise BackendError(complain(f"{what}: the device's memory is exhausted", str(error))) from error
         except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
-            raise device_fault(what, error) from error
+            raise base.device_fault(what, error) from error
 
     def allocate(self, nbytes: int) -> int:
         """As `Driver.allocate`; multiples of 512."""
@@ -95,24 +87,19 @@ class CupyDriver(Driver):
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
     def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
-        with self.using_device("upload"):
-            cupy.cuda.runtime.memcpyAsync(
-                address, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, self.stream
-            )
-            if wait:
-                self._stream.synchronize()
+        self._transfer(address, host.ctypes.data, host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, wait)
 
     def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
-        with self.using_device("download"):
-            cupy.cuda.runtime.memcpyAsync(
-                host.ctypes.data, address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, self.stream
-            )
-            if wait:
-                self._stream.synchronize()
+        self._transfer(host.ctypes.data, address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, wait)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
+        self._transfer(to, source, nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, False)
+
+    def _transfer(self, to: int, source: int, nbytes: int, kind: int, wait: bool) -> None:
         with self.using_device("copy"):
-            cupy.cuda.runtime.memcpyAsync(to, source, nbytes, cupy.cuda.runtime.memcpyDeviceToDevice, self.stream)
+            cupy.cuda.runtime.memcpyAsync(to, source, nbytes, kind, self.stream)
+            if wait:
+                self._stream.synchronize()
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         with self.using_device("fill"):
@@ -121,7 +108,7 @@ class CupyDriver(Driver):
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> CupyModule:
         """As `Driver.compile`, by NVRTC."""
         text = f'#line 1 "{name}"\n{source}'
-        flags = (*compile_options(), *options)
+        flags = (*base.compile_options(), *options)
         module = cupy.RawModule(code=text, options=flags, backend="nvrtc")
         with self.using_device(name):
             try:
@@ -134,7 +121,7 @@ class CupyDriver(Driver):
         # An array of one element goes to the kernel by value.
         packed = (np.frombuffer(arguments, np.dtype((np.void, len(arguments)))),) if arguments else ()
         with self.using_device(function.name):
-            if shared + function.shared > PLAIN_SHARED:
+            if shared + function.shared > base.PLAIN_SHARED:
                 function.handle.max_dynamic_shared_size_bytes = shared
             function.handle(grid, block, packed, shared_mem=shared)
 
@@ -163,13 +150,3 @@ class CupyDriver(Driver):
         with self.using_device("close"):
             self._live.clear()
             self._pool.free_all_blocks(stream=self._stream)
-
-
-def _open(device_id: int) -> Any:
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except (cupy.cuda.runtime.CUDARuntimeError, ImportError) as error:
-        raise no_device("cupy", "the NVIDIA driver is missing or reports no device", error) from error
-    if not 0 <= device_id < count:
-        raise no_device("cupy", f"there is no device {device_id}", IndexError(f"{count} devices"))
-    return cupy.cuda.Device(device_id)

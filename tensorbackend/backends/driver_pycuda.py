@@ -8,23 +8,15 @@ libraries in the process share it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pycuda.driver as cuda
 import pycuda.tools
+from pycuda.compiler import SourceModule
 
-from tensorbackend.backends.driver import (
-    PLAIN_SHARED,
-    DeviceFacts,
-    Driver,
-    Function,
-    Module,
-    Triple,
-    compile_options,
-    device_fault,
-    no_device,
-)
+from tensorbackend.backends import driver as base
+from tensorbackend.backends.driver import Driver, Function, Triple
 from tensorbackend.errors import BackendError, CompileError, complain
 
 __all__ = ["PycudaDriver"]
@@ -32,7 +24,7 @@ __all__ = ["PycudaDriver"]
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, for which PyCUDA has no name
 
 
-class PycudaModule(Module):
+class PycudaModule(base.Module):
     """A `pycuda.driver.Module` of one context."""
 
     def __init__(self, module: cuda.Module, driver: PycudaDriver) -> None:
@@ -40,10 +32,10 @@ class PycudaModule(Module):
         self._driver = driver
 
     def function(self, name: str) -> Function:
-        """As `Module.function`. The handle holds the module too, which must stay loaded."""
         with self._driver.using_device(name):
             kernel = self._module.get_function(name)
             threads, shared = kernel.max_threads_per_block, kernel.shared_size_bytes
+            # The handle holds the module too, which must stay loaded.
             return Function(name, (kernel, self), threads, shared, kernel.num_regs, kernel.local_size_bytes)
 
 
@@ -53,7 +45,8 @@ class PycudaDriver(Driver):
     name = "pycuda"
 
     def __init__(self, device_id: int = 0) -> None:
-        device = _open(device_id)
+        base.require_device("pycuda", _count, device_id, (cuda.Error,))
+        device = cuda.Device(device_id)
         self._context = device.retain_primary_context()
         self._closed = False
         self._live: dict[int, cuda.PooledDeviceAllocation] = {}
@@ -61,7 +54,7 @@ class PycudaDriver(Driver):
             self._stream = cuda.Stream(NON_BLOCKING)
             self._pool = pycuda.tools.DeviceMemoryPool()
         self.stream = self._stream.handle
-        self.facts = DeviceFacts(
+        self.facts = base.DeviceFacts(
             device.name(),
             device.multiprocessor_count,
             device.max_threads_per_block,
@@ -79,7 +72,7 @@ class PycudaDriver(Driver):
         except cuda.MemoryError as error:
             raise BackendError(complain(f"{what}: the device's memory is exhausted", str(error))) from error
         except cuda.Error as error:
-            raise device_fault(what, error) from error
+            raise base.device_fault(what, error) from error
         finally:
             cuda.Context.pop()
 
@@ -100,14 +93,14 @@ class PycudaDriver(Driver):
             return cuda.pagelocked_empty(nbytes, np.uint8)
 
     def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
-        with self.using_device("upload"):
-            cuda.memcpy_htod_async(address, host, self._stream)
-            if wait:
-                self._stream.synchronize()
+        self._transfer(cuda.memcpy_htod_async, address, host, wait)
 
     def download(self, host: np.ndarray, address: int, wait: bool = True) -> None:
-        with self.using_device("download"):
-            cuda.memcpy_dtoh_async(host, address, self._stream)
+        self._transfer(cuda.memcpy_dtoh_async, host, address, wait)
+
+    def _transfer(self, copy: Callable[..., None], to: int | np.ndarray, source: int | np.ndarray, wait: bool) -> None:
+        with self.using_device("copy"):
+            copy(to, source, self._stream)
             if wait:
                 self._stream.synchronize()
 
@@ -121,10 +114,8 @@ class PycudaDriver(Driver):
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> PycudaModule:
         """As `Driver.compile`, by nvcc."""
-        from pycuda.compiler import SourceModule
-
         text = f'#line 1 "{name}"\n{source}'
-        flags = [*compile_options(), *options]
+        flags = [*base.compile_options(), *options]
         with self.using_device(name):
             try:
                 return PycudaModule(SourceModule(text, options=flags, no_extern_c=True), self)
@@ -134,7 +125,7 @@ class PycudaDriver(Driver):
     def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
         kernel, _ = function.handle
         with self.using_device(function.name):
-            if shared + function.shared > PLAIN_SHARED:
+            if shared + function.shared > base.PLAIN_SHARED:
                 kernel.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
             kernel.prepare([f"{len(arguments)}s"] if arguments else [])
             packed = (arguments,) if arguments else ()
@@ -169,12 +160,6 @@ class PycudaDriver(Driver):
         self._context.detach()
 
 
-def _open(device_id: int) -> cuda.Device:
-    try:
-        cuda.init()
-        count = cuda.Device.count()
-    except cuda.Error as error:
-        raise no_device("pycuda", "the NVIDIA driver is missing or reports no device", error) from error
-    if not 0 <= device_id < count:
-        raise no_device("pycuda", f"there is no device {device_id}", IndexError(f"{count} devices"))
-    return cuda.Device(device_id)
+def _count() -> int:
+    cuda.init()
+    return cuda.Device.count()
