@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,11 +18,13 @@ import libraries
 import numpy as np
 
 from tensorbackend import bench
+from tensorbackend.backends import compiler
+from tensorbackend.testing.batches import compile_together
 
 UNARY = ("sig", "tanh", "exp", "log", "sqrt", "square")
 TEXTS = [f"{first}(x*w + b)*{second}(y)" for first, second in product(UNARY, UNARY) if first != second]
 LENGTH = 1000
-MODES = ("cold", "warm", "together", "together warm")
+MODES = ("cold", "warm", "library from disk", "together", "together warm")
 
 
 def inputs() -> dict[str, np.ndarray]:
@@ -45,7 +47,7 @@ def first_calls(calls: list[Callable[[], Any]]) -> list[float]:
 
 
 def ours(options, count: int, together: bool) -> list[float]:
-    """Seconds a kernel: one by one, or all as independent statements of one `fuse()`, on lengths that cannot merge."""
+    """Seconds a kernel: each with its statement's first run, or the kernels of all statements compiled together."""
     engine = libraries.engine(options, True)
     arrays = {name: engine.array(a) for name, a in inputs().items()}
     known = engine.known("; ".join(TEXTS))
@@ -54,14 +56,31 @@ def ours(options, count: int, together: bool) -> list[float]:
     if not together:
         outs = [engine.be.empty(LENGTH, dtype=np.float32) for _ in texts]
         return first_calls([libraries.function(f"o[:] = {t}", known | arrays | {"o": o}) for t, o in zip(texts, outs)])
-    names = known | {"fuse": engine.known("fuse()")["fuse"]}
-    lines = []
-    for k, text in enumerate(texts):
-        names |= {f"{name}{k}": array[: LENGTH - k] for name, array in arrays.items()}
-        names[f"o{k}"] = engine.be.empty(LENGTH - k, dtype=np.float32)
-        lines.append(f"    o{k}[:] = " + re.sub(r"\b([xwby])\b", rf"\g<1>{k}", text))
-    total = first_calls([libraries.function("with fuse():\n" + "\n".join(lines), names)])[0]
+    outs = [engine.be.empty(LENGTH, dtype=np.float32) for _ in texts]
+    trees = [libraries.function(f"return {t}", known | arrays) for t in texts]
+    total = first_calls([lambda: compile_together(engine.be, ((o, tree()) for o, tree in zip(outs, trees)))])[0]
     return [total / count]
+
+
+def from_disk(options, count: int) -> list[float]:
+    """Seconds from a printed kernel to its loaded library: its key, and finding, checking and loading the entry."""
+    engine = libraries.engine(options, True)
+    arrays = {name: engine.array(a) for name, a in inputs().items()}
+    trees = [libraries.function(f"return {t}", engine.known(t) | arrays) for t in TEXTS[:count]]
+    seconds: list[float] = []
+    load = compiler.compile_many
+
+    def timed(sources, **options):
+        start = time.perf_counter()
+        found = load(sources, **options)
+        if sources:
+            seconds.append((time.perf_counter() - start) / len(sources))
+        return found
+
+    compiler.compile_many = timed
+    for tree in trees:
+        engine.be.empty(LENGTH, dtype=np.float32)[:] = tree()
+    return seconds
 
 
 def jax(count: int) -> list[float]:
@@ -104,7 +123,12 @@ def in_child(options, mode: str, count: int, cache: str, **environment: str) -> 
 
 def child(options) -> int:
     """Measure one mode and print the seconds, or the reason for absence, as JSON."""
-    modes = {"jax": jax, "torch.compile": torch_compile, "numba": numba}
+    modes = {
+        "library from disk": partial(from_disk, options),
+        "jax": jax,
+        "torch.compile": torch_compile,
+        "numba": numba,
+    }
     try:
         answer: Any = modes[options.child](options.count) if options.child in modes else ours(
             options, options.count, "together" in options.child
@@ -128,6 +152,11 @@ def row(case: str, contender: str, measure: Callable[[], list[float]]) -> bench.
     return made
 
 
+def case_name(mode: str) -> str:
+    """The name of a mode's rows; all figures are for one kernel."""
+    return f"compile, {mode}, each"
+
+
 def main() -> int:
     parser = bench.arguments(__doc__)
     parser.add_argument("--child", choices=[*MODES, "jax", "torch.compile", "numba"], help="measure one mode only")
@@ -139,7 +168,7 @@ def main() -> int:
         return child(options)
     session = bench.Session(options)
     for mode, rows in cases(options):
-        if session.wants(f"compile, {mode}", (LENGTH,), "float32"):
+        if session.wants(case_name(mode), (LENGTH,), "float32"):
             session.add(rows())
     return session.finish()
 
@@ -153,15 +182,16 @@ def cases(options) -> list[tuple[str, Callable[[], list[bench.Row]]]]:
     def rivals(name: str, number: int) -> bench.Row:
         with tempfile.TemporaryDirectory() as folder:
             cold = {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_COMPILATION_CACHE_DIR": ""}
-            return row("compile, cold", name, lambda: in_child(options, name, number, one.name, **cold))
+            return row(case_name("cold"), name, lambda: in_child(options, name, number, one.name, **cold))
 
     def mine(mode: str, folder: tempfile.TemporaryDirectory) -> bench.Row:
-        return row(f"compile, {mode}", "tensorbackend", lambda: in_child(options, mode, count, folder.name))
+        return row(case_name(mode), "tensorbackend", lambda: in_child(options, mode, count, folder.name))
 
     beside = [("jax", count), ("numba", few), *([] if options.quick else [("torch.compile", few)])]
     return [
         ("cold", lambda: [mine("cold", one), *(rivals(*b) for b in beside if b[0] not in options.without)]),
         ("warm", lambda: [mine("warm", one)]),
+        ("library from disk", lambda: [mine("library from disk", one)]),
         ("together", lambda: [mine("together", many)]),
         ("together warm", lambda: [mine("together warm", many)]),
     ]
