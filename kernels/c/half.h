@@ -17,7 +17,7 @@ TB_FN float tb_bf16_to_f32(tb_u16 h) { return tb_from_bits_f32((tb_u32)h << 16);
 TB_FN tb_u16 tb_f32_to_bf16(float x) {
     tb_u32 u = tb_bits_f32(x);
     tb_u32 rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-    return (tb_u16)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16) | 0x40u : rounded);
+    return (tb_u16)(x != x ? (u >> 16) | 0x40u : rounded);
 }
 
 // The exponent moves from bias 15 to bias 127 by an exact product, which also normalises denormals.

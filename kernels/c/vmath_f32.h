@@ -155,34 +155,39 @@ TB_FN float tb_log1p_f32(float x) {
 
 // ---- hyperbolic tangent, logistic, error function -----------------------------------------------------------------
 
-// |x| <= 0.625: odd polynomial; beyond: 1 - 2 / (e^2|x| + 1). A NaN takes the polynomial. Bound 1.5
+// One odd polynomial v = tanh(h): beyond 0.64, |x| = h + n ln(2)/2 and tanh |x| = 1 - (1 - v) / (s + 1/2 + (s - 1/2) v)
+// with s = 2^(n-1). The second select is on bits: alike conditions make gcc evaluate all twice, once for either side.
+// A NaN goes through the first to the polynomial, and on. Bound 1.5
 TB_FN float tb_tanh_f32(float x) {
     tb_u32 u = tb_bits_f32(x) & ~TB_SIGN_F32;
     float a = tb_from_bits_f32(u);
     float y = tb_from_bits_f32(u < 0x41120000u ? u : 0x41120000u);      // min(|x|, 9.125), beyond which tanh is 1
-    float t = TB_FMA_F32(y, 2.88539004f, TB_ROUND_F32);
-    float f = TB_FMA_F32(y, 2.88539004f, -(t - TB_ROUND_F32));
-    float q = TB_FMA_F32(tb_exp2m1_over_f32(f), f, 1.0f);
-    float large = 1.0f - 2.0f / TB_FMA_F32(q, tb_from_bits_f32((tb_bits_f32(t) << 23) + 0x3F800000u), 1.0f);
-    float s = a * a;
-    float p = TB_P4(F32, s, -0.333332807f, 0.133314162f, -0.0537379384f, 0.0206341203f, -0.00570009183f);
-    float small = TB_FMA_F32(p * s, a, a);
-    float r = a > 0.625f ? large : small;
+    float t = TB_FMA_F32(y, 2.88539004f, TB_ROUND_F32 + 126.0f);
+    float h = TB_FMA_F32(t - (TB_ROUND_F32 + 126.0f), -0.34657359f, y);
+    h = a > 0.640625f ? h : a;
+    float q = h * h;
+    float p = TB_P4(F32, q, -0.333332807f, 0.133314162f, -0.0537379384f, 0.0206341203f, -0.00570009183f);
+    float v = TB_FMA_F32(p, q * h, h);
+    float s = tb_from_bits_f32(tb_bits_f32(t) << 23);
+    float z = (1.0f - v) / TB_FMA_F32(s - 0.5f, v, s + 0.5f);
+    float r = u > 0x3F240000u ? 1.0f - z : v;
     return tb_put_sign_f32(r, x);
 }
 
-// With |x| log2(e) = n + f: z = 2^-n / (2^-n + 2^f) for x < 0, otherwise 1 - z. 2^-n is exact, so denormal results
-// round once; 1 + 2^-n keeps its error. Bound 2.0
+// With |x| log2(e) = g - n, z = 2^n / (2^n + 2^g) for x < 0, otherwise 1 - z. All terms are taken times 2^24, so that
+// 2^n is never denormal and the quotient rounds once. A NaN, lost in y, comes in again with the second part of log2(e),
+// which makes of huge |x| a huge g and z = 0. Bound 2.0
 TB_FN float tb_sigmoid_f32(float x) {
     float a = tb_abs_f32(x);
-    a = a > 104.5f ? 104.5f : a;
-    float t = TB_FMA_F32(a, 1.44269502f, TB_ROUND_F32);
-    float n = t - TB_ROUND_F32;
-    float f = TB_FMA_F32(a, 1.44269502f, -n);
-    f = TB_FMA_F32(a, 1.92596303e-8f, f);
-    float s = tb_from_bits_f32(0x4B800000u - (tb_bits_f32(t) << 23)) * 0x1p-24f;
-    float d = 1.0f + s;
-    float z = s / (d + TB_FMA_F32(tb_exp2m1_over_f32(f), f, (1.0f - d) + s));
+    tb_u32 u = tb_bits_f32(a);
+    float y = tb_from_bits_f32(u < 0x42D10000u ? u : 0x42D10000u);      // min(|x|, 104.5)
+    float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 151.0f);
+    float g = TB_FMA_F32(y, 1.44269502f, t - (TB_ROUND_F32 + 151.0f));
+    g = TB_FMA_F32(a, 1.92596303e-8f, g);
+    float p = TB_P5(F32, g, 0.693147182f * 0x1p24f, 0.240226448f * 0x1p24f, 0.055503577f * 0x1p24f,
+                    0.00961882435f * 0x1p24f, 0.00133918982f * 0x1p24f, 0.000152462104f * 0x1p24f);
+    float s = tb_from_bits_f32(tb_bits_f32(t) << 23);
+    float z = s / (TB_FMA_F32(p, g, s) + 0x1p24f);
     return x < 0.0f ? z : 1.0f - z;
 }
 
