@@ -382,6 +382,20 @@ def test_build_refuses_what_it_does_not_know(backend: Backend) -> None:
         OpTreeNode.build("tanh", x, x)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint32", "int64", "int16"])
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 63, 64, 80, 127, 1024, 1025])
+def test_places_and_extremes_of_rows_around_vector_lengths(backend: Backend, n: int, dtype: str) -> None:
+    rng = np.random.default_rng(n)
+    values = rng.integers(0, 20, (6, n)).astype(dtype)
+    if values.dtype.kind == "f":
+        values[1, [n // 2, n - 1]] = np.nan
+        values[2], values[3] = -np.inf, np.inf
+    x = backend.array(values, dtype=values.dtype)
+    for name in ("argmax", "argmin", "max", "min", "sum"):
+        found = backend.evaluate(getattr(backend, name)(x, axis=1)).get()
+        np.testing.assert_array_equal(found, getattr(np, name)(values, axis=1, keepdims=True), err_msg=name)
+
+
 def test_trees_become_tensors_and_arrays(backend: Backend) -> None:
     n = backend.array([[1, 2]], dtype="int32")
     tree = n * 2
