@@ -19,6 +19,7 @@ __all__ = ["print_kernel"]
 
 HEADER = "kernel.h"
 BLOCK = 1024
+HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-level cache loses what has been converted
 STRIP = 512
 TILE = 64
 FEW_ROWS = 16
@@ -300,8 +301,8 @@ class _Printer(Renderer):
             lo = "part * segment"
             hi = f"((part + 1) * segment < n{inner} ? (part + 1) * segment : n{inner})"
         if not columns:
-            self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {BLOCK})")
-            self.say(f"const int m = (int)(stop - b < {BLOCK} ? stop - b : {BLOCK});")
+            self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {self._block()})")
+            self.say(f"const int m = (int)(stop - b < {self._block()} ? stop - b : {self._block()});")
         else:
             self.open("")
             self.say("const tb_i64 b = from;")
@@ -309,7 +310,7 @@ class _Printer(Renderer):
         direct = {} if columns else self._direct_sources(here, needed)
         for n in here:
             if n not in direct and not columns:
-                self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{BLOCK}];")
+                self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{self._block()}];")
         targets = self._prepare_outputs() if store else {}
         before = [n for n in needed if self.body[n].shape[inner] == 1]
         self._statements(before)
@@ -320,6 +321,12 @@ class _Printer(Renderer):
             self._inner_loop(loop, goals_in_loop, targets, buffers)
         self._after_block(here, direct, targets)
         self.close()
+
+    def _block(self) -> int:
+        """Elements of a block."""
+        operands = [*self.kernel.inputs, *(ref for ref, _ in self.kernel.outputs)]
+        halves = any(dtypes.is_half(ref.dtype) for ref in operands)
+        return HALF_BLOCK if halves and self.nest.form == MAP else BLOCK
 
     def _is_kept(self, n: int) -> bool:
         """Whether an earlier pass left the value in the output."""
@@ -339,7 +346,7 @@ class _Printer(Renderer):
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
             if dtypes.is_half(ref.dtype) and self._stride_class(ref, self.nest.inner) == "one":
                 half = dtypes.tag(ref.dtype)
-                self.say(f"float h{i.slot}[{BLOCK}];", f"tb_load_{half}(h{i.slot}, p{i.slot} + b, m);")
+                self.say(f"float h{i.slot}[{self._block()}];", f"tb_load_{half}(h{i.slot}, p{i.slot} + b, m);")
                 buffers[n] = f"h{i.slot}[j]"
         return buffers
 
@@ -369,10 +376,10 @@ class _Printer(Renderer):
             if self._stride_class(ref, self.nest.inner) != "one":
                 targets[k] = (self._output_place(k, ref), "plain")
             elif dtypes.is_half(ref.dtype):
-                self.say(f"float d{k}[{BLOCK}];")
+                self.say(f"float d{k}[{self._block()}];")
                 targets[k] = (f"d{k}[j]", "half")
             elif ref.dtype.itemsize >= 4 and self.kept_value is None:
-                self.say(f"{kind} e{k}[{BLOCK}] __attribute__((aligned(64)));")
+                self.say(f"{kind} e{k}[{self._block()}] __attribute__((aligned(64)));")
                 self.say(f"{kind} *const d{k} = streams ? e{k} : q{k} + b;")
                 targets[k] = (f"d{k}[j]", "stream")
             else:
