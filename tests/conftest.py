@@ -25,7 +25,8 @@ PROFILE = os.environ.get("TB_TEST_PROFILE", "everyday")
 settings.load_profile(PROFILE)
 
 EMULATED_EVERY_DAY = ("test_contract.py", "test_linear.py", "test_random_rounding.py", "test_tensor_assign.py")
-"""Files of tests/engine whose tests run on the CUDA emulator every day too; in ci and long, all do."""
+"""Files of tests/engine whose tests run on the CUDA emulator every day too; in ci and long, all do but one."""
+HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
 
 # The whole suite without native types is a run of its own: TB_NATIVE=0.
 KINDS = [kind for kind in testing.backend_kinds() if kind != "jit-python"] + ["emulator"]
@@ -33,9 +34,8 @@ KINDS = [kind for kind in testing.backend_kinds() if kind != "jit-python"] + ["e
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every day, most files of the engine leave the emulator out: it compiles for half a second a kernel."""
-    if PROFILE != "everyday":
-        return
-    left = {item for item in items if _is_emulated(item) and item.path.name not in EMULATED_EVERY_DAY}
+    chosen = EMULATED_EVERY_DAY if PROFILE == "everyday" else {item.path.name for item in items} - {HOST_MEMORY}
+    left = {item for item in items if _is_emulated(item) and item.path.name not in chosen}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
 

@@ -73,6 +73,18 @@ class GpuTensor(Tensor):
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0) if self.backend.driver.facts.emulated else (2, self.backend.device_id)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            given = f"{self.structure.dtype} on the device to {np.dtype(dtype or self.structure.dtype)} on the host"
+            raise ValueError(complain("asarray: a copy is needed", given, "copy=None"))
+        return super().__array__(dtype)
+
+    def asbuffer(self) -> memoryview:
+        """The bytes of a contiguous tensor, as a copy on the host. Raises `ShapeError` for others."""
+        if not self.is_contiguous:
+            raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
+        return memoryview(self.get().view(np.uint8)).cast("B")
+
     def _exporter(self) -> Any:
         if self.structure.dtype == dtypes.BFLOAT16:
             raise BufferError(complain("DLPack: bfloat16 is not exported", "", "", "t.share(t.shape, 'uint16')"))
@@ -153,9 +165,11 @@ class GpuBackend(Backend):
 
     def _allocate(self, nbytes: int) -> Storage:
         self._check_process()
+        if nbytes > self.driver.facts.memory:
+            raise MemoryError(complain("allocation: out of memory", f"{nbytes} bytes", "", "smaller tensors"))
         try:
             owner = _Allocation(self.driver, max(nbytes, 1))
-        except (BackendError, OverflowError):
+        except BackendError:
             given = f"{nbytes} bytes"
             raise MemoryError(complain("allocation: out of memory", given, "", "smaller tensors")) from None
         return Storage(owner.address, nbytes, owner)

@@ -209,7 +209,7 @@ refused("other backend's tree", lambda b: write(b, ALL, b.foreign + 1), BackendE
 refused("operand of another backend", lambda b: b.t + b.foreign, BackendError, "one backend", "be.array")
 refused("product across backends", lambda b: b.be.dot(b.t, b.foreign.T), BackendError, "one backend")
 refused("method across backends", lambda b: b.other.add(b.t, 1), BackendError, "backend")
-refused("unknown backend", lambda b: Backend.allocate_backend("gpux"), ValueError, "'gpux'", "cpu")
+refused("unknown backend", lambda b: Backend.allocate_backend("cpux"), ValueError, "'cpux'", "cpu")
 refused("unknown op", lambda b: tensorbackend.OpTreeNode.build("tan2", b.t, None), TypeError, "'tan2'")
 refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError, "'debugg'", "debug")
 refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int8"), ValueError, "int8", "float32")
