@@ -31,7 +31,7 @@ def backend_kinds() -> list[str]:
 
 
 def make_backend(kind: str, **keywords: Any) -> Backend:
-    """A backend of a kind of `backend_kinds` or 'emulator', with the constructor's `keywords`; the global backend stays."""
+    """A backend of a kind of `backend_kinds`, or 'emulator'; `keywords` are the constructor's. The global one stays."""
     if kind == "emulator":
         return Backend.allocate_backend("gpu", driver="emulator", **keywords)
     if "jit" in backend_kinds():
