@@ -21,6 +21,8 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import watch
 from tensorbackend.backends.statements import FuseBlock
+from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
+from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.explain import Explanation
 from tensorbackend.graph import composite
@@ -29,6 +31,9 @@ from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
 from tensorbackend.primitives.linear import LinearAlgebra
+from tensorbackend.user_kernels import Elementwise, Reduction
+from tensorbackend.user_kernels import elementwise as user_elementwise
+from tensorbackend.user_kernels import reduction as user_reduction
 
 __all__ = ["Backend", "Block"]
 
@@ -107,6 +112,7 @@ class Backend(LinearAlgebra, ABC):
         self._hist_rows: list[tuple[str, Tensor]] = []
         self.hist_bins, self.hist_offset = hist_bins, hist_offset
         self._events: tuple[Any, Any] | None = None
+        self._user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel] = {}
 
     # The registry
 
@@ -343,6 +349,39 @@ class Backend(LinearAlgebra, ABC):
         """
         self.structures.check_open()
         return watch.explain(self, what, arguments, repeat)
+
+    def elementwise(self, *texts: str, preamble: str = "") -> ElementwiseKernel:
+        """A kernel from C text, to be called: `be.elementwise("T x, T y", "T z", "z = x * y + 1", "muladd")`.
+
+        Three texts of which the first holds a `*` are parameters, body and name in the pointer style. `preamble` is put
+        before the kernel. The same texts give the same kernel. docs/user-kernels.md says what texts may hold. Raises
+        `ValueError` for texts that are none; `CompileError` comes from the first call.
+        """
+        return self._user_kernel(("elementwise", *texts, preamble), lambda: user_elementwise(texts, preamble))
+
+    def reduction(self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str,
+                  identity: Any, name: str, preamble: str = "") -> ReductionKernel:  # fmt: skip
+        """A reduction from C text: `be.reduction("T x", "T y", "x * x", "a + b", "y = a", "0", "sqsum")`.
+
+        Elements become `map_expr`, two of them `reduce_expr` of `a` and `b`, and the output is assigned from `a`; no
+        elements give `identity`. Raises as `elementwise`.
+        """
+        texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
+        return self._user_kernel(("reduction", *texts), lambda: user_reduction(*texts))
+
+    def _user_kernel(self, key: tuple, parse: Callable[[], Elementwise | Reduction]) -> Any:
+        self.structures.check_open()
+        kernel = self._user_kernels.get(key)
+        if kernel is None:
+            spec = parse()
+            made = ElementwiseKernel if isinstance(spec, Elementwise) else ReductionKernel
+            kernel = self._user_kernels[key] = made(self, spec)
+        return kernel
+
+    def _run_user(self, made: UserSource, tensors: list[Tensor], sizes: list[list[int]], strides: list[int],
+                  numbers: list[float | int], types: list[np.dtype], tasks: list[int]) -> None:  # fmt: skip
+        """Compile a user kernel and launch it: for each stage its `sizes` and `tasks`; `types` are the numbers'."""
+        raise BackendError(complain(f"{self!r}: user kernels need a C compiler", "", "", "TB_JIT=1 and a compiler"))
 
     def fuse(self) -> FuseBlock:
         """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.

@@ -3,15 +3,19 @@
 """Written by `./dev docs` from the source beside it and the op table: edit those."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 import numpy as np
 from tensorbackend.backends.statements import FuseBlock
+from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
+from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import nearest
 from tensorbackend.explain import Explanation
 from tensorbackend.graph.fuse import Plan
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.linear import LinearAlgebra
+from tensorbackend.user_kernels import Elementwise, Reduction
 
 __all__ = ['Backend', 'Block']
 
@@ -22,6 +26,7 @@ class Backend(LinearAlgebra, ABC):
     bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]
     _events: tuple[Any, Any] | None
+    _user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel]
     default_dtype: Any
     compat_mode: Any
     min_dims: Any
@@ -79,6 +84,10 @@ class Backend(LinearAlgebra, ABC):
     def evaluate(self, expr: Any, out: Tensor | None=None, dtype: Any=None) -> Tensor: ...
     def _assign(self, target: Tensor, value: Any) -> None: ...
     def explain(self, what: Any, *arguments: Any, repeat: int | None=None) -> Explanation: ...
+    def elementwise(self, *texts: str, preamble: str='') -> ElementwiseKernel: ...
+    def reduction(self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any, name: str, preamble: str='') -> ReductionKernel: ...
+    def _user_kernel(self, key: tuple, parse: Callable[[], Elementwise | Reduction]) -> Any: ...
+    def _run_user(self, made: UserSource, tensors: list[Tensor], sizes: list[list[int]], strides: list[int], numbers: list[float | int], types: list[np.dtype], tasks: list[int]) -> None: ...
     def fuse(self) -> FuseBlock: ...
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
     def _flush(self) -> None: ...

@@ -23,6 +23,7 @@ from tensorbackend.backends import jit, launcher, native, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import ALIGNMENT, CompiledPlan, draws_numbers, number, word
+from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
@@ -289,6 +290,12 @@ class CPUBackend(Backend):
         """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
         run = plan.cache.get(True)
         return NotImplemented if run is None or watch.watching else run.recipe(leaves)
+
+    def _run_user(self, made: UserSource, tensors: list[Tensor], sizes: list[list[int]], strides: list[int],
+                  numbers: list[float | int], types: list[np.dtype], tasks: list[int]) -> None:  # fmt: skip
+        if not self.jit:
+            super()._run_user(made, tensors, sizes, strides, numbers, types, tasks)
+        jit.run_user(made, [x.address for x in tensors], sizes, strides, numbers, types, tasks)
 
     # Time
 

@@ -25,11 +25,12 @@ from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.render import Printed
+from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["Prepared", "compile_all", "prepare"]
+__all__ = ["Prepared", "compile_all", "prepare", "run_user"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
@@ -98,6 +99,30 @@ def prepare(kernel: Kernel) -> Prepared:
         for name, tasks, cost in parts
     ]
     return Prepared(kernel, printed.source, printed.name, launches, work.segments * work.results * printed.partials)
+
+
+def run_user(
+    made: UserSource,
+    addresses: Sequence[int],
+    sizes: Sequence[list[int]],
+    strides: Sequence[int],
+    numbers: Sequence[Any],
+    types: Sequence[np.dtype],
+    tasks: Sequence[int],
+) -> None:
+    """Compile a user kernel (or find it), and run its stages on operands at `addresses`. Raises `CompileError`."""
+    options = {"flags": FLAGS, "sanitize": settings.config.sanitize, "expand": _expand}
+    library = compiler.compile_many([made.source], **options)[0]
+    pack = struct.Struct("".join(map(_format, types))).pack_into
+    for name, lengths, count in zip((made.name, made.join), sizes, tasks):
+        cost = count * TASK_ELEMENTS
+        launch = native.runtime().prepare(
+            library.address(name), count, cost, len(addresses), lengths, strides, len(numbers)
+        )
+        launch.ptr[:] = list(addresses)
+        if numbers:
+            pack(launch.scalar, 0, *numbers)
+        launch.run()
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that users write: what their parameter strings and bodies mean, the same for every target.
+
+`elementwise` and `reduction` parse texts into an `Elementwise` or `Reduction`, `bind` gives each parameter its type for
+given arguments, and `broadcast` says over which space a call runs. Printing is `codegen/user.py`, running a backend's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import DTypeError, ShapeError, complain
+
+__all__ = ["Axes", "Elementwise", "Parameter", "Reduction", "bind", "broadcast", "elementwise", "merged", "reduction"]
+
+ALIASES = {
+    "float": "float32", "double": "float64", "half": "float16", "int": "int32", "short": "int16", "long": "int64",
+    "long long": "int64", "unsigned": "uint32", "unsigned int": "uint32", "unsigned char": "uint8", "size_t": "uint64",
+    "signed char": "int8", "unsigned short": "uint16", "unsigned long": "uint64", "unsigned long long": "uint64",
+    "ptrdiff_t": "int64", "char": "int8",
+}  # fmt: skip
+KEYWORDS = frozenset(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register "
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool".split()
+)
+_NAME = re.compile(r"[A-Za-z_]\w*\Z")
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter: its `name`, its type's name or placeholder letter (`type`), and how the body sees it: one element,
+    the whole array (`raw`), an array by its address (`pointer`), of which `written` says whether the body writes it."""
+
+    name: str
+    type: str
+    raw: bool = False
+    pointer: bool = False
+    written: bool = False
+
+    @property
+    def placeholder(self) -> bool:
+        """Whether the type is bound at the call."""
+        return len(self.type) == 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether the body indexes the array itself."""
+        return self.raw or self.pointer
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """A loop body over inputs and outputs; `pointer` style has all its parameters in `inputs`."""
+
+    name: str
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    body: str
+    preamble: str = ""
+    pointer: bool = False
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters in the order of a call."""
+        return self.inputs + self.outputs
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """`map` of each element, combined by `reduce` (of `a` and `b`) from `identity`, and `post` assigned from `a`."""
+
+    name: str
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    map: str
+    reduce: str
+    post: str
+    identity: str
+    preamble: str = ""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters in the order of a call."""
+        return self.inputs + self.outputs
+
+
+def elementwise(texts: Sequence[str], preamble: str = "") -> Elementwise:
+    """The kernel of three texts (pointer style: parameters, body, name; else inputs, outputs, body) or four (a name).
+
+    Raises `ValueError` for texts that are not parameters, names that are taken, or a body that leaves its braces.
+    """
+    if not 3 <= len(texts) <= 4 or not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            complain(
+                "elementwise: texts", f"{len(texts)}", "inputs, outputs, operation, name; or parameters, body, name"
+            )
+        )
+    if len(texts) == 3 and "*" in texts[0]:
+        body, name = texts[1], _kernel_name(texts[2])
+        parameters = tuple(_pointer_parameter(text, body, name) for text in _split(texts[0]))
+        _check(name, parameters, body, preamble, {"i"})
+        return Elementwise(name, parameters, (), _body(body), preamble, True)
+    inputs, outputs, body = texts[:3]
+    name = _kernel_name(texts[3] if len(texts) == 4 else "user_" + "_".join(re.findall(r"\w+", body))[:40])
+    given = tuple(_typed_parameter(text, name) for text in _split(inputs))
+    made = tuple(_typed_parameter(text, name, written=True) for text in _split(outputs))
+    if not made:
+        raise ValueError(complain(f"{name}: no outputs", "", "'T z'"))
+    _check(name, given + made, body, preamble, {"i", "n"})
+    return Elementwise(name, given, made, _body(body), preamble)
+
+
+def reduction(
+    inputs: str, outputs: str, map_expr: str, reduce_expr: str, post: str, identity: str, name: str, preamble: str = ""
+) -> Reduction:
+    """The reduction of seven texts. Raises `ValueError` as `elementwise`, and for raw parameters."""
+    name = _kernel_name(name)
+    given = tuple(_typed_parameter(text, name) for text in _split(inputs))
+    made = tuple(_typed_parameter(text, name, written=True) for text in _split(outputs))
+    if len(made) != 1 or any(p.raw for p in given + made):
+        raise ValueError(complain(f"{name}: parameters of a reduction", "", "inputs without raw, and one output"))
+    for text in (map_expr, reduce_expr, post, identity):
+        _check(name, given + made, text, preamble, {"i", "n", "a", "b"})
+    return Reduction(name, given, made, map_expr.strip(), reduce_expr.strip(), _body(post), str(identity), preamble)
+
+
+def _kernel_name(name: str) -> str:
+    if not _NAME.match(name):
+        raise ValueError(complain("kernel: name", repr(name), "letters, digits and underscores"))
+    return name
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text.strip() else []
+
+
+def _typed_parameter(text: str, kernel: str, written: bool = False) -> Parameter:
+    words = text.split()
+    raw = words[:1] == ["raw"]
+    words = [word for word in words[raw:] if word != "const"]
+    if not words:
+        raise ValueError(complain(f"{kernel}: empty parameter", repr(text), "'T x', 'float32 x', 'raw T x' or 'x'"))
+    kind = " ".join(words[:-1]) or "T"
+    return Parameter(words[-1], _type_name(kind, kernel, text), raw=raw, written=written)
+
+
+def _pointer_parameter(text: str, body: str, kernel: str) -> Parameter:
+    pointer = text.count("*")
+    words = [word for word in text.replace("*", " ").split() if word not in ("const", "__restrict__", "restrict")]
+    if len(words) < 2 or pointer > 1:
+        raise ValueError(
+            complain(f"{kernel}: parameter", repr(text), "'float* y', 'const float* x' or 'int n_channel'")
+        )
+    name = words[-1]
+    written = bool(pointer) and "const" not in text.split("*")[0].split() and _writes(body, name)
+    kind = _type_name(" ".join(words[:-1]), kernel, text)
+    return Parameter(name, kind, pointer=bool(pointer), written=written)
+
+
+def _type_name(kind: str, kernel: str, text: str) -> str:
+    if len(kind) == 1 and kind.isalpha():
+        return kind
+    try:
+        return dtypes.as_dtype(ALIASES.get(kind, kind)).name
+    except DTypeError:
+        expected = f"a dtype, {', '.join(ALIASES)}, or a single letter"
+        raise ValueError(complain(f"{kernel}: type of a parameter", repr(text), expected)) from None
+
+
+def _writes(body: str, name: str) -> bool:
+    """Whether a body may write to an array: an element is assigned, or its address goes elsewhere."""
+    text = _STRING_OR_COMMENT.sub(" ", body)
+    for found in re.finditer(rf"\b{name}\b\s*", text):
+        rest = text[found.end() :]
+        if not rest.startswith("["):
+            return True
+        after = rest[_bracket_end(rest) :].lstrip()
+        before = text[: found.start()].rstrip()
+        if re.match(r"(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--", after) or before.endswith(("++", "--", "&")):
+            return True
+    return False
+
+
+def _bracket_end(text: str) -> int:
+    """Where the bracket that `text` begins with has been closed."""
+    depth = 0
+    for end, letter in enumerate(text, start=1):
+        depth += (letter == "[") - (letter == "]")
+        if depth == 0:
+            return end
+    return len(text)
+
+
+def _check(name: str, parameters: Iterable[Parameter], body: str, preamble: str, reserved: set[str]) -> None:
+    seen: set[str] = set()
+    for p in parameters:
+        taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS
+        if not _NAME.match(p.name) or taken or p.name in seen or p.name in {q.type for q in parameters}:
+            free = f"a name of its own; reserved: {', '.join(sorted(reserved))}, C's words, and what begins with _"
+            raise ValueError(complain(f"{name}: name of a parameter", repr(p.name), free))
+        seen.add(p.name)
+    for text in (body, preamble):
+        if not _balanced(_STRING_OR_COMMENT.sub(" ", text)):
+            raise ValueError(complain(f"{name}: braces do not match", text.strip(), "each { ( [ with its } ) ]"))
+    if re.search(r"\breturn\b", _STRING_OR_COMMENT.sub(" ", body)):
+        raise ValueError(complain(f"{name}: return in a loop body", "", "", "continue; or if and else"))
+    if not body.strip():
+        raise ValueError(complain(f"{name}: an empty operation", "", "such as 'z = x * y + 1'"))
+
+
+def _balanced(text: str) -> bool:
+    pairs, open_ones = {")": "(", "]": "[", "}": "{"}, []
+    for letter in text:
+        if letter in "([{":
+            open_ones.append(letter)
+        elif letter in pairs and (not open_ones or open_ones.pop() != pairs[letter]):
+            return False
+    return not open_ones
+
+
+def _body(text: str) -> str:
+    """The body with the semicolon that may be left out."""
+    return text if text.rstrip().endswith((";", "}")) else text.rstrip() + "\n;"
+
+
+# A call
+
+
+def bind(
+    kernel: str, parameters: Sequence[Parameter], given: Sequence[np.dtype | type | None], default: np.dtype
+) -> tuple[dict[str, np.dtype], list[np.dtype]]:
+    """The placeholders' types, and each parameter's, for the arguments' types: a dtype of an array, the Python type of
+    a number, None where an output is to be made. Raises `DTypeError` when they contradict each other."""
+    bound: dict[str, np.dtype] = {}
+    for p, kind in zip(parameters, given):
+        if not isinstance(kind, np.dtype):
+            continue
+        wanted = bound.setdefault(p.type, kind) if p.placeholder else np.dtype(dtypes.as_dtype(p.type))
+        if wanted != kind:
+            label = f"{p.type}, already {wanted.name}" if p.placeholder else wanted.name
+            raise DTypeError(complain(f"{kernel}: type of {p.name}", kind.name, label, f"be.astype or a {kind.name}"))
+    for p, kind in zip(parameters, given):
+        if p.placeholder and p.type not in bound and isinstance(kind, type):
+            bound[p.type] = dtypes.promote([], [kind], default)
+    missing = [p for p in parameters if p.placeholder and p.type not in bound]
+    if missing:
+        text = f"nothing says what {missing[0].type} is"
+        raise DTypeError(complain(f"{kernel}: type of {missing[0].name}", text, "", "give the output as an argument"))
+    return bound, [bound[p.type] if p.placeholder else dtypes.as_dtype(p.type) for p in parameters]
+
+
+def broadcast(kernel: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The common shape, by NumPy's rules. Raises `ShapeError` that names the shapes."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        text = " ".join(map(str, shapes))
+        raise ShapeError(complain(f"{kernel}: shapes do not broadcast", text, "equal lengths, or 1")) from None
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A space in as few axes as its arrays allow: their lengths, and each array's `strides` along them (elements)."""
+
+    lengths: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+
+def merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> Axes:
+    """The space with neighbouring axes merged that every array walks evenly; at least one axis stays."""
+    lengths: list[int] = []
+    steps: list[tuple[int, ...]] = []
+    for axis, length in enumerate(shape):
+        here = tuple(s[axis] for s in strides)
+        if length == 1:
+            continue
+        if lengths and all(before == now * length for before, now in zip(steps[-1], here)):
+            lengths[-1] *= length
+            steps[-1] = here
+        else:
+            lengths.append(length)
+            steps.append(here)
+    if not lengths:
+        return Axes((1,), tuple((0,) for _ in strides))
+    return Axes(tuple(lengths), tuple(zip(*steps)) if strides else ())
