@@ -9,7 +9,6 @@ the op table says.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +60,7 @@ class Step:
     @property
     def seconds(self) -> float | None:
         """The median time of a run; None when it has not run."""
-        return statistics.median(self.times) if self.times else None
+        return sorted(self.times)[len(self.times) // 2] if self.times else None
 
     @property
     def share(self) -> float | None:

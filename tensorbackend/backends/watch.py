@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import statistics
 import threading
 import time
 import weakref
@@ -145,7 +144,7 @@ def _seconds(probe: probes.Probe) -> float:
         started = time.perf_counter_ns()
         probe.run()
         times.append(time.perf_counter_ns() - started)
-    return max(statistics.median(times[2:]), 1) * 1e-9
+    return max(float(np.median(times[2:])), 1) * 1e-9
 
 
 # TB_CHECK
