@@ -111,8 +111,7 @@ def run_user(
     tasks: Sequence[int],
 ) -> None:
     """Compile a user kernel (or find it), and run its stages on operands at `addresses`. Raises `CompileError`."""
-    options = {"flags": FLAGS, "sanitize": settings.config.sanitize, "expand": _expand}
-    library = compiler.compile_many([made.source], **options)[0]
+    library = _user_library(made.source, settings.config.sanitize, settings.config.cflags)
     pack = struct.Struct("".join(map(_format, types))).pack_into
     for name, lengths, count in zip((made.name, made.join), sizes, tasks):
         cost = count * TASK_ELEMENTS
@@ -123,6 +122,12 @@ def run_user(
         if numbers:
             pack(launch.scalar, 0, *numbers)
         launch.run()
+
+
+@functools.lru_cache(maxsize=1024)
+def _user_library(source: str, sanitize: bool, cflags: str) -> Library:
+    """`cflags` is here only to be part of what the answer is remembered for."""
+    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, expand=_expand)[0]
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:
