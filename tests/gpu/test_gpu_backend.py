@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU backend on the emulator, beside the CPU: values, orders of threads, memory, what only a device has, faults.
+
+The engine's own tests run on it too: `backend` fixture of tests/conftest.py, kind "emulator".
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tensorbackend import Backend, BackendError, Block, gen_backend, testing
+from tensorbackend.backends import compiler, gpu, registry
+from tensorbackend.backends.driver import open_driver
+from tensorbackend.backends.emulator import ORDERS
+from tensorbackend.backends.gpu import GpuBackend
+from tensorbackend.testing.trees import Choices, Forest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LOSSES_WITHIN = 2e-6
+"""Relative: products of float32 add up in another order, a hundred steps deep."""
+STRUCTURES = 70
+"""Random trees of each order of threads, every day."""
+
+
+@pytest.fixture(params=ORDERS[:2])
+def be(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) -> Iterator[GpuBackend]:
+    """The emulator, in two orders of threads."""
+    if compiler.find_compiler() is None:
+        absent("cc", compiler.compiler_status())
+    made = GpuBackend(driver=open_driver("emulator", order=request.param), rng_seed=0)
+    yield made
+    made.cleanup_backend()
+
+
+@pytest.fixture
+def cpu() -> Iterator[Backend]:
+    """The CPU, seeded alike."""
+    made = Backend.allocate_backend("cpu", rng_seed=0)
+    yield made
+    made.cleanup_backend()
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal random numbers in float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# Values
+
+ELEMENTWISE = {
+    "chain": lambda b, x: b.tanh(x * 0.5 + 1) / (b.exp(-x) + 2),
+    "transposed": lambda b, x: b.log1p(abs(x.T)) * 3,
+    "row": lambda b, x: x + b.sin(x[:1]),
+    "column": lambda b, x: x * b.erf(x[:, :1]),
+    "reversed": lambda b, x: x[::-1, ::-1] ** 2 - x,
+    "shifted": lambda b, x: b.sqrt(abs(x[:, 1:])) - x[:, :-1],
+    "random": lambda b, x: b.where(b.rand() < 0.3, x, 0),
+    "positions": lambda b, x: x + b.argmax(x, axis=0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("tree", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_elementwise_has_the_bits_of_the_cpu(be: GpuBackend, cpu: Backend, tree: Callable, dtype: str) -> None:
+    for shape in ((37, 53), (8, 1024), (1, 3)):
+        x = numbers(*shape)
+        mine, other = (b.evaluate(tree(b, b.array(x, dtype=dtype))).get() for b in (be, cpu))
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("shape, axis", [
+    ((300, 500), None), ((3, 50_000), 1), ((50_000, 3), 0), ((40, 7, 30), (0, 2)), ((40, 7, 30), 1), ((5, 1), 1),
+])  # fmt: skip
+def test_sums_stay_within_their_bound(be: GpuBackend, shape: tuple, axis: object) -> None:
+    x = numbers(*shape)
+    sums = be.evaluate(be.sum(be.array(x), axis=axis)).get()
+    exact = x.astype(np.float64).sum(axis, keepdims=True)
+    magnitudes = np.abs(x.astype(np.float64)).sum(axis, keepdims=True)
+    assert np.all(np.abs(sums - exact) <= 1e-7 * magnitudes)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("shape, axis", [((4, 30_000), 1), ((30_000, 4), 0), ((6, 40), 1), ((6, 40), None)])
+def test_places_are_the_first_of_equals_and_nan_wins(be: GpuBackend, name: str, shape: tuple, axis: object) -> None:
+    x = np.round(numbers(*shape) * 2)
+    for _ in range(2):
+        found = be.evaluate(getattr(be, name)(be.array(x), axis=axis)).get()
+        expected = getattr(np, name)(x, axis=axis, keepdims=True)
+        np.testing.assert_array_equal(found, expected.reshape(found.shape))
+        x[shape[0] // 2, shape[1] // 2 :: 3] = np.nan
+
+
+def test_random_trees(be: GpuBackend) -> None:
+    rng = np.random.default_rng([1, ORDERS.index(be.driver.order)])
+    forests = [Forest(be, Choices(rng.bytes(160))) for _ in range(STRUCTURES)]
+    statements = [(be.empty(tree.shape, tree.dtype, min_dims=0), tree) for tree in (f.grow(12) for f in forests)]
+    testing.compile_together(be, statements)
+    for forest, (target, tree) in zip(forests, statements):
+        draws = {} if forest.random is None else {id(forest.random): be._draws}
+        expected = testing.reference(tree, draws=draws)
+        target[:] = tree
+        testing.assert_bounded(target.get(), expected)
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 1, 1), (5, 7, 0), (17, 33, 19), (130, 100, 40)])
+def test_products_of_any_layout(be: GpuBackend, m: int, n: int, k: int) -> None:
+    a, b = numbers(m, k), numbers(k, n, seed=1)
+    bound = 1e-6 * (np.abs(a) @ np.abs(b)) + 1e-30
+    for left in (be.array(a), be.array(a.T.copy()).T):
+        for right in (be.array(b), be.array(b.T.copy()).T):
+            assert np.all(np.abs(be.evaluate(be.dot(left, right)).get() - a.astype(float) @ b) <= bound)
+
+
+def test_products_of_batches_and_integers(be: GpuBackend) -> None:
+    a, b = np.arange(24).reshape(2, 1, 3, 4), np.arange(40).reshape(5, 4, 2) - 20
+    product = be.matmul(be.array(a, dtype="int8"), be.array(b, dtype="int32"))
+    np.testing.assert_array_equal(be.evaluate(product).get(), a @ b)
+
+
+def test_places_are_taken_put_and_checked(be: GpuBackend) -> None:
+    x = be.array(numbers(6, 5))
+    picks = np.array([[1, -1], [3, 1]])
+    np.testing.assert_array_equal(be.evaluate(be.take(x, picks, 1)).get(), x.get()[:, picks])
+    x[:, [0, 2]] = 7
+    assert (x.get()[:, [0, 2]] == 7).all()
+    before = x.get()
+    with pytest.raises(IndexError, match="length 6"):
+        x[:] = be.take(x, [0, 1, 2, 3, 4, 6], 0)
+    np.testing.assert_array_equal(x.get(), before)
+
+
+def test_histograms_count_as_on_the_cpu(be: GpuBackend, cpu: Backend) -> None:
+    x = numbers(30, 40) * 2.0 ** np.arange(-20, 20)
+    x[0, :4] = 0, np.nan, np.inf, -np.inf
+    for b in (be, cpu):
+        b.array(x).hist("x")
+    np.testing.assert_array_equal(be.dump_hist_data()[0].get(), cpu.dump_hist_data()[0].get())
+
+
+# Memory, time, and what only a device has
+
+
+def test_memory_is_given_back(be: GpuBackend) -> None:
+    before = len(be.driver._live)
+    for _ in range(3):
+        be.evaluate(be.softmax(be.array(numbers(20, 30)) + be.rand(), 1)).get()
+    gc.collect()
+    assert len(be.driver._live) == before
+
+
+def test_a_closed_backend_can_be_read_alone(be: GpuBackend) -> None:
+    x = be.array(numbers(4, 5))
+    be.cleanup_backend()
+    np.testing.assert_array_equal(x.get(), numbers(4, 5))
+    np.testing.assert_array_equal(x[:, ::2].get(), numbers(4, 5)[:, ::2])
+    with pytest.raises(BackendError, match="closed"):
+        x[:] = 1
+
+
+def test_too_much_memory_is_named(be: GpuBackend) -> None:
+    with pytest.raises(MemoryError, match=str(2**52)):
+        be.empty((2**50,))
+
+
+def test_marks_measure_the_stream(be: GpuBackend) -> None:
+    start, end = be.get_events()
+    with pytest.raises(ValueError, match="record_mark"):
+        be.get_time(start, end)
+    be.record_mark(start)
+    be.begin(Block.fprop, 0)
+    be.evaluate(be.exp(be.ones((64, 64))))
+    be.end(Block.fprop, 0)
+    be.record_mark(end)
+    be.synchronize_mark(end)
+    assert 0 < be.get_time(start, end) < 60_000
+
+
+def test_facts_of_the_device(be: GpuBackend) -> None:
+    assert be.device_type == 1
+    assert be.sm_count == be.driver.facts.multiprocessors
+    assert be.gpu_memory_size > 0
+    assert be.compute_capability == (9, 0)
+    assert be.stream == 0
+
+
+def test_emulated_memory_is_not_offered_to_devices(be: GpuBackend) -> None:
+    x = be.array(numbers(3, 4))
+    assert not hasattr(x, "__cuda_array_interface__")
+    np.testing.assert_array_equal(np.from_dlpack(x), x.get())
+    copied = x.asnumpyarray()
+    copied[:] = 0
+    assert (x.get() == numbers(3, 4)).all()
+
+
+def test_the_interface_of_device_memory(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = be.array(numbers(3, 4))
+    real = type("Facts", (), {"emulated": False})
+    monkeypatch.setattr(be.driver, "facts", real)
+    found = x.T.__cuda_array_interface__
+    assert (found["shape"], found["strides"], found["typestr"]) == ((4, 3), (4, 16), "<f4")
+    assert (found["data"], found["version"], found["stream"]) == ((x.ptr, False), 3, 1)
+    assert x.__cuda_array_interface__["strides"] is None
+
+
+def test_a_forked_process_needs_its_own_backend(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.os, "getpid", lambda: be._process + 1)
+    monkeypatch.setattr(be.driver, "facts", type("Facts", (), {"emulated": False}))
+    with pytest.raises(BackendError, match="forked"):
+        be.ones((2, 2))
+
+
+def test_names_with_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_global", None)
+    assert gen_backend("gpu:emulator").driver.name == "emulator"
+    assert gen_backend("gpu", driver="emulator").driver.name == "emulator"
+    with pytest.raises(ValueError, match="emulator"):
+        gen_backend("gpu:emulater")
+
+
+# A network
+
+
+def module(name: str) -> ModuleType:
+    """A script of examples/."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    made = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def first_losses(digits: ModuleType, be: Backend, count: int) -> np.ndarray:
+    """The losses of the first minibatches of the digits example, with dropout."""
+    be.bsz = 64
+    samples, _, _ = digits.load(be, 1)
+    network = digits.Network(be, [64], "relu", 0.5)
+    optimizer = digits.OPTIMIZERS["adam"](network.parameters)
+    losses: list[float] = []
+    while len(losses) < count:
+        for batch in samples.minibatches(be, be.rng.permutation(samples.labels.shape[1])):
+            network.fprop(batch.images, training=True)
+            network.bprop(batch.labels)
+            optimizer.update()
+            total = be.zeros((2, 1))
+            network.cost.add_to(total, batch.labels)
+            losses.append(float(total.get()[0, 0]))
+    return np.array(losses[:count])
+
+
+def test_digits_train_as_on_the_cpu(cpu: Backend, absent: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec("sklearn") is None:
+        absent("examples", "scikit-learn is not installed (pip install tensorbackend[examples])")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    digits = module("mlp_digits")
+    emulated = first_losses(digits, GpuBackend(driver="emulator", rng_seed=0), 100)
+    expected = first_losses(digits, cpu, 100)
+    assert math.isfinite(expected[-1])
+    assert expected[-10:].mean() < 0.5 * expected[0]
+    np.testing.assert_allclose(emulated, expected, rtol=LOSSES_WITHIN)
