@@ -43,7 +43,7 @@ def joined(words: tuple[int, ...]) -> int:
 @pytest.fixture(params=[np.float32, np.float64], ids=["f32", "f64"])
 def typed(request: pytest.FixtureRequest, backend: Backend) -> Any:
     """A fresh backend of the kind of `backend`, with each of the types that random numbers are drawn in."""
-    options = {"jit": backend.jit} if hasattr(backend, "jit") else {}
+    options = {"driver": backend.driver} if backend.device_type else {"jit": backend.jit}
     made = type(backend)(rng_seed=11, default_dtype=request.param, **options)
     yield made
     made.cleanup_backend()

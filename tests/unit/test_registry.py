@@ -309,7 +309,7 @@ def test_backends_of_other_packages_are_found_by_entry_point(tmp_path) -> None:
         """,
         tmp_path,
     )
-    assert "cpu, other" in help_text
+    assert "cpu, gpu, other" in help_text
 
 
 def test_a_broken_package_is_named_and_left_out(tmp_path) -> None:
