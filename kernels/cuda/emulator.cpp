@@ -13,6 +13,7 @@
 #include "../cuda/emulator_runtime.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -258,7 +259,18 @@ static const char *trespass(const Buffer &buffer) {
     return "";
 }
 
+// Other host threads allocate and free while a kernel runs and its buffers are looked up.
+static volatile char buffers_in_use;
+
+struct UsingBuffers {
+    UsingBuffers() {
+        while (__atomic_test_and_set(&buffers_in_use, __ATOMIC_ACQUIRE)) sched_yield();
+    }
+    ~UsingBuffers() { __atomic_clear(&buffers_in_use, __ATOMIC_RELEASE); }
+};
+
 void *emulator_allocate(Size size) {
+    const UsingBuffers alone;
     Buffer buffer = map_guarded(round_up(size, 16));
     if (!buffer.pages) return nullptr;
     buffer.end = buffer.start + size;
@@ -272,6 +284,7 @@ void *emulator_allocate(Size size) {
 }
 
 bool emulator_free(void *address) {
+    const UsingBuffers alone;
     for (size_t i = buffer_count; i-- > 0;) {
         if (buffers[i].start != address) continue;
         unmap_guarded(buffers[i]);
@@ -282,6 +295,7 @@ bool emulator_free(void *address) {
 }
 
 bool emulator_contains(const void *address, Size size) {
+    const UsingBuffers alone;
     const unsigned char *from = (const unsigned char *)address;
     for (size_t i = 0; i < buffer_count; ++i) {
         if (from >= buffers[i].start && from <= buffers[i].end) return size <= (Size)(buffers[i].end - from);
@@ -336,6 +350,7 @@ static void check_shared() {
 
 // Looks around the buffers that the arguments point into.
 static void check_buffers() {
+    const UsingBuffers alone;
     for (size_t at = 0; at + sizeof(uintptr_t) <= setup->argument_size; at += sizeof(uintptr_t)) {
         unsigned char *pointer;
         memcpy(&pointer, (const char *)setup->arguments + at, sizeof pointer);
@@ -648,15 +663,21 @@ static bool is_misaligned(int number, const siginfo_t *facts) {
     return number == SIGBUS;
 }
 
-static void describe_address(unsigned char *at) {
+static bool describe_buffer(unsigned char *at) {
+    const UsingBuffers alone;
     for (size_t i = 0; i < buffer_count; ++i) {
         const Buffer &buffer = buffers[i];
         if (at < buffer.pages - page_size() || at >= buffer.guard + page_size()) continue;
         size_t size = (size_t)(buffer.end - buffer.start);
         if (at >= buffer.end) complain({}, "out of bounds: byte %zu of a buffer of %zu bytes", at - buffer.start, size);
         else complain({}, "out of bounds: %zu bytes in front of a buffer of %zu bytes", buffer.start - at, size);
-        return;
+        return true;
     }
+    return false;
+}
+
+static void describe_address(unsigned char *at) {
+    if (describe_buffer(at)) return;
     for (const Site *site = used_sites; site; site = site->next) {
         Buffer buffer = site_buffer(site);
         if (at < buffer.pages - page_size() || at >= buffer.guard + page_size()) continue;

@@ -145,4 +145,4 @@ def word(value: Any, dtype: np.dtype) -> float | int:
 
 def _out_of_range(value: Any, expected: str) -> OverflowError:
     bits = int(value).bit_length()
-    return OverflowError(complain("number out of range", str(value) if bits <= 64 else f"{bits} bits", expected))
+    return OverflowError(complain("number out of range", str(value) if bits <= 128 else f"{bits} bits", expected))
