@@ -21,14 +21,14 @@ import numpy as np
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import jit, launcher, native, toolchain, watch
 from tensorbackend.backends.base import Backend
+from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import ALIGNMENT, CompiledPlan, draws_numbers, number, word
 from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
-from tensorbackend.graph.optree import Operators
-from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
+from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor"]
 
@@ -246,24 +246,16 @@ class CPUBackend(Backend):
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         self._flush()
-        picked = tensor._tensor[_host_key(key)]
+        picked = tensor._tensor[host_key(key)]
         return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
         self._flush()
         check_writable(tensor)
-        key = _host_key(key)
-        shape = tensor._tensor[key].shape
-        values = self.evaluate(value).get() if isinstance(value, Operators) else np.asarray(value)
-        check_cast(tensor.dtype, values)
-        try:
-            values = np.broadcast_to(values, shape)
-        except ValueError:
-            raise ShapeError(
-                complain("assignment: shapes do not fit", f"{values.shape} into {shape}", "a shape that broadcasts")
-            ) from None
-        with self._lock, np.errstate(all="ignore"):
-            tensor._tensor[key] = dtypes.cast(values, tensor.dtype)
+        key = host_key(key)
+        values = host_values(self, tensor.dtype, tensor._tensor[key].shape, value)
+        with self._lock:
+            tensor._tensor[key] = values
 
     def _close(self) -> None:
         self._interpreter = Interpreter()
@@ -324,19 +316,6 @@ def _thread_count(threads: int | None) -> int:
     if asked < 0:
         raise ValueError(complain("threads", str(asked), "1 or more"))
     return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-
-
-def _host_key(key: Any) -> Any:
-    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D."""
-    parts = key if isinstance(key, tuple) else (key,)
-    host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
-    return host if isinstance(key, tuple) else host[0]
-
-
-def _host_index(k: Tensor) -> np.ndarray:
-    values = k.get()
-    flat = k._min_dims == 2 and values.ndim == 2 and 1 in values.shape and values.dtype != np.bool_
-    return values.reshape(-1) if flat else values
 
 
 _warned_no_compiler = False

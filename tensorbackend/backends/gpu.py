@@ -22,7 +22,8 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_primitives import PRIMITIVES
 from tensorbackend.backends.driver import Driver, Function, open_driver
-from tensorbackend.backends.plans import CompiledPlan, placed
+from tensorbackend.backends.host import host_key, host_values
+from tensorbackend.backends.plans import CompiledPlan, number_format, placed
 from tensorbackend.codegen.cuda import print_kernel
 from tensorbackend.codegen.geometry import (
     Geometry,
@@ -37,8 +38,7 @@ from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive
-from tensorbackend.graph.optree import Operators
-from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
+from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
 __all__ = ["GpuBackend", "GpuTensor"]
 
@@ -208,22 +208,13 @@ class GpuBackend(Backend):
         return np.ndarray(tensor.shape, tensor.dtype, whole, tensor.address - tensor.start, strides).copy(order="C")
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
-        picked = self._download(tensor)[_host_key(key)]
+        picked = self._download(tensor)[host_key(key)]
         return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
         check_writable(tensor)
-        whole, key = self._download(tensor), _host_key(key)
-        shape = whole[key].shape
-        values = self.evaluate(value).get() if isinstance(value, Operators) else np.asarray(value)
-        check_cast(tensor.dtype, values)
-        try:
-            values = np.broadcast_to(values, shape)
-        except ValueError:
-            given = f"{values.shape} into {shape}"
-            raise ShapeError(complain("assignment: shapes do not fit", given, "a shape that broadcasts")) from None
-        with np.errstate(all="ignore"):
-            whole[key] = dtypes.cast(values, tensor.dtype)
+        whole, key = self._download(tensor), host_key(key)
+        whole[key] = host_values(self, tensor.dtype, whole[key].shape, value)
         self._upload(tensor, whole)
 
     def _close(self) -> None:
@@ -293,19 +284,6 @@ def _printed(kernel: Kernel) -> Printed:
     return found
 
 
-def _host_key(key: Any) -> Any:
-    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D."""
-    parts = key if isinstance(key, tuple) else (key,)
-    host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
-    return host if isinstance(key, tuple) else host[0]
-
-
-def _host_index(k: Tensor) -> np.ndarray:
-    values = k.get()
-    flat = k._min_dims == 2 and values.ndim == 2 and 1 in values.shape and values.dtype != np.bool_
-    return values.reshape(-1) if flat else values
-
-
 class GpuPlan(CompiledPlan):
     """A plan of CUDA kernels and primitives."""
 
@@ -351,8 +329,7 @@ class Prepared:
         self._vector_at = 8 * (counts[0] + len(kernel.shape))
         self._scalars_at = 8 * sum(counts[:3])
         self._addresses = struct.Struct(f"{counts[0]}Q")
-        letters = ["d" if dtypes.is_float(t) else "Q" if t.kind == "u" else "q" for _, t in kernel.scalars]
-        self._numbers = struct.Struct("".join(letters) + "Q" * (len(kernel.draws) + 1 if kernel.draws else 0))
+        self._numbers = struct.Struct(number_format(kernel))
 
     @staticmethod
     def _packed(kernel: Kernel, geometry: Geometry, counts: tuple[int, int, int, int]) -> bytes:

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend import dtypes, settings
+from tensorbackend import settings
 from tensorbackend.backends import compiler, native, toolchain
 from tensorbackend.backends.compiler import Library
+from tensorbackend.backends.plans import letter, number_format
 from tensorbackend.backends.toolchain import Options
 from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
@@ -57,10 +58,7 @@ class Prepared:
         self.name = name
         self.launches = launches
         self.scratch_words = scratch_words
-        formats = [_format(dtype) for _, dtype in kernel.scalars]
-        if kernel.draws:
-            formats += ["Q"] * (len(kernel.draws) + 1)
-        self._pack = struct.Struct("".join(formats)).pack_into
+        self._pack = struct.Struct(number_format(kernel)).pack_into
 
     def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
         """Run on operands at `addresses`: inputs, outputs, then `scratch_words` words if there are any.
@@ -72,11 +70,6 @@ class Prepared:
             if numbers:
                 self._pack(launch.scalar, 0, *numbers)
             launch.run()
-
-
-def _format(dtype: np.dtype) -> str:
-    """The letter of `struct` for the 8 bytes of a scalar of a type."""
-    return "d" if dtypes.is_float(dtype) else "Q" if dtype.kind == "u" else "q"
 
 
 def prepare(kernel: Kernel) -> Prepared:
@@ -112,7 +105,7 @@ def run_user(
 ) -> None:
     """Compile a user kernel (or find it), and run its stages on operands at `addresses`. Raises `CompileError`."""
     library = _user_library(made.source, settings.config.sanitize, settings.config.cflags)
-    pack = struct.Struct("".join(map(_format, types))).pack_into
+    pack = struct.Struct("".join(map(letter, types))).pack_into
     for name, lengths, count in zip((made.name, made.join), sizes, tasks):
         cost = count * TASK_ELEMENTS
         launch = native.runtime().prepare(

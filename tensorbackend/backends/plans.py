@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
     from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["ALIGNMENT", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "number", "placed", "word"]
+__all__ = [
+    "ALIGNMENT", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number", "number_format",
+    "placed", "word",
+]  # fmt: skip
 
 ALIGNMENT = 64
 """Bytes to whose multiples tensors and temporaries are aligned."""
@@ -116,6 +119,17 @@ def placed(ref: Ref, arena: int, offsets: list[int]) -> tuple[int, int]:
     """The number of a reference's buffer among a run's addresses, and its offset in bytes."""
     within = ref.offset * ref.dtype.itemsize
     return (ref.buffer, within) if ref.buffer >= 0 else (arena, offsets[-ref.buffer - 1] + within)
+
+
+def letter(dtype: np.dtype) -> str:
+    """The letter of `struct` for the 8 bytes of a scalar of a type."""
+    return "d" if dtypes.is_float(dtype) else "Q" if dtype.kind == "u" else "q"
+
+
+def number_format(kernel: Kernel) -> str:
+    """The 8-byte numbers that a kernel takes, as `struct` says them: its scalars, then its draws and their key."""
+    scalars = "".join(letter(dtype) for _, dtype in kernel.scalars)
+    return scalars + "Q" * (len(kernel.draws) + 1 if kernel.draws else 0)
 
 
 def number(value: Any, dtype: np.dtype) -> Any:

@@ -436,7 +436,7 @@ class _Printer(Renderer):
         suffix = tag(self.body[i.args[0]].dtype)
         if i.op.dtype == "index":
             better = ">" if i.op.name == "argmax" else "<"
-            base = self._block_base()
+            base = self._position("b")
             value_type = ctype(self.body[i.args[0]].dtype)
             self.open("")
             self.say("int where;")
@@ -448,14 +448,3 @@ class _Printer(Renderer):
             self.say(
                 f"a{n} = {self._combined(n, f'a{n}', f'tb_block_{i.op.name}_{suffix}({buffer}, m)', accumulator(i))};"
             )
-
-    def _block_base(self) -> str:
-        text = ""
-        for axis in self.kernel.axes:
-            here = "b" if axis == self.nest.inner else f"x{axis}"
-            text = f"({text} * n{axis} + {here})" if text else here
-        return text
-
-    # Outputs that do not vary along the reduced axes
-
-    # Instructions

@@ -311,11 +311,11 @@ class Renderer(ABC):
         ]
         return "".join(f" + {p}" for p in parts)
 
-    def _position(self) -> str:
-        """The number of the element among the reduced axes, in C order."""
+    def _position(self, inner: str = "at") -> str:
+        """The number of the element at `inner` of the inner axis among the reduced axes, in C order."""
         text = ""
         for axis in self.kernel.axes:
-            here = "at" if axis == self.nest.inner else f"x{axis}"
+            here = inner if axis == self.nest.inner else f"x{axis}"
             text = f"({text} * n{axis} + {here})" if text else here
         return text
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indexing by arrays and masks goes through the host: the index and the values as NumPy takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.tensor import Tensor, check_cast
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["host_key", "host_values"]
+
+
+def host_key(key: Any) -> Any:
+    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D."""
+    parts = key if isinstance(key, tuple) else (key,)
+    host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
+    return host if isinstance(key, tuple) else host[0]
+
+
+def _host_index(k: Tensor) -> np.ndarray:
+    values = k.get()
+    flat = k._min_dims == 2 and values.ndim == 2 and 1 in values.shape and values.dtype != np.bool_
+    return values.reshape(-1) if flat else values
+
+
+def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value: Any) -> np.ndarray:
+    """A value (tensor, op-tree, number, array) as host numbers of `dtype`, broadcast to `shape`.
+
+    Raises `ShapeError` where it does not broadcast, and as `check_cast` where its type does not fit.
+    """
+    values = backend.evaluate(value).get() if isinstance(value, Operators) else np.asarray(value)
+    check_cast(dtype, values)
+    try:
+        values = np.broadcast_to(values, shape)
+    except ValueError:
+        given = f"{values.shape} into {shape}"
+        raise ShapeError(complain("assignment: shapes do not fit", given, "a shape that broadcasts")) from None
+    with np.errstate(all="ignore"):
+        return dtypes.cast(values, dtype)
