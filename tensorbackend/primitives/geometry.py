@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of convolutions and poolings: what follows from lengths, windows, strides and padding, and what is refused.
+
+Letters are those of the contract: N images; C maps of D x H x W before, K maps of M x P x Q after; filters or windows
+of T x R x S (and J maps, for pooling). N is the last axis of every image, K of every filter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import ShapeError, complain
+
+__all__ = ["ConvGeometry", "Pad", "PoolGeometry", "each_tap", "output_length", "pad_pair", "positive"]
+
+Pad = tuple[int, int]
+"""Zeros (for pooling: nothing) before and after an axis."""
+
+
+def positive(name: str, **sizes: Any) -> list[int]:
+    """The sizes as ints of at least 1. Raises `ShapeError` naming the first that is not one."""
+    for size, value in sizes.items():
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            raise ShapeError(complain(f"{name}: {size}", repr(value), "an int of at least 1"))
+    return [int(value) for value in sizes.values()]
+
+
+def pad_pair(name: str, pad: Any) -> Pad:
+    """A pad, one number for both ends or a pair (before, after), as a pair. Raises `ShapeError` for anything else."""
+    ends = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
+    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in ends)
+    if len(ends) != 2 or not whole:
+        raise ShapeError(complain(f"{name}: padding", repr(pad), "an int of at least 0, or a pair (before, after)"))
+    return int(ends[0]), int(ends[1])
+
+
+def output_length(length: int, window: int, pad: Pad, stride: int, pooling: bool = False, caffe: bool = False) -> int:
+    """How many windows of `window` cells fit on an axis; it may be zero or negative.
+
+    floor((length - window + pad) / stride) + 1; for pooling in Caffe's mode the ceiling, less a last window that lies
+    wholly in padding. Raises `ShapeError` when pooling's padding is not below the window.
+    """
+    if pooling and max(pad) >= window:
+        raise ShapeError(
+            complain("output_dim: padding", f"{max(pad)} with windows of {window}", "less than the window")
+        )
+    room = length - window + sum(pad)
+    if not (caffe and pooling):
+        return room // stride + 1
+    size = -(-room // stride) + 1
+    return size - 1 if sum(pad) > 0 and (size - 1) * stride >= length + pad[0] else size
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """A convolution's sizes. `strides`, `pads` (before, after) and `dilations` are for depth, height and width.
+
+    Each of N images has C maps of D x H x W before, and K maps of M x P x Q after. Filters are T x R x S. Map k of the
+    output sees the C / groups maps of group k // (K / groups).
+    """
+
+    N: int
+    C: int
+    D: int
+    H: int
+    W: int
+    K: int
+    M: int
+    P: int
+    Q: int
+    T: int
+    R: int
+    S: int
+    strides: tuple[int, int, int] = (1, 1, 1)
+    pads: tuple[Pad, Pad, Pad] = ((0, 0), (0, 0), (0, 0))
+    dilations: tuple[int, int, int] = (1, 1, 1)
+    groups: int = 1
+
+    @property
+    def dimI(self) -> tuple[int, ...]:
+        """The shape of the input."""
+        return self.C, self.D, self.H, self.W, self.N
+
+    @property
+    def dimF(self) -> tuple[int, ...]:
+        """The shape of the filters."""
+        return self.C // self.groups, self.T, self.R, self.S, self.K
+
+    @property
+    def dimO(self) -> tuple[int, ...]:
+        """The shape of the output."""
+        return self.K, self.M, self.P, self.Q, self.N
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """The lengths of an input map."""
+        return self.D, self.H, self.W
+
+    @property
+    def result(self) -> tuple[int, int, int]:
+        """The lengths of an output map."""
+        return self.M, self.P, self.Q
+
+    @property
+    def window(self) -> tuple[int, int, int]:
+        """The lengths of a filter."""
+        return self.T, self.R, self.S
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of a pass, padding counted."""
+        return 2 * math.prod(self.dimO) * math.prod(self.dimF[:-1])
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product: filters of one cell, at every place."""
+        plain = self.strides == (1, 1, 1) and self.pads == ((0, 0), (0, 0), (0, 0))
+        return plain and self.window == (1, 1, 1) and self.groups == 1
+
+
+@dataclass(frozen=True)
+class PoolGeometry:
+    """A pooling's sizes; `op` is max, avg or l2. Windows are J maps of T x R x S.
+
+    `strides` and `pads` (before, after) are for maps, depth, height and width.
+    """
+
+    op: str
+    N: int
+    C: int
+    D: int
+    H: int
+    W: int
+    K: int
+    M: int
+    P: int
+    Q: int
+    J: int
+    T: int
+    R: int
+    S: int
+    strides: tuple[int, int, int, int]
+    pads: tuple[Pad, Pad, Pad, Pad]
+
+    @property
+    def dimI(self) -> tuple[int, ...]:
+        """The shape of the input."""
+        return self.C, self.D, self.H, self.W, self.N
+
+    @property
+    def dimO(self) -> tuple[int, ...]:
+        """The shape of the output."""
+        return self.K, self.M, self.P, self.Q, self.N
+
+    @property
+    def window(self) -> tuple[int, int, int, int]:
+        """The lengths of a window."""
+        return self.J, self.T, self.R, self.S
+
+    @property
+    def cells(self) -> int:
+        """The cells of a window."""
+        return math.prod(self.window)
+
+
+def _taps(length: int, result: int, offset: int, stride: int) -> tuple[slice, slice]:
+    """The outputs whose window has its cell number `offset` (less padding) inside an axis, and those cells.
+
+    Output p reads cell p stride + offset; both slices have the same number of entries, perhaps none.
+    """
+    first = max(0, -(offset // stride))
+    last = min(result, (length - 1 - offset) // stride + 1)
+    if last <= first:
+        return slice(0, 0), slice(0, 0)
+    start = first * stride + offset
+    return slice(first, last), slice(start, start + (last - first - 1) * stride + 1, stride)
+
+
+def each_tap(lengths: Sequence[int], results: Sequence[int], window: Sequence[int], strides: Sequence[int],
+             pads: Sequence[Pad], dilations: Sequence[int]) -> Any:  # fmt: skip
+    """For each cell of a window (in C order): its index, the outputs that have it inside the image, and their cells."""
+    for cell in np.ndindex(*window):
+        pairs = [
+            _taps(n, m, c * d - pad[0], s)
+            for n, m, c, s, pad, d in zip(lengths, results, cell, strides, pads, dilations)
+        ]
+        if all(outputs.stop > outputs.start for outputs, _ in pairs):
+            yield cell, tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
