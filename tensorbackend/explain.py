@@ -184,15 +184,20 @@ def describe(step: Kernel | Primitive, names: dict[int, str], source: str = "") 
 def work(step: Kernel | Primitive) -> tuple[int, int]:
     """The least bytes that a step moves, and the operations that it computes."""
     if isinstance(step, Primitive):
-        inner = step.inputs[0].shape[-1] if step.op.name == "dot" and step.inputs[0].shape else 1
-        flops = math.prod(step.output.shape) * (2 * inner if step.op.name == "dot" else step.op.flops)
-        return sum(map(_nbytes, [*step.inputs, step.output])), flops
+        return sum(map(_nbytes, [*step.inputs, step.output])), _operations(step)
     flops = 0
     for i in step.body:
         if i.op is not None:
             shape = step.body[i.args[0]].shape if i.kind == "reduce" else i.shape
             flops += i.op.flops * math.prod(shape)
     return sum(map(_nbytes, [*step.inputs, *(ref for ref, _ in step.outputs)])), flops
+
+
+def _operations(step: Primitive) -> int:
+    if step.op.work is not None:
+        return step.op.work(*step.params)
+    inner = step.inputs[0].shape[-1] if step.op.name == "dot" and step.inputs[0].shape else 1
+    return math.prod(step.output.shape) * (2 * inner if step.op.name == "dot" else step.op.flops)
 
 
 def _nbytes(ref: Ref) -> int:

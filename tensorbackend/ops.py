@@ -20,7 +20,8 @@ import numpy as np
 from tensorbackend import numerics
 
 __all__ = [
-    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "elementwise", "reductions", "sources",
+    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "elementwise", "primitive",
+    "reductions", "sources",
 ]  # fmt: skip
 
 ELEMENTWISE, REDUCTION, SOURCE = "elementwise", "reduction", "source"
@@ -37,7 +38,8 @@ class Op:
     input (None for zero), where `o` holds all op functions, `g` the incoming gradient and `z` the op's own value.
     `dtype` names the rule of the result's type (see `graph/infer.py`). `methods` are the Backend methods of the
     op, the first its NumPy-like name. `domain` bounds test inputs; `ulps` bounds the error of the compiled form in
-    float32.
+    float32. A primitive that is declared beside its geometry brings its rule of shapes, `shape(op, inputs, params)`,
+    which gives the result's shape and the params, and `work(*params)`, how many operations a call is.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Op:
     identity: str | None = None
     combine: Callable[..., Any] | None = None
     params: tuple[str, ...] = field(default=())
+    shape: Callable[..., tuple] | None = None
+    work: Callable[..., int] | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -70,6 +74,12 @@ OPS: dict[str, Op] = {}
 def _define(name: str, arity: int, numpy: Callable, code: str, dtype: str, doc: str, **columns: Any) -> None:
     kind = columns.pop("kind", ELEMENTWISE)
     OPS[name] = Op(name, arity, kind, numpy, code, dtype, doc, **columns)
+
+
+def primitive(name: str, arity: int, numpy: Callable, dtype: str, doc: str, **columns: Any) -> Op:
+    """Put a primitive into the table: for modules that hold a primitive's geometry and meaning. Returns the entry."""
+    _define(name, arity, numpy, "", dtype, doc, kind=PRIMITIVE, **columns)
+    return OPS[name]
 
 
 def _call(name: str, arity: int = 1) -> str:

@@ -24,8 +24,11 @@ settings.register_profile("long", max_examples=5000, **COMMON)
 PROFILE = os.environ.get("TB_TEST_PROFILE", "everyday")
 settings.load_profile(PROFILE)
 
-EMULATED_EVERY_DAY = ("test_contract.py", "test_linear.py", "test_random_rounding.py", "test_tensor_assign.py")
-"""Files of tests/engine whose tests run on the CUDA emulator every day too; in ci and long, all do but one."""
+EMULATED_EVERY_DAY = (
+    "test_contract.py", "test_linear.py", "test_random_rounding.py", "test_tensor_assign.py",
+    "test_conv.py", "test_deconv.py", "test_pool.py", "test_lrn.py",
+)  # fmt: skip
+"""Files of tests that run on the CUDA emulator every day too; in ci and long, all do but one."""
 HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
 
 # The whole suite without native types is a run of its own: TB_NATIVE=0.

@@ -30,6 +30,8 @@ from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
+from tensorbackend.primitives.conv import Convolution
+from tensorbackend.primitives.geometry import output_length, pad_pair
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.user_kernels import Elementwise, Reduction
 from tensorbackend.user_kernels import elementwise as user_elementwise
@@ -47,7 +49,7 @@ class Block:
     epoch, minibatch, fprop, bprop, update = range(5)
 
 
-class Backend(LinearAlgebra, ABC):
+class Backend(LinearAlgebra, Convolution, ABC):
     """Tensors, op-trees and deep-learning primitives on one kind of machine.
 
     `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible
@@ -264,22 +266,18 @@ class Backend(LinearAlgebra, ABC):
         size = math.prod(shape) if isinstance(shape, (tuple, list)) else int(shape)
         return size if parallelism in ("Data", "Model") else size * self.num_devices
 
-    def output_dim(self, X: int, S: int, padding: int, strides: int, pooling: bool = False, dilation: int = 1) -> int:
+    def output_dim(
+        self, X: int, S: int, padding: int | tuple[int, int], strides: int, pooling: bool = False, dilation: int = 1
+    ) -> int:
         """The output length of a convolution or pooling along one axis.
 
-        `X` is the input's length, `S` the window's; floor((X - Sd + 2 padding) / strides) + 1 with
-        Sd = dilation (S - 1) + 1, and in Caffe's mode for pooling the ceiling, less a last window wholly in padding.
-        Raises `ValueError` when pooling's padding is not below the window's length.
+        `X` is the input's length, `S` the window's, `padding` both ends' or a pair (before, after):
+        floor((X - Sd + 2 padding) / strides) + 1 with Sd = dilation (S - 1) + 1, and in Caffe's mode for pooling the
+        ceiling, less a last window wholly in padding. Raises `ValueError` when pooling's padding is not below the
+        window's length.
         """
-        window = dilation * (S - 1) + 1
-        if pooling and padding >= window:
-            raise ValueError(
-                complain("output_dim: padding", f"{padding} with windows of {window}", "less than the window")
-            )
-        if self.check_caffe_compat() and pooling:
-            size = -(-(X - window + 2 * padding) // strides) + 1
-            return size - 1 if padding > 0 and (size - 1) * strides >= X + padding else size
-        return (X - window + 2 * padding) // strides + 1
+        window, pad = dilation * (S - 1) + 1, pad_pair("output_dim", padding)
+        return output_length(X, window, pad, strides, pooling, self.check_caffe_compat())
 
     def set_caffe_compat(self) -> None:
         """Size pooling outputs as Caffe does."""

@@ -37,7 +37,14 @@ PUT_THREADS = 1 << 14
 """Threads that an addition at places is shared among, about."""
 CUMSUM_STRETCH = 4
 """Entries along an axis that a thread of a running sum takes at least."""
+CONV_TILE, CONV_DEPTH = 64, 16
+"""Columns of a tile of a convolution, and terms that are multiplied at a time."""
+CONV_NARROW = 16
+"""Rows of a tile for few maps."""
+CONV_BLOCKS = 256
+"""Blocks that the filters' gradient is shared among, about."""
 MACROS = {
+    "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH"),
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
     "take": ("TB_X", "TB_I", "TB_C", "TB_W"),
     "cumsum": ("TB_X", "TB_C", "TB_W"),
@@ -104,6 +111,72 @@ def prepare_dot(backend: GpuBackend, step: Primitive) -> Runner:
 
 def _batch_strides(x: Ref, lengths: tuple[int, ...]) -> tuple[int, ...]:
     return x.broadcast_to((*lengths, *x.shape[-2:])).strides[: len(lengths)]
+
+
+# Convolutions ---------------------------------------------------------------------------------------------------------
+
+
+def _conv(backend: GpuBackend, step: Primitive, name: str, rows: int) -> tuple[Any, int, list[int]]:
+    """A kernel of a pass whose product has so many rows a group; the rows of its tile; the `conv_sizes`."""
+    (x, y), (g,) = step.inputs, step.params
+    tile = CONV_TILE if rows > CONV_NARROW else CONV_NARROW
+    kernel = _function(backend, "conv", name, *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
+    maps = [g.K // g.groups, g.M, g.P, g.Q, g.T, g.R, g.S]
+    shifts = [*g.strides, *(before for before, _ in g.pads), *g.dilations, g.groups]
+    return kernel, tile, [g.N, g.C // g.groups, g.D, g.H, g.W, *maps, *shifts, *x.strides, *y.strides]
+
+
+def _conv_types(step: Primitive) -> list[str]:
+    return [element(ref.dtype) for ref in (*step.inputs, step.output)]
+
+
+def prepare_conv(backend: GpuBackend, step: Primitive) -> Runner:
+    """The convolution of images with filters."""
+    (g,) = step.params
+    return _gathered(backend, step, "conv_fprop", g.K // g.groups, math.prod(g.result) * g.N)
+
+
+def prepare_conv_bprop(backend: GpuBackend, step: Primitive) -> Runner:
+    """The gradient of a convolution by its images."""
+    (g,) = step.params
+    return _gathered(backend, step, "conv_bprop", g.C // g.groups, math.prod(g.image) * g.N)
+
+
+def _gathered(backend: GpuBackend, step: Primitive, name: str, rows: int, columns: int) -> Runner:
+    """A pass with a result for each map and each pixel of each image."""
+    kernel, tile, words = _conv(backend, step, name, rows)
+    grid = (-(-rows // tile) * -(-columns // CONV_TILE), step.params[0].groups)
+    sizes = _words(*words, 0)
+
+    def run(addresses: list[int]) -> None:
+        backend.driver.launch(kernel, grid, (THREADS,), 0, struct.pack("3Q", *addresses) + sizes)
+
+    return run
+
+
+def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
+    """The gradient of a convolution by its filters: in segments of the sum, which are then added up in order."""
+    (g,) = step.params
+    count, terms = math.prod(g.dimF), math.prod(g.result) * g.N
+    rows = count // g.K
+    kernel, tile, words = _conv(backend, step, "conv_update", rows)
+    join = _function(backend, "conv", "conv_join", *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
+    blocks = -(-rows // tile) * -(-(g.K // g.groups) // CONV_TILE)
+    wanted = max(1, CONV_BLOCKS // (blocks * g.groups))
+    segment = -(-max(-(-terms // wanted), CONV_TILE) // CONV_DEPTH) * CONV_DEPTH
+    segments = -(-terms // segment)
+    sizes, nbytes = _words(*words, segment), segments * count * step.output.dtype.itemsize
+
+    def run(addresses: list[int]) -> None:
+        storage = backend._allocate(nbytes) if segments > 1 else None
+        home = addresses[2] if storage is None else storage.address
+        arguments = struct.pack("3Q", *addresses[:2], home) + sizes
+        backend.driver.launch(kernel, (blocks, g.groups * segments), (THREADS,), 0, arguments)
+        if storage is not None:
+            arguments = struct.pack("2Q2q", home, addresses[2], count, segments)
+            backend.driver.launch(join, _blocks(count), (THREADS,), 0, arguments)
+
+    return run
 
 
 # Places ---------------------------------------------------------------------------------------------------------------
@@ -239,6 +312,9 @@ def prepare_histogram(backend: GpuBackend, step: Primitive) -> Runner:
 
 PRIMITIVES = {
     "dot": prepare_dot,
+    "conv": prepare_conv,
+    "conv_bprop": prepare_conv_bprop,
+    "conv_update": prepare_conv_update,
     "take": prepare_take,
     "put": prepare_put,
     "unslice": prepare_unslice,

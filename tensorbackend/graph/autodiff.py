@@ -146,6 +146,8 @@ def _through_view(tensor: Any, leaf: Any, gradient: Any) -> Any:
     if order is not None:
         return composite.transpose(gradient, order)
     inside = tensor.start <= leaf.start and leaf.stop <= tensor.stop and leaf.dtype == tensor.dtype
+    if inside and tensor.is_contiguous and leaf.is_contiguous and leaf.size == tensor.size:
+        return composite.reshape(gradient, tensor.shape)
     if not (inside and tensor.is_contiguous):
         raise ValueError(
             complain(

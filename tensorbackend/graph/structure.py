@@ -121,7 +121,7 @@ class StructureTable(dict):
     def derive(self, key: tuple, op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> Structure:
         """The structure of an op on operands: the one place where shapes and types are inferred and refused."""
         dtype, operands = _infer_dtype(op, inputs, self.default_dtype)
-        shape, params = (_SHAPE_RULES.get(op.name) or _KIND_RULES[op.kind])(op, inputs, params)
+        shape, params = (op.shape or _SHAPE_RULES.get(op.name) or _KIND_RULES[op.kind])(op, inputs, params)
         found = Structure(self, op, inputs, shape, dtype)
         found.params, found.operands = params, operands
         ranked = inputs[:1] if op.name in ("take", "put") else inputs  # indices keep the rank rule of what they index

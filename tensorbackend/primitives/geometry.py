@@ -111,6 +111,10 @@ class ConvGeometry:
         """The lengths of a filter."""
         return self.T, self.R, self.S
 
+    def __str__(self) -> str:
+        sizes = " ".join(f"{'x'.join(map(str, dim))}" for dim in (self.dimI, self.dimF))
+        return f"{sizes} strides {self.strides} pads {self.pads} dilations {self.dilations} groups {self.groups}"
+
     @property
     def flops(self) -> int:
         """Multiplications and additions of a pass, padding counted."""

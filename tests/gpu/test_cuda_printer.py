@@ -140,6 +140,8 @@ def test_common_kernels_spill_nothing(be: GpuBackend, compiles: Callable, archit
 
 TYPES = {
     "gemm": [("float", "float", "float", 64), ("tb_half", "tb_bfloat", "float", 64), ("tb_i8", "tb_i64", "tb_i64", 16)],
+    "conv": [("float", "float", "float", 64, 64, 16), ("tb_half", "tb_bfloat", "float", 16, 64, 16),
+             ("double", "double", "double", 64, 64, 16)],
     "take": [("float", "tb_i32", "float", "double"), ("tb_bfloat", "tb_u64", "float", "double")],
     "cumsum": [("float", "float", "double"), ("tb_u8", "tb_u64", "tb_u64")],
     "histogram": [("tb_half", "float", "f32"), ("tb_i64", "double", "f64")],

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution: all passes against the definition over random geometry, the tail, gradients, refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tensorbackend import Autodiff, DTypeError, ShapeError
+from tests.primitives import references as ref
+
+# A backend serves all examples.
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+FLOATS = pytest.mark.parametrize("dtype", ref.TYPES)
+SMALL = {"N": 3, "C": 4, "K": 6, "H": 5, "W": 6, "R": 3, "S": 2, "pad_h": 1, "pad_w": (0, 2), "str_h": 2}
+
+
+@st.composite
+def geometries(draw: Callable) -> dict[str, Any]:
+    """Arguments of `conv_layer`: 1-D to 3-D, sizes around tiles, padding up to beyond the filter, strides beyond it."""
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    found = {
+        "N": draw(st.sampled_from([1, 2, 3, 4, 7, 8, 17, 33])),
+        "C": groups * draw(st.sampled_from([1, 2, 3, 5])),
+        "K": groups * draw(st.sampled_from([1, 2, 3, 7, 16, 19])),
+        "groups": groups,
+    }
+    axes = draw(st.sampled_from(["W", "HW", "HW", "DHW"]))
+    for image, window, letter in zip("DHW", "TRS", "dhw"):
+        if image not in axes:
+            continue
+        found[image] = draw(st.integers(1, 7 if len(axes) < 3 else 4))
+        found[window] = draw(st.integers(1, 4 if len(axes) < 3 else 3))
+        pad = st.integers(0, found[window] + 1)
+        found[f"pad_{letter}"] = draw(st.one_of(pad, st.tuples(pad, pad)))
+        found[f"str_{letter}"] = draw(st.integers(1, found[window] + 1))
+        found[f"dil_{letter}"] = draw(st.sampled_from([1, 1, 2, 3]))
+    return found
+
+
+def layer_of(backend: Any, sizes: dict[str, Any], dtype: str = "float32") -> Any:
+    """The layer, or a rejected example when its windows do not fit."""
+    try:
+        return backend.conv_layer(dtype, **sizes)
+    except ShapeError as error:
+        assert "no output" in str(error)
+        assume(False)
+
+
+def tensors(backend: Any, dtype: str, *shapes: tuple) -> list[tuple[Any, np.ndarray]]:
+    """Random tensors as matrices, and their numbers in float64 in the shapes given."""
+    pairs = []
+    for seed, shape in enumerate(shapes):
+        host = ref.draw(shape, dtype, seed)
+        flat = host.reshape(-1, shape[-1])
+        pairs.append((backend.array(flat, dtype=host.dtype), ref.wide(host)))
+    return pairs
+
+
+# Values
+
+
+@shared
+@given(sizes=geometries(), dtype=st.sampled_from(["float32"] * 3 + ["float64", "float16", "bfloat16"]))
+def test_passes_are_their_definitions(backend: Any, sizes: dict[str, Any], dtype: str) -> None:
+    layer = layer_of(backend, sizes, dtype)
+    (I, i), (F, f), (E, e) = tensors(backend, dtype, layer.dimI, layer.dimF, layer.dimO)
+    O, gI, gF = (backend.empty(d, dtype) for d in (layer.dimO2, layer.dimI2, layer.dimF2))
+    backend.fprop_conv(layer, I, F, O)
+    backend.bprop_conv(layer, F, E, gI)
+    backend.update_conv(layer, I, E, gF)
+    taps = int(np.prod(layer.TRS))
+    magnitudes = np.abs(i), np.abs(f), np.abs(e)
+    ref.assert_near(O.get(), ref.fprop(layer, i, f), ref.fprop(layer, *magnitudes[:2]), taps * layer.C, dtype)
+    ref.assert_near(gI.get(), ref.bprop(layer, f, e), ref.bprop(layer, *magnitudes[1:]), taps * layer.K, dtype)
+    terms = layer.sizeO // layer.K
+    ref.assert_near(gF.get(), ref.update(layer, i, e), ref.update(layer, *magnitudes[::2]), terms, dtype)
+
+
+BIG = [
+    {"N": 32, "C": 3, "K": 64, "H": 20, "W": 20, "R": 11, "S": 11, "str_h": 4, "str_w": 4, "pad_h": 2, "pad_w": 2},
+    {"N": 16, "C": 67, "K": 71, "H": 7, "W": 5, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 5, "C": 70, "K": 130, "H": 6, "W": 6},
+    {"N": 1, "C": 32, "K": 48, "H": 13, "W": 13, "R": 5, "S": 5, "pad_h": 2, "pad_w": 2},
+    {"N": 8, "C": 24, "K": 24, "H": 9, "W": 9, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1, "groups": 24},
+    {"N": 4, "C": 8, "K": 16, "D": 5, "H": 6, "W": 6, "T": 3, "R": 3, "S": 3, "pad_d": 1, "pad_h": 1, "pad_w": 1},
+]
+
+
+@pytest.mark.parametrize("sizes", BIG, ids=lambda s: f"{s['N']}-{s['C']}-{s['K']}")
+def test_larger_layers_against_torch(backend: Any, sizes: dict[str, int], absent: Callable[[str, str], None]) -> None:
+    if importlib.util.find_spec("torch") is None:
+        absent("torch", "PyTorch is not installed")
+    import torch
+
+    layer = backend.conv_layer("float32", **sizes)
+    (I, i), (F, f), (E, e) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)
+    O, gI, gF = (backend.empty(d) for d in (layer.dimO, layer.dimI, layer.dimF))
+    backend.fprop_conv(layer, I, F, O)
+    backend.bprop_conv(layer, F, E, gI)
+    backend.update_conv(layer, I, E, gF)
+    x = torch.tensor(np.moveaxis(i, -1, 0).copy(), requires_grad=True)
+    w = torch.tensor(np.moveaxis(f, -1, 0).copy(), requires_grad=True)
+    y = torch.nn.functional.conv3d(x, w, None, layer.strides, layer.padding, layer.dilation, layer.groups)
+    y.backward(torch.tensor(np.moveaxis(e, -1, 0).copy()))
+    for ours, theirs in ((O, y.detach()), (gI, x.grad), (gF, w.grad)):
+        theirs = np.moveaxis(theirs.numpy(), 0, -1)
+        assert np.abs(ours.get() - theirs).max() <= 2e-5 * np.abs(theirs).max()
+
+
+# The tail
+
+TAILS = [
+    {"bias": True},
+    {"relu": True},
+    {"relu": True, "slope": 0.25, "bias": True},
+    {"alpha": 0.5},
+    {"beta": 2.0},
+    {"beta": 1.0, "X": True},
+    {"brelu": True, "X": True},
+    {"brelu": True, "slope": 0.1},
+    {"bias": True, "relu": True, "slope": 0.5, "alpha": -2.0, "beta": 0.5, "X": True, "brelu": True, "bsum": True},
+    {"bsum": True},
+]
+
+
+def expected_tail(acc: np.ndarray, old: np.ndarray, tail: dict, hosts: dict[str, np.ndarray]) -> np.ndarray:
+    """The steps of the contract, one after the other."""
+    X = hosts["X"] if tail.get("X") else old
+    v = acc + hosts["bias"].reshape(-1, 1, 1, 1, 1) if tail.get("bias") else acc
+    slope = tail.get("slope", 0.0)
+    if tail.get("relu"):
+        v = np.maximum(v, 0) + slope * np.minimum(v, 0)
+    v = tail.get("alpha", 1.0) * v + tail.get("beta", 0.0) * X
+    return v * ((X > 0) + slope * (X < 0)) if tail.get("brelu") else v
+
+
+@FLOATS
+@pytest.mark.parametrize("tail", TAILS, ids=lambda t: "-".join(t))
+@pytest.mark.parametrize("forward", [True, False], ids=["fprop", "bprop"])
+def test_the_tail_keeps_its_order(backend: Any, dtype: str, tail: dict, forward: bool) -> None:
+    layer = backend.conv_layer(dtype, **SMALL)
+    dim = layer.dimO if forward else layer.dimI
+    shapes = [layer.dimI if forward else layer.dimO, layer.dimF, dim, dim, (dim[0], 1)]
+    (A, a), (F, f), (out, old), (X, x), (bias, b) = tensors(backend, dtype, *shapes)
+    acc = ref.fprop(layer, a, f) if forward else ref.bprop(layer, f, a)
+    given = {"X": X, "bias": bias, "bsum": backend.empty((dim[0], 1), "float32")}
+    keywords = {name: given[name] if name in given else value for name, value in tail.items()}
+    call = backend.fprop_conv if forward else backend.bprop_conv
+    call(layer, *((A, F) if forward else (F, A)), out, **keywords)
+    expected = expected_tail(acc, old, tail, {"X": x, "bias": b})
+    precision = max(40 * ref.EPSILON[dtype], 2e-6 if dtype != "float64" else 0)
+    np.testing.assert_allclose(ref.wide(out.get()).reshape(dim), expected, rtol=precision, atol=20 * precision)
+    if tail.get("bsum"):
+        sums = ref.wide(out.get()).reshape(dim[0], -1).sum(1)
+        np.testing.assert_allclose(given["bsum"].get()[:, 0], sums, rtol=1e-5, atol=1e-4)
+
+
+@FLOATS
+def test_update_scales_and_sums(backend: Any, dtype: str) -> None:
+    layer = backend.conv_layer(dtype, **SMALL)
+    (I, i), (E, e), (gF, old) = tensors(backend, dtype, layer.dimI, layer.dimO, layer.dimF)
+    grad_bias = backend.empty(layer.dimS, "float32")
+    backend.update_conv(layer, I, E, gF, alpha=0.5, beta=-1.0, grad_bias=grad_bias)
+    expected = 0.5 * ref.update(layer, i, e) - old
+    precision = max(40 * ref.EPSILON[dtype], 2e-6 if dtype != "float64" else 0)
+    np.testing.assert_allclose(ref.wide(gF.get()).reshape(layer.dimF), expected, rtol=precision, atol=20 * precision)
+    np.testing.assert_allclose(grad_bias.get()[:, 0], e.reshape(layer.K, -1).sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_operands_may_be_views(backend: Any) -> None:
+    layer = backend.conv_layer("float32", **SMALL)
+    (I, i), (F, f) = tensors(backend, "float32", layer.dimI, layer.dimF)
+    wider = backend.array(np.repeat(i.reshape(layer.dimI2), 2, 1))
+    turned = backend.array(np.ascontiguousarray(f.reshape(layer.dimF2).T))
+    room = backend.zeros((layer.nOut, 2 * layer.N))
+    backend.fprop_conv(layer, wider[:, ::2], turned.T, room[:, layer.N :])
+    expected = ref.fprop(layer, i, f).reshape(layer.dimO2)
+    np.testing.assert_allclose(room.get()[:, layer.N :], expected, rtol=1e-5, atol=1e-5)
+    assert not room.get()[:, : layer.N].any()
+    backend.fprop_conv(layer, I, F * 2, room[:, layer.N :])
+    np.testing.assert_allclose(room.get()[:, layer.N :], 2 * expected, rtol=1e-5, atol=1e-5)
+
+
+def test_repeat_gives_a_time(backend: Any) -> None:
+    layer = backend.conv_layer("float32", **SMALL)
+    (I, i), (F, f), (O, _) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)
+    assert backend.fprop_conv(layer, I, F, O) is None
+    milliseconds, gflops = backend.fprop_conv(layer, I, F, O, repeat=3)
+    assert milliseconds > 0
+    assert gflops == pytest.approx(layer.flops / milliseconds * 1e-6)
+    np.testing.assert_allclose(O.get().reshape(layer.dimO), ref.fprop(layer, i, f), rtol=1e-5, atol=1e-5)
+
+
+# Trees
+
+
+def test_a_node_computes_what_the_method_does(backend: Any) -> None:
+    layer = backend.conv_layer("float32", **SMALL)
+    (I, _), (F, _), (O, _) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)
+    node = backend.conv(layer, I, F)
+    assert node.shape == layer.dimO
+    backend.fprop_conv(layer, I, F, O, relu=True)
+    tree = backend.evaluate(backend.maximum(node, 0))
+    np.testing.assert_array_equal(tree.get(), O.get().reshape(layer.dimO))
+    out = backend.empty(layer.dimO2)
+    assert backend.conv(layer, I, F, out=out) is out
+
+
+def test_gradients_of_gradients_by_central_differences(backend: Any) -> None:
+    layer = backend.conv_layer("float64", N=2, C=2, K=4, H=4, W=3, R=2, S=3, pad_h=1, pad_w=(1, 0), str_h=2, groups=2)
+    (I, _), (F, _), (E, e) = tensors(backend, "float64", layer.dimI, layer.dimF, layer.dimO)
+
+    def loss(I: Any, F: Any) -> Any:
+        z = backend.conv(layer, I, F)
+        return backend.sum(backend.tanh(z) * backend.reshape(E, layer.dimO))
+
+    def slopes(I: Any, F: Any) -> Any:
+        first, second = Autodiff(loss(I, F), backend).get_grad_op_tree([I, F])
+        return backend.sum(first * first) + backend.sum(second * second)
+
+    for function in (loss, slopes):
+        found = Autodiff(function(I, F), backend).get_grad_tensor([I, F])
+        for x, gradient in zip((I, F), found):
+            direction = np.random.default_rng(5).standard_normal(x.shape)
+            start, step = x.get(), 1e-5
+            values = []
+            for sign in (1, -1):
+                x[:] = start + sign * step * direction
+                values.append(float(backend.evaluate(function(I, F)).get().item()))
+            x[:] = start
+            wanted = (values[0] - values[1]) / (2 * step)
+            assert float((gradient.get() * direction).sum()) == pytest.approx(wanted, rel=1e-6, abs=1e-7)
+
+
+# The layer
+
+
+def test_a_layer_has_the_contracts_attributes(backend: Any) -> None:
+    layer = backend.conv_layer(np.float32, 32, 3, 64, 1, 24, 20, 1, 5, 3, 0, 2, (0, 1), 1, 4, 2, 1, 1, 2)
+    assert (layer.N, layer.C, layer.K, layer.M, layer.P, layer.Q) == (32, 3, 64, 1, 6, 9)
+    assert layer.NCK == (32, 3, 64)
+    assert (layer.TRS, layer.DHW, layer.MPQ) == ((1, 5, 3), (1, 24, 20), (1, 6, 9))
+    assert (layer.padding, layer.strides, layer.dilation) == ((0, 2, (0, 1)), (1, 4, 2), (1, 1, 2))
+    assert (layer.dimI, layer.dimI2) == ((3, 1, 24, 20, 32), (1440, 32))
+    assert (layer.dimF, layer.dimF2) == ((3, 1, 5, 3, 64), (45, 64))
+    assert (layer.dimO, layer.dimO2) == ((64, 1, 6, 9, 32), (3456, 32))
+    assert (layer.dimS, layer.nOut, layer.sizeO) == ((64, 1), 3456, 3456 * 32)
+    assert layer.flops == 2 * 32 * 64 * 6 * 9 * 3 * 15
+    assert not layer.dot
+    assert backend.conv_layer("float32", 2, 3, 4, H=5, W=5).dot
+
+
+# Refusals
+
+BAD = [
+    ({"H": 2, "R": 4}, r"P = -1"),
+    ({"W": 1, "S": 3, "dil_w": 2}, r"Q = -3"),
+    ({"C": 4, "K": 6, "groups": 4}, r"4 groups of 4 and 6"),
+    ({"N": 0}, r"N[\s\S]*given\s+0"),
+    ({"str_h": 0}, r"str_h[\s\S]*given\s+0"),
+    ({"pad_h": -1}, r"padding[\s\S]*-1"),
+    ({"pad_w": (1, 2, 3)}, r"padding[\s\S]*\(1, 2, 3\)"),
+    ({"K": 2.5}, r"K[\s\S]*2\.5"),
+]
+
+
+@pytest.mark.parametrize("sizes, message", BAD, ids=lambda p: None if isinstance(p, dict) else p[:12])
+def test_impossible_geometry_is_refused(backend: Any, sizes: dict, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        backend.conv_layer("float32", **{"N": 1, "C": 4, "K": 6, **sizes})
+
+
+def test_bad_operands_are_refused_before_anything_is_written(backend: Any) -> None:
+    layer = backend.conv_layer("float32", **SMALL)
+    (I, _), (F, _), (O, before) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)
+    with pytest.raises(ShapeError, match=rf"size of I[\s\S]*{layer.sizeI} elements"):
+        backend.fprop_conv(layer, F, F, O)
+    with pytest.raises(ShapeError, match="size of output"):
+        backend.fprop_conv(layer, I, F, backend.empty((3, 3)))
+    with pytest.raises(ShapeError, match="size of X"):
+        backend.fprop_conv(layer, I, F, O, X=I, beta=1.0)
+    with pytest.raises(ShapeError, match=rf"bias[\s\S]*{layer.K} elements"):
+        backend.fprop_conv(layer, I, F, O, bias=backend.empty((layer.C, 1)))
+    with pytest.raises(DTypeError, match=r"type of F[\s\S]*float64"):
+        backend.fprop_conv(layer, I, backend.empty(layer.dimF2, "float64"), O)
+    with pytest.raises(DTypeError, match="element type"):
+        backend.conv_layer("int8", **SMALL)
+    with pytest.raises(TypeError, match="ndarray"):
+        backend.fprop_conv(layer, I.get(), F, O)
+    with pytest.raises(ValueError, match="overlaps"):
+        backend.update_conv(layer, I, O, O.reshape(-1)[: layer.sizeF])
+    with pytest.raises(ValueError, match="overlaps"):
+        backend.fprop_conv(layer, I, F, O, bsum=O.reshape(-1)[: layer.K])
+    np.testing.assert_array_equal(O.get().reshape(layer.dimO), before.astype(np.float32))
