@@ -18,7 +18,7 @@ from tensorbackend.backends.registry import (
     current_backend,
     gen_backend,
 )
-from tensorbackend.errors import BackendError, CompileError, DTypeError, ShapeError
+from tensorbackend.errors import BackendError, CaptureError, CompileError, DTypeError, ShapeError
 from tensorbackend.graph.autodiff import Autodiff
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.tensor import Tensor
@@ -27,7 +27,7 @@ from tensorbackend.settings import config, using
 __version__ = "0.1.0"
 
 __all__ = [
-    "Autodiff", "Backend", "BackendError", "Block", "CompileError", "DTypeError", "OpTreeNode", "ShapeError", "Tensor",
+    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode", "ShapeError", "Tensor",
     "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "config", "current_backend", "gen_backend",
     "using",
 ]  # fmt: skip

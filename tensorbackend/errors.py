@@ -7,9 +7,16 @@ A message says what was given, what was expected and what to do. Nothing has bee
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
-__all__ = ["BackendError", "CompileError", "DTypeError", "KernelFault", "ShapeError", "complain", "nearest"]
+__all__ = [
+    "BackendError", "CaptureError", "CompileError", "DTypeError", "KernelFault", "ShapeError", "complain", "nearest",
+    "user_line",
+]  # fmt: skip
+
+PACKAGE = str(Path(__file__).parent / "_").removesuffix("_")
 
 
 class ShapeError(ValueError):
@@ -46,6 +53,10 @@ class KernelFault(BackendError):
         self.thread = thread
 
 
+class CaptureError(BackendError):
+    """Something that a captured program cannot repeat, such as reading numbers to the host."""
+
+
 class CompileError(RuntimeError):
     """A compiler that failed, hung or is missing."""
 
@@ -54,6 +65,14 @@ def complain(head: str, given: str = "", expected: str = "", hint: str = "") -> 
     """The text of an error: a headline, then what was given, what was expected and what to try (each optional)."""
     rows = [("given", given), ("expected", expected), ("try", hint)]
     return "\n".join([head, *(f"  {label:<9} {text}" for label, text in rows if text)])
+
+
+def user_line() -> str:
+    """The place in the user's code that led here, as `file.py:12`: the innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -20,15 +20,17 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import watch
+from tensorbackend.backends.capture import Recorder
+from tensorbackend.backends.program import Program, capture
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
 from tensorbackend.codegen.user import UserSource
-from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain, nearest
+from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.explain import Explanation
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
-from tensorbackend.graph.structure import StructureTable, broadcast_shapes, sized
+from tensorbackend.graph.structure import Structure, StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.geometry import output_length, pad_pair
@@ -114,6 +116,7 @@ class Backend(LinearAlgebra, Convolution, ABC):
         self._hist_rows: list[tuple[str, Tensor]] = []
         self.hist_bins, self.hist_offset = hist_bins, hist_offset
         self._events: tuple[Any, Any] | None = None
+        self._recorder: Recorder | None = None
         self._user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel] = {}
 
     # The registry
@@ -348,6 +351,17 @@ class Backend(LinearAlgebra, Convolution, ABC):
         self.structures.check_open()
         return watch.explain(self, what, arguments, repeat)
 
+    def capture(self, fn: Callable, *args: Any) -> Program:
+        """Run `fn(*args)` once, and record what it launches: `program(*args)` then repeats that with one call.
+
+        Arguments and results are tensors and numbers, also in tuples, lists and dictionaries. A call takes tensors of
+        the same layouts and other numbers, and does what `fn` would: random draws go on, and tensors that `fn` finds
+        elsewhere (weights) are read and written in place. What `fn` decides in Python is decided once. docs/capture.md
+        says more. Raises `CaptureError` for what cannot be repeated: a host read, a branch on an argument.
+        """
+        self.structures.check_open()
+        return capture(self, fn, args)
+
     def elementwise(self, *texts: str, preamble: str = "") -> ElementwiseKernel:
         """A kernel from C text, to be called: `be.elementwise("T x, T y", "T z", "z = x * y + 1", "muladd")`.
 
@@ -393,6 +407,31 @@ class Backend(LinearAlgebra, Convolution, ABC):
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         with self._lock:
             self._run_plan(plan, targets, leaves)
+
+    def _planned(self, plan: Plan) -> Any:
+        """A plan as the backend runs it, with `actions()` (see `plans.py`) if programs can be captured."""
+        raise CaptureError(complain(f"capture: {self!r} records no programs", "", "a backend with `_planned`"))
+
+    def _tensor_at(self, layout: Structure, address: int) -> Tensor:
+        """A tensor on memory that somebody else keeps alive."""
+        tensor = object.__new__(self.tensor_cls)
+        low, high = layout.extent
+        tensor._place(layout, Storage(address + low, high - low, self), address)
+        tensor.base = tensor.name = None
+        tensor.persist_values, tensor.rounding = True, 0
+        return tensor
+
+    def _array_at(self, ref: Any, address: int) -> np.ndarray:
+        """What lies at an address, laid out as a reference says, on the host."""
+        layout = self.structures.tensor(ref.dtype, ref.shape, ref.strides, 0)
+        return self._download(self._tensor_at(layout, address))
+
+    def _forget_recipes(self) -> None:
+        """Have native code forget what it repeats by itself: all statements come through Python from now on."""
+
+    def _host_access(self) -> None:
+        """The host is about to see memory as it is: what waits is run."""
+        self._flush()
 
     def _flush(self) -> None:
         """Run the statements that wait in this thread's `fuse` block: something is about to look at memory."""

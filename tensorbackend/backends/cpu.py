@@ -13,7 +13,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,12 @@ from tensorbackend.backends import jit, launcher, native, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.backends.plans import ALIGNMENT, CompiledPlan, draws_numbers, number, word
+from tensorbackend.backends.plans import ALIGNMENT, Action, CompiledPlan, draws_numbers, number, references, word
 from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor"]
@@ -87,11 +88,11 @@ class CPUTensor(Tensor):
 
     def asnumpyarray(self) -> np.ndarray:
         """The elements as a live NumPy array: writing to it changes the tensor."""
-        self.backend._flush()
+        self.backend._host_access()
         return self._tensor
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        self.backend._flush()
+        self.backend._host_access()
         wanted = self.structure.dtype if dtype is None else np.dtype(dtype)
         if copy is False and wanted != self.structure.dtype:
             raise ValueError(complain("asarray: a copy is needed", f"{self.structure.dtype} to {wanted}", "copy=None"))
@@ -101,7 +102,7 @@ class CPUTensor(Tensor):
     def __array_interface__(self) -> dict:
         if self.structure.dtype == dtypes.BFLOAT16:  # it has no letter there: NumPy then asks __array__
             raise AttributeError("__array_interface__ cannot name bfloat16")
-        self.backend._flush()
+        self.backend._host_access()
         return self._tensor.__array_interface__
 
     def __dlpack__(self, **keywords: Any) -> Any:
@@ -109,7 +110,7 @@ class CPUTensor(Tensor):
             raise BufferError(
                 complain("DLPack: NumPy exports no bfloat16", "", "", "be.copy(t.share(t.shape, 'uint16'))")
             )
-        self.backend._flush()
+        self.backend._host_access()
         return self._tensor.__dlpack__(**keywords)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -119,7 +120,7 @@ class CPUTensor(Tensor):
         """The bytes of a contiguous tensor. Raises `ShapeError` for others."""
         if not self.is_contiguous:
             raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
-        self.backend._flush()
+        self.backend._host_access()
         return memoryview(self._tensor.view(np.uint8)).cast("B")
 
 
@@ -263,14 +264,18 @@ class CPUBackend(Backend):
     # Plans
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-        run = plan.cache.get(self.jit)
-        if run is None:
-            run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
+        run = self._planned(plan)
         draws = self._draw_numbers(leaves) if run.draws else {}
         if watch.watching:
             watch.run(plan, _names(plan, targets, leaves), run.calls(targets, leaves, draws))
         else:
             run(targets, leaves, draws)
+
+    def _planned(self, plan: Plan) -> HostPlan | InterpretedPlan:
+        run = plan.cache.get(self.jit)
+        if run is None:
+            run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
+        return run
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
         """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""
@@ -281,7 +286,18 @@ class CPUBackend(Backend):
     def _plan_recipe(self, plan: Plan, leaves: list[Any]) -> Any:
         """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
         run = plan.cache.get(True)
-        return NotImplemented if run is None or watch.watching else run.recipe(leaves)
+        repeatable = run is not None and not watch.watching and self._recorder is None
+        return run.recipe(leaves) if repeatable else NotImplemented
+
+    def _forget_recipes(self) -> None:
+        if self._native is not None:
+            self.structures.memo.clear()
+
+    def _tensor_at(self, layout: Structure, address: int) -> CPUTensor:
+        return CPUTensor(self, ary=array_at(address, layout), min_dims=layout.min_dims)
+
+    def _array_at(self, ref: Any, address: int) -> np.ndarray:
+        return array_at(address, ref)
 
     def _run_user(self, made: UserSource, tensors: list[Tensor], sizes: list[list[int]], strides: list[int],
                   numbers: list[float | int], types: list[np.dtype], tasks: list[int]) -> None:  # fmt: skip
@@ -356,6 +372,10 @@ class InterpretedPlan:
                 else:
                     backend._interpreter.primitive(step, inputs, outputs[0])
 
+    def actions(self) -> Iterator[Action]:
+        """The steps, to be made one by one on any operands of the plan's layouts."""
+        return (_host_action(self.backend, step) for step in self.plan.steps)
+
     def calls(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> Iterator[watch.Call]:
         """The plan's steps as calls to make one after the other."""
         buffers = [*targets, *(leaves[n] for n in self.plan.tensors)]
@@ -375,6 +395,9 @@ class HostPlan(CompiledPlan):
 
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
         return _places(step)
+
+    def _primitive_action(self, step: Primitive, places: tuple) -> Action:
+        return _host_action(self.backend, step)
 
     def recipe(self, leaves: list[Any]) -> tuple | None:
         """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers."""
@@ -419,6 +442,42 @@ class HostPlan(CompiledPlan):
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
+
+
+def _host_action(backend: CPUBackend, step: Kernel | Primitive) -> Action:
+    return Action(step, references(step), 0, _HostStep(backend, step))
+
+
+class _HostStep:
+    """A step that NumPy runs on operands at addresses, which are usually those of the time before."""
+
+    def __init__(self, backend: CPUBackend, step: Kernel | Primitive) -> None:
+        self.backend = backend
+        self.step = step
+        self._refs = references(step)
+        self._at: Sequence[int] = ()
+        self._arrays: list[np.ndarray] = []
+
+    def __call__(self, addresses: Sequence[int], scalars: Sequence[Any], draws: Sequence[int], key: int) -> None:
+        step, run = self.step, self.backend._interpreter
+        if addresses != self._at:
+            self._arrays = [array_at(address, ref) for address, ref in zip(addresses, self._refs)]
+            self._at = addresses
+        inputs, outputs = self._arrays[: len(step.inputs)], self._arrays[len(step.inputs) :]
+        with np.errstate(all="ignore"):
+            if isinstance(step, Kernel):
+                numbers = [number(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
+                run.kernel(step, inputs, outputs, numbers, list(draws), key)
+            else:
+                run.primitive(step, inputs, outputs[0])
+
+
+def array_at(address: int, ref: Any) -> np.ndarray:
+    """The elements at an address, laid out as a reference or structure says, as an array that keeps nothing alive."""
+    item = ref.dtype.itemsize
+    low, high = indexing.extent(ref.shape, ref.strides, item)
+    memory = (ctypes.c_ubyte * (high - low)).from_address(address + low)
+    return np.ndarray(ref.shape, ref.dtype, memory, -low, tuple(s * item for s in ref.strides))
 
 
 def _call(backend: CPUBackend, step: Any, places: tuple, buffers: list, temporaries: list, leaves: list[Any],

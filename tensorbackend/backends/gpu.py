@@ -23,7 +23,7 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_primitives import PRIMITIVES
 from tensorbackend.backends.driver import Driver, Function, open_driver
 from tensorbackend.backends.host import host_key, host_values
-from tensorbackend.backends.plans import CompiledPlan, number_format, placed
+from tensorbackend.backends.plans import Action, CompiledPlan, number_format, placed, references
 from tensorbackend.codegen.cuda import print_kernel
 from tensorbackend.codegen.geometry import (
     Geometry,
@@ -56,7 +56,7 @@ class GpuTensor(Tensor):
         if driver.facts.emulated or s.dtype == dtypes.BFLOAT16:
             what = "the emulator's memory is the host's" if driver.facts.emulated else "it cannot name bfloat16"
             raise AttributeError(complain("__cuda_array_interface__", what, "", "t.get()"))
-        self.backend._flush()
+        self.backend._host_access()
         return {
             "shape": s.shape,
             "strides": None if self.is_contiguous else tuple(n * s.dtype.itemsize for n in s.strides),
@@ -224,10 +224,14 @@ class GpuBackend(Backend):
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         self._check_process()
+        run = self._planned(plan)
+        run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
+
+    def _planned(self, plan: Plan) -> GpuPlan:
         run = plan.cache.get("gpu")
         if run is None:
             run = plan.cache["gpu"] = GpuPlan(plan, self)
-        run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
+        return run
 
     def _compile_kernels(self, kernels: Sequence[Kernel]) -> None:
         """Compile what is new among kernels, as one module. Raises `CompileError`."""
@@ -300,6 +304,10 @@ class GpuPlan(CompiledPlan):
         runner = PRIMITIVES[step.op.name](self.backend, step) if 0 not in step.output.shape else None
         return runner, places
 
+    def _primitive_action(self, step: Primitive, places: tuple) -> Action:
+        runner, _ = places
+        return Action(step, references(step), 0, lambda addresses, *numbers: runner and runner(list(addresses)))
+
     def _primitive(self, step: Primitive, places: Any, buffers: list, bases: list[int], storage: Any) -> None:
         runner, where = places
         if runner is not None:
@@ -314,6 +322,7 @@ class Prepared:
 
     def __init__(self, backend: GpuBackend, printed: Printed) -> None:
         found, split = printed.nest, printed.join is not None
+        self.source = printed.source
         kernel = found.kernel
         geometry = choose(found, split)
         counts = argument_words(kernel, split)

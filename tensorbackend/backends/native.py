@@ -119,6 +119,7 @@ class Runtime:
         self._run_locked = ctypes.PYFUNCTYPE(None)(address("tb_run"))
         self._run_unlocked = ctypes.CFUNCTYPE(None)(address("tb_run"))
         self._run_list = ctypes.CFUNCTYPE(None)(address("tb_run_list"))
+        self._run_list_locked = ctypes.PYFUNCTYPE(None)(address("tb_run_list"))
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._alloc = ctypes.CFUNCTYPE(pointer, number)(address("tb_alloc"))
         self._free = ctypes.CFUNCTYPE(None, pointer, number)(address("tb_free"))
@@ -146,6 +147,14 @@ class Runtime:
     def prepare_list(self, launches: Sequence[Launch]) -> LaunchList:
         """Pack launches for replay in order by one call."""
         return LaunchList(self._run_list, launches)
+
+    def prepare_words(self, address: int, count: int, cost: int) -> Callable[[], None]:
+        """What runs `count` packed launches (`tb_launch`) at an address; Python's lock is kept when `cost` ns are few.
+
+        The memory is the caller's to keep alive.
+        """
+        run = self._run_list_locked if cost < KEEP_LOCK_BELOW_NS else self._run_list
+        return functools.partial(run, ctypes.c_void_p(address), ctypes.c_int64(count))
 
     def run(self, launch: Launch) -> None:
         """Run one launch."""

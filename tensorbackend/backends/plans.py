@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,12 +21,33 @@ if TYPE_CHECKING:
     from tensorbackend.graph.tensor import Tensor
 
 __all__ = [
-    "ALIGNMENT", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number", "number_format",
+    "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number", "number_format",
     "placed", "word",
 ]  # fmt: skip
 
 ALIGNMENT = 64
 """Bytes to whose multiples tensors and temporaries are aligned."""
+
+
+class Action(NamedTuple):
+    """One step of a plan, free of a run: `run(addresses, scalars, draws, key)` makes it on operands at addresses.
+
+    The addresses are those of the `refs`, inputs before outputs, and of `scratch` bytes if there are any. `launches`
+    are the native launches that the step consists of, where it is nothing but these: they take the same addresses,
+    and the numbers as `number_format` says.
+    """
+
+    step: Kernel | Primitive
+    refs: list[Ref]
+    scratch: int
+    run: Callable[[Sequence[int], Sequence[Any], Sequence[int], int], None]
+    launches: Sequence[Any] = ()
+    source: str = ""
+
+
+def references(step: Kernel | Primitive) -> list[Ref]:
+    """The places that a step reads, then those that it writes."""
+    return [*step.inputs, *([ref for ref, _ in step.outputs] if isinstance(step, Kernel) else [step.output])]
 
 
 class CompiledPlan(ABC):
@@ -47,8 +69,7 @@ class CompiledPlan(ABC):
                 self.steps.append((None, self._prepare_primitive(step, first, offsets), None, step))
             elif _writes(step):
                 prepared = self._prepare(step)
-                references = [*step.inputs, *(ref for ref, _ in step.outputs)]
-                places = [placed(ref, first, offsets) for ref in references]
+                places = [placed(ref, first, offsets) for ref in references(step)]
                 if prepared.scratch_words:
                     places.append((first, total))
                     total += -(-prepared.scratch_words * 8 // ALIGNMENT) * ALIGNMENT
@@ -72,6 +93,20 @@ class CompiledPlan(ABC):
                 numbers += [*(draws[n] for n in step.draws), backend._key]
             prepared.run(addresses(bases), numbers)
 
+    def actions(self) -> Iterator[Action]:
+        """The steps, to be made one by one on any operands of the plan's layouts."""
+        for prepared, places, _, step in self.steps:
+            if prepared is None:
+                yield self._primitive_action(step, places)
+                continue
+            run = functools.partial(_run_prepared, prepared, step)
+            launches = getattr(prepared, "launches", ())
+            yield Action(step, references(step), prepared.scratch_words * 8, run, launches, prepared.source)
+
+    @abstractmethod
+    def _primitive_action(self, step: Primitive, places: Any) -> Action:
+        """A primitive as an action; `places` are what `_prepare_primitive` gave."""
+
     @abstractmethod
     def _compile(self, kernels: list[Kernel]) -> None:
         """Compile kernels together, so that `_prepare` finds them. Raises `CompileError`."""
@@ -87,6 +122,12 @@ class CompiledPlan(ABC):
     @abstractmethod
     def _primitive(self, step: Primitive, places: Any, buffers: list, bases: list[int], storage: Any) -> None:
         """Run a primitive on tensors (`buffers`), their addresses (`bases`) and the temporaries in `storage`."""
+
+
+def _run_prepared(prepared: Any, step: Kernel, addresses: Sequence[int], scalars: Sequence[Any], draws: Sequence[int],
+                  key: int) -> None:  # fmt: skip
+    numbers = [word(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
+    prepared.run(addresses, [*numbers, *draws, key] if draws else numbers)
 
 
 def draws_numbers(plan: Plan) -> bool:

@@ -90,6 +90,11 @@ def state(target: Any, value: Any) -> None:
     _here.stated.append((f"{target.name or 'y'}[:] = {shown}", list(tree_lines(value))))
 
 
+def state_text(text: str) -> None:
+    """Note what a plan will run in words."""
+    _here.stated.append((text, []))
+
+
 def run(plan: Plan, names: dict[int, str], calls: Iterable[Call]) -> None:
     """Make the calls of a plan, and show, compare and record as is wanted. `names` are those of its buffers."""
     stated, _here.stated = _here.stated, []

@@ -57,8 +57,8 @@ def _build(op: ops.Op, operands: tuple, params: tuple, table: StructureTable) ->
     operands = tuple(_leaf(op, x, operands, table) for x in operands)
     if any(x is NotImplemented for x in operands):
         return NotImplemented
-    inputs = tuple(x.structure if isinstance(x, Operators) else table.number(type(x)) for x in operands)
-    key = (op, *params, *(x.structure if isinstance(x, Operators) else type(x) for x in operands))
+    inputs = tuple(x.structure if isinstance(x, Operators) else table.number(x.__class__) for x in operands)
+    key = (op, *params, *(x.structure if isinstance(x, Operators) else x.__class__ for x in operands))
     structure = table.get(key) or table.derive(key, op, inputs, params)
     node = _new(OpTreeNode)
     node.structure = structure

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Capture and replay: what a function launches, recorded once, and repeated by one call.
+
+A `Recorder` stands in front of a backend's hooks while the function runs: it lets every plan run as ever and notes its
+steps, where their operands lie, and which numbers and draws they take. `program.py` makes a program of the notes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorbackend.backends.plans import Action
+from tensorbackend.errors import CaptureError, complain, user_line
+from tensorbackend.graph.fuse import Kernel, Plan
+from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.symbol import is_symbol, known
+from tensorbackend.graph.tensor import Storage, Tensor
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["Call", "Memory", "Recorder", "Stated"]
+
+
+class Memory:
+    """Memory that the function allocated, or (without a `storage`) a temporary of a plan.
+
+    It is used in the steps `first` to `last`; `written` counts the steps that write it, `upload` is the one that set
+    all of it to numbers of the host.
+    """
+
+    def __init__(self, nbytes: int, storage: Storage | None = None, line: str = "") -> None:
+        self.nbytes = nbytes
+        self.owner = None if storage is None else storage.owner
+        self.address = 0 if storage is None else storage.address
+        self._held = None if storage is None else weakref.ref(storage)
+        self.line = line
+        self.first, self.last = -1, -1
+        self.written = 0
+        self.upload: Call | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody still has a tensor there."""
+        return self._held is not None and self._held() is not None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it only ever holds what was copied there from the host."""
+        return self.upload is not None and self.written == 1
+
+    def use(self, step: int) -> None:
+        """Note that a step reads or writes it."""
+        self.first = step if self.first < 0 else self.first
+        self.last = step
+
+
+Place = tuple  # (argument's number, `Memory`, or None for an absolute address; offset in bytes)
+
+
+@dataclass(eq=False)
+class Call:
+    """A recorded step: `places` of its operands, `scalars` as they were given, `draws` as (whether the number counts
+    from the first draw of a run, number)."""
+
+    action: Action
+    places: list[Place]
+    scalars: list[Any] = field(default_factory=list)
+    draws: list[tuple[bool, int]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Stated:
+    """What one plan did (None: something else than a plan): its calls, the line that stated it, its buffers' names."""
+
+    plan: Plan | None
+    line: str
+    names: dict[int, str]
+    calls: list[Call]
+
+
+class _CountedBlock:
+    """A fuse block, and an account of whether it is left."""
+
+    def __init__(self, recorder: Recorder, block: Any) -> None:
+        self._recorder, self._block = recorder, block
+
+    def __enter__(self) -> None:
+        self._recorder.open_blocks += 1
+        self._block.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._recorder.open_blocks -= 1
+        self._block.__exit__(*error)
+
+
+_REFUSED = {
+    "_download": "a host read", "_host_access": "a host read", "_gather": "indexing by an array, which reads on the host",
+    "_histogram": "a histogram", "gen_rng": "seeding", "rng_set_state": "setting the random state",
+    "cleanup_backend": "closing the backend",
+}  # fmt: skip
+
+
+class Recorder:
+    """Notes what one thread launches on a backend. `views` stand for the arguments that are tensors.
+
+    `stated` is what was launched; `memories` what was allocated; `outside` the extents of other memory, and whether it
+    is written, which `keep` keeps alive; `written` says the same of arguments; `draws` counts the numbers drawn.
+    """
+
+    def __init__(self, backend: Backend, views: Sequence[Tensor]) -> None:
+        self.backend = backend
+        self.thread = threading.get_ident()
+        self.views = views
+        self.stated: list[Stated] = []
+        self.memories: list[Memory] = []
+        self.outside: dict[tuple[int, int], bool] = {}
+        self.keep: dict[int, Storage] = {}
+        self.written = [False] * len(views)
+        self.draws = 0
+        self.open_blocks = 0
+        self._made: dict[int, Memory] = {}
+        self._arguments = {id(v): k for k, v in enumerate(views)}
+        self._drawn: dict[int, int] = {}
+        self._plan_draws: dict[int, int] = {}
+        self._aside = False
+        self._steps = 0
+
+    def is_here(self) -> bool:
+        """Whether this thread is the one that captures."""
+        return threading.get_ident() == self.thread
+
+    # Standing in front of the hooks
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record inside the `with` block. Raises `CaptureError` where a capture is under way."""
+        be = self.backend
+        stand_ins = self._stand_ins()
+        be._flush()
+        with be._lock:
+            if be._recorder is not None:
+                what = "inside another capture" if be._recorder.is_here() else "while another thread captures"
+                raise CaptureError(complain(f"capture: {what}", user_line(), "one capture of a backend at a time"))
+            be._recorder = self
+            be._forget_recipes()
+            for name, stand_in in stand_ins.items():
+                setattr(be, name, stand_in)
+        try:
+            yield
+            be._flush()
+            if self.open_blocks:
+                given = "an __enter__ without its __exit__"
+                raise CaptureError(complain("capture: a fuse block was left open", given, "with be.fuse(): ..."))
+        finally:
+            with be._lock:
+                for name in stand_ins:
+                    delattr(be, name)
+                be._recorder = None
+
+    def _stand_ins(self) -> dict[str, Callable]:
+        """What a name of the backend is meanwhile."""
+        own = {"_allocate": self._allocate, "_run_user": self._run_user, "_upload": self._upload,
+               "_scatter": self._scatter, "fuse": self._fuse}  # fmt: skip
+        made = {name: self._standing_in(name, stand_in) for name, stand_in in own.items()}
+        made |= {name: self._standing_in(name, _refusal(what)) for name, what in _REFUSED.items()}
+        made["_run_plan"] = self._standing_in("_run_plan", self._run_plan, self._check_foreign_thread)
+        for name, stand_in in (("_next_draw", self._next_draw), ("_draw_numbers", self._draw_numbers)):
+            made[name] = self._standing_in(name, stand_in, within_steps=True)
+        return made
+
+    def _standing_in(self, name: str, stand_in: Callable, elsewhere: Callable | None = None,
+                     within_steps: bool = False) -> Callable:  # fmt: skip
+        """`stand_in(original, ...)` in this thread, the original in others and (mostly) within steps."""
+        original = getattr(self.backend, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            here = self.is_here()
+            if here and (within_steps or not self._aside):
+                return stand_in(original, *arguments, **keywords)
+            if not here and elsewhere is not None:
+                elsewhere(*arguments)
+            return original(*arguments, **keywords)
+
+        return call
+
+    def _as_step(self, original: Callable, *arguments: Any) -> None:
+        """Run something that is a step: what it calls is no step of its own."""
+        self._aside = True
+        try:
+            original(*arguments)
+        finally:
+            self._aside = False
+
+    def _check_foreign_thread(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        """Raise `CaptureError` when another thread works on what the captured function made."""
+        for x in [*targets, *leaves]:
+            if isinstance(x, Tensor) and x.storage.address in self._made:
+                text = "capture: another thread works on the function's tensors"
+                raise CaptureError(complain(text, user_line(), "statements in the thread that captures"))
+
+    def _fuse(self, original: Callable) -> _CountedBlock:
+        return _CountedBlock(self, original())
+
+    def _allocate(self, original: Callable, nbytes: int) -> Storage:
+        storage = original(nbytes)
+        memory = self._made[storage.address] = Memory(nbytes, storage, user_line())
+        self.memories.append(memory)
+        return storage
+
+    def _next_draw(self, original: Callable) -> int:
+        number = original()
+        self._drawn[number] = self.draws
+        self.draws += 1
+        return number
+
+    def _draw_numbers(self, original: Callable, leaves: list[Any]) -> dict[int, int]:
+        self._plan_draws = original(leaves)
+        return self._plan_draws
+
+    def _run_plan(self, original: Callable, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        self._plan_draws = {}
+        self._as_step(original, plan, targets, [known(x) for x in leaves])
+        tensors = [leaves[n] for n in plan.tensors]
+        buffers = [*targets, *tensors]
+        temporaries = [Memory(_nbytes(shape, dtype)) for shape, dtype in plan.temporaries]
+        self.memories += temporaries
+        self._touch(targets, tensors)
+        calls = []
+        for action in self.backend._planned(plan).actions():
+            call = Call(action, [self._place(ref, buffers, temporaries) for ref in action.refs])
+            if isinstance(action.step, Kernel):
+                call.scalars = [leaves[n] for n, _ in action.step.scalars]
+                call.draws = [self._draw(self._plan_draws[n]) for n in action.step.draws]
+            self._note(call, len(action.step.inputs))
+            calls.append(call)
+        self.stated.append(Stated(plan, user_line(), {n: t.name or "" for n, t in enumerate(buffers)}, calls))
+
+    def _run_user(self, original: Callable, made: Any, tensors: list[Tensor], *launch: Any) -> None:
+        self._as_step(original, made, tensors, *launch)
+        self._note_other(lambda *operands: original(made, list(operands), *launch), [], tensors)
+
+    def _upload(self, original: Callable, tensor: Tensor, values: np.ndarray) -> None:
+        self._as_step(original, tensor, values)
+        values = np.array(values)
+        call = self._note_other(lambda place: original(place, values), [], [tensor])
+        memory = call.places[0][0]
+        if isinstance(memory, Memory) and tensor.nbytes == memory.nbytes:
+            memory.upload = call
+
+    def _scatter(self, original: Callable, tensor: Tensor, key: Any, value: Any) -> None:
+        be = self.backend
+        if is_symbol(value):
+            value = be.empty((), tensor.dtype, min_dims=0)._assign(value)
+        value = be.evaluate(value) if isinstance(value, Operators) else value
+        parts = key if isinstance(key, tuple) else (key,)
+        reads = [x for x in (value, *parts) if isinstance(x, Tensor)]
+        self._as_step(original, tensor, key, value)
+
+        def again(*operands: Tensor) -> None:
+            now = iter(operands)
+            worth, *keys = [next(now) if isinstance(x, Tensor) else x for x in (value, *parts)]
+            original(next(now), tuple(keys) if isinstance(key, tuple) else keys[0], worth)
+
+        self._note_other(again, reads, [tensor])
+
+    # Notes
+
+    def _note_other(self, run: Callable, reads: list[Tensor], writes: list[Tensor]) -> Call:
+        """Note what is no step of a plan: `run` takes tensors like those it read, then those it wrote."""
+        be = self.backend
+        layouts = [t.structure for t in (*reads, *writes)]
+
+        def make(addresses: Sequence[int], *numbers: Any) -> None:
+            run(*(be._tensor_at(layout, address) for layout, address in zip(layouts, addresses)))
+
+        self._touch(writes, reads)
+        call = Call(Action(None, [], 0, make), [self._place_of(t) for t in (*reads, *writes)])
+        self._note(call, len(reads))
+        self.stated.append(Stated(None, user_line(), {}, [call]))
+        return call
+
+    def _note(self, call: Call, reads: int) -> None:
+        """Note when memory is used. The first places of a call are read, the others written."""
+        if call.action.scratch:
+            scratch = Memory(call.action.scratch)
+            self.memories.append(scratch)
+            call.places.append((scratch, 0))
+        for n, (base, _) in enumerate(call.places):
+            if isinstance(base, Memory):
+                base.use(self._steps)
+                base.written += n >= reads
+        self._steps += 1
+
+    def _touch(self, written: list[Tensor], read: list[Tensor]) -> None:
+        """Note which arguments and which memory outside are read and written."""
+        for tensors, writes in ((written, True), (read, False)):
+            for t in tensors:
+                argument = self.argument_of(t)
+                if argument is not None:
+                    self.written[argument] |= writes
+                elif t.storage.address not in self._made:
+                    extent = (t.start, t.stop)
+                    self.outside[extent] = self.outside.get(extent, False) or writes
+                    self.keep[id(t.storage)] = t.storage
+
+    def _draw(self, number: int) -> tuple[bool, int]:
+        own = self._drawn.get(number)
+        return (False, number) if own is None else (True, own)
+
+    def _place(self, ref: Any, buffers: list[Tensor], temporaries: list[Memory]) -> Place:
+        within = ref.offset * ref.dtype.itemsize
+        if ref.buffer < 0:
+            return temporaries[-ref.buffer - 1], within
+        base, offset = self._place_of(buffers[ref.buffer])
+        return base, offset + within
+
+    def _place_of(self, tensor: Tensor) -> Place:
+        """Where a tensor lies: in an argument, in memory made here, or at its address outside."""
+        argument = self.argument_of(tensor)
+        if argument is not None:
+            return argument, tensor.address - self.views[argument].address
+        memory = self._made.get(tensor.storage.address)
+        return (None, tensor.address) if memory is None else (memory, tensor.address - memory.address)
+
+    def argument_of(self, tensor: Tensor) -> int | None:
+        """The number of the argument that a tensor is a view of; None for others."""
+        root: Tensor | None = tensor
+        while root is not None:
+            found = self._arguments.get(id(root))
+            if found is not None:
+                return found
+            root = root.base
+        return None
+
+
+def _refusal(what: str) -> Callable:
+    def refuse(original: Callable, *arguments: Any, **keywords: Any) -> Any:
+        hint = "return the tensor, and read it after the call"
+        raise CaptureError(complain(f"capture: {what} cannot be repeated", user_line(), "work on tensors", hint))
+
+    return refuse
+
+
+def _nbytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    return size

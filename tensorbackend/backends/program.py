@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captured programs: what a recorder noted, made ready to be repeated.
+
+Memory that the function allocated and that nobody holds afterwards goes into one arena. Arguments and numbers become
+places to fill in. Runs of native launches become one array of calls, which C makes; steps that are no native launches
+(primitives through NumPy, all steps without a compiler, launches on a device) are called one by one between them.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorbackend.backends import native, watch
+from tensorbackend.backends.arena import Lifetime, plan_arena
+from tensorbackend.backends.arguments import TENSOR, flatten, names, rebuild
+from tensorbackend.backends.capture import Call, Memory, Recorder
+from tensorbackend.backends.plans import ALIGNMENT, letter, word
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.graph.fuse import Kernel
+from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol
+from tensorbackend.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["Program", "capture"]
+
+HEAD = native.HEAD
+_log = logging.getLogger("tensorbackend")
+
+
+def capture(backend: Backend, function: Callable, arguments: tuple) -> Program:
+    """What `Backend.capture` gives."""
+    leaves: list[Any] = []
+    form = flatten(arguments, leaves)
+    for x in leaves:
+        _check_owner(backend, x)
+    stand_ins = [_view(x) if isinstance(x, Tensor) else Symbol(x) for x in leaves]
+    recorder = Recorder(backend, [x for x in stand_ins if isinstance(x, Tensor)])
+    given = iter(stand_ins)
+    with recorder.recording():
+        result = function(*rebuild(form, lambda: next(given)))
+        out: list[Any] = []
+        out_form = flatten(result, out)
+    del result
+    return Program(backend, function, form, leaves, stand_ins, recorder, out_form, out)
+
+
+def _view(x: Tensor) -> Tensor:
+    """The same tensor as an object of its own, so that the function's use of its argument can be told."""
+    view = x._view(x.structure.shape, x.structure.strides, 0)
+    view.__dict__.update(x.__dict__)
+    return view
+
+
+def _check_owner(backend: Backend, x: Any) -> None:
+    """Raise `BackendError` for a tensor of another backend or a closed one."""
+    if isinstance(x, Tensor):
+        x.structure.table.check_open()
+        if x.structure.table is not backend.structures:
+            raise BackendError(complain("program: another backend's tensor", repr(x.backend), repr(backend)))
+
+
+class Program:
+    """A captured function, to be called with arguments of the same layouts. Make it with `Backend.capture`.
+
+    Tensors that the function made and returned are the program's: the same objects each time, which the next call
+    writes anew. `result` is what the function returned when it was captured. `peak_bytes` is the size of the arena of
+    temporaries, `least_bytes` what their lifetimes need at least; `kept_bytes` is other memory that the function made:
+    what it returned or stored elsewhere, and constants. `kernels` and `calls` are the numbers of launches of kernels
+    and of primitives and other steps.
+    """
+
+    def __init__(self, backend: Backend, function: Callable, form: Any, leaves: list[Any], stand_ins: list[Any],
+                 recorder: Recorder, out_form: Any, out: list[Any]) -> None:  # fmt: skip
+        self.backend = backend
+        self.function = function
+        self._form = form
+        self._names = [n for k, part in enumerate(form[1:]) for n in names(part, f"argument {k}")]
+        self._is_tensor = [isinstance(x, Tensor) for x in leaves]
+        self._structures = [x.structure for x in leaves if isinstance(x, Tensor)]
+        self._rounding = [x.rounding for x in leaves if isinstance(x, Tensor)]
+        self._types = [type(x) for x in leaves if not isinstance(x, Tensor)]
+        self._stated = recorder.stated
+        self._keep: list[Any] = list(recorder.keep.values())
+        self._outside = list(recorder.outside.items())
+        self._written = recorder.written
+        self._draws = recorder.draws
+        self._set_result(recorder, out_form, out, stand_ins)
+        self._place_memory(recorder, [x for x in out if isinstance(x, Tensor)])
+        self._outside += [((m.address, m.address + m.nbytes), True) for m in recorder.memories if m.owner is not None]
+        calls = [c for s in self._stated for c in s.calls]
+        self.kernels = sum(isinstance(c.action.step, Kernel) for c in calls)
+        self.calls = len(calls) - self.kernels
+        symbols = [x for x in stand_ins if is_symbol(x)]
+        wanted = [x for c in calls for x in c.scalars if is_symbol(x)] + [x for x in out if is_symbol(x)]
+        self._arithmetic = Arithmetic(symbols, wanted) if wanted else None
+        self._values: list[Any] = []
+        self._numbers = {id(x): n for n, x in enumerate(wanted)}
+        self._build(calls)
+        self._bound: list[Any] = [None] * len(self._structures)
+        self._addresses: list[int] = [-1] * len(self._structures)
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        self._overlaps = self._shared([(t.start, t.stop) for t in tensors])
+        self._keep += wanted
+        self._keep += symbols
+        self.result = self._results(leaves)
+
+    # Making
+
+    def _set_result(self, recorder: Recorder, form: Any, out: list[Any], stand_ins: list[Any]) -> None:
+        """How the result of a call is made: of arguments, numbers, and the program's own tensors."""
+        self._out_form = form
+        self._out: list[tuple[str, Any]] = []
+        arguments = {id(x): n for n, x in enumerate(stand_ins)}
+        tensors = [n for n, x in enumerate(stand_ins) if isinstance(x, Tensor)]
+        for x in out:
+            if not isinstance(x, Tensor):
+                self._out.append(("number", x))
+            elif id(x) in arguments:
+                self._out.append(("argument", arguments[id(x)]))
+            elif (k := recorder.argument_of(x)) is not None:
+                self._out.append(("view", (tensors[k], x.structure, x.address - recorder.views[k].address)))
+            else:
+                self._out.append(("tensor", x))
+
+    def _place_memory(self, recorder: Recorder, returned: list[Tensor]) -> None:
+        """Give each memory its place: where it is, if it is held or constant, else in the arena."""
+        results = {t.storage.address for t in returned}
+        used = [m for m in recorder.memories if m.first >= 0]
+        if any(m.held and m.address not in results and not m.is_constant for m in used):
+            gc.collect()  # what only a cycle of garbage holds is free
+        constants = {id(m.upload) for m in used if m.is_constant}
+        for stated in self._stated:
+            stated.calls = [c for c in stated.calls if id(c) not in constants]
+        kept = [m for m in used if m.held or m.is_constant]
+        moving = [m for m in used if not (m.held or m.is_constant)]
+        lines = {m.line for m in kept if m.held and not m.is_constant and m.address not in results}
+        if lines:
+            _log.warning("capture: tensors made in %s outlive the function and are made anew by each call of the "
+                         "program; make what should last before the capture", ", ".join(sorted(lines)))  # fmt: skip
+        found = plan_arena([Lifetime(m.nbytes, m.first, m.last) for m in moving], ALIGNMENT)
+        self.peak_bytes, self.least_bytes = found.peak, found.least
+        self.kept_bytes = sum(m.nbytes for m in kept)
+        self._keep += [m.owner for m in kept]
+        for m in recorder.memories:
+            m.owner = m.owner if m in kept else None
+        self._arena = self.backend._allocate(found.peak) if found.peak else None
+        for m, offset in zip(moving, found.offsets):
+            m.address = self._arena.address + offset if self._arena is not None else 0
+
+    def _build(self, calls: Sequence[Call]) -> None:
+        """Make the array of native calls, and the list of what is run in turn."""
+        self._native = _NativeCalls([c for c in calls if c.action.launches], self._numbers)
+        self._others: list[_OtherCall] = []
+        self._runs: list[Callable[[], None]] = []
+        pending: list[Call] = []
+        cost = sum(launch.cost for c in calls for launch in c.action.launches)
+        for call in calls:
+            if call.action.launches:
+                pending.append(call)
+                continue
+            if pending:
+                self._runs.append(self._native.run(pending, cost))
+                pending = []
+            other = _OtherCall(call, self)
+            self._others.append(other)
+            self._runs.append(other.run)
+        if pending:
+            self._runs.append(self._native.run(pending, cost))
+
+    # Calling
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the program on tensors of the same layouts and other numbers; returns what the function would.
+
+        Raises `ShapeError` or `DTypeError` for arguments of other layouts or types, `BackendError` for a closed or
+        another backend's tensor, `ValueError` where memory is shared otherwise than when it was captured.
+        """
+        be = self.backend
+        if be._recorder is not None and be._recorder.is_here():
+            return self.function(*arguments)
+        leaves: list[Any] = []
+        form = flatten(arguments, leaves)
+        be.structures.check_open()
+        be._flush()
+        if form != self._form:
+            self._complain(form)
+        with be._lock:
+            self._bind(leaves)
+            self._first, self._key = be._draws, be._key
+            self._native.draw(self._first, self._key)
+            be._draws += self._draws
+            if watch.watching:
+                self._run_watched()
+            else:
+                for run in self._runs:
+                    run()
+            return self._results(leaves)
+
+    def _complain(self, form: Any) -> None:
+        raise TypeError(complain("program: arguments of another form", f"{form[1:]}", f"{self._form[1:]}"))
+
+    def _bind(self, leaves: Sequence[Any]) -> None:
+        """Fill in the addresses and numbers of this call."""
+        tensors = [x for x, is_tensor in zip(leaves, self._is_tensor) if is_tensor]
+        changed = [k for k, x in enumerate(tensors) if x is not self._bound[k]]
+        if changed:
+            for k in changed:
+                self._check(k, tensors[k])
+            if self._shared([(t.start, t.stop) for t in tensors]) != self._overlaps:
+                hint = "be.copy(t) of an argument that shares memory"
+                raise ValueError(complain("program: memory is shared otherwise than when captured", "", "", hint))
+            for k in changed:
+                self._addresses[k] = tensors[k].address
+                self._native.bind(k, tensors[k].address)
+                self._bound[k] = tensors[k]
+            for other in self._others:
+                other.bind(self._addresses)
+        if self._arithmetic is not None:
+            self._values = self._arithmetic([x for x, is_tensor in zip(leaves, self._is_tensor) if not is_tensor])
+            self._native.fill(self._values)
+
+    def _check(self, k: int, tensor: Tensor) -> None:
+        """That a tensor has the layout of argument tensor `k`."""
+        found, wanted = tensor.structure, self._structures[k]
+        name = self._names[[n for n, is_tensor in enumerate(self._is_tensor) if is_tensor][k]]
+        _check_owner(self.backend, tensor)
+        if found is not wanted:
+            if found.dtype != wanted.dtype:
+                raise DTypeError(complain(f"program: the type of {name}", str(found.dtype), str(wanted.dtype)))
+            if (found.shape, found.strides, found.min_dims) != (wanted.shape, wanted.strides, wanted.min_dims):
+                given, expected = ((f"{s.shape} with strides {s.strides}") for s in (found, wanted))
+                raise ShapeError(complain(f"program: the layout of {name}", given, expected, "capture again"))
+        if self._written[k] and (not tensor.storage.writable or tensor.rounding != self._rounding[k]):
+            raise ValueError(complain(f"program: {name} is written", "read-only, or rounded otherwise", "as captured"))
+
+    def _shared(self, spans: Sequence[tuple[int, int]]) -> list[tuple]:
+        """Which arguments share memory that is written, with each other and with what the function used besides."""
+        found: list[tuple] = []
+        for k, (start, stop) in enumerate(spans):
+            for j, (other, end) in enumerate(spans[:k]):
+                if (self._written[k] or self._written[j]) and start < end and other < stop:
+                    found.append((k, j, start - other))
+            for n, ((other, end), written) in enumerate(self._outside):
+                if (written or self._written[k]) and start < end and other < stop:
+                    found.append((k, n, start - other))
+        return found
+
+    def _results(self, leaves: Sequence[Any]) -> Any:
+        made = iter([self._result(kind, what, leaves) for kind, what in self._out])
+        return rebuild(self._out_form, lambda: next(made))
+
+    def _result(self, kind: str, what: Any, leaves: Sequence[Any]) -> Any:
+        if kind == "number":
+            return self._values[self._numbers[id(what)]] if is_symbol(what) and self._values else what
+        if kind == "argument":
+            return leaves[what]
+        if kind == "tensor":
+            return what
+        number, structure, offset = what
+        base = leaves[number]
+        view = base._view(base.structure.shape, base.structure.strides, 0)
+        view._place(structure, base.storage, base.address + offset)
+        return view
+
+    # Looking
+
+    def _run_watched(self) -> None:
+        for stated in self._stated:
+            if stated.plan is None:
+                for call in stated.calls:
+                    self._other(call).run()
+                continue
+            watch.state_text(f"captured at {stated.line}")
+            watch.run(stated.plan, stated.names, [self._watched(call) for call in stated.calls])
+
+    def _watched(self, call: Call) -> watch.Call:
+        other = self._other(call)
+        reads = len(call.action.step.inputs)
+        be = self.backend
+
+        def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
+            found = [be._array_at(ref, address) for ref, address in zip(call.action.refs, other.addresses)]
+            return found[:reads], found[reads:]
+
+        return watch.Call(call.action.step, other.run, arrays, call.action.source, other.scalars(), other.draws(), self._key)
+
+    def _other(self, call: Call) -> _OtherCall:
+        other = _OtherCall(call, self)
+        other.bind(self._addresses)
+        return other
+
+    def steps(self) -> Iterator[str]:
+        """What the program does, a line a step."""
+        for stated in self._stated:
+            for call in stated.calls:
+                step = call.action.step
+                name = "copy" if step is None else step.name if isinstance(step, Kernel) else step.op.name
+                yield f"{name}  {stated.line}"
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__qualname__", repr(self.function))
+        least = f"{self.peak_bytes / self.least_bytes:.2f} x the least" if self.least_bytes else "no temporaries"
+        memory = f"arena of {self.peak_bytes} bytes ({least}), {self.kept_bytes} bytes kept"
+        return f"<program {name}: {self.kernels} kernels, {self.calls} other calls, {memory}>"
+
+
+class _OtherCall:
+    """A call that Python makes."""
+
+    def __init__(self, call: Call, program: Program) -> None:
+        self._call = call
+        self._program = program
+        self.addresses: list[int] = []
+
+    def bind(self, arguments: Sequence[int]) -> None:
+        """Fill in where the arguments lie."""
+        self.addresses = [_address(place, arguments) for place in self._call.places]
+
+    def scalars(self) -> list[Any]:
+        """The numbers of this call of the program."""
+        program = self._program
+        return [program._values[program._numbers[id(x)]] if is_symbol(x) else x for x in self._call.scalars]
+
+    def draws(self) -> list[int]:
+        """The numbers of the draws of this call of the program."""
+        return [number + self._program._first if own else number for own, number in self._call.draws]
+
+    def run(self) -> None:
+        """Make the call."""
+        self._call.action.run(self.addresses, self.scalars(), self.draws(), self._program._key)
+
+
+def _address(place: tuple, arguments: Sequence[int]) -> int:
+    base, offset = place
+    if isinstance(base, Memory):
+        return base.address + offset
+    return offset if base is None else arguments[base] + offset
+
+
+class _NativeCalls:
+    """All native launches of a program in one array: their heads first, then their addresses and numbers."""
+
+    def __init__(self, calls: Sequence[Call], numbers: dict[int, int]) -> None:
+        count = sum(len(c.action.launches) for c in calls)
+        blocks = [len(c.places) + len(c.scalars) + len(c.draws) + bool(c.draws) for c in calls]
+        self._words = words = np.zeros(HEAD * count + sum(blocks) + 1, np.int64)
+        self._bits, self._doubles = words.view(np.uint64), words.view(np.float64)
+        self._first: dict[int, int] = {}
+        self._keep = [c.action.launches for c in calls]
+        self._of_arguments: dict[int, tuple[list[int], list[int]]] = {}
+        self._of_draws: tuple[list[int], list[int]] = ([], [])
+        self._of_keys: list[int] = []
+        self._of_numbers: list[tuple[int, int, np.dtype]] = []
+        self._last_key: int | None = None
+        head, at = 0, HEAD * count
+        for call, block in zip(calls, blocks):
+            self._first[id(call)] = head
+            scalars = at + len(call.places)
+            for launch in call.action.launches:
+                words[HEAD * head : HEAD * (head + 1)] = launch._words[:HEAD]
+                words[HEAD * head + 3] = words.ctypes.data + 8 * at
+                words[HEAD * head + 6] = words.ctypes.data + 8 * scalars
+                head += 1
+            self._pack_places(call, at)
+            self._pack_numbers(call, scalars, numbers)
+            at += block
+        self._draw_at, self._draw_number = (np.array(x, np.int64) for x in self._of_draws)
+        self._draw_number = self._draw_number.astype(np.uint64)
+        self._argument = {k: (np.array(at), np.array(off)) for k, (at, off) in self._of_arguments.items()}
+
+    def _pack_places(self, call: Call, at: int) -> None:
+        for n, (base, offset) in enumerate(call.places, start=at):
+            if isinstance(base, Memory):
+                self._words[n] = base.address + offset
+            elif base is None:
+                self._words[n] = offset
+            else:
+                where, offsets = self._of_arguments.setdefault(base, ([], []))
+                where.append(n)
+                offsets.append(offset)
+
+    def _pack_numbers(self, call: Call, at: int, numbers: dict[int, int]) -> None:
+        for n, (x, (_, dtype)) in enumerate(zip(call.scalars, call.action.step.scalars), start=at):
+            if is_symbol(x):
+                self._of_numbers.append((n, numbers[id(x)], dtype))
+            else:
+                self._store(n, x, dtype)
+        at += len(call.scalars)
+        for n, (own, number) in enumerate(call.draws, start=at):
+            if own:
+                self._of_draws[0].append(n)
+                self._of_draws[1].append(number)
+            else:
+                self._bits[n] = number
+        if call.draws:
+            self._of_keys.append(at + len(call.draws))
+
+    def _store(self, n: int, x: Any, dtype: np.dtype) -> None:
+        form = letter(dtype)
+        target = self._doubles if form == "d" else self._bits if form == "Q" else self._words
+        target[n] = word(x, dtype)
+
+    def run(self, calls: Sequence[Call], cost: int) -> Callable[[], None]:
+        """What makes these calls, which follow each other. `cost` ns of the whole program decide on Python's lock."""
+        first = self._first[id(calls[0])]
+        count = sum(len(c.action.launches) for c in calls)
+        return native.runtime().prepare_words(self._words.ctypes.data + 8 * HEAD * first, count, cost)
+
+    def bind(self, argument: int, address: int) -> None:
+        """Fill in where an argument lies."""
+        if argument in self._argument:
+            at, offsets = self._argument[argument]
+            self._words[at] = offsets + address
+
+    def draw(self, first: int, key: int) -> None:
+        """Fill in the number of the first draw and the generator's key."""
+        if len(self._draw_at):
+            self._bits[self._draw_at] = self._draw_number + np.uint64(first)
+        if self._of_keys and key != self._last_key:
+            self._bits[self._of_keys] = key
+            self._last_key = key
+
+    def fill(self, values: Sequence[Any]) -> None:
+        """Fill in the numbers."""
+        for n, number, dtype in self._of_numbers:
+            self._store(n, values[number], dtype)
