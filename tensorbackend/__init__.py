@@ -27,7 +27,8 @@ from tensorbackend.settings import config, using
 __version__ = "0.1.0"
 
 __all__ = [
-    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode", "ShapeError", "Tensor",
+    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode",
+    "ShapeError", "Tensor",
     "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "config", "current_backend", "gen_backend",
     "using",
 ]  # fmt: skip

@@ -101,10 +101,12 @@ class Statement:
 
 @dataclass
 class Explanation:
-    """What `be.explain` gives: `statements` in the order they ran, and `machine`, a line on where."""
+    """What `be.explain` gives: `statements` in the order they ran, `machine`, a line on where, and of a captured
+    program `about`, a line on its memory."""
 
     statements: list[Statement]
     machine: str
+    about: str = ""
 
     @property
     def steps(self) -> list[Step]:
@@ -116,7 +118,7 @@ class Explanation:
 
     def text(self, sources: bool = True) -> str:
         """All of it as text; the kernels' sources on request."""
-        lines = [self.machine]
+        lines = [self.machine, *([self.about] if self.about else [])]
         for statement in self.statements:
             lines += ["", *_statement_lines(statement, sources)]
         return "\n".join(lines)
@@ -124,7 +126,7 @@ class Explanation:
     def longest(self, count: int) -> Explanation:
         """The `count` statements that took most time in all their runs, the longest first."""
         ordered = sorted(self.statements, key=lambda s: s.seconds, reverse=True)
-        return Explanation(ordered[:count], self.machine)
+        return Explanation(ordered[:count], self.machine, self.about)
 
     def html(self) -> str:
         """One self-contained HTML page: trees, loop nests, sources, and the roofline as a drawing."""

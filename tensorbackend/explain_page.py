@@ -50,7 +50,8 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 320, 64, 44, 16, 24
 
 def page(explanation: Explanation) -> str:
     """The whole page."""
-    parts = [f"<h1>What it becomes</h1><p class=machine>{html.escape(explanation.machine)}</p>"]
+    notes = [explanation.machine, *([explanation.about] if explanation.about else [])]
+    parts = ["<h1>What it becomes</h1>", *(f"<p class=machine>{html.escape(note)}</p>" for note in notes)]
     parts += [_overview(explanation), roofline(explanation.steps)]
     parts += [_statement(number, s) for number, s in enumerate(explanation.statements, start=1)]
     body = "\n".join(parts)

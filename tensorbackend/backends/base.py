@@ -344,12 +344,14 @@ class Backend(LinearAlgebra, Convolution, ABC):
         """What statements become: kernels, why they were cut there, sources, bytes, operations, measured times.
 
         `what` is an expression; or a tensor, and the value that is assigned to it follows (`be.explain(y, tree)`); or a
-        function, called with `arguments`, whose statements are explained. They run: `repeat` times (None: a function
-        once, others ten times), which leaves tensors and random numbers as one run would. `str()` of the result fits a
-        bug report, `save(path)` writes a page.
+        function or captured program, called with `arguments`, whose statements are explained. They run: `repeat` times
+        (None: a function once, others ten times), which leaves tensors and random numbers as one run would. `str()` of
+        the result fits a bug report, `save(path)` writes a page.
         """
         self.structures.check_open()
-        return watch.explain(self, what, arguments, repeat)
+        found = watch.explain(self, what, arguments, repeat)
+        found.about = repr(what) if isinstance(what, Program) else ""
+        return found
 
     def capture(self, fn: Callable, *args: Any) -> Program:
         """Run `fn(*args)` once, and record what it launches: `program(*args)` then repeats that with one call.

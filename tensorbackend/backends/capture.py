@@ -102,7 +102,7 @@ class _CountedBlock:
 
 
 _REFUSED = {
-    "_download": "a host read", "_host_access": "a host read", "_gather": "indexing by an array, which reads on the host",
+    "_download": "a host read", "_host_access": "a host read", "_gather": "indexing by an array (a host read)",
     "_histogram": "a histogram", "gen_rng": "seeding", "rng_set_state": "setting the random state",
     "cleanup_backend": "closing the backend",
 }  # fmt: skip

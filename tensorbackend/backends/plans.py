@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tensorbackend.graph.tensor import Tensor
 
 __all__ = [
-    "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number", "number_format",
-    "placed", "word",
+    "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number",
+    "number_format", "placed", "references", "word",
 ]  # fmt: skip
 
 ALIGNMENT = 64

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorbackend.backends import native, watch
 from tensorbackend.backends.arena import Lifetime, plan_arena
-from tensorbackend.backends.arguments import TENSOR, flatten, names, rebuild
+from tensorbackend.backends.arguments import flatten, names, rebuild
 from tensorbackend.backends.capture import Call, Memory, Recorder
 from tensorbackend.backends.plans import ALIGNMENT, letter, word
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
@@ -102,9 +102,9 @@ class Program:
         self._arithmetic = Arithmetic(symbols, wanted) if wanted else None
         self._values: list[Any] = []
         self._numbers = {id(x): n for n, x in enumerate(wanted)}
-        self._build(calls)
         self._bound: list[Any] = [None] * len(self._structures)
-        self._addresses: list[int] = [-1] * len(self._structures)
+        self._addresses = [0] * len(self._structures)
+        self._build(calls)
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         self._overlaps = self._shared([(t.start, t.stop) for t in tensors])
         self._keep += wanted
@@ -289,12 +289,11 @@ class Program:
             found = [be._array_at(ref, address) for ref, address in zip(call.action.refs, other.addresses)]
             return found[:reads], found[reads:]
 
-        return watch.Call(call.action.step, other.run, arrays, call.action.source, other.scalars(), other.draws(), self._key)
+        step, source = call.action.step, call.action.source
+        return watch.Call(step, other.run, arrays, source, other.scalars(), other.draws(), self._key)
 
     def _other(self, call: Call) -> _OtherCall:
-        other = _OtherCall(call, self)
-        other.bind(self._addresses)
-        return other
+        return _OtherCall(call, self)
 
     def steps(self) -> Iterator[str]:
         """What the program does, a line a step."""
@@ -318,6 +317,7 @@ class _OtherCall:
         self._call = call
         self._program = program
         self.addresses: list[int] = []
+        self.bind(program._addresses)
 
     def bind(self, arguments: Sequence[int]) -> None:
         """Fill in where the arguments lie."""

@@ -1,0 +1,536 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captured programs do what their functions do: values in bits, random draws, state, results; and refuse the rest."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorbackend as tb
+from tensorbackend import Backend, CaptureError, DTypeError, ShapeError, Tensor, testing
+
+EXPRESSIONS = [
+    lambda be, x, y, k: x + y * k,
+    lambda be, x, y, k: be.tanh(x * 0.5) - y / (k + 2),
+    lambda be, x, y, k: be.where(x > y, x * 2.0, y),
+    lambda be, x, y, k: x - be.mean(y, axis=1),
+    lambda be, x, y, k: be.softmax(x, axis=1) + y * 0.1,
+    lambda be, x, y, k: be.sum(x, axis=0) * 0.01 + y,
+    lambda be, x, y, k: be.dot(be.dot(x, y.T), x) * 0.001,
+    lambda be, x, y, k: x * be.dropout(0.5) + be.rand() * k,
+    lambda be, x, y, k: be.take(x, [2, 0, 0], 0) + y,
+    lambda be, x, y, k: be.cumsum(x, 1) * 0.1,
+    lambda be, x, y, k: k,
+]
+# Places to read and write: arguments, tensors from outside, and what the function makes.
+PLACES = [
+    lambda t: t[0],
+    lambda t: t[1],
+    lambda t: t[2][:, :8],
+    lambda t: t[2][:, 8:0:-1],
+    lambda t: t[3],
+    lambda t: t[4],
+]
+statement = st.tuples(
+    st.integers(0, len(EXPRESSIONS) - 1), *(st.integers(0, len(PLACES) - 1) for _ in range(3)), st.booleans()
+)
+
+
+def assert_same(x: Any, y: Any) -> None:
+    """Equal in bits, results of any form."""
+    if isinstance(x, Tensor):
+        np.testing.assert_array_equal(x.get(), y, strict=True)
+    elif isinstance(x, (tuple, list)):
+        assert len(x) == len(y)
+        for a, b in zip(x, y):
+            assert_same(a, b)
+    else:
+        assert x == y
+        assert type(x) is type(y)
+
+
+def values(x: Any) -> Any:
+    """A result with its tensors read."""
+    if isinstance(x, Tensor):
+        return x.get()
+    return [values(part) for part in x] if isinstance(x, (tuple, list)) else x
+
+
+def both_ways(be: Backend, function: Callable, calls: list[tuple], state: list[Tensor]) -> None:
+    """Check that a program gives what its function gives in a row of calls, and leaves the same state and draws."""
+    before, random = [t.get() for t in state], be.rng_get_state()
+    wanted = [values(function(*arguments)) for arguments in calls]
+    after, draws = [t.get() for t in state], be._draws
+    for t, value in zip(state, before):
+        t.set(value)
+    program = be.capture(function, *calls[0])
+    for t, value in zip(state, before):
+        t.set(value)
+    be.rng_set_state(random)
+    for arguments, expected in zip(calls, wanted):
+        assert_same(program(*arguments), expected)
+    assert [t.get().tobytes() for t in state] == [x.tobytes() for x in after]
+    assert be._draws == draws
+
+
+def numbers(be: Backend, shape: tuple[int, ...], seed: int, dtype: str = "float32") -> Tensor:
+    return be.array(np.random.RandomState(seed).randn(*shape), dtype=dtype)
+
+
+def test_programs_have_the_bits_of_their_functions(backend: Backend) -> None:
+    @settings(max_examples=max(settings.default.max_examples // 3, 5))
+    @given(program=st.lists(statement, min_size=1, max_size=6), inside=st.booleans())
+    def check(program: list, inside: bool) -> None:
+        outside = [numbers(backend, (3, 16), 1), numbers(backend, (3, 8), 2)]
+
+        def function(x: Tensor, y: Tensor, k: float) -> tuple:
+            made = backend.zeros((3, 8))
+            tensors = [x, y, *outside, made]
+            kept = []
+            for expression, a, b, out, fresh in program:
+                value = EXPRESSIONS[expression](backend, PLACES[a](tensors), PLACES[b](tensors), k)
+                if fresh and not isinstance(value, (int, float)) and expression != len(EXPRESSIONS) - 1:
+                    kept.append(backend.evaluate(value))
+                else:
+                    PLACES[out](tensors)[:] = value
+            return kept[-1:], backend.copy(made), k * 2
+
+        def fused(x: Tensor, y: Tensor, k: float) -> tuple:
+            with backend.fuse():
+                return function(x, y, k)
+
+        calls = [(numbers(backend, (3, 8), 3 + n), numbers(backend, (3, 8), 9 + n), 0.5 + n) for n in range(3)]
+        arguments = [t for call in calls for t in call[:2]]
+        both_ways(backend, fused if inside else function, calls, [*outside, *arguments])
+
+    check()
+
+
+def test_random_numbers_go_on_as_if_the_function_was_called(backend: Backend) -> None:
+    x, y = backend.zeros((4, 5)), backend.zeros((4, 5))
+
+    def draw() -> Tensor:
+        x[:] = backend.rand()
+        y[:] = backend.randn() * x
+        return backend.evaluate(x + backend.rand(shape=(4, 5)))
+
+    both_ways(backend, draw, [()] * 4, [x, y])
+    program = backend.capture(draw)
+    assert not np.array_equal(program().get(), program().get())
+    backend.rng_reset()
+    first = program().get()
+    backend.rng_reset()
+    np.testing.assert_array_equal(program().get(), first)
+
+
+def test_a_pinned_draw_stays_and_one_pinned_inside_goes_on(backend: Backend) -> None:
+    x, w = numbers(backend, (4, 5), 1), numbers(backend, (4, 5), 2)
+
+    def step(x: Tensor) -> tuple:
+        cost = backend.sum(backend.square(w * x * backend.dropout(0.5)))
+        (gradient,) = tb.Autodiff(cost, backend).get_grad_tensor([w])
+        w[:] = w - 0.1 * gradient
+        return (backend.evaluate(cost),)
+
+    both_ways(backend, step, [(x,)] * 3, [w])
+
+
+def test_stochastic_rounding_goes_on(backend: Backend) -> None:
+    y = backend.zeros((8, 8))
+    y.rounding = 5
+
+    def step(x: Tensor) -> None:
+        y[:] = y + x
+
+    both_ways(backend, step, [(numbers(backend, (8, 8), n),) for n in range(3)], [y])
+
+
+def test_numbers_of_all_kinds_take_effect(backend: Backend) -> None:
+    x, n = numbers(backend, (2, 3), 1), backend.array([[1, 2, 3]], dtype=np.int32)
+    y, m = backend.zeros((2, 3)), backend.zeros((1, 3), dtype=np.int32)
+
+    def step(rate: float, count: int, scale: Any) -> list:
+        y[:] = x * (1 - 0.9**count) / rate + scale
+        m[:] = n * count - abs(-count) // 2
+        return [rate + count, -rate, 7]
+
+    calls = [(0.5, 3, np.float32(2)), (0.25, 40, np.float32(1e-3)), (-3.0, 1, np.float32(np.inf))]
+    both_ways(backend, step, calls, [y, m])
+
+
+def test_arguments_may_be_nested_and_other_things_stay_as_they_are(backend: Backend) -> None:
+    y = backend.zeros((2, 2))
+
+    def step(pair: tuple, named: dict, how: str, on: bool) -> dict:
+        y[:] = pair[0] * named["rate"] + (pair[1][0] if on else 0)
+        return {"how": how, "y": (y, named["x"]), "first": pair[0]}
+
+    def given(n: int) -> tuple:
+        x, z = numbers(backend, (2, 2), n), numbers(backend, (2, 2), n + 9)
+        return (x, [z]), {"rate": 0.1 * n, "x": z}, "sum", True
+
+    program = backend.capture(step, *given(1))
+    arguments = given(2)
+    found = program(*arguments)
+    assert found["how"] == "sum"
+    assert found["first"] is arguments[0][0]
+    assert found["y"][0] is y
+    assert found["y"][1] is arguments[1]["x"]
+    wanted = arguments[0][0].get() * np.float32(0.1 * 2) + arguments[0][1][0].get()
+    np.testing.assert_allclose(y.get(), wanted, rtol=1e-6)
+    for changed in [(*arguments[:2], "other", True), (*arguments[:3], False), arguments[:3], (*arguments[:3], 1)]:
+        with pytest.raises(TypeError, match="program: arguments of another form"):
+            program(*changed)
+
+
+def test_results_are_the_programs_own_and_views_of_arguments_are_theirs(backend: Backend) -> None:
+    def step(x: Tensor) -> tuple:
+        made = backend.evaluate(x * 2)
+        return made, made[1:], x[:, 1:].T
+
+    program = backend.capture(step, numbers(backend, (3, 4), 1))
+    x = numbers(backend, (3, 4), 2)
+    made, part, view = program(x)
+    np.testing.assert_array_equal(made.get(), x.get() * 2)
+    np.testing.assert_array_equal(part.get(), x.get()[1:] * 2)
+    np.testing.assert_array_equal(view.get(), x.get()[:, 1:].T)
+    view[:] = 0
+    assert not x.get()[:, 1:].any()
+    assert program(numbers(backend, (3, 4), 3))[0] is made
+    np.testing.assert_array_equal(made.get(), numbers(backend, (3, 4), 3).get() * 2)
+
+
+def test_views_of_arguments_and_other_memory_than_the_captured_ones(backend: Backend) -> None:
+    big = numbers(backend, (6, 20), 4)
+    y = backend.zeros((4, 4))
+
+    def step(x: Tensor) -> None:
+        y[:, :3] = x.T + x[:, :1].T
+        y[1:] = backend.dot(x.T[1:], x) * 0.1
+
+    def part(n: int) -> Tensor:
+        return big[n : n + 3, 2 * n : 2 * n + 4]
+
+    both_ways(backend, step, [(part(0),), (part(1),), (part(3),)], [y])
+
+
+def test_host_numbers_inside_are_as_they_were(backend: Backend) -> None:
+    table = np.arange(6.0).reshape(2, 3)
+    y = backend.zeros((2, 3))
+
+    def step(x: Tensor) -> Tensor:
+        t = backend.array(table)
+        t[:] = t + x
+        y.set(table)
+        y[:, :2] = y[:, :2] * t[:, 1:]
+        return t
+
+    both_ways(backend, step, [(numbers(backend, (2, 3), n),) for n in range(3)], [y])
+
+
+def test_assigning_to_picked_entries(backend: Backend) -> None:
+    y = backend.zeros((5, 2))
+
+    def step(x: Tensor, where: Tensor, k: float) -> None:
+        y[[0, 3]] = x
+        backend.take(y, where, 0)[:] = x * k
+        y[y > 100.0] = 1.0
+        y[[4]] = k
+
+    backend.capture(lambda x: y.__setitem__([0, 3], x), numbers(backend, (2, 2), 1))(numbers(backend, (2, 2), 2))
+    np.testing.assert_array_equal(y.get()[[0, 3]], numbers(backend, (2, 2), 2).get())
+    places = [backend.array(w, dtype=np.int64, min_dims=0) for w in ([1, 2], [3, 1], [0, 4])]
+    calls = [(numbers(backend, (2, 2), n), w, 0.5 * n) for n, w in enumerate(places)]
+    both_ways(backend, step, calls, [y])
+
+
+def test_an_error_of_a_primitive_comes_through(backend: Backend) -> None:
+    x, y = numbers(backend, (5, 2), 1), backend.zeros((2, 2))
+
+    def step(where: Tensor) -> None:
+        y[:] = backend.take(x, where, 0)
+
+    program = backend.capture(step, backend.array([0, 1], dtype=np.int64, min_dims=0))
+    with pytest.raises(IndexError):
+        program(backend.array([0, 5], dtype=np.int64, min_dims=0))
+    program(backend.array([4, 0], dtype=np.int64, min_dims=0))
+    np.testing.assert_array_equal(y.get(), x.get()[[4, 0]])
+
+
+# Memory
+
+
+def test_temporaries_share_an_arena(backend: Backend) -> None:
+    weights = [numbers(backend, (64, 64), n) for n in range(20)]
+
+    def chain(x: Tensor) -> Tensor:
+        for w in weights:
+            x = backend.evaluate(backend.tanh(backend.dot(w, x) * 0.1))
+        return x
+
+    x = numbers(backend, (64, 32), 50)
+    program = backend.capture(chain, x)
+    assert program.least_bytes >= 2 * x.nbytes
+    assert program.peak_bytes <= 1.1 * program.least_bytes
+    assert program.kept_bytes == x.nbytes
+    expected = chain(x).get()
+    np.testing.assert_array_equal(program(x).get(), expected)
+    assert f"arena of {program.peak_bytes} bytes" in repr(program)
+
+
+def test_long_reductions_have_scratch_in_the_arena(backend: Backend) -> None:
+    x = numbers(backend, (2, 200_000), 1)
+
+    def step(x: Tensor) -> Tensor:
+        return backend.evaluate(backend.sum(x, axis=1) * backend.sum(backend.square(x)))
+
+    both_ways(backend, step, [(x,), (numbers(backend, (2, 200_000), 2),)], [])
+
+
+def test_what_outlives_the_function_stays_in_place_and_is_told(backend: Backend, caplog: Any) -> None:
+    class Layer:
+        y: Tensor
+
+    layer, x = Layer(), numbers(backend, (3, 3), 1)
+
+    def step(x: Tensor) -> None:
+        layer.y = backend.evaluate(x * 2)
+
+    with caplog.at_level(logging.WARNING, "tensorbackend"):
+        program = backend.capture(step, x)
+    assert "outlive the function" in caplog.text
+    assert "test_capture.py" in caplog.text
+    other = numbers(backend, (3, 3), 2)
+    program(other)
+    np.testing.assert_array_equal(layer.y.get(), other.get() * 2)
+
+
+def test_memory_is_given_back_with_the_program(backend: Backend) -> None:
+    import gc
+    import weakref
+
+    def step(x: Tensor) -> Tensor:
+        return backend.evaluate(backend.evaluate(x + 1) * 2)
+
+    program = backend.capture(step, numbers(backend, (3, 3), 1))
+    program(numbers(backend, (3, 3), 2))
+    seen = weakref.ref(program)
+    del program
+    gc.collect()
+    assert seen() is None
+
+
+# Refusals
+
+
+@pytest.fixture
+def x(backend: Backend) -> Tensor:
+    return numbers(backend, (3, 4), 1)
+
+
+READS: dict[str, Callable[[Backend, Tensor], Any]] = {
+    "get": lambda be, x: x.get(),
+    "item": lambda be, x: x[0, 0].item(),
+    "float": lambda be, x: float(x[0, 0]),
+    "asarray": lambda be, x: np.asarray(x),
+    "asnumpyarray": lambda be, x: x.asnumpyarray(),
+    "tolist": lambda be, x: x.tolist(),
+    "branch": lambda be, x: be.any(x > 0).get(),
+    "mask": lambda be, x: x[x > 0],
+    "tree": lambda be, x: (x + 1).get(),
+    "print": lambda be, x: repr(x),
+    "seed": lambda be, x: be.rng_reset(),
+    "histogram": lambda be, x: x.hist("x"),
+    "close": lambda be, x: be.cleanup_backend(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_cannot_be_repeated_is_refused_by_line(backend: Backend, x: Tensor, read: str) -> None:
+    with pytest.raises(CaptureError, match=r"test_capture\.py:\d+"):
+        backend.capture(lambda x: READS[read](backend, x), x)
+    x[:] = x + 1
+    assert x.get().shape == (3, 4)
+    assert not backend.closed
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda k: 1 if k > 0 else 2, lambda k: math.sqrt(k), lambda k: [5, 6][k], bool, float, int, round, hash,
+     lambda k: k == 2, lambda k: range(k), lambda k: max(k, 3)],
+)  # fmt: skip
+def test_a_number_that_would_be_fixed_is_refused_by_line(backend: Backend, use: Callable) -> None:
+    y = backend.zeros((2, 2))
+
+    def step(k: int) -> None:
+        y[:] = use(k)
+
+    with pytest.raises(CaptureError, match=r"test_capture\.py:\d+"):
+        backend.capture(step, 1)
+
+
+def test_layouts_types_and_numbers_that_changed(backend: Backend, x: Tensor) -> None:
+    def step(x: Tensor, k: float) -> Tensor:
+        return backend.evaluate(x + k)
+
+    program = backend.capture(step, x, 1.0)
+    with pytest.raises(ShapeError, match=r"layout of argument 0(.|\n)*\(4, 3\)(.|\n)*\(3, 4\)"):
+        program(numbers(backend, (4, 3), 1), 1.0)
+    with pytest.raises(ShapeError, match="layout of argument 0"):
+        program(numbers(backend, (4, 3), 1).T, 1.0)
+    with pytest.raises(DTypeError, match=r"type of argument 0(.|\n)*float64(.|\n)*float32"):
+        program(numbers(backend, (3, 4), 1, "float64"), 1.0)
+    with pytest.raises(TypeError, match="another form"):
+        program(x, 1)
+    with pytest.raises(TypeError, match="host|tensors and numbers"):
+        program(x.get(), 1.0)
+    np.testing.assert_array_equal(program(x, 2.0).get(), x.get() + 2)
+
+
+def test_tensors_of_other_and_of_closed_backends(backend: Backend, x: Tensor) -> None:
+    other = testing.make_backend("interpreter")
+    foreign = other.zeros((3, 4))
+    program = backend.capture(lambda x: backend.evaluate(x + 1), x)
+    with pytest.raises(tb.BackendError, match="another backend"):
+        program(foreign)
+    with pytest.raises(tb.BackendError, match="another backend"):
+        backend.capture(lambda x: None, foreign)
+    mine = other.capture(lambda x: other.evaluate(x + 1), foreign)
+    other.cleanup_backend()
+    with pytest.raises(tb.BackendError, match="closed"):
+        mine(foreign)
+
+
+def test_shared_memory_must_be_shared_alike(backend: Backend) -> None:
+    def step(x: Tensor, y: Tensor) -> None:
+        y[:] = x.T + 1
+
+    x, y = numbers(backend, (4, 4), 1), backend.zeros((4, 4))
+    program = backend.capture(step, x, y)
+    with pytest.raises(ValueError, match="memory is shared otherwise"):
+        program(x, x)
+    in_place = backend.capture(step, x, x)
+    with pytest.raises(ValueError, match="memory is shared otherwise"):
+        in_place(x, y)
+    before = y.get()
+    in_place(y, y)
+    np.testing.assert_array_equal(y.get(), before.T + 1)
+    result = backend.capture(lambda x: backend.evaluate(x.T * 2), x)
+    with pytest.raises(ValueError, match="memory is shared otherwise"):
+        result(result(x))
+
+
+def test_captures_do_not_nest_but_programs_do(backend: Backend, x: Tensor) -> None:
+    inner = backend.capture(lambda x: backend.evaluate(x + 1), x)
+    with pytest.raises(CaptureError, match="inside another capture"):
+        backend.capture(lambda x: backend.capture(lambda x: None, x), x)
+    outer = backend.capture(lambda x: backend.evaluate(inner(x) * 2), x)
+    other = numbers(backend, (3, 4), 5)
+    np.testing.assert_array_equal(outer(other).get(), (other.get() + 1) * 2)
+
+
+def test_a_block_left_open_is_refused(backend: Backend, x: Tensor) -> None:
+    def step(x: Tensor) -> None:
+        block = backend.fuse()
+        block.__enter__()
+        x[:] = x + 1
+
+    before = x.get()
+    with pytest.raises(CaptureError, match="left open"):
+        backend.capture(step, x)
+    backend.fuse().__exit__(None, None, None)
+    np.testing.assert_array_equal(x.get(), before + 1)
+
+
+def test_an_error_inside_leaves_the_backend_as_it_was(backend: Backend, x: Tensor) -> None:
+    def step(x: Tensor) -> None:
+        x[:] = x * 0
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        backend.capture(step, x)
+    assert not x.get().any()
+    x[:] = x + 1
+    assert x.get().all()
+
+
+def test_other_threads_are_not_recorded_and_may_not_work_on_the_functions_tensors(backend: Backend, x: Tensor) -> None:
+    other, errors = numbers(backend, (3, 4), 2), []
+
+    def work(t: Tensor) -> None:
+        try:
+            t[:] = t + 1
+        except CaptureError as error:
+            errors.append(str(error))
+
+    def step(x: Tensor) -> Tensor:
+        made = backend.evaluate(x * 2)
+        for t in (other, made):
+            thread = threading.Thread(target=work, args=(t,))
+            thread.start()
+            thread.join()
+        return made
+
+    before = other.get()
+    program = backend.capture(step, x)
+    assert len(errors) == 1
+    assert "another thread" in errors[0]
+    np.testing.assert_array_equal(other.get(), before + 1)
+    program(x)
+    np.testing.assert_array_equal(other.get(), before + 1)
+
+
+def test_any_thread_may_call_a_program(backend: Backend) -> None:
+    state = backend.zeros((16, 16))
+
+    def step(x: Tensor) -> None:
+        state[:] = state + x
+
+    program = backend.capture(step, backend.ones((16, 16)))
+    state[:] = 0
+    ones = [backend.ones((16, 16)) for _ in range(4)]
+
+    def work(x: Tensor) -> None:
+        for _ in range(25):
+            program(x)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in ones]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (state.get() == 100).all()
+
+
+def test_statements_that_wait_run_before_a_program(backend: Backend, x: Tensor) -> None:
+    y = backend.zeros((3, 4))
+    program = backend.capture(lambda: y.__setitem__(slice(None), x * 2))
+    with backend.fuse():
+        x[:] = 3
+        program()
+        np.testing.assert_array_equal(y.get(), np.full((3, 4), 6, np.float32))
+
+
+def test_a_program_is_explained(backend: Backend, x: Tensor) -> None:
+    if backend.backend_name == "gpu":
+        pytest.skip("a GPU's kernels are not watched")
+    program = backend.capture(lambda x: backend.evaluate(backend.tanh(backend.evaluate(x + 1)) * 2), x)
+    text = str(backend.explain(program, x))
+    assert "ew_tanh_mul" in text
+    assert f"arena of {program.peak_bytes} bytes" in text
+    assert "test_capture.py" in text
+
+
+@pytest.fixture(autouse=True)
+def _not_recording(backend: Backend) -> Iterator[None]:
+    yield
+    assert backend._recorder is None
+    assert "_run_plan" not in vars(backend)
