@@ -37,6 +37,12 @@ TB_FN tb_i64 tb_double_word(double x) { return (tb_i64)tb_bits_f64(x); }
 #define TB_HIGHEST_u64 18446744073709551615ull
 
 #ifndef TB_CUDA
+// Asks for what is read some blocks later: processors by themselves stop at the end of a page, and look ahead too
+// little where much is computed. An address beyond the end is no error.
+TB_FN void tb_prefetch(const void *from, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i + 4096);
+}
+
 // Stores past the cache. A destination that is not aligned to 64 bytes is copied plainly.
 TB_FN void tb_stream(void *to, const void *from, int bytes) {
     char *o = (char *)to;
@@ -60,7 +66,7 @@ TB_FN void tb_stream(void *to, const void *from, int bytes) {
 }
 TB_FN void tb_stream_end(tb_i64 streams) {
 #if defined(__SSE__)
-    if (streams) __builtin_ia32_sfence();
+    if (streams > 1) __builtin_ia32_sfence();
 #else
     (void)streams;
 #endif

@@ -40,8 +40,8 @@ SEGMENT = 1 << 15
 """Elements along a reduced axis that one segment of a split reduction takes."""
 SPLIT_BELOW = 16
 """A long reduction with fewer rows than this is split into segments."""
-STREAM_ABOVE = 48 << 20
-"""Bytes a kernel touches from which on results are stored past the cache."""
+STREAM_ABOVE = 32 << 20
+"""Bytes a kernel touches from which on operands are fetched ahead and results are stored past the cache."""
 STRIP_BYTES = 1 << 19
 """Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
 
@@ -217,8 +217,10 @@ class _Work:
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, elements, nbytes, found.passes))
-        streams = nbytes > STREAM_ABOVE and not kernel.in_place  # what was just read is in the cache: write it there
-        self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, int(streams), segments, segment]
+        streams = 0
+        if nbytes > STREAM_ABOVE:
+            streams = 1 if kernel.in_place else 2  # what was just read is in the cache: write it there
+        self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 
 
 def _strip(found: Nest, across: int) -> int:

@@ -20,6 +20,9 @@ __all__ = ["print_kernel"]
 HEADER = "kernel.h"
 BLOCK = 1024
 HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-level cache loses what has been converted
+FAR_BLOCK = 64
+"""Elements of a block of elementwise work on memory beyond the caches: so few that the processor computes one block
+while it stores the one before and fetches those to come."""
 STRIP = 512
 TILE = 64
 FEW_ROWS = 16
@@ -300,9 +303,11 @@ class _Printer(Renderer):
         if inner == self.segment_axis:
             lo = "part * segment"
             hi = f"((part + 1) * segment < n{inner} ? (part + 1) * segment : n{inner})"
+        far = self.nest.form == MAP
         if not columns:
-            self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {self._block()})")
-            self.say(f"const int m = (int)(stop - b < {self._block()} ? stop - b : {self._block()});")
+            step = f"(streams ? {FAR_BLOCK} : {self._block()})" if far else self._block()
+            self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {step})")
+            self.say(f"const int m = (int)(stop - b < {step} ? stop - b : {step});")
         else:
             self.open("")
             self.say("const tb_i64 b = from;")
@@ -344,6 +349,8 @@ class _Printer(Renderer):
                 continue
             ref = self.kernel.inputs[i.slot]
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
+            if self.nest.form == MAP and self._stride_class(ref, self.nest.inner) == "one":
+                self.say(f"if (streams) tb_prefetch(p{i.slot} + b, m * (int)sizeof(p{i.slot}[0]));")
             if dtypes.is_half(ref.dtype) and self._stride_class(ref, self.nest.inner) == "one":
                 half = dtypes.tag(ref.dtype)
                 self.say(f"float h{i.slot}[{self._block()}];", f"tb_load_{half}(h{i.slot}, p{i.slot} + b, m);")
@@ -380,7 +387,7 @@ class _Printer(Renderer):
                 targets[k] = (f"d{k}[j]", "half")
             elif ref.dtype.itemsize >= 4 and self.kept_value is None:
                 self.say(f"{kind} e{k}[{self._block()}] __attribute__((aligned(64)));")
-                self.say(f"{kind} *const d{k} = streams ? e{k} : q{k} + b;")
+                self.say(f"{kind} *const d{k} = streams > 1 ? e{k} : q{k} + b;")
                 targets[k] = (f"d{k}[j]", "stream")
             else:
                 targets[k] = (f"q{k}[b + j]", "plain")
@@ -429,7 +436,7 @@ class _Printer(Renderer):
             if form == "half":
                 self.say(f"tb_store_{dtypes.tag(ref.dtype)}(q{k} + b, d{k}, m);")
             elif form == "stream":
-                self.say(f"if (streams) tb_stream(q{k} + b, e{k}, m * (int)sizeof(e{k}[0]));")
+                self.say(f"if (streams > 1) tb_stream(q{k} + b, e{k}, m * (int)sizeof(e{k}[0]));")
 
     def _reduce_block(self, n: int, buffer: str) -> None:
         i = self.body[n]

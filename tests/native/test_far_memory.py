@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands beyond the caches: results that are stored past them have the bits of those that are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensorbackend import testing
+from tensorbackend.backends import jit
+
+LENGTHS = (1, 15, 63, 64, 65, 1000, 16384 + 77)
+
+
+def results(dtype: str, length: int, shift: int) -> list[np.ndarray]:
+    """Statements into a view that starts `shift` elements into its memory: alone, in place, two outputs, broadcast."""
+    backend = testing.make_backend("cpu", rng_seed=0)
+    rng = np.random.default_rng(length)
+    x, w = (backend.array(rng.normal(size=(1, length + shift)), dtype=dtype)[:, shift:] for _ in range(2))
+    rows = backend.array(rng.normal(size=(5, length)), dtype=dtype)
+    out, other = backend.zeros((1, length + shift + 1), dtype), backend.zeros((1, length), dtype)
+    wide = backend.zeros((5, length), dtype)
+    out[:, shift:-1] = backend.sigmoid(x * w) * backend.tanh(w)
+    with backend.fuse():
+        other[:] = x * 2 + w
+        x[:] = backend.exp(w) - x
+    wide[:] = rows * x + w
+    found = [tensor.get() for tensor in (out, other, x, wide)]
+    backend.cleanup_backend()
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("shift", [0, 1, 16])
+def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shift) -> None:
+    for length in LENGTHS:
+        near = results(dtype, length, shift)
+        monkeypatch.setattr(jit, "STREAM_ABOVE", -1)
+        far = results(dtype, length, shift)
+        monkeypatch.undo()
+        for a, b in zip(near, far):
+            assert a.tobytes() == b.tobytes(), length
