@@ -135,7 +135,7 @@ def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
             kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
     printed = [kernel.cache["printed"] for kernel in kernels]
     # Reductions gain by -O3: their loops are short and nested.
-    maps = {p.source: not kernel.axes for p, kernel in zip(printed, kernels)}
+    maps = {p.source: not p.nest.kernel.axes for p in printed}
     libraries = {}
     for quick in (True, False):
         sources = [source for source, is_map in maps.items() if is_map == quick]

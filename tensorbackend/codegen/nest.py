@@ -12,7 +12,7 @@ Three forms cover every kernel:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorbackend.graph.fuse import Instruction, Kernel, Ref
 from tensorbackend.graph.loops import collapse
@@ -58,8 +58,10 @@ class Nest:
 
 
 def nest(kernel: Kernel) -> Nest:
-    """The loop nest of a kernel; its axes are collapsed first."""
+    """The loop nest of a kernel; its axes are collapsed first. Reductions of one element each are a map."""
     kernel = collapse(kernel)
+    if kernel.axes and all(kernel.shape[a] == 1 for a in kernel.axes):
+        kernel = collapse(replace(kernel, axes=(), body=[replace(i, stage=0) for i in kernel.body], cache={}))
     inner = _inner(kernel)
     form = MAP if not kernel.axes else ROWS if inner in kernel.axes else COLUMNS
     kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes and a != inner]

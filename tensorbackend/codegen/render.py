@@ -198,7 +198,8 @@ class Renderer(ABC):
             self.say(f"const tb_i64 x{axes[0]} = {rest};")
 
     def _constant(self, i: Instruction) -> bool:
-        return all(n == 1 for n in i.shape) and i.stage == 0 and i.kind != "reduce" and not self._is_place(i)
+        folded = i.kind == "reduce" and self.kernel.axes
+        return all(n == 1 for n in i.shape) and i.stage == 0 and not folded and not self._is_place(i)
 
     def _is_place(self, i: Instruction) -> bool:
         return i.kind == "load" and any(s for s in self.kernel.inputs[i.slot].strides)
@@ -373,7 +374,16 @@ class Renderer(ABC):
         names = [self._value(a) for a in i.args]
         if i.kind == "cast":
             return self._converted(names[0], given[0].dtype, i.dtype)
+        if i.kind == "reduce":
+            return self._reduced_alone(i, names[0], given[0].dtype)
         return operation(i, given, names)
+
+    def _reduced_alone(self, i: Instruction, name: str, given: np.dtype) -> str:
+        """The reduction of one element, in a map; a sum begins with +0."""
+        if i.op.dtype == "index":
+            return "0"
+        text = self._converted(name, given, i.dtype)
+        return f"{text} + 0" if i.op.name == "sum" and dtypes.is_float(i.dtype) else text
 
     def _load(self, i: Instruction) -> str:
         ref = self.kernel.inputs[i.slot]

@@ -18,10 +18,14 @@ Shape = tuple[int, ...]
 
 
 def collapse(kernel: Kernel) -> Kernel:
-    """The same kernel with axes merged where possible; lengths of 1 disappear (at least one axis stays)."""
+    """The same kernel with axes merged where possible; lengths of 1 disappear.
+
+    At least one axis stays, and of a reduction's axes too.
+    """
+    reduced = [a for a in kernel.axes if kernel.shape[a] != 1] or kernel.axes[:1]
     groups: list[list[int]] = []
     for axis, length in enumerate(kernel.shape):
-        if length == 1 and axis not in kernel.axes:
+        if length == 1 and axis not in reduced:
             continue
         if groups and _mergeable(kernel, groups[-1][-1], axis):
             groups[-1].append(axis)
