@@ -86,12 +86,14 @@ class Step:
 
 @dataclass
 class Statement:
-    """Statements that ran as one: their `texts`, the lines of their `trees`, the `steps` they became."""
+    """Statements that ran as one: their `texts`, the lines of their `trees`, the `steps` they became. `has_roof`: the
+    host's limits are those of the machine they ran on."""
 
     texts: list[str]
     trees: list[list[str]]
     steps: list[Step]
     runs: int = 1
+    has_roof: bool = True
 
     @property
     def seconds(self) -> float:

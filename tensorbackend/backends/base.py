@@ -12,7 +12,9 @@ import inspect
 import math
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -43,6 +45,7 @@ __all__ = ["Backend", "Block"]
 
 MAX_PLANS = 1 << 13
 MAX_HISTOGRAMS = 4096
+MOST_RECORDS = 1 << 16
 
 
 class Block:
@@ -58,7 +61,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
     (`deterministic`). `default_dtype` is the element type of new tensors. `compat_mode` is None or 'caffe' (output
     sizes of pooling). `stochastic_round` is the mantissa bits that new tensors keep (True: 10, False or None: off).
     `num_devices` and `device_id` have no effect on one device; `deterministic` is deprecated. `min_dims` is
-    the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` reports each kernel's time.
+    the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` logs and records the time of each
+    kernel.
 
     Defining a subclass registers it under `backend_name`; `gen_backend(name)` finds it. Classes with abstract methods
     left are not registered.
@@ -102,7 +106,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
             raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
         self.compat_mode = compat_mode
         self.min_dims = min_dims
-        self.bench = bench
+        self._bench = bool(bench)
+        self.bench_records: deque[watch.BenchRecord] = deque(maxlen=MOST_RECORDS)
         self.device_id = device_id or 0
         self.num_devices = 1
         self.use_pinned_mem = False
@@ -150,6 +155,18 @@ class Backend(LinearAlgebra, Convolution, ABC):
     @property
     def _min_dims(self) -> int:
         return self.min_dims
+
+    @property
+    def bench(self) -> bool:
+        """Whether the time of each kernel and primitive is logged, with GFLOP/s, GB/s and the share of the machine's
+        limits, and added to `bench_records`. Runs take longer meanwhile: each kernel is waited for."""
+        return self._bench
+
+    @bench.setter
+    def bench(self, wanted: bool) -> None:
+        with self._lock:
+            self._bench = bool(wanted)
+            self._forget_recipes()
 
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
@@ -427,6 +444,18 @@ class Backend(LinearAlgebra, Convolution, ABC):
         """What lies at an address, laid out as a reference says, on the host."""
         layout = self.structures.tensor(ref.dtype, ref.shape, ref.strides, 0)
         return self._download(self._tensor_at(layout, address))
+
+    def _timed(self, run: Callable[[], None]) -> float:
+        """Do something, and return the seconds that it took."""
+        started = time.perf_counter_ns()
+        run()
+        return (time.perf_counter_ns() - started) * 1e-9
+
+    def _record_repeats(self, name: str, runs: int, milliseconds: float, flops: int) -> tuple[float, float]:
+        """Report what `repeat=` asked for: the mean time of `runs` runs. Returns (milliseconds, GFLOP/s)."""
+        record = watch.BenchRecord(name, (), max(milliseconds, 1e-6) * 1e-3, 0, flops, runs=runs)
+        watch.report(self, record)
+        return milliseconds, record.gflops
 
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""

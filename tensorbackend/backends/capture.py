@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorbackend.backends.plans import Action
+from tensorbackend.backends.plans import Action, written
 from tensorbackend.errors import CaptureError, complain, user_line
 from tensorbackend.graph.fuse import Kernel, Plan
 from tensorbackend.graph.optree import Operators
@@ -228,18 +228,20 @@ class Recorder:
     def _run_plan(self, original: Callable, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         self._plan_draws = {}
         self._as_step(original, plan, targets, [known(x) for x in leaves])
+        planned = self.backend._planned(plan)
+        plan = planned.plan
         tensors = [leaves[n] for n in plan.tensors]
         buffers = [*targets, *tensors]
         temporaries = [Memory(_nbytes(shape, dtype)) for shape, dtype in plan.temporaries]
         self.memories += temporaries
         self._touch(targets, tensors)
         calls = []
-        for action in self.backend._planned(plan).actions():
+        for action in planned.actions():
             call = Call(action, [self._place(ref, buffers, temporaries) for ref in action.refs])
             if isinstance(action.step, Kernel):
                 call.scalars = [leaves[n] for n, _ in action.step.scalars]
                 call.draws = [self._draw(self._plan_draws[n]) for n in action.step.draws]
-            self._note(call, len(action.step.inputs))
+            self._note(call, len(action.refs) - written(action.step))
             calls.append(call)
         self.stated.append(Stated(plan, user_line(), {n: t.name or "" for n, t in enumerate(buffers)}, calls))
 

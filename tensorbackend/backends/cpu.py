@@ -9,7 +9,6 @@ NumPy, and the log says so once. Primitives that have no C form are NumPy's.
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 import time
@@ -23,7 +22,7 @@ from tensorbackend.backends import jit, launcher, native, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.backends.plans import ALIGNMENT, Action, CompiledPlan, draws_numbers, number, references, word
+from tensorbackend.backends.plans import ALIGNMENT, Action, CompiledPlan, draws_numbers, number, references
 from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
@@ -266,8 +265,8 @@ class CPUBackend(Backend):
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         run = self._planned(plan)
         draws = self._draw_numbers(leaves) if run.draws else {}
-        if watch.watching:
-            watch.run(plan, _names(plan, targets, leaves), run.calls(targets, leaves, draws))
+        if watch.wanted(self):
+            watch.run_plan(self, run, targets, leaves, draws)
         else:
             run(targets, leaves, draws)
 
@@ -286,7 +285,7 @@ class CPUBackend(Backend):
     def _plan_recipe(self, plan: Plan, leaves: list[Any]) -> Any:
         """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
         run = plan.cache.get(True)
-        repeatable = run is not None and not watch.watching and self._recorder is None
+        repeatable = run is not None and not watch.wanted(self) and self._recorder is None
         return run.recipe(leaves) if repeatable else NotImplemented
 
     def _forget_recipes(self) -> None:
@@ -376,13 +375,6 @@ class InterpretedPlan:
         """The steps, to be made one by one on any operands of the plan's layouts."""
         return (_host_action(self.backend, step) for step in self.plan.steps)
 
-    def calls(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> Iterator[watch.Call]:
-        """The plan's steps as calls to make one after the other."""
-        buffers = [*targets, *(leaves[n] for n in self.plan.tensors)]
-        temporaries = [np.empty(shape, dtype) for shape, dtype in self.plan.temporaries]
-        for step, places in zip(self.plan.steps, self.places):
-            yield _call(self.backend, step, places, buffers, temporaries, leaves, draws, None, "")
-
 
 class HostPlan(CompiledPlan):
     """A plan of C kernels. Primitives run on NumPy arrays."""
@@ -418,21 +410,6 @@ class HostPlan(CompiledPlan):
         whole = _bytes(storage)
         pairs = zip(self.plan.temporaries, self.offsets)
         return [np.ndarray(shape, dtype, whole, offset) for (shape, dtype), offset in pairs]
-
-    def calls(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> Iterator[watch.Call]:
-        """The plan's steps as calls to make one after the other."""
-        buffers = [*targets, *(leaves[n] for n in self.plan.tensors)]
-        bases = [t.address for t in buffers]
-        storage = self.backend._allocate(self.total) if self.total else None
-        bases += [storage.address] if storage is not None else []
-        temporaries = self._temporaries(storage)
-        for prepared, _, addresses, step in self.steps:
-            launch, source = None, ""
-            if prepared is not None:
-                numbers = [word(leaves[n], dtype) for n, dtype in step.scalars]
-                numbers += [*(draws[n] for n in step.draws), self.backend._key] if step.draws else []
-                launch, source = functools.partial(prepared.run, addresses(bases), numbers), prepared.source
-            yield _call(self.backend, step, _places(step), buffers, temporaries, leaves, draws, launch, source)
 
     def _primitive(
         self, step: Primitive, places: tuple, buffers: list, bases: list[int], storage: Storage | None
@@ -478,34 +455,6 @@ def array_at(address: int, ref: Any) -> np.ndarray:
     low, high = indexing.extent(ref.shape, ref.strides, item)
     memory = (ctypes.c_ubyte * (high - low)).from_address(address + low)
     return np.ndarray(ref.shape, ref.dtype, memory, -low, tuple(s * item for s in ref.strides))
-
-
-def _call(backend: CPUBackend, step: Any, places: tuple, buffers: list, temporaries: list, leaves: list[Any],
-          draws: dict[int, int], launch: Callable[[], None] | None, source: str) -> watch.Call:  # fmt: skip
-    """A step as a call: `launch`, or the interpreter."""
-    is_kernel = isinstance(step, Kernel)
-    scalars = [number(leaves[n], dtype) for n, dtype in step.scalars] if is_kernel else []
-    numbers = [draws[n] for n in step.draws] if is_kernel else []
-
-    def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
-        return tuple([read(buffers, temporaries) for read in readers] for readers in places)
-
-    def interpret() -> None:
-        inputs, outputs = arrays()
-        with np.errstate(all="ignore"):
-            if is_kernel:
-                backend._interpreter.kernel(step, inputs, outputs, scalars, numbers, backend._key)
-            else:
-                backend._interpreter.primitive(step, inputs, outputs[0])
-
-    return watch.Call(step, launch or interpret, arrays, source, scalars, numbers, backend._key)
-
-
-def _names(plan: Plan, targets: list[Tensor], leaves: list[Any]) -> dict[int, str]:
-    """What a plan's buffers are called."""
-    names = [t.name or "the target" for t in targets]
-    names += [leaves[n].name or f"tensor {k}" for k, n in enumerate(plan.tensors, start=1)]
-    return dict(enumerate(names))
 
 
 Reader = Callable[[list, list], np.ndarray]

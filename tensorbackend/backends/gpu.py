@@ -12,13 +12,14 @@ import logging
 import math
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
+from tensorbackend.backends import watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_primitives import PRIMITIVES
 from tensorbackend.backends.driver import Driver, Function, open_driver
@@ -37,6 +38,7 @@ from tensorbackend.codegen.geometry import (
 from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import BackendError, ShapeError, complain
+from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive
 from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
@@ -200,12 +202,15 @@ class GpuBackend(Backend):
             with self._lock:
                 self._run_statement(packed_copy, tensor)
             tensor = packed_copy
-        whole = np.empty(tensor.stop - tensor.start, np.uint8)
+        return self._array_at(tensor.structure, tensor.address).copy(order="C")
+
+    def _array_at(self, ref: Any, address: int) -> np.ndarray:
+        item = ref.dtype.itemsize
+        low, high = indexing.extent(ref.shape, ref.strides, item)
+        whole = np.empty(high - low, np.uint8)
         with self._lock:
-            self.driver.download(whole, tensor.start)
-        item = tensor.dtype.itemsize
-        strides = tuple(n * item for n in tensor.strides)
-        return np.ndarray(tensor.shape, tensor.dtype, whole, tensor.address - tensor.start, strides).copy(order="C")
+            self.driver.download(whole, address + low)
+        return np.ndarray(ref.shape, ref.dtype, whole, -low, tuple(s * item for s in ref.strides))
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         picked = self._download(tensor)[host_key(key)]
@@ -225,7 +230,11 @@ class GpuBackend(Backend):
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         self._check_process()
         run = self._planned(plan)
-        run(targets, leaves, self._draw_numbers(leaves) if run.draws else {})
+        draws = self._draw_numbers(leaves) if run.draws else {}
+        if watch.wanted(self):
+            watch.run_plan(self, run, targets, leaves, draws)
+        else:
+            run(targets, leaves, draws)
 
     def _planned(self, plan: Plan) -> GpuPlan:
         run = plan.cache.get("gpu")
@@ -273,6 +282,13 @@ class GpuBackend(Backend):
     def synchronize_mark(self, marker: dict) -> None:
         """Wait until the work before the mark is done."""
         self.driver.synchronise()
+
+    def _timed(self, run: Callable[[], None]) -> float:
+        start = self.driver.record()
+        run()
+        end = self.driver.record()
+        self.driver.synchronise()
+        return self.driver.elapsed(start, end) * 1e-3
 
     def get_time(self, start: dict, end: dict) -> float:
         """The milliseconds between two recorded marks."""

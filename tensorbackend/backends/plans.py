@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number",
-    "number_format", "placed", "references", "word",
+    "number_format", "placed", "references", "word", "written",
 ]  # fmt: skip
 
 ALIGNMENT = 64
@@ -48,6 +48,11 @@ class Action(NamedTuple):
 def references(step: Kernel | Primitive) -> list[Ref]:
     """The places that a step reads, then those that it writes."""
     return [*step.inputs, *([ref for ref, _ in step.outputs] if isinstance(step, Kernel) else [step.output])]
+
+
+def written(step: Kernel | Primitive) -> int:
+    """How many of the references of a step, the last ones, it writes."""
+    return len(step.outputs) if isinstance(step, Kernel) else 1
 
 
 class CompiledPlan(ABC):

@@ -196,7 +196,7 @@ class Program:
             self._first, self._key = be._draws, be._key
             self._native.draw(self._first, self._key)
             be._draws += self._draws
-            if watch.watching:
+            if watch.wanted(be):
                 self._run_watched()
             else:
                 for run in self._runs:
@@ -278,19 +278,11 @@ class Program:
                     self._other(call).run()
                 continue
             watch.state_text(f"captured at {stated.line}")
-            watch.run(stated.plan, stated.names, [self._watched(call) for call in stated.calls])
+            watch.run(self.backend, stated.plan, stated.names, [self._watched(call) for call in stated.calls])
 
     def _watched(self, call: Call) -> watch.Call:
         other = self._other(call)
-        reads = len(call.action.step.inputs)
-        be = self.backend
-
-        def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
-            found = [be._array_at(ref, address) for ref, address in zip(call.action.refs, other.addresses)]
-            return found[:reads], found[reads:]
-
-        step, source = call.action.step, call.action.source
-        return watch.Call(step, other.run, arrays, source, other.scalars(), other.draws(), self._key)
+        return watch.call_of(self.backend, call.action, other.addresses, other.scalars(), other.draws())
 
     def _other(self, call: Call) -> _OtherCall:
         return _OtherCall(call, self)

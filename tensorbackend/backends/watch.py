@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import probes, toolchain
+from tensorbackend.backends import plans, probes, toolchain
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
@@ -29,7 +30,10 @@ from tensorbackend.graph.fuse import Kernel, Plan, Primitive
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
 
-__all__ = ["Call", "explain", "explained", "join", "recording", "run", "state", "watching"]
+__all__ = [
+    "BenchRecord", "Call", "call_of", "explain", "explained", "join", "recording", "report", "run", "run_plan", "state",
+    "wanted", "watching",
+]  # fmt: skip
 
 _log = logging.getLogger("tensorbackend")
 MOST_TEXT = 400
@@ -47,6 +51,38 @@ class _Here(threading.local):
 
 
 _here = _Here()
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """One run of a kernel or primitive, or the mean of `runs` that were asked for by `repeat=`: its `name`, the `shape`
+    of its space, `seconds`, the least `nbytes` it moves, the `flops` it computes, and the `share` of the time that the
+    machine's limits allow (None where they are not known)."""
+
+    name: str
+    shape: tuple[int, ...]
+    seconds: float
+    nbytes: int
+    flops: int
+    share: float | None = None
+    runs: int = 1
+
+    @property
+    def gflops(self) -> float:
+        """Billions of operations a second."""
+        return self.flops / self.seconds * 1e-9
+
+    @property
+    def gbs(self) -> float:
+        """Gigabytes (10^9) a second."""
+        return self.nbytes / self.seconds * 1e-9
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        moved = f"  {self.gbs:.4g} GB/s" if self.nbytes else ""
+        share = "" if self.share is None else f"  {self.share:.0%} of the roof"
+        many = f"  mean of {self.runs} runs" if self.runs > 1 else ""
+        return f"{self.name}  {shape}  {self.seconds * 1e6:.4g} us  {self.gflops:.4g} GFLOP/s{moved}{share}{many}"
 
 
 class Call(NamedTuple):
@@ -95,7 +131,54 @@ def state_text(text: str) -> None:
     _here.stated.append((text, []))
 
 
-def run(plan: Plan, names: dict[int, str], calls: Iterable[Call]) -> None:
+def wanted(backend: Backend) -> bool:
+    """Whether somebody looks at what a backend runs."""
+    return watching or backend.bench
+
+
+def run_plan(backend: Backend, planned: Any, targets: list[Any], leaves: list[Any], draws: dict[int, int]) -> None:
+    """Run a plan (as the backend has prepared it) on its targets and leaves, and look at each step."""
+    plan = planned.plan
+    buffers = [*targets, *(leaves[n] for n in plan.tensors)]
+    names = {n: t.name or (f"tensor {n - len(targets) + 1}" if n >= len(targets) else "the target")
+             for n, t in enumerate(buffers)}  # fmt: skip
+    temporaries = [backend._allocate(math.prod(shape) * dtype.itemsize) for shape, dtype in plan.temporaries]
+
+    def address(ref: Any) -> int:
+        base = buffers[ref.buffer] if ref.buffer >= 0 else temporaries[-ref.buffer - 1]
+        return base.address + ref.offset * ref.dtype.itemsize
+
+    def calls() -> Iterator[Call]:
+        for action in planned.actions():
+            addresses = [address(ref) for ref in action.refs]
+            scratch = backend._allocate(action.scratch)
+            scalars = [leaves[n] for n, _ in _scalars(action.step)]
+            numbers = [draws[n] for n in action.step.draws] if isinstance(action.step, Kernel) else []
+            yield call_of(backend, action, [*addresses, scratch.address], scalars, numbers)
+            del scratch
+
+    run(backend, plan, names, calls())
+
+
+def _scalars(step: Kernel | Primitive) -> list[tuple[int, np.dtype]]:
+    return step.scalars if isinstance(step, Kernel) else []
+
+
+def call_of(backend: Backend, action: Any, addresses: list[int], scalars: list[Any], draws: list[int]) -> Call:
+    """An action as a call on operands at addresses (more of them than it has are left out)."""
+    addresses = addresses[: len(action.refs) + bool(action.scratch)]
+    step, key, reads = action.step, backend._key, len(action.refs) - plans.written(action.step)
+
+    def arrays() -> tuple[list[np.ndarray], list[np.ndarray]]:
+        found = [backend._array_at(ref, address) for ref, address in zip(action.refs, addresses)]
+        return found[:reads], found[reads:]
+
+    numbers = [plans.number(x, dtype) for x, (_, dtype) in zip(scalars, _scalars(step))]
+    make = functools.partial(action.run, addresses, scalars, draws, key)
+    return Call(step, make, arrays, action.source, numbers, draws, key)
+
+
+def run(backend: Backend, plan: Plan, names: dict[int, str], calls: Iterable[Call]) -> None:
     """Make the calls of a plan, and show, compare and record as is wanted. `names` are those of its buffers."""
     stated, _here.stated = _here.stated, []
     level, check = settings.config.debug, settings.config.check
@@ -105,19 +188,31 @@ def run(plan: Plan, names: dict[int, str], calls: Iterable[Call]) -> None:
             _log.warning("%s", "\n".join([text, *(f"  {line}" for line in lines)]))
     for call in calls:
         expected = _expected(call) if check else None
-        started = time.perf_counter_ns()
-        call.run()
-        seconds = (time.perf_counter_ns() - started) * 1e-9
         step = describe(call.step, names, call.source)
-        step.times.append(seconds)
+        step.times.append(max(backend._timed(call.run), 1e-9))
         steps.append(step)
-        if level >= 2:
+        if (level >= 2 or backend.bench) and _has_roof(backend):
             step.roof = _remembered_roof(_bucket(step.nbytes))
+        if level >= 2:
             _log.warning("%s%s", step.line(), f"  for {step.reason}" if level >= 3 else "")
+        if backend.bench:
+            report(backend, BenchRecord(step.name, step.space, step.times[0], step.nbytes, step.flops, step.share))
         if expected is not None:
             _compare(call, step, expected)
+    texts, trees = [t for t, _ in stated], [lines for _, lines in stated]
     for recorder in _recorders:
-        recorder.append((plan, Statement([t for t, _ in stated], [lines for _, lines in stated], steps)))
+        recorder.append((plan, Statement(texts, trees, steps, has_roof=_has_roof(backend))))
+
+
+def report(backend: Backend, record: BenchRecord) -> None:
+    """Show a record, and keep it with the others of the backend."""
+    backend.bench_records.append(record)
+    _log.warning("%s", record)
+
+
+def _has_roof(backend: Backend) -> bool:
+    """Whether the limits that are measured here, the host's, are the backend's."""
+    return backend.device_type == 0
 
 
 # Limits of the machine
@@ -284,7 +379,7 @@ def explained(found: list[tuple[Plan, Statement]], where: str) -> Explanation:
             for step, other in zip(first.steps, statement.steps):
                 step.times += other.times
     roofs: dict[int, Roof | None] = {}
-    for step in (step for statement in merged.values() for step in statement.steps):
+    for step in (step for statement in merged.values() for step in statement.steps if statement.has_roof):
         bucket = _bucket(step.nbytes)
         if bucket not in roofs:
             roofs[bucket] = _roof(bucket)

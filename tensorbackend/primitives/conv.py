@@ -262,7 +262,7 @@ class Convolution:
         """
         dims = {"I": (I, layer.dimI), "F": (F, layer.dimF)}
         tail = _Tail("fprop_conv", layer, dims, (O, layer.dimO), X, bias, bsum, alpha, beta, relu, brelu, slope)
-        return operands.repeated(self, repeat, lambda: tail.run(FPROP), layer.flops)
+        return operands.repeated(self, repeat, lambda: tail.run(FPROP), layer.flops, "fprop_conv")
 
     def bprop_conv(self, layer: ConvLayer, F: Any, E: Any, grad_I: Any, X: Any = None, bias: Any = None,
                    bsum: Any = None, alpha: float = 1.0, beta: float = 0.0, relu: bool = False, brelu: bool = False,
@@ -274,7 +274,7 @@ class Convolution:
         """
         dims = {"F": (F, layer.dimF), "E": (E, layer.dimO)}
         tail = _Tail("bprop_conv", layer, dims, (grad_I, layer.dimI), X, bias, bsum, alpha, beta, relu, brelu, slope)
-        return operands.repeated(self, repeat, lambda: tail.run(BPROP), layer.flops)
+        return operands.repeated(self, repeat, lambda: tail.run(BPROP), layer.flops, "bprop_conv")
 
     def update_conv(self, layer: ConvLayer, I: Any, E: Any, grad_F: Any, alpha: float = 1.0, beta: float = 0.0,
                     repeat: int = 1, grad_bias: Any = None,
@@ -287,7 +287,7 @@ class Convolution:
         tail = _Tail("update_conv", layer, dims, (grad_F, layer.dimF), None, None, None, alpha, beta, False, False, 0.0)
         if grad_bias is not None:
             operands.check_column("update_conv", "grad_bias", grad_bias, layer.K, I, E, grad_F)
-        timed = operands.repeated(self, repeat, lambda: tail.run(UPDATE), layer.flops)
+        timed = operands.repeated(self, repeat, lambda: tail.run(UPDATE), layer.flops, "update_conv")
         if grad_bias is not None:
             operands.sums_of_maps(grad_bias, E, layer.dimO)
         return timed

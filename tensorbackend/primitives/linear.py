@@ -7,6 +7,7 @@ operand is refused, since a product reads its operands many times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply
 from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.primitives.operands import repeated
 
 __all__ = ["LinearAlgebra"]
 
@@ -94,8 +96,9 @@ class LinearAlgebra:
         """C = r(alpha A B) + beta C, with r = max(·, 0) if `relu`; returns C.
 
         A (m, k), B (k, n), C (m, n) of one dtype; each may be any strided view, A and B transposed. `bsum` (m, 1) is
-        overwritten with the row sums of the new C. `repeat` runs it as often (for timing; beta = 0). `size` is a tile
-        hint that has no effect. Raises `ShapeError`, `DTypeError`, and `ValueError` when C overlaps A or B.
+        overwritten with the row sums of the new C. `repeat` > 1 runs it as often for timing, to the same result; the
+        mean is logged and in `bench_records`. `size` is a tile hint that has no effect. Raises `ShapeError`,
+        `DTypeError`, and `ValueError` when C overlaps A or B.
         """
         _check_one_type("compound_dot", A, B, C)
         _check_product("compound_dot", A.shape, B.shape, C.shape)
@@ -104,8 +107,8 @@ class LinearAlgebra:
         _check_distinct("compound_dot", C, A, B)
         if bsum is not None:
             _check_sums("compound_dot", bsum, C, A, B)
-        for _ in range(max(int(repeat), 1)):
-            C._assign(_scaled(self.dot(A, B), C, alpha, beta, relu))
+        value = _scaled(self.dot(A, B), C, alpha, beta, relu)
+        self._repeat("compound_dot", repeat, C, value, 2 * A.shape[1] * C.size, beta != 0)
         if bsum is not None:
             bsum._assign(composite.sum(C, 1))
         return C
@@ -132,9 +135,17 @@ class LinearAlgebra:
         product = apply(ops.OPS["dot"], A, B, table=self.structures)
         if len(C.shape) == 2:
             product = composite.sum(product, 0, False)
-        for _ in range(max(int(repeat), 1)):
-            C._assign(_scaled(product, C, alpha, beta, relu))
+        flops = 2 * batches.pop() * math.prod(A.shape[-2:]) * B.shape[-1]
+        self._repeat("batched_dot", repeat, C, _scaled(product, C, alpha, beta, relu), flops, beta != 0)
         return C
+
+    def _repeat(self, name: str, repeat: int, out: Any, value: Any, flops: int, reads_out: bool) -> None:
+        """`out` = `value`; or, for timing, `repeat` times, after which `out` is what one time makes of it."""
+        before = self.copy(out) if reads_out and repeat > 1 else None
+        repeated(self, int(repeat), lambda: out._assign(value), flops, name)
+        if before is not None:
+            out._assign(before)
+            out._assign(value)
 
     def xnor_compound_dot(self, A: Any, B: Any, C: Any, beta: float = 0.0, bsum: Any = None) -> Any:
         """The product of matrices of -1 and 1 (numbers count by their sign, 0 as 1): k - 2 popcount(a xor b).
@@ -168,8 +179,7 @@ class LinearAlgebra:
                 complain("copy_transpose: shapes", f"{moved.shape} into {out.shape}", "the permuted shape")
             )
         _check_distinct("copy_transpose", out, a)
-        for _ in range(max(int(repeat), 1)):
-            out._assign(moved)
+        self._repeat("copy_transpose", repeat, out, moved, 0, False)
         return out
 
     def compensated_sum(self, sum_tensor: Any, cmp_tensor: Any, add_tensor: Any, cmp_scale: float = 1.0,

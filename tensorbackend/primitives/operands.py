@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,6 @@ __all__ = [
     "check", "check_column", "check_output", "float_type", "matrix", "repeated", "size", "sums_of_maps",
 ]  # fmt: skip
 
-_log = logging.getLogger("tensorbackend")
 
 size = math.prod
 
@@ -79,8 +77,10 @@ def sums_of_maps(out: Tensor, x: Any, dim: tuple[int, ...]) -> None:
     out._assign(composite.reshape(sums, out.shape))
 
 
-def repeated(backend: Any, repeat: int, run: Callable[[], None], flops: int) -> tuple[float, float] | None:
-    """Run once; or, for timing, a tenth of `repeat` times and then `repeat`: (milliseconds a run, GFLOP/s), logged."""
+def repeated(backend: Any, repeat: int, run: Callable[[], Any], flops: int,
+             name: str = "a primitive") -> tuple[float, float] | None:  # fmt: skip
+    """Run once; or, for timing, a tenth of `repeat` times and then `repeat`: (milliseconds a run, GFLOP/s), which is
+    also logged and one of the backend's `bench_records`, under `name`."""
     if repeat <= 1:
         run()
         return None
@@ -92,7 +92,4 @@ def repeated(backend: Any, repeat: int, run: Callable[[], None], flops: int) -> 
         run()
     backend.record_mark(end)
     backend.synchronize_mark(end)
-    milliseconds = backend.get_time(start, end) / repeat
-    gflops = flops / max(milliseconds, 1e-9) * 1e-6
-    _log.info("%d runs: %.4g ms each, %.4g GFLOP/s", repeat, milliseconds, gflops)
-    return milliseconds, gflops
+    return backend._record_repeats(name, repeat, backend.get_time(start, end) / repeat, flops)
