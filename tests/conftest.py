@@ -3,18 +3,22 @@
 
 `TB_TEST_PROFILE` picks the profile: everyday (default), ci (the same examples every time) or long. An absence skips
 with its reason, unless `TB_TEST_REQUIRE` lists it (`TB_TEST_REQUIRE=cpu,packaging`): then it fails.
+`TB_TEST_SOURCES` names a folder in which the CUDA sources are left that the engine's tests compile.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tensorbackend import Backend, testing
+from tensorbackend.backends.driver import Module
 
 COMMON = {"deadline": None, "print_blob": True}  # the first example of a case compiles: no deadline suits it
 
@@ -64,7 +68,24 @@ def absent() -> Callable[[str, str], None]:
 @cache
 def session_backend(kind: str) -> Backend:
     """The one backend of a kind that all tests of a session share: making one costs start-up, and caches stay warm."""
-    return testing.make_backend(kind, rng_seed=0)
+    made = testing.make_backend(kind, rng_seed=0)
+    if kind == "emulator" and "TB_TEST_SOURCES" in os.environ:
+        keep_sources(made, Path(os.environ["TB_TEST_SOURCES"]))
+    return made
+
+
+def keep_sources(backend: Backend, folder: Path) -> None:
+    """Leave what a backend compiles in a folder, where `tests/gpu/resources.py --all` finds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compile_source = backend.driver.compile
+
+    def compile_and_keep(source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> Module:
+        macros = "".join(f"#define {macro.removeprefix('-D').replace('=', ' ')}\n" for macro in options)
+        text = macros + source
+        (folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.cu").write_text(text, encoding="utf-8")
+        return compile_source(source, name, options)
+
+    backend.driver.compile = compile_and_keep
 
 
 @pytest.fixture(params=KINDS)

@@ -6,6 +6,7 @@
 #include "elements.cuh"
 
 #define SIDE 16
+#define THREADS (SIDE * SIDE)
 #define DEPTH 16
 #define PER (TB_TILE / SIDE)
 
@@ -18,29 +19,43 @@ struct gemm_args {
     tb_axes batch;
 };
 
-extern "C" __global__ void __launch_bounds__(256) gemm(const gemm_args g) {
+// What a thread brings of a tile: entries at (line, deep), then every (lines, deeps), `step` apart in memory. Neighbours
+// in memory go to neighbouring threads. One address and one step a matrix keep the registers for sums.
+struct tb_share {
+    int line, deep, lines, deeps;
+    tb_i64 step;
+};
+TB_FN tb_share tb_share_of(tb_i64 along, tb_i64 inward) {
+    const int thread = (int)threadIdx.x;
+    if (along == 1) return {thread % TB_TILE, thread / TB_TILE, 0, THREADS / TB_TILE, THREADS / TB_TILE * inward};
+    return {thread / DEPTH, thread % DEPTH, THREADS / DEPTH, 0, THREADS / DEPTH * along};
+}
+
+// The part of a tile that a thread brings; beyond `lines` and `depth` it is 0.
+template <class T>
+TB_FN void tb_bring(TB_C (*tile)[TB_TILE + 1], const T *from, const tb_share &share, tb_i64 lines, tb_i64 depth) {
+#pragma unroll
+    for (int e = 0; e < TB_TILE * DEPTH / THREADS; ++e) {
+        const int line = share.line + e * share.lines, deep = share.deep + e * share.deeps;
+        tile[deep][line] = line < lines && deep < depth ? tb_as<TB_C>(from[e * share.step]) : (TB_C)0;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) gemm(const gemm_args g) {
     __shared__ TB_C left[DEPTH][TB_TILE + 1];
     __shared__ TB_C right[DEPTH][TB_TILE + 1];
     const tb_i64 across = (g.n + TB_TILE - 1) / TB_TILE;
     const tb_i64 row = blockIdx.x / across * TB_TILE, column = blockIdx.x % across * TB_TILE;
-    const int thread = (int)threadIdx.x, y = thread / SIDE, x = thread % SIDE;
-    const bool a_down = g.a_row == 1, b_down = g.b_row == 1;  // neighbours in memory go to neighbouring threads
+    const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
+    const tb_share mine = tb_share_of(g.a_row, g.a_column), other = tb_share_of(g.b_column, g.b_row);
     for (tb_i64 batch = blockIdx.y; batch < g.batches; batch += gridDim.y) {
         const tb_offsets start = tb_locate(g.batch, batch);
+        const TB_A *a = g.a + start.first + (row + mine.line) * g.a_row + mine.deep * g.a_column;
+        const TB_B *b = g.b + start.second + (column + other.line) * g.b_column + other.deep * g.b_row;
         TB_C sum[PER][PER] = {};
-        for (tb_i64 deep = 0; deep < g.k; deep += DEPTH) {
-            for (int e = thread; e < TB_TILE * DEPTH; e += SIDE * SIDE) {
-                const int i = a_down ? e % TB_TILE : e / DEPTH, p = a_down ? e / TB_TILE : e % DEPTH;
-                const bool inside = row + i < g.m && deep + p < g.k;
-                const tb_i64 place = start.first + (row + i) * g.a_row + (deep + p) * g.a_column;
-                left[p][i] = inside ? tb_as<TB_C>(g.a[place]) : (TB_C)0;
-            }
-            for (int e = thread; e < TB_TILE * DEPTH; e += SIDE * SIDE) {
-                const int j = b_down ? e / DEPTH : e % TB_TILE, p = b_down ? e % DEPTH : e / TB_TILE;
-                const bool inside = column + j < g.n && deep + p < g.k;
-                const tb_i64 place = start.second + (deep + p) * g.b_row + (column + j) * g.b_column;
-                right[p][j] = inside ? tb_as<TB_C>(g.b[place]) : (TB_C)0;
-            }
+        for (tb_i64 deep = 0; deep < g.k; deep += DEPTH, a += DEPTH * g.a_column, b += DEPTH * g.b_row) {
+            tb_bring(left, a, mine, g.m - row, g.k - deep);
+            tb_bring(right, b, other, g.n - column, g.k - deep);
             __syncthreads();
             const int depth = (int)(g.k - deep < DEPTH ? g.k - deep : DEPTH);
             for (int p = 0; p < depth; ++p) {

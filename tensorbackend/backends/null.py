@@ -16,7 +16,7 @@ from tensorbackend.backends.driver import DeviceFacts, Driver, Function, Module,
 
 __all__ = ["Launch", "NullDriver"]
 
-_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)\) )?(\w+)\(const (\w+) ')
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)]*\) )?(\w+)\(const (\w+) ')
 _POINTERS = re.compile(
     r"struct (\w+) \{ void \*ptr\[(\d+)\]; tb_i64 size\[(\d+)\], stride\[(\d+)\], scalar\[(\d+)\]; \};"
 )

@@ -33,6 +33,8 @@ SIZES = ("vector", "segments", "segment")
 PACK_BYTES = 16
 PACKED_BYTES = 256
 """Bytes of packs that a thread holds at most: they live in registers."""
+STEPPED_WIDTH = 4
+"""Neighbours at a time at most beside an operand that lies in steps: it takes an address for each, in registers."""
 SPLIT_BELOW = 128
 """Blocks below which a long reduction is split into segments, about `SPLIT_BLOCKS` blocks in all."""
 SPLIT_BLOCKS = 512
@@ -70,7 +72,14 @@ def pack_width(found: Nest) -> int:
     width = min(PACK_BYTES // max(sizes), 8) if sizes else 1
     while width > 1 and width * sum(sizes) > PACKED_BYTES:
         width //= 2
-    return width
+    return min(width, STEPPED_WIDTH) if _has_steps(found) else width
+
+
+def _has_steps(found: Nest) -> bool:
+    """Whether an operand is read or written in steps along the inner axis."""
+    kernel, inner = found.kernel, found.inner
+    references = [*kernel.inputs, *(ref for ref, _ in kernel.outputs)]
+    return any(ref.shape[inner] != 1 and ref.strides[inner] not in (0, 1) for ref in references)
 
 
 def argument_words(kernel: Kernel, split: bool) -> tuple[int, int, int, int]:

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels.cu — small kernels that tests run: correct ones first, then one for each planted defect
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include "tensor_core.cuh"
 
 struct Buffers {

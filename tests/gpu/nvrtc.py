@@ -1,36 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVRTC from NVIDIA's wheel, through ctypes: CUDA source to a cubin, without a device."""
+"""NVRTC from NVIDIA's wheel, through ctypes: CUDA source to a cubin, and what each kernel takes, without a device."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tensorbackend.kernel_files import kernel_dir
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
-_USED = re.compile(r"Compiling entry function '(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
+_KERNEL = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+    r".*?Used (\d+) registers([^\n]*)",
+    re.DOTALL,
+)
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a compiled kernel takes: `registers` a thread, `spilled` bytes of them (stores and loads), bytes of `stack`
+    and bytes of static `shared` memory a block."""
+
+    registers: int
+    spilled: int
+    stack: int
+    shared: int
+
+
+def _folder(name: str) -> Path | None:
+    """A folder of the installed wheels of CUDA."""
+    spec = importlib.util.find_spec("nvidia")
+    places = list(spec.submodule_search_locations) if spec is not None else []
+    return next((path for place in places for path in sorted(Path(place).glob(f"*/{name}"))), None)
 
 
 @cache
 def library() -> ctypes.CDLL | None:
     """The library of the package nvidia-cuda-nvrtc; None where it is not installed."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = list(spec.submodule_search_locations) if spec is not None else []
-    found = [path for folder in folders for path in Path(folder).glob("*/lib/libnvrtc.so.*") if "alt" not in path.name]
-    return ctypes.CDLL(str(sorted(found)[-1])) if found else None
+    folder = _folder("lib")
+    found = sorted(folder.glob("libnvrtc.so.[0-9]*")) if folder is not None else []
+    return ctypes.CDLL(str(found[-1])) if found else None
 
 
-def compile_cubin(source: str, architecture: str, options: tuple[str, ...] = ()) -> dict[str, tuple[int, int]]:
-    """Compile; the registers and the spilled bytes of each kernel. Raises `AssertionError` with the log."""
+def version() -> str:
+    """NVRTC's version, as "13.0"."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    assert library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
+    return f"{major.value}.{minor.value}"
+
+
+def compile_cubin(source: str, architecture: str, options: tuple[str, ...] = ()) -> dict[str, Use]:
+    """Compile; what each kernel takes. Raises `AssertionError` with the log."""
     nvrtc = library()
     program = ctypes.c_void_p()
-    folders = [f"--include-path={kernel_dir() / name}" for name in ("c", "cuda")]
-    flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false"]
-    flags = [*flags, "--ptxas-options=-v", *folders, *options]
+    folders = [kernel_dir() / "c", kernel_dir() / "cuda", _folder("include")]
+    flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false", "--ptxas-options=-v"]
+    flags = [*flags, *(f"--include-path={folder}" for folder in folders if folder is not None), *options]
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
     try:
         failed = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags)))
@@ -39,7 +69,12 @@ def compile_cubin(source: str, architecture: str, options: tuple[str, ...] = ())
         assert _text(nvrtc, program, "CUBIN").startswith(b"\x7fELF")
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return {name: (int(registers), int(spilled)) for name, spilled, registers in _USED.findall(log)}
+    return {name: _use(*facts) for name, *facts in _KERNEL.findall(log)}
+
+
+def _use(stack: str, stores: str, loads: str, registers: str, rest: str) -> Use:
+    shared = _SHARED.search(rest)
+    return Use(int(registers), int(stores) + int(loads), int(stack), int(shared[1]) if shared else 0)
 
 
 def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:

@@ -16,10 +16,10 @@ from tensorbackend.backends.null import NullDriver
 from tensorbackend.codegen import cuda, geometry
 from tensorbackend.kernel_files import kernel_path
 from tensorbackend.testing.trees import Choices, Forest
-from tests.gpu import nvrtc
+from tests.gpu import resources
+from tests.gpu.nvrtc import ARCHITECTURES, compile_cubin, library
 
 TREES = 120
-HOT_SPILLS = 0
 
 
 @pytest.fixture
@@ -103,61 +103,59 @@ def test_launches_stay_within_limits(be: GpuBackend, shape: tuple) -> None:
     assert be.driver.launches  # the driver has checked each
 
 
-def sources_of_trees(be: GpuBackend, count: int) -> list[str]:
-    """What random trees of all types and layouts become."""
-    rng = np.random.default_rng(5)
-    for _ in range(count):
-        be.evaluate(Forest(be, Choices(rng.bytes(160))).grow(12))
-    bodies = [source.removeprefix(INCLUDE) for source in be.driver.sources if source.startswith(INCLUDE)]
-    return list(dict.fromkeys(bodies))
+# Compiled without a device
 
 
 @pytest.fixture
-def compiles(absent: Callable[[str, str], None]) -> Callable:
-    """Compile for an architecture, where NVRTC is installed."""
-    if nvrtc.library() is None:
-        absent("nvrtc", "NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
-    return nvrtc.compile_cubin
+def nvrtc(absent: Callable[[str, str], None]) -> None:
+    """NVRTC, where it is installed."""
+    if library() is None:
+        absent("nvrtc", "NVRTC is not installed (pip install tensorbackend[cuda-check])")
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
-def test_printed_kernels_compile(be: GpuBackend, compiles: Callable, architecture: str) -> None:
-    bodies = sources_of_trees(be, TREES)
-    used = compiles(INCLUDE + "\n".join(bodies), architecture)
-    assert len(used) >= len(bodies)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_of_random_trees_compile(be: GpuBackend, nvrtc: None, architecture: str) -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(TREES):
+        be.evaluate(Forest(be, Choices(rng.bytes(160))).grow(12))
+    for source, kernels in resources.groups(s for s in be.driver.sources if s.startswith(INCLUDE)):
+        assert len(compile_cubin(source, architecture)) == kernels
 
 
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
-def test_common_kernels_spill_nothing(be: GpuBackend, compiles: Callable, architecture: str) -> None:
-    x = be.empty((512, 1024))
-    for tree in (x * 2 + 1, be.tanh(x), be.softmax(x, 1), be.softmax(x, 0), be.sum(x), be.argmax(x, 1), be.rand() < x):
-        be.evaluate(tree)
-    used = compiles(INCLUDE + "".join(source.removeprefix(INCLUDE) for source in be.driver.sources), architecture)
-    assert len(used) >= 7
-    assert {name: spilled for name, (_, spilled) in used.items() if spilled > HOT_SPILLS} == {}
+@pytest.mark.ci
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_common_kernels_spill_nothing(nvrtc: None, architecture: str) -> None:
+    table = resources.printed_table([architecture])
+    assert len(table) > 30
+    assert resources.spilling(table) == []
 
 
-TYPES = {
-    "gemm": [("float", "float", "float", 64), ("tb_half", "tb_bfloat", "float", 64), ("tb_i8", "tb_i64", "tb_i64", 16)],
-    "conv": [("float", "float", "float", 64, 64, 16), ("tb_half", "tb_bfloat", "float", 16, 64, 16),
-             ("double", "double", "double", 64, 64, 16)],
-    "take": [("float", "tb_i32", "float", "double"), ("tb_bfloat", "tb_u64", "float", "double")],
-    "cumsum": [("float", "float", "double"), ("tb_u8", "tb_u64", "tb_u64")],
-    "histogram": [("tb_half", "float", "f32"), ("tb_i64", "double", "f64")],
-}
+@pytest.mark.ci
+@pytest.mark.parametrize("file", resources.TYPES)
+def test_written_kernels_spill_nothing(nvrtc: None, file: str) -> None:
+    table = resources.written_table(file)
+    assert table
+    assert resources.spilling(table) == []
 
 
-@pytest.mark.parametrize("file", TYPES)
-def test_written_kernels_compile(compiles: Callable, file: str) -> None:
-    text = kernel_path(f"cuda/{file}.cu").read_text()
-    for types in TYPES[file]:
-        macros = tuple(f"-D{macro}={value}" for macro, value in zip(MACROS[file], types))
-        for architecture in nvrtc.ARCHITECTURES:
-            used = compiles(text, architecture, macros)
-            assert used
-            assert all(spilled == 0 for _, spilled in used.values())
+@pytest.mark.ci
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_of_the_emulators_tests_compile(nvrtc: None, architecture: str) -> None:
+    uses = compile_cubin((Path(__file__).parent / "kernels.cu").read_text(), architecture)
+    assert {"gemm", "mma_bf16", "halves", "off_by_one"} <= set(uses)
 
 
 def test_all_written_kernels_are_listed() -> None:
-    assert {path.stem for path in kernel_path("cuda/kernel.cuh").parent.glob("*.cu")} == set(TYPES) == set(MACROS)
+    assert {path.stem for path in kernel_path("cuda/kernel.cuh").parent.glob("*.cu")} == set(resources.TYPES)
+    assert set(resources.TYPES) == set(MACROS)
+    for file, kinds in resources.TYPES.items():
+        assert {len(types) for types in kinds} == {len(MACROS[file])}
+
+
+def test_the_page_of_resources_has_every_kernel_and_no_spill() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cuda-kernels.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    labels = {row[0].removeprefix("| ") for row in rows}
+    assert set(resources.printed()) - {""} <= labels
+    assert {row[4] for row in rows} == {"0"}

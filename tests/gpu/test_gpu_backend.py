@@ -19,7 +19,6 @@ import pytest
 
 from tensorbackend import Backend, BackendError, Block, gen_backend, testing
 from tensorbackend.backends import compiler, gpu, registry
-from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.testing.trees import Choices, Forest
@@ -27,18 +26,25 @@ from tensorbackend.testing.trees import Choices, Forest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOSSES_WITHIN = 2e-6
 """Relative: products of float32 add up in another order, a hundred steps deep."""
-STRUCTURES = 70
-"""Random trees of each order of threads, every day."""
+STRUCTURES = 200
+"""Random trees that are compiled as one module."""
+
+
+@pytest.fixture
+def emulated(absent: Callable[[str, str], None]) -> Iterator[GpuBackend]:
+    """A backend on the emulator."""
+    if compiler.find_compiler() is None:
+        absent("cc", compiler.compiler_status())
+    made = GpuBackend(driver="emulator", rng_seed=0)
+    yield made
+    made.cleanup_backend()
 
 
 @pytest.fixture(params=ORDERS[:2])
-def be(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) -> Iterator[GpuBackend]:
+def be(request: pytest.FixtureRequest, emulated: GpuBackend) -> GpuBackend:
     """The emulator, in two orders of threads."""
-    if compiler.find_compiler() is None:
-        absent("cc", compiler.compiler_status())
-    made = GpuBackend(driver=open_driver("emulator", order=request.param), rng_seed=0)
-    yield made
-    made.cleanup_backend()
+    emulated.driver.order = request.param
+    return emulated
 
 
 @pytest.fixture
@@ -99,16 +105,32 @@ def test_places_are_the_first_of_equals_and_nan_wins(be: GpuBackend, name: str, 
         x[shape[0] // 2, shape[1] // 2 :: 3] = np.nan
 
 
-def test_random_trees(be: GpuBackend) -> None:
-    rng = np.random.default_rng([1, ORDERS.index(be.driver.order)])
-    forests = [Forest(be, Choices(rng.bytes(160))) for _ in range(STRUCTURES)]
-    statements = [(be.empty(tree.shape, tree.dtype, min_dims=0), tree) for tree in (f.grow(12) for f in forests)]
-    testing.compile_together(be, statements)
+def check_random_trees(backend: GpuBackend, seed: int, count: int) -> None:
+    """Random trees against the oracle in two orders of threads: compiled as one module, since most time goes by it."""
+    rng = np.random.default_rng([1, seed])
+    forests = [Forest(backend, Choices(rng.bytes(160))) for _ in range(count)]
+    statements = [(backend.empty(tree.shape, tree.dtype, min_dims=0), tree) for tree in (f.grow(12) for f in forests)]
+    testing.compile_together(backend, statements)
     for forest, (target, tree) in zip(forests, statements):
-        draws = {} if forest.random is None else {id(forest.random): be._draws}
+        draws = {} if forest.random is None else {id(forest.random): backend._draws}
         expected = testing.reference(tree, draws=draws)
-        target[:] = tree
-        testing.assert_bounded(target.get(), expected)
+        found = []
+        for backend.driver.order in ORDERS[:2]:
+            backend._draws = draws.get(id(forest.random), backend._draws)
+            target[:] = tree
+            found.append(target.get())
+            testing.assert_bounded(found[-1], expected)
+        assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_random_trees(emulated: GpuBackend) -> None:
+    check_random_trees(emulated, 0, STRUCTURES)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(1, 11))
+def test_two_thousand_random_trees(emulated: GpuBackend, part: int) -> None:
+    check_random_trees(emulated, part, STRUCTURES)
 
 
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (5, 7, 0), (17, 33, 19), (130, 100, 40)])

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels take of a device: registers, spills and shared memory by NVRTC, which needs no device.
+
+    python -m tests.gpu.resources                 prints the table of docs/cuda-kernels.md
+    python -m tests.gpu.resources PAGE            writes it into the page, between its marks
+    python -m tests.gpu.resources --all FOLDER    compiles all sources that a run of the tests left in FOLDER
+                                                  (TB_TEST_SOURCES=FOLDER), for each architecture
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorbackend import Backend
+from tensorbackend.backends.cuda_primitives import MACROS
+from tensorbackend.backends.gpu import INCLUDE, GpuBackend
+from tensorbackend.backends.null import NullDriver
+from tensorbackend.kernel_files import kernel_path
+from tests.gpu.nvrtc import ARCHITECTURES, Use, compile_cubin, version
+
+BEGIN, END = "<!-- kernels -->", "<!-- end kernels -->"
+TOGETHER = 100
+"""Sources that are compiled as one: what they share is parsed once."""
+
+FLOATS = [("float", "float", "float"), ("tb_half", "tb_half", "float"), ("double", "double", "double")]
+TYPES = {
+    "gemm": [(*types, tile) for types in [*FLOATS, ("tb_i8", "tb_i64", "tb_i64")] for tile in (16, 64)],
+    "conv": [("float", "float", "float", 64, 64, 16), ("tb_half", "tb_half", "float", 16, 64, 16),
+             ("double", "double", "double", 64, 64, 16)],
+    "take": [("float", "tb_i32", "float", "double"), ("tb_bfloat", "tb_u64", "float", "double")],
+    "cumsum": [("float", "float", "double"), ("tb_u8", "tb_u64", "tb_u64")],
+    "histogram": [("tb_half", "float", "f32"), ("tb_i64", "double", "f64")],
+}  # fmt: skip
+"""The types that each file of `kernels/cuda` is compiled for."""
+
+Row = dict[str, Use]
+Table = dict[str, Row]
+
+
+def adam(be: Backend, w: Any, g: Any, m: Any, v: Any) -> None:
+    """A step of an optimizer: three outputs."""
+    with be.fuse():
+        m[:] = m * 0.9 + g * 0.1
+        v[:] = v * 0.999 + g * g * 0.001
+        w[:] = w - 0.001 * m / (be.sqrt(v) + 1e-8)
+
+
+def layer_norm(be: Backend, x: Any) -> Any:
+    """Rows of mean 0 and variance 1."""
+    return (x - be.mean(x, axis=1)) / be.sqrt(be.var(x, axis=1) + 1e-5)
+
+
+def statements(be: Backend, dtype: str) -> Iterator[tuple[str, Any]]:
+    """The common expressions, by name."""
+    x, y, row, column = (be.empty(s, dtype) for s in ((512, 1024), (512, 1024), (1, 1024), (512, 1)))
+    yield "x * 2 + 1", x * 2 + 1
+    yield "sigmoid(x * w + b) * tanh(y)", be.sig(x * row + column) * be.tanh(y)
+    yield "x + x.T", x[:, :512] + x[:, :512].T
+    yield "rand() < 0.5, times x", (be.rand() < 0.5) * x
+    yield "softmax over rows", be.softmax(x, 1)
+    yield "softmax over columns", be.softmax(x, 0)
+    yield "layer norm", layer_norm(be, x)
+    yield "sum of all", be.sum(x)
+    yield "sum over rows", be.sum(x, axis=1)
+    yield "sum over columns", be.sum(x, axis=0)
+    yield "variance over columns", be.var(x, axis=0)
+    yield "argmax over rows", be.argmax(x, axis=1)
+
+
+def printed() -> dict[str, list[str]]:
+    """The common statements: a module's source for each, and the names of its kernels, by what they compute."""
+    be = GpuBackend(driver=NullDriver(), rng_seed=0)
+    found = {}
+    for dtype in ("float32", "bfloat16", "float64"):
+        for name, tree in statements(be, dtype):
+            be.evaluate(tree)
+            found[f"{name}, {dtype}"] = _launched(be)
+    adam(be, *(be.empty((512, 1024)) for _ in range(4)))
+    found["a step of Adam, float32"] = _launched(be)
+    sources = be.driver.sources
+    be.cleanup_backend()
+    return {"": sources, **found}
+
+
+def _launched(be: GpuBackend) -> list[str]:
+    names = [launch.name for launch in be.driver.launches]
+    be.driver.launches.clear()
+    return names
+
+
+def joined(sources: Iterable[str]) -> str:
+    """Printed sources as one: kernels are named by their text, and stand once."""
+    bodies = dict.fromkeys(source.removeprefix(INCLUDE) for source in sources)
+    return INCLUDE + "\n".join(bodies)
+
+
+def printed_table(architectures: Iterable[str] = ARCHITECTURES) -> Table:
+    """What the kernels of the common statements take."""
+    names = printed()
+    source = joined(names.pop(""))
+    table: Table = {}
+    for architecture in architectures:
+        uses = compile_cubin(source, architecture)
+        for label, kernels in names.items():
+            for kernel in kernels:
+                stage = ", second stage" if kernel.endswith("_join") else ""
+                table.setdefault(label + stage, {})[architecture] = uses[kernel]
+    return table
+
+
+def written_table(file: str, architectures: Iterable[str] = ARCHITECTURES) -> Table:
+    """What the kernels of a file of `kernels/cuda` take, for each of its types."""
+    text = kernel_path(f"cuda/{file}.cu").read_text(encoding="utf-8")
+    table: Table = {}
+    for types in TYPES[file]:
+        macros = tuple(f"-D{macro}={value}" for macro, value in zip(MACROS[file], types))
+        for architecture in architectures:
+            for kernel, use in compile_cubin(text, architecture, macros).items():
+                label = f"{file}.cu: {kernel}, {' '.join(str(t).removeprefix('tb_') for t in types)}"
+                table.setdefault(label, {})[architecture] = use
+    return table
+
+
+def spilling(table: Table) -> list[str]:
+    """The kernels that spill, and where."""
+    return [f"{label} on {a}: {use.spilled} bytes" for label, row in table.items() for a, use in row.items()
+            if use.spilled or use.stack]  # fmt: skip
+
+
+def lines(table: Table) -> list[str]:
+    """The table in Markdown."""
+    head = ["kernel", *(f"{a}: registers" for a in ARCHITECTURES), "spilled bytes", "shared bytes"]
+    rows = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    for label, row in table.items():
+        uses = [row[a] for a in ARCHITECTURES]
+        cells = [str(use.registers) for use in uses]
+        cells += [_one_or_all([use.spilled for use in uses]), _one_or_all([use.shared for use in uses])]
+        rows.append("| " + " | ".join([label, *cells]) + " |")
+    return rows
+
+
+def _one_or_all(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else " / ".join(map(str, numbers))
+
+
+def whole_table() -> Table:
+    """All kernels of the page."""
+    return {**printed_table(), **{k: v for file in TYPES for k, v in written_table(file).items()}}
+
+
+# All sources of a run of the tests
+
+_STRUCTURE = re.compile(r"^(?=struct \w+_args \{)", re.MULTILINE)
+
+
+def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Sources to compile and how many kernels each has at least: printed kernels many together and once each, other
+    sources by themselves."""
+    kernels: dict[str, None] = {}
+    for source in dict.fromkeys(sources):
+        first, *others = _STRUCTURE.split(source)
+        if first.strip() == INCLUDE.strip():
+            kernels.update(dict.fromkeys(others))
+        else:
+            yield source, 1
+    texts = list(kernels)
+    for first in range(0, len(texts), TOGETHER):
+        chosen = texts[first : first + TOGETHER]
+        yield INCLUDE + "".join(chosen), len(chosen)
+
+
+def compile_all(folder: Path) -> str:
+    """Compile all sources in a folder for each architecture; says how much that was."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cu"))]
+    count = spilled = 0
+    for source, kernels in groups(sources):
+        for architecture in ARCHITECTURES:
+            uses = compile_cubin(source, architecture)
+            assert len(uses) >= kernels, source
+            spilled += sum(use.spilled > 0 for use in uses.values())
+        count += len(uses)
+    return f"{count} kernels of {len(sources)} sources compile for {', '.join(ARCHITECTURES)}; {spilled} spill"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("page", nargs="?", type=Path)
+    parser.add_argument("--all", type=Path, metavar="FOLDER")
+    chosen = parser.parse_args()
+    if chosen.all is not None:
+        print(compile_all(chosen.all))
+        return
+    text = "\n".join([BEGIN, f"NVRTC {version()}.", "", *lines(whole_table()), END])
+    if chosen.page is None:
+        print(text)
+        return
+    page = chosen.page.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    chosen.page.write_text(before + text + rest.partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
