@@ -8,7 +8,7 @@ given arguments, and `broadcast` says over which space a call runs. Printing is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,10 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
 
-__all__ = ["Axes", "Elementwise", "Parameter", "Reduction", "bind", "broadcast", "elementwise", "merged", "reduction"]
+__all__ = [
+    "Axes", "Elementwise", "Kind", "Parameter", "Reduction", "Weak", "bind", "broadcast", "by_memory", "elementwise",
+    "merged", "reduction",
+]  # fmt: skip
 
 ALIASES = {
     "float": "float32", "double": "float64", "half": "float16", "int": "int32", "short": "int16", "long": "int64",
@@ -26,10 +29,15 @@ ALIASES = {
 }  # fmt: skip
 KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register "
-    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool".split()
+    "restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool true "
+    "false alignas alignof and asm catch class concept constexpr decltype delete explicit export friend mutable "
+    "namespace new noexcept not nullptr operator or private protected public requires template this throw try typeid "
+    "typename using virtual xor threadIdx blockIdx blockDim gridDim warpSize".split()
 )
+"""Words of C and CUDA C++, which no parameter may be called: a kernel's text is the same for every backend."""
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
-_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_DEFINED = re.compile(r"^\s*#\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ def elementwise(texts: Sequence[str], preamble: str = "") -> Elementwise:
     if len(texts) == 3 and "*" in texts[0]:
         body, name = texts[1], _kernel_name(texts[2])
         parameters = tuple(_pointer_parameter(text, body, name) for text in _split(texts[0]))
-        _check(name, parameters, body, preamble, {"i"})
+        _check_names(name, parameters, {"i"})
+        _check_texts(name, parameters, {"operation": body}, preamble)
         return Elementwise(name, parameters, (), _body(body), preamble, True)
     inputs, outputs, body = texts[:3]
     name = _kernel_name(texts[3] if len(texts) == 4 else "user_" + "_".join(re.findall(r"\w+", body))[:40])
@@ -112,22 +121,24 @@ def elementwise(texts: Sequence[str], preamble: str = "") -> Elementwise:
     made = tuple(_typed_parameter(text, name, written=True) for text in _split(outputs))
     if not made:
         raise ValueError(complain(f"{name}: no outputs", "", "'T z'"))
-    _check(name, given + made, body, preamble, {"i", "n"})
+    _check_names(name, given + made, {"i", "n"})
+    _check_texts(name, given + made, {"operation": body}, preamble)
     return Elementwise(name, given, made, _body(body), preamble)
 
 
 def reduction(
     inputs: str, outputs: str, map_expr: str, reduce_expr: str, post: str, identity: str, name: str, preamble: str = ""
 ) -> Reduction:
-    """The reduction of seven texts. Raises `ValueError` as `elementwise`, and for raw parameters."""
+    """The reduction of seven texts. Raises `ValueError` as `elementwise`, and unless there is one output, not raw."""
     name = _kernel_name(name)
     given = tuple(_typed_parameter(text, name) for text in _split(inputs))
     made = tuple(_typed_parameter(text, name, written=True) for text in _split(outputs))
-    if len(made) != 1 or any(p.raw for p in given + made):
-        raise ValueError(complain(f"{name}: parameters of a reduction", "", "inputs without raw, and one output"))
-    for text in (map_expr, reduce_expr, post, identity):
-        _check(name, given + made, text, preamble, {"i", "n", "a", "b"})
-    return Reduction(name, given, made, map_expr.strip(), reduce_expr.strip(), _body(post), str(identity), preamble)
+    if len(made) != 1 or made[0].raw:
+        raise ValueError(complain(f"{name}: outputs of a reduction", repr(outputs), "one, not raw"))
+    _check_names(name, given + made, {"i", "n", "a", "b"})
+    texts = {"map": map_expr, "reduce": reduce_expr, "post": post, "identity": identity}
+    _check_texts(name, given + made, texts, preamble)
+    return Reduction(name, given, made, map_expr, reduce_expr, _body(post), identity, preamble)
 
 
 def _kernel_name(name: str) -> str:
@@ -197,21 +208,46 @@ def _bracket_end(text: str) -> int:
     return len(text)
 
 
-def _check(name: str, parameters: Iterable[Parameter], body: str, preamble: str, reserved: set[str]) -> None:
-    seen: set[str] = set()
+def _check_names(kernel: str, parameters: Sequence[Parameter], reserved: set[str]) -> None:
+    """Raise `ValueError` for a parameter whose name is no name of its own."""
+    seen = {p.type for p in parameters}
     for p in parameters:
-        taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS
-        if not _NAME.match(p.name) or taken or p.name in seen or p.name in {q.type for q in parameters}:
-            free = f"a name of its own; reserved: {', '.join(sorted(reserved))}, C's words, and what begins with _"
-            raise ValueError(complain(f"{name}: name of a parameter", repr(p.name), free))
+        taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS or p.name in seen
+        if taken or not _NAME.match(p.name):
+            kept = f"{', '.join(sorted(reserved))}, words of C and CUDA, and what begins with _ or tb_"
+            raise ValueError(complain(f"{kernel}: name of a parameter", repr(p.name), f"another; not {kept}"))
         seen.add(p.name)
-    for text in (body, preamble):
-        if not _balanced(_STRING_OR_COMMENT.sub(" ", text)):
-            raise ValueError(complain(f"{name}: braces do not match", text.strip(), "each { ( [ with its } ) ]"))
-    if re.search(r"\breturn\b", _STRING_OR_COMMENT.sub(" ", body)):
-        raise ValueError(complain(f"{name}: return in a loop body", "", "", "continue; or if and else"))
-    if not body.strip():
-        raise ValueError(complain(f"{name}: an empty operation", "", "such as 'z = x * y + 1'"))
+
+
+def _check_texts(kernel: str, parameters: Sequence[Parameter], texts: dict[str, str], preamble: str) -> None:
+    """Raise `ValueError` for a text, by its label, that is empty or would reach beyond the place where it is put."""
+    for label, text in texts.items():
+        plain = _contained(kernel, parameters, label, text)
+        if not plain.strip():
+            raise ValueError(complain(f"{kernel}: {label} is empty", repr(text), "such as 'z = x * y + 1'"))
+        if re.search(r"\breturn\b", plain):
+            raise ValueError(complain(f"{kernel}: return in {label}", "", "", "continue: it ends the element"))
+        if label in ("map", "reduce", "identity") and ";" in plain:
+            raise ValueError(complain(f"{kernel}: a statement in {label}", repr(text), "an expression, without ;"))
+    _contained(kernel, parameters, "preamble", preamble)
+
+
+def _contained(kernel: str, parameters: Sequence[Parameter], label: str, text: str) -> str:
+    """The text with strings and comments blanked. Raises `ValueError` unless it is complete and keeps to its names."""
+    plain = _STRING_OR_COMMENT.sub(lambda found: "0" if found[0][0] in "\"'" else " ", text)
+    for mark, what in (("/*", "a comment"), ('"', "a string"), ("'", "a character")):
+        if mark in plain:
+            raise ValueError(complain(f"{kernel}: {what} of {label} does not end", plain[plain.index(mark) :].strip()))
+    if text.rstrip().endswith("\\"):
+        raise ValueError(complain(f"{kernel}: {label} ends in a backslash", text.strip()[-40:], "a last line"))
+    if not _balanced(plain):
+        raise ValueError(complain(f"{kernel}: braces of {label} do not match", text.strip(), "{ }, ( ), [ ] in pairs"))
+    taken = KEYWORDS | {"i", "n"} | {word for p in parameters for word in (p.name, p.type)}
+    ours = sorted({*re.findall(r"\btb_\w*", plain), *(taken & set(_DEFINED.findall(plain)))})
+    if ours:
+        expected = "no names with tb_ in front, and no macros for words of the language or parameters"
+        raise ValueError(complain(f"{kernel}: {label} takes names that are taken", ", ".join(ours), expected))
+    return plain
 
 
 def _balanced(text: str) -> bool:
@@ -226,17 +262,29 @@ def _balanced(text: str) -> bool:
 
 def _body(text: str) -> str:
     """The body with the semicolon that may be left out."""
-    return text if text.rstrip().endswith((";", "}")) else text.rstrip() + "\n;"
+    plain = _STRING_OR_COMMENT.sub(" ", text).rstrip()
+    return text if plain.endswith((";", "}")) else text.rstrip() + "\n;"
 
 
 # A call
 
 
+@dataclass(frozen=True)
+class Weak:
+    """The type of an argument without axes: it decides a placeholder only when nothing else does, and is converted."""
+
+    dtype: np.dtype
+
+
+Kind = np.dtype | Weak | type | None
+"""What `bind` is told of an argument: an array's dtype, a number's Python type, None for an output to be made."""
+
+
 def bind(
-    kernel: str, parameters: Sequence[Parameter], given: Sequence[np.dtype | type | None], default: np.dtype
+    kernel: str, parameters: Sequence[Parameter], given: Sequence[Kind], default: np.dtype
 ) -> tuple[dict[str, np.dtype], list[np.dtype]]:
-    """The placeholders' types, and each parameter's, for the arguments' types: a dtype of an array, the Python type of
-    a number, None where an output is to be made. Raises `DTypeError` when they contradict each other."""
+    """The placeholders' types, and each parameter's, for the kinds of the arguments. Raises `DTypeError` when they
+    contradict each other, or nothing says what a placeholder is."""
     bound: dict[str, np.dtype] = {}
     for p, kind in zip(parameters, given):
         if not isinstance(kind, np.dtype):
@@ -244,10 +292,12 @@ def bind(
         wanted = bound.setdefault(p.type, kind) if p.placeholder else np.dtype(dtypes.as_dtype(p.type))
         if wanted != kind:
             label = f"{p.type}, already {wanted.name}" if p.placeholder else wanted.name
-            raise DTypeError(complain(f"{kernel}: type of {p.name}", kind.name, label, f"be.astype or a {kind.name}"))
-    for p, kind in zip(parameters, given):
-        if p.placeholder and p.type not in bound and isinstance(kind, type):
-            bound[p.type] = dtypes.promote([], [kind], default)
+            hint = f"be.astype, or an array of {wanted.name}"
+            raise DTypeError(complain(f"{kernel}: type of {p.name}", kind.name, label, hint))
+    for kinds in (Weak, type):
+        for p, kind in zip(parameters, given):
+            if p.placeholder and p.type not in bound and isinstance(kind, kinds):
+                bound[p.type] = kind.dtype if isinstance(kind, Weak) else dtypes.promote([], [kind], default)
     missing = [p for p in parameters if p.placeholder and p.type not in bound]
     if missing:
         text = f"nothing says what {missing[0].type} is"
@@ -289,3 +339,8 @@ def merged(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> Axes:
     if not lengths:
         return Axes((1,), tuple((0,) for _ in strides))
     return Axes(tuple(lengths), tuple(zip(*steps)) if strides else ())
+
+
+def by_memory(shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> list[int]:
+    """The axes with the longest steps first, those of earlier arrays deciding; of equals the order stays."""
+    return sorted(range(len(shape)), key=lambda a: [-abs(s[a]) for s in strides])

@@ -26,7 +26,7 @@ from tensorbackend.backends.capture import Recorder
 from tensorbackend.backends.program import Program, capture
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
-from tensorbackend.codegen.user import UserSource
+from tensorbackend.backends.user_launch import Target
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.explain import Explanation
 from tensorbackend.graph import composite
@@ -409,10 +409,14 @@ class Backend(LinearAlgebra, Convolution, ABC):
             kernel = self._user_kernels[key] = made(self, spec)
         return kernel
 
-    def _run_user(self, made: UserSource, tensors: list[Tensor], sizes: list[list[int]], strides: list[int],
-                  numbers: list[float | int], types: list[np.dtype], tasks: list[int]) -> None:  # fmt: skip
-        """Compile a user kernel and launch it: for each stage its `sizes` and `tasks`; `types` are the numbers'."""
-        raise BackendError(complain(f"{self!r}: user kernels need a C compiler", "", "", "TB_JIT=1 and a compiler"))
+    def _run_user(self, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None:
+        """Run a user kernel's launch on tensors and numbers."""
+        launch(self, [x.address for x in tensors], numbers)
+
+    def _user_target(self) -> Target:
+        """Where user kernels are compiled and run. Raises `BackendError` when nothing compiles them here."""
+        hint = "gen_backend('cpu') with a C compiler (python -m tensorbackend info), without jit=False and TB_JIT=0"
+        raise BackendError(complain(f"{self!r}: user kernels need a C compiler", "it runs without one", "", hint))
 
     def fuse(self) -> FuseBlock:
         """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.

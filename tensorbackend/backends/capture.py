@@ -245,9 +245,17 @@ class Recorder:
             calls.append(call)
         self.stated.append(Stated(plan, user_line(), {n: t.name or "" for n, t in enumerate(buffers)}, calls))
 
-    def _run_user(self, original: Callable, made: Any, tensors: list[Tensor], *launch: Any) -> None:
-        self._as_step(original, made, tensors, *launch)
-        self._note_other(lambda *operands: original(made, list(operands), *launch), [], tensors)
+    def _run_user(self, original: Callable, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None:
+        self._as_step(original, launch, tensors, [known(x) for x in numbers])
+        order = sorted(range(len(tensors)), key=lambda k: launch.writes[k])
+        reads = len(tensors) - sum(launch.writes)
+
+        def again(*operands: Any) -> None:
+            placed = dict(zip(order, operands))
+            original(launch, [placed[k] for k in range(len(order))], list(operands[len(order) :]))
+
+        parts = [tensors[k] for k in order]
+        self._note_other(again, parts[:reads], parts[reads:], numbers)
 
     def _upload(self, original: Callable, tensor: Tensor, values: np.ndarray) -> None:
         self._as_step(original, tensor, values)
@@ -275,16 +283,18 @@ class Recorder:
 
     # Notes
 
-    def _note_other(self, run: Callable, reads: list[Tensor], writes: list[Tensor]) -> Call:
-        """Note what is no step of a plan: `run` takes tensors like those it read, then those it wrote."""
+    def _note_other(
+        self, run: Callable, reads: list[Tensor], writes: list[Tensor], numbers: Sequence[Any] = ()
+    ) -> Call:
+        """Note what is no step of a plan: `run` takes tensors like those it read, those it wrote, then numbers."""
         be = self.backend
         layouts = [t.structure for t in (*reads, *writes)]
 
-        def make(addresses: Sequence[int], *numbers: Any) -> None:
-            run(*(be._tensor_at(layout, address) for layout, address in zip(layouts, addresses)))
+        def make(addresses: Sequence[int], scalars: Sequence[Any], *others: Any) -> None:
+            run(*(be._tensor_at(layout, address) for layout, address in zip(layouts, addresses)), *scalars)
 
         self._touch(writes, reads)
-        call = Call(Action(None, [], 0, make), [self._place_of(t) for t in (*reads, *writes)])
+        call = Call(Action(None, [], 0, make), [self._place_of(t) for t in (*reads, *writes)], list(numbers))
         self._note(call, len(reads))
         self.stated.append(Stated(None, user_line(), {}, [call]))
         return call

@@ -23,7 +23,7 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import ALIGNMENT, Action, CompiledPlan, draws_numbers, number, references
-from tensorbackend.codegen.user import UserSource
+from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
@@ -298,11 +298,8 @@ class CPUBackend(Backend):
     def _array_at(self, ref: Any, address: int) -> np.ndarray:
         return array_at(address, ref)
 
-    def _run_user(self, made: UserSource, tensors: list[Tensor], sizes: list[list[int]], strides: list[int],
-                  numbers: list[float | int], types: list[np.dtype], tasks: list[int]) -> None:  # fmt: skip
-        if not self.jit:
-            super()._run_user(made, tensors, sizes, strides, numbers, types, tasks)
-        jit.run_user(made, [x.address for x in tensors], sizes, strides, numbers, types, tasks)
+    def _user_target(self) -> Target:
+        return HostTarget() if self.jit else super()._user_target()
 
     # Time
 

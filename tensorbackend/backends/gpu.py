@@ -25,6 +25,7 @@ from tensorbackend.backends.cuda_primitives import PRIMITIVES
 from tensorbackend.backends.driver import Driver, Function, open_driver
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.plans import Action, CompiledPlan, number_format, placed, references
+from tensorbackend.backends.user_launch import DeviceTarget, Target
 from tensorbackend.codegen.cuda import print_kernel
 from tensorbackend.codegen.geometry import (
     Geometry,
@@ -267,6 +268,10 @@ class GpuBackend(Backend):
         """A kernel compiled (or found), its launches packed. Raises `CompileError`."""
         self._compile_kernels([kernel])
         return Prepared(self, _printed(kernel))
+
+    def _user_target(self) -> Target:
+        self._check_process()
+        return DeviceTarget(self)
 
     # Time
 

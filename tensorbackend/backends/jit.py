@@ -15,23 +15,20 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tensorbackend import settings
 from tensorbackend.backends import compiler, native, toolchain
 from tensorbackend.backends.compiler import Library
-from tensorbackend.backends.plans import letter, number_format
+from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
 from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.render import Printed
-from tensorbackend.codegen.user import UserSource
 from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["Prepared", "compile_all", "prepare", "run_user"]
+__all__ = ["Prepared", "compile_all", "prepare", "user_library"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
@@ -94,33 +91,9 @@ def prepare(kernel: Kernel) -> Prepared:
     return Prepared(kernel, printed.source, printed.name, launches, work.segments * work.results * printed.partials)
 
 
-def run_user(
-    made: UserSource,
-    addresses: Sequence[int],
-    sizes: Sequence[list[int]],
-    strides: Sequence[int],
-    numbers: Sequence[Any],
-    types: Sequence[np.dtype],
-    tasks: Sequence[int],
-) -> None:
-    """Compile a user kernel (or find it), and run its stages on operands at `addresses`. Raises `CompileError`."""
-    library = _user_library(made.source, settings.config.sanitize, settings.config.cflags)
-    pack = struct.Struct("".join(map(letter, types))).pack_into
-    for name, lengths, count in zip((made.name, made.join), sizes, tasks):
-        cost = count * TASK_ELEMENTS
-        launch = native.runtime().prepare(
-            library.address(name), count, cost, len(addresses), lengths, strides, len(numbers)
-        )
-        launch.ptr[:] = list(addresses)
-        if numbers:
-            pack(launch.scalar, 0, *numbers)
-        launch.run()
-
-
-@functools.lru_cache(maxsize=1024)
-def _user_library(source: str, sanitize: bool, cflags: str) -> Library:
-    """`cflags` is here only to be part of what the answer is remembered for."""
-    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, expand=_expand)[0]
+def user_library(source: str, sanitize: bool) -> Library:
+    """The library of a user kernel, compiled or found. Raises `CompileError`."""
+    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expand=_expand)[0]
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
 
 __all__ = [
-    "BenchRecord", "Call", "call_of", "explain", "explained", "join", "recording", "report", "run", "run_plan", "state",
-    "wanted", "watching",
+    "BenchRecord", "Call", "UserCall", "call_of", "explain", "explained", "join", "recording", "report", "run",
+    "run_plan", "run_user", "state", "wanted", "watching",
 ]  # fmt: skip
 
 _log = logging.getLogger("tensorbackend")
@@ -42,7 +42,7 @@ LEAST_PROBE, MOST_PROBE = 1 << 14, 1 << 27
 watching = False
 _lock = threading.Lock()
 _backends: weakref.WeakSet = weakref.WeakSet()
-_recorders: list[list[tuple[Plan, Statement]]] = []
+_recorders: list[list[tuple[Any, Statement]]] = []
 
 
 class _Here(threading.local):
@@ -215,6 +215,43 @@ def _has_roof(backend: Backend) -> bool:
     return backend.device_type == 0
 
 
+class UserCall(NamedTuple):
+    """A call of a user kernel: its name, source, space, reduced axes, and (name, tensor, whether it is written) of each
+    array among its arguments."""
+
+    name: str
+    source: str
+    space: tuple[int, ...]
+    axes: tuple[int, ...]
+    tensors: list[tuple[str, Any, bool]]
+
+    def step(self) -> Step:
+        """What is said of it. Its operations are not counted: the text is the user's."""
+        form = "a user's reduction" if self.axes else "a user's loop"
+        places = [(f"{name} {x.shape} {dtypes.tag(x.dtype)}", written) for name, x, written in self.tensors]
+        reads, writes = ([text for text, w in places if w == wanted] for wanted in (False, True))
+        nbytes = sum(x.nbytes for _, x, _ in self.tensors)
+        return Step(self.name, "a user kernel", form, self.space, self.axes, reads, writes, nbytes, 0, [], self.source)
+
+
+def run_user(backend: Backend, plan: Any, call: UserCall, run: Callable[[], None]) -> None:
+    """Run a user kernel, and show and record it as is wanted. `plan` stands for all calls of the same layouts."""
+    step = call.step()
+    step.times.append(max(backend._timed(run), 1e-9))
+    level = settings.config.debug
+    if (level >= 2 or backend.bench) and _has_roof(backend):
+        step.roof = _remembered_roof(_bucket(step.nbytes))
+    if level >= 2:
+        _log.warning("%s%s", step.line(), f"  for {step.reason}" if level >= 3 else "")
+    if level >= 4:
+        _log.warning("%s", call.source)
+    if backend.bench:
+        report(backend, BenchRecord(step.name, step.space, step.times[0], step.nbytes, step.flops, step.share))
+    text = f"{call.name}({', '.join(name for name, _, _ in call.tensors)})"
+    for recorder in _recorders:
+        recorder.append((plan, Statement([text], [], [step], has_roof=_has_roof(backend))))
+
+
 # Limits of the machine
 
 
@@ -324,9 +361,9 @@ def _differs(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[list[tuple[Plan, Statement]]]:
+def recording() -> Iterator[list[tuple[Any, Statement]]]:
     """What runs inside the block, on any backend, in order: (plan, statement)."""
-    found: list[tuple[Plan, Statement]] = []
+    found: list[tuple[Any, Statement]] = []
     _recorders.append(found)
     _decide()
     try:
@@ -369,7 +406,7 @@ def _repeat_expression(backend: Backend, value: Any, times: int) -> None:
     backend._draws = draws
 
 
-def explained(found: list[tuple[Plan, Statement]], where: str) -> Explanation:
+def explained(found: list[tuple[Any, Statement]], where: str) -> Explanation:
     """What `recording` found as an explanation, with the runs of one plan put together and the limits measured now."""
     merged: dict[int, Statement] = {}
     for plan, statement in found:

@@ -2,13 +2,15 @@
 """User kernels as C: the user's text in loops whose names cannot meet the user's.
 
 All names made here begin with `tb_`. `#line` gives the user's text lines of its own, so that a compiler's message names
-them. Mathematical functions are those of `kernels/c`, chosen by the type of the argument.
+them. Mathematical functions are those of `kernels/c`, chosen by the type of the argument. `UserPrinter` is what the
+dialects share; CUDA's loops are in `codegen/user_cuda.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,14 +20,299 @@ from tensorbackend import dtypes
 from tensorbackend.codegen.render import ctype
 from tensorbackend.user_kernels import Elementwise, Parameter, Reduction
 
-__all__ = ["CHUNK", "SEGMENT", "UserSource", "print_elementwise", "print_reduction"]
+__all__ = ["BLOCK", "CHUNK", "POSITION", "RUN", "SEGMENT", "STRIP", "CPrinter", "Form", "UserPrinter", "UserSource",
+           "names_position"]  # fmt: skip
 
 CHUNK = 1 << 14
 """Elements of a task."""
 SEGMENT = 1 << 14
-"""Elements along the reduced axes that one partial result covers."""
-BLOCK = 128
-"""Elements that are combined one by one; their results are combined in pairs, which keeps sums accurate."""
+"""Elements along the reduced axes that one partial result covers; a multiple of `BLOCK`."""
+BLOCK = 1024
+"""Elements that are combined in pairs at a time."""
+STRIP = 512
+"""Neighbouring results that a task computes together where they lie side by side in memory."""
+RUN = 64
+"""Elements of a strip's column that are combined one by one."""
+
+Array = tuple[Parameter, np.dtype, tuple[int, ...]]
+"""A walked array: its parameter, its type, and along each axis its stride if that is 0 or 1, else -1."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the text of a kernel depends on: the types of placeholders (`bound`) and of parameters (`types`), which of
+    those are numbers, the stride classes of walked arrays by name (`units`: 0, 1, or -1 for any) along `rank` axes.
+
+    A reduction has `kept` axes before the reduced ones. `columns`: neighbouring results are computed together; `split`:
+    the elements of a result are divided into segments, which a second function joins.
+    """
+
+    bound: tuple[tuple[str, np.dtype], ...]
+    types: tuple[np.dtype, ...]
+    is_number: tuple[bool, ...]
+    units: tuple[tuple[str, tuple[int, ...]], ...]
+    rank: int
+    kept: int = 0
+    columns: bool = False
+    split: bool = False
+
+
+@dataclass(frozen=True)
+class UserSource:
+    """The text of a user kernel, its function's name, and that of a split reduction's second stage (`join`)."""
+
+    source: str
+    name: str
+    join: str = ""
+
+
+POSITION = "tb_position"
+"""The name under which the number of an element in C order is walked, as if it were an array's offset."""
+
+
+def names_position(text: str) -> bool:
+    """Whether a text asks for the number of the element."""
+    return re.search(r"\bi\b", text) is not None
+
+
+def _indented(lines: list[str]) -> Iterator[str]:
+    """Lines indented by their braces; what the user wrote (after a `#line` of its own) stays as it is."""
+    depth, ours = 0, True
+    for line in lines:
+        if line.startswith("#line"):
+            ours = line.endswith('"generated"')
+        if not ours or line.startswith("#"):
+            yield line
+            continue
+        closing = len(line) - len(line.lstrip("}"))
+        yield "    " * (depth - closing) + line
+        depth += line.count("{") - line.count("}")
+
+
+class UserPrinter(ABC):
+    """Prints one form of a user kernel; a dialect adds functions, arguments and loops."""
+
+    header = ""
+    boolean = ""
+
+    def __init__(self, spec: Elementwise | Reduction, form: Form) -> None:
+        self.spec = spec
+        self.form = form
+        self.types = dict(zip((p.name for p in spec.parameters), form.types))
+        numbers = dict(zip((p.name for p in spec.parameters), form.is_number))
+        by_name = {p.name: p for p in spec.parameters}
+        self.numbers = [p for p in spec.parameters if numbers[p.name]]
+        self.whole = [p for p in spec.parameters if p.whole and not numbers[p.name]]
+        self.walked: list[Array] = [
+            (by_name[name], self.types[name], units) for name, units in form.units if name != POSITION
+        ]
+        self.lines: list[str] = []
+
+    def result(self) -> UserSource:
+        """The printed form; its functions are named by a digest of the text."""
+        self._head()
+        if isinstance(self.spec, Elementwise):
+            self._elementwise(self.spec)
+        else:
+            self._reduction(self.spec)
+        source = "\n".join(_indented(self.lines)) + "\n"
+        name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
+        join = f"{name}_join" if self.form.split else ""
+        return UserSource(source.replace("KERNEL", name), name, join)
+
+    # What a dialect adds
+
+    @abstractmethod
+    def _functions(self, words: set[str], own: set[str]) -> Iterator[str]:
+        """Macros for the functions among the words of the user's text; `own` ones are the preamble's."""
+
+    def _declared(self, preamble: str) -> str:
+        """The preamble as the dialect wants its declarations."""
+        return preamble
+
+    @abstractmethod
+    def _elementwise(self, spec: Elementwise) -> None:
+        """Print the kernel of an elementwise spec."""
+
+    @abstractmethod
+    def _reduction(self, spec: Reduction) -> None:
+        """Print the kernels of a reduction."""
+
+    # Text
+
+    def say(self, *lines: str) -> None:
+        """Add lines."""
+        self.lines += lines
+
+    def _texts(self) -> dict[str, str]:
+        """The user's texts by the label under which messages name them."""
+        spec = self.spec
+        if isinstance(spec, Elementwise):
+            return {spec.name: spec.body}
+        return {f"{spec.name} ({label})": getattr(spec, label) for label in ("map", "reduce", "post", "identity")}
+
+    def _quote(self, text: str, label: str) -> None:
+        """The user's text on lines of its own."""
+        placed = re.sub(r"\b_ind\s*\.\s*size\s*\(\s*\)", "(tb_n)", text)
+        self.say(f'#line 1 "{label}"', placed, '#line 1 "generated"')
+
+    def _head(self) -> None:
+        """Types and functions that the user's text may name, then the preamble; what it includes comes first."""
+        preamble = self.spec.preamble
+        words = set(re.findall(r"\w+", " ".join([*self._texts().values(), preamble])))
+        included = re.findall(r"^[ \t]*#[ \t]*include\b.*$", preamble, re.MULTILINE)
+        self.say(f'#include "{self.header}"', *included)
+        self.say(*(f"typedef {self._computed(dtype)} {letter};" for letter, dtype in sorted(self.form.bound)))
+        for dtype in dtypes.DTYPES:
+            if dtype.name in words and dtype != dtypes.BOOL:
+                self.say(f"typedef {self._computed(dtype)} {dtype.name};")
+        values = {"INFINITY": "TB_INF_F32", "NAN": "TB_NAN_F32", **self._names()}
+        self.say(*(f"#define {word} {value}" for word, value in values.items() if word in words))
+        macros = {word for word in words if re.search(rf"#\s*define\s+{word}\b", preamble)}
+        own = {word for word in words if re.search(rf"\b{word}\s*\([^;{{}}()]*\)\s*\{{", preamble)}
+        self.say(*self._functions(words - own - macros, own))
+        if preamble.strip():
+            blank = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", preamble, flags=re.MULTILINE)
+            self.say(f'#line 1 "{self.spec.name} (preamble)"', self._declared(blank))
+
+    def _names(self) -> dict[str, str]:
+        """Macros for names that the dialect lacks."""
+        return {}
+
+    def _computed(self, dtype: np.dtype) -> str:
+        """The type of a value in the user's text."""
+        return self.boolean if dtype == dtypes.BOOL else ctype(dtypes.compute(dtype))
+
+    def _stored(self, dtype: np.dtype) -> str:
+        """The type of an element in memory."""
+        return self.boolean if dtype == dtypes.BOOL else ctype(dtype)
+
+    def _scalars(self) -> None:
+        """The numbers among the parameters, by their names."""
+        for k, p in enumerate(self.numbers):
+            dtype = self.types[p.name]
+            kind, c = "double" if dtypes.is_float(dtype) else "tb_i64", self._computed(dtype)
+            self.say(f"const {c} {p.name} = ({c})tb_word_{kind}(tb_scalar[{k}]); (void){p.name};")
+
+    def _pointers(self) -> None:
+        """Addresses: of walked arrays under names of ours, of whole ones under the user's."""
+        for k, (p, dtype, _) in enumerate(self.walked):
+            c = f"{'' if p.written else 'const '}{self._stored(dtype)} *"
+            self.say(f"{c}const tb_p_{p.name} = ({c})tb_ptr[{k}];")
+        for k, p in enumerate(self.whole, start=len(self.walked)):
+            c = f"{'' if p.written else 'const '}{self._computed(self.types[p.name])} *"
+            self.say(f"{c}const {p.name} = ({c})tb_ptr[{k}]; (void){p.name};")
+
+    def _offsets(self, axes: Sequence[int], number: str, start: str = "") -> None:
+        """`tb_o_<name>`: how far the element `number` of the space of some axes is from an array's start. `start` is
+        the prefix of the offsets to begin from."""
+        if len(axes):
+            self.say(f"tb_i64 tb_rest = {number};")
+        self.say(*(f"tb_i64 tb_o_{name} = {start}{name if start else 0};" for name, _ in self.form.units))
+        for axis in reversed(axes):
+            here, rest = f"tb_rest % tb_size[{axis}]", f"tb_rest /= tb_size[{axis}];"
+            if axis == axes[0]:
+                here, rest = "tb_rest", ""
+            moves = [f"tb_o_{name} += tb_x{self._times(k, axis)};" for k, (name, units) in enumerate(self.form.units)
+                     if units[axis]]  # fmt: skip
+            self.say(" ".join([f"{{ const tb_i64 tb_x = {here}; (void)tb_x;", rest, *moves, "}"]))
+
+    def _times(self, k: int, axis: int) -> str:
+        """What the position along an axis is multiplied by in array number `k`."""
+        return "" if self.form.units[k][1][axis] == 1 else f" * tb_stride[{k * self.form.rank + axis}]"
+
+    def _places(self, axis: int, position: str, start: str = "tb_o_") -> dict[str, str]:
+        """Where each walked array's element at a position along an axis lies."""
+        found = {}
+        for k, (name, units) in enumerate(self.form.units):
+            step = f" + ({position}){self._times(k, axis)}" if units[axis] else ""
+            found[name] = f"{start}{name}{step}"
+        return found
+
+    def _element(self, places: dict[str, str]) -> None:
+        """The parameters of one element, read at their places."""
+        for p, dtype, _ in self.walked:
+            place = f"tb_p_{p.name}[{places[p.name]}]"
+            value = f"tb_{dtypes.tag(dtype)}_to_f32({place})" if dtypes.is_half(dtype) else place
+            self.say(f"{'' if p.written else 'const '}{self._computed(dtype)} {p.name} = {value}; (void){p.name};")
+        if POSITION in places:
+            self.say(f"const tb_i64 i = {places[POSITION]}; (void)i;")
+
+    def _store(self, p: Parameter, place: str) -> None:
+        """An output's element written to its place."""
+        dtype = self.types[p.name]
+        value = f"tb_f32_to_{dtypes.tag(dtype)}({p.name})" if dtypes.is_half(dtype) else p.name
+        self.say(f"tb_p_{p.name}[{place}] = {value};")
+
+    def _body(self, text: str, label: str) -> None:
+        """A body that `continue` leaves."""
+        self.say("do {")
+        self._quote(text, label)
+        self.say("} while (0);")
+
+    # Reductions
+
+    @property
+    def value_type(self) -> str:
+        """The type in which a reduction computes: its output's."""
+        return self._computed(self.form.types[-1])
+
+    @property
+    def reduced(self) -> list[int]:
+        """The reduced axes."""
+        return list(range(self.form.kept, self.form.rank))
+
+    def _reduction_functions(self, spec: Reduction, head: str) -> None:
+        """Two values as one, and the identity, as functions."""
+        c, name = self.value_type, spec.name
+        self.say(f"{head} {c} tb_both(const {c} a, const {c} b) {{ return ({c})(")
+        self._quote(spec.reduce, f"{name} (reduce)")
+        self.say("); }", f"{head} {c} tb_identity(void) {{ return ({c})(")
+        self._quote(spec.identity, f"{name} (identity)")
+        self.say("); }")
+
+    def _reduction_sizes(self) -> None:
+        """What the host says beside the lengths: reduced elements, results, segments and the length of each."""
+        for k, name in enumerate(("n", "rows", "segments", "segment")):
+            self.say(f"const tb_i64 tb_{name} = tb_size[{self.form.rank + k}]; (void)tb_{name};")
+        self.say("const tb_i64 n = tb_n; (void)n;")
+
+    def _mapped(self, spec: Reduction, places: dict[str, str]) -> None:
+        """`tb_mapped`: what an element becomes."""
+        self._element(places)
+        self.say(f"const {self.value_type} tb_mapped = ({self.value_type})(")
+        self._quote(spec.map, f"{spec.name} (map)")
+        self.say(");")
+
+    def _finish(self, spec: Reduction, value: str, row: str) -> None:
+        """The result number `row`: assigned by the user's text from `a`, and written."""
+        out, base = spec.outputs[0], len(self.form.units) * self.form.rank
+        self.say("{", f"tb_i64 tb_left = {row}, tb_at = 0; (void)tb_left;")
+        for axis in reversed(range(self.form.kept)):
+            rest = "tb_left" if axis == 0 else f"tb_left % tb_size[{axis}]"
+            self.say(f"tb_at += ({rest}) * tb_stride[{base + axis}]; tb_left /= tb_size[{axis}];")
+        self.say(f"const {self.value_type} a = {value}; (void)a;", f"{self.value_type} {out.name} = 0;")
+        self._body(spec.post, f"{spec.name} (post)")
+        self._store(out, "tb_at")
+        self.say("}")
+
+    def _leave(self, spec: Reduction, value: str, row: str, place: str) -> None:
+        """The value of a task: a partial result at its place in the scratch memory, or result number `row`."""
+        if self.form.split:
+            self.say(f"tb_scratch[{place}] = {value};")
+        else:
+            self._finish(spec, value, row)
+
+    def _outputs(self, spec: Reduction) -> None:
+        """The addresses of a reduction's output, and of the partial results."""
+        at = len(self.walked) + len(self.whole)
+        c = f"{self._stored(self.form.types[-1])} *"
+        self.say(f"{c}const tb_p_{spec.outputs[0].name} = ({c})tb_ptr[{at}];")
+        if self.form.split:
+            self.say(f"{self.value_type} *const tb_scratch = ({self.value_type} *)tb_ptr[{at + 1}];")
+
+
+# C
 
 _ONE = ("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "floor", "ceil", "tanh", "sin", "cos", "tan", "asin", "acos",
         "atan", "sinh", "cosh", "erf", "erfc")  # fmt: skip
@@ -33,250 +320,173 @@ _ROUND = "static inline {c} tb_user_round_{t}({c} x) {{ const {c} t = tb_trunc_{
          "return d >= ({c})0.5 ? (x < 0 ? t - 1 : t + 1) : t; }}"  # fmt: skip
 
 
-def _chosen(arguments: str, text: str) -> str:
-    """A macro's value by the type of its arguments; `text` with S for the tag, and each argument cast."""
-    names = arguments.split(", ")
-    forms = []
-    for kind, tag, c in (("float", "f32", "float"), ("default", "f64", "double")):
-        cast = ", ".join(f"({c})({name})" for name in names)
-        forms.append(f"{kind}: {text.replace('S', tag)}({cast})")
-    return f"_Generic({' + '.join(f'({name})' for name in names)}, {', '.join(forms)})"
+def _chosen(count: int, text: str, other: str = "") -> str:
+    """A function of numbers as a macro's value: `text` with S for the tag of their common type; `other` is for types
+    that are not floating, which otherwise become double. Each argument is written once, so that calls may nest."""
+    names = ["tb_a", "tb_b", "tb_c"][:count]
+
+    def call(tag: str, c: str) -> str:
+        return f"{text.replace('S', tag)}({', '.join(f'({c}){name}' for name in names)})"
+
+    floats = f"float: {call('f32', 'float')}, "
+    rest = f"double: {call('f64', 'double')}, default: {other}" if other else f"default: {call('f64', 'double')}"
+    taken = " ".join(f"__auto_type {name} = (tb_{letter});" for name, letter in zip(names, "xyz"))
+    return f"({{ {taken} _Generic({' + '.join(names)}, {floats}{rest}); }})"
 
 
 FUNCTIONS = {
-    **{name: ("tb_x", _chosen("tb_x", f"tb_{name}_S")) for name in _ONE},
-    "fabs": ("tb_x", _chosen("tb_x", "tb_abs_S")),
-    "round": ("tb_x", _chosen("tb_x", "tb_user_round_S")),
-    **{name: ("tb_x, tb_y", _chosen("tb_x, tb_y", f"tb_{name}_S")) for name in ("pow", "atan2", "fmod")},
-    "fma": ("tb_x, tb_y, tb_z", _chosen("tb_x, tb_y, tb_z", "TB_FMA_S").replace("FMA_f", "FMA_F")),
-    "isnan": ("tb_x", "((tb_x) != (tb_x))"),
-    "isinf": ("tb_x", "(tb_abs_f64((double)(tb_x)) == TB_INF_F64)"),
+    **{name: (1, _chosen(1, f"tb_{name}_S")) for name in _ONE},
+    "fabs": (1, _chosen(1, "tb_abs_S")),
+    "round": (1, _chosen(1, "tb_user_round_S")),
+    **{name: (2, _chosen(2, f"tb_{name}_S")) for name in ("pow", "atan2", "fmod")},
+    "fma": (3, _chosen(3, "TB_FMA_S").replace("FMA_f", "FMA_F")),
+    "abs": (1, _chosen(1, "tb_abs_S", "tb_a < 0 ? -tb_a : tb_a")),
+    "max": (2, _chosen(2, "tb_max_S", "tb_a > tb_b ? tb_a : tb_b")),
+    "min": (2, _chosen(2, "tb_min_S", "tb_a < tb_b ? tb_a : tb_b")),
+    "isnan": (1, "({ const double tb_a = (tb_x); tb_a != tb_a; })"),
+    "isinf": (1, "({ const double tb_a = (tb_x); tb_abs_f64(tb_a) == TB_INF_F64; })"),
 }
-_CHOICES = {"max": ">", "min": "<"}
+"""The functions of user texts: how many arguments they take, and what they are in C."""
 
 
-@dataclass(frozen=True)
-class UserSource:
-    """The text of a user kernel, its function's name, and that of a reduction's second stage (`join`)."""
+class CPrinter(UserPrinter):
+    """C: a kernel of tasks. Loops along memory are plain, so that the compiler makes vector code of them."""
 
-    source: str
-    name: str
-    join: str = ""
+    header = "kernel.h"
+    boolean = "_Bool"
 
+    def _names(self) -> dict[str, str]:
+        return {"bool": "_Bool", "true": "1", "false": "0", "size_t": "unsigned long", "ptrdiff_t": "long",
+                "printf": "__builtin_printf"}  # fmt: skip
 
-def _compute_type(dtype: np.dtype) -> str:
-    return "_Bool" if dtype == dtypes.BOOL else ctype(dtypes.compute(dtype))
+    def _functions(self, words: set[str], own: set[str]) -> Iterator[str]:
+        if "round" in words:
+            yield from (_ROUND.format(c=c, t=t) for c, t in (("float", "f32"), ("double", "f64")))
+        for word in sorted(words & FUNCTIONS.keys()):
+            count, value = FUNCTIONS[word]
+            yield f"#define {word}({', '.join(('tb_x', 'tb_y', 'tb_z')[:count])}) {value}"
 
+    def _signature(self, name: str) -> str:
+        return (
+            f"void {name}(void *const *tb_ptr, const tb_i64 *tb_size, const tb_i64 *tb_stride, "
+            "const tb_i64 *tb_scalar, tb_i64 tb_begin, tb_i64 tb_end) {"
+        )
 
-def _stored(dtype: np.dtype) -> str:
-    return "_Bool" if dtype == dtypes.BOOL else ctype(dtype)
+    def _open(self, name: str) -> None:
+        self.say(self._signature(name), "(void)tb_stride; (void)tb_scalar; (void)tb_size;")
+        self._scalars()
+        self._pointers()
 
+    def _elementwise(self, spec: Elementwise) -> None:
+        rank = self.form.rank
+        self._open("KERNEL")
+        self.say(f"const tb_i64 tb_n = tb_size[{rank}], tb_inner = tb_size[{rank - 1}];")
+        if "n" not in self.types:
+            self.say("const tb_i64 n = tb_n; (void)n;")
+        self.say("for (tb_i64 tb_task = tb_begin; tb_task < tb_end; ++tb_task) {",
+                 f"tb_i64 tb_flat = tb_task * {CHUNK};",
+                 f"const tb_i64 tb_stop = tb_flat + {CHUNK} < tb_n ? tb_flat + {CHUNK} : tb_n;",
+                 "while (tb_flat < tb_stop) {",
+                 "const tb_i64 tb_from = tb_flat % tb_inner;",
+                 "const tb_i64 tb_count = tb_inner - tb_from < tb_stop - tb_flat ? tb_inner - tb_from : "
+                 "tb_stop - tb_flat;")  # fmt: skip
+        self._offsets(range(rank - 1), "tb_flat / tb_inner")
+        if not self.whole:
+            self.say("#pragma GCC ivdep")
+        self.say("for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) {")
+        places = self._places(rank - 1, "tb_from + tb_j")
+        self._element(places)
+        self._body(spec.body, spec.name)
+        for p, _, _ in self.walked:
+            if p.written:
+                self._store(p, places[p.name])
+        self.say("}", "tb_flat += tb_count;", "}", "}", "}")
 
-def _read(dtype: np.dtype, place: str) -> str:
-    return f"tb_{dtypes.tag(dtype)}_to_f32({place})" if dtypes.is_half(dtype) else place
+    def _reduction(self, spec: Reduction) -> None:
+        self._reduction_functions(spec, "static inline")
+        self._fold()
+        self._open("KERNEL")
+        self._outputs(spec)
+        self._reduction_sizes()
+        self.say("for (tb_i64 tb_task = tb_begin; tb_task < tb_end; ++tb_task) {")
+        (self._columns if self.form.columns else self._rows)(spec)
+        self.say("}", "}")
+        if self.form.split:
+            self._join(spec)
 
+    def _fold(self) -> None:
+        """Values to one: neighbours in pairs, again and again, so that their order stays and errors do not add up."""
+        c = self.value_type
+        self.say(f"static {c} tb_fold({c} *tb_v, tb_i64 tb_m) {{",
+                 "while (tb_m > 1) {", "const tb_i64 tb_half = tb_m / 2;",
+                 "#pragma GCC ivdep",
+                 "for (tb_i64 tb_j = 0; tb_j < tb_half; ++tb_j) "
+                 "tb_v[tb_j] = tb_both(tb_v[2 * tb_j], tb_v[2 * tb_j + 1]);",
+                 "if (tb_m & 1) tb_v[tb_half] = tb_v[tb_m - 1];",
+                 "tb_m = tb_half + (tb_m & 1);", "}", "return tb_v[0]; }")  # fmt: skip
 
-def _write(dtype: np.dtype, value: str) -> str:
-    return f"tb_f32_to_{dtypes.tag(dtype)}({value})" if dtypes.is_half(dtype) else value
+    def _segment(self, task: str) -> None:
+        """The elements of a task: a segment of the reduced space."""
+        self.say(f"const tb_i64 tb_first = {task} % tb_segments * tb_segment;",
+                 "const tb_i64 tb_stop = tb_first + tb_segment < tb_n ? tb_first + tb_segment : tb_n;")  # fmt: skip
 
+    def _rows(self, spec: Reduction) -> None:
+        """One result: blocks of mapped elements, whatever the lengths of the axes, each folded to one value."""
+        c, inner = self.value_type, self.form.rank - 1
+        self.say("const tb_i64 tb_row = tb_task / tb_segments;")
+        self._segment("tb_task")
+        self._offsets(range(self.form.kept), "tb_row")
+        self._keep_offsets()
+        self.say(f"{c} tb_all = tb_identity();",
+                 "for (tb_i64 tb_flat = tb_first; tb_flat < tb_stop;) {",
+                 f"{c} tb_block[{BLOCK}]; tb_i64 tb_m = 0; const int tb_more = tb_flat > tb_first;",
+                 f"while (tb_m < {BLOCK} && tb_flat < tb_stop) {{",
+                 f"const tb_i64 tb_inner = tb_size[{inner}], tb_from = tb_flat % tb_inner;",
+                 "tb_i64 tb_count = tb_inner - tb_from < tb_stop - tb_flat ? tb_inner - tb_from : tb_stop - tb_flat;",
+                 f"if (tb_count > {BLOCK} - tb_m) tb_count = {BLOCK} - tb_m;")  # fmt: skip
+        self._offsets(self.reduced[:-1], "tb_flat / tb_inner", "tb_r_")
+        self.say("#pragma GCC ivdep", "for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) {")
+        self._mapped(spec, self._places(inner, "tb_from + tb_j"))
+        self.say("tb_block[tb_m + tb_j] = tb_mapped;", "}", "tb_m += tb_count; tb_flat += tb_count;", "}",
+                 f"const {c} tb_value = tb_fold(tb_block, tb_m);",
+                 "tb_all = tb_more ? tb_both(tb_all, tb_value) : tb_value;", "}")  # fmt: skip
+        self._leave(spec, "tb_all", "tb_row", "tb_task")
 
-def _signature() -> str:
-    return (
-        "void KERNEL(void *const *tb_ptr, const tb_i64 *tb_size, const tb_i64 *tb_stride, const tb_i64 *tb_scalar, "
-        "tb_i64 tb_begin, tb_i64 tb_end)"
-    )
+    def _columns(self, spec: Reduction) -> None:
+        """A strip of results side by side: runs of elements one by one, then run by run."""
+        c, wide = self.value_type, self.form.kept - 1
+        self.say(f"const tb_i64 tb_wide = tb_size[{wide}], tb_strips = tb_size[{self.form.rank + 4}];",
+                 "const tb_i64 tb_strip = tb_task / tb_segments, tb_outer = tb_strip / tb_strips;",
+                 f"const tb_i64 tb_from = tb_strip % tb_strips * {STRIP};",
+                 f"const tb_i64 tb_count = tb_wide - tb_from < {STRIP} ? tb_wide - tb_from : {STRIP};")  # fmt: skip
+        self._segment("tb_task")
+        self._offsets(range(wide), "tb_outer")
+        self._keep_offsets()
+        self.say(f"{c} tb_all[{STRIP}], tb_run[{STRIP}];",
+                 "for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) tb_all[tb_j] = tb_identity();",
+                 f"for (tb_i64 tb_k = tb_first; tb_k < tb_stop; tb_k += {RUN}) {{",
+                 f"const tb_i64 tb_last = tb_k + {RUN} < tb_stop ? tb_k + {RUN} : tb_stop;",
+                 "for (tb_i64 tb_q = tb_k; tb_q < tb_last; ++tb_q) {")  # fmt: skip
+        self._offsets(self.reduced, "tb_q", "tb_r_")
+        self.say("#pragma GCC ivdep", "for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) {")
+        self._mapped(spec, self._places(wide, "tb_from + tb_j"))
+        self.say("tb_run[tb_j] = tb_q == tb_k ? tb_mapped : tb_both(tb_run[tb_j], tb_mapped);", "}", "}",
+                 "for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) "
+                 "tb_all[tb_j] = tb_k == tb_first ? tb_run[tb_j] : tb_both(tb_all[tb_j], tb_run[tb_j]);",
+                 "}", "for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) {",
+                 "const tb_i64 tb_row = tb_outer * tb_wide + tb_from + tb_j;")  # fmt: skip
+        self._leave(spec, "tb_all[tb_j]", "tb_row", "tb_row * tb_segments + tb_task % tb_segments")
+        self.say("}")
 
+    def _keep_offsets(self) -> None:
+        """The offsets of a task, from which those of its elements go on."""
+        self.say(*(f"const tb_i64 tb_r_{name} = tb_o_{name}; (void)tb_r_{name};" for name, _ in self.form.units))
 
-def _head(texts: Sequence[str], preamble: str, bound: dict[str, np.dtype], name: str) -> Iterator[str]:
-    """Types and functions that the user's text may name, then the preamble."""
-    words = set(re.findall(r"\w+", " ".join([*texts, preamble])))
-    yield '#include "kernel.h"'
-    yield from (f"typedef {_compute_type(dtype)} {letter};" for letter, dtype in sorted(bound.items()))
-    for dtype in dtypes.DTYPES:
-        if dtype.name in words and dtype != dtypes.BOOL:
-            yield f"typedef {_compute_type(dtype)} {dtype.name};"
-    values = {"bool": "_Bool", "true": "1", "false": "0", "INFINITY": "__builtin_inff()", "NAN": '__builtin_nanf("")'}
-    values |= {"size_t": "unsigned long", "ptrdiff_t": "long"}
-    yield from (f"#define {word} {value}" for word, value in values.items() if word in words)
-    if "round" in words:
-        yield from (_ROUND.format(c=c, t=t) for c, t in (("float", "f32"), ("double", "f64")))
-    for word in sorted(words & (FUNCTIONS.keys() | _CHOICES.keys() | {"abs"})):
-        if not re.search(rf"#\s*define\s+{word}\b|\b{word}\s*\([^;{{}}]*\)\s*\{{", preamble):
-            yield _macro(word)
-    if preamble.strip():
-        yield from (f'#line 1 "{name} (preamble)"', preamble)
-
-
-def _macro(word: str) -> str:
-    if word in FUNCTIONS:
-        arguments, value = FUNCTIONS[word]
-        return f"#define {word}({arguments}) {value}"
-    if word == "abs":
-        forms = "float: tb_abs_f32((float)(tb_x)), double: tb_abs_f64((double)(tb_x))"
-        return f"#define abs(tb_x) _Generic((tb_x), {forms}, default: (tb_x) < 0 ? -(tb_x) : (tb_x))"
-    whole = f"(tb_x) {_CHOICES[word]} (tb_y) ? (tb_x) : (tb_y)"
-    forms = ", ".join(f"{c}: tb_{word}_{t}(({c})(tb_x), ({c})(tb_y))" for c, t in (("float", "f32"), ("double", "f64")))
-    return f"#define {word}(tb_x, tb_y) _Generic((tb_x) + (tb_y), {forms}, default: {whole})"
-
-
-def _placed(text: str, count: str) -> str:
-    return re.sub(r"\b_ind\s*\.\s*size\s*\(\s*\)", count, text)
-
-
-def _quoted(text: str, label: str) -> list[str]:
-    return [f'#line 1 "{label}"', text, '#line 1 "generated"']
-
-
-def _finished(lines: list[str], join: bool = False) -> UserSource:
-    source = "\n".join(lines) + "\n"
-    name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
-    return UserSource(source.replace("KERNEL", name), name, f"{name}_join" if join else "")
-
-
-def _scalars(parameters: Sequence[Parameter], types: Sequence[np.dtype], is_number: Sequence[bool]) -> list[str]:
-    lines, k = [], 0
-    for p, dtype, number in zip(parameters, types, is_number):
-        if number:
-            kind = "double" if dtypes.is_float(dtype) else "tb_i64"
-            c = _compute_type(dtype)
-            lines.append(f"    const {c} {p.name} = ({c})tb_word_{kind}(tb_scalar[{k}]); (void){p.name};")
-            k += 1
-    return lines
-
-
-def print_elementwise(
-    kernel: Elementwise,
-    bound: dict[str, np.dtype],
-    types: Sequence[np.dtype],
-    is_number: Sequence[bool],
-    units: Sequence[tuple[str, int]],
-    rank: int,
-) -> UserSource:
-    """The kernel for parameters of `types`, of which `is_number` says which are numbers, over `rank` axes.
-
-    `units` has for each array that is walked its name and its stride along the last axis if that is 0 or 1, else -1.
-    The host passes pointers (walked arrays, then whole ones), sizes (the lengths, the elements of the space) and the
-    strides of the walked arrays.
-    """
-    kinds = {p.name: (p, dtype) for p, dtype in zip(kernel.parameters, types)}
-    whole = [p for p, number in zip(kernel.parameters, is_number) if p.whole and not number]
-    lines = [*_head([kernel.body], kernel.preamble, bound, kernel.name), _signature() + " {"]
-    lines += _scalars(kernel.parameters, types, is_number)
-    for k, (name, _) in enumerate(units):
-        p, dtype = kinds[name]
-        lines.append(f"    {'' if p.written else 'const '}{_stored(dtype)} *const tb_p_{name} = tb_ptr[{k}];")
-    for k, p in enumerate(whole, start=len(units)):
-        c = _compute_type(kinds[p.name][1])
-        lines.append(f"    {'' if p.written else 'const '}{c} *const {p.name} = tb_ptr[{k}]; (void){p.name};")
-    lines.append(f"    const tb_i64 tb_n = tb_size[{rank}], tb_inner = tb_size[{rank - 1}];")
-    if not kernel.pointer or "n" not in kinds:
-        lines.append("    const tb_i64 n = tb_n; (void)n;")
-    lines += ["    for (tb_i64 tb_task = tb_begin; tb_task < tb_end; ++tb_task) {"]
-    lines.append(f"    tb_i64 tb_flat = tb_task * {CHUNK}; const tb_i64 tb_stop = tb_flat + {CHUNK} < tb_n ? "
-                 f"tb_flat + {CHUNK} : tb_n;")  # fmt: skip
-    lines += ["    while (tb_flat < tb_stop) {", "    const tb_i64 tb_from = tb_flat % tb_inner;"]
-    lines.append("    const tb_i64 tb_count = tb_inner - tb_from < tb_stop - tb_flat ? tb_inner - tb_from : tb_stop - "
-                 "tb_flat;")  # fmt: skip
-    lines += _row([name for name, _ in units], rank, "tb_flat / tb_inner")
-    if not whole:
-        lines.append("#pragma GCC ivdep")
-    lines += ["    for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) {", "    const tb_i64 i = tb_flat + tb_j; (void)i;"]
-    after = []
-    for k, (name, unit) in enumerate(units):
-        p, dtype = kinds[name]
-        step = {0: "0", 1: "(tb_from + tb_j)"}.get(unit, f"(tb_from + tb_j) * tb_stride[{k * rank + rank - 1}]")
-        place = f"tb_q_{name}[{step}]"
-        lines.append(f"    {'' if p.written else 'const '}{_compute_type(dtype)} {name} = {_read(dtype, place)};")
-        lines.append(f"    (void){name};")
-        if p.written:
-            after.append(f"    {place} = {_write(dtype, name)};")
-    lines += ["    do {", *_quoted(_placed(kernel.body, "(tb_n)     "), kernel.name), "    } while (0);", *after]
-    return _finished([*lines, "    }", "    tb_flat += tb_count;", "    }", "    }", "}"])
-
-
-def _row(names: Sequence[str], rank: int, row: str) -> list[str]:
-    """The addresses of a row of the space, from its number."""
-    lines = [f"    tb_i64 tb_rest = {row}; (void)tb_rest;"]
-    lines += [f"    tb_i64 tb_o_{name} = 0;" for name in names]
-    for axis in reversed(range(rank - 1)):
-        moves = " ".join(f"tb_o_{name} += tb_x * tb_stride[{k * rank + axis}];" for k, name in enumerate(names))
-        lines.append(f"    {{ const tb_i64 tb_x = tb_rest % tb_size[{axis}]; tb_rest /= tb_size[{axis}]; {moves} }}")
-    return lines + [f"    __typeof__(tb_p_{name}) tb_q_{name} = tb_p_{name} + tb_o_{name};" for name in names]
-
-
-def print_reduction(
-    kernel: Reduction,
-    bound: dict[str, np.dtype],
-    types: Sequence[np.dtype],
-    is_number: Sequence[bool],
-    kept: int,
-    reduced: int,
-) -> UserSource:
-    """The reduction over spaces of `kept` and of `reduced` axes, as two functions: partial results, and their join.
-
-    The host passes pointers (arrays, the output, scratch), sizes (kept lengths, reduced lengths, the elements of each,
-    segments), and the strides of the arrays along all axes, then the output's along the kept ones.
-    """
-    rank, inner = kept + reduced, kept + reduced - 1
-    out, out_type = kernel.outputs[0], types[-1]
-    c = _compute_type(out_type)
-    arrays = [(p, d) for p, d, number in zip(kernel.inputs, types, is_number) if not number]
-    sizes = [f"    const tb_i64 tb_n = tb_size[{rank + 1}], tb_segments = tb_size[{rank + 2}];",
-             "    (void)tb_n; (void)tb_segments;",
-             *_scalars(kernel.inputs, types, is_number)]  # fmt: skip
-    texts = [kernel.map, kernel.reduce, kernel.post, kernel.identity]
-    lines = [*_head(texts, kernel.preamble, bound, kernel.name)]
-    lines += [f"static inline {c} tb_both(const {c} a, const {c} b) {{ return", *_quoted(kernel.reduce, kernel.name)]
-    lines += [
-        ";",
-        "}",
-        f"static inline {c} tb_identity(void) {{ return",
-        *_quoted(kernel.identity, kernel.name),
-        ";",
-        "}",
-    ]
-    push = "{ int tb_l = 0; for (; tb_k >> tb_l & 1; ++tb_l) tb_v = tb_both(tb_part[tb_l], tb_v); "\
-           "tb_part[tb_l] = tb_v; ++tb_k; }"  # fmt: skip
-    total = "int tb_any = 0; for (int tb_l = 0; tb_l < 48; ++tb_l) if (tb_k >> tb_l & 1) { tb_all = tb_any ? "\
-            "tb_both(tb_part[tb_l], tb_all) : tb_part[tb_l]; tb_any = 1; }"  # fmt: skip
-    lines += [_signature() + " {", *sizes]
-    for k, (p, dtype) in enumerate(arrays):
-        lines.append(f"    const {_stored(dtype)} *const tb_p_{p.name} = tb_ptr[{k}];")
-    lines += [f"    {c} *const tb_scratch = tb_ptr[{len(arrays) + 1}];"]
-    lines += ["    for (tb_i64 tb_task = tb_begin; tb_task < tb_end; ++tb_task) {"]
-    lines += [f"    tb_i64 tb_flat = tb_task % tb_segments * {SEGMENT};",
-              f"    const tb_i64 tb_stop = tb_flat + {SEGMENT} < tb_n ? tb_flat + {SEGMENT} : tb_n;",
-              f"    const tb_i64 tb_inner = tb_size[{inner}];",
-              f"    {c} tb_part[48]; tb_i64 tb_k = 0; {c} tb_all = tb_identity();",
-              "    while (tb_flat < tb_stop) {", "    const tb_i64 tb_from = tb_flat % tb_inner;",
-              "    tb_i64 tb_count = tb_inner - tb_from < tb_stop - tb_flat ? tb_inner - tb_from : tb_stop - tb_flat;",
-              f"    if (tb_count > {BLOCK}) tb_count = {BLOCK};"]  # fmt: skip
-    names = [p.name for p, _ in arrays]
-    lines += _row(names, rank, "tb_task / tb_segments * (tb_n / tb_inner) + tb_flat / tb_inner")
-    lines += [f"    {c} tb_v = tb_identity();", "    for (tb_i64 tb_j = 0; tb_j < tb_count; ++tb_j) {"]
-    for k, (p, dtype) in enumerate(arrays):
-        place = f"tb_q_{p.name}[(tb_from + tb_j) * tb_stride[{k * rank + inner}]]"
-        lines.append(f"    const {_compute_type(dtype)} {p.name} = {_read(dtype, place)}; (void){p.name};")
-    lines += [
-        f"    const {c} tb_m =",
-        *_quoted(kernel.map, kernel.name),
-        ";",
-        "    tb_v = tb_j ? tb_both(tb_v, tb_m) : tb_m;",
-    ]
-    lines += ["    }", f"    {push}", "    tb_flat += tb_count;", "    }", f"    {total}"]
-    lines += ["    tb_scratch[tb_task] = tb_all;", "    }", "}"]
-    lines += [_signature().replace("KERNEL", "KERNEL_join") + " {", *sizes]
-    lines += [f"    {_stored(out_type)} *const tb_p_{out.name} = tb_ptr[{len(arrays)}];"]
-    lines += [f"    const {c} *const tb_scratch = tb_ptr[{len(arrays) + 1}];"]
-    lines += ["    for (tb_i64 tb_task = tb_begin; tb_task < tb_end; ++tb_task) {"]
-    lines += [f"    {c} tb_part[48]; tb_i64 tb_k = 0; {c} tb_all = tb_identity();",
-              f"    for (tb_i64 tb_s = 0; tb_s < tb_segments; ++tb_s) {{ {c} tb_v = tb_scratch[tb_task * tb_segments + "
-              f"tb_s]; {push} }}", f"    {total}", f"    const {c} a = tb_all; (void)a;",
-              "    tb_i64 tb_rest = tb_task;",
-              f"    tb_i64 tb_o = 0; {c} {out.name} = 0;"]  # fmt: skip
-    for axis in reversed(range(kept)):
-        step = f"tb_stride[{len(arrays) * rank + axis}]"
-        lines.append(f"    tb_o += tb_rest % tb_size[{axis}] * {step}; tb_rest /= tb_size[{axis}];")
-    lines += ["    do {", *_quoted(_placed(kernel.post, "(tb_n)     "), kernel.name), "    } while (0);"]
-    lines += [f"    tb_p_{out.name}[tb_o] = {_write(out_type, out.name)};", "    }", "}"]
-    return _finished(lines, join=True)
+    def _join(self, spec: Reduction) -> None:
+        """The second stage: the partial results of each result as one."""
+        self._open("KERNEL_join")
+        self._outputs(spec)
+        self._reduction_sizes()
+        self.say("for (tb_i64 tb_task = tb_begin; tb_task < tb_end; ++tb_task) {")
+        self._finish(spec, "tb_fold(tb_scratch + tb_task * tb_segments, tb_segments)", "tb_task")
+        self.say("}", "}")

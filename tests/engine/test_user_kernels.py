@@ -8,17 +8,20 @@ import pytest
 
 import tensorbackend
 from tensorbackend import BackendError, CompileError, DTypeError, ShapeError, dtypes
+from tensorbackend.backends import toolchain
 from tensorbackend.user_kernels import elementwise, merged, reduction
 
 MULADD = ("T x, T y", "T z", "z = x * y + 1", "muladd")
 SQSUM = ("T x", "T y", "x*x", "a+b", "y = a", "0", "sqsum")
 
 
-@pytest.fixture(scope="module")
-def be(absent):
-    made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0, threads=2)
-    if not made.jit:
+@pytest.fixture(scope="module", params=["cpu", "gpu"])
+def be(request, absent):
+    """The CPU, and CUDA on the emulator."""
+    options = {"cpu": {"threads": 2}, "gpu": {"driver": "emulator"}}[request.param]
+    if toolchain.find_compiler() is None:
         absent("cpu", "no C compiler works here")
+    made = tensorbackend.Backend.allocate_backend(request.param, min_dims=0, **options)
     yield made
     made.cleanup_backend()
 
@@ -244,11 +247,17 @@ def test_texts_that_are_no_kernel_are_refused_at_once(texts) -> None:
         elementwise(texts)
 
 
-def test_a_reduction_takes_one_output_and_no_raw_arrays() -> None:
-    with pytest.raises(ValueError, match="output"):
-        reduction("T x", "T y, T z", "x", "a+b", "y = a", "0", "k")
-    with pytest.raises(ValueError, match="raw"):
-        reduction("raw T x", "T y", "x[0]", "a+b", "y = a", "0", "k")
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("T x", "T y, T z", "x", "a+b", "y = a", "0", "k"), ("T x", "raw T y", "x", "a+b", "y = a", "0", "k"),
+        ("T a", "T y", "a", "a+b", "y = a", "0", "k"), ("T x", "T y", "x; x", "a+b", "y = a", "0", "k"),
+        ("T x", "T y", "", "a+b", "y = a", "0", "k"), ("T x", "T y", "x", "a+(b", "y = a", "0", "k"),
+    ],
+)  # fmt: skip
+def test_texts_that_are_no_reduction_are_refused_at_once(texts) -> None:
+    with pytest.raises(ValueError):
+        reduction(*texts)
 
 
 def test_compile_errors_name_the_kernel_and_the_users_line(be) -> None:
