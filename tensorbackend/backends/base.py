@@ -449,12 +449,6 @@ class Backend(LinearAlgebra, Convolution, ABC):
         layout = self.structures.tensor(ref.dtype, ref.shape, ref.strides, 0)
         return self._download(self._tensor_at(layout, address))
 
-    def _timed(self, run: Callable[[], None]) -> float:
-        """Do something, and return the seconds that it took."""
-        started = time.perf_counter_ns()
-        run()
-        return (time.perf_counter_ns() - started) * 1e-9
-
     def _record_repeats(self, name: str, runs: int, milliseconds: float, flops: int) -> tuple[float, float]:
         """Report what `repeat=` asked for: the mean time of `runs` runs. Returns (milliseconds, GFLOP/s)."""
         record = watch.BenchRecord(name, (), max(milliseconds, 1e-6) * 1e-3, 0, flops, runs=runs)
@@ -755,6 +749,46 @@ class Backend(LinearAlgebra, Convolution, ABC):
             self._events = (self.init_mark(), self.init_mark())
         return self._events
 
+    def init_mark(self) -> dict:
+        """A new mark for `record_mark` and `get_time`."""
+        return {"event": None}
+
+    def record_mark(self, marker: dict) -> None:
+        """Note the time in the stream of work."""
+        self._flush()
+        marker["event"] = self._record()
+
+    def synchronize_mark(self, marker: dict) -> None:
+        """Wait until the work before the mark is done."""
+        self._synchronise()
+
+    def get_time(self, start: dict, end: dict) -> float:
+        """The milliseconds from one recorded mark to another. Raises `ValueError` for marks not recorded."""
+        if start["event"] is None or end["event"] is None:
+            raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
+        return self._elapsed(start["event"], end["event"])
+
+    def _timed(self, run: Callable[[], None]) -> float:
+        """Do something, and return the seconds that it took."""
+        start = self._record()
+        run()
+        end = self._record()
+        self._synchronise()
+        return self._elapsed(start, end) * 1e-3
+
+    # Hooks about time: the host's, where work is done when a call returns
+
+    def _record(self) -> Any:
+        """An event: the time, in the order of what is asked for."""
+        return time.perf_counter_ns()
+
+    def _elapsed(self, start: Any, end: Any) -> float:
+        """The milliseconds between two events."""
+        return (end - start) * 1e-6
+
+    def _synchronise(self) -> None:
+        """Wait until everything is done."""
+
     # Hooks: what a backend implements
 
     @abstractmethod
@@ -784,22 +818,6 @@ class Backend(LinearAlgebra, Convolution, ABC):
     @abstractmethod
     def _close(self) -> None:
         """Free what the backend holds beside tensors."""
-
-    @abstractmethod
-    def init_mark(self) -> Any:
-        """A new mark for `record_mark` and `get_time`."""
-
-    @abstractmethod
-    def record_mark(self, marker: Any) -> None:
-        """Note the time in the stream of work."""
-
-    @abstractmethod
-    def synchronize_mark(self, marker: Any) -> None:
-        """Wait until the work before the mark is done."""
-
-    @abstractmethod
-    def get_time(self, start: Any, end: Any) -> float:
-        """The milliseconds from one recorded mark to another. Raises `ValueError` for marks not recorded."""
 
 
 def _axis(axis: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -300,26 +299,6 @@ class CPUBackend(Backend):
 
     def _user_target(self) -> Target:
         return HostTarget() if self.jit else super()._user_target()
-
-    # Time
-
-    def init_mark(self) -> dict:
-        """A new mark."""
-        return {"time": None}
-
-    def record_mark(self, marker: dict) -> None:
-        """Note the time."""
-        self._flush()
-        marker["time"] = time.perf_counter()
-
-    def synchronize_mark(self, marker: dict) -> None:
-        """Nothing to wait for: statements run at once."""
-
-    def get_time(self, start: dict, end: dict) -> float:
-        """The milliseconds between two recorded marks."""
-        if start["time"] is None or end["time"] is None:
-            raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
-        return (end["time"] - start["time"]) * 1000.0
 
 
 def _thread_count(threads: int | None) -> int:

@@ -18,6 +18,7 @@ import importlib.util
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,10 @@ import numpy as np
 from tensorbackend.errors import BackendError, KernelFault, complain, nearest
 from tensorbackend.kernel_files import kernel_dir
 
-__all__ = ["DRIVERS", "WARP", "DeviceFacts", "Driver", "Function", "Module", "check_launch", "open_driver"]
+__all__ = [
+    "DRIVERS", "WARP", "DeviceDriver", "DeviceFacts", "Driver", "Function", "HostDriver", "Module", "check_launch",
+    "open_driver",
+]  # fmt: skip
 
 WARP = 32
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -164,6 +168,76 @@ class Driver(ABC):
         """Wait, and give back the pool. The driver is not used afterwards; closing twice does nothing."""
 
 
+class DeviceDriver(Driver):
+    """A driver of a CUDA device through a package: what such drivers share.
+
+    `_pool_allocate` gives (address, memory) that a pool takes back when nothing refers to the memory any more, and
+    `using_device` makes device and stream current, and CUDA's errors ours. `_stream` is the package's.
+    """
+
+    _stream: Any
+
+    def __init__(self) -> None:
+        self._live: dict[int, Any] = {}
+        self._closed = False
+
+    @abstractmethod
+    def using_device(self, what: str) -> AbstractContextManager[None]:
+        """The device is current inside, and CUDA's errors become ours; `what` was being done."""
+
+    @abstractmethod
+    def _pool_allocate(self, nbytes: int) -> tuple[int, Any]:
+        """New memory of the pool: its address, and what keeps it. `nbytes` is not 0, for which a pool gives null."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give back the pool, and the context if it was taken."""
+
+    def allocate(self, nbytes: int) -> int:
+        with self.using_device("allocate"):
+            address, memory = self._pool_allocate(max(nbytes, 1))
+        self._live[address] = memory
+        return address
+
+    def free(self, address: int) -> None:
+        with self.using_device("free"):
+            del self._live[address]
+
+    def synchronise(self) -> None:
+        with self.using_device("synchronise"):
+            self._stream.synchronize()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.synchronise()
+        with self.using_device("close"):
+            self._live.clear()
+        self._release()
+
+
+class HostDriver(Driver):
+    """A driver whose work is done when a call returns: its memory is the host's, its events are the host's clock."""
+
+    stream = 0
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """An ordinary array."""
+        return np.empty(nbytes, np.uint8)
+
+    def synchronise(self) -> None:
+        """Nothing is under way."""
+
+    def record(self) -> int:
+        """The host's clock, in nanoseconds."""
+        return time.perf_counter_ns()
+
+    def elapsed(self, start: int, end: int) -> float:
+        """As `Driver.elapsed`."""
+        return (end - start) * 1e-6
+
+
 Triple = tuple[int, int, int]
 ExceptionTypes = tuple[type[Exception], ...]
 
@@ -204,9 +278,9 @@ def _triple(what: str, function: Function, sizes: Sequence[int], limits: Triple)
     )
 
 
-def host_clock() -> float:
-    """Milliseconds of the host's clock, for drivers whose work is done when a call returns."""
-    return time.perf_counter() * 1e3
+def named(source: str, name: str) -> str:
+    """`source` under the name that messages and debuggers call it."""
+    return f'#line 1 "{name}"\n{source}'
 
 
 def compile_options() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 from tensorbackend.backends import driver as base
-from tensorbackend.backends.driver import Driver, Function, Triple
+from tensorbackend.backends.driver import DeviceDriver, Function, Triple
 from tensorbackend.errors import BackendError, CompileError, complain
 
 __all__ = ["CupyDriver"]
@@ -34,12 +34,13 @@ class CupyModule(base.Module):
         return Function(name, kernel, threads, shared, facts["num_regs"], facts["local_size_bytes"])
 
 
-class CupyDriver(Driver):
+class CupyDriver(DeviceDriver):
     """Device `device_id` by CuPy. Raises `BackendError` saying what is missing: the NVIDIA driver, or that device."""
 
     name = "cupy"
 
     def __init__(self, device_id: int = 0) -> None:
+        super().__init__()
         runtime = cupy.cuda.runtime
         base.require_device("cupy", runtime.getDeviceCount, device_id, (runtime.CUDARuntimeError, ImportError))
         self._device = cupy.cuda.Device(device_id)
@@ -48,7 +49,6 @@ class CupyDriver(Driver):
             facts = runtime.getDeviceProperties(device_id)
         self.stream = self._stream.ptr
         self._pool = cupy.cuda.MemoryPool()
-        self._live: dict[int, cupy.cuda.MemoryPointer] = {}
         self.facts = base.DeviceFacts(
             facts["name"].decode(),
             facts["multiProcessorCount"],
@@ -69,20 +69,11 @@ class CupyDriver(Driver):
         except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
             raise base.device_fault(what, error) from error
 
-    def allocate(self, nbytes: int) -> int:
-        """As `Driver.allocate`; multiples of 512."""
-        with self.using_device("allocate"):
-            memory = self._pool.malloc(max(nbytes, 1))  # it gives null for none
-        self._live[memory.ptr] = memory
-        return memory.ptr
-
-    def free(self, address: int) -> None:
-        """As `Driver.free`. The pool keeps memory by stream, and all here is in one."""
-        with self.using_device("free"):
-            del self._live[address]
+    def _pool_allocate(self, nbytes: int) -> tuple[int, cupy.cuda.MemoryPointer]:
+        memory = self._pool.malloc(nbytes)
+        return memory.ptr, memory
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        """As `Driver.pinned`, from CuPy's pool of pinned memory."""
         with self.using_device("pinned"):
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
@@ -107,9 +98,8 @@ class CupyDriver(Driver):
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> CupyModule:
         """As `Driver.compile`, by NVRTC."""
-        text = f'#line 1 "{name}"\n{source}'
         flags = (*base.compile_options(), *options)
-        module = cupy.RawModule(code=text, options=flags, backend="nvrtc")
+        module = cupy.RawModule(code=base.named(source, name), options=flags, backend="nvrtc")
         with self.using_device(name):
             try:
                 module.compile()
@@ -124,10 +114,6 @@ class CupyDriver(Driver):
             if shared + function.shared > base.PLAIN_SHARED:
                 function.handle.max_dynamic_shared_size_bytes = shared
             function.handle(grid, block, packed, shared_mem=shared)
-
-    def synchronise(self) -> None:
-        with self.using_device("synchronise"):
-            self._stream.synchronize()
 
     def record(self) -> cupy.cuda.Event:
         with self.using_device("record"):
@@ -145,8 +131,6 @@ class CupyDriver(Driver):
             free, total = cupy.cuda.runtime.memGetInfo()
         return free + self._pool.free_bytes(), total
 
-    def close(self) -> None:
-        self.synchronise()
+    def _release(self) -> None:
         with self.using_device("close"):
-            self._live.clear()
             self._pool.free_all_blocks(stream=self._stream)

@@ -16,7 +16,7 @@ import pycuda.tools
 from pycuda.compiler import SourceModule
 
 from tensorbackend.backends import driver as base
-from tensorbackend.backends.driver import Driver, Function, Triple
+from tensorbackend.backends.driver import DeviceDriver, Function, Triple
 from tensorbackend.errors import BackendError, CompileError, complain
 
 __all__ = ["PycudaDriver"]
@@ -39,17 +39,16 @@ class PycudaModule(base.Module):
             return Function(name, (kernel, self), threads, shared, kernel.num_regs, kernel.local_size_bytes)
 
 
-class PycudaDriver(Driver):
+class PycudaDriver(DeviceDriver):
     """Device `device_id` by PyCUDA. Raises `BackendError` saying what is missing: the NVIDIA driver, or that device."""
 
     name = "pycuda"
 
     def __init__(self, device_id: int = 0) -> None:
+        super().__init__()
         base.require_device("pycuda", _count, device_id, (cuda.Error,))
         device = cuda.Device(device_id)
         self._context = device.retain_primary_context()
-        self._closed = False
-        self._live: dict[int, cuda.PooledDeviceAllocation] = {}
         with self.using_device("open"):
             self._stream = cuda.Stream(NON_BLOCKING)
             self._pool = pycuda.tools.DeviceMemoryPool()
@@ -76,17 +75,9 @@ class PycudaDriver(Driver):
         finally:
             cuda.Context.pop()
 
-    def allocate(self, nbytes: int) -> int:
-        """As `Driver.allocate`; multiples of 256."""
-        with self.using_device("allocate"):
-            memory = self._pool.allocate(max(nbytes, 1))
-        self._live[int(memory)] = memory
-        return int(memory)
-
-    def free(self, address: int) -> None:
-        """As `Driver.free`. The pool reuses memory at once; all here is in one stream."""
-        with self.using_device("free"):
-            self._live.pop(address).free()
+    def _pool_allocate(self, nbytes: int) -> tuple[int, cuda.PooledDeviceAllocation]:
+        memory = self._pool.allocate(nbytes)
+        return int(memory), memory
 
     def pinned(self, nbytes: int) -> np.ndarray:
         with self.using_device("pinned"):
@@ -114,8 +105,7 @@ class PycudaDriver(Driver):
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> PycudaModule:
         """As `Driver.compile`, by nvcc."""
-        text = f'#line 1 "{name}"\n{source}'
-        flags = [*base.compile_options(), *options]
+        text, flags = base.named(source, name), [*base.compile_options(), *options]
         with self.using_device(name):
             try:
                 return PycudaModule(SourceModule(text, options=flags, no_extern_c=True), self)
@@ -131,10 +121,6 @@ class PycudaDriver(Driver):
             packed = (arguments,) if arguments else ()
             kernel.prepared_async_call(grid, block, self._stream, *packed, shared_size=shared)
 
-    def synchronise(self) -> None:
-        with self.using_device("synchronise"):
-            self._stream.synchronize()
-
     def record(self) -> cuda.Event:
         with self.using_device("record"):
             return cuda.Event().record(self._stream)
@@ -149,13 +135,8 @@ class PycudaDriver(Driver):
             free, total = cuda.mem_get_info()
             return free + self._pool.managed_bytes - self._pool.active_bytes, total
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self.synchronise()
+    def _release(self) -> None:
         with self.using_device("close"):
-            self._live.clear()
             self._pool.stop_holding()
         self._context.detach()
 

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -275,31 +275,14 @@ class GpuBackend(Backend):
 
     # Time
 
-    def init_mark(self) -> dict:
-        """A new mark: an event in the stream once it is recorded."""
-        return {"event": None}
+    def _record(self) -> Any:
+        return self.driver.record()
 
-    def record_mark(self, marker: dict) -> None:
-        """Note the time in the stream."""
-        self._flush()
-        marker["event"] = self.driver.record()
+    def _elapsed(self, start: Any, end: Any) -> float:
+        return self.driver.elapsed(start, end)
 
-    def synchronize_mark(self, marker: dict) -> None:
-        """Wait until the work before the mark is done."""
+    def _synchronise(self) -> None:
         self.driver.synchronise()
-
-    def _timed(self, run: Callable[[], None]) -> float:
-        start = self.driver.record()
-        run()
-        end = self.driver.record()
-        self.driver.synchronise()
-        return self.driver.elapsed(start, end) * 1e-3
-
-    def get_time(self, start: dict, end: dict) -> float:
-        """The milliseconds between two recorded marks."""
-        if start["event"] is None or end["event"] is None:
-            raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
-        return self.driver.elapsed(start["event"], end["event"])
 
 
 def _printed(kernel: Kernel) -> Printed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorbackend.backends.driver import DeviceFacts, Driver, Function, Module, Triple, host_clock
+from tensorbackend.backends.driver import DeviceFacts, Function, HostDriver, Module, Triple
 
 __all__ = ["Launch", "NullDriver"]
 
@@ -47,11 +47,10 @@ class _NullModule(Module):
         return Function(name, self._pointers.get(name), self._threads[name])
 
 
-class NullDriver(Driver):
+class NullDriver(HostDriver):
     """Memory that is only counted, launches that are only checked and kept (`launches`), and their text (`sources`)."""
 
     name = "null"
-    stream = 0
 
     def __init__(self, multiprocessors: int = 132) -> None:
         self.facts = DeviceFacts("null", multiprocessors, 1024, 227 << 10, (9, 0), 80 << 30, emulated=True)
@@ -70,10 +69,6 @@ class NullDriver(Driver):
     def free(self, address: int) -> None:
         """As `Driver.free`. Raises `KeyError` for what is not allocated."""
         del self._live[address]
-
-    def pinned(self, nbytes: int) -> np.ndarray:
-        """An ordinary array."""
-        return np.empty(nbytes, np.uint8)
 
     def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
         """Check the range."""
@@ -110,17 +105,6 @@ class NullDriver(Driver):
             for address in np.frombuffer(arguments, np.uint64, pointers).tolist():
                 self._check(address, 1)
         self.launches.append(Launch(function.name, grid, block, shared, arguments))
-
-    def synchronise(self) -> None:
-        """Nothing is under way."""
-
-    def record(self) -> float:
-        """The host's clock, in milliseconds."""
-        return host_clock()
-
-    def elapsed(self, start: float, end: float) -> float:
-        """As `Driver.elapsed`."""
-        return end - start
 
     def memory(self) -> tuple[int, int]:
         """As if nothing were used."""

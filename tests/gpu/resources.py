@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,14 +177,19 @@ def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
 def compile_all(folder: Path) -> str:
     """Compile all sources in a folder for each architecture; says how much that was."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cu"))]
-    count = spilled = 0
-    for source, kernels in groups(sources):
-        for architecture in ARCHITECTURES:
-            uses = compile_cubin(source, architecture)
-            assert len(uses) >= kernels, source
-            spilled += sum(use.spilled > 0 for use in uses.values())
-        count += len(uses)
+    asked = [(source, kernels, architecture) for source, kernels in groups(sources) for architecture in ARCHITECTURES]
+    with ProcessPoolExecutor() as pool:
+        found = list(pool.map(_compile_group, asked))
+    count, spilled = (sum(numbers) for numbers in zip(*found))
     return f"{count} kernels of {len(sources)} sources compile for {', '.join(ARCHITECTURES)}; {spilled} spill"
+
+
+def _compile_group(asked: tuple[str, int, str]) -> tuple[int, int]:
+    """The kernels of a source compiled for an architecture, and how many of them spill."""
+    source, kernels, architecture = asked
+    uses = compile_cubin(source, architecture)
+    assert len(uses) >= kernels, source
+    return len(uses), sum(use.spilled > 0 for use in uses.values())
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tensorbackend.backends import driver as interface
-from tensorbackend.backends.driver import DeviceFacts, Driver, Function, check_launch, device_fault, open_driver
+from tensorbackend.backends.driver import DeviceDriver, DeviceFacts, Function, check_launch, device_fault, open_driver
 from tensorbackend.errors import BackendError, KernelFault
 
 FACTS = DeviceFacts("a device", 100, 1024, 100_000, (9, 0), 1 << 30)
@@ -93,10 +93,17 @@ def test_without_driver_or_device_the_error_says_which(monkeypatch, count, words
 def test_drivers_of_a_device_answer_every_call(name, kind):
     tree = ast.parse((BACKENDS / f"{name}.py").read_text())
     (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind)
+    assert [base.id for base in definition.bases] == ["DeviceDriver"]
     methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
-    for method in Driver.__abstractmethods__:
-        expected = list(inspect.signature(getattr(Driver, method)).parameters)
+    assert DeviceDriver.__abstractmethods__ - set(methods) == set()
+    for method in set(methods) & set(dir(DeviceDriver)) - {"__init__"}:
+        expected = list(inspect.signature(getattr(DeviceDriver, method)).parameters)
         assert [argument.arg for argument in methods[method].args.args] == expected
+
+
+@pytest.mark.parametrize("name", ["driver_cupy", "driver_pycuda", "emulator", "null"])
+def test_drivers_are_short(name):
+    assert len((BACKENDS / f"{name}.py").read_text().splitlines()) <= 150
 
 
 def test_grid_and_block_are_filled_up_to_three():
