@@ -174,10 +174,13 @@ def _step_lines(number: int, step: Step, sources: bool) -> list[str]:
 def describe(step: Kernel | Primitive, names: dict[int, str], source: str = "") -> Step:
     """The facts of a plan's step; `names` are the buffers' by number (temporaries are named by themselves)."""
     nbytes, flops = work(step)
-    reads = [_place(ref, names) for ref in step.inputs]
     if isinstance(step, Primitive):
-        writes = [_place(step.output, names)]
-        return Step(step.op.name, step.reason, "a call", step.output.shape, (), reads, writes, nbytes, flops)
+        reads = [_place(ref, names) for ref in (*step.inputs, *step.beside)]
+        writes, space = [_place(step.target, names)], step.output.shape
+        form = "a call" if step.tail is None else "a call, and what follows on each part of the result"
+        source = source.strip()
+        return Step(step.name, step.reason, form, space, (), reads, writes, nbytes, flops, source=source)
+    reads = [_place(ref, names) for ref in step.inputs]
     writes = [_place(ref, names) for ref, _ in step.outputs]
     form, loops = _loops(step)
     return Step(
@@ -187,14 +190,19 @@ def describe(step: Kernel | Primitive, names: dict[int, str], source: str = "") 
 
 def work(step: Kernel | Primitive) -> tuple[int, int]:
     """The least bytes that a step moves, and the operations that it computes."""
-    if isinstance(step, Primitive):
-        return sum(map(_nbytes, [*step.inputs, step.output])), _operations(step)
+    nbytes = sum(map(_nbytes, step.operands))
+    if isinstance(step, Kernel):
+        return nbytes, _flops(step)
+    return nbytes, _operations(step) + (0 if step.tail is None else _flops(step.tail))
+
+
+def _flops(step: Kernel) -> int:
     flops = 0
     for i in step.body:
         if i.op is not None:
             shape = step.body[i.args[0]].shape if i.kind == "reduce" else i.shape
             flops += i.op.flops * math.prod(shape)
-    return sum(map(_nbytes, [*step.inputs, *(ref for ref, _ in step.outputs)])), flops
+    return flops
 
 
 def _operations(step: Primitive) -> int:

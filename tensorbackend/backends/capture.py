@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorbackend.backends.plans import Action, written
 from tensorbackend.errors import CaptureError, complain, user_line
-from tensorbackend.graph.fuse import Kernel, Plan
+from tensorbackend.graph.fuse import Plan
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.symbol import is_symbol, known
 from tensorbackend.graph.tensor import Storage, Tensor
@@ -238,9 +238,8 @@ class Recorder:
         calls = []
         for action in planned.actions():
             call = Call(action, [self._place(ref, buffers, temporaries) for ref in action.refs])
-            if isinstance(action.step, Kernel):
-                call.scalars = [leaves[n] for n, _ in action.step.scalars]
-                call.draws = [self._draw(self._plan_draws[n]) for n in action.step.draws]
+            call.scalars = [leaves[n] for n, _ in action.step.scalars]
+            call.draws = [self._draw(self._plan_draws[n]) for n in action.step.draws]
             self._note(call, len(action.refs) - written(action.step))
             calls.append(call)
         self.stated.append(Stated(plan, user_line(), {n: t.name or "" for n, t in enumerate(buffers)}, calls))

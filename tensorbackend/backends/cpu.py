@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import jit, launcher, native, toolchain, watch
+from tensorbackend.backends import cpu_primitives, jit, launcher, native, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
@@ -27,6 +27,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.structure import Structure
+from tensorbackend.graph.tails import with_tails
 from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor"]
@@ -353,13 +354,19 @@ class InterpretedPlan:
 
 
 class HostPlan(CompiledPlan):
-    """A plan of C kernels. Primitives run on NumPy arrays."""
+    """A plan of C kernels. Primitives that have no C form run on NumPy arrays."""
+
+    def __init__(self, plan: Plan, backend: CPUBackend) -> None:
+        super().__init__(with_tails(plan), backend)
 
     def _compile(self, kernels: list[Kernel]) -> None:
         jit.compile_all(kernels)
 
-    def _prepare(self, kernel: Kernel) -> jit.Prepared:
-        return jit.prepare(kernel)
+    def _prepare(self, step: Kernel | Primitive) -> jit.Prepared | None:
+        if isinstance(step, Kernel):
+            return jit.prepare(step)
+        maker = cpu_primitives.PRIMITIVES.get(step.op.name)
+        return None if maker is None else maker(step)
 
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
         return _places(step)

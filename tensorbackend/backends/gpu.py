@@ -300,8 +300,8 @@ class GpuPlan(CompiledPlan):
     def _compile(self, kernels: list[Kernel]) -> None:
         self.backend._compile_kernels(kernels)
 
-    def _prepare(self, kernel: Kernel) -> Prepared:
-        return self.backend._prepare(kernel)
+    def _prepare(self, step: Kernel | Primitive) -> Prepared | None:
+        return self.backend._prepare(step) if isinstance(step, Kernel) else None
 
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
         places = [placed(ref, arena, offsets) for ref in (*step.inputs, step.output)]

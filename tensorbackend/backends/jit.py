@@ -25,10 +25,10 @@ from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import CompileError, complain
-from tensorbackend.graph.fuse import Instruction, Kernel
+from tensorbackend.graph.fuse import Instruction, Kernel, Primitive
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["Prepared", "compile_all", "prepare", "user_library"]
+__all__ = ["Prepared", "compile_all", "compile_tail", "prepare", "user_library"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
@@ -50,7 +50,9 @@ class Prepared:
 
     __slots__ = ("_pack", "launches", "name", "scratch_words", "source")
 
-    def __init__(self, kernel: Kernel, source: str, name: str, launches: Sequence[Any], scratch_words: int) -> None:
+    def __init__(
+        self, kernel: Kernel | Primitive, source: str, name: str, launches: Sequence[Any], scratch_words: int
+    ) -> None:
         self.source = source
         self.name = name
         self.launches = launches
@@ -94,6 +96,12 @@ def prepare(kernel: Kernel) -> Prepared:
 def user_library(source: str, sanitize: bool) -> Library:
     """The library of a user kernel, compiled or found. Raises `CompileError`."""
     return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expand=_expand)[0]
+
+
+def compile_tail(kernel: Kernel) -> tuple[Printed, int]:
+    """A kernel that others call: its print, and the address of its function. Raises `CompileError`."""
+    printed, library = _compiled([kernel])[0]
+    return printed, library.address(printed.name)
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:

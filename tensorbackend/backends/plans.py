@@ -47,7 +47,7 @@ class Action(NamedTuple):
 
 def references(step: Kernel | Primitive) -> list[Ref]:
     """The places that a step reads, then those that it writes."""
-    return [*step.inputs, *([ref for ref, _ in step.outputs] if isinstance(step, Kernel) else [step.output])]
+    return step.operands
 
 
 def written(step: Kernel | Primitive) -> int:
@@ -70,10 +70,12 @@ class CompiledPlan(ABC):
         self._compile([s for s in plan.steps if isinstance(s, Kernel) and _writes(s)])
         self.steps = []
         for step in plan.steps:
-            if not isinstance(step, Kernel):
+            if isinstance(step, Kernel) and not _writes(step):
+                continue
+            prepared = self._prepare(step)
+            if prepared is None:
                 self.steps.append((None, self._prepare_primitive(step, first, offsets), None, step))
-            elif _writes(step):
-                prepared = self._prepare(step)
+            else:
                 places = [placed(ref, first, offsets) for ref in references(step)]
                 if prepared.scratch_words:
                     places.append((first, total))
@@ -117,8 +119,9 @@ class CompiledPlan(ABC):
         """Compile kernels together, so that `_prepare` finds them. Raises `CompileError`."""
 
     @abstractmethod
-    def _prepare(self, kernel: Kernel) -> Any:
-        """A kernel's launches: an object with `run(addresses, numbers)` and `scratch_words`."""
+    def _prepare(self, step: Kernel | Primitive) -> Any:
+        """A step's launches: an object with `run(addresses, numbers)` and `scratch_words`; None for a primitive that
+        `_primitive` runs."""
 
     @abstractmethod
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> Any:
@@ -129,8 +132,8 @@ class CompiledPlan(ABC):
         """Run a primitive on tensors (`buffers`), their addresses (`bases`) and the temporaries in `storage`."""
 
 
-def _run_prepared(prepared: Any, step: Kernel, addresses: Sequence[int], scalars: Sequence[Any], draws: Sequence[int],
-                  key: int) -> None:  # fmt: skip
+def _run_prepared(prepared: Any, step: Kernel | Primitive, addresses: Sequence[int], scalars: Sequence[Any],
+                  draws: Sequence[int], key: int) -> None:  # fmt: skip
     numbers = [word(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
     prepared.run(addresses, [*numbers, *draws, key] if draws else numbers)
 
@@ -172,7 +175,7 @@ def letter(dtype: np.dtype) -> str:
     return "d" if dtypes.is_float(dtype) else "Q" if dtype.kind == "u" else "q"
 
 
-def number_format(kernel: Kernel) -> str:
+def number_format(kernel: Kernel | Primitive) -> str:
     """The 8-byte numbers that a kernel takes, as `struct` says them: its scalars, then its draws and their key."""
     scalars = "".join(letter(dtype) for _, dtype in kernel.scalars)
     return scalars + "Q" * (len(kernel.draws) + 1 if kernel.draws else 0)

@@ -152,16 +152,12 @@ def run_plan(backend: Backend, planned: Any, targets: list[Any], leaves: list[An
         for action in planned.actions():
             addresses = [address(ref) for ref in action.refs]
             scratch = backend._allocate(action.scratch)
-            scalars = [leaves[n] for n, _ in _scalars(action.step)]
-            numbers = [draws[n] for n in action.step.draws] if isinstance(action.step, Kernel) else []
+            scalars = [leaves[n] for n, _ in action.step.scalars]
+            numbers = [draws[n] for n in action.step.draws]
             yield call_of(backend, action, [*addresses, scratch.address], scalars, numbers)
             del scratch
 
     run(backend, plan, names, calls())
-
-
-def _scalars(step: Kernel | Primitive) -> list[tuple[int, np.dtype]]:
-    return step.scalars if isinstance(step, Kernel) else []
 
 
 def call_of(backend: Backend, action: Any, addresses: list[int], scalars: list[Any], draws: list[int]) -> Call:
@@ -173,7 +169,7 @@ def call_of(backend: Backend, action: Any, addresses: list[int], scalars: list[A
         found = [backend._array_at(ref, address) for ref, address in zip(action.refs, addresses)]
         return found[:reads], found[reads:]
 
-    numbers = [plans.number(x, dtype) for x, (_, dtype) in zip(scalars, _scalars(step))]
+    numbers = [plans.number(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
     make = functools.partial(action.run, addresses, scalars, draws, key)
     return Call(step, make, arrays, action.source, numbers, draws, key)
 

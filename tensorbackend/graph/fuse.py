@@ -91,6 +91,11 @@ class Kernel:
     cache: dict = field(default_factory=dict, repr=False)
 
     @property
+    def operands(self) -> list[Ref]:
+        """The places that it reads, then those that it writes."""
+        return [*self.inputs, *(ref for ref, _ in self.outputs)]
+
+    @property
     def name(self) -> str:
         """A name that says what it does: the last ops, the reduced axes, the output's type."""
         named = [i.op.name for i in self.body if i.op is not None]
@@ -101,27 +106,65 @@ class Kernel:
 
 @dataclass
 class Primitive:
-    """One call of a primitive of the op table on places in memory."""
+    """One call of a primitive of the op table on places in memory.
+
+    With a `tail` (see `tails.py`), an elementwise kernel that reads `output` through its input number `product`, the
+    call writes what the tail writes, and `output` is a place that need not exist.
+    """
 
     op: ops.Op
     inputs: list[Ref]
     output: Ref
     params: tuple
     reason: str = "a primitive"
+    tail: Kernel | None = None
+    product: int = 0
     cache: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def beside(self) -> list[Ref]:
+        """What the tail reads beside the product."""
+        return [] if self.tail is None else [r for n, r in enumerate(self.tail.inputs) if n != self.product]
+
+    @property
+    def target(self) -> Ref:
+        """Where the results go."""
+        return self.output if self.tail is None else self.tail.outputs[0][0]
+
+    @property
+    def operands(self) -> list[Ref]:
+        """The places that it reads, then the one that it writes."""
+        return [*self.inputs, *self.beside, self.target]
+
+    @property
+    def scalars(self) -> list[tuple[int, np.dtype]]:
+        """The numbers that the tail takes, as a kernel's."""
+        return [] if self.tail is None else self.tail.scalars
+
+    @property
+    def draws(self) -> list[int]:
+        """The random nodes that it draws: none."""
+        return []
+
+    @property
+    def name(self) -> str:
+        """The op, and what follows it."""
+        return self.op.name if self.tail is None else f"{self.op.name}+{self.tail.name}"
 
 
 @dataclass
 class Plan:
     """What statements become: `steps` in order, over buffers: targets, then tensor leaves, then temporaries.
 
-    `tensors` are the leaf numbers of the buffers after the targets; `temporaries` their (shape, type).
+    `tensors` are the leaf numbers of the buffers after the targets, and `layouts` their places; `temporaries` are the
+    temporaries' (shape, type).
     """
 
     targets: int
     tensors: list[int]
     temporaries: list[tuple[Shape, np.dtype]]
     steps: list[Kernel | Primitive]
+    layouts: list[Ref] = field(default_factory=list)
     cache: dict = field(default_factory=dict, repr=False)
 
 
@@ -242,6 +285,7 @@ class _Scheduler:
         self.leaf_numbers: dict[int, int] = {}
         self.number_leaves: dict[tuple[int, int], int] = {}
         self.tensors: list[int] = []
+        self.layouts: list[Ref] = []
         self.places: dict[int, Ref] = {}
         self.temporaries: list[tuple[Shape, np.dtype]] = []
         self.steps: list[Kernel | Primitive] = []
@@ -290,14 +334,15 @@ class _Scheduler:
 
     def _tensor(self, s: Structure, number: int) -> Ref:
         self.tensors.append(number)
-        return Ref(len(self.statements) + len(self.tensors) - 1, s.shape, s.strides, 0, s.dtype)
+        self.layouts.append(Ref(len(self.statements) + len(self.tensors) - 1, s.shape, s.strides, 0, s.dtype))
+        return self.layouts[-1]
 
     def run(self) -> Plan:
         if len(self.statements) == 1:
             self._statement(0, self.statements[0])
         else:
             self._group()
-        return Plan(len(self.statements), self.tensors, self.temporaries, self.steps)
+        return Plan(len(self.statements), self.tensors, self.temporaries, self.steps, self.layouts)
 
     def _temporary(self, shape: Shape, dtype: np.dtype) -> Ref:
         # Temporaries are numbered from -1 downwards, so that their buffers need not wait for the tensors' count.

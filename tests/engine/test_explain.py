@@ -51,7 +51,7 @@ def test_one_expression_is_one_kernel_with_its_facts(backend, tensors) -> None:
 
 def test_the_text_names_why_a_tree_was_cut(backend, tensors) -> None:
     x, _, y = tensors
-    text = str(backend.explain(y, backend.dot(x, backend.ones((6, 6))) + x))
+    text = str(backend.explain(y, backend.cumsum(x, axis=1) + x))
     assert "a primitive" in text
     assert "2 steps" in text
     assert "y[:] = " in text

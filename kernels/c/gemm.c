@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemm.c — products of matrices, and the elementwise kernel that follows them
+//
+// Computes  t[i, j] = sum over p of a[i, p] b[p, j]     for each batch, any strides
+// Macros    TB_T the type in which products add up; TB_A, TB_B the types in memory; TB_WIDE_A(x), TB_WIDE_B(x) from these
+//           to TB_T; TB_PLAIN_A, TB_PLAIN_B defined where they are the same type.
+// Tiles     MR rows by NV vectors of columns: their sums stay in registers while k runs.
+//
+//               a: rows of the tile,          b: a panel of NV vectors of columns,
+//               one number at a time     x    one row at a time
+//
+//           Entries of `a` are spread over a vector as they are loaded, so that `a` may lie where it is, with any strides;
+//           `b` needs its columns side by side. What does not lie well is copied first, shared by all threads: panels of b
+//           as [k][columns], tiles of a as [k][rows]. (Goto and van de Geijn, 2008; Van Zee and van de Geijn, 2015.)
+// Dots      few columns: sums along k of a and b in vectors, four rows at a time.
+// Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
+//           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
+// Tail      When a task's block is complete, `tail`, an ordinary elementwise kernel over rows and columns, runs on it.
+// Types     float32, float64, 64-bit integers; halves and short integers are widened as they are copied.
+// Limits    OPERANDS operands of a tail, RANK axes of batches
+// Checked   tests/engine/test_linear.py; timed by benchmarks/gemm.py
+#include "runtime.h"
+
+#if defined(__AVX512F__)
+#define TB_VECTOR 64
+#elif defined(__AVX__)
+#define TB_VECTOR 32
+#else
+#define TB_VECTOR 16
+#endif
+
+typedef TB_T vector __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), may_alias));
+
+enum {
+    LANES = TB_VECTOR / (int)sizeof(TB_T),
+    MOST_VECTORS = 4,
+    MOST_ROWS = 14,
+    PACK_K = 256,    // steps of k that a task copies
+    AHEAD = 8,       // steps of k by which b is fetched ahead
+    DOT_ROWS = 4,
+    DOT_CHUNK = 512, // elements of a row that are widened at a time
+    OPERANDS = 32,
+    RANK = 16,
+};
+
+// What the host passes in `size`. All counts are of elements, places in scratch of bytes.
+enum {
+    M, N, K, BATCHES,
+    SWAP,          // whether the pointers of a and b come in the other order
+    ROUND,         // batches that are computed together
+    SPLITS,        // segments of k that are computed side by side
+    SPLIT_K,       // length of a segment
+    PHASE_K,       // steps of k of a segment that are copied before they are used
+    BLOCK_K,       // steps of k after which the next panel's turn comes
+    PHASE_ROWS,    // rows of a that are copied together
+    PHASE_COLUMNS, // columns of b that are copied together
+    TASK_ROWS, TASK_COLUMNS,
+    TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column: dots
+    PACK_A,        // whether a is copied
+    PACK_B,        // the first column of b that is copied
+    PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
+    SUMS,          // which pointer the sums go to; the last is scratch
+    RUN,           // tb_run
+    TAIL,          // the kernel that follows, or 0
+    INNER,         // its inner axis
+    TURNED,        // the length of its square tiles, or 0
+    PRODUCT,       // which of its inputs the product is
+    COUNT,         // its operands, the product included
+    BATCH_RANK, FIRST,  // lengths of the batch axes, then bytes of an element of the operands that are not the product
+};
+
+typedef struct call {
+    void *const *ptr;
+    const int64_t *size, *stride, *scalar;
+    int64_t batch, row, column, phase;   // where this round begins: batch, row, column, phase of k
+    int64_t batches, rows, columns, phases;  // what it has
+    int64_t row_tasks, column_tasks, panels, tiles, chunks;
+    char *scratch;
+} call;
+
+static inline int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
+static inline int64_t ceiling(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Strides of operand `which`: those of the batch axes, then two.
+static inline const int64_t *strides_of(const call *g, int which) { return g->stride + which * (g->size[BATCH_RANK] + 2); }
+
+// Where a batch of operand `which` begins, in elements.
+static int64_t batch_offset(const call *g, int which, int64_t batch) {
+    const int64_t *const stride = strides_of(g, which);
+    int64_t at = 0;
+    for (int64_t axis = g->size[BATCH_RANK] - 1; axis >= 0; --axis) {
+        at += batch % g->size[FIRST + axis] * stride[axis];
+        batch /= g->size[FIRST + axis];
+    }
+    return at;
+}
+
+static inline const int64_t *pair_of(const call *g, int which) { return strides_of(g, which) + g->size[BATCH_RANK]; }
+
+// Tiles ---------------------------------------------------------------------------------------------------------------
+
+// Sums that do not fill whole vectors of contiguous results.
+static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int vectors, TB_T *t, int64_t t_row,
+                                                    int64_t t_column, int columns, int add) {
+    for (int i = 0; i < rows; ++i)
+        for (int j = 0; j < columns; ++j) {
+            TB_T *const to = t + i * t_row + j * t_column;
+            const TB_T x = sum[i * vectors * LANES + j];
+            *to = add ? *to + x : x;
+        }
+}
+
+typedef void (*tile)(int64_t k, const TB_T *a, int64_t a_row, int64_t a_k, const TB_T *b, int64_t b_k, TB_T *t,
+                     int64_t t_row, int64_t t_column, int columns, int add);
+
+#define UNROLL _Pragma("GCC unroll 16")
+#define TILE(MR, NV) \
+    static void tile_##MR##_##NV(int64_t k, const TB_T *a, int64_t a_row, int64_t a_k, const TB_T *b, int64_t b_k, TB_T *t, \
+                                 int64_t t_row, int64_t t_column, int columns, int add) { \
+        vector sum[MR][NV]; \
+        const TB_T *row[(MR + 2) / 3]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
+        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = a + 3 * i * a_row; \
+        for (int64_t p = 0; p < k; ++p) { \
+            vector y[NV]; \
+            UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(b + j * LANES); \
+            UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(b + AHEAD * b_k + j * LANES); \
+            UNROLL for (int i = 0; i < MR; ++i) { \
+                const vector x = row[i / 3][i % 3 * a_row] - (vector){0};  /* one load that fills a vector */ \
+                UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
+            } \
+            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += a_k; \
+            b += b_k; \
+        } \
+        if (t_column != 1 || columns != NV * LANES) { \
+            put_scattered((const TB_T *)sum, MR, NV, t, t_row, t_column, columns, add); \
+            return; \
+        } \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
+            vector *const to = (vector *)(t + i * t_row + j * LANES); \
+            if (add) sum[i][j] += *to; \
+            *to = sum[i][j]; \
+        } \
+    }
+#define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
+#define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
+#define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV) TILE(13, NV) TILE(14, NV)
+#define LOWS(NV) tile_1_##NV, tile_2_##NV, tile_3_##NV, tile_4_##NV
+#define HIGHS(NV) tile_5_##NV, tile_6_##NV, tile_7_##NV, tile_8_##NV
+#define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV, tile_13_##NV, tile_14_##NV
+
+#if TB_VECTOR == 64
+LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) LOW(4) TILE(5, 4) TILE(6, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
+    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
+static const int most_rows[MOST_VECTORS] = {14, 14, 0, 6};
+#elif defined(__aarch64__)
+LOW(1) HIGH(1) LOW(2) HIGH(2) LOW(4) TILE(5, 4) TILE(6, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
+    {LOWS(1), HIGHS(1)}, {LOWS(2), HIGHS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
+static const int most_rows[MOST_VECTORS] = {8, 8, 0, 6};
+#else
+LOW(1) HIGH(1) LOW(2) TILE(5, 2) TILE(6, 2) TILE(1, 4) TILE(2, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
+    {LOWS(1), HIGHS(1)}, {LOWS(2), tile_5_2, tile_6_2}, {0}, {tile_1_4, tile_2_4}};
+static const int most_rows[MOST_VECTORS] = {8, 6, 0, 2};
+#endif
+
+// Lanes of a vector, then the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile).
+void tb_gemm_facts(int64_t *out) {
+    out[0] = LANES;
+    for (int v = 0; v < MOST_VECTORS; ++v)
+        out[1 + v] = most_rows[v];
+}
+
+// Copies --------------------------------------------------------------------------------------------------------------
+
+// Where segment `split` of the phase in work lies along k.
+static inline int64_t k_begin(const call *g, int64_t split) { return split * g->size[SPLIT_K] + g->phase * g->size[PHASE_K]; }
+static inline int64_t k_end(const call *g, int64_t split) {
+    const int64_t segment = least((split + 1) * g->size[SPLIT_K], g->size[K]);
+    return least(k_begin(g, split) + g->size[PHASE_K], segment);
+}
+
+// Vectors of a tile that has so many columns: there are no tiles of three.
+static inline int vectors_of(int64_t columns) {
+    const int vectors = (int)ceiling(columns, LANES);
+    return vectors == 3 ? 4 : vectors;
+}
+
+// Columns of a panel as copied: whole vectors, or one.
+static inline int64_t width_of(const call *g, int64_t columns) {
+    return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
+}
+
+static inline TB_T *place_of_a(const call *g, int64_t part, int64_t t) {
+    return (TB_T *)(g->scratch + g->size[PLACE_A]) + (part * g->tiles + t) * g->size[TILE_ROWS] * g->size[PHASE_K];
+}
+
+static inline int64_t first_panel(const call *g) {
+    const int64_t from = g->size[PACK_B] - g->column;
+    return from <= 0 ? 0 : least(from / g->size[PANEL], g->panels);
+}
+
+static inline TB_T *place_of_b(const call *g, int64_t part, int64_t panel) {
+    const int64_t first = first_panel(g), each = width_of(g, g->size[PANEL]) * g->size[PHASE_K];
+    return (TB_T *)(g->scratch + g->size[PLACE_B]) + (part * (g->panels - first) + panel - first) * each;
+}
+
+enum { SQUARE = 16 };
+
+// `to[p * width + j] = from[p * step_p + j * step_j]` for j below n; what is missing of `width` is zero.
+#define COPY(NAME, S, WIDE) \
+    static void NAME(TB_T *restrict to, int64_t width, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, \
+                     int64_t n) { \
+        if (step_j == 1) { \
+            for (int64_t p = 0; p < k; ++p) { \
+                for (int64_t j = 0; j < n; ++j) to[p * width + j] = WIDE(from[p * step_p + j]); \
+                for (int64_t j = n; j < width; ++j) to[p * width + j] = 0; \
+            } \
+            return; \
+        } \
+        for (int64_t p0 = 0; p0 < k; p0 += SQUARE) \
+            for (int64_t j0 = 0; j0 < width; j0 += SQUARE) { \
+                TB_T square[SQUARE][SQUARE]; \
+                const int rows = (int)least(SQUARE, k - p0), all = (int)least(SQUARE, width - j0); \
+                const int columns = (int)(n - j0 < 0 ? 0 : least(all, n - j0)); \
+                for (int j = 0; j < columns; ++j) { \
+                    const S *const line = from + (j0 + j) * step_j + p0 * step_p; \
+                    if (step_p == 1 && rows == SQUARE) \
+                        for (int p = 0; p < SQUARE; ++p) square[j][p] = WIDE(line[p]); \
+                    else \
+                        for (int p = 0; p < rows; ++p) square[j][p] = WIDE(line[p * step_p]); \
+                } \
+                for (int j = columns; j < all; ++j) \
+                    for (int p = 0; p < rows; ++p) square[j][p] = 0; \
+                for (int p = 0; p < rows; ++p) \
+                    for (int j = 0; j < all; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
+            } \
+    }
+COPY(copy_a, TB_A, TB_WIDE_A)
+COPY(copy_b, TB_B, TB_WIDE_B)
+
+static void pack_b(const call *g, int64_t unit) {
+    const int64_t panels = g->panels - first_panel(g);
+    const int64_t chunk = unit % g->chunks, panel = first_panel(g) + unit / g->chunks % panels, part = unit / g->chunks / panels;
+    const int64_t batch = part / g->size[SPLITS], split = part % g->size[SPLITS];
+    const int64_t k0 = k_begin(g, split) + chunk * PACK_K, k = least(PACK_K, k_end(g, split) - k0);
+    const int64_t j = panel * g->size[PANEL], columns = least(g->size[PANEL], g->columns - j), width = width_of(g, columns);
+    if (k <= 0)
+        return;
+    const int64_t *const step = pair_of(g, 1);
+    const TB_B *const from = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + batch) + k0 * step[0] + (g->column + j) * step[1];
+    copy_b(place_of_b(g, part, panel) + chunk * PACK_K * width, width, from, step[0], step[1], k, columns);
+}
+
+static void pack_a(const call *g, int64_t unit) {
+    const int64_t chunk = unit % g->chunks, t = unit / g->chunks % g->tiles, part = unit / g->chunks / g->tiles;
+    const int64_t batch = part / g->size[SPLITS], split = part % g->size[SPLITS];
+    const int64_t k0 = k_begin(g, split) + chunk * PACK_K, k = least(PACK_K, k_end(g, split) - k0);
+    const int64_t i = t * g->size[TILE_ROWS], rows = least(g->size[TILE_ROWS], g->rows - i);
+    if (k <= 0)
+        return;
+    const int64_t *const step = pair_of(g, 0);
+    const TB_A *const from = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, g->batch + batch) + (g->row + i) * step[0] + k0 * step[1];
+    copy_a(place_of_a(g, part, t) + chunk * PACK_K * g->size[TILE_ROWS], g->size[TILE_ROWS], from, step[1], step[0], k, rows);
+}
+
+// Tasks: chunks of the panels of b, then of the tiles of a. size {tasks of b}.
+static void pack(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                 int64_t end) {
+    const call *const g = ptr[0];
+    (void)stride, (void)scalar;
+    for (int64_t task = begin; task < end; ++task)
+        if (task < size[0])
+            pack_b(g, task);
+        else
+            pack_a(g, task - size[0]);
+}
+
+// Sums ----------------------------------------------------------------------------------------------------------------
+
+typedef struct sums {
+    TB_T *at;
+    int64_t row, column;
+} sums;
+
+// Where the sums of element (0, 0) of a batch go; segments of k have places of their own.
+static sums sums_of(const call *g, int64_t batch, int64_t split) {
+    const int64_t m = g->size[M], n = g->size[N];
+    if (g->size[SPLITS] > 1)
+        return (sums){(TB_T *)(g->scratch + g->size[PLACE_T]) + split * m * n, n, 1};
+    const int64_t *const step = pair_of(g, 2);
+    TB_T *const base = (TB_T *)((char *)g->ptr[g->size[SUMS]] + g->size[PLACE_T]);
+    return (sums){base + batch_offset(g, 2, batch), step[0], step[1]};
+}
+
+// Runs the tail on a block whose sums are complete.
+static void finish(const call *g, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t columns, const sums *product) {
+    if (!g->size[TAIL])
+        return;
+    const int count = (int)g->size[COUNT];
+    const int64_t *const item = g->size + FIRST + g->size[BATCH_RANK];
+    void *ptr[OPERANDS];
+    int64_t stride[2 * OPERANDS];
+    for (int slot = 0, other = 0; slot < count; ++slot) {
+        if (slot == g->size[PRODUCT]) {
+            ptr[slot] = product->at + i * product->row + j * product->column;
+            stride[2 * slot] = product->row, stride[2 * slot + 1] = product->column;
+            continue;
+        }
+        const int64_t *const step = pair_of(g, 3 + other);
+        const int64_t at = batch_offset(g, 3 + other, batch) + i * step[0] + j * step[1];
+        ptr[slot] = (char *)g->ptr[2 + other] + at * item[other];
+        stride[2 * slot] = step[0], stride[2 * slot + 1] = step[1];
+        ++other;
+    }
+    const int64_t inner = g->size[INNER] ? columns : rows, outer = g->size[INNER] ? rows : columns;
+    const int64_t turned = g->size[TURNED], chunk = turned ? turned : inner, pieces = ceiling(inner, chunk);
+    const int64_t size[] = {rows, columns, chunk, pieces, outer, 0, 1, 0};
+    const int64_t tasks = turned ? ceiling(outer, turned) * pieces : 1;
+    ((tb_kernel)g->size[TAIL])(ptr, size, stride, g->scalar, 0, tasks);
+}
+
+// The place of a task: which batch and segment, and its rows and columns.
+typedef struct block {
+    int64_t batch, split, i, j, rows, columns;
+} block;
+
+static block block_of(const call *g, int64_t task) {
+    block at;
+    at.i = task % g->row_tasks * g->size[TASK_ROWS];
+    at.rows = least(g->size[TASK_ROWS], g->rows - at.i);
+    task /= g->row_tasks;
+    at.j = task % g->column_tasks * g->size[TASK_COLUMNS];
+    at.columns = least(g->size[TASK_COLUMNS], g->columns - at.j);
+    task /= g->column_tasks;
+    at.split = task % g->size[SPLITS];
+    at.batch = task / g->size[SPLITS];
+    return at;
+}
+
+// One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
+static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add) {
+    const int64_t part = at->batch * g->size[SPLITS] + at->split, j = panel * g->size[PANEL];
+    const int columns = (int)least(g->size[PANEL], g->columns - j), vectors = vectors_of(columns);
+    const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch, step = g->size[TILE_ROWS];
+    const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
+    const TB_T *b;
+    int64_t b_k;
+    if (panel >= first_panel(g)) {
+        b_k = width_of(g, columns);
+        b = place_of_b(g, part, panel) + k0 * b_k;
+    } else {
+        b_k = b_step[0];
+        b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * b_k + (g->column + j);
+    }
+    for (int64_t i = 0; i < at->rows; i += step) {
+        const int rows = (int)least(step, at->rows - i);
+        const TB_T *a = (const TB_T *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i + i) * a_step[0] + from * a_step[1];
+        int64_t a_row = a_step[0], a_k = a_step[1];
+        if (g->size[PACK_A]) {
+            a_row = 1, a_k = step;
+            a = place_of_a(g, part, (at->i + i) / step) + k0 * step;
+        }
+        TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + j) * to.column;
+        tiles[vectors - 1][rows - 1](k, a, a_row, a_k, b, b_k, t, to.row, to.column, columns, add);
+    }
+}
+
+// Tasks: blocks of rows by blocks of columns by segments of k by batches.
+static void multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                     int64_t end) {
+    const call *const g = ptr[0];
+    (void)size, (void)stride, (void)scalar;
+    for (int64_t task = begin; task < end; ++task) {
+        const block at = block_of(g, task);
+        const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
+        const sums to = sums_of(g, batch, at.split);
+        int64_t k0 = 0;
+        do {
+            const int64_t here = least(g->size[BLOCK_K], k - k0);
+            for (int64_t j = 0; j < at.columns; j += g->size[PANEL])
+                panel_by_rows(g, &at, (at.j + j) / g->size[PANEL], k0, here, to, k0 > 0 || g->phase > 0);
+            k0 += here;
+        } while (k0 < k);
+        if (g->phase == g->phases - 1 && g->size[SPLITS] == 1)
+            finish(g, batch, g->row + at.i, g->column + at.j, at.rows, at.columns, &to);
+    }
+}
+
+// Dots ----------------------------------------------------------------------------------------------------------------
+
+static inline TB_T total(vector x) {
+    TB_T all[LANES];
+    __builtin_memcpy(all, &x, sizeof x);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; ++l) all[l] += all[l + half];
+    return all[0];
+}
+
+// Up to DOT_ROWS rows, each k long and contiguous, times one column.
+#define DOTS(ROWS) \
+    static void dots_##ROWS(int64_t k, const TB_T *const *a, const TB_T *b, TB_T *out) { \
+        vector sum[ROWS][2]; \
+        UNROLL for (int i = 0; i < ROWS; ++i) sum[i][0] = sum[i][1] = (vector){0}; \
+        int64_t p = 0; \
+        for (; p + 2 * LANES <= k; p += 2 * LANES) \
+            UNROLL for (int i = 0; i < ROWS; ++i) { \
+                sum[i][0] += *(const vector *)(a[i] + p) * *(const vector *)(b + p); \
+                sum[i][1] += *(const vector *)(a[i] + p + LANES) * *(const vector *)(b + p + LANES); \
+            } \
+        UNROLL for (int i = 0; i < ROWS; ++i) { \
+            TB_T rest = 0; \
+            for (int64_t q = p; q < k; ++q) rest += a[i][q] * b[q]; \
+            out[i] = total(sum[i][0] + sum[i][1]) + rest; \
+        } \
+    }
+DOTS(1) DOTS(2) DOTS(3) DOTS(4)
+static void (*const dots[DOT_ROWS])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {dots_1, dots_2, dots_3, dots_4};
+
+// DOT_ROWS rows of a block, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
+static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, sums to, int add) {
+    const int rows = (int)least(DOT_ROWS, at->rows - i);
+    const int64_t part = at->batch * g->size[SPLITS] + at->split, from = k_begin(g, at->split) + k0;
+    const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
+    const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, g->batch + at->batch) + (g->row + at->i + i) * a_step[0] + from;
+    const TB_T *line[DOT_ROWS];
+#ifdef TB_PLAIN_A
+    for (int r = 0; r < rows; ++r) line[r] = a + r * a_step[0];
+#else
+    TB_T wide[DOT_ROWS][DOT_CHUNK];
+    for (int r = 0; r < rows; ++r) {
+        for (int64_t p = 0; p < k; ++p) wide[r][p] = TB_WIDE_A(a[r * a_step[0] + p]);
+        line[r] = wide[r];
+    }
+#endif
+    for (int64_t j = 0; j < at->columns; ++j) {
+        const int64_t column = at->j + j;
+        const TB_T *b = place_of_b(g, part, column) + k0;
+        if (column < first_panel(g))
+            b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + at->batch) + from + (g->column + column) * b_step[1];
+        TB_T sum[DOT_ROWS];
+        dots[rows - 1](k, line, b, sum);
+        TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + column) * to.column;
+        for (int r = 0; r < rows; ++r) t[r * to.row] = add ? t[r * to.row] + sum[r] : sum[r];
+    }
+}
+
+// Tasks as those of `multiply`.
+static void multiply_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                         int64_t end) {
+    const call *const g = ptr[0];
+    (void)size, (void)stride, (void)scalar;
+    for (int64_t task = begin; task < end; ++task) {
+        const block at = block_of(g, task);
+        const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
+        const sums to = sums_of(g, batch, at.split);
+        for (int64_t i = 0; i < at.rows; i += DOT_ROWS) {
+            int64_t k0 = 0;
+            do {
+                const int64_t here = least(g->size[BLOCK_K], k - k0);
+                rows_by_columns(g, &at, i, k0, here, to, k0 > 0 || g->phase > 0);
+                k0 += here;
+            } while (k0 < k);
+        }
+        if (g->phase == g->phases - 1 && g->size[SPLITS] == 1)
+            finish(g, batch, g->row + at.i, g->column + at.j, at.rows, at.columns, &to);
+    }
+}
+
+// Tasks: blocks of rows, whose segments are added up in order.
+static void join(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                 int64_t end) {
+    const call *const g = ptr[0];
+    const int64_t m = g->size[M], n = g->size[N], each = g->size[TASK_ROWS];
+    const int64_t *const step = pair_of(g, 2);
+    (void)size, (void)stride, (void)scalar;
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task * each, last = least(first + each, m);
+        TB_T *const parts = (TB_T *)(g->scratch + g->size[PLACE_T]);
+        sums to = {parts, n, 1};
+        for (int64_t split = 1; split < g->size[SPLITS]; ++split)
+            for (int64_t at = first * n; at < last * n; ++at) parts[at] += parts[split * m * n + at];
+        if (!g->size[TAIL]) {
+            TB_T *const out = g->ptr[g->size[SUMS]];
+            for (int64_t i = first; i < last; ++i)
+                for (int64_t j = 0; j < n; ++j) out[i * step[0] + j * step[1]] = parts[i * n + j];
+        }
+        finish(g, 0, first, 0, last - first, n, &to);
+    }
+}
+
+// Rounds --------------------------------------------------------------------------------------------------------------
+
+static void launch(call *g, tb_kernel fn, int64_t tasks, int64_t cost, const int64_t *size) {
+    void *self[1] = {g};
+    const int64_t none = 0;
+    const tb_launch l = {fn, tasks, cost, self, size ? size : &none, &none, &none};
+    ((void (*)(const tb_launch *))g->size[RUN])(&l);
+}
+
+// Copies what this round needs: the panels of b with its first rows, the tiles of a.
+static void launch_copies(call *g) {
+    const int64_t parts = g->batches * g->size[SPLITS];
+    const int64_t of_b = g->row ? 0 : parts * (g->panels - first_panel(g)) * g->chunks;
+    const int64_t of_a = g->size[PACK_A] ? parts * g->tiles * g->chunks : 0;
+    const int64_t elements = of_b * width_of(g, g->size[PANEL]) + of_a * g->size[TILE_ROWS];
+    if (of_a + of_b)
+        launch(g, pack, of_a + of_b, elements * least(PACK_K, g->size[PHASE_K]) / 2, &of_b);
+}
+
+static void one_round(call *g) {
+    const int64_t *const size = g->size;
+    g->row_tasks = ceiling(g->rows, size[TASK_ROWS]);
+    g->column_tasks = ceiling(g->columns, size[TASK_COLUMNS]);
+    g->panels = ceiling(g->columns, size[PANEL]);
+    g->tiles = ceiling(g->rows, size[TILE_ROWS]);
+    launch_copies(g);
+    const int64_t tasks = g->row_tasks * g->column_tasks * g->batches * size[SPLITS];
+    const double steps = (double)least(size[PHASE_K], size[SPLIT_K]) * (double)size[SPLITS];
+    const double flops = 2.0 * (double)g->rows * (double)ceiling(g->columns, LANES) * LANES * steps * (double)g->batches;
+    launch(g, size[PANEL] == 1 ? multiply_few : multiply, tasks, (int64_t)(flops / 100), 0);
+}
+
+// One task: the whole product. ptr {a, b, the tail's operands but the product, or the target; scratch}; size as above;
+// stride those of a, b, the sums and these operands, each with the batch axes first; scalar the tail's.
+void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+             int64_t end) {
+    call whole = {ptr, size, stride, scalar}, *const g = &whole;
+    (void)begin, (void)end;
+    g->scratch = ptr[2 + (size[TAIL] ? size[COUNT] - 1 : 1)];
+    g->phases = size[SPLIT_K] > size[PHASE_K] ? ceiling(size[SPLIT_K], size[PHASE_K]) : 1;
+    g->chunks = ceiling(size[PHASE_K], PACK_K);
+    for (g->batch = 0; g->batch < size[BATCHES]; g->batch += size[ROUND]) {
+        g->batches = least(size[ROUND], size[BATCHES] - g->batch);
+        for (g->column = 0; g->column < size[N]; g->column += size[PHASE_COLUMNS]) {
+            g->columns = least(size[PHASE_COLUMNS], size[N] - g->column);
+            for (g->phase = 0; g->phase < g->phases; ++g->phase)
+                for (g->row = 0; g->row < size[M]; g->row += size[PHASE_ROWS]) {
+                    g->rows = least(size[PHASE_ROWS], size[M] - g->row);
+                    one_round(g);
+                }
+        }
+    }
+    if (size[SPLITS] > 1)
+        launch(g, join, ceiling(size[M], size[TASK_ROWS]), size[M] * size[N] * size[SPLITS] / 4, 0);
+}

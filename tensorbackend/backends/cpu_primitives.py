@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives of the compiled CPU backend: which source of `kernels/c` each is, its types, its arguments.
+
+Each `prepare_…` gives a primitive's launches, as `jit.prepare` gives a kernel's. Operands are those of the step:
+inputs, what the tail reads beside the product, the target; then scratch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tensorbackend import dtypes, settings
+from tensorbackend.backends import compiler, jit, native
+from tensorbackend.backends.compiler import Library
+from tensorbackend.backends.plans import ALIGNMENT
+from tensorbackend.graph.fuse import Primitive, Ref
+from tensorbackend.graph.tails import over_matrix
+from tensorbackend.primitives import gemm
+from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
+
+__all__ = ["PRIMITIVES"]
+
+FLAGS = ("-fwrapv", "-ffp-contract=fast")
+"""Products add up by fused multiply-adds."""
+TURNED = 64
+"""The side of a tail's square tiles: `TILE` of codegen/c.py."""
+FLOPS_A_NANOSECOND = 100
+C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "uint8_t"}
+
+
+def _ctype(dtype: np.dtype) -> str:
+    tag = dtypes.tag(dtype)
+    return C_TYPES.get(tag) or f"{'u' if tag[0] == 'u' else ''}int{tag[1:]}_t"
+
+
+@functools.lru_cache(maxsize=256)
+def _library(a: np.dtype, b: np.dtype, sum_type: np.dtype, sanitize: bool, cflags: str) -> tuple[Library, Facts, str]:
+    """gemm.c for these types, what it has, and its text. `cflags` is part of what the answer is remembered for."""
+    lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
+    lines.append(f"#define TB_T {_ctype(sum_type)}")
+    for name, dtype in (("A", a), ("B", b)):
+        widened = f"tb_{dtypes.tag(dtype)}_to_f32(x)" if dtypes.is_half(dtype) else "(x)"
+        lines += [f"#define TB_{name} {_ctype(dtype)}", f"#define TB_WIDE_{name}(x) ((TB_T){widened})"]
+        lines += [f"#define TB_PLAIN_{name}"] if dtype == sum_type else []
+    source = "\n".join([*lines, '#include "gemm.c"', ""])
+    library = compiler.compile_many([source], flags=FLAGS, sanitize=sanitize)[0]
+    facts = (ctypes.c_int64 * 5)()
+    library.function("tb_gemm_facts")(facts)
+    return library, Facts(facts[0], tuple(facts[1:])), source
+
+
+def prepare_dot(step: Primitive) -> jit.Prepared:
+    """The product over the last two axes, batches broadcast, and its tail."""
+    return _Product(step).prepared()
+
+
+class _Product:
+    """One product as a launch of gemm.c."""
+
+    def __init__(self, step: Primitive) -> None:
+        x, y = step.inputs
+        self.step = step
+        self.out = step.output
+        self.lengths = self.out.shape[:-2]
+        config = settings.config
+        self.library, facts, self.source = _library(x.dtype, y.dtype, self.out.dtype, config.sanitize, config.cflags)
+        self.in_target = step.tail is None or (
+            step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
+        )
+        sums = self._places(step.target) if self.in_target else self._places(self.out)
+        given = Matrices(
+            *self.out.shape[-2:], x.shape[-1], math.prod(self.lengths), _matrix(x), _matrix(y), sums[-2:],
+            x.dtype == self.out.dtype, y.dtype == self.out.dtype,
+        )  # fmt: skip
+        self.by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
+        self.given = given.swapped() if self.by.swap else given
+        self.sums = sums
+
+    def _places(self, ref: Ref) -> tuple[int, ...]:
+        """The strides of a place over the axes of the product; an axis of length 1 has stride 1."""
+        strides = ref.broadcast_to(self.out.shape).strides
+        return tuple(1 if n == 1 else s for n, s in zip(self.out.shape, strides))
+
+    def prepared(self) -> jit.Prepared:
+        """The launch, packed."""
+        step, by, x = self.step, self.by, self.given
+        tail, sizes, texts = self._tail()
+        scratch, places = self._scratch()
+        others = [*step.beside, step.target]
+        first = 2 + len(others)
+        sums_at = (first if not self.in_target else first - 1) if by.splits == 1 else first - 1
+        runtime = native.runtime()
+        size = [
+            x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
+            by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
+            by.pack_b, *places, sums_at, runtime.address("tb_run"), tail, *sizes,
+            len(others) + (step.tail is not None), len(self.lengths), *self.lengths,
+            *(ref.dtype.itemsize for ref in others),
+        ]  # fmt: skip
+        cost = 2 * x.m * x.n * x.k * x.batches // FLOPS_A_NANOSECOND + 100
+        pointers = first + bool(scratch)
+        address = self.library.address("tb_gemm")
+        launch = runtime.prepare(address, 1, cost, pointers, size, self._strides(others), len(step.scalars))
+        source = "\n".join([describe(by), self.source, *texts])
+        return jit.Prepared(step, source, step.name, [launch], -(-scratch // 8))
+
+    def _strides(self, others: Sequence[Ref]) -> list[int]:
+        x, y = self.step.inputs
+        lead = len(self.lengths)
+        left, right = ([*self._batches(ref), *_matrix(ref)] for ref in (x, y))
+        rows = [left, right, list(self.sums), *(list(ref.broadcast_to(self.out.shape).strides) for ref in others)]
+        if self.by.swap:
+            rows[:2] = rows[1::-1]
+            rows = [[*row[:lead], *row[lead:][::-1]] for row in rows]
+        return [stride for row in rows for stride in row]
+
+    def _batches(self, ref: Ref) -> tuple[int, ...]:
+        return ref.broadcast_to((*self.lengths, *ref.shape[-2:])).strides[: len(self.lengths)]
+
+    def _tail(self) -> tuple[int, list[int], list[str]]:
+        """The address of the tail (0: none); its inner axis, side of square tiles, and number of the product; text."""
+        step = self.step
+        if step.tail is None:
+            return 0, [0, 0, 0], []
+        strides = (self.given.n, 1) if self.by.splits > 1 else self.given.sums
+        kernel = over_matrix(step.tail, step.product, strides, self.by.swap)
+        printed, address = jit.compile_tail(kernel)
+        turned = TURNED if printed.nest.tiled is not None else 0
+        return address, [printed.nest.inner, turned, step.product], [printed.source]
+
+    def _scratch(self) -> tuple[int, list[int]]:
+        """Bytes of scratch, and where the copies of a and b and the sums lie in it."""
+        by, x, item = self.by, self.given, self.out.dtype.itemsize
+        parts = by.round_ * by.splits
+        panels = -(-min(x.n, by.phase_columns) // by.panel) if not by.pack_b else int(by.pack_b < x.n)
+        lengths = [
+            parts * by.phase_rows * by.phase_k if by.pack_a else 0,
+            parts * panels * by.panel * by.phase_k,
+            by.splits * x.m * x.n if by.splits > 1 else 0 if self.in_target else math.prod(self.out.shape),
+        ]
+        places, total = [], 0
+        for length in lengths:
+            places.append(total)
+            total += -(-length * item // ALIGNMENT) * ALIGNMENT
+        if by.splits == 1 and self.in_target:
+            places[2] = 0
+        return total, places
+
+
+def _matrix(ref: Ref) -> tuple[int, int]:
+    """The strides of an operand's last two axes; an axis of length 1 has stride 1."""
+    row, column = (1 if n == 1 else s for n, s in zip(ref.shape[-2:], ref.strides[-2:]))
+    return row, column
+
+
+def describe(by: Blocking) -> str:
+    """A blocking as a comment."""
+    names = [f"{name.rstrip('_')} {int(value)}" for name, value in vars(by).items()]
+    return f"// {', '.join(names)}"
+
+
+PRIMITIVES: dict[str, Callable[[Primitive], jit.Prepared]] = {"dot": prepare_dot}

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products with what follows them: an elementwise kernel that reads a product runs on each part of it once complete.
+
+`with_tails` changes a plan so. The product then needs no memory of its own, and its elements are used while they are in
+cache; values are those of the plan without tails. A backend that has no such kernels runs the plan as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tensorbackend.graph import indexing
+from tensorbackend.graph.fuse import Instruction, Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.structure import broadcast_shapes
+
+__all__ = ["MOST_OPERANDS", "over_matrix", "with_tails"]
+
+MOST_OPERANDS = 32
+"""Operands of a tail at most, as in kernels/c/gemm.c."""
+ROWS, COLUMNS = 4099, 4111
+"""Lengths that stand for any: the text of a kernel does not depend on them."""
+
+
+def with_tails(plan: Plan) -> Plan:
+    """The plan with every elementwise kernel that may do so made the tail of the product it reads."""
+    steps: list[Kernel | Primitive] = list(plan.steps)
+    freed = set()
+    for kernel in plan.steps:
+        product = _product_of(kernel, plan) if isinstance(kernel, Kernel) else None
+        if product is None:
+            continue
+        steps = [s for s in steps if s is not product]
+        place = next(n for n, s in enumerate(steps) if s is kernel)
+        slot = next(n for n, ref in enumerate(kernel.inputs) if ref.buffer == product.output.buffer)
+        steps[place] = replace(product, tail=kernel, product=slot, cache={})
+        freed.add(product.output.buffer)
+    if not freed:
+        return plan
+    temporaries = [((), d) if -1 - n in freed else (shape, d) for n, (shape, d) in enumerate(plan.temporaries)]
+    return replace(plan, temporaries=temporaries, steps=steps, cache={})
+
+
+def _product_of(kernel: Kernel, plan: Plan) -> Primitive | None:
+    """The product whose tail a kernel can be: the last of those it reads."""
+    simple = not kernel.axes and not kernel.draws and not any(i.kind == "source" for i in kernel.body)
+    if not simple or len(kernel.outputs) != 1 or len(kernel.inputs) >= MOST_OPERANDS or 0 in kernel.shape:
+        return None
+    for step in reversed(plan.steps):
+        if isinstance(step, Primitive) and step.op.name == "dot" and _may_follow(kernel, step, plan):
+            return step
+    return None
+
+
+def _may_follow(kernel: Kernel, product: Primitive, plan: Plan) -> bool:
+    """Whether a kernel reads all of a product, element by element, and is the only one to read it."""
+    out = product.output
+    if out.buffer >= 0 or _without_ones(kernel.shape) != _without_ones(out.shape) or len(kernel.shape) < 2:
+        return False
+    reads = [ref for step in plan.steps for ref in _inputs(step) if ref.buffer == out.buffer]
+    if len(reads) != 1 or not any(reads[0] is ref for ref in kernel.inputs):
+        return False
+    whole = kernel.shape[-2:] == out.shape[-2:] and math.prod(kernel.shape) == math.prod(out.shape)
+    plain = reads[0].strides[-len(out.shape) :] == indexing.contiguous_strides(out.shape) and not reads[0].offset
+    return whole and plain and reads[0].shape == kernel.shape and not _overwrites(kernel, product, plan)
+
+
+def _inputs(step: Kernel | Primitive) -> list[Ref]:
+    return step.inputs
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def _overwrites(kernel: Kernel, product: Primitive, plan: Plan) -> bool:
+    """Whether the kernel's target may be the very view of an operand of the product, which is read until it ends."""
+    target = kernel.outputs[0][0]
+    if not kernel.in_place or target.buffer < 0:
+        return False
+    leaves = [plan.layouts[ref.buffer - plan.targets] for ref in product.inputs if ref.buffer >= 0]
+    own = _layout(target)
+    return any(_layout(leaf) == own for leaf in leaves)
+
+
+def _layout(ref: Ref) -> tuple:
+    """What two references have in common when they are the same view, axes of length 1 and their order aside."""
+    return ref.dtype, sorted((n, s) for n, s in zip(ref.shape, ref.strides) if n != 1)
+
+
+def over_matrix(kernel: Kernel, slot: int, product: tuple[int, int], swap: bool) -> Kernel:
+    """A tail as a kernel over rows and columns of any number, which reads the product through input `slot`.
+
+    `product` are the strides of its rows and columns (as the swapped product has them, if `swap`).
+    """
+    inputs = [_flat(ref, swap) for ref in kernel.inputs]
+    inputs[slot] = _spread(kernel.inputs[slot], product)
+    outputs = [(_full(ref, swap), value) for ref, value in kernel.outputs]
+    body: list[Instruction] = []
+    for i in kernel.body:
+        shape = (1, 1)
+        if i.kind == "load":
+            shape = inputs[i.slot].shape
+        elif i.args:
+            shape = broadcast_shapes("tail", [body[a].shape for a in i.args])
+        body.append(replace(i, shape=shape))
+    return Kernel((ROWS, COLUMNS), (), body, inputs, kernel.scalars, [], outputs, kernel.reason, kernel.in_place)
+
+
+def _flat(ref: Ref, swap: bool) -> Ref:
+    """The place of one matrix, repeated where it has length 1."""
+    lengths = [1 if n == 1 else long for n, long in zip(ref.shape[-2:], (COLUMNS, ROWS) if swap else (ROWS, COLUMNS))]
+    strides = list(ref.strides[-2:])
+    if swap:
+        lengths, strides = lengths[::-1], strides[::-1]
+    return Ref(ref.buffer, tuple(lengths), tuple(strides), 0, ref.dtype)
+
+
+def _full(ref: Ref, swap: bool) -> Ref:
+    strides = ref.strides[-2:]
+    return Ref(ref.buffer, (ROWS, COLUMNS), strides[::-1] if swap else strides, 0, ref.dtype)
+
+
+def _spread(ref: Ref, strides: tuple[int, int]) -> Ref:
+    """The product, with strides that keep rows and columns from being merged."""
+    row, column = strides
+    apart = (COLUMNS + 7, 1) if column == 1 else (1, ROWS + 7) if row == 1 else (3 * COLUMNS + 1, 3)
+    return Ref(ref.buffer, (ROWS, COLUMNS), apart, 0, ref.dtype)
