@@ -57,6 +57,13 @@ SETTINGS = {
             "one of its own; 4: the source of each kernel when it is made; 5: the compiler's commands.",
         ),
         Setting("check", "TB_CHECK", _flag, False, "Compare each kernel that runs with the interpreter; slow."),
+        Setting(
+            "tune",
+            "TB_TUNE",
+            _flag,
+            True,
+            "Time candidates when a shape comes first; 0 lets the shape alone decide.",
+        ),
         Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),

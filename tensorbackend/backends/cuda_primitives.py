@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes
+from tensorbackend.backends.cuda_products import choose
 from tensorbackend.codegen.geometry import BLOCKS, THREADS
 from tensorbackend.codegen.render import ctype
 from tensorbackend.errors import complain
@@ -106,7 +107,7 @@ def prepare_dot(backend: GpuBackend, step: Primitive) -> Runner:
     def run(addresses: list[int]) -> None:
         backend.driver.launch(gemm, grid, (THREADS,), 0, struct.pack("3Q", *addresses) + sizes)
 
-    return run
+    return choose(backend, step, run)
 
 
 def _batch_strides(x: Ref, lengths: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ Arguments   of a launch are the bytes of that structure, laid out as C does (Num
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import time
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend.backends.cublas import Cublas, find_library
 from tensorbackend.errors import BackendError, KernelFault, complain, nearest
 from tensorbackend.kernel_files import kernel_dir
 
@@ -95,6 +97,8 @@ class Driver(ABC):
     facts: DeviceFacts
     # The CUDA stream of this driver as an integer, as __cuda_array_interface__ wants it; 0 in the emulator.
     stream: int
+    # NVIDIA's matrix products on this stream, where the device and the library are at hand.
+    blas: Cublas | None = None
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
@@ -184,6 +188,12 @@ class DeviceDriver(Driver):
     @abstractmethod
     def using_device(self, what: str) -> AbstractContextManager[None]:
         """The device is current inside, and CUDA's errors become ours; `what` was being done."""
+
+    @functools.cached_property
+    def blas(self) -> Cublas | None:
+        """cuBLAS on the driver's stream; None where the library is not installed."""
+        library = find_library()
+        return None if library is None else Cublas(library, self.stream, self.using_device)
 
     @abstractmethod
     def _pool_allocate(self, nbytes: int) -> tuple[int, Any]:

@@ -139,6 +139,7 @@ class GpuBackend(Backend):
         self.driver = driver if isinstance(driver, Driver) else open_driver(driver, self.device_id)
         self.scratch_size = scratch_size
         self.enable_winograd = enable_winograd
+        self.choices: dict[Any, int] = {}
         self._functions: dict[Any, Function] = {}
         self._process = os.getpid()
 

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "mlp_digits.py"
 NEEDED = ("sklearn", "matplotlib", "tqdm")
 PNG = b"\x89PNG\r\n\x1a\n"
+ONE_DIGIT = 0.29
+"""In per cent of the 360 that are tested, rounded up."""
 
 
 @pytest.fixture
@@ -52,6 +54,14 @@ def test_defaults_reach_98_per_cent(train: Callable) -> None:
     output, curves = train()
     assert accuracy_of(output) >= 98.0
     assert curves.startswith(PNG)
+
+
+@pytest.mark.parametrize("options", [
+    pytest.param("--epochs 5 --hidden 32", marks=pytest.mark.ci), pytest.param("", marks=pytest.mark.long),
+])  # fmt: skip
+def test_the_emulated_gpu_reaches_the_same_accuracy(train: Callable, options: str) -> None:
+    cpu, gpu = (train(*options.split(), "--seed", "1", "--backend", name)[0] for name in ("cpu", "gpu:emulator"))
+    assert abs(accuracy_of(cpu) - accuracy_of(gpu)) <= ONE_DIGIT
 
 
 def test_a_seed_repeats_a_run_to_the_last_digit(train: Callable) -> None:
