@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernel.h — what generated kernels share beside the vector maths: scalars, streaming stores, and the op table's
+// kernel.h — what generated kernels share beside the vector maths: scalars, stores, and the op table's
 // few functions that are expressions of others
 //
 // Included by every generated kernel: no system header, little to parse.
@@ -70,6 +70,64 @@ TB_FN void tb_stream_end(tb_i64 streams) {
 #else
     (void)streams;
 #endif
+}
+
+// The same for 64 elements of N bytes, whose addresses are multiples of 64: N lines of 64 bytes, in a straight line.
+#if defined(__AVX512F__)
+#define TB_PAST 1
+TB_FN void tb_past1(void *to, const void *from) {
+    typedef float wide __attribute__((vector_size(64)));
+    __builtin_ia32_movntps512((float *)to, *(const wide *)from);
+}
+#elif defined(__AVX__)
+#define TB_PAST 1
+TB_FN void tb_past1(void *to, const void *from) {
+    typedef float wide __attribute__((vector_size(32)));
+    __builtin_ia32_movntps256((float *)to, ((const wide *)from)[0]);
+    __builtin_ia32_movntps256((float *)to + 8, ((const wide *)from)[1]);
+}
+#else
+#define TB_PAST 0
+TB_FN void tb_past1(void *to, const void *from) { __builtin_memcpy(to, from, 64); }
+#endif
+TB_FN void tb_past2(void *to, const void *from) { tb_past1(to, from); tb_past1((char *)to + 64, (const char *)from + 64); }
+TB_FN void tb_past4(void *to, const void *from) { tb_past2(to, from); tb_past2((char *)to + 128, (const char *)from + 128); }
+TB_FN void tb_past8(void *to, const void *from) { tb_past4(to, from); tb_past4((char *)to + 256, (const char *)from + 256); }
+TB_FN void tb_fetch1(const void *from) { __builtin_prefetch((const char *)from + 4096); }
+TB_FN void tb_fetch2(const void *from) { tb_fetch1(from); tb_fetch1((const char *)from + 64); }
+TB_FN void tb_fetch4(const void *from) { tb_fetch2(from); tb_fetch2((const char *)from + 128); }
+TB_FN void tb_fetch8(const void *from) { tb_fetch4(from); tb_fetch4((const char *)from + 256); }
+
+// What is left of a row becomes whole vectors: `bytes` bytes, and zeros behind them up to `room`, a multiple of 64 that
+// is more than `bytes`. And the way back.
+#if defined(__AVX512BW__) && !defined(__clang__)
+typedef char tb_wide __attribute__((vector_size(64), aligned(1), may_alias));
+TB_FN tb_u64 tb_first(int bytes) { return ((tb_u64)1 << bytes) - 1; }
+#define TB_PADS(room) ((room) == 64)
+#define TB_PAD(to, from, bytes) \
+    *(tb_wide *)(to) = (tb_wide)__builtin_ia32_loaddquqi512_mask((const char *)(from), (tb_wide){0}, tb_first(bytes))
+#define TB_UNPAD(to, from, bytes) \
+    __builtin_ia32_storedquqi512_mask((char *)(to), *(const tb_wide *)(from), tb_first(bytes))
+#else
+#define TB_PADS(room) 0
+#define TB_PAD(to, from, bytes) (void)0
+#define TB_UNPAD(to, from, bytes) (void)0
+#endif
+TB_FN const void *tb_pad(void *to, const void *from, int bytes, int room) {
+    if (TB_PADS(room)) {
+        TB_PAD(to, from, bytes);
+    } else {
+        __builtin_memset(to, 0, (unsigned long)room);
+        __builtin_memcpy(to, from, (unsigned long)bytes);
+    }
+    return to;
+}
+TB_FN void tb_unpad(void *to, const void *from, int bytes, int room) {
+    if (TB_PADS(room)) {
+        TB_UNPAD(to, from, bytes);
+    } else {
+        __builtin_memcpy(to, from, (unsigned long)bytes);
+    }
 }
 #endif
 

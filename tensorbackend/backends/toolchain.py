@@ -48,8 +48,12 @@ QUICK_FLAGS = {
         "-fvect-cost-model=dynamic",
         "-fexpensive-optimizations",
         "-fgcse",
-        "-frerun-cse-after-loop",
         "-fschedule-insns2",
+        # Constants stay in vector registers although the loop around theirs has a call.
+        "-fcaller-saves",
+        # No gain from these in one loop of straight-line code.
+        "-fno-thread-jumps",
+        "-fno-tree-loop-im",
         # One region of registers; no analysis of pointers and calls, by which a kernel does not profit.
         "-fira-region=one",
         "-fno-tree-pta",

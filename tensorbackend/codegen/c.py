@@ -25,6 +25,7 @@ FAR_BLOCK = 64
 while it stores the one before and fetches those to come."""
 STRIP = 512
 TILE = 64
+ALIGNED = "__attribute__((aligned(64)))"
 FEW_ROWS = 16
 """Rows that a column sum of float32 adds up in float32 before it goes to float64."""
 COSTLY = 8
@@ -95,6 +96,9 @@ class _Printer(Renderer):
 
     def _bodies(self) -> None:
         self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
+        if self.nest.form == MAP and not self.nest.kept:
+            self._flat_map()
+            return
         self.open("for (tb_i64 task = begin; task < end; ++task)")
         where = "task"
         if self.split:
@@ -138,11 +142,21 @@ class _Printer(Renderer):
             self.close()
         self.close()
 
+    def _flat_map(self) -> None:
+        """A map along one axis: tasks that follow each other are one stretch of it."""
+        n = f"n{self.nest.inner}"
+        self.say(f"const tb_i64 from = begin * chunk, to = end * chunk < {n} ? end * chunk : {n};")
+        self._map()
+        self.say("tb_stream_end(streams);")
+
     def _map(self) -> None:
         inner = self.nest.inner
         self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and i.shape[inner] == 1])
         goals = [value for _, value in self.kernel.outputs]
-        self._block_loop(goals, [], store=True)
+        if self._is_contiguous():
+            self._padded_loop(self._needed(goals))
+        else:
+            self._block_loop(goals, [], store=True)
 
     def _rows_form(self) -> None:
         self._statements(
@@ -326,6 +340,87 @@ class _Printer(Renderer):
             self._inner_loop(loop, goals_in_loop, targets, buffers)
         self._after_block(here, direct, targets)
         self.close()
+
+    def _is_contiguous(self) -> bool:
+        """Whether all that a map reads and writes along the inner axis lies side by side."""
+        kinds = [self._stride_class(ref, self.nest.inner) for ref in self.kernel.inputs]
+        return "other" not in kinds and all(
+            self._stride_class(ref, self.nest.inner) == "one" for ref, _ in self.kernel.outputs
+        )
+
+    def _padded_loop(self, loop: list[int]) -> None:
+        """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more.
+
+        So the compiler has one loop to make, without the remainders of its own.
+        """
+        inner, lanes, block = self.nest.inner, self._lanes(), self._block()
+        self.open("for (tb_i64 b = from; b < to;)")
+        self.say("const tb_i64 left = to - b;", f"const int tail = left < {lanes};")
+        self.say(f"const int most = streams ? {FAR_BLOCK} : {block};")
+        self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
+        self.say("const int n = tail ? (int)left : m;")
+        rows = {slot: ref for slot, ref in enumerate(self.kernel.inputs) if self._stride_class(ref, inner) == "one"}
+        for slot, ref in rows.items():
+            kind = ctype(ref.dtype)
+            self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
+            self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
+        targets = {}
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            targets[k] = self._padded_output(k, ref, lanes)
+        self.say("if (streams) { " + " ".join(f"tb_fetch{r.dtype.itemsize}(p{s});" for s, r in rows.items()) + " }")
+        self.open("if (tail)")
+        for slot, ref in rows.items():
+            size = ref.dtype.itemsize
+            self.say(f"p{slot} = (const {ctype(ref.dtype)} *)tb_pad(t{slot}, p{slot}, n * {size}, {lanes * size});")
+        self.close()
+        self._vector_loop(loop, rows, targets)
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            self._take_back(k, ref, lanes)
+        self.say("b += n;")
+        self.close()
+
+    def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
+        """Declare where an output's results go in the loop: in place, or into a buffer."""
+        kind = ctype(ref.dtype)
+        self.say(f"{kind} *const q{k} = o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b;")
+        if dtypes.is_half(ref.dtype):
+            self.say(f"{kind} e{k}[{lanes}] {ALIGNED}, *const w{k} = tail ? e{k} : q{k};")
+            self.say(f"float d{k}[{self._block()}];")
+            return f"d{k}[j]", "half"
+        self.say(f"{kind} e{k}[{FAR_BLOCK}] {ALIGNED};")
+        aligned = f"m == {FAR_BLOCK} && ((unsigned long)q{k} & 63) == 0"
+        past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
+        self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = past{k} || tail ? e{k} : q{k};")
+        return f"d{k}[j]", "stream"
+
+    def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict) -> None:
+        """The loop over a padded block."""
+        buffers = {}
+        for n in loop:
+            i = self.body[n]
+            if i.kind != "load" or i.slot not in rows:
+                continue
+            buffers[n] = f"p{i.slot}[j]"
+            if dtypes.is_half(i_dtype := rows[i.slot].dtype):
+                self.say(f"float h{i.slot}[{self._block()}];")
+                self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
+                buffers[n] = f"h{i.slot}[j]"
+        self._inner_loop(loop, [], targets, buffers)
+
+    def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
+        """Move an output's results from its buffer to where they belong."""
+        size = ref.dtype.itemsize
+        if dtypes.is_half(ref.dtype):
+            self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
+            self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
+        else:
+            self.say(f"if (past{k}) tb_past{size}(q{k}, e{k});")
+            self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
+
+    def _lanes(self) -> int:
+        """Elements of the widest vector (64 bytes) of the smallest type that a loop handles."""
+        kinds = [ref.dtype for ref in self.kernel.inputs] + [ref.dtype for ref, _ in self.kernel.outputs]
+        return 64 // min(dtype.itemsize for dtype in [*kinds, *(i.dtype for i in self.body)])
 
     def _block(self) -> int:
         """Elements of a block."""
