@@ -388,7 +388,7 @@ class _Printer(Renderer):
             self.say(f"float d{k}[{self._block()}];")
             return f"d{k}[j]", "half"
         self.say(f"{kind} e{k}[{FAR_BLOCK}] {ALIGNED};")
-        aligned = f"m == {FAR_BLOCK} && ((unsigned long)q{k} & 63) == 0"
+        aligned = f"n == {FAR_BLOCK} && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
         self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = past{k} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
