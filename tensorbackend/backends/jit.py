@@ -20,9 +20,9 @@ from tensorbackend.backends import compiler, native, toolchain
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
-from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
+from tensorbackend.codegen.c import HEADER, LOT, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
-from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel, Primitive
@@ -37,6 +37,12 @@ SEGMENT = 1 << 15
 """Elements along a reduced axis that one segment of a split reduction takes."""
 SPLIT_BELOW = 16
 """A long reduction with fewer rows than this is split into segments."""
+SPLIT_PASSES_BELOW = 4
+"""The same for reductions of several passes, which lose the cache from one to the next."""
+NARROW = 256
+"""Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
+SEGMENTS = 64
+"""About how many segments there are at most, so that joining them is little work."""
 STREAM_ABOVE = 32 << 20
 """Bytes a kernel touches from which on operands are fetched ahead and results are stored past the cache."""
 STRIP_BYTES = 1 << 19
@@ -74,7 +80,7 @@ class Prepared:
 def prepare(kernel: Kernel) -> Prepared:
     """Print and compile a kernel (or find it), and pack its launches. Raises `CompileError`."""
     printed, library = _compiled([kernel])[0]
-    split = printed.join is not None
+    split = len(printed.functions) > 1
     if settings.config.debug >= 4:
         _log.warning("%s", printed.source)
     runtime = native.runtime()
@@ -83,12 +89,9 @@ def prepare(kernel: Kernel) -> Prepared:
     pointers = len(kernel.inputs) + len(kernel.outputs) + split
     strides = [s for ref in [*kernel.inputs, *(r for r, _ in kernel.outputs)] for s in ref.strides]
     scalars = len(kernel.scalars) + (len(kernel.draws) + 1 if kernel.draws else 0)
-    parts = [(printed.name, work.tasks, work.cost)]
-    if split:
-        parts.append((printed.join, work.results, work.results * 20))
     launches = [
-        runtime.prepare(library.address(name), tasks, cost, pointers, work.sizes, strides, scalars)
-        for name, tasks, cost in parts
+        runtime.prepare(library.address(name), *work.share(joins, printed), pointers, work.sizes, strides, scalars)
+        for name, joins in printed.functions
     ]
     return Prepared(kernel, printed.source, printed.name, launches, work.segments * work.results * printed.partials)
 
@@ -151,16 +154,21 @@ def _definitions() -> Definitions:
 
 
 def _wants_split(kernel: Kernel) -> bool:
-    """Whether a reduction is cut into segments: few results, much to reduce, and nothing after but the results."""
-    if not kernel.axes or any(i.stage > 1 for i in kernel.body):
+    """Whether a reduction is cut into segments: much to reduce, and too few tasks or strips too narrow without."""
+    if not kernel.axes:
         return False
-    if any(ref.shape[a] != 1 for ref, _ in kernel.outputs for a in kernel.axes if kernel.shape[a] != 1):
+    found = nest(kernel)
+    kernel = found.kernel
+    elements = math.prod(kernel.shape)
+    across = math.prod(kernel.shape[a] for a in kernel.axes)
+    if found.form == MAP or across <= 64 or elements <= 2 * SEGMENT:
         return False
-    kept = math.prod(n for a, n in enumerate(kernel.shape) if a not in kernel.axes)
-    reduced = math.prod(kernel.shape[a] for a in kernel.axes)
-    inner_kept = (len(kernel.shape) - 1) not in kernel.axes
-    rows = -(-kept // STRIP) if inner_kept else kept
-    return rows < SPLIT_BELOW and reduced > 64 and reduced * kept > 2 * SEGMENT
+    inner = kernel.shape[found.inner]
+    strip = _strip(found, across) if found.form == COLUMNS else inner
+    tasks = math.prod(kernel.shape[a] for a in found.kept) * -(-inner // strip)
+    if found.passes == 1:
+        return tasks < SPLIT_BELOW
+    return tasks < SPLIT_PASSES_BELOW or strip < min(inner, NARROW)
 
 
 class _Work:
@@ -177,7 +185,7 @@ class _Work:
             chunk = min(inner, TASK_ELEMENTS if found.tiled is None else TILE)
             per_row = inner
         elif found.form == COLUMNS:
-            chunk = min(inner, _strip(found, across))
+            chunk = min(inner, STRIP if split else _strip(found, across))
             per_row = inner * across
         else:
             chunk = max(inner, 1)
@@ -188,8 +196,8 @@ class _Work:
         segments, segment = 1, 0
         if split:
             axis = found.reduced[0] if found.reduced else found.inner
-            each = max(1, elements // max(shape[axis], 1))
-            segment = max(1, SEGMENT // each) if axis != found.inner else SEGMENT
+            each = max(1, across // max(shape[axis], 1)) * (chunk if found.form == COLUMNS else 1)
+            segment = max(1, max(SEGMENT, elements // SEGMENTS) // each)
             segments = -(-shape[axis] // segment)
         self.segments = segments
         self.tasks = -(-rows // group) * max(pieces, 1) * segments
@@ -203,13 +211,19 @@ class _Work:
             streams = 1 if kernel.in_place else 2  # what was just read is in the cache: write it there
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 
+    def share(self, joins: bool, printed: Printed) -> tuple[int, int]:
+        """The tasks and the cost of one of the functions of a printed kernel."""
+        if joins:
+            return -(-self.results // LOT), int(self.results * self.segments * 0.3) + 20
+        return self.tasks, self.cost // sum(not other for _, other in printed.functions)
+
 
 def _strip(found: Nest, across: int) -> int:
     """How many columns a task takes: what several passes walk should stay in cache."""
     if found.passes < 2:
         return STRIP
     width = STRIP_BYTES // max(across * 4, 1)
-    return max(64, min(STRIP, width // 16 * 16))
+    return max(64, min(STRIP // 2, width // 16 * 16))
 
 
 def _bytes(kernel: Kernel) -> int:

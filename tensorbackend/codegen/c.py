@@ -8,6 +8,9 @@ reducers of `kernels/c/reduce.h`, which add up in a fixed order. No system heade
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from tensorbackend import dtypes
@@ -23,17 +26,23 @@ HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-leve
 FAR_BLOCK = 64
 """Elements of a block of elementwise work on memory beyond the caches: so few that the processor computes one block
 while it stores the one before and fetches those to come."""
-STRIP = 512
+STRIP = 1024
+LOT = 512
+"""Results that a task joins from the partial results of segments."""
 TILE = 64
 ALIGNED = "__attribute__((aligned(64)))"
 FEW_ROWS = 16
 """Rows that a column sum of float32 adds up in float32 before it goes to float64."""
+ROWS_AT_ONCE = 4
+"""Rows that a reduction of columns takes between two looks at its running results."""
 COSTLY = 8
 """Floating-point operations from which on a value is kept for the next pass rather than computed again."""
 
 
 def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
-    """Print a kernel. `split` prints two functions: partial results of segments, and their sum."""
+    """Print a kernel. `split` prints functions to launch one after the other, so that threads share long reductions:
+    for each pass partial results of segments and what joins them, then the loop that writes what is not reduced.
+    """
     printer = _Printer(nest(kernel), split)
     return printer.result()
 
@@ -47,6 +56,7 @@ class _Printer(Renderer):
         self.stage = 0
         self.kept_value: int | None = None
         self.kept_stage = 0
+        self.segmented_stage = 0
         self.kept_value, self.kept_stage = self._value_to_keep()
 
     def _signature(self, name: str) -> str:
@@ -55,6 +65,25 @@ class _Printer(Renderer):
 
     def _open_join(self, total: str) -> None:
         self.open("for (tb_i64 task = begin; task < end; ++task)")
+
+    def _functions(self) -> dict[str, Callable[[], None]]:
+        if not self.split:
+            return super()._functions()
+        found: dict[str, Callable[[], None]] = {}
+        for stage in range(1, self.nest.passes + 1):
+            found[f"_{stage}" if stage > 1 else ""] = partial(self._segments_of, stage)
+            found[f"_join{stage}"] = partial(self._join_stage, stage)
+        full = [self._full_output(k) for k in range(len(self.kernel.outputs))]
+        if any(full):
+            found["_out"] = partial(self._segments_of, self.nest.passes + 1)
+            if not all(full):  # they may lie where the others' loop reads
+                found["_join_out"] = partial(self._join_stage, self.nest.passes + 1)
+        return found
+
+    def _segments_of(self, stage: int) -> None:
+        """The pass `stage` over segments; the one after the last writes the outputs that are not reduced."""
+        self.segmented_stage = stage
+        self._bodies()
 
     def _load(self, i: Instruction) -> str:
         ref = self.kernel.inputs[i.slot]
@@ -65,7 +94,7 @@ class _Printer(Renderer):
     def _value_to_keep(self) -> tuple[int | None, int]:
         """A costly value of an early pass that waits in the output for the last pass, and the pass that makes it."""
         outputs = self.kernel.outputs
-        if not self.nest.passes or self.split or len(outputs) != 1 or not self._full_output(0):
+        if not self.nest.passes or len(outputs) != 1 or not self._full_output(0):
             return None, 0
         ref, result = outputs[0]
         if self._stride_class(ref, self.nest.inner) != "one":
@@ -102,8 +131,9 @@ class _Printer(Renderer):
         self.open("for (tb_i64 task = begin; task < end; ++task)")
         where = "task"
         if self.split:
-            self.say("const tb_i64 part = task % segments;")
-            where = "(task / segments)"
+            self.say(f"const tb_i64 lots = ({self._rows()} + group - 1) / group * pieces;")
+            self.say("const tb_i64 part = task / lots;")
+            where = "(task % lots)"
         if self.nest.tiled is None:
             self.say(f"const tb_i64 first = {where} / pieces * group;")
             self.say(f"const tb_i64 last = first + group < {self._rows()} ? first + group : {self._rows()};")
@@ -165,19 +195,19 @@ class _Printer(Renderer):
         for stage in range(1, self.nest.passes + 1):
             self.stage = stage
             here = [n for n in self.reductions if self.body[n].stage == stage]
-            for n in here:
-                self._declare(n)
-            self._reduce_loops(here)
-            if self.split:
-                self._leave_partials()
+            if not self._joined_before(stage):
+                self._reduce_pass(here)
+            if stage == self.segmented_stage:
+                self._leave_partials(here)
                 return
             for n in here:
-                self._finish(n, f"a{n}", f"k{n}")
+                self._finish(n, *self._accumulated(n))
             self._statements(self._rows_after(stage))
         self.stage = self.nest.passes + 1
         if any(self._full_output(k) for k in range(len(self.kernel.outputs))):
             self._reduce_loops([], store=True)
-        self._row_outputs("")
+        if not self.split:
+            self._row_outputs("")
 
     def _columns(self) -> None:
         self.say("const int m = (int)(to - from);")
@@ -188,18 +218,18 @@ class _Printer(Renderer):
         for stage in range(1, self.nest.passes + 1):
             self.stage = stage
             here = [n for n in self.reductions if self.body[n].stage == stage]
-            for n in here:
-                self._declare(n)
-            self._reduce_loops(here)
-            if self.split:
-                self._leave_partials()
+            if not self._joined_before(stage):
+                self._reduce_pass(here)
+            if stage == self.segmented_stage:
+                self._leave_partials(here)
                 return
             self._column_values(stage, needed)
         self.stage = self.nest.passes + 1
         if any(self._full_output(k) for k in range(len(self.kernel.outputs))):
             self._reduce_loops([], store=True)
         self.in_arrays = needed
-        self._row_outputs("column")
+        if not self.split:
+            self._row_outputs("column")
         self.in_arrays = set()
 
     def _array_values(self) -> set[int]:
@@ -228,7 +258,7 @@ class _Printer(Renderer):
         self.say("const tb_i64 at = from + j;")
         for n in wanted:
             if self.body[n].kind == "reduce":
-                self._finish(n, f"a{n}[j]", f"k{n}[j]")
+                self._finish(n, *self._accumulated(n))
             else:
                 self._statements([n])
             if n in needed:
@@ -237,6 +267,44 @@ class _Printer(Renderer):
         self.in_arrays = set(needed)
 
     # Reductions
+
+    def _reduce_pass(self, here: list[int]) -> None:
+        for n in here:
+            self._declare(n)
+        self._reduce_loops(here)
+
+    def _joined_before(self, stage: int) -> bool:
+        """Whether an earlier launch has joined the reductions of a stage."""
+        return stage < self.segmented_stage
+
+    def _accumulated(self, n: int) -> tuple[str, str]:
+        """A reduction's value and place: what this function has accumulated, or what an earlier one has joined."""
+        columns = self.nest.form == COLUMNS
+        if not self._joined_before(self.body[n].stage):
+            return (f"a{n}[j]", f"k{n}[j]") if columns else (f"a{n}", f"k{n}")
+        where = f"row * n{self.nest.inner} + at" if columns else "row"
+        return self._word(n, "a", where, "0"), self._word(n, "k", where, "0")
+
+    def _plane(self, n: int, kind: str, part: str) -> str:
+        """Where the partial results of a segment begin: the results of one reduction lie side by side."""
+        k = [*self._partials(), (n, "k")].index((n, kind))
+        return f"({k} * segments + {part}) * {self._results()}"
+
+    def _results(self) -> str:
+        """How many results a reduction has."""
+        return f"({self._rows()} * n{self.nest.inner})" if self.nest.form == COLUMNS else f"({self._rows()})"
+
+    def _word(self, n: int, kind: str, where: str, part: str) -> str:
+        """A partial result, in the type in which it is accumulated."""
+        word = f"scratch[{self._plane(n, kind, part)} + {where}]"
+        if kind == "k":
+            return word
+        kind = self._partial_type(n)
+        return f"({kind})tb_word_{'double' if kind in ('float', 'double') else 'tb_i64'}({word})"
+
+    def _partial_type(self, n: int) -> str:
+        i = self.body[n]
+        return ctype(self.body[i.args[0]].dtype) if i.op.dtype == "index" else accumulator(i)
 
     def _declare(self, n: int) -> None:
         i = self.body[n]
@@ -266,45 +334,146 @@ class _Printer(Renderer):
 
     def _reduce_loops(self, here: list[int], store: bool = False) -> None:
         """The loops over the reduced axes: accumulate the reductions `here`, or store the full outputs."""
-        segmented = self.segment_axis
-        for axis in self.nest.reduced:
-            lo, hi = ("0", f"n{axis}")
-            if axis == segmented:
-                lo = "part * segment"
-                hi = f"(part + 1) * segment < n{axis} ? (part + 1) * segment : n{axis}"
-            self.open(f"for (tb_i64 x{axis} = {lo}; x{axis} < ({hi}); ++x{axis})")
         goals = [a for n in here for a in self.body[n].args]
         if store:
             goals = [value for k, (_, value) in enumerate(self.kernel.outputs) if self._full_output(k)]
-        self._block_loop(goals, here, store)
-        if self.nest.form == COLUMNS:
-            for n in here:
-                if self._buffered_sum(n):
-                    combine = "+=" if self.body[n].op.name == "sum" else "*="
-                    start = self._start(n)
-                    self.open(f"if (++t{n} == {FEW_ROWS})")
-                    self.say(f"t{n} = 0;")
-                    self.say(f"for (int j = 0; j < m; ++j) {{ a{n}[j] {combine} b{n}[j]; b{n}[j] = {start}; }}")
-                    self.close()
+        several = not store and self._takes_several_rows(goals)
+        for axis in self.nest.reduced:
+            lo, hi = self._range(axis) if axis == self.segment_axis else ("0", f"n{axis}")
+            if several and axis == self.nest.reduced[-1]:
+                self._several_rows(axis, lo, hi, goals, here)
+            else:
+                self.open(f"for (tb_i64 x{axis} = {lo}; x{axis} < {hi}; ++x{axis})")
+        if not several:
+            self._block_loop(goals, here, store)
+            self._empty_buffers(here, 1)
         self.close(len(self.nest.reduced))
-        if self.nest.form == COLUMNS:
-            for n in here:
-                if self._buffered_sum(n):
-                    combine = "+=" if self.body[n].op.name == "sum" else "*="
-                    self.say(f"for (int j = 0; j < m; ++j) a{n}[j] {combine} b{n}[j];")
+        for n in self._buffered(here):
+            self.say(f"for (int j = 0; j < m; ++j) a{n}[j] {self._assigning(n)} b{n}[j];")
 
-    def _leave_partials(self) -> None:
-        count = len(self._partials())
-        if self.nest.form == COLUMNS:
-            place = f"(((part * ({self._rows()}) + row) * n{self.nest.inner}) + from + j) * {count}"
-            self.open("for (int j = 0; j < m; ++j)")
-        else:
-            place = f"(part * ({self._rows()}) + row) * {count}"
-        for k, (n, kind) in enumerate(self._partials()):
-            value = f"{kind}{n}[j]" if self.nest.form == COLUMNS else f"{kind}{n}"
-            self.say(f"scratch[{place} + {k}] = {self._as_word(n, kind, value)};")
-        if self.nest.form == COLUMNS:
+    @staticmethod
+    def _range(axis: int) -> tuple[str, str]:
+        """Where a segment begins and ends."""
+        return "part * segment", f"((part + 1) * segment < n{axis} ? (part + 1) * segment : n{axis})"
+
+    def _takes_several_rows(self, goals: list[int]) -> bool:
+        """Whether running results of columns are worth keeping in registers for some rows: where little is computed."""
+        needed = [self.body[n] for n in self._needed(goals)]
+        halves = any(i.kind == "load" and dtypes.is_half(self.kernel.inputs[i.slot].dtype) for i in needed)
+        costly = sum(i.op.flops for i in needed if i.op is not None) >= COSTLY
+        return self.nest.form == COLUMNS and not halves and not costly and self.stage != self.kept_stage
+
+    def _several_rows(self, axis: int, lo: str, hi: str, goals: list[int], here: list[int]) -> None:
+        """The loop over the innermost reduced axis of columns, some rows at a time; the caller closes it."""
+        x, y, stop = f"x{axis}", f"y{axis}", f"stop{axis}"
+        needed = self._needed(goals)
+        self.open(f"for (tb_i64 {y} = {lo}, {stop} = {hi}; {y} < {stop}; {y} += {ROWS_AT_ONCE})")
+        self.open(f"if ({y} + {ROWS_AT_ONCE} <= {stop})")
+        self.say("#pragma GCC ivdep")
+        self.open("for (int j = 0; j < m; ++j)")
+        self.say("const tb_i64 at = from + j;", "(void)at;")
+        for row in range(ROWS_AT_ONCE):
+            self.open("")
+            self.say(f"const tb_i64 {x} = {y} + {row};", f"(void){x};")
+            self._statements(needed)
+            for n in here:
+                self._accumulate(n)
             self.close()
+        self.close(2)
+        self.open(f"else for (tb_i64 {x} = {y}; {x} < {stop}; ++{x})")
+        self._block_loop(goals, here, store=False)
+        self.close()
+        self._empty_buffers(here, ROWS_AT_ONCE)
+
+    def _buffered(self, here: list[int]) -> list[int]:
+        return [n for n in here if self._buffered_sum(n)]
+
+    def _assigning(self, n: int) -> str:
+        return "+=" if self.body[n].op.name == "sum" else "*="
+
+    def _empty_buffers(self, here: list[int], rows: int) -> None:
+        """After some rows, what float32 has added up goes to float64."""
+        for n in self._buffered(here):
+            self.open(f"if ((t{n} += {rows}) >= {FEW_ROWS})")
+            self.say(f"t{n} = 0;")
+            start = self._start(n)
+            self.say(f"for (int j = 0; j < m; ++j) {{ a{n}[j] {self._assigning(n)} b{n}[j]; b{n}[j] = {start}; }}")
+            self.close()
+
+    def _leave_partials(self, here: list[int]) -> None:
+        columns = self.nest.form == COLUMNS
+        where = f"row * n{self.nest.inner} + from + j" if columns else "row"
+        if columns:
+            self.open("for (int j = 0; j < m; ++j)")
+        for n, kind in self._partials():
+            if n in here:
+                value = f"{kind}{n}[j]" if columns else f"{kind}{n}"
+                self.say(f"scratch[{self._plane(n, kind, 'part')} + {where}] = {self._as_word(n, kind, value)};")
+        if columns:
+            self.close()
+
+    def _join_stage(self, stage: int) -> None:
+        """Join the partial results of a stage, and write what is reduced when no other function follows."""
+        here = [(n, kind) for n, kind in self._partials() if self.body[n].stage == stage]
+        self.segmented_stage, self.in_arrays = stage, set()
+        self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
+        self.open("for (tb_i64 task = begin; task < end; ++task)")
+        self.say(f"const tb_i64 from = task * {LOT}, left = {self._results()} - from;")
+        self.say(f"const int m = (int)(left < {LOT} ? left : {LOT});")
+        if here:
+            self._join_partials(here)
+        last = self.nest.passes + any(map(self._full_output, range(len(self.kernel.outputs))))
+        if stage == last:
+            self._joined_outputs()
+        else:
+            texts = ((n, kind, self._as_word(n, kind, f"{kind}{n}[j]")) for n, kind in here)
+            self._each_result([f"scratch[{self._plane(n, kind, '0')} + from + j] = {t};" for n, kind, t in texts])
+        self.close()
+
+    def _join_partials(self, here: list[tuple[int, str]]) -> None:
+        for n, kind in here:
+            self.say(f"{self._partial_type(n) if kind == 'a' else 'tb_i64'} {kind}{n}[{LOT}];")
+        self._each_result([f"{kind}{n}[j] = {self._word(n, kind, 'from + j', '0')};" for n, kind in here])
+        self.open("for (tb_i64 part = 1; part < segments; ++part)")
+        self._each_result([text for n, kind in here if kind == "a" for text in self._joined_text(n)])
+        self.close()
+
+    def _each_result(self, lines: list[str]) -> None:
+        self.say("#pragma GCC ivdep")
+        self.open("for (int j = 0; j < m; ++j)")
+        self.say(*lines)
+        self.close()
+
+    def _joined_text(self, n: int) -> list[str]:
+        """How the partial result of one more segment joins those before."""
+        i = self.body[n]
+        given = f"const {self._partial_type(n)} g{n} = {self._word(n, 'a', 'from + j', 'part')};"
+        if i.op.dtype != "index":
+            return [given, f"a{n}[j] = {self._combined(n, f'a{n}[j]', f'g{n}', accumulator(i))};"]
+        better = ">" if i.op.name == "argmax" else "<"
+        choice = f"const int z{n} = (g{n} {better} a{n}[j]) | ((g{n} != g{n}) & (a{n}[j] == a{n}[j]));"
+        place = f"k{n}[j] = z{n} ? {self._word(n, 'k', 'from + j', 'part')} : k{n}[j];"
+        return [given, choice, place, f"a{n}[j] = z{n} ? g{n} : a{n}[j];"]
+
+    def _joined_outputs(self) -> None:
+        """Everything that follows from the reductions and is no longer than they."""
+        columns = self.nest.form == COLUMNS
+        self.open("for (int j = 0; j < m; ++j)")
+        self.say("const tb_i64 result = from + j;")
+        self._row_position([*self.nest.kept, self.nest.inner] if columns else self.nest.kept, "result")
+        if columns:
+            self.say(f"const tb_i64 at = x{self.nest.inner};", "(void)at;")
+        for n, i in enumerate(self.body):
+            if self.full[n] or self._constant(i):
+                continue
+            if i.kind != "reduce":
+                self._statements([n])
+            elif self._joined_before(i.stage):
+                self._finish(n, self._word(n, "a", "result", "0"), self._word(n, "k", "result", "0"))
+            else:
+                self._finish(n, f"a{n}[j]", f"k{n}[j]")
+        self._row_outputs("single" if columns else "")
+        self.close()
 
     # Blocks
 
@@ -315,8 +484,7 @@ class _Printer(Renderer):
         columns = self.nest.form == COLUMNS
         lo, hi = ("from", "to") if self.nest.form != ROWS else ("0", f"n{inner}")
         if inner == self.segment_axis:
-            lo = "part * segment"
-            hi = f"((part + 1) * segment < n{inner} ? (part + 1) * segment : n{inner})"
+            lo, hi = self._range(inner)
         far = self.nest.form == MAP
         if not columns:
             step = f"(streams ? {FAR_BLOCK} : {self._block()})" if far else self._block()
@@ -444,7 +612,8 @@ class _Printer(Renderer):
                 continue
             ref = self.kernel.inputs[i.slot]
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
-            if self.nest.form == MAP and self._stride_class(ref, self.nest.inner) == "one":
+            far = self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1)
+            if far and self._stride_class(ref, self.nest.inner) == "one":
                 self.say(f"if (streams) tb_prefetch(p{i.slot} + b, m * (int)sizeof(p{i.slot}[0]));")
             if dtypes.is_half(ref.dtype) and self._stride_class(ref, self.nest.inner) == "one":
                 half = dtypes.tag(ref.dtype)

@@ -30,13 +30,17 @@ C_TYPES = {
 @dataclass
 class Printed:
     """The text of a kernel: the `source`, the name of the function (`name`), and of the second stage (`join`) of a
-    reduction that is split, its `nest` and the number of 8-byte partial results a segment leaves (`partials`)."""
+    reduction that is split, its `nest` and the number of 8-byte partial results a segment leaves (`partials`).
+
+    `functions` are all functions in the order of their launches, with whether each joins partial results.
+    """
 
     nest: Nest
     source: str
     name: str
     join: str | None = None
     partials: int = 0
+    functions: tuple[tuple[str, bool], ...] = ()
 
 
 def ctype(dtype: np.dtype) -> str:
@@ -93,16 +97,20 @@ class Renderer(ABC):
 
     def result(self) -> Printed:
         """The printed kernel, its functions named by a digest of their text."""
-        self._function("KERNEL", self._bodies)
-        join = None
-        if self.split:
-            self._function("KERNEL_join", self._join)
-            join = "KERNEL_join"
+        functions = self._functions()
+        for suffix, content in functions.items():
+            self._function("KERNEL" + suffix, content)
         text = "\n".join(self.lines)
         source = f'#include "{self.header}"\n{text}\n'
         name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
+        join = name + "_join" if self.split else None
         partials = len(self._partials()) if self.split else 0
-        return Printed(self.nest, source.replace("KERNEL", name), name, join and name + "_join", partials)
+        named = tuple((name + suffix, "join" in suffix) for suffix in functions)
+        return Printed(self.nest, source.replace("KERNEL", name), name, join, partials, named)
+
+    def _functions(self) -> dict[str, Callable[[], None]]:
+        """The functions in the order of their launches, by the ends of their names; those that join say so there."""
+        return {"": self._bodies, "_join": self._join} if self.split else {"": self._bodies}
 
     # What a dialect adds
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from tensorbackend import Backend
+from tensorbackend.backends import native
+from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import fuse
 
@@ -39,3 +43,68 @@ def test_an_axis_of_one_among_reduced_axes_is_dropped(backend: Backend) -> None:
     x = backend.ones((1, 5, 1, 4))
     assert nest(kernels_of(backend.sum(x))[0]).kernel.shape == (20,)
     assert backend.sum(x).asnumpyarray().item() == 20
+
+# Passes in segments
+
+PASSES: dict[str, Callable] = {
+    "sum": lambda be, x, axis: be.sum(x, axis),
+    "two sums": lambda be, x, axis: be.sum(x, axis) / be.sum(x * x, axis),
+    "argmax of an expression": lambda be, x, axis: be.argmax(be.tanh(x), axis),
+    "softmax": lambda be, x, axis: be.softmax(x, axis),
+    "log-softmax": lambda be, x, axis: be.log_softmax(x, axis),
+    "variance": lambda be, x, axis: be.var(x, axis),
+    "normalised": lambda be, x, axis: (x - be.mean(x, axis)) / be.std(x, axis),
+    "place and extreme": lambda be, x, axis: be.argmin(x, axis) + be.min(x, axis),
+}
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((9001, 17), 0), ((3, 70001), 1), ((2, 4099, 33), 1), ((131, 1031), None)])
+@pytest.mark.parametrize("name", PASSES)
+def test_segments_change_no_number(backend: Backend, name: str, shape: tuple[int, ...], axis: int | None) -> None:
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x = backend.array(values, min_dims=0)
+    tree = PASSES[name](backend, x, axis)
+    out = backend.empty(tree.shape, tree.dtype, min_dims=0)
+    out[:] = tree
+    plain = CPUBackend(jit=False)
+    expected = PASSES[name](plain, plain.array(values, min_dims=0), axis).asnumpyarray()
+    np.testing.assert_allclose(out.get(), expected, rtol=2e-5, atol=2e-5)
+    if backend.jit:
+        assert_same_on_all_threads(out, tree)
+
+
+def assert_same_on_all_threads(out: object, tree: object) -> None:
+    """The bits of a tree do not depend on the number of threads."""
+    bits = out.get().tobytes()
+    runtime = native.runtime()
+    before = runtime.threads
+    try:
+        for threads in (1, 2, 5):
+            runtime.set_threads(threads)
+            out[:] = 0
+            out[:] = tree
+            assert out.get().tobytes() == bits
+    finally:
+        runtime.set_threads(before)
+
+
+def test_results_are_written_when_no_loop_reads_them_any_more(backend: Backend) -> None:
+    """Two statements, of which one overwrites what the other's last loop reads."""
+    values = np.random.default_rng(1).standard_normal((9001, 17)).astype(np.float32)
+    x, mean = backend.array(values), backend.full((1, 17), 3.0)
+    y = backend.empty(x.shape)
+    with backend.fuse():
+        y[:] = x - backend.mean(x, 0) + mean
+        mean[:] = backend.mean(x, 0)
+    np.testing.assert_allclose(y.get(), values - values.mean(0) + 3, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(mean.get(), values.mean(0, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax", "normalised"])
+def test_segments_work_in_place(backend: Backend, name: str) -> None:
+    values = np.random.default_rng(2).standard_normal((9001, 17)).astype(np.float32)
+    x = backend.array(values)
+    y = backend.empty(x.shape)
+    y[:] = PASSES[name](backend, x, 0)
+    x[:] = PASSES[name](backend, x, 0)
+    assert x.get().tobytes() == y.get().tobytes()
