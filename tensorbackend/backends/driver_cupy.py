@@ -108,8 +108,9 @@ class CupyDriver(DeviceDriver):
         return CupyModule(module, self)
 
     def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
-        # An array of one element goes to the kernel by value.
-        packed = (np.frombuffer(arguments, np.dtype((np.void, len(arguments)))),) if arguments else ()
+        # An array of one structure goes to the kernel by value.
+        structure = np.dtype([("bytes", np.uint8, len(arguments))])
+        packed = (np.frombuffer(bytearray(arguments), structure),) if arguments else ()
         with self.using_device(function.name):
             if shared + function.shared > base.PLAIN_SHARED:
                 function.handle.max_dynamic_shared_size_bytes = shared

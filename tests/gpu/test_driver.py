@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver interface: what is checked before a driver is asked, how one is opened, and the memory of the emulator.
 
-No device is needed. What the drivers of a device do with CuPy and PyCUDA is seen on a machine with a GPU.
+No device is needed. What the drivers of a device do is in test_device_drivers.py.
 """
 
 from __future__ import annotations

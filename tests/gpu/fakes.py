@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-ins for CuPy and PyCUDA over the emulator: what our drivers call, with the packages' signatures.
+
+They run the drivers' code without a device, and check that device and context are current at each call. What only a
+device can tell, they do not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.backends.driver import Driver, Function, open_driver
+from tensorbackend.errors import CompileError as OurCompileError
+from tensorbackend.errors import KernelFault
+
+MEMORY = 1 << 30
+ILLEGAL = "cudaErrorIllegalAddress: an illegal memory access was encountered"
+
+
+class _World:
+    """One emulator, and what is current."""
+
+    def __init__(self) -> None:
+        self.emulator: Driver = open_driver("emulator")
+        self.current: list[Any] = []
+        self.capturing: list | None = None
+
+    def check(self) -> None:
+        assert self.current, "no device or context is current"
+
+    def compile(self, source: str, options: Any) -> Any:
+        self.check()
+        assert "--fmad=false" in options
+        return self.emulator.compile(source, options=[o for o in options if o.startswith("-D")])
+
+    def do(self, work: Any) -> None:
+        """Do something in the stream, or note it for a graph."""
+        self.check()
+        if self.capturing is None:
+            work()
+        else:
+            self.capturing.append(work)
+
+    def launch(self, function: Function, grid: Any, block: Any, shared: int, arguments: bytes, error: type) -> None:
+        def work() -> None:
+            try:
+                self.emulator.launch(function, grid, block, shared, arguments)
+            except KernelFault:
+                raise error(ILLEGAL) from None
+
+        self.do(work)
+
+
+class _Memory:
+    """A piece of a pool, given back when nothing refers to it."""
+
+    def __init__(self, world: _World, size: int, error: type) -> None:
+        world.check()
+        assert size > 0, "a pool gives null for nothing"
+        if size > MEMORY:
+            raise error(f"out of memory allocating {size} bytes")
+        self._emulator, self.ptr = world.emulator, world.emulator.allocate(size)
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __del__(self) -> None:
+        if hasattr(self, "ptr"):
+            self._emulator.free(self.ptr)
+
+
+def _move(world: _World, to: int, source: int, size: int) -> None:
+    world.do(lambda: ctypes.memmove(to, source, size))
+
+
+# CuPy
+
+
+def cupy() -> ModuleType:
+    """A cupy with one device."""
+    world = _World()
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    class OutOfMemoryError(MemoryError):
+        pass
+
+    class CompileException(Exception):
+        pass
+
+    class Current:
+        def __enter__(self) -> Any:
+            world.current.append(self)
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            assert world.current.pop() is self
+
+    class Device(Current):
+        def __init__(self, device: int) -> None:
+            assert device == 0
+
+    class Graph:
+        def __init__(self, works: list) -> None:
+            self.works = works
+
+        def launch(self, stream: Any = None) -> None:
+            world.check()
+            for work in self.works:
+                work()
+
+    class Stream(Current):
+        def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False,
+                     priority: Any = None) -> None:  # fmt: skip
+            world.check()
+            self.ptr = 1234
+
+        def synchronize(self) -> None:
+            world.check()
+            assert world.capturing is None, "cudaErrorStreamCaptureUnsupported"
+
+        def begin_capture(self, mode: Any = None) -> None:
+            world.check()
+            world.capturing = []
+
+        def end_capture(self) -> Graph:
+            works, world.capturing = world.capturing, None
+            return Graph(works)
+
+    class Event:
+        def record(self, stream: Any = None) -> None:
+            world.check()
+            self.time = time.perf_counter()
+
+        def synchronize(self) -> None:
+            world.check()
+
+    class MemoryPool:
+        def malloc(self, size: int) -> _Memory:
+            return _Memory(world, size, OutOfMemoryError)
+
+        def free_bytes(self) -> int:
+            return 0
+
+        def free_all_blocks(self, stream: Any = None) -> None:
+            world.check()
+
+    class RawKernel:
+        def __init__(self, function: Function) -> None:
+            self._function = function
+            names = ("shared_size_bytes", "num_regs", "local_size_bytes")
+            self.attributes = {"max_threads_per_block": function.threads, **dict.fromkeys(names, 0)}
+            self.max_dynamic_shared_size_bytes = 48 << 10
+
+        def __call__(self, grid: tuple, block: tuple, args: tuple, *, shared_mem: int = 0) -> None:
+            assert shared_mem <= self.max_dynamic_shared_size_bytes
+            assert all(a.shape == (1,) and a.dtype.names for a in args), "a structure by value is an array of one"
+            world.launch(self._function, grid, block, shared_mem, b"".join(a.tobytes() for a in args), CUDARuntimeError)
+
+    class RawModule:
+        def __init__(self, code: str | None = None, *, path: Any = None, options: tuple = (),
+                     backend: str = "nvrtc") -> None:  # fmt: skip
+            self._source, self._options = code, options
+
+        def compile(self, log_stream: Any = None) -> None:
+            try:
+                self._module = world.compile(self._source, self._options)
+            except OurCompileError as error:
+                raise CompileException(str(error)) from None
+
+        def get_function(self, name: str) -> RawKernel:
+            world.check()
+            return RawKernel(self._module.function(name))
+
+    def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+        assert stream == 1234 and kind in (1, 2, 3)
+        _move(world, dst, src, size)
+
+    def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+        assert stream == 1234
+        world.do(lambda: world.emulator.fill(ptr, value, size))
+
+    def getDeviceProperties(device: int) -> dict:
+        return {"name": b"a fake", "multiProcessorCount": 4, "maxThreadsPerBlock": 1024, "major": 9, "minor": 0,
+                "sharedMemPerBlockOptin": 227 << 10, "totalGlobalMem": 2 * MEMORY}  # fmt: skip
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError, getDeviceCount=lambda: 1, getDeviceProperties=getDeviceProperties,
+        memcpyAsync=memcpyAsync, memsetAsync=memsetAsync, memGetInfo=lambda: (MEMORY, 2 * MEMORY),
+        memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3,
+    )  # fmt: skip
+    made = ModuleType("cupy")
+    made.RawModule = RawModule
+    made.cuda = SimpleNamespace(
+        runtime=runtime, driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (RuntimeError,), {})),
+        memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), Device=Device, Stream=Stream, Event=Event,
+        compiler=SimpleNamespace(CompileException=CompileException), MemoryPool=MemoryPool,
+        alloc_pinned_memory=bytearray, get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
+    )  # fmt: skip
+    return made
+
+
+# PyCUDA
+
+
+def pycuda() -> dict[str, ModuleType]:
+    """The modules of a pycuda with one device, by name."""
+    world = _World()
+
+    class Error(Exception):
+        pass
+
+    class CudaMemoryError(Error):
+        pass
+
+    class CompileError(Exception):
+        pass
+
+    class Context:
+        def push(self) -> None:
+            world.current.append(self)
+
+        @staticmethod
+        def pop() -> None:
+            world.current.pop()
+
+        def detach(self) -> None:
+            assert not world.current
+
+    class Device:
+        multiprocessor_count, max_threads_per_block = 4, 1024
+        max_shared_memory_per_block, max_shared_memory_per_block_optin = 48 << 10, 227 << 10
+
+        def __init__(self, ordinal: int) -> None:
+            assert ordinal == 0
+
+        @staticmethod
+        def count() -> int:
+            return 1
+
+        def retain_primary_context(self) -> Context:
+            return Context()
+
+        def name(self) -> str:
+            return "a fake"
+
+        def compute_capability(self) -> tuple[int, int]:
+            return 9, 0
+
+        def total_memory(self) -> int:
+            return 2 * MEMORY
+
+    class Stream:
+        def __init__(self, flags: int = 0) -> None:
+            world.check()
+            self.handle = 1234
+
+        def synchronize(self) -> None:
+            world.check()
+
+    class Event:
+        def record(self, stream: Any = None) -> Event:
+            world.check()
+            self.time = time.perf_counter()
+            return self
+
+        def synchronize(self) -> Event:
+            return self
+
+        def time_till(self, other: Event) -> float:
+            return (other.time - self.time) * 1e3
+
+    class DeviceMemoryPool:
+        managed_bytes = active_bytes = 0
+
+        def allocate(self, size: int) -> _Memory:
+            return _Memory(world, size, CudaMemoryError)
+
+        def stop_holding(self) -> None:
+            world.check()
+
+    class Kernel:
+        num_regs = local_size_bytes = shared_size_bytes = 0
+
+        def __init__(self, function: Function) -> None:
+            self._function, self.max_threads_per_block, self._most = function, function.threads, 48 << 10
+
+        def set_attribute(self, attribute: str, value: int) -> None:
+            assert attribute == "MAX_DYNAMIC_SHARED_SIZE_BYTES"
+            self._most = value
+
+        def prepare(self, arg_types: list[str]) -> None:
+            self._format = arg_types
+
+        def prepared_async_call(self, grid: tuple, block: tuple, stream: Stream, *args: bytes,
+                                shared_size: int = 0) -> None:  # fmt: skip
+            assert shared_size <= self._most
+            assert [f"{len(a)}s" for a in args] == self._format
+            world.launch(self._function, grid, block, shared_size, b"".join(args), Error)
+
+    class SourceModule:
+        def __init__(self, source: str, nvcc: str = "nvcc", options: Any = None, keep: bool = False,
+                     no_extern_c: bool = False) -> None:  # fmt: skip
+            assert no_extern_c
+            try:
+                self._module = world.compile(source, options)
+            except OurCompileError as error:
+                raise CompileError(str(error)) from None
+
+        def get_function(self, name: str) -> Kernel:
+            world.check()
+            return Kernel(self._module.function(name))
+
+    def memcpy_htod_async(dest: int, src: np.ndarray, stream: Stream | None = None) -> None:
+        _move(world, dest, src.ctypes.data, src.nbytes)
+
+    def memcpy_dtoh_async(dest: np.ndarray, src: int, stream: Stream | None = None) -> None:
+        _move(world, dest.ctypes.data, src, dest.nbytes)
+
+    def memcpy_dtod_async(dest: int, src: int, size: int, stream: Stream | None = None) -> None:
+        _move(world, dest, src, size)
+
+    def memset_d8_async(dest: int, data: int, size: int, stream: Stream | None = None) -> None:
+        world.do(lambda: world.emulator.fill(dest, data, size))
+
+    attributes = SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="MAX_DYNAMIC_SHARED_SIZE_BYTES")
+    driver, tools, compiler = (ModuleType(f"pycuda.{name}") for name in ("driver", "tools", "compiler"))
+    vars(driver).update(
+        init=lambda: None, Error=Error, MemoryError=CudaMemoryError, CompileError=CompileError, Context=Context,
+        Device=Device, Stream=Stream, Event=Event, function_attribute=attributes,
+        pagelocked_empty=lambda shape, dtype, order="C", mem_flags=0: np.empty(shape, dtype),
+        memcpy_htod_async=memcpy_htod_async, memcpy_dtoh_async=memcpy_dtoh_async,
+        memcpy_dtod_async=memcpy_dtod_async, memset_d8_async=memset_d8_async,
+        mem_get_info=lambda: (MEMORY, 2 * MEMORY),
+    )  # fmt: skip
+    tools.DeviceMemoryPool = DeviceMemoryPool
+    compiler.SourceModule = SourceModule
+    package = ModuleType("pycuda")
+    package.driver, package.tools, package.compiler = driver, tools, compiler
+    return {"pycuda": package, **{f"pycuda.{m.__name__.partition('.')[2]}": m for m in (driver, tools, compiler)}}
