@@ -175,8 +175,8 @@ class Momentum:
         self.momentum = momentum
         self.velocities = [w.value.backend.zeros_like(w.value) for w in parameters]
 
-    def update(self) -> None:
-        """One step down the gradients."""
+    def update(self, steps: int) -> None:
+        """One step down the gradients, the last of `steps`."""
         for w, v in zip(self.parameters, self.velocities):
             with v.backend.fuse():
                 v[:] = self.momentum * v - self.rate * w.gradient
@@ -193,15 +193,13 @@ class Adam:
         self.rate = rate
         self.beta1 = beta1
         self.beta2 = beta2
-        self.steps = 0
         self.means = [w.value.backend.zeros_like(w.value) for w in parameters]
         self.squares = [w.value.backend.zeros_like(w.value) for w in parameters]
 
-    def update(self) -> None:
-        """One step down the gradients."""
-        self.steps += 1
-        correct1 = 1 - self.beta1**self.steps
-        correct2 = 1 - self.beta2**self.steps
+    def update(self, steps: int) -> None:
+        """One step down the gradients: the last of `steps`, which correct the means for having started at zero."""
+        correct1 = 1 - self.beta1**steps
+        correct2 = 1 - self.beta2**steps
         for w, m, s in zip(self.parameters, self.means, self.squares):
             be = w.value.backend
             g = w.gradient

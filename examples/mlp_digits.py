@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -103,17 +103,45 @@ def load(be: tb.Backend, seed: int) -> tuple[Samples, Samples, Samples]:
     )
 
 
-def train_epoch(be: tb.Backend, network: Network, optimizer: Adam | Momentum, samples: Samples) -> tuple[float, float]:
-    """Go through the samples once, in random order; (cost, accuracy) as they were met, with dropout."""
-    total = be.zeros((2, 1))
-    n = samples.labels.shape[1]
-    for batch in samples.minibatches(be, be.rng.permutation(n)):
-        network.fprop(batch.images, training=True)
-        network.bprop(batch.labels)
-        optimizer.update()
-        network.cost.add_to(total, batch.labels)
-    cost, right = total.get().ravel() / n
-    return float(cost), float(right)
+class Training:
+    """A network that learns minibatch by minibatch. `capture`: a step is recorded once for each size of minibatch, and
+    repeated by one call from then on, to the same numbers."""
+
+    def __init__(self, be: tb.Backend, network: Network, optimizer: Adam | Momentum, capture: bool) -> None:
+        self.be = be
+        self.network = network
+        self.optimizer = optimizer
+        self.capture = capture
+        self.steps = 0
+        self.total = be.zeros((2, 1))
+        self._programs: dict[tuple[int, ...], Callable] = {}
+
+    def _step(self, images: tb.Tensor, labels: tb.Tensor, steps: int) -> None:
+        self.network.fprop(images, training=True)
+        self.network.bprop(labels)
+        self.optimizer.update(steps)
+        self.network.cost.add_to(self.total, labels)
+
+    def learn(self, batch: Samples) -> None:
+        """One step on a minibatch."""
+        self.steps += 1
+        arguments = (batch.images, batch.labels, self.steps)
+        program = self._programs.get(batch.images.shape)
+        if program is not None:
+            program(*arguments)
+        elif self.capture:
+            self._programs[batch.images.shape] = self.be.capture(self._step, *arguments)
+        else:
+            self._step(*arguments)
+
+    def epoch(self, samples: Samples) -> tuple[float, float]:
+        """Go through the samples once, in random order; (cost, accuracy) as they were met, with dropout."""
+        n = samples.labels.shape[1]
+        self.total[:] = 0
+        for batch in samples.minibatches(self.be, self.be.rng.permutation(n)):
+            self.learn(batch)
+        cost, right = self.total.get().ravel() / n
+        return float(cost), float(right)
 
 
 def evaluate(be: tb.Backend, network: Network, samples: Samples) -> tuple[float, float]:
@@ -126,14 +154,14 @@ def evaluate(be: tb.Backend, network: Network, samples: Samples) -> tuple[float,
     return float(cost), float(right)
 
 
-def train(be: tb.Backend, network: Network, optimizer: Adam | Momentum, epochs: int, train_set: Samples,
-          validation_set: Samples) -> History:  # fmt: skip
+def train(training: Training, epochs: int, train_set: Samples, validation_set: Samples) -> History:
     """Train for some epochs and leave the network as it was after the best one."""
+    be, network = training.be, training.network
     history = History()
     best = [be.copy(p.value) for p in network.parameters]
     with tqdm(range(epochs), desc="training", unit="epoch") as bar:
         for epoch in bar:
-            history.train.append(train_epoch(be, network, optimizer, train_set))
+            history.train.append(training.epoch(train_set))
             history.validation.append(evaluate(be, network, validation_set))
             if history.best_epoch == epoch:
                 for saved, p in zip(best, network.parameters):
@@ -184,6 +212,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep", type=float, default=0.5, help="share that dropout keeps (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
+    parser.add_argument("--capture", action="store_true", help="record a step once and repeat it by one call")
     parser.add_argument("--plot", type=Path, default=Path("out/mlp_digits.png"), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1, batch_size=64)
@@ -200,7 +229,8 @@ def main() -> None:
     optimizer = OPTIMIZERS[arguments.optimizer](network.parameters, **rate)
 
     start = time.perf_counter()
-    history = train(be, network, optimizer, arguments.epochs, train_set, validation_set)
+    training = Training(be, network, optimizer, arguments.capture)
+    history = train(training, arguments.epochs, train_set, validation_set)
     seconds = time.perf_counter() - start
     test_cost, test_accuracy = evaluate(be, network, test_set)
 

@@ -118,8 +118,8 @@ def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
         if "printed" not in kernel.cache:
             kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
     printed = [kernel.cache["printed"] for kernel in kernels]
-    # Reductions gain by -O3: their loops are short and nested.
-    maps = {p.source: not p.nest.kernel.axes for p in printed}
+    # Reductions gain by -O3, their loops being short and nested; so do the ten rounds of random numbers.
+    maps = {p.source: not p.nest.kernel.axes and not p.nest.kernel.draws for p in printed}
     libraries = {}
     for quick in (True, False):
         sources = [source for source, is_map in maps.items() if is_map == quick]

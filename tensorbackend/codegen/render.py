@@ -70,7 +70,15 @@ def operation(i: Instruction, given: list[Instruction], names: list[str]) -> str
     if i.op.name == "invert" and dtype == dtypes.BOOL:
         return f"!{names[0]}"
     text = i.op.code.format(**dict(zip("xyz", names)), t=tag(dtype))
-    return text if dtypes.is_float(i.dtype) else f"({ctype(i.dtype)})({text})"
+    return text if dtypes.is_float(i.dtype) else f"({value_type(i, given)})({text})"
+
+
+def value_type(i: Instruction, given: list[Instruction]) -> str:
+    """The C type of an instruction's value. What a comparison of wide operands gives is wide too: to narrow and widen
+    it again takes a vector longer than to compare."""
+    if i.kind == "op" and i.dtype == dtypes.BOOL and any(g.dtype.itemsize >= 4 for g in given):
+        return "tb_i32"
+    return ctype(i.dtype)
 
 
 class Renderer(ABC):
@@ -369,7 +377,7 @@ class Renderer(ABC):
         for n in numbers:
             i = self.body[n]
             text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(i)
-            self.say(f"const {ctype(i.dtype)} v{n} = {text};")
+            self.say(f"const {value_type(i, [self.body[a] for a in i.args])} v{n} = {text};")
 
     def _expression(self, i: Instruction) -> str:
         if i.kind == "load":

@@ -64,8 +64,9 @@ def test_the_emulated_gpu_reaches_the_same_accuracy(train: Callable, options: st
     assert abs(accuracy_of(cpu) - accuracy_of(gpu)) <= ONE_DIGIT
 
 
-def test_a_seed_repeats_a_run_to_the_last_digit(train: Callable) -> None:
-    runs = [train("--epochs", "5", "--hidden", "32", "--seed", "7")[0] for _ in range(2)]
+def test_a_seed_repeats_a_run_to_the_last_digit_captured_or_not(train: Callable) -> None:
+    options = ("--epochs", "5", "--hidden", "32", "--seed", "7")
+    runs = [train(*options)[0], train(*options, "--capture")[0]]
     numbers = [re.findall(r"^(?:training|validation|test) +\d\.\d+ .*$", output, re.MULTILINE) for output in runs]
     assert len(numbers[0]) == 3
     assert numbers[0] == numbers[1]
@@ -178,7 +179,7 @@ def test_optimizers_follow_their_papers(be: tb.Backend, layers: ModuleType, name
     for step in (1, 2, 3):
         g = np.array([[0.5, 0.25]]) * step
         parameter.gradient[:] = g
-        optimizer.update()
+        optimizer.update(step)
         if name == "Momentum":
             first = 0.9 * first - 0.1 * g
             w = w + first
@@ -186,3 +187,38 @@ def test_optimizers_follow_their_papers(be: tb.Backend, layers: ModuleType, name
             first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
             w = w - 0.1 * (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
     np.testing.assert_allclose(parameter.value.get(), w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["Momentum", "Adam"])
+@pytest.mark.parametrize("kind", ["jit", "interpreter"])
+def test_a_captured_step_has_the_bits_of_the_step(layers: ModuleType, name: str, kind: str) -> None:
+    """A hundred steps with dropout: all weights, and the next random numbers."""
+    found = []
+    for capture in (False, True):
+        be = tb.gen_backend("cpu", rng_seed=5, batch_size=32, jit=None if kind == "jit" else False)
+        chain = [layers.Affine(be, 64, 48), layers.Relu(be, 48), layers.Dropout(be, 48, 0.5), layers.Affine(be, 48, 10)]
+        cost = layers.SoftmaxCrossEntropy(be, 10)
+        parameters = [p for layer in chain for p in layer.parameters]
+        optimizer = getattr(layers, name)(parameters)
+
+        def step(x: tb.Tensor, labels: tb.Tensor, steps: int) -> None:
+            for layer in chain:
+                x = layer.fprop(x, True)
+            cost.fprop(x)
+            error = cost.bprop(labels)
+            for layer in reversed(chain):
+                error = layer.bprop(error)
+            optimizer.update(steps)
+
+        numbers = np.random.RandomState(1)
+        call = step
+        for steps in range(1, 101):
+            images = be.array(numbers.rand(64, 32))
+            labels = be.array(numbers.randint(0, 10, (1, 32)), dtype=np.int32)
+            if capture and steps == 1:
+                call = be.capture(step, images, labels, steps)
+                assert call.peak_bytes <= 1.1 * call.least_bytes
+            else:
+                call(images, labels, steps)
+        found.append([p.value.get().tobytes() for p in parameters] + [be.evaluate(be.rand(shape=(3, 3))).get().tobytes()])
+    assert found[0] == found[1]
