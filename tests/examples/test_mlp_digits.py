@@ -189,36 +189,50 @@ def test_optimizers_follow_their_papers(be: tb.Backend, layers: ModuleType, name
     np.testing.assert_allclose(parameter.value.get(), w, rtol=1e-12)
 
 
+class Learning:
+    """A small network with dropout, and an optimizer."""
+
+    def __init__(self, be: tb.Backend, layers: ModuleType, optimizer: str) -> None:
+        self.be = be
+        self.chain = [layers.Affine(be, 64, 48), layers.Relu(be, 48), layers.Dropout(be, 48, 0.5),
+                      layers.Affine(be, 48, 10)]  # fmt: skip
+        self.cost = layers.SoftmaxCrossEntropy(be, 10)
+        self.parameters = [p for layer in self.chain for p in layer.parameters]
+        self.optimizer = getattr(layers, optimizer)(self.parameters)
+
+    def step(self, x: tb.Tensor, labels: tb.Tensor, steps: int) -> None:
+        """One step, the last of `steps`."""
+        for layer in self.chain:
+            x = layer.fprop(x, True)
+        self.cost.fprop(x)
+        error = self.cost.bprop(labels)
+        for layer in reversed(self.chain):
+            error = layer.bprop(error)
+        self.optimizer.update(steps)
+
+    def bits(self) -> list[bytes]:
+        """The weights, and random numbers that come next."""
+        rand = self.be.evaluate(self.be.rand(shape=(3, 3)))
+        return [t.get().tobytes() for t in (*(p.value for p in self.parameters), rand)]
+
+
 @pytest.mark.parametrize("name", ["Momentum", "Adam"])
 @pytest.mark.parametrize("kind", ["jit", "interpreter"])
-def test_a_captured_step_has_the_bits_of_the_step(layers: ModuleType, name: str, kind: str) -> None:
-    """A hundred steps with dropout: all weights, and the next random numbers."""
+def test_a_hundred_captured_steps_have_the_bits_of_the_steps(layers: ModuleType, name: str, kind: str) -> None:
     found = []
     for capture in (False, True):
         be = tb.gen_backend("cpu", rng_seed=5, batch_size=32, jit=None if kind == "jit" else False)
-        chain = [layers.Affine(be, 64, 48), layers.Relu(be, 48), layers.Dropout(be, 48, 0.5), layers.Affine(be, 48, 10)]
-        cost = layers.SoftmaxCrossEntropy(be, 10)
-        parameters = [p for layer in chain for p in layer.parameters]
-        optimizer = getattr(layers, name)(parameters)
-
-        def step(x: tb.Tensor, labels: tb.Tensor, steps: int) -> None:
-            for layer in chain:
-                x = layer.fprop(x, True)
-            cost.fprop(x)
-            error = cost.bprop(labels)
-            for layer in reversed(chain):
-                error = layer.bprop(error)
-            optimizer.update(steps)
-
+        learning = Learning(be, layers, name)
         numbers = np.random.RandomState(1)
-        call = step
+        call = learning.step
         for steps in range(1, 101):
             images = be.array(numbers.rand(64, 32))
             labels = be.array(numbers.randint(0, 10, (1, 32)), dtype=np.int32)
             if capture and steps == 1:
-                call = be.capture(step, images, labels, steps)
+                call = be.capture(learning.step, images, labels, steps)
                 assert call.peak_bytes <= 1.1 * call.least_bytes
             else:
                 call(images, labels, steps)
-        found.append([p.value.get().tobytes() for p in parameters] + [be.evaluate(be.rand(shape=(3, 3))).get().tobytes()])
+        found.append(learning.bits())
+    tb.cleanup_backend()
     assert found[0] == found[1]
