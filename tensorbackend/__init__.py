@@ -10,6 +10,7 @@
 
 from tensorbackend.backends import cpu as _cpu  # noqa: F401  (defining a backend registers it)
 from tensorbackend.backends import gpu as _gpu  # noqa: F401
+from tensorbackend.backends.anywhere import clear_memo, elementwise, memoize, reduction
 from tensorbackend.backends.base import Backend, Block
 from tensorbackend.backends.registry import (
     add_backend_arguments,
@@ -28,7 +29,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode",
-    "ShapeError", "Tensor",
-    "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "config", "current_backend", "gen_backend",
-    "using",
+    "ShapeError", "Tensor", "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "clear_memo",
+    "config", "current_backend", "elementwise", "gen_backend", "memoize", "reduction", "using",
 ]  # fmt: skip

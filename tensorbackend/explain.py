@@ -69,14 +69,26 @@ class Step:
             return None
         return self.roof.seconds(self.nbytes, self.flops) / self.seconds
 
+    def microseconds(self) -> str:
+        """The median time in microseconds as text; empty when it has not run."""
+        if not self.seconds:
+            return ""
+        time = self.seconds * 1e6
+        return f"{time:,.0f}" if time >= 1000 else f"{time:.4g}"
+
     def measured(self) -> str:
         """Time, GB/s, GFLOP/s and share of the roof as text; empty when it has not run."""
         seconds = self.seconds
         if not seconds:
             return ""
-        share = "" if self.share is None else f"  {self.share:.0%} of the roof"
-        rates = f"{self.nbytes / seconds / 1e9:.3g} GB/s  {self.flops / seconds / 1e9:.3g} GFLOP/s"
-        return f"{seconds * 1e6:.4g} us  {rates}{share}"
+        rates = [f"{self.nbytes / seconds / 1e9:.3g} GB/s"]
+        rates += [f"{self.flops / seconds / 1e9:.3g} GFLOP/s"] * bool(self.flops)
+        rates += [f"{self.share:.0%} of the roof"] * (self.share is not None)
+        return "  ".join([f"{self.microseconds()} us", *rates])
+
+    def least(self) -> str:
+        """The least work as text; a user kernel's operations are not counted."""
+        return f"{self.nbytes:,} bytes" + (f", {self.flops:,} operations" if self.flops else "")
 
     def line(self) -> str:
         """The step in one line, as TB_DEBUG=2 shows it."""
@@ -161,7 +173,7 @@ def _step_lines(number: int, step: Step, sources: bool) -> list[str]:
         ("loops", step.form),
         ("reads", "; ".join(step.reads) or "nothing"),
         ("writes", "; ".join(step.writes)),
-        ("work", f"{step.nbytes} bytes, {step.flops} operations"),
+        ("work", step.least()),
         ("time", step.measured()),
     ]
     lines = [f"  {number}. {step.name}", *(f"     {label:<7} {text}" for label, text in rows if text)]

@@ -21,14 +21,17 @@ STYLE = """
   --good: #6bd38a; --poor: #f0a36b; } }
 body { margin: 2rem auto; max-width: 70rem; padding: 0 1.5rem; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1rem; margin: 2.2rem 0 .5rem; }
+h2 small { color: var(--faint); font-weight: 400; }
 h3 { font: 600 1rem ui-monospace, monospace; margin: 0 0 .5rem; }
 p.machine { color: var(--faint); margin: .2rem 0 1.5rem; }
 section.step { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 1rem 1.2rem;
   margin: 1rem 0; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .2rem .8rem .2rem 0;
+a { color: var(--accent); text-decoration: none; } a:hover { text-decoration: underline; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1.4rem .2rem 0;
   vertical-align: top; } th { color: var(--faint); font-weight: 500; white-space: nowrap; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+section.step th { width: 7rem; } h2 code { font-weight: 600; display: block; overflow-wrap: anywhere; }
 pre { font: 13px/1.45 ui-monospace, monospace; overflow-x: auto; background: var(--paper); border-radius: 6px;
   padding: .7rem .9rem; margin: .5rem 0; }
 details > summary { cursor: pointer; color: var(--accent); margin-top: .5rem; }
@@ -39,7 +42,7 @@ code { font-family: ui-monospace, monospace; } svg { max-width: 100%; height: au
   background: var(--poor); }
 """
 _TOKENS = re.compile(
-    r"(?P<c>//.*$|^\s*#.*$)"
+    r"(?P<c>//.*$|/\*[\s\S]*?\*/|^\s*#.*$)"
     r"|(?P<k>\b(?:for|if|else|while|return|const|void|static|inline|struct|do|break|continue)\b)"
     r"|(?P<t>\b(?:float|double|int|char|unsigned|tb_[iu]\d+|T|U)\b)"
     r"|(?P<d>\b\d[\w.]*)",
@@ -51,13 +54,16 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 320, 64, 44, 16, 24
 def page(explanation: Explanation) -> str:
     """The whole page."""
     notes = [explanation.machine, *([explanation.about] if explanation.about else [])]
-    parts = ["<h1>What it becomes</h1>", *(f"<p class=machine>{html.escape(note)}</p>" for note in notes)]
+    parts = ["<h1>What it becomes</h1>", *(f'<p class="machine">{html.escape(note)}</p>' for note in notes)]
     parts += [_overview(explanation), roofline(explanation.steps)]
-    parts += [_statement(number, s) for number, s in enumerate(explanation.statements, start=1)]
+    number = 1
+    for statement in explanation.statements:
+        parts.append(_statement(number, statement))
+        number += len(statement.steps)
     body = "\n".join(parts)
-    head = f"<meta charset=utf-8><title>tensorbackend: what it becomes</title><style>{STYLE}</style>"
-    viewport = '<meta name=viewport content="width=device-width">'
-    return f"<!doctype html><html lang=en><head>{viewport}{head}</head><body>\n{body}\n</body></html>\n"
+    head = f'<meta charset="utf-8"/><title>tensorbackend: what it becomes</title><style>{STYLE}</style>'
+    viewport = '<meta name="viewport" content="width=device-width"/>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}{viewport}</head><body>\n{body}\n</body></html>\n'
 
 
 def highlighted(source: str) -> str:
@@ -65,53 +71,57 @@ def highlighted(source: str) -> str:
     pieces, at = [], 0
     for found in _TOKENS.finditer(source):
         pieces.append(html.escape(source[at : found.start()]))
-        pieces.append(f"<span class={found.lastgroup}>{html.escape(found[0])}</span>")
+        pieces.append(f'<span class="{found.lastgroup}">{html.escape(found[0])}</span>')
         at = found.end()
     return "".join([*pieces, html.escape(source[at:])])
 
 
 def _overview(explanation: Explanation) -> str:
     rows = "".join(
-        f"<tr><td class=n>{number}</td><td><a href=#k{number}><code>{html.escape(step.name)}</code></a></td>"
-        f"<td>{html.escape(step.reason)}</td><td class=n>{_microseconds(step)}</td><td>{_bar(step)}</td></tr>"
+        f'<tr><td class="n">{number}</td><td><a href="#k{number}"><code>{html.escape(step.name)}</code></a></td>'
+        f'<td>{html.escape(step.reason)}</td><td class="n">{step.microseconds()}</td><td>{_bar(step)}</td></tr>'
         for number, step in enumerate(explanation.steps, start=1)
     )
-    heads = "<tr><th></th><th>kernel</th><th>because of</th><th>µs</th><th>share of the roof</th></tr>"
+    heads = '<tr><th></th><th>kernel</th><th>because of</th><th class="n">µs</th><th>share of the roof</th></tr>'
     return f"<table>{heads}{rows}</table>"
-
-
-def _microseconds(step: Step) -> str:
-    return f"{step.seconds * 1e6:.4g}" if step.seconds else ""
 
 
 def _bar(step: Step) -> str:
     if step.share is None:
         return ""
     width = min(100.0, 100 * step.share)
-    poor = " class=poor" if step.share < 0.5 else ""
-    return f'<span class=bar><i{poor} style="width:{width:.0f}%"></i></span> {step.share:.0%}'
+    poor = "" if _is_good(step) else ' class="poor"'
+    return f'<span class="bar"><i{poor} style="width:{width:.0f}%"></i></span> {step.share:.0%}'
 
 
-def _statement(number: int, statement: Statement) -> str:
-    title = " ".join(f"<code>{html.escape(text)}</code>" for text in statement.texts) or "A group of statements"
-    again = f" <small>({statement.runs} runs)</small>" if statement.runs > 1 else ""
+def _is_good(step: Step) -> bool:
+    return step.share is not None and step.share >= 0.5
+
+
+def _statement(first: int, statement: Statement) -> str:
+    """A statement and its kernels, the first of which has the number `first`."""
+    title = "".join(f"<code>{html.escape(text)}</code>" for text in statement.texts) or "A group of statements"
+    again = f" <small>{statement.runs} runs</small>" if statement.runs > 1 else ""
     trees = "\n".join("\n".join(lines) for lines in statement.trees)
     shown = f"<details><summary>tree</summary><pre>{html.escape(trees)}</pre></details>" if trees else ""
-    return f"<h2>{title}{again}</h2>{shown}" + "".join(map(_step, statement.steps))
+    steps = "".join(_step(number, step) for number, step in enumerate(statement.steps, start=first))
+    return f"<h2>{title}{again}</h2>{shown}{steps}"
 
 
-def _step(step: Step) -> str:
+def _step(number: int, step: Step) -> str:
     space = f"{step.space}" + (f", reduced over {step.axes}" if step.axes else "")
     facts = {
         "because of": step.reason, "space": space, "loops": step.form, "reads": "; ".join(step.reads) or "nothing",
-        "writes": "; ".join(step.writes), "least work": f"{step.nbytes:,} bytes, {step.flops:,} operations",
-        "measured": step.measured(),
+        "writes": "; ".join(step.writes), "least work": step.least(),
+        "measured": step.measured().replace("  ", " · "),
     }  # fmt: skip
     rows = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in facts.items() if v)
-    loops = f"<details open><summary>loop nest</summary><pre>{html.escape(chr(10).join(step.loops))}</pre></details>"
+    nest = html.escape("\n".join(step.loops))
+    loops = f'<details open="open"><summary>loop nest</summary><pre>{nest}</pre></details>'
     source = f"<details><summary>source</summary><pre>{highlighted(step.source)}</pre></details>"
     tail = (loops if step.loops else "") + (source if step.source else "")
-    return f"<section class=step><h3>{html.escape(step.name)}</h3><table>{rows}</table>{tail}</section>"
+    head = f'<section class="step" id="k{number}"><h3>{number}. {html.escape(step.name)}</h3>'
+    return f"{head}<table>{rows}</table>{tail}</section>"
 
 
 # The drawing
@@ -143,7 +153,8 @@ def roofline(steps: list[Step]) -> str:
     parts.append(f'<polyline points="{path}" fill="none" stroke="var(--accent)" stroke-width="2"/>')
     for (number, step), intensity, rate in zip(shown, found, rates):
         at = f'cx="{x(intensity):.1f}" cy="{y(rate):.1f}"'
-        parts.append(f'<circle {at} r="6" fill="var(--poor)"><title>{html.escape(step.line())}</title></circle>')
+        colour = "good" if _is_good(step) else "poor"
+        parts.append(f'<circle {at} r="6" fill="var(--{colour})"><title>{html.escape(step.line())}</title></circle>')
         parts.append(_text(x(intensity) + 9, y(rate) + 4, str(number)))
     limits = f"{roof.bandwidth / 1e9:.3g} GB/s, {roof.compute / 1e9:.3g} GFLOP/s measured beside"
     parts.append(_text(LEFT + 8, TOP + 12, limits))

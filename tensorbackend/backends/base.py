@@ -54,6 +54,19 @@ class Block:
     epoch, minibatch, fprop, bprop, update = range(5)
 
 
+def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
+    """Raise for options that no constructor of a backend's class takes."""
+    makers = [vars(c)["__init__"] for c in cls.__mro__ if "__init__" in vars(c) and c is not object]
+    taken = {p for maker in makers for p in inspect.signature(maker).parameters} - {"self"}
+    unknown = [option for option in options if option not in taken]
+    if "driver" in unknown:
+        with_drivers = "'gpu:cupy', 'gpu:pycuda', 'gpu:emulator'"
+        raise ValueError(complain(f"backend {name!r} has no drivers", repr(options["driver"]), with_drivers))
+    if unknown:
+        raise TypeError(complain(f"backend {name!r} takes no {unknown[0]}", f"{unknown[0]}={options[unknown[0]]!r}",
+                                 nearest(unknown[0], taken - {"arguments", "keywords"})))  # fmt: skip
+
+
 class Backend(LinearAlgebra, Convolution, ABC):
     """Tensors, op-trees and deep-learning primitives on one kind of machine.
 
@@ -133,10 +146,15 @@ class Backend(LinearAlgebra, Convolution, ABC):
 
     @staticmethod
     def allocate_backend(name: str, **kargs: Any) -> Backend:
-        """A backend by name, with the constructor's arguments; the global backend stays. `ValueError` if unknown."""
+        """A backend by name, with the constructor's arguments; the global backend stays.
+
+        Raises `ValueError` for an unknown name, or a driver of a backend without drivers, `TypeError` for an option
+        that the backend does not take.
+        """
         cls = Backend.backends.get(name)
         if cls is None:
             raise ValueError(complain(f"backend {name!r}: unknown", "", nearest(name, Backend.backends)))
+        _check_options(name, cls, kargs)
         return cls(**kargs)
 
     @property

@@ -17,7 +17,10 @@ from tensorbackend import settings
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 
-__all__ = ["add_backend_arguments", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend"]
+__all__ = [
+    "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend",
+    "has_backend",
+]  # fmt: skip
 
 GROUP = "tensorbackend.backends"
 
@@ -101,6 +104,11 @@ def current_backend() -> Backend:
     if _global is None:
         raise BackendError(complain("no backend yet", "", "", "be = tensorbackend.gen_backend('cpu')"))
     return _global
+
+
+def has_backend() -> bool:
+    """Whether there is a global backend."""
+    return _global is not None
 
 
 def cleanup_backend() -> None:

@@ -170,6 +170,8 @@ class _Kernel:
         be = self.backend
         if isinstance(x, np.ndarray):
             return be.view(x, min_dims=0) if hasattr(be, "view") else be.array(x, dtype=x.dtype, min_dims=0)
+        if hasattr(x, "__cuda_array_interface__") and be.device_type == 1:
+            return _device_view(be, x)
         if hasattr(x, "__dlpack__") and hasattr(be, "from_dlpack"):
             return be.from_dlpack(x, min_dims=0)
         expected = "a tensor, an array or a number"
@@ -233,7 +235,8 @@ class _Kernel:
     def _watched(self, prepared: _Prepared, tensors: list[Tensor], numbers: list[Any], facts: tuple) -> None:
         """Run a launch that someone looks at; `facts` are its space and the reduced axes."""
         names = [self.spec.parameters[k].name for k in prepared.pointers]
-        call = watch.UserCall(self.name, prepared.made.source, *facts, list(zip(names, tensors, prepared.writes)))
+        arrays = list(zip(names, tensors, prepared.writes))
+        call = watch.UserCall(self.name, _described(self.spec), prepared.made.source, *facts, arrays)
         watch.run_user(self.backend, prepared, call, lambda: self.backend._run_user(prepared, tensors, numbers))
 
 
@@ -252,6 +255,17 @@ def _kind(p: Parameter, x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.dtype if x.shape or p.written or p.whole else Weak(x.dtype)
     return None if x is None else type(x)
+
+
+def _device_view(backend: Any, x: Any) -> Tensor:
+    """A tensor on the memory of an array of the device."""
+    facts = x.__cuda_array_interface__
+    dtype, shape = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"])
+    strides = facts.get("strides")
+    steps = tuple(s // dtype.itemsize for s in strides) if strides else indexing.contiguous_strides(shape)
+    view = backend._tensor_at(backend.structures.tensor(dtype, shape, steps, 0), facts["data"][0])
+    view.storage.owner, view.storage.writable = x, not facts["data"][1]
+    return view
 
 
 def _fresh(backend: Any, layout: Structure) -> Tensor:

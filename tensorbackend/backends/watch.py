@@ -212,10 +212,11 @@ def _has_roof(backend: Backend) -> bool:
 
 
 class UserCall(NamedTuple):
-    """A call of a user kernel: its name, source, space, reduced axes, and (name, tensor, whether it is written) of each
-    array among its arguments."""
+    """A call of a user kernel: its name, the user's texts as lines, its source, space, reduced axes, and (name, tensor,
+    whether it is written) of each array among its arguments."""
 
     name: str
+    texts: list[str]
     source: str
     space: tuple[int, ...]
     axes: tuple[int, ...]
@@ -227,7 +228,8 @@ class UserCall(NamedTuple):
         places = [(f"{name} {x.shape} {dtypes.tag(x.dtype)}", written) for name, x, written in self.tensors]
         reads, writes = ([text for text, w in places if w == wanted] for wanted in (False, True))
         nbytes = sum(x.nbytes for _, x, _ in self.tensors)
-        return Step(self.name, "a user kernel", form, self.space, self.axes, reads, writes, nbytes, 0, [], self.source)
+        facts = (form, self.space, self.axes, reads, writes, nbytes, 0)
+        return Step(self.name, "a user kernel", *facts, self.texts, self.source)
 
 
 def run_user(backend: Backend, plan: Any, call: UserCall, run: Callable[[], None]) -> None:

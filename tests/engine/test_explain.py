@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -115,6 +118,35 @@ def test_the_page_is_complete_and_fetches_nothing(backend, tensors, tmp_path) ->
     assert "script" not in page.tags
     assert "<b>&" not in text and "&lt;b&gt;&amp;" in text
     assert ("svg" in page.tags) == (found.steps[0].roof is not None)
+
+
+def test_the_page_is_well_formed_and_its_links_lead_somewhere(backend, tensors) -> None:
+    x, b, y = tensors
+    twice = backend.elementwise("T x", "T z", "z = x < 1 && x > 0 ? x : 2 * x /* a & b */", "twice")
+
+    def both() -> None:
+        y[:] = backend.dot(x, backend.ones((6, 6))) + b
+        if getattr(backend, "jit", False):
+            twice(x, y)
+
+    page = ElementTree.fromstring(backend.explain(both).html().partition("\n")[2])
+    targets = {e.get("id") for e in page.iter() if e.get("id")}
+    links = {e.get("href")[1:] for e in page.iter("a")}
+    assert links and links == targets
+    assert "url(" not in "".join(page.itertext())
+
+
+def test_a_browser_shows_the_page_without_complaint(backend, tensors, tmp_path, absent) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
+    if browser is None:
+        absent("chromium", "no Chromium here")
+    x, _, y = tensors
+    page, picture = backend.explain(y, backend.softmax(x, axis=1)).save(tmp_path / "page.html"), tmp_path / "page.png"
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,800", "--enable-logging=stderr"]
+    command = [browser, *flags, f"--user-data-dir={tmp_path}", f"--screenshot={picture}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "CONSOLE" not in done.stderr
+    assert picture.read_bytes()[16:24] == (1280).to_bytes(4, "big") + (800).to_bytes(4, "big")
 
 
 def test_highlighting_keeps_the_text() -> None:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""User kernels on whichever backend their arguments belong to, and results remembered by arguments.
+
+`tb.elementwise` and `tb.reduction` take the texts of the backend's methods of the same names. A call runs on the
+backend of its tensors; NumPy arrays go to the global backend if that computes on the host, else to one kept here.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tensorbackend.backends import registry
+from tensorbackend.backends.base import Backend
+from tensorbackend.errors import BackendError, complain
+from tensorbackend.graph.tensor import Tensor
+from tensorbackend.user_kernels import Elementwise, Reduction
+from tensorbackend.user_kernels import elementwise as parse_elementwise
+from tensorbackend.user_kernels import reduction as parse_reduction
+
+__all__ = ["AnywhereKernel", "clear_memo", "elementwise", "memoize", "reduction"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_memos: list[dict] = []
+_lock = threading.RLock()
+_host: Backend | None = None
+
+
+class AnywhereKernel:
+    """A user kernel of all backends; make it with `tensorbackend.elementwise` or `reduction`. Called as a backend's."""
+
+    def __init__(self, spec: Elementwise | Reduction, make: Callable[[Backend], Any]) -> None:
+        self.spec = spec
+        self._make = make
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.spec.name
+
+    @property
+    def nargs(self) -> int:
+        """The number of parameters, outputs included."""
+        return len(self.spec.parameters)
+
+    @property
+    def source(self) -> str:
+        """The generated texts of the forms that were called so far on the global backend, or on the host."""
+        return self.on(_default()).source
+
+    def explain(self) -> str:
+        """What the kernel of the global backend, or of the host, says of itself."""
+        return self.on(_default()).explain()
+
+    def on(self, backend: Backend) -> Any:
+        """The kernel of one backend."""
+        return self._make(backend)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.on(_backend_of((*arguments, keywords.get("out"))))(*arguments, **keywords)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}>"
+
+
+def elementwise(*texts: str, preamble: str = "") -> AnywhereKernel:
+    """A kernel over elements for all backends: as `Backend.elementwise`; the backend is that of a call's arguments."""
+    return AnywhereKernel(parse_elementwise(texts, preamble), lambda be: be.elementwise(*texts, preamble=preamble))
+
+
+def reduction(in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any,
+              name: str, preamble: str = "") -> AnywhereKernel:  # fmt: skip
+    """A reduction for all backends: as `Backend.reduction`; the backend is that of a call's arguments."""
+    texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
+    return AnywhereKernel(parse_reduction(*texts), lambda be: be.reduction(*texts))
+
+
+def _backend_of(arguments: tuple) -> Backend:
+    """The backend of the first tensor among arguments; a device's for arrays of a device; else the host's."""
+    for x in arguments:
+        if isinstance(x, Tensor):
+            return x.backend
+    on_device = any(hasattr(x, "__cuda_array_interface__") for x in arguments)
+    if not on_device:
+        return _default()
+    found = registry.current_backend()
+    if found.device_type != 1:
+        given = f"{found!r}, and arrays of a CUDA device"
+        raise BackendError(complain("no backend for the arguments", given, "", "gen_backend('gpu')"))
+    return found
+
+
+def _default() -> Backend:
+    """The global backend if it computes on the host and compiles, else one made for arrays of the host."""
+    global _host
+    if registry.has_backend():
+        found = registry.current_backend()
+        if found.device_type == 0 and getattr(found, "jit", False):
+            return found
+    with _lock:
+        if _host is None or _host.closed:
+            _host = Backend.allocate_backend("cpu", min_dims=0)
+        return _host
+
+
+def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:
+    """A decorator that remembers a function's results by its arguments, which must be hashable.
+
+    With `for_each_device`, results also belong to the global backend of the call: another has its own.
+    """
+
+    def decorate(function: _F) -> _F:
+        results: dict[tuple, Any] = {}
+        _memos.append(results)
+
+        @functools.wraps(function)
+        def remembered(*arguments: Any, **keywords: Any) -> Any:
+            kinds = tuple(map(type, (*arguments, *keywords.values())))
+            device = registry.current_backend() if for_each_device and registry.has_backend() else None
+            key = (id(device), arguments, tuple(sorted(keywords.items())), kinds)
+            with _lock:
+                if key not in results:
+                    results[key] = (function(*arguments, **keywords), device)
+                return results[key][0]
+
+        return remembered  # type: ignore[return-value]
+
+    return decorate
+
+
+def clear_memo() -> None:
+    """Forget the results of all functions that `memoize` decorates."""
+    with _lock:
+        for results in _memos:
+            results.clear()
