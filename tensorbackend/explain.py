@@ -83,7 +83,7 @@ class Step:
             return ""
         rates = [f"{self.nbytes / seconds / 1e9:.3g} GB/s"]
         rates += [f"{self.flops / seconds / 1e9:.3g} GFLOP/s"] * bool(self.flops)
-        rates += [f"{self.share:.0%} of the roof"] * (self.share is not None)
+        rates += [] if self.share is None else [f"{self.share:.0%} of the roof"]
         return "  ".join([f"{self.microseconds()} us", *rates])
 
     def least(self) -> str:

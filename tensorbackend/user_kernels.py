@@ -238,6 +238,9 @@ def _contained(kernel: str, parameters: Sequence[Parameter], label: str, text: s
     for mark, what in (("/*", "a comment"), ('"', "a string"), ("'", "a character")):
         if mark in plain:
             raise ValueError(complain(f"{kernel}: {what} of {label} does not end", plain[plain.index(mark) :].strip()))
+    directive = re.search(r"^\s*#\s*(?:line\b|\d).*$", plain, re.MULTILINE)
+    if directive is not None:
+        raise ValueError(complain(f"{kernel}: #line in {label}", directive[0].strip(), "lines as they are"))
     if text.rstrip().endswith("\\"):
         raise ValueError(complain(f"{kernel}: {label} ends in a backslash", text.strip()[-40:], "a last line"))
     if not _balanced(plain):

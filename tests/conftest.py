@@ -30,7 +30,7 @@ settings.load_profile(PROFILE)
 
 EMULATED_EVERY_DAY = (
     "test_contract.py", "test_linear.py", "test_random_rounding.py", "test_tensor_assign.py",
-    "test_conv.py", "test_deconv.py", "test_pool.py", "test_lrn.py",
+    "test_conv.py", "test_deconv.py", "test_pool.py", "test_lrn.py", "test_user_kernel_texts.py",
 )  # fmt: skip
 """Files of tests that run on the CUDA emulator every day too; in ci and long, all do but one."""
 HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_emulated(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and callspec.params.get("backend") == "emulator"
+    return callspec is not None and "emulator" in (callspec.params.get("backend"), callspec.params.get("be"))
 
 
 @pytest.fixture(scope="session")

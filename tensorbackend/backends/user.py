@@ -654,14 +654,17 @@ def _axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def _described(spec: Elementwise | Reduction) -> list[str]:
-    """The texts of a kernel."""
-    if isinstance(spec, Elementwise):
-        texts = {"operation": spec.body}
-    else:
-        texts = {label: getattr(spec, label) for label in ("map", "reduce", "post", "identity")}
+    """The parameters and texts of a kernel as lines."""
     rows = [("inputs", spec.inputs), ("outputs", spec.outputs)]
     lines = [f"  {label:<10}{', '.join(f'{_type(p)} {p.name}' for p in found)}" for label, found in rows if found]
-    return lines + [f"  {label:<10}{' '.join(text.split())}" for label, text in texts.items()]
+    return lines + [f"  {label:<10}{' '.join(text.split())}" for label, text in _texts(spec).items() if text]
+
+
+def _texts(spec: Elementwise | Reduction) -> dict[str, str]:
+    """The user's texts by their labels."""
+    labels = ("map", "reduce", "post", "identity")
+    texts = {"operation": spec.body} if isinstance(spec, Elementwise) else {x: getattr(spec, x) for x in labels}
+    return {**texts, "preamble": spec.preamble}
 
 
 def _type(p: Parameter) -> str:
@@ -688,10 +691,21 @@ def _explained(spec: Elementwise | Reduction, message: str) -> str:
     name = re.escape(spec.name)
     pattern = rf"^.*?\b{name}(?: \((\w+)\))?(?::(\d+):(?:\d+:)? (?:fatal )?|\((\d+)\): )error:? (.*)$"
     found = re.search(pattern, message, re.MULTILINE)
-    if found is None:
+    if found is not None:
+        label, number = found[1] or "operation", int(found[2] or found[3])
+        text = spec.body if label == "operation" else getattr(spec, label)
+        return f"{spec.name}: {found[4]}\n{_line_of(text, label, number)}\n{message}"
+    missing = re.search(r"undefined symbol: (\w+)", message)
+    if missing is None:
         return f"{spec.name}: the kernel cannot be compiled\n{message}"
-    label, number = found[1] or "operation", int(found[2] or found[3])
-    text = spec.body if label == "operation" else getattr(spec, label)
+    head = f"{spec.name}: there is no function {missing[1]}"
+    for label, text in _texts(spec).items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if re.search(rf"\b{missing[1]}\b", line):
+                return f"{head}\n{_line_of(text, label, number)}\n{message}"
+    return f"{head}\n{message}"
+
+
+def _line_of(text: str, label: str, number: int) -> str:
     lines = text.splitlines() or [""]
-    line = lines[min(number, len(lines)) - 1].strip()
-    return f"{spec.name}: {found[4]}\n  line {number} of the {label}: {line}\n{message}"
+    return f"  line {number} of the {label}: {lines[min(number, len(lines)) - 1].strip()}"

@@ -151,7 +151,7 @@ gc[i] = -gamma * (z1 * z2 + c[i] * (1 - C * (%s)));
 
 
 def mixture(squared: bool) -> Text:
-    """12.4: the gradients of a mixture of Gaussians in two dimensions; `squared` is a variant with another last line."""
+    """12.4: the gradients of a mixture of Gaussians in two dimensions; `squared`: another form of the last one."""
     n, k = 4, 3
     w, r = (np.abs(real(n, k)) + F4(0.1) for _ in range(2))
     m1, m2, x1, x2 = real(n, k), real(n, k), real(n, 1), real(n, 1)

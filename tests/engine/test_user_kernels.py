@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tensorbackend
-from tensorbackend import BackendError, CompileError, DTypeError, ShapeError, dtypes
+from tensorbackend import BackendError, CompileError, DTypeError, ShapeError, dtypes, using
 from tensorbackend.backends import toolchain
 from tensorbackend.user_kernels import elementwise, merged, reduction
 
@@ -15,13 +15,13 @@ MULADD = ("T x, T y", "T z", "z = x * y + 1", "muladd")
 SQSUM = ("T x", "T y", "x*x", "a+b", "y = a", "0", "sqsum")
 
 
-@pytest.fixture(scope="module", params=["cpu", "gpu"])
+@pytest.fixture(scope="module", params=["cpu", "emulator"])
 def be(request, absent):
     """The CPU, and CUDA on the emulator."""
-    options = {"cpu": {"threads": 2}, "gpu": {"driver": "emulator"}}[request.param]
+    name, options = {"cpu": ("cpu", {"threads": 2}), "emulator": ("gpu", {"driver": "emulator"})}[request.param]
     if toolchain.find_compiler() is None:
         absent("cpu", "no C compiler works here")
-    made = tensorbackend.Backend.allocate_backend(request.param, min_dims=0, **options)
+    made = tensorbackend.Backend.allocate_backend(name, min_dims=0, **options)
     yield made
     made.cleanup_backend()
 
@@ -221,6 +221,168 @@ def test_a_reduction_writes_where_it_is_told(be) -> None:
         be.reduction(*SQSUM)(x, axis=0, out=out[::2, 1])
 
 
+@pytest.mark.parametrize("shape", [(70_000,), (3, 40_000), (40_000, 3), (5, 7, 900), (2000, 40)])
+def test_long_reductions_keep_the_order_of_elements(be, shape) -> None:
+    x = np.random.default_rng(1).integers(0, 1000, shape).astype("i8")
+    last = be.reduction("T x", "T y", "x", "b", "y = a", "0", "last")
+    total = be.reduction("T x", "T y", "x", "a + b", "y = a", "0", "total")
+    for axis in [None, *range(len(shape))]:
+        moved = x.reshape(-1) if axis is None else np.moveaxis(x, axis, -1)
+        np.testing.assert_array_equal(last(x, axis=axis), moved[..., -1])
+        np.testing.assert_array_equal(total(x, axis=axis), x.sum(axis=axis))
+
+
+def test_a_sum_is_the_same_for_any_number_of_threads() -> None:
+    x = np.random.default_rng(0).standard_normal((300, 4000)).astype("f4")
+    found = []
+    for threads in (1, 2, 3):
+        made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0, threads=threads)
+        if not made.jit:
+            pytest.skip("no C compiler works here")
+        total = made.reduction("T x", "T y", "x * x", "a + b", "y = a", "0", "total")
+        found.append([total(x, axis=axis) for axis in (None, 0, 1)])
+        made.cleanup_backend()
+    for others in found[1:]:
+        for a, b in zip(found[0], others):
+            np.testing.assert_array_equal(a, b)
+
+
+# Calls again
+
+
+def test_calls_of_known_layouts_do_the_same(be) -> None:
+    muladd = be.elementwise(*MULADD)
+    for seed in range(4):
+        x, y = numbers((3, 4), seed=seed), numbers((4,), seed=seed + 9)
+        a, b, out = be.array(x), be.array(y), be.empty((3, 4))
+        np.testing.assert_array_equal(muladd(a, b).get(), x * y + 1)
+        assert muladd(a, b, out) is out
+        np.testing.assert_array_equal(out.get(), x * y + 1)
+        np.testing.assert_array_equal(muladd(x, y), x * y + 1)
+        np.testing.assert_array_equal(muladd(a, seed).get(), x * seed + 1)
+        host = np.zeros_like(x)
+        assert muladd(x, y, host) is host
+        np.testing.assert_array_equal(host, x * y + 1)
+
+
+def test_known_layouts_do_not_hide_what_overlaps(be) -> None:
+    shift = be.elementwise("T x", "T y", "y = x + 1", "shift_by_one")
+    apart, buffer = be.array(np.arange(20.0)), be.array(np.arange(10.0))
+    for _ in range(2):
+        shift(apart[:9], apart[10:19])
+    shift(buffer[:-1], buffer[1:])
+    np.testing.assert_array_equal(buffer.get(), [0, *np.arange(1, 10)])
+    same = be.array(np.arange(5.0))
+    for k in range(3):
+        shift(same, same)
+        np.testing.assert_array_equal(same.get(), np.arange(5.0) + k + 1)
+    total = be.reduction("T x", "T y", "x", "a + b", "y = a", "0", "total")
+    rows = be.array(np.ones((4, 4)))
+    for _ in range(3):
+        before = rows.get()
+        total(rows, axis=0, out=rows[0])
+        np.testing.assert_array_equal(rows[0].get(), before.sum(0))
+
+
+def test_known_layouts_do_not_hide_what_may_not_be_written() -> None:
+    made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0)
+    if not made.jit:
+        pytest.skip("no C compiler works here")
+    bias = made.elementwise("float* y, const float* b", "y[i] += b[i]", "bias")
+    y, b = np.zeros(3, "f4"), np.ones(3, "f4")
+    for _ in range(2):
+        bias(y, b)
+    y.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        bias(y, b)
+    np.testing.assert_array_equal(y, 2)
+    made.cleanup_backend()
+
+
+def test_looking_shows_user_kernels(be, caplog) -> None:
+    muladd = be.elementwise(*MULADD)
+    x = be.array(numbers((3, 4)))
+    found = be.explain(lambda: muladd(x, 2))
+    (step,) = found.steps
+    assert (step.name, step.reason, step.nbytes) == ("muladd", "a user kernel", 2 * 48)
+    assert "z = x * y + 1" in step.source and step.seconds > 0
+    with using(debug=2):
+        muladd(x, 2)
+    assert "muladd" in caplog.text
+
+
+def test_a_captured_program_repeats_user_kernels(be) -> None:
+    muladd, total = be.elementwise(*MULADD), be.reduction("T x", "T y", "x", "a + b", "y = a", "0", "total")
+
+    def work(x, scale):
+        return total(muladd(x, scale), axis=0)
+
+    x, y = be.array(numbers((3, 4))), be.array(numbers((3, 4), seed=5))
+    program = be.capture(work, x, 2.0)
+    np.testing.assert_array_equal(program(y, 3.0).get(), (y.get() * 3 + 1).sum(0))
+
+
+# On whichever backend
+
+
+def test_kernels_of_all_backends_run_where_their_arguments_are(be) -> None:
+    muladd = tensorbackend.elementwise(*MULADD)
+    total = tensorbackend.reduction("T x", "T y", "x", "a + b", "y = a", "0", "total")
+    x = numbers((3, 4))
+    made = muladd(be.array(x), 2)
+    assert made.backend is be
+    np.testing.assert_array_equal(made.get(), x * 2 + 1)
+    assert isinstance(muladd(x, 2), np.ndarray)
+    np.testing.assert_array_equal(total(x, axis=1), x.sum(1))
+    assert (muladd.name, muladd.nargs) == ("muladd", 3)
+    assert "x * y + 1" in muladd.source and "muladd" in muladd.explain()
+    with pytest.raises(ValueError):
+        tensorbackend.elementwise("T x", "T z", "z = (x", "k")
+
+
+def test_results_are_remembered_by_arguments_and_by_backend() -> None:
+    calls = []
+
+    @tensorbackend.memoize()
+    def plain(x, y=1):
+        calls.append((x, y))
+        return x + y
+
+    assert [plain(1), plain(1), plain(1, y=2), plain(1.0)] == [2, 2, 3, 2.0]
+    assert calls == [(1, 1), (1, 2), (1.0, 1)]
+    tensorbackend.clear_memo()
+    assert plain(1) == 2 and len(calls) == 4
+
+    @tensorbackend.memoize(for_each_device=True)
+    def device():
+        return tensorbackend.current_backend()
+
+    first = tensorbackend.gen_backend("cpu", jit=False)
+    assert device() is first is device()
+    second = tensorbackend.gen_backend("cpu", jit=False)
+    assert device() is second
+    tensorbackend.cleanup_backend()
+
+
+def test_arrays_of_a_device_are_used_where_they_lie(be) -> None:
+    if be.device_type != 1:
+        pytest.skip("the host's arrays are NumPy's")
+
+    class Foreign:
+        """An array of another package."""
+
+        def __init__(self, tensor, strides=None):
+            self.tensor = tensor
+            facts = {"shape": tensor.shape, "typestr": "<f4", "data": (tensor.address, False), "version": 3}
+            self.__cuda_array_interface__ = {**facts, "strides": strides}
+
+    x, out = be.array(numbers((3, 4))), be.zeros((4, 3))
+    muladd = be.elementwise(*MULADD)
+    np.testing.assert_array_equal(muladd(Foreign(x), 2).get(), x.get() * 2 + 1)
+    muladd(Foreign(x.T, (4, 16)), 2, Foreign(out))
+    np.testing.assert_array_equal(out.get(), x.get().T * 2 + 1)
+
+
 # Refusals and memory
 
 
@@ -258,6 +420,78 @@ def test_texts_that_are_no_kernel_are_refused_at_once(texts) -> None:
 def test_texts_that_are_no_reduction_are_refused_at_once(texts) -> None:
     with pytest.raises(ValueError):
         reduction(*texts)
+
+
+HARMLESS = {
+    "a comment at the end": ("z = x // done", 1), "a semicolon in a comment": ("z = x // a;", 1),
+    "a brace in a comment": ("z = x; /* } */", 1), "a string": ('const char *s = "/* } //"; z = x + s[0] * 0', 1),
+    "a quote": ("char c = '\"'; z = x * (c == 34)", 1), "names of ours": ("T I = x, v0 = I, task = v0; z = task", 1),
+    "i and n of its own": ("int n = 3, i = 1; z = x * n * i", 3),
+    "a macro": ("\n#define I 5\nz = x * I\n#undef I\n", 5),
+    "continue": ("z = x; if (x > 0) continue; z = 9", 1), "goto": ("z = x; goto end; z = 9; end: ;", 1),
+    "nested calls": ("z = x * max(min(min(min(min(min(min(x, 1), 2), 3), 4), 5), 6), 1)", 1),
+    "printf": ('if (x < 0) printf("%f\\n", (double)x); z = x', 1), "other letters": ("z = x; // \u00e9", 1),
+}  # fmt: skip
+REFUSED = {
+    "return": "if (x > 1) return; z = x", "an open comment": "z = x /* a", "an open string": 'z = "abc; z = x',
+    "an open brace": "{ z = x", "braces that leave": "z = x; } while (0); do {", "a last backslash": "z = x \\",
+    "our names": "tb_j = 0; z = x", "a macro for a parameter": "\n#define x 3\nz = x",
+    "#line": '\n#line 5 "a"\nz = x',
+}  # fmt: skip
+BROKEN = {
+    "a missing semicolon": ("T t = x\nz = t", 2), "an input that is written": ("x = 1; z = x", 1),
+    "an unknown name": ("z = 1;\nz = x + foo", 2), "an unknown function": ("T t = 1;\nz = foo(x) + t", 2),
+    "an open #if": ("z = x\n#if 0\n", 2), "#error": ("\n#error no\nz = x", 2),
+}  # fmt: skip
+PREAMBLES = {
+    "a macro of itself": ("#define LOOP(x) LOOP(x) + LOOP(x)", "z = LOOP(x)", CompileError),
+    "a macro without an end": ("#define M 1 \\", "z = x + M", ValueError),
+    "a macro for a type": ("#define float double", "z = x", ValueError),
+    "an open brace": ("static int f(void) {", "z = x", ValueError),
+    "an open #if": ("#if 0\n", "z = x", CompileError),
+    "a macro that does not fit": ("#define F(x) x +* 2\n", "z = F(x)", CompileError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_a_body_may_hold(be, case) -> None:
+    body, factor = HARMLESS[case]
+    x = numbers((7,))
+    np.testing.assert_array_equal(be.elementwise("T x", "T z", body, "harmless")(x), x * factor)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_body_that_would_reach_beyond_itself_is_refused(case) -> None:
+    with pytest.raises(ValueError, match="refused: "):
+        elementwise(("T x", "T z", REFUSED[case], "refused"))
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_compile_error_names_the_line(be, case) -> None:
+    body, line = BROKEN[case]
+    with pytest.raises(CompileError, match=rf"^broken: .*\n  line {line} of the operation: "):
+        be.elementwise("T x", "T z", body, "broken")(numbers((2,)))
+
+
+@pytest.mark.parametrize("case", PREAMBLES)
+def test_a_preamble_cannot_break_what_follows(be, case) -> None:
+    preamble, body, kind = PREAMBLES[case]
+    with pytest.raises(kind, match=r"^broken: .*\n  (line \d+ of|given)"):
+        be.elementwise("T x", "T z", body, "broken", preamble=preamble)(numbers((2,)))
+
+
+def test_a_compiler_that_does_not_end_is_stopped(be) -> None:
+    twice = "\n".join(f"#define A{k + 1}(x) A{k}(A{k}(x))" for k in range(1, 5))
+    with using(compile_timeout=1.0), pytest.raises(CompileError, match="endless: [\\s\\S]*did not finish"):
+        be.elementwise("T x", "T z", "z = x; A5(z += 1;)", "endless", preamble=f"#define A1(x) x x x x\n{twice}")(
+            numbers((2,))
+        )
+
+
+@pytest.mark.parametrize("name", ["class", "new", "blockIdx", "tb_x", "for", "i", "n"])
+def test_words_of_both_languages_are_no_parameters(name) -> None:
+    with pytest.raises(ValueError, match="name of a parameter"):
+        elementwise((f"T {name}", "T z", "z = 1", "named"))
 
 
 def test_compile_errors_name_the_kernel_and_the_users_line(be) -> None:
