@@ -75,7 +75,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
     sizes of pooling). `stochastic_round` is the mantissa bits that new tensors keep (True: 10, False or None: off).
     `num_devices` and `device_id` have no effect on one device; `deterministic` is deprecated. `min_dims` is
     the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` logs and records the time of each
-    kernel.
+    kernel. `enable_winograd` lets convolutions use Winograd's algorithm with tiles up to 4 x 4 (True, 4) or 2 x 2 (2),
+    see docs/accuracy.md. `scratch_size` bounds the bytes of a convolution's scratch where there is a choice (0: none).
 
     Defining a subclass registers it under `backend_name`; `gen_backend(name)` finds it. Classes with abstract methods
     left are not registered.
@@ -108,6 +109,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
         deterministic: bool | None = None,
         min_dims: int = 2,
         bench: bool = False,
+        enable_winograd: bool | int = True,
+        scratch_size: int = 0,
     ) -> None:
         self.default_dtype = dtypes.as_dtype(default_dtype)
         if self.default_dtype not in self.default_dtypes:
@@ -117,6 +120,12 @@ class Backend(LinearAlgebra, Convolution, ABC):
             raise ValueError(complain("compat_mode", repr(compat_mode), "None or 'caffe'"))
         if min_dims not in (0, 1, 2):
             raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
+        if enable_winograd not in (False, 2, 4, True):
+            raise ValueError(complain("enable_winograd", repr(enable_winograd), "True (as 4), 4, 2 or False"))
+        if not isinstance(scratch_size, int) or scratch_size < 0:
+            raise ValueError(complain("scratch_size", repr(scratch_size), "bytes, or 0 for no bound"))
+        self.enable_winograd = 4 if enable_winograd is True else int(enable_winograd)
+        self.scratch_size = scratch_size
         self.compat_mode = compat_mode
         self.min_dims = min_dims
         self._bench = bool(bench)

@@ -36,6 +36,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
     _recorder: Recorder | None
     _user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel]
     default_dtype: Any
+    enable_winograd: Any
+    scratch_size: Any
     compat_mode: Any
     min_dims: Any
     _bench: Any
@@ -60,7 +62,7 @@ class Backend(LinearAlgebra, Convolution, ABC):
     default_dtypes: ClassVar[tuple[np.dtype, ...]]
     tensor_cls: ClassVar[type[Tensor]]
     def __init_subclass__(cls, **keywords: Any) -> None: ...
-    def __init__(self, rng_seed: int | None=None, default_dtype: Any=np.float32, hist_bins: int=64, hist_offset: int=-48, compat_mode: str | None=None, num_devices: int | None=None, stochastic_round: bool | int | None=None, device_id: int | None=None, deterministic: bool | None=None, min_dims: int=2, bench: bool=False) -> None: ...
+    def __init__(self, rng_seed: int | None=None, default_dtype: Any=np.float32, hist_bins: int=64, hist_offset: int=-48, compat_mode: str | None=None, num_devices: int | None=None, stochastic_round: bool | int | None=None, device_id: int | None=None, deterministic: bool | None=None, min_dims: int=2, bench: bool=False, enable_winograd: bool | int=True, scratch_size: int=0) -> None: ...
     @staticmethod
     def backend_choices() -> list[str]: ...
     @staticmethod

@@ -366,7 +366,7 @@ class HostPlan(CompiledPlan):
         if isinstance(step, Kernel):
             return jit.prepare(step)
         maker = cpu_primitives.PRIMITIVES.get(step.op.name)
-        return None if maker is None else maker(step)
+        return None if maker is None else maker(step, self.backend)
 
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
         return _places(step)

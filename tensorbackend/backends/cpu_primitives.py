@@ -11,17 +11,22 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import compiler, jit, native
 from tensorbackend.backends.compiler import Library
+from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph.fuse import Primitive, Ref
 from tensorbackend.graph.tails import over_matrix
 from tensorbackend.primitives import gemm
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
 
 __all__ = ["PRIMITIVES"]
 
@@ -54,7 +59,7 @@ def _library(a: np.dtype, b: np.dtype, sum_type: np.dtype, sanitize: bool, cflag
     return library, Facts(facts[0], tuple(facts[1:])), source
 
 
-def prepare_dot(step: Primitive) -> jit.Prepared:
+def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     """The product over the last two axes, batches broadcast, and its tail."""
     return _Product(step).prepared()
 
@@ -164,4 +169,17 @@ def describe(by: Blocking) -> str:
     return f"// {', '.join(names)}"
 
 
-PRIMITIVES: dict[str, Callable[[Primitive], jit.Prepared]] = {"dot": prepare_dot}
+def prepare_convolution(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """A convolution or a gradient of it; None for operands of several types, which NumPy adds up."""
+    if any(ref.dtype != step.output.dtype for ref in step.inputs):
+        return None
+    return prepare_conv(step, backend.enable_winograd, backend.scratch_size)
+
+
+PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {
+    "dot": prepare_dot,
+    "conv": prepare_convolution,
+    "conv_bprop": prepare_convolution,
+    "conv_update": prepare_convolution,
+}
+"""What makes a step's launches; None where NumPy runs it."""

@@ -117,8 +117,8 @@ class GpuBackend(Backend):
     """Runs on a CUDA device, or on the emulator of one.
 
     `driver` is 'cupy', 'pycuda' or 'emulator' (None: a device, by CuPy or else by PyCUDA), or an open driver; with
-    `gen_backend`, 'gpu:emulator' says the same. `device_id` chooses the device. `scratch_size` and `enable_winograd`
-    are kept as attributes. Raises `BackendError` saying which of package, driver and device is missing.
+    `gen_backend`, 'gpu:emulator' says the same. `device_id` chooses the device. Raises `BackendError` saying which of
+    package, driver and device is missing.
     """
 
     backend_name = "gpu"
@@ -131,14 +131,10 @@ class GpuBackend(Backend):
         self,
         *arguments: Any,
         driver: str | Driver | None = None,
-        scratch_size: int = 0,
-        enable_winograd: bool | int = True,
         **keywords: Any,
     ) -> None:
         super().__init__(*arguments, **keywords)
         self.driver = driver if isinstance(driver, Driver) else open_driver(driver, self.device_id)
-        self.scratch_size = scratch_size
-        self.enable_winograd = enable_winograd
         self.choices: dict[Any, int] = {}
         self._functions: dict[Any, Function] = {}
         self._process = os.getpid()

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv.h — vectors, tiles and element types of the convolution kernels
+//
+// Macros    TB_T the type in which products add up; TB_S the type in memory; TB_WIDE(x), TB_NARROW(x) between the two;
+//           TB_INDEX integers of the size of TB_T; TB_PLAIN defined where both types are the same.
+// Tiles     MR maps by NV vectors of places: as many sums as stay in registers.
+#ifndef TB_CONV_H
+#define TB_CONV_H
+
+#include "runtime.h"
+
+#if defined(__AVX512F__)
+#define TB_VECTOR 64
+#elif defined(__AVX__)
+#define TB_VECTOR 32
+#else
+#define TB_VECTOR 16
+#endif
+enum {
+    LANES = TB_VECTOR / (int)sizeof(TB_T),
+    MR = TB_VECTOR == 64 ? 8 : 4,
+    NV = TB_VECTOR == 16 ? 2 : 3,
+    WIDTH = NV * LANES,
+    LINE = 64 / (int)sizeof(TB_T),  // elements of a cache line
+};
+
+typedef TB_T vec __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+
+// A value in all lanes; gcc makes it one load that fills a vector.
+INLINE vec spread(TB_T x) { return x - (vec){0}; }
+
+INLINE vec load(const TB_S *from) {
+#ifdef TB_PLAIN
+    return *(const vec *)from;
+#else
+    vec v;
+    for (int l = 0; l < LANES; ++l) v[l] = TB_WIDE(from[l]);
+    return v;
+#endif
+}
+
+INLINE void store(TB_S *to, vec v) {
+#ifdef TB_PLAIN
+    *(vec *)to = v;
+#else
+    for (int l = 0; l < LANES; ++l) to[l] = TB_NARROW(v[l]);
+#endif
+}
+
+// A square of LANES vectors, transposed.
+INLINE void transpose(vec *r) {
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
+    for (int h = LANES / 2; h >= 1; h /= 2) {
+        mask low, high;
+        for (int l = 0; l < LANES; ++l) {
+            low[l] = l & h ? l - h + LANES : l;
+            high[l] = l & h ? l + LANES : l + h;
+        }
+        for (int i = 0; i < LANES; ++i) {
+            if (i & h) continue;
+            const vec a = r[i], b = r[i + h];
+            r[i] = __builtin_shuffle(a, b, low);
+            r[i + h] = __builtin_shuffle(a, b, high);
+        }
+    }
+}
+
+INLINE int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
+INLINE int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+// Rounded up to an odd number of cache lines, so that neighbours do not fall into the same sets of a cache.
+INLINE int64_t apart(int64_t elements) { return (ceil_div(elements, LINE) | 1) * LINE; }
+
+// Memory of a task: one of `slots` pieces of scratch, each behind a word that says whether it is taken.
+//
+//     scratch:  word 0 .. word slots - 1, a cache line each | slot 0 | slot 1 | ...
+
+INLINE int64_t *slot_word(void *scratch, int64_t slot) { return (int64_t *)scratch + 8 * slot; }
+
+// Waits for a slot when more threads work than there were when the memory was laid out.
+static int64_t take_slot(void *scratch, int64_t slots) {
+    for (int64_t slot = 0;; slot = slot + 1 < slots ? slot + 1 : 0)
+        if (!__atomic_exchange_n(slot_word(scratch, slot), 1, __ATOMIC_ACQUIRE)) return slot;
+}
+
+static void give_slot(void *scratch, int64_t slot) {
+    __atomic_store_n(slot_word(scratch, slot), 0, __ATOMIC_RELEASE);
+}
+
+INLINE TB_T *slot_memory(void *scratch, int64_t slots, int64_t slot, int64_t bytes) {
+    return (TB_T *)((char *)scratch + 64 * slots + slot * bytes);
+}
+
+INLINE void free_slots(void *scratch, int64_t slots) {
+    for (int64_t slot = 0; slot < slots; ++slot) *slot_word(scratch, slot) = 0;
+}
+
+// Operands: the first words of `size` say of each its number among the pointers, and bytes to add.
+enum {
+    IN,       // images, or errors when backward
+    FILTERS,  // or the errors of dF
+    RESULT,     // results
+    PACKED,   // the filters as tiles need them; for dF the sums
+    OWN,      // what tasks take for themselves
+    DATA, PRODUCTS,  // stages that are shared
+    PLACES,
+    SIZES = 2 * PLACES,
+};
+#define TB_PLACE(NAME) ((void *)((char *)ptr[size[2 * (NAME)]] + size[2 * (NAME) + 1]))
+
+// From IN to RESULT: five axes. size, after the places: lengths, strides of both in elements. A task: one of the first.
+void tb_conv_copy(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                  int64_t end) {
+    (void)stride, (void)scalar;
+    const int64_t *const n = size + SIZES, *const x = n + 5, *const y = x + 5;
+    for (int64_t a = begin; a < end; ++a)
+        for (int64_t rest = 0; rest < n[1] * n[2] * n[3]; ++rest) {
+            const int64_t d = rest % n[3], c = rest / n[3] % n[2], b = rest / n[3] / n[2];
+            const TB_S *const from = (const TB_S *)TB_PLACE(IN) + a * x[0] + b * x[1] + c * x[2] + d * x[3];
+            TB_S *const to = (TB_S *)TB_PLACE(RESULT) + a * y[0] + b * y[1] + c * y[2] + d * y[3];
+            for (int64_t i = 0; i < n[4]; ++i) to[i * y[4]] = from[i * x[4]];
+        }
+}
+
+// out: LANES, MR, WIDTH.
+void tb_conv_facts(int64_t *out) {
+    out[0] = LANES;
+    out[1] = MR;
+    out[2] = WIDTH;
+}
+
+#endif

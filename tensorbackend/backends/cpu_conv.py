@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c` and `kernels/c/conv_winograd.c`.
+
+Operands are those of the step: its two inputs and its result; then scratch, in which copies, transforms and sums lie.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, settings
+from tensorbackend.backends import compiler, jit, native
+from tensorbackend.backends.compiler import Library
+from tensorbackend.backends.plans import ALIGNMENT
+from tensorbackend.graph import indexing
+from tensorbackend.graph.fuse import Primitive, Ref
+from tensorbackend.primitives import conv_blocking
+from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Winograd
+from tensorbackend.primitives.geometry import ConvGeometry
+
+__all__ = ["facts", "prepare_conv"]
+
+FLAGS = ("-fwrapv", "-ffp-contract=fast")
+"""Products add up by fused multiply-adds."""
+PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
+"""Operands and parts of the scratch, in the order of conv.h."""
+SCRATCH = 3
+"""The number of the scratch among the pointers."""
+
+_C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double"}
+
+
+def _source(file: str, dtype: np.dtype, macros: tuple[tuple[str, int], ...]) -> str:
+    tag, wide = dtypes.tag(dtype), dtypes.compute(dtype)
+    half = dtypes.is_half(dtype)
+    lines = ['#include "half.h"'] if half else ["#define TB_PLAIN"]
+    lines += [
+        f"#define TB_T {_C_TYPES[dtypes.tag(wide)]}",
+        f"#define TB_S {_C_TYPES[tag]}",
+        f"#define TB_WIDE(x) {f'tb_{tag}_to_f32(x)' if half else '(x)'}",
+        f"#define TB_NARROW(x) {f'tb_f32_to_{tag}(x)' if half else '(x)'}",
+        f"#define TB_INDEX int{wide.itemsize * 8}_t",
+        *(f"#define {name} {value}" for name, value in macros),
+    ]
+    return "\n".join([*lines, f'#include "{file}.c"', ""])
+
+
+@functools.lru_cache(maxsize=256)
+def _library(source: str, sanitize: bool, cflags: str) -> Library:
+    """`cflags` is here only to be part of what the answer is remembered for."""
+    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize)[0]
+
+
+def _compiled(source: str) -> Library:
+    return _library(source, settings.config.sanitize, settings.config.cflags)
+
+
+def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> list[int]:
+    """What a function of the library says about sizes."""
+    given, said = (ctypes.c_int64 * max(len(sizes), 1))(*sizes), (ctypes.c_int64 * results)()
+    library.function(name)(given, said)
+    return list(said)
+
+
+def facts(dtype: np.dtype) -> Facts:
+    """What the kernels for an element type have. Raises `CompileError`."""
+    said = (ctypes.c_int64 * 3)()
+    _compiled(_source("conv", dtype, ())).function("tb_conv_facts")(said)
+    return Facts(*said)
+
+
+def prepare_conv(step: Primitive, winograd: int, scratch_size: int) -> jit.Prepared:
+    """The launches of a convolution or of one of its gradients, by the fastest way that `scratch_size` bytes allow.
+
+    `winograd`: 0, 2 or 4, as `conv_blocking.choices`. `scratch_size` 0 is no bound. Raises `CompileError`.
+    """
+    (g,) = step.params
+    kernels = facts(step.output.dtype)
+    itemsize = dtypes.compute(step.output.dtype).itemsize
+    for way in conv_blocking.choices(g, step.op.name, kernels, itemsize, winograd):
+        made = _Direct(step, kernels, way) if isinstance(way, Direct) else _Winograd(step, kernels, way)
+        if not scratch_size or made.scratch <= scratch_size:
+            break
+    return made.prepared()
+
+
+class _Pass:
+    """One pass as launches: sizes are collected first, then the scratch is laid out."""
+
+    file: str
+    macros: tuple[tuple[str, int], ...] = ()
+
+    def __init__(self, step: Primitive, facts: Facts, way: Any) -> None:
+        self.step, self.facts, self.way = step, facts, way
+        self.geometry: ConvGeometry = step.params[0]
+        self.op = step.op.name
+        self.backward = int(self.op == BPROP)
+        self.dtype = step.output.dtype
+        self.source = _source(self.file, self.dtype, self.macros)
+        self.library = _compiled(self.source)
+        self.threads = native.runtime().threads
+        self.scratch = 0
+        self.places = {name: (0, 0) for name in PLACES}
+        self.copies: list[tuple[tuple[int, int], tuple[int, int], Ref, bool]] = []
+        images, filters = (1, 0) if self.backward else (0, 1)
+        self._operand("in", images, step.inputs[images])
+        self._operand("filters", filters, step.inputs[filters])
+        self._operand("result", 2, step.output)
+        self.layout()
+
+    def layout(self) -> None:
+        """Reserve scratch, once sizes are known."""
+        raise AssertionError("a pass lays out its scratch")
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """Each launch: its function, tasks and sizes."""
+        raise AssertionError("a pass has launches")
+
+    def _reserve(self, nbytes: int) -> tuple[int, int]:
+        offset = self.scratch
+        self.scratch += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return SCRATCH, offset
+
+    def _operand(self, name: str, number: int, ref: Ref) -> None:
+        """Where an operand lies: kernels want it contiguous, so others go through a copy."""
+        plain = all(n == 1 or s == t for n, s, t in zip(ref.shape, ref.strides, indexing.contiguous_strides(ref.shape)))
+        self.places[name] = (number, 0)
+        if not plain:
+            copy = self._reserve(math.prod(ref.shape) * ref.dtype.itemsize)
+            self.places[name] = copy
+            ends = (copy, (number, 0)) if name == "result" else ((number, 0), copy)
+            self.copies.append((*ends, ref, name == "result"))
+
+    def head(self) -> list[int]:
+        """The first words of `size`: where everything is."""
+        return list(itertools.chain.from_iterable(self.places[name] for name in PLACES))
+
+    def _copy(
+        self, source: tuple[int, int], target: tuple[int, int], ref: Ref, back: bool
+    ) -> tuple[str, int, list[int]]:
+        plain = indexing.contiguous_strides(ref.shape)
+        strides = (plain, ref.strides) if back else (ref.strides, plain)
+        places = {**dict.fromkeys(PLACES, (0, 0)), "in": source, "result": target}
+        head = list(itertools.chain.from_iterable(places[name] for name in PLACES))
+        return "tb_conv_copy", ref.shape[0], [*head, *ref.shape, *strides[0], *strides[1]]
+
+    def prepared(self) -> jit.Prepared:
+        """All launches, packed."""
+        runtime = native.runtime()
+        parts = [self._copy(*copy) for copy in self.copies if not copy[3]]
+        parts += self.launches()
+        parts += [self._copy(*copy) for copy in self.copies if copy[3]]
+        cost = int(conv_blocking.nanoseconds(self.geometry, self.op, self.facts, self.way)) + 1
+        pointers = SCRATCH + bool(self.scratch)
+        launches = [
+            runtime.prepare(self.library.address(name), tasks, cost, pointers, sizes, (), 0)
+            for name, tasks, sizes in parts
+        ]
+        source = f"// {self.way}\n{self.source}"
+        return jit.Prepared(self.step, source, self.step.name, launches, self.scratch // 8)
+
+
+class _Direct(_Pass):
+    """`kernels/c/conv.c`."""
+
+    file = "conv"
+
+    def _sizes(self, slot_bytes: int = 0) -> list[int]:
+        g, way = self.geometry, self.way
+        maps_in, maps_out, image, result = conv_blocking.sides(g, self.op)
+        axes = zip(image, result, g.window, g.strides, g.dilations, (before for before, _ in g.pads))
+        return [
+            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, way.rows, way.columns, way.channels,
+            int(way.flat), way.splits, way.part_maps, self.threads, slot_bytes, *itertools.chain.from_iterable(axes),
+        ]  # fmt: skip
+
+    def layout(self) -> None:
+        """Scratch: the copied filters or the sums, and a slot a thread."""
+        needs = _call(self.library, "tb_conv_needs", self._sizes(), 4)
+        packed, self.slot_bytes = needs[2:] if self.op == UPDATE else needs[:2]
+        self.places["packed"] = self._reserve(packed)
+        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """Filters, then products; for their gradient products, then sums of the segments."""
+        g, sizes = self.geometry, self._sizes(self.slot_bytes)
+        if self.op == UPDATE:
+            update = ("tb_conv_update", self.way.tasks, sizes)
+            return [("tb_conv_start", 1, sizes), update, ("tb_conv_join", g.C, sizes)]
+        _, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        phases = g.strides[2] if self.backward else 1
+        tiles = -(-maps_out // self.facts.rows) * phases * g.groups
+        return [("tb_conv_filters", tiles, sizes), ("tb_conv", self.way.tasks, sizes)]
+
+
+class _Winograd(_Pass):
+    """`kernels/c/conv_winograd.c`."""
+
+    file = "conv_winograd"
+
+    def __init__(self, step: Primitive, facts: Facts, way: Winograd) -> None:
+        stride = way.taps if step.op.name == UPDATE else way.out
+        self.macros = (("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride),
+                       ("LENGTH", way.length))  # fmt: skip
+        super().__init__(step, facts, way)
+
+    def _sizes(self, slot_bytes: int = 0, block: int = 0) -> list[int]:
+        g = self.geometry
+        maps_in, maps_out, image, result = conv_blocking.sides(g, self.op)
+        pads = [g.S - 1 - before if self.backward else before for before, _ in g.pads[1:]]
+        return [
+            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, self.way.panels,
+            self.threads, slot_bytes, block,
+        ]  # fmt: skip
+
+    def layout(self) -> None:
+        """Scratch: the filters, and the stages of a block, shared or a slot a thread; for their gradient the sums."""
+        filters, data, products, columns, errors, sums = _call(self.library, "tb_winograd_needs", self._sizes(), 6)
+        self.slot_bytes = data + products
+        if self.op == UPDATE:
+            filters, data, products = sums, columns, errors
+        self.places["packed"] = self._reserve(filters)
+        if self.way.shared:
+            self.places["data"], self.places["products"] = self._reserve(data), self._reserve(products)
+            self.places["own"] = self._reserve(self.threads * ALIGNMENT)
+        else:
+            self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """The stages."""
+        g, way, facts = self.geometry, self.way, self.facts
+        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        tiles, points = -(-maps_out // facts.rows), way.points**2
+        sizes = self._sizes(self.slot_bytes)
+        blocks = [self._sizes(self.slot_bytes, block) for block in range(way.blocks * g.groups)]
+        if self.op == UPDATE:
+            tasks = maps_in + -(-maps_out // facts.lanes)
+            stages = [("tb_winograd_update_in", tasks), ("tb_winograd_update_multiply", points)]
+            parts = [(name, count, block) for block in blocks for name, count in stages]
+            return [*parts, ("tb_winograd_update_out", g.C, sizes)]
+        filters = ("tb_winograd_filters", tiles * g.groups, sizes)
+        if not way.shared:
+            return [filters, ("tb_winograd", way.blocks * g.groups, sizes)]
+        inputs = -(-maps_in // facts.rows) * way.panels
+        stages = [("tb_winograd_in", inputs), ("tb_winograd_multiply", points), ("tb_winograd_out", tiles * way.panels)]
+        return [filters, *((name, count, block) for block in blocks for name, count in stages)]

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU's convolution kernels: each algorithm by itself, any number of images, strided operands, bounds of error."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorbackend import Backend, testing
+from tensorbackend.backends import cpu_conv, native
+from tensorbackend.primitives import conv_blocking
+from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE, Direct, Facts, Winograd
+from tensorbackend.primitives.geometry import ConvGeometry
+from tests.primitives import references as ref
+
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+BOUNDS = {0: 2e-6, 2: 1e-5, 4: 2e-4}
+"""The largest error of a pass, as a share of the largest result that the magnitudes of its operands give."""
+
+
+@pytest.fixture
+def cc(absent: Any) -> None:
+    """Skips, or fails if it must be there, where no C compiler works."""
+    if not testing.compiles(Backend.allocate_backend("cpu")):
+        absent("cpu", "no C compiler works here")
+
+
+@functools.cache
+def allocated() -> dict[int, Backend]:
+    return {ways: Backend.allocate_backend("cpu", enable_winograd=ways) for ways in BOUNDS}
+
+
+@pytest.fixture
+def backends(cc: None) -> dict[int, Backend]:
+    """A backend for each setting of `enable_winograd`."""
+    return allocated()
+
+
+@st.composite
+def squares(draw: Any) -> dict[str, int]:
+    """Layers of square filters at stride 1, around sizes of tiles and vectors."""
+    taps = draw(st.sampled_from([3, 3, 5]))
+    groups = draw(st.sampled_from([1, 1, 2]))
+    pads = st.integers(0, taps - 1)
+    return {
+        "N": draw(st.sampled_from([1, 2, 4, 5, 8, 16, 33, 48])),
+        "C": groups * draw(st.integers(1, 20)),
+        "K": groups * draw(st.integers(1, 20)),
+        "D": draw(st.sampled_from([1, 1, 2])),
+        "H": taps + draw(st.integers(0, 12)),
+        "W": taps + draw(st.integers(0, 12)),
+        "R": taps,
+        "S": taps,
+        "pad_h": (draw(pads), draw(pads)),
+        "pad_w": (draw(pads), draw(pads)),
+        "groups": groups,
+    }
+
+
+def run(backend: Backend, layer: Any, operands: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Results of the three passes."""
+    I, F, E = (backend.array(operands[name].reshape(-1, operands[name].shape[-1])) for name in "IFE")
+    O, gI, gF = (backend.empty(d) for d in (layer.dimO2, layer.dimI2, layer.dimF2))
+    backend.fprop_conv(layer, I, F, O)
+    backend.bprop_conv(layer, F, E, gI)
+    backend.update_conv(layer, I, E, gF)
+    return [t.get().reshape(d) for t, d in ((O, layer.dimO), (gI, layer.dimI), (gF, layer.dimF))]
+
+
+def drawn(layer: Any) -> dict[str, np.ndarray]:
+    shapes = {"I": layer.dimI, "F": layer.dimF, "E": layer.dimO}
+    return {name: ref.draw(shape, "float32", seed) for seed, (name, shape) in enumerate(shapes.items())}
+
+
+def exact(layer: Any, x: dict[str, np.ndarray]) -> list[np.ndarray]:
+    I, F, E = (x[name].astype(np.float64) for name in "IFE")
+    return [ref.fprop(layer, I, F), ref.bprop(layer, F, E), ref.update(layer, I, E)]
+
+
+@shared
+@given(sizes=squares())
+def test_every_algorithm_is_the_definition(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
+    layer = backends[0].conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    expected = exact(layer, operands)
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for ways, backend in backends.items():
+        for found, wanted, scale in zip(run(backend, layer, operands), expected, most):
+            assert np.abs(found - wanted).max() <= BOUNDS[ways] * max(scale.max(), 1e-30)
+
+
+@pytest.mark.parametrize("sizes", [
+    {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
+    {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
+], ids=["square", "strided", "deep"])  # fmt: skip
+def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
+    runtime = native.runtime()
+    before = runtime.threads
+    for backend in backends.values():
+        layer = backend.conv_layer("float32", **sizes)
+        operands = drawn(layer)
+        results = []
+        for threads in (1, 2, 5):
+            runtime.set_threads(threads)
+            try:
+                results.append(run(backend, layer, operands))
+            finally:
+                runtime.set_threads(before)
+        for other in results[1:]:
+            for a, b in zip(results[0], other):
+                np.testing.assert_array_equal(a, b)
+
+
+def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
+    for backend in backends.values():
+        layer = backend.conv_layer("float32", N=4, C=6, K=7, H=9, W=8, R=3, S=3, pad_h=1)
+        operands = drawn(layer)
+        expected = run(backend, layer, operands)[0]
+        wide = backend.zeros((layer.C, 1, 9, 16, 8))
+        images = wide[:, :, :, ::2, ::2]
+        images[:] = operands["I"]
+        filters = backend.array(np.ascontiguousarray(operands["F"].transpose(4, 0, 1, 2, 3))).transpose(1, 2, 3, 4, 0)
+        target = backend.zeros((layer.K, 1, *layer.MPQ[1:], 8))
+        backend.conv(layer, images, filters, out=target[..., 1::2])
+        np.testing.assert_array_equal(target.get()[..., 1::2], expected)
+        assert not target.get()[..., ::2].any()
+
+
+def geometry(**sizes: Any) -> ConvGeometry:
+    g = {"N": 16, "C": 64, "D": 1, "H": 28, "W": 28, "K": 64, "M": 1, "P": 28, "Q": 28, "T": 1, "R": 3, "S": 3}
+    return ConvGeometry(**{**g, "pads": ((0, 0), (1, 1), (1, 1)), **sizes})
+
+
+def ways(g: ConvGeometry, op: str = FPROP, winograd: int = 4, itemsize: int = 4) -> list[Direct | Winograd]:
+    return list(conv_blocking.choices(g, op, Facts(16, 8, 48), itemsize, winograd))
+
+
+@pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
+def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None:
+    assert isinstance(ways(geometry(), op)[0], Winograd)
+    assert ways(geometry(), op)[0].points == 6
+    assert {w.points for w in ways(geometry(), op, 2)[:-1]} == {4}
+    for g in (
+        geometry(strides=(1, 2, 2), P=14, Q=14),
+        geometry(dilations=(1, 2, 2), pads=((0, 0), (2, 2), (2, 2))),
+        geometry(R=3, S=1, pads=((0, 0), (1, 1), (0, 0))),
+    ):
+        assert [type(w) for w in ways(g, op)] == [Direct]
+    assert [type(w) for w in ways(geometry(), op, 0)] == [Direct]
+    assert [type(w) for w in ways(geometry(), op, itemsize=8)] == [Direct]
+
+
+def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
+    sizes = {"N": 16, "C": 64, "K": 64, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
+    results = []
+    for bound in (0, 1 << 20):
+        backend = Backend.allocate_backend("cpu", scratch_size=bound)
+        layer = backend.conv_layer("float32", **sizes)
+        conv = backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF))
+        (step,) = backend.explain(conv).steps
+        results.append(step.source.startswith("// Direct"))
+    assert results == [False, True]
+
+
+def test_kernels_say_what_they_need(cc: Any) -> None:
+    facts = cpu_conv.facts(np.dtype("float32"))
+    assert facts.width % facts.lanes == 0
+    assert facts.rows >= 4
