@@ -35,7 +35,8 @@ enum {
     LANES = TB_VECTOR / (int)sizeof(TB_T),
     MOST_VECTORS = 4,
     MOST_ROWS = 14,
-    PACK_K = 256,    // steps of k that a task copies
+    PACK_K = 128,    // steps of k, and columns, that a task copies
+    PACK_COLUMNS = 256,
     AHEAD = 8,       // steps of k by which b is fetched ahead
     DOT_ROWS = 4,
     DOT_CHUNK = 512, // elements of a row that are widened at a time
@@ -207,19 +208,41 @@ static inline TB_T *place_of_b(const call *g, int64_t part, int64_t panel) {
     return (TB_T *)(g->scratch + g->size[PLACE_B]) + (part * (g->panels - first) + panel - first) * each;
 }
 
+// A run of panels (of `width` columns as copied) side by side: column `j` of panel q comes from column q * step + j. Panels
+// lie `apart` elements from one another; what is missing of the last is zero.
+typedef struct run {
+    int64_t panels, columns, step, width, apart;
+} run;
+
 enum { SQUARE = 16 };
 
-// `to[p * width + j] = from[p * step_p + j * step_j]` for j below n; what is missing of `width` is zero.
+// COPY(x, S, WIDE) copies k steps of a run, `to[p * width + j] = from[p * step_p + j * step_j]`: in the order of memory where
+// columns lie side by side, else through squares that are turned in cache.
 #define COPY(NAME, S, WIDE) \
-    static void NAME(TB_T *restrict to, int64_t width, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, \
-                     int64_t n) { \
-        if (step_j == 1) { \
-            for (int64_t p = 0; p < k; ++p) { \
-                for (int64_t j = 0; j < n; ++j) to[p * width + j] = WIDE(from[p * step_p + j]); \
-                for (int64_t j = n; j < width; ++j) to[p * width + j] = 0; \
+    static inline __attribute__((always_inline)) void NAME##_line(TB_T *restrict to, const S *restrict from, int64_t n, \
+                                                                  int64_t width) { \
+        for (int64_t j = 0; j < n; ++j) to[j] = WIDE(from[j]); \
+        for (int64_t j = n; j < width; ++j) to[j] = 0; \
+    } \
+    static void NAME##_lines(TB_T *to, const S *from, int64_t step_p, int64_t k, const run *r) { \
+        const int64_t last = r->columns - (r->panels - 1) * r->step, width = r->width; \
+        for (int64_t p = 0; p < k; ++p, to += width, from += step_p) { \
+            for (int64_t q = 0; q < r->panels - 1; ++q) { \
+                TB_T *const line = to + q * r->apart; \
+                const S *const given = from + q * r->step; \
+                switch (width) { \
+                    case 4 * LANES: NAME##_line(line, given, 4 * LANES, 4 * LANES); break; \
+                    case 2 * LANES: NAME##_line(line, given, 2 * LANES, 2 * LANES); break; \
+                    case 14: NAME##_line(line, given, 14, 14); break; \
+                    case 6: NAME##_line(line, given, 6, 6); break; \
+                    default: NAME##_line(line, given, width, width); \
+                } \
             } \
-            return; \
+            NAME##_line(to + (r->panels - 1) * r->apart, from + (r->panels - 1) * r->step, last, width); \
         } \
+    } \
+    static void NAME##_turned(TB_T *restrict to, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, int64_t n, \
+                              int64_t width) { \
         for (int64_t p0 = 0; p0 < k; p0 += SQUARE) \
             for (int64_t j0 = 0; j0 < width; j0 += SQUARE) { \
                 TB_T square[SQUARE][SQUARE]; \
@@ -234,36 +257,73 @@ enum { SQUARE = 16 };
                 } \
                 for (int j = columns; j < all; ++j) \
                     for (int p = 0; p < rows; ++p) square[j][p] = 0; \
-                for (int p = 0; p < rows; ++p) \
-                    for (int j = 0; j < all; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
+                if (all == SQUARE) \
+                    for (int p = 0; p < rows; ++p) \
+                        for (int j = 0; j < SQUARE; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
+                else \
+                    for (int p = 0; p < rows; ++p) \
+                        for (int j = 0; j < all; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
             } \
+    } \
+    static void NAME(TB_T *to, const S *from, int64_t step_p, int64_t step_j, int64_t k, const run *r) { \
+        if (step_j == 1) { \
+            NAME##_lines(to, from, step_p, k, r); \
+            return; \
+        } \
+        for (int64_t q = 0; q < r->panels; ++q) \
+            NAME##_turned(to + q * r->apart, from + q * r->step * step_j, step_p, step_j, k, \
+                          least(r->step, r->columns - q * r->step), r->width); \
     }
 COPY(copy_a, TB_A, TB_WIDE_A)
 COPY(copy_b, TB_B, TB_WIDE_B)
 
-static void pack_b(const call *g, int64_t unit) {
-    const int64_t panels = g->panels - first_panel(g);
-    const int64_t chunk = unit % g->chunks, panel = first_panel(g) + unit / g->chunks % panels, part = unit / g->chunks / panels;
-    const int64_t batch = part / g->size[SPLITS], split = part % g->size[SPLITS];
-    const int64_t k0 = k_begin(g, split) + chunk * PACK_K, k = least(PACK_K, k_end(g, split) - k0);
-    const int64_t j = panel * g->size[PANEL], columns = least(g->size[PANEL], g->columns - j), width = width_of(g, columns);
-    if (k <= 0)
-        return;
-    const int64_t *const step = pair_of(g, 1);
-    const TB_B *const from = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + batch) + k0 * step[0] + (g->column + j) * step[1];
-    copy_b(place_of_b(g, part, panel) + chunk * PACK_K * width, width, from, step[0], step[1], k, columns);
+// The part of a copy that a unit of work makes: a chunk of k, and panels `first` to `last` of `panels`.
+typedef struct unit {
+    int64_t part, first, last, k0, k;
+} unit;
+
+static int64_t groups_of(int64_t panels, int64_t width) { return ceiling(panels, ceiling(PACK_COLUMNS, width)); }
+
+static unit unit_of(const call *g, int64_t number, int64_t panels, int64_t width) {
+    const int64_t groups = groups_of(panels, width), each = ceiling(PACK_COLUMNS, width);
+    const int64_t chunk = number % g->chunks, group = number / g->chunks % groups;
+    unit u = {number / g->chunks / groups, group * each, least(group * each + each, panels), chunk * PACK_K, 0};
+    const int64_t split = u.part % g->size[SPLITS];
+    u.k = least(PACK_K, k_end(g, split) - k_begin(g, split) - u.k0);
+    return u;
 }
 
-static void pack_a(const call *g, int64_t unit) {
-    const int64_t chunk = unit % g->chunks, t = unit / g->chunks % g->tiles, part = unit / g->chunks / g->tiles;
-    const int64_t batch = part / g->size[SPLITS], split = part % g->size[SPLITS];
-    const int64_t k0 = k_begin(g, split) + chunk * PACK_K, k = least(PACK_K, k_end(g, split) - k0);
-    const int64_t i = t * g->size[TILE_ROWS], rows = least(g->size[TILE_ROWS], g->rows - i);
-    if (k <= 0)
+static void pack_b(const call *g, int64_t number) {
+    const int64_t first = first_panel(g), width = width_of(g, g->size[PANEL]);
+    const unit u = unit_of(g, number, g->panels - first, width);
+    if (u.k <= 0)
         return;
-    const int64_t *const step = pair_of(g, 0);
-    const TB_A *const from = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, g->batch + batch) + (g->row + i) * step[0] + k0 * step[1];
-    copy_a(place_of_a(g, part, t) + chunk * PACK_K * g->size[TILE_ROWS], g->size[TILE_ROWS], from, step[1], step[0], k, rows);
+    const int64_t batch = g->batch + u.part / g->size[SPLITS], k = k_begin(g, u.part % g->size[SPLITS]) + u.k0;
+    const int64_t *const step = pair_of(g, 1);
+    const TB_B *const base = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + k * step[0];
+    // The last panel may be narrower as copied, too: it goes by itself.
+    for (int64_t from = first + u.first, to; from < first + u.last; from = to) {
+        const int64_t begin = from * g->size[PANEL];
+        const int alone = g->columns - begin <= g->size[PANEL];
+        to = alone ? from + 1 : least(first + u.last, g->panels - 1);
+        if (to <= from)
+            to = from + 1;
+        const int64_t columns = least(to * g->size[PANEL], g->columns) - begin, wide = width_of(g, least(columns, g->size[PANEL]));
+        const run r = {to - from, columns, g->size[PANEL], wide, width * g->size[PHASE_K]};
+        copy_b(place_of_b(g, u.part, from) + u.k0 * wide, base + (g->column + begin) * step[1], step[0], step[1], u.k, &r);
+    }
+}
+
+static void pack_a(const call *g, int64_t number) {
+    const int64_t height = g->size[TILE_ROWS];
+    const unit u = unit_of(g, number, g->tiles, height);
+    if (u.k <= 0)
+        return;
+    const int64_t batch = g->batch + u.part / g->size[SPLITS], k = k_begin(g, u.part % g->size[SPLITS]) + u.k0;
+    const int64_t *const step = pair_of(g, 0), begin = u.first * height;
+    const TB_A *const from = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + begin) * step[0] + k * step[1];
+    const run r = {u.last - u.first, least(u.last * height, g->rows) - begin, height, height, height * g->size[PHASE_K]};
+    copy_a(place_of_a(g, u.part, u.first) + u.k0 * height, from, step[1], step[0], u.k, &r);
 }
 
 // Tasks: chunks of the panels of b, then of the tiles of a. size {tasks of b}.
@@ -502,12 +562,12 @@ static void launch(call *g, tb_kernel fn, int64_t tasks, int64_t cost, const int
 
 // Copies what this round needs: the panels of b with its first rows, the tiles of a.
 static void launch_copies(call *g) {
-    const int64_t parts = g->batches * g->size[SPLITS];
-    const int64_t of_b = g->row ? 0 : parts * (g->panels - first_panel(g)) * g->chunks;
-    const int64_t of_a = g->size[PACK_A] ? parts * g->tiles * g->chunks : 0;
-    const int64_t elements = of_b * width_of(g, g->size[PANEL]) + of_a * g->size[TILE_ROWS];
+    const int64_t parts = g->batches * g->size[SPLITS], panels = g->row ? 0 : g->panels - first_panel(g);
+    const int64_t tiles = g->size[PACK_A] ? g->tiles : 0, height = g->size[TILE_ROWS], width = width_of(g, g->size[PANEL]);
+    const int64_t of_b = parts * groups_of(panels, width) * g->chunks, of_a = parts * groups_of(tiles, height) * g->chunks;
+    const int64_t elements = parts * (panels * width + tiles * height) * g->size[PHASE_K];
     if (of_a + of_b)
-        launch(g, pack, of_a + of_b, elements * least(PACK_K, g->size[PHASE_K]) / 2, &of_b);
+        launch(g, pack, of_a + of_b, elements / 3, &of_b);
 }
 
 static void one_round(call *g) {

@@ -154,12 +154,13 @@ class NativeTypes:
     def install_methods(self, backend: Any) -> None:
         """Give a backend that has a table of ours native methods for what it has from `Backend`.
 
-        These are the elementwise ops, and the methods that make a tree of one operand and static arguments.
+        These are the elementwise ops, products, and the methods that make a tree of one operand and static arguments.
         """
         found = [(name, op, op.arity) for op in ops.elementwise() for name in op.methods]
+        found += [(name, getattr(Backend, name), 2) for name in ("dot", "matmul")]
         found += [(name, vars(Backend)[name], 0) for name in _tree_methods()]
         for name, what, arity in found:
-            if getattr(type(backend), name) is vars(Backend)[name]:
+            if getattr(type(backend), name) is getattr(Backend, name):
                 setattr(backend, name, self._method((what, getattr(backend, name), backend.structures.memo, arity)))
 
     def tensor_class(self, cls: type[Tensor]) -> type[Tensor]:

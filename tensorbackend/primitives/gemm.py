@@ -7,7 +7,9 @@ are those of `kernels/c/gemm.c`, whose names the fields here have.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Blocking", "Facts", "Matrices", "choose"]
 
@@ -19,8 +21,12 @@ ROWS_IN_CACHE = 128
 """Rows of a task: with `BLOCK_K` float32 numbers each they take a part of the second-level cache."""
 COPIED = 1 << 22
 """Elements that are copied together at most, about."""
+NEAR = 1 << 16
+"""Elements of an operand that stays in the second-level cache wherever it lies."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
+LEAST_ROWS = 48
+"""Rows of a task at least, where there are so many: a panel of b that was fetched should be used more than once."""
 TASKS = 32
 """Tasks that a product is cut into, about, unless they would be too small or too large."""
 LEAST_TASK, MOST_TASK = 1 << 19, 1 << 25
@@ -32,8 +38,8 @@ FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
 """Columns up to which sums run along k."""
-COPY_FROM = 3
-"""Panels of b, or tiles of a, from which on a copy of an operand whose lines are far apart pays."""
+CYCLE = 0.33
+"""Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
 
@@ -94,25 +100,78 @@ class Blocking:
     pack_b: int
 
 
+class _Way(NamedTuple):
+    """One way to compute a product: a rough `cost` of it in nanoseconds of one thread, and what is decided."""
+
+    cost: float
+    swap: bool
+    panel: int
+    tile_rows: int
+    pack_a: bool
+    pack_b: bool
+
+
 def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
-    """The blocking of a product."""
-    swap = may_swap and _nanoseconds(given.swapped(), facts) < _nanoseconds(given, facts)
-    x = given.swapped() if swap else given
-    dots = _takes_dots(x)
-    panel, tile_rows = (1, 4) if dots else _tile(x, facts)
-    pack_a, pack_b = _copies_a(x, panel, dots), _first_copied(x, tile_rows, panel, dots)
+    """The blocking of a product: of all ways, the one that should take least time."""
+    way = min(way for swap in (False, True)[: 1 + may_swap] for way in _ways(given, swap, facts))
+    x = given.swapped() if way.swap else given
+    panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
+    pack_b = 0 if way.pack_b else x.n // panel * panel
     splits, split_k = _segments(x, tile_rows, panel)
-    block_k = min(max(split_k, 1), BLOCK_K) if not dots else max(split_k, 1) if x.plain_a else DOT_K
+    block_k = DOT_K if panel == 1 and not x.plain_a else split_k if panel == 1 else _even(split_k, BLOCK_K)
     phase_rows = _multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
     phase_columns = _multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
     copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
-    rows, columns = _task(x, tile_rows, panel, splits, min(round_, x.batches), pack_a)
+    rows, columns = _task(x, tile_rows, panel, splits, min(round_, x.batches))
     return Blocking(
-        swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns, tile_rows,
-        panel, pack_a, pack_b,
+        way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
+        tile_rows, panel, pack_a, pack_b,
     )  # fmt: skip
+
+
+def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
+    """All ways to compute a product, seen one way round."""
+    x = given.swapped() if swap else given
+    stored = x.m * x.n * (0.05 if x.sums[1] == 1 else 1.5)
+    if x.n <= FEW_COLUMNS and (x.a[1] == 1 or x.k == 1):
+        pack_b = not x.plain_b or (x.b[0] != 1 and x.k != 1)
+        cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
+        yield _Way(cost, swap, 1, 4, False, pack_b)
+    for vectors, most in enumerate(facts.rows, start=1):
+        if most:
+            height, panel = _height(x.m, most), vectors * facts.lanes
+            pack_a, cost_a = _cost_of_a(x, height, panel)
+            pack_b, cost_b = _cost_of_b(x, height, panel)
+            cost = _cycles(x, vectors, facts) * x.k * CYCLE + cost_a + cost_b + stored
+            yield _Way(cost, swap, panel, height, pack_a, pack_b)
+
+
+def _cost_of_a(x: Matrices, height: int, panel: int) -> tuple[bool, float]:
+    """Whether to copy a: it must be widened, or is read so often, few numbers of a line at a time, that a copy pays."""
+    entries, passes = x.m * x.k, -(-x.n // panel)
+    copied = entries * (0.35 if 1 in x.a else 1.5)
+    if not x.plain_a:
+        return True, copied
+    in_place = entries * passes * (0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 5 / height)
+    return copied < in_place, min(copied, in_place)
+
+
+def _cost_of_b(x: Matrices, height: int, panel: int) -> tuple[bool, float]:
+    """Whether to copy b; only columns side by side can stay where they are, but for a last panel that is not full."""
+    entries, passes = x.n * x.k, -(-x.m // height)
+    copied = entries * (0.35 if x.b[1] == 1 else 0.6 if x.b[0] == 1 else 1.5) + 500
+    if not x.plain_b or x.b[1] != 1:
+        return True, copied
+    near = entries <= NEAR or x.b[0] == panel
+    in_place = entries * (0.01 * passes if near else 0.1 + 0.05 * passes) + (500 if x.n % panel else 0)
+    return copied < in_place, min(copied, in_place)
+
+
+def _even(length: int, most: int) -> int:
+    """The length of equal parts, of which none is longer than `most`."""
+    return -(-length // -(-length // most))
 
 
 def _multiple(length: int, of: int) -> int:
@@ -120,31 +179,27 @@ def _multiple(length: int, of: int) -> int:
     return -(-max(length, 1) // of) * of
 
 
-def _takes_dots(x: Matrices) -> bool:
-    return x.n <= FEW_COLUMNS and (x.a[1] == 1 or x.k == 1)
+def _height(m: int, most: int) -> int:
+    """Rows of a tile: as few tiles as there can be, of equal height."""
+    tiles = max(-(-m // most), 1)
+    return max(-(-m // tiles), 1)
 
 
-def _tile(x: Matrices, facts: Facts) -> tuple[int, int]:
-    """Columns and rows of a tile: as few tiles as there can be, of equal height."""
-    vectors = 1 if x.n <= facts.lanes else 2 if x.n <= 2 * facts.lanes else 4
-    most = facts.rows[vectors - 1]
-    tiles = max(-(-x.m // most), 1)
-    return vectors * facts.lanes, max(-(-x.m // tiles), 1)
+def _cycles(x: Matrices, vectors: int, facts: Facts) -> float:
+    """Cycles that one step of k takes with panels of so many vectors, by the instructions of its tiles."""
+    whole, rest = divmod(-(-max(x.n, 1) // facts.lanes), vectors)
+    rest = next(v for v in range(rest, vectors + 1) if not v or facts.rows[v - 1])
+    height = _height(x.m, facts.rows[vectors - 1])
+    tiles, last = divmod(max(x.m, 1), height)
+    return sum(
+        panels * (tiles * _tile_cycles(height, wide) + (_tile_cycles(last, wide) if last else 0))
+        for panels, wide in ((whole, vectors), (1, rest)) if wide
+    )  # fmt: skip
 
 
-def _copies_a(x: Matrices, panel: int, dots: bool) -> bool:
-    """Whether a is copied: it must be widened, or its rows are no lines of memory and it is read several times."""
-    if dots:
-        return False
-    return not x.plain_a or (x.a[1] != 1 and x.n >= COPY_FROM * panel) or 1 not in x.a
-
-
-def _first_copied(x: Matrices, tile_rows: int, panel: int, dots: bool) -> int:
-    """The first column of b that is copied: none where columns lie side by side, but the last panel if not full."""
-    if dots:
-        return x.n if x.plain_b and (x.b[0] == 1 or x.k == 1) else 0
-    in_place = x.plain_b and x.b[1] == 1 and (x.m < COPY_FROM * tile_rows or x.b[0] == panel)
-    return x.n // panel * panel if in_place else 0
+def _tile_cycles(rows: int, vectors: int) -> float:
+    """Two multiply-adds a cycle, four cycles until a sum can be added to again; loads cost a little."""
+    return max(rows * vectors / 2, 4) + 0.15 * (rows + vectors)
 
 
 def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
@@ -161,11 +216,11 @@ def _phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, i
     if not copied:
         return split_k, round_
     round_ = max(min(round_, COPIED // (copied * split_k)), 1)
-    steps = COPIED // (copied * round_)
-    return min(split_k, max(steps // block_k, 1) * block_k), round_
+    steps = max(COPIED // (copied * round_), block_k)
+    return _multiple(_even(split_k, steps), block_k), round_
 
 
-def _task(x: Matrices, tile_rows: int, panel: int, splits: int, batches: int, pack_a: bool) -> tuple[int, int]:
+def _task(x: Matrices, tile_rows: int, panel: int, splits: int, batches: int) -> tuple[int, int]:
     """Rows and columns of a task."""
     k = max(x.k // splits, 1)
     wanted = min(max(x.m * x.n * k * splits * batches // TASKS, LEAST_TASK), MOST_TASK)
@@ -173,18 +228,5 @@ def _task(x: Matrices, tile_rows: int, panel: int, splits: int, batches: int, pa
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
         return rows, min(columns, _multiple(x.n, panel))
-    rows = max(wanted // (panel * k) // tile_rows, 1) * tile_rows
-    return min(rows, _multiple(x.m, tile_rows)), panel
-
-
-def _nanoseconds(x: Matrices, facts: Facts) -> float:
-    """A rough estimate of one thread's time, to compare the two ways to see a product."""
-    stored = x.m * x.n * (0.05 if x.sums[1] == 1 else 1.5)
-    if _takes_dots(x):
-        widened = 0 if x.plain_a else x.m * x.k * 0.3
-        return x.m * x.n * x.k * 0.02 + (x.n - _first_copied(x, 1, 1, True)) * x.k + stored + widened
-    panel, tile_rows = _tile(x, facts)
-    columns = _multiple(x.n, facts.lanes)
-    idle = 8 / min(8, tile_rows * panel // facts.lanes)  # sums to work on while others are under way
-    copied = (x.m * x.k if _copies_a(x, panel, False) else 0) + (x.n - _first_copied(x, tile_rows, panel, False)) * x.k
-    return x.m * columns * x.k * 0.2 / facts.lanes * idle + copied * 0.7 + stored
+    rows = max(wanted // (panel * k), min(x.m, LEAST_ROWS))
+    return _multiple(min(rows, x.m), tile_rows), panel
