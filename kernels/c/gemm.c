@@ -134,7 +134,9 @@ typedef void (*tile)(int64_t k, const TB_T *a, int64_t a_row, int64_t a_k, const
             b += b_k; \
         } \
         if (t_column != 1 || columns != NV * LANES) { \
-            put_scattered((const TB_T *)sum, MR, NV, t, t_row, t_column, columns, add); \
+            vector kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
+            UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) kept[i][j] = sum[i][j]; \
+            put_scattered((const TB_T *)kept, MR, NV, t, t_row, t_column, columns, add); \
             return; \
         } \
         UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of many shapes, layouts and types; what follows them; the same bits however they are computed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorbackend import dtypes
+from tensorbackend.backends import native
+from tensorbackend.graph.fuse import Primitive, Statement, schedule, walk
+from tensorbackend.graph.tails import with_tails
+from tensorbackend.primitives import gemm
+
+LENGTHS = (0, 1, 2, 3, 5, 7, 13, 14, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 97, 130, 257, 1000)
+HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+"""The largest relative error of one rounding."""
+LAYOUTS: list[tuple[Callable, Callable]] = [
+    (lambda x: x, lambda t: t),
+    (lambda x: x.T, lambda t: t.T),
+    (lambda x: np.repeat(x, 2, 1), lambda t: t[:, ::2]),
+    (lambda x: x[::-1], lambda t: t[::-1]),
+    (lambda x: x.T[:, ::-1], lambda t: t[:, ::-1].T),
+    (lambda x: np.pad(x, ((1, 2), (3, 1))), lambda t: t[1:-2, 3:-1]),
+]
+"""For each layout, what is stored and which view of it has the numbers asked for."""
+
+
+def numbers(seed: int, *shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """Normal numbers of a type; small whole numbers for integers."""
+    random, dtype = np.random.default_rng([seed, *shape]), dtypes.as_dtype(dtype)
+    if dtypes.is_float(dtype):
+        return random.standard_normal(shape).astype(np.float32 if dtypes.is_half(dtype) else dtype).astype(dtype)
+    return random.integers(0, 4, shape).astype(dtype)
+
+
+def laid(backend: Any, host: np.ndarray, layout: int = 0) -> Any:
+    """A tensor with the numbers of `host` in a layout."""
+    stored, view = LAYOUTS[layout]
+    return view(backend.array(stored(host), dtype=host.dtype, min_dims=0))
+
+
+def limits(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The product in float64 (float64 in extended precision), and the error that adding up in any order may have."""
+    kind = np.longdouble if dtype == np.float64 else np.float64
+    a, b = a.astype(kind), b.astype(kind)
+    inner = HALF_UNITS["float32" if dtypes.is_half(dtype) else dtype.name]
+    scale = np.abs(a) @ np.abs(b)
+    return a @ b, ((a.shape[-1] + 3) * inner + HALF_UNITS[dtype.name]) * scale
+
+
+def assert_product(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> None:
+    """Within the bound; exact for integers."""
+    if not dtypes.is_float(dtype):
+        np.testing.assert_array_equal(got, (a.astype(np.int64) @ b.astype(np.int64)).astype(dtype))
+        return
+    expected, error = limits(a, b, dtype)
+    assert got.shape == expected.shape
+    assert np.all(np.abs(got.astype(expected.dtype) - expected) <= error)
+
+
+@pytest.fixture
+def jit(backend) -> Any:
+    """The CPU backend that compiles."""
+    if not getattr(backend, "jit", False):
+        pytest.skip("for compiled C")
+    return backend
+
+
+# Values
+
+SHAPES = st.tuples(*[st.sampled_from(LENGTHS)] * 3)
+LAYOUT = st.integers(0, len(LAYOUTS) - 1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(shape=SHAPES, layouts=st.tuples(LAYOUT, LAYOUT, LAYOUT), dtype=st.sampled_from(dtypes.DTYPES[:-1]))
+def test_products_of_any_shape_layout_and_type(backend, shape, layouts, dtype) -> None:
+    m, n, k = (min(x, 17) for x in shape) if math.prod(shape) > work_of(backend) else shape
+    a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
+    out = laid(backend, numbers(2, m, n, dtype=dtype), layouts[2])
+    out[:] = backend.dot(laid(backend, a, layouts[0]), laid(backend, b, layouts[1]))
+    assert_product(out.get(), a, b, dtype)
+
+
+def work_of(backend: Any) -> int:
+    """Multiply-adds that a backend computes in no time."""
+    return 1 << 22 if getattr(backend, "jit", False) else 1 << 16
+
+
+LONG = [(1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097)]
+
+
+@pytest.mark.parametrize("shape", LONG, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("layout", [0, 1])
+def test_long_and_thin_products(backend, shape, dtype, layout) -> None:
+    if math.prod(shape) > work_of(backend):
+        shape = tuple(min(x, 300) for x in shape)
+    m, n, k = shape
+    a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
+    got = backend.evaluate(backend.dot(laid(backend, a, layout), laid(backend, b, layout)))
+    assert_product(got.get(), a, b, dtypes.as_dtype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 3), (33, 20, 40), (70, 66, 100), (1, 65, 20), (66, 1, 20)], ids=str)
+@pytest.mark.parametrize("layout", [0, 1])
+def test_zero_times_infinity_is_seen_everywhere(backend, shape, layout) -> None:
+    m, n, k = shape
+    a, b = numbers(0, m, k), numbers(1, k, n)
+    a[:, k // 2], b[k // 2] = 0, 1
+    b[k // 2, ::2] = np.inf
+    b[k // 2, 1::3] = np.nan
+    got = backend.evaluate(backend.dot(laid(backend, a, layout), laid(backend, b, layout))).get()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(a @ b))
+
+
+@pytest.mark.parametrize("batches", [((3,), (3,)), ((4, 1), (1, 5)), ((), (6,)), ((2, 3), ())], ids=str)
+@pytest.mark.parametrize("shape", [(6, 5, 9), (33, 70, 40)], ids=str)
+def test_batches(backend, batches, shape) -> None:
+    m, n, k = shape
+    a, b, c = numbers(0, *batches[0], m, k), numbers(1, *batches[1], k, n), numbers(2, m, 1)
+    x, y, z = (backend.array(v, min_dims=0) for v in (a, b, c))
+    for tree, expected in ((backend.matmul(x, y), a @ b), (backend.tanh(backend.matmul(x, y) + z), np.tanh(a @ b + c))):
+        np.testing.assert_allclose(backend.evaluate(tree).get(), expected, rtol=1e-5, atol=1e-5)
+
+
+# Tails
+
+TAILS: dict[str, Callable] = {
+    "bias by row": lambda be, p, t: p + t["column"],
+    "bias by column, relu": lambda be, p, t: be.maximum(p + t["row"], 0),
+    "gelu": lambda be, p, t: be.gelu(p * 0.5),
+    "scaled": lambda be, p, t: p * 2.5 - 1,
+    "a matrix": lambda be, p, t: p * t["z"] + t["column"] * t["row"],
+    "a matrix across": lambda be, p, t: p + t["across"].T,
+    "used twice": lambda be, p, t: p * be.sigmoid(p),
+    "another product": lambda be, p, t: p + be.dot(t["z"], t["square"]),
+    "compared": lambda be, p, t: be.where(p > t["row"], p, t["z"]),
+}
+TAILED_SHAPES = [(6, 9, 5), (1, 40, 7), (40, 1, 7), (70, 70, 33), (3, 5, 30_000), (130, 200, 900), (20, 20, 0)]
+
+
+@pytest.mark.parametrize("name", TAILS)
+@pytest.mark.parametrize("shape", TAILED_SHAPES, ids=str)
+@pytest.mark.parametrize("layout", [0, 1, 2])
+def test_a_tail_gives_the_bits_of_two_statements(backend, name, shape, layout) -> None:
+    if math.prod(shape) > work_of(backend):
+        shape = tuple(min(x, 40) for x in shape)
+    m, n, k = shape
+    x, y = laid(backend, numbers(0, m, k), layout), laid(backend, numbers(1, k, n), layout)
+    shapes = {"column": (m, 1), "row": (1, n), "z": (m, n), "across": (n, m), "square": (n, n)}
+    t = {key: backend.array(numbers(5, *s), min_dims=0) for key, s in shapes.items()}
+    product = backend.evaluate(backend.dot(x, y))
+    wanted = backend.evaluate(TAILS[name](backend, product, t))
+    for dtype in (np.float32, np.float16):
+        got = laid(backend, np.zeros((m, n), dtype), layout)
+        got[:] = TAILS[name](backend, backend.dot(x, y), t)
+        np.testing.assert_array_equal(got.get(), wanted.get().astype(dtype))
+
+
+@pytest.mark.parametrize("size", [4, 40, 100])
+def test_a_target_that_is_an_operand(backend, size) -> None:
+    x, y = (backend.array(numbers(i, size, size)) for i in range(2))
+    product, before = backend.evaluate(backend.dot(x, y)), y.get()
+    y[:] = backend.dot(x, y) * 2 + y
+    np.testing.assert_array_equal(y.get(), product.get() * 2 + before)
+
+
+@pytest.mark.parametrize("size", [8, 100])
+def test_a_product_added_to_its_target(backend, size) -> None:
+    x, y, z = (backend.array(numbers(i, *s)) for i, s in enumerate([(size, 7), (7, size + 1), (size, size + 1)]))
+    expected = backend.evaluate(backend.dot(x, y)).get() + z.get()
+    z[:] = backend.dot(x, y) + z
+    np.testing.assert_array_equal(z.get(), expected)
+
+
+def steps(target: Any, tree: Any, overlap: int = 0) -> list:
+    """What a statement becomes where products have tails."""
+    leaves = walk(tree)[0]
+    return with_tails(schedule([Statement(target.structure, tree, overlap)], [leaves])).steps
+
+
+def test_which_kernels_become_tails(backend) -> None:
+    be = backend
+    x, y, z, row = (be.ones(s, min_dims=0) for s in [(6, 5), (5, 7), (6, 7), (1, 7)])
+    (one,) = steps(z, be.maximum(be.dot(x, y) + row, 0))
+    assert isinstance(one, Primitive) and one.name.startswith("dot+ew_add_maximum")
+    first, second = steps(z, be.tanh(be.dot(x, y)) + be.dot(x, y * 2)), steps(z, be.dot(x, y))
+    assert [s.name.split("+")[0] for s in first][-1] == "dot" and first[-1].tail is not None
+    assert len(second) == 1 and second[0].tail is None
+    product = be.dot(x, y)
+    assert len(steps(z, be.dot(product, be.ones((7, 7), min_dims=0)) + product)) == 3  # the first is read twice
+    assert steps(be.ones((6, 1), min_dims=0), be.sum(be.dot(x, y), axis=1))[-1].axes == (1,)
+    assert len(steps(z, be.dot(x, y) + be.rand())) == 2  # random numbers are counted over the whole space
+    assert len(steps(z, be.dot(x, y) + z, overlap=1)) == 1
+    square = be.ones((6, 6), min_dims=0)
+    assert len(steps(square, be.dot(square, x @ y @ be.ones((7, 6), min_dims=0)) + square, overlap=1)) > 2
+
+
+# However it is computed
+
+
+WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
+THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000)]
+FACTS = [gemm.Facts(16, (14, 14, 0, 6)), gemm.Facts(4, (8, 6, 0, 2))]
+
+
+@pytest.mark.parametrize(("swap", "vectors", "pack_a", "pack_b"), WAYS)
+@pytest.mark.parametrize("layout", [0, 1])
+def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, pack_b, layout) -> None:
+    """Tiles, copies and blocks of rows are no part of the result, and a small cache's worth of blocks is used."""
+    m, n, k = 45, 70, 90
+    a, b = numbers(0, m, k), numbers(1, k, n)
+    chosen = []
+
+    def choose(given: gemm.Matrices, facts: gemm.Facts, may_swap: bool = True) -> gemm.Blocking:
+        x = given.swapped() if swap else given
+        width = next(v for v in range(vectors, 5) if facts.rows[v - 1]) * facts.lanes
+        height = min(facts.rows[width // facts.lanes - 1], 5)
+        side_by_side = x.b[1] == 1
+        first = 0 if pack_b or not side_by_side else x.n // width * width
+        rows, phase_k = height if pack_a else 2 * height, 40 if pack_a or not first else k
+        phase_rows = 3 * height if pack_a else x.m
+        by = (swap, 1, 1, k, phase_k, 40, phase_rows, 2 * width, rows, width, height, width, pack_a, first)
+        chosen.append(gemm.Blocking(*by))
+        return chosen[-1]
+
+    monkeypatch.setattr(gemm, "choose", choose)
+    jit.structures.clear()
+    try:
+        got = [jit.evaluate(jit.dot(laid(jit, a, layout), laid(jit, b, layout))).get()]
+        got.append(jit.evaluate(jit.tanh(jit.dot(laid(jit, a, layout), laid(jit, b, layout)) + 1)).get())
+    finally:
+        jit.structures.clear()
+    assert chosen
+    assert_product(got[0], a, b, np.dtype(np.float32))
+    np.testing.assert_array_equal(got[1], jit.evaluate(jit.tanh(jit.array(got[0]) + 1)).get())
+
+
+@pytest.mark.parametrize(
+    "shape", [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000)], ids=str
+)
+def test_threads_change_no_bits(jit, shape) -> None:
+    m, n, k = shape
+    x, y, bias = (jit.array(numbers(i, *s)) for i, s in enumerate([(m, k), (k, n), (m, 1)]))
+    runtime = native.runtime()
+    before, found = runtime.threads, []
+    try:
+        for threads in (1, 2, 3):
+            runtime.set_threads(threads)
+            found.append(jit.evaluate(jit.maximum(jit.dot(x, y) + bias, 0)).get())
+    finally:
+        runtime.set_threads(before)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
+STRIDES = st.sampled_from([(1000, 1), (1, 1000), (2, 2000), (2000, 2), (-1000, 1)])
+
+
+@given(
+    lengths=st.tuples(*[st.integers(0, 5000)] * 3), batches=st.sampled_from([1, 3, 500]), a=STRIDES, b=STRIDES,
+    sums=STRIDES, plain=st.booleans(), facts=st.sampled_from(FACTS),
+)  # fmt: skip
+def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None:
+    x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
+    by = gemm.choose(x, facts)
+    x = x.swapped() if by.swap else x
+    assert by.panel == 1 or by.tile_rows <= facts.rows[by.panel // facts.lanes - 1]
+    assert by.task_rows % by.tile_rows == by.task_columns % by.panel == by.phase_columns % by.panel == 0
+    assert by.splits * by.split_k >= x.k and (by.splits - 1) * by.split_k < max(x.k, 1)
+    assert by.pack_b % by.panel == 0 and (x.b[1] == 1 or by.panel == 1 or by.pack_b == 0)
+    assert by.phase_k % by.block_k == 0 or by.phase_k >= by.split_k
+    assert by.pack_a or by.phase_rows >= x.m
+    copied = by.phase_rows * by.pack_a + min(max(x.n - by.pack_b, 0), by.phase_columns)
+    assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
