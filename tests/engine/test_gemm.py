@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import dtypes
+from tensorbackend import BackendError, dtypes
 from tensorbackend.backends import native
+from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.graph.fuse import Primitive, Statement, schedule, walk
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.primitives import gemm
+from tensorbackend.settings import using
 
 LENGTHS = (0, 1, 2, 3, 5, 7, 13, 14, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 97, 130, 257, 1000)
 HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -283,3 +285,20 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     assert by.pack_a or by.phase_rows >= x.m
     copied = by.phase_rows * by.pack_a + min(max(x.n - by.pack_b, 0), by.phase_columns)
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
+
+
+def test_explain_names_the_core_and_its_tail(jit) -> None:
+    x, y, z = jit.ones((6, 5)), jit.ones((5, 7)), jit.empty((6, 7))
+    (step,) = jit.explain(z, jit.tanh(jit.dot(x, y) + 1)).steps
+    assert step.name.startswith("dot+ew_add_tanh")
+    assert "gemm.c" in step.source and "tb_tanh_f32" in step.source
+    assert step.flops > 2 * 6 * 7 * 5
+    with using(check=True):
+        z[:] = jit.tanh(jit.dot(x, y) + 1)
+
+
+def test_check_finds_a_wrong_product(jit, monkeypatch) -> None:
+    x, y, z = jit.ones((6, 5)), jit.ones((5, 7)), jit.empty((6, 7))
+    monkeypatch.setattr(Interpreter, "primitive", lambda self, step, inputs, output: output.fill(4))
+    with using(check=True), pytest.raises(BackendError, match="dot"):
+        z[:] = jit.dot(x, y)
