@@ -403,6 +403,20 @@ void tb_run_list(const tb_launch *l, int64_t count) {
     }
 }
 
+void tb_run_together(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                     int64_t begin, int64_t end) {
+    (void)stride;
+    (void)scalar;
+    const tb_launch *l = ptr[0];
+    const int64_t *first = size + 1;
+    for (int64_t k = 0; k < size[0] && first[k] < end; k++) {
+        int64_t from = begin > first[k] ? begin : first[k];
+        int64_t to = end < first[k + 1] ? end : first[k + 1];
+        if (from < to)
+            l[k].fn(l[k].ptr, l[k].size, l[k].stride, l[k].scalar, from - first[k], to - first[k]);
+    }
+}
+
 int64_t tb_get_threads(void) { return atomic_load_explicit(&pool.threads, memory_order_relaxed); }
 
 int64_t tb_set_threads(int64_t threads) {

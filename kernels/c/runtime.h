@@ -26,6 +26,11 @@ typedef struct tb_launch {
 void tb_run(const tb_launch *launch);
 void tb_run_list(const tb_launch *launch, int64_t count);
 
+// A kernel that is several launches, none of which needs another: `ptr[0]` holds their heads, `size` their number and the
+// number of tasks before each and of all.
+void tb_run_together(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                     int64_t begin, int64_t end);
+
 // Threads that work on a launch, the caller's included. 0 and below stands for the default: OMP_NUM_THREADS, else the
 // CPUs that the process may use. Returns what is in force.
 int64_t tb_set_threads(int64_t threads);

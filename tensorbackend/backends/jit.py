@@ -32,7 +32,11 @@ __all__ = ["Prepared", "compile_all", "compile_tail", "prepare", "user_library"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
-"""Elements of a task: some microseconds of work."""
+"""Elements of a task at most: some microseconds of work."""
+TASK_NS = 8000
+"""Estimated nanoseconds of a map's task at most."""
+DRAW_FACTOR = 5
+"""By how much the operations of random numbers, multiplications to twice the width, take longer than others."""
 SEGMENT = 1 << 15
 """Elements along a reduced axis that one segment of a split reduction takes."""
 SPLIT_BELOW = 16
@@ -182,7 +186,7 @@ class _Work:
         elements = math.prod(shape)
         across = math.prod(shape[a] for a in kernel.axes)
         if found.form == MAP:
-            chunk = min(inner, TASK_ELEMENTS if found.tiled is None else TILE)
+            chunk = min(inner, _chunk(kernel, elements) if found.tiled is None else TILE)
             per_row = inner
         elif found.form == COLUMNS:
             chunk = min(inner, STRIP if split else _strip(found, across))
@@ -218,6 +222,12 @@ class _Work:
         return self.tasks, self.cost // sum(not other for _, other in printed.functions)
 
 
+def _chunk(kernel: Kernel, elements: int) -> int:
+    """How many elements of a map a task takes: some microseconds of work, fewer where each takes long."""
+    each = _nanoseconds(kernel, elements, _bytes(kernel), 1) / max(elements, 1)
+    return max(2048, min(TASK_ELEMENTS, int(TASK_NS / each) // 1024 * 1024))
+
+
 def _strip(found: Nest, across: int) -> int:
     """How many columns a task takes: what several passes walk should stay in cache."""
     if found.passes < 2:
@@ -238,8 +248,12 @@ def _distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 def _nanoseconds(kernel: Kernel, elements: int, nbytes: int, passes: int) -> float:
     """A rough estimate of one thread's time: 0.02 ns an operation, 0.03 ns a byte."""
-    flops = sum(i.op.flops * _share(i, kernel) for i in kernel.body if i.op is not None)
+    flops = sum(_weight(i) * i.op.flops * _share(i, kernel) for i in kernel.body if i.op is not None)
     return elements * flops * 0.02 + nbytes * 0.03 * max(passes, 1) + 20
+
+
+def _weight(i: Instruction) -> int:
+    return DRAW_FACTOR if i.kind == "source" and i.op.name != "index" else 1
 
 
 def _share(i: Instruction, kernel: Kernel) -> float:

@@ -19,9 +19,11 @@ from tensorbackend.backends import native, watch
 from tensorbackend.backends.arena import Lifetime, plan_arena
 from tensorbackend.backends.arguments import flatten, names, rebuild
 from tensorbackend.backends.capture import Call, Memory, Recorder
-from tensorbackend.backends.plans import ALIGNMENT, letter, word
+from tensorbackend.backends.plans import ALIGNMENT, letter, word, written
+from tensorbackend.backends.waves import Node, waves
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.fuse import Kernel
+from tensorbackend.graph.indexing import extent
 from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol
 from tensorbackend.graph.tensor import Tensor
 
@@ -104,7 +106,7 @@ class Program:
         self._numbers = {id(x): n for n, x in enumerate(wanted)}
         self._bound: list[Any] = [None] * len(self._structures)
         self._addresses = [0] * len(self._structures)
-        self._build(calls)
+        self._build(calls, [v.address for v in recorder.views])
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         self._overlaps = self._shared([(t.start, t.stop) for t in tensors])
         self._keep += wanted
@@ -154,25 +156,29 @@ class Program:
         for m, offset in zip(moving, found.offsets):
             m.address = self._arena.address + offset if self._arena is not None else 0
 
-    def _build(self, calls: Sequence[Call]) -> None:
-        """Make the array of native calls, and the list of what is run in turn."""
+    def _build(self, calls: Sequence[Call], arguments: Sequence[int]) -> None:
+        """Make the array of native calls, and the list of what is run in turn. `arguments` are addresses that share
+        memory as those of later calls will."""
+
+        def extents(call: Call) -> tuple[list, list]:
+            return _extents(call, arguments)
+
         self._native = _NativeCalls([c for c in calls if c.action.launches], self._numbers)
         self._others: list[_OtherCall] = []
         self._runs: list[Callable[[], None]] = []
         pending: list[Call] = []
-        cost = sum(launch.cost for c in calls for launch in c.action.launches)
         for call in calls:
             if call.action.launches:
                 pending.append(call)
                 continue
             if pending:
-                self._runs.append(self._native.run(pending, cost))
+                self._runs.append(self._native.run(pending, extents))
                 pending = []
             other = _OtherCall(call, self)
             self._others.append(other)
             self._runs.append(other.run)
         if pending:
-            self._runs.append(self._native.run(pending, cost))
+            self._runs.append(self._native.run(pending, extents))
 
     # Calling
 
@@ -247,8 +253,8 @@ class Program:
             for j, (other, end) in enumerate(spans[:k]):
                 if (self._written[k] or self._written[j]) and start < end and other < stop:
                     found.append((k, j, start - other))
-            for n, ((other, end), written) in enumerate(self._outside):
-                if (written or self._written[k]) and start < end and other < stop:
+            for n, ((other, end), changes) in enumerate(self._outside):
+                if (changes or self._written[k]) and start < end and other < stop:
                     found.append((k, n, start - other))
         return found
 
@@ -329,6 +335,20 @@ class _OtherCall:
         self._call.action.run(self.addresses, self.scalars(), self.draws(), self._program._key)
 
 
+def _extents(call: Call, arguments: Sequence[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The bytes that a step of a plan reads and writes, scratch included."""
+    action, found = call.action, []
+    for place, ref in zip(call.places, action.refs):
+        low, high = extent(ref.shape, ref.strides, ref.dtype.itemsize)
+        start = _address(place, arguments)
+        found.append((start + low, start + high))
+    if action.scratch:
+        start = _address(call.places[-1], arguments)
+        found.append((start, start + action.scratch))
+    reads = len(action.refs) - written(action.step)
+    return found[:reads], found[reads:]
+
+
 def _address(place: tuple, arguments: Sequence[int]) -> int:
     base, offset = place
     if isinstance(base, Memory):
@@ -337,31 +357,25 @@ def _address(place: tuple, arguments: Sequence[int]) -> int:
 
 
 class _NativeCalls:
-    """All native launches of a program in one array: their heads first, then their addresses and numbers."""
+    """The native launches of a program: one array of their addresses and numbers, and their heads in the order in which
+    they run."""
 
     def __init__(self, calls: Sequence[Call], numbers: dict[int, int]) -> None:
-        count = sum(len(c.action.launches) for c in calls)
         blocks = [len(c.places) + len(c.scalars) + len(c.draws) + bool(c.draws) for c in calls]
-        self._words = words = np.zeros(HEAD * count + sum(blocks) + 1, np.int64)
+        self._words = words = np.zeros(sum(blocks) + 1, np.int64)
         self._bits, self._doubles = words.view(np.uint64), words.view(np.float64)
-        self._first: dict[int, int] = {}
-        self._keep = [c.action.launches for c in calls]
+        self._at: dict[int, int] = {}
+        self._keep: list[Any] = []
         self._of_arguments: dict[int, tuple[list[int], list[int]]] = {}
         self._of_draws: tuple[list[int], list[int]] = ([], [])
         self._of_keys: list[int] = []
         self._of_numbers: list[tuple[int, int, np.dtype]] = []
         self._last_key: int | None = None
-        head, at = 0, HEAD * count
+        at = 0
         for call, block in zip(calls, blocks):
-            self._first[id(call)] = head
-            scalars = at + len(call.places)
-            for launch in call.action.launches:
-                words[HEAD * head : HEAD * (head + 1)] = launch._words[:HEAD]
-                words[HEAD * head + 3] = words.ctypes.data + 8 * at
-                words[HEAD * head + 6] = words.ctypes.data + 8 * scalars
-                head += 1
+            self._at[id(call)] = at
             self._pack_places(call, at)
-            self._pack_numbers(call, scalars, numbers)
+            self._pack_numbers(call, at + len(call.places), numbers)
             at += block
         self._draw_at, self._draw_number = (np.array(x, np.int64) for x in self._of_draws)
         self._draw_number = self._draw_number.astype(np.uint64)
@@ -399,11 +413,42 @@ class _NativeCalls:
         target = self._doubles if form == "d" else self._bits if form == "Q" else self._words
         target[n] = word(x, dtype)
 
-    def run(self, calls: Sequence[Call], cost: int) -> Callable[[], None]:
-        """What makes these calls, which follow each other. `cost` ns of the whole program decide on Python's lock."""
-        first = self._first[id(calls[0])]
-        count = sum(len(c.action.launches) for c in calls)
-        return native.runtime().prepare_words(self._words.ctypes.data + 8 * HEAD * first, count, cost)
+    def run(self, calls: Sequence[Call], extents: Callable[[Call], tuple[list, list]]) -> Callable[[], None]:
+        """What makes these calls, which follow each other, those side by side that may be."""
+        runtime = native.runtime()
+        nodes: list[Node] = []
+        heads: list[list[int]] = []
+        for call in calls:
+            reads, writes = extents(call)
+            shares = not isinstance(call.action.step, Kernel)
+            for n, launch in enumerate(call.action.launches):
+                nodes.append(Node(reads, writes, launch.tasks, launch.cost, len(nodes) - 1 if n else -1, shares))
+                heads.append(self._head(call, launch))
+        order = waves(nodes, runtime.threads)
+        listed = [heads[w[0]] if len(w) == 1 else self._together([heads[n] for n in w]) for w in order]
+        array = self._kept([word for head in listed for word in head])
+        return runtime.prepare_words(array.ctypes.data, len(listed), sum(node.cost for node in nodes))
+
+    def _kept(self, words: Sequence[int]) -> np.ndarray:
+        array = np.array(words, np.int64)
+        self._keep.append(array)
+        return array
+
+    def _head(self, call: Call, launch: native.Launch) -> list[int]:
+        """The words of a launch on this program's addresses and numbers."""
+        self._keep.append(launch)
+        at = self._words.ctypes.data + 8 * self._at[id(call)]
+        fn, tasks, cost, _, size, stride, _ = launch._words[:HEAD]
+        return [fn, tasks, cost, at, size, stride, at + 8 * len(call.places)]
+
+    def _together(self, heads: Sequence[list[int]]) -> list[int]:
+        """The words of a launch of launches."""
+        inner = self._kept([word for head in heads for word in head])
+        first = np.cumsum([0, *(head[1] for head in heads)])
+        pointer, size = self._kept([inner.ctypes.data]), self._kept([len(heads), *first])
+        cost = sum(head[2] for head in heads)
+        return [native.runtime().address("tb_run_together"), int(first[-1]), cost, pointer.ctypes.data,
+                size.ctypes.data, 0, 0]  # fmt: skip
 
     def bind(self, argument: int, address: int) -> None:
         """Fill in where an argument lies."""

@@ -265,6 +265,23 @@ def test_an_error_of_a_primitive_comes_through(backend: Backend) -> None:
     np.testing.assert_array_equal(y.get(), x.get()[[4, 0]])
 
 
+def test_independent_work_side_by_side_has_the_same_bits(backend: Backend) -> None:
+    weights = [numbers(backend, (96, 96), n) for n in range(4)]
+    state = [numbers(backend, (96, 200), 10 + n) for n in range(4)]
+
+    def step(x: Tensor, k: float) -> tuple:
+        parts = [backend.evaluate(backend.dot(w, x) * k) for w in weights]
+        for s, y in zip(state, parts):
+            s[:] = s * 0.9 + backend.tanh(y) * backend.dropout(0.5)
+        for s, w in zip(state, weights):
+            w[:] = w - backend.dot(s, parts[0].T) * 1e-3
+        state[0][:] = sum(state[1:], state[0])
+        return backend.evaluate(backend.sum(state[0], axis=1)), backend.evaluate(backend.max(parts[1]))
+
+    calls = [(numbers(backend, (96, 200), 30 + n), 0.1 * n) for n in range(3)]
+    both_ways(backend, step, calls, [*weights, *state])
+
+
 # Memory
 
 
