@@ -190,7 +190,7 @@ def test_fused_is_unfused(backend: Backend) -> None:
     settings(max_examples=count)(given(st.binary(min_size=24, max_size=120))(judge))()
 
 
-@pytest.mark.parametrize("block", [64, 1000])
+@pytest.mark.parametrize("block", [1, 7, 64, 1000])
 def test_blocks_change_no_number(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(interpreter, "BLOCK", block)
     backend = testing.make_backend("interpreter", rng_seed=0)
