@@ -83,7 +83,51 @@ typedef tb_u64 tb_v_u64 __attribute__((vector_size(128), aligned(8), may_alias))
     KIND(S, min, <) \
     TB_BLOCK(tb_block_max_##S, T, tb_v_##S, TB_LOWEST_##S, tb_vmax_##S, tb_max_##S, FOLD) \
     TB_BLOCK(tb_block_min_##S, T, tb_v_##S, TB_HIGHEST_##S, tb_vmin_##S, tb_min_##S, FOLD)
+#if defined(__AVX512F__)
+// The same with one instruction an extreme: NaNs, which it drops, are noted beside it.
+#if defined(__clang__)
+#define TB_MAX_512(a, b) __builtin_ia32_maxps512(a, b, 4)
+#define TB_MIN_512(a, b) __builtin_ia32_minps512(a, b, 4)
+#else
+#define TB_MAX_512(a, b) __builtin_ia32_maxps512_mask(a, b, a, (tb_u16)-1, 4)
+#define TB_MIN_512(a, b) __builtin_ia32_minps512_mask(a, b, a, (tb_u16)-1, 4)
+#endif
+#define TB_NOT_512(x) (tb_u16)__builtin_ia32_cmpps512_mask(x, x, 3, (tb_u16)-1, 4)
+#define TB_TAKE_512(VOP, a, from) \
+    { \
+        const tb_v_f32 x = *(const tb_v_f32 *)(from); \
+        a = VOP(a, x); \
+        nan |= TB_NOT_512(x); \
+    }
+#define TB_BLOCK_512(NAME, START, VOP) \
+    static inline float NAME##_lanes(tb_v_f32 a) { TB_FOLD_IN_REGISTER(tb_v_f32, float, a, VOP, VOP) } \
+    static __attribute__((noinline)) float NAME(const float *v, int m) { \
+        tb_v_f32 a = (tb_v_f32){0} + START; \
+        tb_u16 nan = 0; \
+        int j = 0; \
+        if (m >= 64) { \
+            tb_v_f32 b = a, c = a, d = a; \
+            for (; j + 64 <= m; j += 64) { \
+                TB_TAKE_512(VOP, a, v + j) \
+                TB_TAKE_512(VOP, b, v + j + 16) \
+                TB_TAKE_512(VOP, c, v + j + 32) \
+                TB_TAKE_512(VOP, d, v + j + 48) \
+            } \
+            a = VOP(VOP(a, b), VOP(c, d)); \
+        } \
+        for (; j + 16 <= m; j += 16) TB_TAKE_512(VOP, a, v + j) \
+        if (j < m) { \
+            float rest[16] __attribute__((aligned(64))); \
+            for (int l = 0; l < 16; ++l) rest[l] = j + l < m ? v[j + l] : START; \
+            TB_TAKE_512(VOP, a, rest) \
+        } \
+        return nan ? TB_NAN_F32 : NAME##_lanes(a); \
+    }
+TB_BLOCK_512(tb_block_max_f32, TB_LOWEST_f32, TB_MAX_512)
+TB_BLOCK_512(tb_block_min_f32, TB_HIGHEST_f32, TB_MIN_512)
+#else
 TB_EXTREMES(TB_EXTREME_F, float, f32, TB_FOLD_IN_REGISTER)
+#endif
 TB_EXTREMES(TB_EXTREME_F, double, f64, TB_FOLD_IN_MEMORY)
 TB_EXTREMES(TB_EXTREME_I, tb_i8, i8, TB_FOLD_IN_MEMORY)
 TB_EXTREMES(TB_EXTREME_I, tb_i16, i16, TB_FOLD_IN_MEMORY)
@@ -157,7 +201,34 @@ static inline int tb_lanes_min_i32(tb_v_i32 a) { TB_FOLD_IN_REGISTER(tb_v_i32, i
 #define TB_BLOCK_PLACES(PLACE, T, S) \
     PLACE(tb_block_argmax_##S, T, S, tb_block_max_##S) \
     PLACE(tb_block_argmin_##S, T, S, tb_block_min_##S)
+#if defined(__AVX512F__)
+// 64 comparisons are one word, whose lowest set bit is the place: no lanes to fold, no branch.
+#define TB_SAME_512(from) (tb_u64)(tb_u16)__builtin_ia32_cmpps512_mask(*(const tb_v_f32 *)(from), all, 0, (tb_u16)-1, 4)
+#define TB_BLOCK_PLACE_512(NAME, T, S, EXTREME) \
+    static __attribute__((noinline)) T NAME(const T *v, int m, int *place) { \
+        const T most = EXTREME(v, m); \
+        const tb_v_f32 all = (tb_v_f32){0} + most; \
+        int at = m - 1, j = m - 1; \
+        for (; j >= (m & -16); --j) at = TB_SAME(v[j]) ? j : at; \
+        for (j = (m & -16) - 16; j >= (m & -64); j -= 16) { \
+            const tb_u64 same = TB_SAME_512(v + j); \
+            at = same ? j + __builtin_ctzll(same) : at; \
+        } \
+        for (j = (m & -64) - 64; j >= 0; j -= 64) { \
+            const tb_u64 low = TB_SAME_512(v + j) | TB_SAME_512(v + j + 16) << 16; \
+            const tb_u64 high = TB_SAME_512(v + j + 32) | TB_SAME_512(v + j + 48) << 16; \
+            const tb_u64 same = low | high << 32; \
+            at = same ? j + __builtin_ctzll(same) : at; \
+        } \
+        if (most != most) \
+            for (at = 0; v[at] == v[at]; ++at) {} \
+        *place = at; \
+        return most; \
+    }
+TB_BLOCK_PLACES(TB_BLOCK_PLACE_512, float, f32)
+#else
 TB_BLOCK_PLACES(TB_BLOCK_PLACE_LANES, float, f32)
+#endif
 TB_BLOCK_PLACES(TB_BLOCK_PLACE, double, f64)
 TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_i8, i8)
 TB_BLOCK_PLACES(TB_BLOCK_PLACE, tb_i16, i16)

@@ -11,7 +11,7 @@ import builtins
 import math
 from typing import Any
 
-from tensorbackend import ops
+from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import OpTreeNode, apply, source
@@ -163,7 +163,8 @@ def _count(a: Any, axis: Any) -> int:
 def mean(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The sum over the axes divided by their count; NaN of nothing."""
     total = _do("sum", a, axis, keepdims)
-    return total / float(_count(a, axis))
+    count = _count(a, axis)
+    return total if count == 1 and dtypes.is_float(total.dtype) else total / float(count)
 
 
 def var(a: Any, axis: Any = None, keepdims: bool = True, binary: bool = False) -> Any:
