@@ -8,8 +8,6 @@
     y[:] = be.tanh(be.dot(x, w) * 0.1)
 """
 
-from tensorbackend.backends import cpu as _cpu  # noqa: F401  (defining a backend registers it)
-from tensorbackend.backends import gpu as _gpu  # noqa: F401
 from tensorbackend.backends.anywhere import clear_memo, elementwise, memoize, reduction
 from tensorbackend.backends.base import Backend, Block
 from tensorbackend.backends.registry import (

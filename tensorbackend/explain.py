@@ -16,7 +16,6 @@ from typing import Any
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import nest
-from tensorbackend.explain_page import page
 from tensorbackend.graph.fuse import Kernel, Primitive, Ref
 from tensorbackend.graph.optree import OpTreeNode
 
@@ -144,6 +143,8 @@ class Explanation:
 
     def html(self) -> str:
         """One self-contained HTML page: trees, loop nests, sources, and the roofline as a drawing."""
+        from tensorbackend.explain_page import page  # html pages are rare
+
         return page(self)
 
     def save(self, path: str | Path) -> Path:

@@ -43,6 +43,8 @@ def _stub(module: ModuleType, extended: str, methods: Callable[[], Iterator[str]
             parts.append(_function(node))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             imports.append(node)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            imports += node.body
     text = "\n\n".join(parts)
     kept = filter(None, (_needed_part(node, set(re.findall(r"\w+", text))) for node in imports))
     return HEAD + "\n".join([*kept, "", f"__all__ = {module.__all__!r}", "", text, ""])

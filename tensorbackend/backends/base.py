@@ -8,6 +8,7 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 import os
@@ -16,19 +17,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import watch
-from tensorbackend.backends.capture import Recorder
-from tensorbackend.backends.program import Program, capture
 from tensorbackend.backends.statements import FuseBlock
-from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
-from tensorbackend.backends.user_launch import Target
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
-from tensorbackend.explain import Explanation
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
@@ -37,15 +33,39 @@ from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, chec
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.geometry import output_length, pad_pair
 from tensorbackend.primitives.linear import LinearAlgebra
-from tensorbackend.user_kernels import Elementwise, Reduction
-from tensorbackend.user_kernels import elementwise as user_elementwise
-from tensorbackend.user_kernels import reduction as user_reduction
+
+if TYPE_CHECKING:  # what few programs need is imported by the methods that need it
+    from tensorbackend.backends.capture import Recorder
+    from tensorbackend.backends.program import Program
+    from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
+    from tensorbackend.backends.user_launch import Target
+    from tensorbackend.explain import Explanation
 
 __all__ = ["Backend", "Block"]
 
 MAX_PLANS = 1 << 13
 MAX_HISTOGRAMS = 4096
 MOST_RECORDS = 1 << 16
+
+
+OUR_BACKENDS = {
+    "cpu": ("tensorbackend.backends.cpu", "CPUBackend"),
+    "gpu": ("tensorbackend.backends.gpu", "GpuBackend"),
+}
+
+
+class _Backends(dict[str, Any]):
+    """Registered backends by name. This package's own are imported when someone asks for them."""
+
+    def __getitem__(self, name: str) -> type[Backend]:
+        found = super().__getitem__(name)
+        if isinstance(found, tuple):
+            module, wanted = found
+            found = self[name] = getattr(importlib.import_module(module), wanted)
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
 
 
 class Block:
@@ -82,7 +102,7 @@ class Backend(LinearAlgebra, Convolution, ABC):
     left are not registered.
     """
 
-    backends: ClassVar[dict[str, type[Backend]]] = {}
+    backends: ClassVar[dict[str, type[Backend]]] = _Backends(OUR_BACKENDS)
     backend_name: ClassVar[str] = "Backend"
     device_type: ClassVar[int] = 0
     default_dtypes: ClassVar[tuple[np.dtype, ...]] = dtypes.FLOATS
@@ -392,6 +412,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
         (None: a function once, others ten times), which leaves tensors and random numbers as one run would. `str()` of
         the result fits a bug report, `save(path)` writes a page.
         """
+        from tensorbackend.backends.program import Program
+
         self.structures.check_open()
         found = watch.explain(self, what, arguments, repeat)
         found.about = repr(what) if isinstance(what, Program) else ""
@@ -405,6 +427,8 @@ class Backend(LinearAlgebra, Convolution, ABC):
         elsewhere (weights) are read and written in place. What `fn` decides in Python is decided once. docs/capture.md
         says more. Raises `CaptureError` for what cannot be repeated: a host read, a branch on an argument.
         """
+        from tensorbackend.backends.program import capture
+
         self.structures.check_open()
         return capture(self, fn, args)
 
@@ -415,7 +439,11 @@ class Backend(LinearAlgebra, Convolution, ABC):
         before the kernel. The same texts give the same kernel. docs/user-kernels.md says what texts may hold. Raises
         `ValueError` for texts that are none; `CompileError` comes from the first call.
         """
-        return self._user_kernel(("elementwise", *texts, preamble), lambda: user_elementwise(texts, preamble))
+        from tensorbackend import user_kernels
+        from tensorbackend.backends.user import ElementwiseKernel
+
+        key = ("elementwise", *texts, preamble)
+        return self._user_kernel(key, lambda: ElementwiseKernel(self, user_kernels.elementwise(texts, preamble)))
 
     def reduction(self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str,
                   identity: Any, name: str, preamble: str = "") -> ReductionKernel:  # fmt: skip
@@ -424,16 +452,18 @@ class Backend(LinearAlgebra, Convolution, ABC):
         Elements become `map_expr`, two of them `reduce_expr` of `a` and `b`, and the output is assigned from `a`; no
         elements give `identity`. Raises as `elementwise`.
         """
-        texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
-        return self._user_kernel(("reduction", *texts), lambda: user_reduction(*texts))
+        from tensorbackend import user_kernels
+        from tensorbackend.backends.user import ReductionKernel
 
-    def _user_kernel(self, key: tuple, parse: Callable[[], Elementwise | Reduction]) -> Any:
+        texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
+        key = ("reduction", *texts)
+        return self._user_kernel(key, lambda: ReductionKernel(self, user_kernels.reduction(*texts)))
+
+    def _user_kernel(self, key: tuple, make: Callable[[], Any]) -> Any:
         self.structures.check_open()
         kernel = self._user_kernels.get(key)
         if kernel is None:
-            spec = parse()
-            made = ElementwiseKernel if isinstance(spec, Elementwise) else ReductionKernel
-            kernel = self._user_kernels[key] = made(self, spec)
+            kernel = self._user_kernels[key] = make()
         return kernel
 
     def _run_user(self, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None:

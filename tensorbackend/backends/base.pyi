@@ -8,22 +8,25 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 import numpy as np
 from tensorbackend.backends import watch
-from tensorbackend.backends.capture import Recorder
-from tensorbackend.backends.program import Program, capture
 from tensorbackend.backends.statements import FuseBlock
-from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
-from tensorbackend.backends.user_launch import Target
 from tensorbackend.errors import nearest
-from tensorbackend.explain import Explanation
 from tensorbackend.graph.fuse import Plan
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.linear import LinearAlgebra
-from tensorbackend.user_kernels import Elementwise, Reduction
+from tensorbackend.backends.capture import Recorder
+from tensorbackend.backends.program import Program
+from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
+from tensorbackend.backends.user_launch import Target
+from tensorbackend.explain import Explanation
 
 __all__ = ['Backend', 'Block']
+
+class _Backends(dict[str, Any]):
+    def __getitem__(self, name: str) -> type[Backend]: ...
+    def get(self, name: str, default: Any=None) -> Any: ...
 
 class Block():
     epoch, minibatch, fprop, bprop, update = range(5)
@@ -101,7 +104,7 @@ class Backend(LinearAlgebra, Convolution, ABC):
     def capture(self, fn: Callable, *args: Any) -> Program: ...
     def elementwise(self, *texts: str, preamble: str='') -> ElementwiseKernel: ...
     def reduction(self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any, name: str, preamble: str='') -> ReductionKernel: ...
-    def _user_kernel(self, key: tuple, parse: Callable[[], Elementwise | Reduction]) -> Any: ...
+    def _user_kernel(self, key: tuple, make: Callable[[], Any]) -> Any: ...
     def _run_user(self, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None: ...
     def _user_target(self) -> Target: ...
     def fuse(self) -> FuseBlock: ...

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import plans, probes, toolchain
-from tensorbackend.backends.interpreter import Interpreter
+from tensorbackend.backends import plans
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive
 
 if TYPE_CHECKING:
+    from tensorbackend.backends import probes
     from tensorbackend.backends.base import Backend
 
 __all__ = [
@@ -264,6 +264,8 @@ def _remembered_roof(nbytes: int) -> Roof | None:
 
 def _roof(nbytes: int) -> Roof | None:
     """What the machine reaches now on so many bytes; None without a compiler."""
+    from tensorbackend.backends import probes, toolchain  # as below: importing this module costs little
+
     if toolchain.find_compiler() is None:
         return None
     kinds = [True] if nbytes < 1 << 21 else [True, False]
@@ -290,6 +292,8 @@ def _expected(call: Call) -> list[list[np.ndarray]] | None:
 
     The tail of a product is such a kernel, of the interpreter's product. None for other primitives.
     """
+    from tensorbackend.backends.interpreter import Interpreter
+
     inputs, outputs = call.arrays()
     inputs, step = [x.copy() for x in inputs], call.step
     if isinstance(step, Primitive):
@@ -416,6 +420,8 @@ def _repeat_expression(backend: Backend, value: Any, times: int) -> None:
 
 def explained(found: list[tuple[Any, Statement]], where: str) -> Explanation:
     """What `recording` found as an explanation, with the runs of one plan put together and the limits measured now."""
+    from tensorbackend.backends import toolchain
+
     merged: dict[int, Statement] = {}
     for plan, statement in found:
         first = merged.setdefault(id(plan), statement)

@@ -25,6 +25,11 @@ import tensorbackend
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(new - sys.stdlib_module_names - {"numpy", "ml_dtypes", "tensorbackend"}))
 """
+LAZY = """
+import sys, tensorbackend
+print(*sorted(n for n in sys.modules if n.startswith("tensorbackend.") and n.rpartition(".")[2] in sys.argv[1:]))
+print(tensorbackend.Backend.backend_choices(), tensorbackend.Backend.backends["cpu"].__name__)
+"""
 NEW_PROCESSES = """
 import sys, numpy, ml_dtypes
 starts = ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.system")
@@ -33,9 +38,10 @@ import tensorbackend
 """
 
 
-def run(script: str) -> str:
+def run(script: str, *arguments: str) -> str:
     """What a fresh interpreter prints that runs the script at the top of the checkout."""
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -50,3 +56,8 @@ def test_import_loads_no_other_package() -> None:
 
 def test_import_starts_no_process() -> None:
     assert run(NEW_PROCESSES) == ""
+
+
+def test_backends_and_rare_tools_are_imported_when_asked_for() -> None:
+    printed = run(LAZY, "cpu", "gpu", "compiler", "program", "user", "explain_page", "interpreter")
+    assert printed == "['cpu', 'gpu'] CPUBackend"
