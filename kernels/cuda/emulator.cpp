@@ -323,6 +323,7 @@ void *emulator_shared(Site *site, Size size, Size alignment, const char *name) {
     }
     Buffer buffer = site_buffer(site);
     memset(buffer.pages, 0xFF, (size_t)(buffer.guard - buffer.pages));
+    memset(site->memory, setup->fill, size);
     site->block_number = block_number;
     site->next = used_sites;
     used_sites = site;
@@ -337,6 +338,7 @@ static void prepare_dynamic_shared() {
     dynamic_shared.end = dynamic_shared.start + setup->shared;
     unsigned char *front = (unsigned char *)front_of(dynamic_shared);
     memset(front, 0xFF, (size_t)(dynamic_shared.guard - front));
+    memset(dynamic_shared.start, setup->fill, setup->shared);
 }
 
 static void check_shared() {
@@ -444,7 +446,7 @@ static unsigned lanes_where(const Thread *warp, unsigned group, const Thread &me
 }
 
 static void answer(const Thread *warp, unsigned group, Thread &me) {
-    memset(me.result, 0xFF, sizeof me.result);  // what a lane that is not there answers
+    memset(me.result, setup->fill, sizeof me.result);  // what a lane that is not there answers
     if (me.operation == SHUFFLE) {
         if (group >> me.source & 1) memcpy(me.result, warp[me.source].value, me.size);
         return;

@@ -28,6 +28,7 @@ struct Setup {
     unsigned long long seed;
     const void *arguments;
     Size argument_size;
+    unsigned char fill;  // what shared memory holds, and a lane that is not there answers
 };
 
 // What went wrong; `message` is empty when nothing did. `program_counter` stands in for an unknown place.

@@ -61,6 +61,7 @@ class Setup(ctypes.Structure):
         ("seed", ctypes.c_ulonglong),
         ("arguments", ctypes.c_char_p),
         ("argument_size", ctypes.c_size_t),
+        ("fill", ctypes.c_ubyte),
     ]
 
 

@@ -336,6 +336,61 @@ def test_uninitialised_buffer_is_nan(emulator):
     assert np.isnan(out).all()
 
 
+# The same as exceptions: each kernel runs a second time, in another order, with other bytes in what nobody wrote
+
+
+@pytest.fixture(params=["forward", "reverse", "random"])
+def twice(request, source, make_bench):
+    """kernels.cu on the emulator, each kernel twice."""
+    return make_bench(open_driver("emulator", order=request.param, twice=True), source)
+
+
+def test_missing_barrier_is_an_exception(twice):
+    a = floats(64)
+    error = fault(twice, "missing_barrier", np.zeros(64, np.float32), a, a, 0, block=(64,))
+    assert "depends on the order of threads" in str(error)
+    assert "of a buffer of 256 bytes" in str(error)
+
+
+def test_uninitialised_read_of_shared_memory_is_an_exception(twice):
+    error = fault(twice, "uninitialised", np.zeros(32, np.float32), floats(1), floats(1), 0)
+    assert "or on memory that nobody wrote" in str(error)
+    assert "byte 20 of a buffer of 128 bytes (4 bytes in all)" in str(error)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_uninitialised_read_of_a_buffer_is_an_exception(twice, fresh):
+    driver = twice.driver
+    o, a = driver.allocate(128), driver.allocate(128)
+    if not fresh:
+        driver.fill(a + 64, 0, 64)
+    arguments = struct.pack("4q", o, a, a, 32)
+    if fresh:
+        with pytest.raises(KernelFault, match=r"(?s)memory that nobody wrote.*of a buffer of 128 bytes"):
+            driver.launch(twice.module.function("add"), (1,), (32,), 0, arguments)
+    else:
+        driver.launch(twice.module.function("add"), (1,), (32,), 0, arguments)
+    driver.free(o)
+    driver.free(a)
+
+
+def test_correct_kernels_run_twice_and_leave_what_they_wrote(twice):
+    a, b = floats(128, 64), floats(64, 192, seed=1)
+    c = np.zeros((128, 192), np.float32)
+    twice.run("gemm", c, a, b, 128, 192, 64, grid=(3, 2), block=(256,))
+    np.testing.assert_allclose(c, a.astype(float) @ b, atol=1e-4)
+    counts = np.zeros(5, np.int32)
+    words, longs = np.array([0, 255, 0, 0], np.uint32), np.zeros(2, np.uint64)
+    twice.run("atomics", counts, words, longs, np.zeros(1, np.float32), np.zeros(1), grid=(3,), block=(64,))
+    np.testing.assert_array_equal(counts, [191 * 96, 191, -191, 5, -192])
+    driver = twice.driver
+    o, part = driver.allocate(128), np.zeros(32, np.float32)
+    driver.launch(twice.module.function("add"), (1,), (32,), 0, struct.pack("4q", o, o, o, 0))  # writes nothing
+    driver.download(part, o)
+    assert np.isnan(part).all()
+    driver.free(o)
+
+
 def test_use_after_free(forward):
     driver = forward.driver
     o, a = driver.allocate(128), driver.allocate(128)
