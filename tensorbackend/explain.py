@@ -189,7 +189,7 @@ def describe(step: Kernel | Primitive, names: dict[int, str], source: str = "") 
     nbytes, flops = work(step)
     if isinstance(step, Primitive):
         reads = [_place(ref, names) for ref in (*step.inputs, *step.beside)]
-        writes, space = [_place(step.target, names)], step.output.shape
+        writes, space = [_place(ref, names) for ref in step.written], step.output.shape
         form = "a call" if step.tail is None else "a call, and what follows on each part of the result"
         source = source.strip()
         return Step(step.name, step.reason, form, space, (), reads, writes, nbytes, flops, source=source)

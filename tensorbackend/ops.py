@@ -20,8 +20,8 @@ import numpy as np
 from tensorbackend import numerics
 
 __all__ = [
-    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "elementwise", "primitive",
-    "reductions", "sources",
+    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "elementwise",
+    "primitive", "reductions", "sources",
 ]  # fmt: skip
 
 ELEMENTWISE, REDUCTION, SOURCE = "elementwise", "reduction", "source"
@@ -80,6 +80,11 @@ def primitive(name: str, arity: int, numpy: Callable, dtype: str, doc: str, **co
     """Put a primitive into the table: for modules that hold a primitive's geometry and meaning. Returns the entry."""
     _define(name, arity, numpy, "", dtype, doc, kind=PRIMITIVE, **columns)
     return OPS[name]
+
+
+def call(name: str, arity: int, numpy: Callable, doc: str, work: Callable[..., int]) -> Op:
+    """A primitive that methods call and no tree holds, since it has several results or reads its output."""
+    return Op(name, arity, PRIMITIVE, numpy, "", "same", doc, work=work)
 
 
 def _call(name: str, arity: int = 1) -> str:

@@ -64,6 +64,15 @@ TB_FN void tb_stream(void *to, const void *from, int bytes) {
 #endif
     __builtin_memcpy(o + i, x + i, (unsigned long)(bytes - i));
 }
+// A block of results to its place, past the cache if so wanted.
+TB_FN void tb_put_f32(float *to, const float *from, int m, tb_i64 past) {
+    if (past) tb_stream(to, from, m * 4);
+    else __builtin_memcpy(to, from, (unsigned long)m * 4);
+}
+TB_FN void tb_put_f64(double *to, const double *from, int m, tb_i64 past) {
+    if (past) tb_stream(to, from, m * 8);
+    else __builtin_memcpy(to, from, (unsigned long)m * 8);
+}
 TB_FN void tb_stream_end(tb_i64 streams) {
 #if defined(__SSE__)
     if (streams > 1) __builtin_ia32_sfence();

@@ -22,6 +22,11 @@ template <class C, class T> TB_FN C tb_as(T x) { return (C)x; }
 template <class C> TB_FN C tb_as(tb_half x) { return (C)tb_f16_to_f32(x.bits); }
 template <class C> TB_FN C tb_as(tb_bfloat x) { return (C)tb_bf16_to_f32(x.bits); }
 
+// A number to its place, converted.
+template <class T, class C> TB_FN void tb_put(T *to, C x) { *to = (T)x; }
+template <class C> TB_FN void tb_put(tb_half *to, C x) { to->bits = tb_f32_to_f16((float)x); }
+template <class C> TB_FN void tb_put(tb_bfloat *to, C x) { to->bits = tb_f32_to_bf16((float)x); }
+
 TB_FN float tb_fma(float x, float y, float z) { return TB_FMA_F32(x, y, z); }
 TB_FN double tb_fma(double x, double y, double z) { return TB_FMA_F64(x, y, z); }
 template <class T> TB_FN T tb_fma(T x, T y, T z) { return (T)((tb_u64)x * (tb_u64)y + (tb_u64)z); }

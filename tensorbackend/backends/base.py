@@ -26,13 +26,15 @@ from tensorbackend.backends import watch
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
-from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
+from tensorbackend.graph.fuse import Plan, Statement, schedule, single_call, walk
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import Structure, StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.geometry import output_length, pad_pair
 from tensorbackend.primitives.linear import LinearAlgebra
+from tensorbackend.primitives.lrn import ResponseNorm
+from tensorbackend.primitives.pool import Pooling
 
 if TYPE_CHECKING:  # what few programs need is imported by the methods that need it
     from tensorbackend.backends.capture import Recorder
@@ -87,7 +89,7 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
                                  nearest(unknown[0], taken - {"arguments", "keywords"})))  # fmt: skip
 
 
-class Backend(LinearAlgebra, Convolution, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
     """Tensors, op-trees and deep-learning primitives on one kind of machine.
 
     `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible
@@ -569,6 +571,21 @@ class Backend(LinearAlgebra, Convolution, ABC):
                 overlap = max(overlap, 1 if same else 2)
         root = value.structure if isinstance(value, Operators) else value.__class__
         return (target.structure, root, repeats, overlap), leaves
+
+    def _call(self, op: ops.Op, params: tuple, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        """Run a primitive of several results on tensors; all checks are done."""
+        self.structures.check_open()
+        self._flush()
+        with self._lock:
+            plans = self.structures.plans
+            key = (op, params, *(x.structure for x in (*outputs, *inputs)))
+            plan = plans.get(key)
+            if plan is None:
+                if len(plans) >= MAX_PLANS:
+                    plans.clear()
+                made = single_call(op, params, [x.structure for x in outputs], [x.structure for x in inputs])
+                plan = plans[key] = made
+            self._run_plan(plan, outputs, inputs)
 
     def _run_statement(self, target: Tensor, value: Any) -> None:
         key, leaves = self._statement_key(target, value)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 import numpy as np
+from tensorbackend import ops
 from tensorbackend.backends import watch
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import nearest
@@ -16,6 +17,8 @@ from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.linear import LinearAlgebra
+from tensorbackend.primitives.lrn import ResponseNorm
+from tensorbackend.primitives.pool import Pooling
 from tensorbackend.backends.capture import Recorder
 from tensorbackend.backends.program import Program
 from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
@@ -31,7 +34,7 @@ class _Backends(dict[str, Any]):
 class Block():
     epoch, minibatch, fprop, bprop, update = range(5)
 
-class Backend(LinearAlgebra, Convolution, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
     bench_records: deque[watch.BenchRecord]
     bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]
@@ -120,6 +123,7 @@ class Backend(LinearAlgebra, Convolution, ABC):
     def _host_value(self, target: Tensor, value: Any) -> Any: ...
     def _rounded(self, target: Tensor, value: Any) -> OpTreeNode: ...
     def _statement_key(self, target: Tensor, value: Any) -> tuple[tuple, list[Any]]: ...
+    def _call(self, op: ops.Op, params: tuple, outputs: list[Tensor], inputs: list[Tensor]) -> None: ...
     def _run_statement(self, target: Tensor, value: Any) -> None: ...
     def _fit(self, target: Tensor, value: Any) -> Any: ...
     def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]: ...

@@ -346,7 +346,7 @@ class InterpretedPlan:
                     numbers = [draws[n] for n in step.draws]
                     backend._interpreter.kernel(step, inputs, outputs, scalars, numbers, backend._key)
                 else:
-                    backend._interpreter.primitive(step, inputs, outputs[0])
+                    backend._interpreter.primitive(step, inputs, outputs)
 
     def actions(self) -> Iterator[Action]:
         """The steps, to be made one by one on any operands of the plan's layouts."""
@@ -401,7 +401,7 @@ class HostPlan(CompiledPlan):
         reads, writes = places
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
-            self.backend._interpreter.primitive(step, inputs, writes[0](buffers, temporaries))
+            self.backend._interpreter.primitive(step, inputs, [write(buffers, temporaries) for write in writes])
 
 
 def _host_action(backend: CPUBackend, step: Kernel | Primitive) -> Action:
@@ -429,7 +429,7 @@ class _HostStep:
                 numbers = [number(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
                 run.kernel(step, inputs, outputs, numbers, list(draws), key)
             else:
-                run.primitive(step, inputs, outputs[0])
+                run.primitive(step, inputs, outputs)
 
 
 def array_at(address: int, ref: Any) -> np.ndarray:
@@ -445,7 +445,7 @@ Reader = Callable[[list, list], np.ndarray]
 
 def _places(step: Any) -> tuple[list[Reader], list[Reader]]:
     """How each reference of a step becomes an array, given the buffers and temporaries."""
-    outputs = [ref for ref, _ in step.outputs] if isinstance(step, Kernel) else [step.output]
+    outputs = [ref for ref, _ in step.outputs] if isinstance(step, Kernel) else step.written
     return [_reader(ref) for ref in step.inputs], [_reader(ref) for ref in outputs]
 
 

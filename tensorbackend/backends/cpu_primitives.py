@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import compiler, jit, native
+from tensorbackend.backends import compiler, cpu_pool, jit, native
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
@@ -181,5 +181,6 @@ PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {
     "conv": prepare_convolution,
     "conv_bprop": prepare_convolution,
     "conv_update": prepare_convolution,
+    **cpu_pool.PRIMITIVES,
 }
 """What makes a step's launches; None where NumPy runs it."""

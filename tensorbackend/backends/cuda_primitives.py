@@ -47,6 +47,8 @@ CONV_BLOCKS = 256
 MACROS = {
     "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH"),
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
+    "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT"),
+    "lrn": ("TB_X", "TB_C", "TB_POW"),
     "take": ("TB_X", "TB_I", "TB_C", "TB_W"),
     "cumsum": ("TB_X", "TB_C", "TB_W"),
     "histogram": ("TB_X", "TB_W", "TB_S"),
@@ -178,6 +180,77 @@ def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
             backend.driver.launch(join, _blocks(count), (THREADS,), 0, arguments)
 
     return run
+
+
+# Pooling and normalisation --------------------------------------------------------------------------------------------
+
+
+def _read_only(step: Primitive) -> int:
+    """How many operands are only read: where beta is not 0, the output is an operand once more."""
+    return len(step.inputs) - (step.params[2] != 0)
+
+
+def _prepare_pool(backend: GpuBackend, step: Primitive, name: str, pointers: tuple[int, ...]) -> Runner:
+    """Pooling or its gradient, a thread for a result; `pointers` says which pointer each operand read is."""
+    g, alpha, beta = step.params
+    read, given = _read_only(step), len(step.inputs)
+    sums = dtypes.compute(step.output.dtype)
+    integers = [ref.dtype for ref in (*step.inputs, *step.others) if dtypes.is_integer(ref.dtype)]
+    types = element(step.output.dtype), element(sums), element(integers[0]) if integers else "char"
+    kind = ("max", "avg", "l2").index(g.op)
+    kernel = _function(backend, "pool", name, kind, *types, f"tb_sqrt_{dtypes.tag(sums)}")
+    refs = [*step.inputs[:read], *step.others]
+    strides = [list(ref.strides[:4]) for ref in refs] + [[0] * 4] * (3 - len(refs))
+    sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
+    words = _words(*sizes, *sum(strides, []), *step.output.strides[:4]) + struct.pack("2d", alpha, beta)
+    count = math.prod(step.output.shape)
+
+    def run(addresses: list[int]) -> None:
+        slots = [0] * (max(pointers) + 1)
+        for slot, address in zip(pointers, [*addresses[:read], *addresses[given:]]):
+            slots[slot] = address
+        arguments = struct.pack(f"{len(slots)}Q", *slots) + words
+        backend.driver.launch(kernel, _blocks(count), _threads(count), 0, arguments)
+
+    return run
+
+
+def prepare_pool_fprop(backend: GpuBackend, step: Primitive) -> Runner:
+    """Pooling: input, output, places."""
+    return _prepare_pool(backend, step, "pool_fprop", (0, 1, 2))
+
+
+def prepare_pool_bprop(backend: GpuBackend, step: Primitive) -> Runner:
+    """Pooling's gradient: error, places, forward input and output, gradient."""
+    pointers = {"max": (0, 1, 4), "avg": (0, 4), "l2": (0, 2, 3, 4)}[step.params[0].op]
+    return _prepare_pool(backend, step, "pool_bprop", pointers)
+
+
+def _prepare_lrn(backend: GpuBackend, step: Primitive, name: str) -> Runner:
+    """Normalisation across maps or its gradient, a thread for a result."""
+    g, alpha, beta, ascale, bpower = step.params
+    sums, read, given = dtypes.compute(step.output.dtype), _read_only(step), len(step.inputs)
+    types = element(step.output.dtype), element(sums), f"tb_pow_{dtypes.tag(sums)}"
+    kernel = _function(backend, "lrn", name, *types)
+    count = math.prod(g.dimI)
+    words = _words(g.C, count // g.C, g.J) + struct.pack("4d", alpha, beta, ascale / g.J, bpower)
+
+    def run(addresses: list[int]) -> None:
+        pointers = [*addresses[:read], *addresses[given:]]
+        arguments = struct.pack(f"{len(pointers)}Q", *pointers) + words
+        backend.driver.launch(kernel, _blocks(count), _threads(count), 0, arguments)
+
+    return run
+
+
+def prepare_lrn_fprop(backend: GpuBackend, step: Primitive) -> Runner:
+    """Normalisation across maps."""
+    return _prepare_lrn(backend, step, "lrn_fprop")
+
+
+def prepare_lrn_bprop(backend: GpuBackend, step: Primitive) -> Runner:
+    """The gradient of normalisation across maps."""
+    return _prepare_lrn(backend, step, "lrn_bprop")
 
 
 # Places ---------------------------------------------------------------------------------------------------------------
@@ -316,6 +389,10 @@ PRIMITIVES = {
     "conv": prepare_conv,
     "conv_bprop": prepare_conv_bprop,
     "conv_update": prepare_conv_update,
+    "pool_fprop": prepare_pool_fprop,
+    "pool_bprop": prepare_pool_bprop,
+    "lrn_fprop": prepare_lrn_fprop,
+    "lrn_bprop": prepare_lrn_bprop,
     "take": prepare_take,
     "put": prepare_put,
     "unslice": prepare_unslice,

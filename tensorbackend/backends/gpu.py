@@ -301,7 +301,7 @@ class GpuPlan(CompiledPlan):
         return self.backend._prepare(step) if isinstance(step, Kernel) else None
 
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
-        places = [placed(ref, arena, offsets) for ref in (*step.inputs, step.output)]
+        places = [placed(ref, arena, offsets) for ref in (*step.inputs, *step.written)]
         runner = PRIMITIVES[step.op.name](self.backend, step) if 0 not in step.output.shape else None
         return runner, places
 

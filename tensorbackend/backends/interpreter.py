@@ -41,9 +41,10 @@ class Interpreter:
             program = kernel.cache["interpreter"] = _Program(kernel, self)
         program.run(inputs, outputs, scalars, draws, key)
 
-    def primitive(self, step: Primitive, inputs: list[np.ndarray], output: np.ndarray) -> None:
-        """Run a primitive into `output`. Raises `IndexError` before writing when places are out of range."""
+    def primitive(self, step: Primitive, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
+        """Run a primitive into `outputs`. Raises `IndexError` before writing when places are out of range."""
         operands = [_in_compute_type(x) for x in inputs]
+        output = outputs[0]
         if step.op.name == "dot":
             operands = [dtypes.cast(x, output.dtype) if x.dtype != output.dtype else x for x in operands]
             with blas.threads_for(operands[0].shape[-1] * output.size):
@@ -52,7 +53,8 @@ class Interpreter:
         if step.op.name == "cumsum":
             operands = [x if x.dtype == output.dtype else dtypes.cast(x, output.dtype) for x in operands]
         result = step.op.numpy(*operands, *step.params)
-        dtypes.cast(result, output.dtype, output)
+        for value, place in zip(result if step.others else [result], outputs):
+            dtypes.cast(value, place.dtype, place)
 
     def register(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """Scratch of at most `BLOCK` elements in register `number`'s memory."""

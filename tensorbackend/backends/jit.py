@@ -28,7 +28,7 @@ from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.fuse import Instruction, Kernel, Primitive
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["Prepared", "compile_all", "compile_tail", "prepare", "user_library"]
+__all__ = ["Prepared", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
@@ -109,6 +109,11 @@ def compile_tail(kernel: Kernel) -> tuple[Printed, int]:
     """A kernel that others call: its print, and the address of its function. Raises `CompileError`."""
     printed, library = _compiled([kernel])[0]
     return printed, library.address(printed.name)
+
+
+def compile_text(source: str) -> Library:
+    """The library of a hand-written kernel's text; it includes `kernel.h`. Raises `CompileError`."""
+    return compiler.compile_many([source], flags=FLAGS, sanitize=settings.config.sanitize, expand=_expand)[0]
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:

@@ -52,7 +52,7 @@ def references(step: Kernel | Primitive) -> list[Ref]:
 
 def written(step: Kernel | Primitive) -> int:
     """How many of the references of a step, the last ones, it writes."""
-    return len(step.outputs) if isinstance(step, Kernel) else 1
+    return len(step.outputs) if isinstance(step, Kernel) else len(step.written)
 
 
 class CompiledPlan(ABC):

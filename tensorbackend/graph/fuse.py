@@ -27,7 +27,8 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 
-__all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "can_join", "schedule", "walk"]
+__all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "can_join", "schedule", "single_call",
+           "walk"]  # fmt: skip
 
 Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
@@ -109,7 +110,8 @@ class Primitive:
     """One call of a primitive of the op table on places in memory.
 
     With a `tail` (see `tails.py`), an elementwise kernel that reads `output` through its input number `product`, the
-    call writes what the tail writes, and `output` is a place that need not exist.
+    call writes what the tail writes, and `output` is a place that need not exist. `others` are the results beyond the
+    first, of those primitives that have several.
     """
 
     op: ops.Op
@@ -120,6 +122,7 @@ class Primitive:
     tail: Kernel | None = None
     product: int = 0
     cache: dict = field(default_factory=dict, repr=False)
+    others: list[Ref] = field(default_factory=list)
 
     @property
     def beside(self) -> list[Ref]:
@@ -132,9 +135,14 @@ class Primitive:
         return self.output if self.tail is None else self.tail.outputs[0][0]
 
     @property
+    def written(self) -> list[Ref]:
+        """All places that it writes."""
+        return [self.target, *self.others]
+
+    @property
     def operands(self) -> list[Ref]:
-        """The places that it reads, then the one that it writes."""
-        return [*self.inputs, *self.beside, self.target]
+        """The places that it reads, then those that it writes."""
+        return [*self.inputs, *self.beside, *self.written]
 
     @property
     def scalars(self) -> list[tuple[int, np.dtype]]:
@@ -277,6 +285,14 @@ def schedule(statements: list[Statement], leaves: list[list[Any]]) -> Plan:
     """The plan of one statement, or of a group of statements that `can_join` allowed; their values are those of
     statements run one after the other. `leaves[i]` is what `walk` gave for statement i."""
     return _Scheduler(statements, leaves).run()
+
+
+def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: list[Structure]) -> Plan:
+    """The plan of one call of a primitive of several results: its targets are the outputs, its leaves the inputs."""
+    places = [Ref(n, s.shape, s.strides, 0, s.dtype) for n, s in enumerate([*outputs, *inputs])]
+    first, *others = places[: len(outputs)]
+    step = Primitive(op, places[len(outputs) :], first, params, "a call", others=others)
+    return Plan(len(outputs), list(range(len(inputs))), [], [step], places[len(outputs) :])
 
 
 class _Scheduler:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import DTypeError, ShapeError, complain
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.ops import Op
 
 __all__ = [
-    "check", "check_column", "check_output", "float_type", "matrix", "repeated", "size", "sums_of_maps",
+    "call", "check", "check_column", "check_integers", "check_output", "float_type", "matrix", "repeated", "size",
+    "sums_of_maps",
 ]  # fmt: skip
 
 
@@ -63,6 +65,60 @@ def check_output(name: str, out: Any, *inputs: Any) -> None:
         if isinstance(x, Tensor) and x.start < out.stop and out.start < x.stop:
             given = f"output {out.shape}, operand {x.shape}"
             raise ValueError(complain(f"{name}: the output overlaps an operand", given, "distinct memory"))
+
+
+def check_integers(name: str, values: int, **named: tuple[Any, tuple[int, ...]]) -> None:
+    """That each is a tensor of integers that hold 0 to `values` - 1, of the size of the shape beside it.
+
+    Raises `TypeError`, `DTypeError` and `ShapeError`.
+    """
+    for letter, (x, dim) in named.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a tensor"))
+        if not dtypes.is_integer(x.dtype) or np.iinfo(x.dtype).max < values - 1:
+            raise DTypeError(complain(f"{name}: type of {letter}", str(x.dtype), f"integers up to {values - 1}"))
+        if x.size != math.prod(dim):
+            raise ShapeError(complain(f"{name}: size of {letter}", f"{x.shape}", f"{math.prod(dim)} elements: {dim}"))
+
+
+Shaped = tuple[Any, tuple[int, ...]]
+"""An operand and the shape under which a primitive sees it."""
+
+
+def call(backend: Any, op: Op, params: tuple, outputs: list[Shaped], inputs: list[Shaped], repeat: int = 1,
+         whole: bool = False) -> None:  # fmt: skip
+    """Run a primitive of several results; `params` are its geometry, alpha, beta and more. All else is checked.
+
+    Operands are views of their tensors in which neighbours along the last axis lie side by side (`whole`: that are
+    contiguous), or copies where no such view exists. Where beta is not 0 the first output is read, too.
+    """
+    views = [_viewed(backend, *pair, whole) for pair in inputs]
+    read = [_copied(backend, *pair) if view is None else view for view, pair in zip(views, inputs)]
+    views = [None if out.rounding else _viewed(backend, out, dim, whole) for out, dim in outputs]
+    places = [_copied(backend, *pair) if view is None else view for view, pair in zip(views, outputs)]
+    old = places[:1] if params[2] != 0 else []
+    repeated(backend, int(repeat), lambda: backend._call(op, params, places, [*read, *old]), op.work(*params), op.name)
+    for (out, _), view, place in zip(outputs, views, places):
+        if view is None:
+            out._assign(composite.reshape(place, out.shape))
+
+
+def _viewed(backend: Any, x: Any, dim: tuple[int, ...], whole: bool) -> Tensor | None:
+    """The view of an operand that kernels take; None where there is none."""
+    if x.structure.table is not backend.structures:
+        x.structure.table.check_open()
+        given = f"{x.backend!r} and {backend!r}"
+        raise BackendError(complain("tensors of different backends", given, "one backend", "be.array(t.get())"))
+    x = composite.reshape(x, dim)
+    if not isinstance(x, Tensor):
+        return None
+    side_by_side = x.strides[-1] == 1 or x.shape[-1] == 1
+    return x if (x.is_contiguous if whole else side_by_side) else None
+
+
+def _copied(backend: Any, x: Any, dim: tuple[int, ...]) -> Tensor:
+    made = backend.empty(dim, x.dtype, min_dims=0)
+    return made._assign(composite.reshape(x, dim))
 
 
 def check_column(name: str, what: str, x: Any, maps: int, *others: Any) -> None:

@@ -87,3 +87,53 @@ def assert_near(actual: np.ndarray, expected: np.ndarray, scale: np.ndarray, ter
     tiny = {"float16": 2.0**-24}.get(dtype, 0.0)
     excess = np.abs(wide(actual).reshape(expected.shape) - expected) - bound - tiny
     assert np.all(excess <= 0), f"beyond the bound by {excess.max()} at {np.argwhere(~(excess <= 0))[0]}"
+
+
+def windows(layer: object) -> Iterator[tuple[tuple, list[tuple[int, tuple]]]]:
+    """Every output (k, m, p, q) of a pooling with the cells of its window inside the image: (number, input place)."""
+    pads = [p[0] if isinstance(p, tuple) else p for p in layer.padding]
+    inside = layer.dimI[:4]
+    for at in np.ndindex(*layer.dimO[:4]):
+        cells = []
+        for number, cell in enumerate(np.ndindex(*layer.JTRS)):
+            place = tuple(o * s + c - p for o, s, c, p in zip(at, layer.strides, cell, pads))
+            if all(0 <= x < n for x, n in zip(place, inside)):
+                cells.append((number, place))
+        yield at, cells
+
+
+def pooled(layer: object, I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pooled images, and for max the number of the winning cell."""
+    O, argmax = np.zeros(layer.dimO), np.zeros(layer.dimO, np.int64)
+    for at, cells in windows(layer):
+        values = np.stack([I[place] for _, place in cells])
+        if layer.op == "max":
+            best = np.argmax(values, 0)  # the first, and the first NaN before all
+            O[at] = np.take_along_axis(values, best[None], 0)[0]
+            argmax[at] = np.array([number for number, _ in cells])[best]
+        else:
+            O[at] = values.mean(0) if layer.op == "avg" else np.sqrt((values**2).sum(0))
+    return O, argmax
+
+
+def pooled_back(layer: object, E: np.ndarray, I: np.ndarray, O: np.ndarray, argmax: np.ndarray) -> np.ndarray:
+    """What the errors send to the images."""
+    grad = np.zeros(layer.dimI)
+    for at, cells in windows(layer):
+        for number, place in cells:
+            if layer.op == "max":
+                grad[place] += np.where(argmax[at] == number, E[at], 0)
+            elif layer.op == "avg":
+                grad[place] += E[at] / len(cells)
+            else:
+                grad[place] += np.divide(E[at] * I[place], O[at], out=np.zeros_like(E[at]), where=O[at] != 0)
+    return grad
+
+
+def normalised(layer: object, I: np.ndarray, ascale: float, bpower: float) -> tuple[np.ndarray, np.ndarray]:
+    """The images after response normalisation, and denom."""
+    J, denom = layer.JTRS[0], np.ones_like(I)
+    for c in range(layer.C):
+        for near in range(max(0, c - J // 2), min(layer.C, c + J // 2 + 1)):
+            denom[c] += ascale / J * I[near] ** 2
+    return I * denom**-bpower, denom

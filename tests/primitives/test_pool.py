@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling: both passes against the definition over random geometry, places, accumulation, Caffe's sizes, refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tensorbackend import DTypeError, ShapeError
+from tests.primitives import references as ref
+
+# A backend serves all examples.
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+KINDS = pytest.mark.parametrize("op", ["max", "avg", "l2"])
+
+
+@st.composite
+def geometries(draw: Callable) -> dict[str, Any]:
+    """Arguments of `pool_layer`: any axes, windows over maps too, padding up to below the window, strides beyond it."""
+    found = {"N": draw(st.sampled_from([1, 2, 3, 16, 31, 257])), "C": draw(st.integers(1, 5))}
+    axes = draw(st.sampled_from(["HW", "HW", "W", "DHW", "C", "CHW"]))
+    for image, window, letter in zip("CDHW", "JTRS", "cdhw"):
+        if image not in axes:
+            continue
+        found[image] = draw(st.integers(1, 7))
+        found[window] = draw(st.integers(1, 4))
+        pad = st.integers(0, found[window] - 1)
+        found[f"pad_{letter}"] = draw(st.one_of(pad, st.tuples(pad, pad)))
+        found[f"str_{letter}"] = draw(st.one_of(st.none(), st.integers(1, found[window] + 1)))
+    return found
+
+
+def layer_of(backend: Any, op: str, sizes: dict[str, Any], dtype: str = "float32") -> Any:
+    """The layer, or a rejected example when its windows do not fit."""
+    try:
+        return backend.pool_layer(dtype, op, **sizes)
+    except ShapeError as error:
+        assert "no output" in str(error) or "wholly outside" in str(error)
+        assume(False)
+
+
+def close(actual: np.ndarray, expected: np.ndarray, dtype: str, factor: float = 8.0) -> None:
+    """Within some roundings of the type, and of float32 sums."""
+    precision = factor * max(ref.EPSILON[dtype], ref.EPSILON["float32"] if dtype != "float64" else 0)
+    actual = ref.wide(actual).reshape(expected.shape)
+    np.testing.assert_allclose(actual, expected, rtol=precision, atol=16 * precision)
+
+
+def check_both_passes(backend: Any, layer: Any, dtype: str, places: str = "uint8") -> None:
+    """Forward and back, with alpha and beta, against the definition."""
+    i, e, old_o, old_i = (ref.draw(d, dtype, n) for n, d in enumerate((layer.dimI, layer.dimO, layer.dimO, layer.dimI)))
+    i = np.where(ref.draw(layer.dimI, "float32", 9).astype(np.float32) > 0.8, 0, i.astype(np.float32)).astype(i.dtype)
+    I, E, O, grad = (backend.array(x.reshape(-1, x.shape[-1]), dtype=x.dtype) for x in (i, e, old_o, old_i))
+    argmax = backend.zeros(layer.dimO2, places)
+    i, e, old_o, old_i = map(ref.wide, (i, e, old_o, old_i))
+    o, winners = ref.pooled(layer, i)
+    backend.fprop_pool(layer, I, O, argmax, alpha=0.5, beta=-1.0)
+    close(O.get(), 0.5 * o - old_o, dtype, 40)
+    backend.fprop_pool(layer, I, O, argmax)
+    close(O.get(), o, dtype)
+    if layer.op == "max":
+        np.testing.assert_array_equal(argmax.get().reshape(layer.dimO), winners)
+    expected = ref.pooled_back(layer, e, i, ref.wide(O.get()).reshape(layer.dimO), winners)
+    backend.bprop_pool(layer, E, grad, argmax, X=I, Y=O, alpha=-2.0, beta=0.5)
+    scale = ref.pooled_back(layer, np.abs(e), np.abs(i), ref.wide(O.get()).reshape(layer.dimO), winners).max() + 1
+    close(grad.get() / scale, (-2.0 * expected + 0.5 * old_i) / scale, dtype, 40)
+    np.testing.assert_array_equal(ref.wide(E.get()).reshape(e.shape), e)
+
+
+@shared
+@given(
+    sizes=geometries(),
+    op=st.sampled_from(["max", "max", "avg", "l2"]),
+    dtype=st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"]),
+    places=st.sampled_from(["uint8", "uint8", "int16", "int32"]),
+)
+def test_passes_are_their_definitions(backend: Any, sizes: dict, op: str, dtype: str, places: str) -> None:
+    check_both_passes(backend, layer_of(backend, op, sizes, dtype), dtype, places)
+
+
+@pytest.fixture
+def caffe(backend: Any) -> Iterator[Any]:
+    """The backend, sizing outputs as Caffe does."""
+    backend.set_caffe_compat()
+    yield backend
+    backend.compat_mode = None
+
+
+@KINDS
+def test_caffes_sizes_end_with_cut_windows(caffe: Any, op: str) -> None:
+    layer = caffe.pool_layer("float32", op, 5, 2, H=6, W=7, R=3, S=3, str_h=2, str_w=2)
+    assert layer.MPQ == (1, 3, 3)
+    check_both_passes(caffe, layer, "float32")
+    padded = caffe.pool_layer("float32", op, 5, 2, H=4, W=5, R=2, S=2, pad_h=1, str_h=2, str_w=2)
+    assert padded.MPQ == (1, 3, 3)
+    check_both_passes(caffe, padded, "float32")
+    with pytest.raises(ShapeError, match=r"wholly outside[\s\S]*H = 5, windows of 2, padding \(0, 0\), stride 7"):
+        caffe.pool_layer("float32", op, 1, 1, H=5, R=2, str_h=7)
+
+
+@pytest.mark.parametrize("sizes, kind", [
+    ({"N": 16, "C": 8, "H": 13, "W": 13, "R": 3, "S": 3, "str_h": 2, "str_w": 2}, "max"),
+    ({"N": 4, "C": 3, "D": 4, "H": 9, "W": 8, "T": 2, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}, "max"),
+    ({"N": 7, "C": 5, "H": 12, "W": 12, "R": 2, "S": 2}, "avg"),
+])  # fmt: skip
+def test_values_are_torchs(backend: Any, sizes: dict, kind: str, absent: Callable[[str, str], None]) -> None:
+    if importlib.util.find_spec("torch") is None:
+        absent("torch", "PyTorch is not installed")
+    import torch
+
+    layer = backend.pool_layer("float32", kind, **sizes)
+    i, e = ref.draw(layer.dimI, "float32"), ref.draw(layer.dimO, "float32", 1)
+    O, argmax, grad = backend.empty(layer.dimO), backend.empty(layer.dimO, np.uint8), backend.empty(layer.dimI)
+    backend.fprop_pool(layer, backend.array(i), O, argmax)
+    backend.bprop_pool(layer, backend.array(e), grad, argmax)
+    x = torch.tensor(np.moveaxis(i, -1, 0).copy(), requires_grad=True)
+    function = torch.nn.functional.max_pool3d if kind == "max" else torch.nn.functional.avg_pool3d
+    y = function(x, layer.JTRS[1:], layer.strides[1:], layer.padding[1:])
+    y.backward(torch.tensor(np.moveaxis(e, -1, 0).copy()))
+    np.testing.assert_allclose(O.get(), np.moveaxis(y.detach().numpy(), 0, -1), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(grad.get(), np.moveaxis(x.grad.numpy(), 0, -1), rtol=1e-6, atol=1e-6)
+
+
+def test_nan_wins_and_ties_go_to_the_first(backend: Any) -> None:
+    layer = backend.pool_layer("float32", "max", 4, 1, W=3, S=3)
+    nan = np.nan
+    rows = np.array([[1, 2, nan, -np.inf], [3, 2, 5, -np.inf], [3, 1, nan, -np.inf]], np.float32)
+    O, argmax = backend.empty((1, 4)), backend.empty((1, 4), np.uint8)
+    backend.fprop_pool(layer, backend.array(rows), O, argmax)
+    np.testing.assert_array_equal(O.get(), [[3, 2, nan, -np.inf]])
+    np.testing.assert_array_equal(argmax.get(), [[1, 0, 0, 0]])
+
+
+def test_old_outputs_are_not_read_without_beta(backend: Any) -> None:
+    layer = backend.pool_layer("float32", "avg", 3, 2, H=4, W=4, R=2, S=2)
+    I, O = backend.ones(layer.dimI2), backend.full(layer.dimO2, np.nan)
+    backend.fprop_pool(layer, I, O)
+    np.testing.assert_array_equal(O.get(), 1)
+    delta = backend.full(layer.dimI2, np.nan)
+    backend.bprop_pool(layer, O, delta)
+    np.testing.assert_array_equal(delta.get(), 0.25)
+
+
+@KINDS
+def test_operands_may_be_views(backend: Any, op: str) -> None:
+    layer = backend.pool_layer("float32", op, 5, 2, H=5, W=4, R=3, S=2, str_h=1)
+    i = ref.draw(layer.dimI2, "float32")
+    wide = backend.array(np.concatenate([i, i], 1))
+    room, turned = backend.zeros((layer.nOut, 2 * layer.N)), backend.zeros((layer.N, layer.nOut))
+    argmax = backend.zeros((layer.N, layer.nOut), np.uint8)
+    backend.fprop_pool(layer, wide[:, layer.N :], room[:, layer.N :], argmax.T)
+    backend.fprop_pool(layer, backend.array(i.T).T, turned.T, argmax.T)
+    expected, winners = ref.pooled(layer, ref.wide(i).reshape(layer.dimI))
+    np.testing.assert_allclose(room.get()[:, layer.N :], expected.reshape(layer.dimO2), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(turned.get().T, expected.reshape(layer.dimO2), rtol=1e-6, atol=1e-6)
+    assert not room.get()[:, : layer.N].any()
+    if op == "max":
+        np.testing.assert_array_equal(argmax.get().T, winners.reshape(layer.dimO2))
+
+
+def test_a_call_inside_fuse_sees_what_was_stated(backend: Any) -> None:
+    layer = backend.pool_layer("float32", "avg", 3, 2, H=4, W=4, R=2, S=2)
+    I, O = backend.zeros(layer.dimI2), backend.zeros(layer.dimO2)
+    with backend.fuse():
+        I[:] = 3.0
+        backend.fprop_pool(layer, I, O)
+        O[:] = O + 1
+    np.testing.assert_array_equal(O.get(), 4)
+
+
+def test_l2_gradient_by_central_differences(backend: Any) -> None:
+    layer = backend.pool_layer("float64", "l2", 3, 2, H=5, W=4, R=3, S=2, str_h=2, str_w=1, pad_h=1)
+    i, e = ref.draw(layer.dimI2), ref.draw(layer.dimO2, seed=1)
+    I, E, O, grad = backend.array(i, np.float64), backend.array(e, np.float64), *(
+        backend.empty(d, np.float64) for d in (layer.dimO2, layer.dimI2)
+    )
+    backend.fprop_pool(layer, I, O)
+    backend.bprop_pool(layer, E, grad, X=I, Y=O)
+    direction, step = ref.draw(layer.dimI2, seed=2), 1e-6
+    ends = []
+    for sign in (1, -1):
+        backend.fprop_pool(layer, backend.array(i + sign * step * direction, np.float64), O)
+        ends.append((O.get() * e).sum())
+    assert (grad.get() * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-7)
+
+
+# The layer
+
+
+def test_a_layer_has_the_contracts_attributes(backend: Any) -> None:
+    layer = backend.pool_layer("float32", "max", 32, 64, 1, 55, 55, 1, 1, 3, 3, 0, 0, 0, (0, 1), None, None, 2, 2)
+    assert (layer.op, layer.N, layer.C, layer.K, layer.M, layer.P, layer.Q) == ("max", 32, 64, 64, 1, 27, 27)
+    assert (layer.JTRS, layer.DHW, layer.MPQ) == ((1, 1, 3, 3), (1, 55, 55), (1, 27, 27))
+    assert (layer.padding, layer.strides) == ((0, 0, 0, (0, 1)), (1, 1, 2, 2))
+    assert (layer.dimI2, layer.dimO2, layer.dimF2) == ((64 * 55 * 55, 32), (64 * 27 * 27, 32), None)
+    assert (layer.nOut, layer.sizeO, layer.overlap) == (64 * 27 * 27, 64 * 27 * 27 * 32, 4.0)
+    maxout = backend.pool_layer("float32", "max", 2, 6, J=3)
+    assert (maxout.K, maxout.dimO2, maxout.overlap) == (2, (2, 2), 0.0)
+
+
+# Refusals
+
+BAD = [
+    ({"H": 2, "R": 4}, r"no output[\s\S]*H = 2, windows of 4"),
+    ({"H": 4, "R": 2, "pad_h": 2}, r"padding[\s\S]*2 with windows of 2"),
+    ({"str_w": 0}, r"str_w[\s\S]*given\s+0"),
+    ({"C": 2, "J": 3}, r"C = 2, windows of 3"),
+    ({"N": -3}, r"N[\s\S]*-3"),
+]
+
+
+@pytest.mark.parametrize("sizes, message", BAD, ids=lambda p: None if isinstance(p, dict) else p[:10])
+def test_impossible_geometry_is_refused(backend: Any, sizes: dict, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        backend.pool_layer("float32", "max", **{"N": 1, "C": 4, **sizes})
+
+
+def test_bad_operands_are_refused(backend: Any) -> None:
+    layer = backend.pool_layer("float32", "max", 3, 2, H=20, W=20, R=17, S=17, str_h=1, str_w=1)
+    I, O, argmax = backend.zeros(layer.dimI2), backend.ones(layer.dimO2), backend.zeros(layer.dimO2, np.uint16)
+    with pytest.raises(ValueError, match="kind[\\s\\S]*'median'"):
+        backend.pool_layer("float32", "median", 1, 1)
+    with pytest.raises(ValueError, match="no argmax"):
+        backend.fprop_pool(layer, I, O)
+    with pytest.raises(DTypeError, match=r"argmax[\s\S]*uint8[\s\S]*up to 288"):
+        backend.fprop_pool(layer, I, O, backend.zeros(layer.dimO2, np.uint8))
+    with pytest.raises(DTypeError, match=r"argmax[\s\S]*float32"):
+        backend.fprop_pool(layer, I, O, backend.zeros(layer.dimO2))
+    with pytest.raises(ShapeError, match=r"argmax[\s\S]*96 elements"):
+        backend.fprop_pool(layer, I, O, backend.zeros((2, 2), np.uint16))
+    with pytest.raises(ShapeError, match=r"size of O"):
+        backend.fprop_pool(layer, I, I, argmax)
+    with pytest.raises(DTypeError, match=r"type of I[\s\S]*float64"):
+        backend.fprop_pool(layer, backend.zeros(layer.dimI2, np.float64), O, argmax)
+    with pytest.raises(ValueError, match="overlaps"):
+        backend.bprop_pool(layer, I.reshape(-1)[: layer.sizeO], I, argmax)
+    with pytest.raises(ValueError, match="l2 needs X and Y"):
+        backend.bprop_pool(backend.pool_layer("float32", "l2", 1, 1), I[:1, :1], O[:1, :1])
+    np.testing.assert_array_equal(O.get(), 1)
