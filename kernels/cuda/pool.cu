@@ -12,28 +12,30 @@ struct pool_sizes {
     double alpha, beta;
 };
 
+// Places along one axis are counted in 32 bits.
 struct range {
-    tb_i64 from, to;
+    int from, to;
 };
 
 // The cells of window number `at` of an axis that are inside the image.
-TB_FN range cells_of(const pool_sizes &g, int axis, tb_i64 at) {
-    const tb_i64 start = at * g.step[axis] - g.pad[axis], left = g.in[axis] - start;
-    return {start < 0 ? -start : 0, left < g.window[axis] ? left : g.window[axis]};
+TB_FN range cells_of(const pool_sizes &g, int axis, int at) {
+    const int start = at * (int)g.step[axis] - (int)g.pad[axis], left = (int)g.in[axis] - start;
+    return {start < 0 ? -start : 0, left < (int)g.window[axis] ? left : (int)g.window[axis]};
 }
 
 // The windows of an axis that hold pixel `at`.
-TB_FN range windows_of(const pool_sizes &g, int axis, tb_i64 at) {
-    const tb_i64 past = at + g.pad[axis], first = past - g.window[axis] + 1;
-    const tb_i64 from = first > 0 ? (first + g.step[axis] - 1) / g.step[axis] : 0, to = past / g.step[axis] + 1;
-    return {from, to < g.out[axis] ? to : g.out[axis]};
+TB_FN range windows_of(const pool_sizes &g, int axis, int at) {
+    const int step = (int)g.step[axis], past = at + (int)g.pad[axis], first = past - (int)g.window[axis] + 1;
+    const int from = first > 0 ? (first + step - 1) / step : 0, to = past / step + 1;
+    return {from, to < (int)g.out[axis] ? to : (int)g.out[axis]};
 }
 
-TB_FN tb_i64 length(range r) { return r.to - r.from; }
+TB_FN int length(range r) { return r.to - r.from; }
 
 // A map, a pixel of it and an image.
 struct place {
-    tb_i64 axis[4], n;
+    int axis[4];
+    tb_i64 n;
 };
 
 TB_FN place place_of(tb_i64 at, const tb_i64 *lengths, tb_i64 images) {
@@ -41,7 +43,7 @@ TB_FN place place_of(tb_i64 at, const tb_i64 *lengths, tb_i64 images) {
     found.n = at % images;
     at /= images;
     for (int a = 3; a >= 0; --a) {
-        found.axis[a] = at % lengths[a];
+        found.axis[a] = (int)(at % lengths[a]);
         at /= lengths[a];
     }
     return found;
@@ -65,27 +67,31 @@ struct pool_fprop_args {
     pool_sizes g;
 };
 
-extern "C" __global__ void __launch_bounds__(256) pool_fprop(const pool_fprop_args a) {
+extern "C" __global__ void __launch_bounds__(256, 2) pool_fprop(const pool_fprop_args a) {
     const pool_sizes &g = a.g;
     const tb_i64 count = g.out[0] * g.out[1] * g.out[2] * g.out[3] * g.images, step = gridDim.x * (tb_i64)blockDim.x;
     for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < count; at += step) {
         const place o = place_of(at, g.out, g.images);
         const range j = cells_of(g, 0, o.axis[0]), t = cells_of(g, 1, o.axis[1]);
         const range r = cells_of(g, 2, o.axis[2]), s = cells_of(g, 3, o.axis[3]);
-        tb_i64 start[4];
-        for (int axis = 0; axis < 4; ++axis) start[axis] = o.axis[axis] * g.step[axis] - g.pad[axis];
+        tb_i64 start = o.n;  // of the whole window, perhaps in the padding
+        for (int axis = 0; axis < 4; ++axis) start += (o.axis[axis] * g.step[axis] - g.pad[axis]) * g.first[axis];
         TB_C best = 0;
-        tb_i64 where = -1;
-        for (tb_i64 c = j.from; c < j.to; ++c) {
-            for (tb_i64 d = t.from; d < t.to; ++d) {
-                for (tb_i64 h = r.from; h < r.to; ++h) {
-                    for (tb_i64 w = s.from; w < s.to; ++w) {
-                        const TB_C x = tb_as<TB_C>(a.x[offset(g.first, start[0] + c, start[1] + d, start[2] + h,
-                                                              start[3] + w, o.n)]);
+        int where = -1;
+#pragma unroll 1
+        for (int c = j.from; c < j.to; ++c) {
+#pragma unroll 1
+            for (int d = t.from; d < t.to; ++d) {
+#pragma unroll 1
+                for (int h = r.from; h < r.to; ++h) {
+                    const int cell = ((c * (int)g.window[1] + d) * (int)g.window[2] + h) * (int)g.window[3];
+#pragma unroll 1
+                    for (int w = s.from; w < s.to; ++w) {
+                        const TB_C x = tb_as<TB_C>(a.x[offset(g.first, c, d, h, w, start)]);
 #if TB_OP == 0
                         if (where < 0 || (!(x <= best) && best == best)) {  // a NaN wins, and the first of them stays
                             best = x;
-                            where = ((c * g.window[1] + d) * g.window[2] + h) * g.window[3] + w;
+                            where = cell + w;
                         }
 #elif TB_OP == 1
                         best += x;
@@ -115,7 +121,7 @@ struct pool_bprop_args {
     pool_sizes g;
 };
 
-extern "C" __global__ void __launch_bounds__(256) pool_bprop(const pool_bprop_args a) {
+extern "C" __global__ void __launch_bounds__(256, 2) pool_bprop(const pool_bprop_args a) {
     const pool_sizes &g = a.g;
     const tb_i64 count = g.in[0] * g.in[1] * g.in[2] * g.in[3] * g.images, step = gridDim.x * (tb_i64)blockDim.x;
     for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < count; at += step) {
@@ -123,16 +129,22 @@ extern "C" __global__ void __launch_bounds__(256) pool_bprop(const pool_bprop_ar
         const range ks = windows_of(g, 0, i.axis[0]), ms = windows_of(g, 1, i.axis[1]);
         const range ps = windows_of(g, 2, i.axis[2]), qs = windows_of(g, 3, i.axis[3]);
         TB_C sum = 0;
-        for (tb_i64 k = ks.from; k < ks.to; ++k) {
-            for (tb_i64 m = ms.from; m < ms.to; ++m) {
-                for (tb_i64 p = ps.from; p < ps.to; ++p) {
-                    for (tb_i64 q = qs.from; q < qs.to; ++q) {
+#pragma unroll 1
+        for (int k = ks.from; k < ks.to; ++k) {
+#pragma unroll 1
+            for (int m = ms.from; m < ms.to; ++m) {
+#pragma unroll 1
+                for (int p = ps.from; p < ps.to; ++p) {
+#pragma unroll 1
+                    for (int q = qs.from; q < qs.to; ++q) {
                         const TB_C e = tb_as<TB_C>(a.error[offset(g.first, k, m, p, q, i.n)]);
 #if TB_OP == 0
-                        const tb_i64 c = i.axis[0] + g.pad[0] - k * g.step[0], d = i.axis[1] + g.pad[1] - m * g.step[1];
-                        const tb_i64 h = i.axis[2] + g.pad[2] - p * g.step[2], w = i.axis[3] + g.pad[3] - q * g.step[3];
-                        const tb_i64 index = ((c * g.window[1] + d) * g.window[2] + h) * g.window[3] + w;
-                        sum += (tb_i64)a.places[offset(g.second, k, m, p, q, i.n)] == index ? e : (TB_C)0;
+                        const int at[4] = {k, m, p, q};
+                        int index = 0;
+                        for (int b = 0; b < 4; ++b) {
+                            index = index * (int)g.window[b] + i.axis[b] + (int)g.pad[b] - at[b] * (int)g.step[b];
+                        }
+                        sum += (int)a.places[offset(g.second, k, m, p, q, i.n)] == index ? e : (TB_C)0;
 #elif TB_OP == 1
                         sum += e / (TB_C)(length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) *
                                           length(cells_of(g, 2, p)) * length(cells_of(g, 3, q)));

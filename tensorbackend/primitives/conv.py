@@ -247,7 +247,8 @@ class Convolution:
         if out is None:
             return node
         operands.check_output("conv", out, I, F)
-        return out._assign(composite.reshape(node, out.shape))
+        operands.assign(out, node)
+        return out
 
     def fprop_conv(self, layer: ConvLayer, I: Any, F: Any, O: Any, X: Any = None, bias: Any = None, bsum: Any = None,
                    alpha: float = 1.0, beta: float = 0.0, relu: bool = False, brelu: bool = False, slope: float = 0.0,
@@ -318,7 +319,7 @@ class _Tail:
     def run(self, op: ops.Op) -> None:
         """Compute the output, then the sums of its maps."""
         value = self._value(_apply(op, self.layer, *self.dims.values()))
-        self.out._assign(composite.reshape(value, self.out.shape))
+        operands.assign(self.out, value)
         if self.bsum is not None:
             operands.sums_of_maps(self.bsum, self.out, self.dim)
 

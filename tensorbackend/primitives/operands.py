@@ -17,8 +17,8 @@ from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.ops import Op
 
 __all__ = [
-    "call", "check", "check_column", "check_integers", "check_output", "float_type", "matrix", "repeated", "size",
-    "sums_of_maps",
+    "assign", "call", "check", "check_column", "check_integers", "check_output", "float_type", "matrix", "repeated",
+    "size", "sums_of_maps",
 ]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def call(backend: Any, op: Op, params: tuple, outputs: list[Shaped], inputs: lis
     repeated(backend, int(repeat), lambda: backend._call(op, params, places, [*read, *old]), op.work(*params), op.name)
     for (out, _), view, place in zip(outputs, views, places):
         if view is None:
-            out._assign(composite.reshape(place, out.shape))
+            assign(out, place)
 
 
 def _viewed(backend: Any, x: Any, dim: tuple[int, ...], whole: bool) -> Tensor | None:
@@ -119,6 +119,15 @@ def _viewed(backend: Any, x: Any, dim: tuple[int, ...], whole: bool) -> Tensor |
 def _copied(backend: Any, x: Any, dim: tuple[int, ...]) -> Tensor:
     made = backend.empty(dim, x.dtype, min_dims=0)
     return made._assign(composite.reshape(x, dim))
+
+
+def assign(out: Tensor, value: Any) -> None:
+    """Assign a tree to an output of another shape: to a view of it, if there is one, so that no copy is needed."""
+    view = composite.reshape(out, value.shape)
+    if isinstance(view, Tensor):
+        view._assign(value)
+    else:
+        out._assign(composite.reshape(value, out.shape))
 
 
 def check_column(name: str, what: str, x: Any, maps: int, *others: Any) -> None:
