@@ -230,7 +230,7 @@ def _nbytes(ref: Ref) -> int:
 
 
 def _place(ref: Ref, names: dict[int, str]) -> str:
-    name = names.get(ref.buffer, f"tensor {ref.buffer}") if ref.buffer >= 0 else f"temporary {-ref.buffer}"
+    name = names.get(ref.buffer) or f"tensor {ref.buffer}" if ref.buffer >= 0 else f"temporary {-ref.buffer}"
     repeated = [a for a, (n, s) in enumerate(zip(ref.shape, ref.strides)) if s == 0 and n != 1]
     note = f" repeated over {', '.join(map(str, repeated))}" if repeated else ""
     return f"{name} {ref.shape} {dtypes.tag(ref.dtype)}{note}"

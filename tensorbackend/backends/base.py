@@ -8,6 +8,7 @@ algebra, histograms. All checks happen here, before a hook is called, so every b
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
@@ -470,7 +471,11 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
 
     def _run_user(self, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None:
         """Run a user kernel's launch on tensors and numbers."""
-        launch(self, [x.address for x in tensors], numbers)
+        run = functools.partial(launch, self, [x.address for x in tensors], numbers)
+        if watch.wanted(self):
+            watch.run_user(self, launch, launch.call(tensors), run)
+        else:
+            run()
 
     def _user_target(self) -> Target:
         """Where user kernels are compiled and run. Raises `BackendError` when nothing compiles them here."""

@@ -254,7 +254,7 @@ class Recorder:
             original(launch, [placed[k] for k in range(len(order))], list(operands[len(order) :]))
 
         parts = [tensors[k] for k in order]
-        self._note_other(again, parts[:reads], parts[reads:], numbers)
+        self._note_other(again, parts[:reads], parts[reads:], numbers, launch.name)
 
     def _upload(self, original: Callable, tensor: Tensor, values: np.ndarray) -> None:
         self._as_step(original, tensor, values)
@@ -282,9 +282,8 @@ class Recorder:
 
     # Notes
 
-    def _note_other(
-        self, run: Callable, reads: list[Tensor], writes: list[Tensor], numbers: Sequence[Any] = ()
-    ) -> Call:
+    def _note_other(self, run: Callable, reads: list[Tensor], writes: list[Tensor], numbers: Sequence[Any] = (),
+                    name: str = "copy") -> Call:  # fmt: skip
         """Note what is no step of a plan: `run` takes tensors like those it read, those it wrote, then numbers."""
         be = self.backend
         layouts = [t.structure for t in (*reads, *writes)]
@@ -293,7 +292,7 @@ class Recorder:
             run(*(be._tensor_at(layout, address) for layout, address in zip(layouts, addresses)), *scalars)
 
         self._touch(writes, reads)
-        call = Call(Action(None, [], 0, make), [self._place_of(t) for t in (*reads, *writes)], list(numbers))
+        call = Call(Action(None, [], 0, make, (), name), [self._place_of(t) for t in (*reads, *writes)], list(numbers))
         self._note(call, len(reads))
         self.stated.append(Stated(None, user_line(), {}, [call]))
         return call

@@ -298,7 +298,7 @@ class Program:
         for stated in self._stated:
             for call in stated.calls:
                 step = call.action.step
-                name = "copy" if step is None else step.name
+                name = call.action.source if step is None else step.name
                 yield f"{name}  {stated.line}"
 
     def __repr__(self) -> str:

@@ -40,14 +40,15 @@ MOST_REMEMBERED = 512
 
 class _Prepared:
     """A launch for values of certain layouts: it takes the addresses of the values number `pointers`, which it `writes`
-    or not, the values number `numbers` (with their types), and `scratch` 8-byte words. `made` is its text."""
+    or not, the values number `numbers` (with their types), and `scratch` 8-byte words. `facts` are the kernel, the
+    generated text, the space and the reduced axes."""
 
-    __slots__ = ("_types", "lock", "made", "numbers", "pointers", "run", "scratch", "writes")
+    __slots__ = ("_facts", "_types", "lock", "numbers", "pointers", "run", "scratch", "writes")
 
-    def __init__(self, made: UserSource, run: Run, pointers: list[int], writes: list[bool],
-                 numbers: list[tuple[int, np.dtype]], scratch: int = 0) -> None:  # fmt: skip
-        self.made = made
+    def __init__(self, run: Run, facts: tuple[Any, UserSource, tuple[int, ...], tuple[int, ...]], pointers: list[int],
+                 writes: list[bool], numbers: list[tuple[int, np.dtype]], scratch: int = 0) -> None:  # fmt: skip
         self.run = run
+        self._facts = facts
         self.pointers = pointers
         self.writes = writes
         self.numbers = [k for k, _ in numbers]
@@ -58,10 +59,22 @@ class _Prepared:
     def __call__(self, backend: Any, addresses: list[int], numbers: Sequence[Any]) -> None:
         scratch = backend._allocate(8 * self.scratch) if self.scratch else None
         if scratch is not None:
-            addresses.append(scratch.address)
+            addresses = [*addresses, scratch.address]
         words = [word(x, dtype) for x, dtype in zip(numbers, self._types)] if numbers else ()
         with self.lock:
             self.run(addresses, words)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self._facts[0].name
+
+    def call(self, tensors: Sequence[Tensor]) -> watch.UserCall:
+        """What is said of a call to those who look."""
+        spec, made, space, axes = self._facts
+        names = [spec.parameters[k].name for k in self.pointers]
+        arrays = list(zip(names, tensors, self.writes))
+        return watch.UserCall(spec.name, _described(spec), made.source, space, axes, arrays)
 
 
 class _Known:
@@ -199,7 +212,7 @@ class _Kernel:
 
     # Launches
 
-    def _launch(self, key: tuple, prepare: Callable[[], _Prepared], values: list[Any], facts: tuple) -> _Prepared:
+    def _launch(self, key: tuple, prepare: Callable[[], _Prepared], values: list[Any]) -> _Prepared:
         """Run the launch for values of these layouts, which is prepared the first time."""
         prepared = self._launches.get(key)
         if prepared is None:
@@ -209,10 +222,7 @@ class _Kernel:
         tensors = [values[k] for k in prepared.pointers]
         numbers = [values[k] for k in prepared.numbers]
         with self.backend._lock:
-            if watch.wanted(self.backend):
-                self._watched(prepared, tensors, numbers, facts)
-            else:
-                self.backend._run_user(prepared, tensors, numbers)
+            self.backend._run_user(prepared, tensors, numbers)
         return prepared
 
     def _observed(self) -> bool:
@@ -231,13 +241,6 @@ class _Kernel:
             raise CompileError(_explained(self.spec, str(error))) from error
         self._sources[form] = made
         return made, run
-
-    def _watched(self, prepared: _Prepared, tensors: list[Tensor], numbers: list[Any], facts: tuple) -> None:
-        """Run a launch that someone looks at; `facts` are its space and the reduced axes."""
-        names = [self.spec.parameters[k].name for k in prepared.pointers]
-        arrays = list(zip(names, tensors, prepared.writes))
-        call = watch.UserCall(self.name, _described(self.spec), prepared.made.source, *facts, arrays)
-        watch.run_user(self.backend, prepared, call, lambda: self.backend._run_user(prepared, tensors, numbers))
 
 
 @dataclass
@@ -457,7 +460,7 @@ class ElementwiseKernel(_Kernel):
         def prepare() -> _Prepared:
             return self._prepare(values, bound, types, shape)
 
-        return self._launch((layouts, bound, shape), prepare, values, (shape, ()))
+        return self._launch((layouts, bound, shape), prepare, values)
 
     def _prepare(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...]) -> _Prepared:
         parameters = self.spec.parameters
@@ -479,7 +482,8 @@ class ElementwiseKernel(_Kernel):
         flat = tuple(step for s in axes.strides for step in s)
         work = Work(axes.lengths, flat, math.prod(shape), len(pointers), tuple(d for _, d in numbers))
         made, run = self._compiled(form, work)
-        return _Prepared(made, run, pointers, [parameters[k].written for k in pointers], numbers)
+        writes = [parameters[k].written for k in pointers]
+        return _Prepared(run, (self.spec, made, shape, ()), pointers, writes, numbers)
 
 
 def _overlap(x: Tensor, y: Tensor) -> bool:
@@ -573,7 +577,7 @@ class ReductionKernel(_Kernel):
         def prepare() -> _Prepared:
             return self._prepare(values, bound, types, shape, axes)
 
-        return self._launch((layouts, bound, axes), prepare, values, (shape, axes))
+        return self._launch((layouts, bound, axes), prepare, values)
 
     def _prepare(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...],
                  axes: tuple[int, ...]) -> _Prepared:  # fmt: skip
@@ -603,7 +607,7 @@ class ReductionKernel(_Kernel):
         work = Work(lengths, flat, count, len(pointers) + (segments > 1), kinds, rows, segments, segment)
         made, run = self._compiled(form, work)
         writes = [k == len(values) - 1 for k in pointers]
-        return _Prepared(made, run, pointers, writes, numbers, scratch)
+        return _Prepared(run, (self.spec, made, shape, axes), pointers, writes, numbers, scratch)
 
 
 def _spaces(shape: tuple[int, ...], axes: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ from tensorbackend.backends import plans
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive
+from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from tensorbackend.backends import probes
@@ -121,7 +122,7 @@ settings.when_changed(_decide)
 
 def state(target: Any, value: Any) -> None:
     """Note the statement `target[:] = value`, which a plan will run."""
-    text = str(value)
+    text = value.name or "a tensor" if isinstance(value, Tensor) else str(value)
     shown = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."
     _here.stated.append((f"{target.name or 'y'}[:] = {shown}", list(tree_lines(value))))
 

@@ -109,7 +109,7 @@ class Renderer(ABC):
         for suffix, content in functions.items():
             self._function("KERNEL" + suffix, content)
         text = "\n".join(self.lines)
-        source = f'#include "{self.header}"\n{text}\n'
+        source = f'#include "{self.header}"\n// kernel: {self.kernel.name}\n{text}\n'
         name = "tb_" + hashlib.sha256(source.encode()).hexdigest()[:16]
         join = name + "_join" if self.split else None
         partials = len(self._partials()) if self.split else 0

@@ -161,7 +161,7 @@ class UserPrinter(ABC):
         preamble = self.spec.preamble
         words = set(re.findall(r"\w+", " ".join([*self._texts().values(), preamble])))
         included = re.findall(r"^[ \t]*#[ \t]*include\b.*$", preamble, re.MULTILINE)
-        self.say(f'#include "{self.header}"', *included)
+        self.say(f'#include "{self.header}"', f"// kernel: {self.spec.name}", *included)
         self.say(*(f"typedef {self._computed(dtype)} {letter};" for letter, dtype in sorted(self.form.bound)))
         for dtype in dtypes.DTYPES:
             if dtype.name in words and dtype != dtypes.BOOL:

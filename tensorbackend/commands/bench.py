@@ -17,12 +17,11 @@ import numpy as np
 from tensorbackend import bench
 from tensorbackend.backends.registry import gen_backend
 from tensorbackend.commands import Failure
-from tensorbackend.errors import nearest
+from tensorbackend.errors import BackendError, nearest
 
 __all__ = ["FIRST", "Expression", "add", "cases", "families", "run"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-FAMILIES = ("elementwise", "reductions", "dispatch", "compile")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def families() -> dict[str, Path]:
     """The benchmark scripts of the checkout by name; none where only the package is installed."""
-    return {name: path for name in FAMILIES if (path := FOLDER / f"{name}.py").is_file()}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.py")) if "bench.arguments(" in path.read_text("utf-8")}
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
@@ -93,13 +92,16 @@ def _run_family(options: argparse.Namespace) -> None:
 
 
 def _first(options: argparse.Namespace) -> Iterator[str]:
-    be = gen_backend(options.backend, threads=options.threads)
-    arguments = ["--quick", "--backend", be.backend_name, "--threads", str(be.threads)]
+    be = _backend(options)
+    threads = getattr(be, "threads", 0)
+    arguments = ["--quick", "--backend", options.backend or be.backend_name]
+    arguments += ["--threads", str(threads)] if threads else []
     arguments += ["--json", options.json] if options.json else []
     pending: list[str] = []
     session = bench.Session(bench.arguments("").parse_args(arguments), write=pending.append)
     facts = session.machine
-    yield f"{facts['cpu']}, {be.threads} threads, {facts['compiler']}; us a call, ratio over the fastest rival\n"
+    where = f"{threads} threads" if threads else repr(be)
+    yield f"{facts['cpu']}, {where}, {facts['compiler']}; us a call, ratio over the fastest rival\n"
     for case in _with_progress(list(cases(be))):
         session.run([case])
         yield pending.pop().rstrip() + "\n"
@@ -107,6 +109,15 @@ def _first(options: argparse.Namespace) -> Iterator[str]:
     yield from pending
     if status:
         raise Failure()
+
+
+def _backend(options: argparse.Namespace) -> Any:
+    """The backend to measure. Raises `Failure` when there is none such here."""
+    given = {} if options.threads is None else {"threads": options.threads}
+    try:
+        return gen_backend(options.backend, **given)
+    except (BackendError, TypeError, ValueError) as error:
+        raise Failure(str(error)) from error
 
 
 def cases(be: Any) -> Iterator[bench.Case]:

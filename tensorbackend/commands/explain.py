@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import builtins
+import re
 import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from tensorbackend.backends import registry, watch
+from tensorbackend.backends.program import Program
 from tensorbackend.commands import Failure
 from tensorbackend.explain import Explanation
-from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.optree import Operators, OpTreeNode
 
 __all__ = ["add", "run"]
 
@@ -23,7 +27,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     text = (
         "Run a script and show the kernels that its statements became, with their times and shares of what "
         "this machine can do; or, with FILE:EXPRESSION, run the file as a module and explain one expression of its "
-        "names: an op-tree, or a function without arguments. A script's own arguments follow a '--'."
+        "names: an op-tree, a function without arguments, or a call such as 'step(x)'. A script's own arguments "
+        "follow a '--'."
     )
     parser = commands.add_parser("explain", help="the kernels that statements become, and why", description=text)
     parser.add_argument("what", metavar="FILE[:EXPRESSION]", help="a script, or an expression of a file's names")
@@ -59,8 +64,7 @@ def _explained(path: Path, expression: str, arguments: list[str]) -> Explanation
     sys.path.insert(0, str(path.resolve().parent))
     sys.argv = [str(path), *arguments]
     if expression:
-        names = runpy.run_path(str(path), run_name="explained")
-        return _value(expression, eval(expression, names))
+        return _value(expression, runpy.run_path(str(path), run_name="explained"))
     with watch.recording() as found:
         try:
             runpy.run_path(str(path), run_name="__main__")
@@ -70,9 +74,35 @@ def _explained(path: Path, expression: str, arguments: list[str]) -> Explanation
     return watch.explained(found, str(path))
 
 
-def _value(expression: str, value: Any) -> Explanation:
-    if isinstance(value, Operators):
+def _value(expression: str, names: dict[str, Any]) -> Explanation:
+    """An expression of a file's names explained: what its evaluation runs, or else what its value becomes."""
+    code = _compiled(expression, names)
+    with watch.recording() as found:
+        value = eval(code, names)
+    if isinstance(value, OpTreeNode):
         return value.backend.explain(value)
+    if isinstance(value, Program):
+        raise Failure(f"{expression} is a captured program; give a call of it, such as '{expression}(x)'")
     if callable(value):
         return registry.current_backend().explain(value)
-    raise Failure(f"{expression} is {type(value).__name__}; expected an op-tree or a function without arguments")
+    if found:
+        return watch.explained(found, expression)
+    raise Failure(f"{expression} is {type(value).__name__}; expected an op-tree, a function or a call of one")
+
+
+def _compiled(expression: str, names: dict[str, Any]) -> CodeType:
+    """The expression, ready to evaluate. Raises `Failure` for one that is none, or has a name that the file lacks."""
+    try:
+        code = compile(expression, "the command line", "eval")
+    except SyntaxError as error:
+        raise Failure(f"{expression}: {error.msg}") from error
+    missing = [x for x in re.findall(r"(?<![.\w])[A-Za-z_]\w*", expression) if x in code.co_names]
+    missing = [x for x in missing if x not in names and not hasattr(builtins, x)]
+    if missing:
+        raise Failure(f"{expression}: no name {missing[0]!r}; the file has {', '.join(_public(names)) or 'none'}")
+    return code
+
+
+def _public(names: dict[str, Any]) -> list[str]:
+    """The names in a file that may be meant."""
+    return [name for name, x in names.items() if not name.startswith("_") and (callable(x) or isinstance(x, Operators))]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,37 @@ def test_sizes_read_well() -> None:
     ]  # fmt: skip
 
 
+MODEL = """
+import tensorbackend as tb
+be = tb.gen_backend("cpu", jit=False)
+x, y = be.ones((2, 3), name="x"), be.empty((2, 3))
+loss = be.tanh(x) * 2
+def step():
+    y[:] = x + 1
+program = be.capture(lambda a: be.evaluate(be.exp(a)), x)
+"""
+
+
+@pytest.mark.parametrize("expression, kernel", [
+    ("loss", "ew_tanh_mul_f32"), ("step", "ew_add_f32"), ("step()", "ew_add_f32"), ("be.exp(x)", "ew_exp_f32"),
+    ("program(x)", "ew_exp_f32"),
+])  # fmt: skip
+def test_explain_takes_an_expression_of_a_file(capsys, tmp_path, expression, kernel) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    assert command_line.main(["explain", f"{tmp_path / 'model.py'}:{expression}"]) == 0
+    assert kernel in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("expression, message", [
+    ("nothing", "no name 'nothing'; the file has"), ("be.exp(", "never closed|EOF"), ("x", "expected an op-tree"),
+    ("program", r"such as 'program\(x\)'"),
+])  # fmt: skip
+def test_explain_says_what_is_wrong_with_an_expression(capsys, tmp_path, expression, message) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    assert command_line.main(["explain", f"{tmp_path / 'model.py'}:{expression}"]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
 # bench
 
 
@@ -142,6 +174,12 @@ def test_bench_lists_the_families(capsys) -> None:
 def test_an_unknown_family_names_the_nearest(capsys) -> None:
     assert command_line.main(["bench", "elementwize"]) == 1
     assert "elementwise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", ["cpu:fast", "nothing"])
+def test_bench_says_which_backends_there_are(capsys, backend) -> None:
+    assert command_line.main(["bench", "--backend", backend]) == 1
+    assert backend.partition(":")[0] in capsys.readouterr().err
 
 
 def test_what_follows_a_family_goes_to_its_script(monkeypatch, tmp_path) -> None:

@@ -270,7 +270,7 @@ def test_a_driver_follows_the_name(registered) -> None:
     assert gen_backend("driven").driver == "none"
     with using(backend="driven:other"):
         assert gen_backend().driver == "other"
-    with pytest.raises(TypeError, match="driver"):
+    with pytest.raises(ValueError, match="driver"):
         gen_backend("cpu:emulator")
 
 
@@ -324,3 +324,13 @@ def test_a_broken_package_is_named_and_left_out(tmp_path) -> None:
     assert "broken" in warning
     assert "a_module_that_is_nowhere" in warning
     assert name == "cpu"
+
+
+@pytest.mark.parametrize("name, options, kind, message", [
+    ("cpu:foo", {}, ValueError, "backend 'cpu' has no drivers"),
+    ("gpu:emulator", {"threads": 2}, TypeError, "backend 'gpu' takes no threads"),
+    ("cpu", {"treads": 2}, TypeError, "takes no treads[\\s\\S]*threads"),
+])  # fmt: skip
+def test_an_option_that_a_backend_does_not_take_is_named(name, options, kind, message) -> None:
+    with pytest.raises(kind, match=message):
+        gen_backend(name, **options)
