@@ -52,7 +52,7 @@ static const size_t ARGUMENT_COUNT = SIZE_MAX >> 1;  // less the flag that a cal
 enum { MP_ASS_SUBSCRIPT = 3, NB_ABSOLUTE = 6, NB_ADD, NB_AND, NB_FLOOR_DIVIDE = 12, NB_INVERT = 27, NB_LSHIFT, NB_MULTIPLY,
        NB_NEGATIVE, NB_OR, NB_POWER = 33, NB_REMAINDER, NB_RSHIFT, NB_SUBTRACT, NB_TRUE_DIVIDE, NB_XOR,
        TP_CALL = 50, TP_CLEAR, TP_DEALLOC, TP_GETATTRO = 58, TP_HASH, TP_METHODS = 64, TP_RICHCOMPARE = 67,
-       TP_TRAVERSE = 71, TP_MEMBERS, TP_GETSET };
+       TP_TRAVERSE = 71, TP_MEMBERS, TP_GETSET, NB_MATRIX_MULTIPLY = 75 };
 
 extern void Py_IncRef(object *), Py_DecRef(object *);
 extern object *PyObject_Init(object *, object *), *PyType_GenericAlloc(object *, length);
@@ -670,7 +670,7 @@ static inline object *unary(int number, object *a) {
     return node ? node : adopt(PyObject_CallFunctionObjArgs(operators[number].method, a, NULL), key, operands, 1);
 }
 
-enum { LT, LE, EQ, NE, GT, GE, ADD, SUB, MUL, TRUEDIV, FLOORDIV, MOD, LSHIFT, RSHIFT, AND, OR, XOR, POW, NEG, ABS, INVERT };
+enum { LT, LE, EQ, NE, GT, GE, ADD, SUB, MUL, TRUEDIV, FLOORDIV, MOD, LSHIFT, RSHIFT, AND, OR, XOR, POW, NEG, ABS, INVERT, MATMUL };
 
 #define BINARY(name, number) \
     static object *name(object *a, object *b) { return binary(number, a, b); }
@@ -687,6 +687,7 @@ BINARY(op_rshift, RSHIFT)
 BINARY(op_and, AND)
 BINARY(op_or, OR)
 BINARY(op_xor, XOR)
+BINARY(op_matmul, MATMUL)
 UNARY(op_neg, NEG)
 UNARY(op_abs, ABS)
 UNARY(op_invert, INVERT)
@@ -707,7 +708,7 @@ static const operator_def operator_defs[] = {
     {"truediv", NB_TRUE_DIVIDE, op_truediv}, {"floordiv", NB_FLOOR_DIVIDE, op_floordiv}, {"mod", NB_REMAINDER, op_mod},
     {"lshift", NB_LSHIFT, op_lshift}, {"rshift", NB_RSHIFT, op_rshift}, {"and", NB_AND, op_and}, {"or", NB_OR, op_or},
     {"xor", NB_XOR, op_xor}, {"pow", NB_POWER, op_pow}, {"neg", NB_NEGATIVE, op_neg}, {"abs", NB_ABSOLUTE, op_abs},
-    {"invert", NB_INVERT, op_invert},
+    {"invert", NB_INVERT, op_invert}, {"matmul", NB_MATRIX_MULTIPLY, op_matmul},
 };
 enum { N_OPERATORS = sizeof operator_defs / sizeof *operator_defs };
 

@@ -226,6 +226,7 @@ def _operators() -> dict[str, tuple]:
         if op.dunder is not None:
             methods = vars(Operators)
             found[op.dunder] = (op, methods[f"__{op.dunder}__"], methods.get(f"__r{op.dunder}__"))
+    found["matmul"] = (ops.OPS["dot"], Operators.__matmul__, Operators.__rmatmul__)
     return found
 
 
