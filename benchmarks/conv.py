@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and both gradients beside PyTorch (two memory formats) and JAX, and the multiply-adds of this machine.
 
-Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, and of ResNet-50 for one image. GFLOP/s are
-effective: operations of the definition over time. Batches are halved until a pass has at most 20 GFLOP (`--quick`: 3,
-and a third of the layers); the shape says N, C, H, W, K, filter height and width, stride and pad. Beside the engine as it
-comes: with tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest difference
-over the largest value.
+Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, and of ResNet-50 for one image. GFLOP/s
+are effective: operations of the definition over time. Batches are halved until a pass has at most 20 GFLOP (`--quick`:
+3, and a third of the layers); the shape says N, C, H, W, K, filter height and width, stride and pad. Beside the engine
+as it comes: with tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest
+difference over the largest value.
 """
 
 from __future__ import annotations
@@ -131,13 +131,13 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, name: str) -> bench.
     g = layer.geometry
     made = be.conv_layer(dtype, g.N, g.C, g.K, H=g.H, W=g.W, R=g.R, S=g.S, pad_h=layer.pad, pad_w=layer.pad,
                          str_h=layer.stride, str_w=layer.stride, groups=layer.groups)  # fmt: skip
-    I, F, E = (be.array(x.reshape(-1, x.shape[-1]), dtype=dtype) for x in operands(layer).values())
+    images, filters, errors = (be.array(x.reshape(-1, x.shape[-1]), dtype=dtype) for x in operands(layer).values())
     dims = {"fprop": made.dimO2, "bprop": made.dimI2, "update": made.dimF2}
     out = be.empty(dims[kind], dtype=dtype)
     calls: dict[str, Callable[[], Any]] = {
-        "fprop": lambda: be.fprop_conv(made, I, F, out),
-        "bprop": lambda: be.bprop_conv(made, F, E, out),
-        "update": lambda: be.update_conv(made, I, E, out),
+        "fprop": lambda: be.fprop_conv(made, images, filters, out),
+        "bprop": lambda: be.bprop_conv(made, filters, errors, out),
+        "update": lambda: be.update_conv(made, images, errors, out),
     }
     return bench.Contender(name, calls[kind], out.get, kind="ours")
 
@@ -157,7 +157,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     library = libraries.Torch()
     t = library.torch
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
-    I, F, E = (t.from_numpy(images_first(x)).to(getattr(t, dtype)).contiguous(memory_format=layout)
+    x, w, e = (t.from_numpy(images_first(x)).to(getattr(t, dtype)).contiguous(memory_format=layout)
                for x in operands(layer).values())  # fmt: skip
     stride, pad = [layer.stride] * 2, [layer.pad] * 2
     mask = [kind == "bprop", kind == "update", False]
@@ -165,10 +165,10 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
 
     def call() -> None:
         if kind == "fprop":
-            kept[0] = t.nn.functional.conv2d(I, F, None, stride, pad, 1, layer.groups)
+            kept[0] = t.nn.functional.conv2d(x, w, None, stride, pad, 1, layer.groups)
         else:
-            found = t.ops.aten.convolution_backward(E, I, F, None, stride, pad, [1, 1], False, [0, 0], layer.groups, mask)
-            kept[0] = found[0 if kind == "bprop" else 1]
+            both = t.ops.aten.convolution_backward(e, x, w, None, stride, pad, [1, 1], 0, [0, 0], layer.groups, mask)
+            kept[0] = both[0 if kind == "bprop" else 1]
 
     return bench.Contender(form, call, lambda: maps_first(kept[0].float().numpy()))
 
@@ -177,20 +177,20 @@ def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
     """JAX: XLA's convolution, and what differentiation makes of it; results go into a donated array."""
     library = libraries.Jax()
     j = library.jax
-    I, F, E = (images_first(x).astype(libraries.dtype_of(dtype)) for x in operands(layer).values())
+    images, filters, errors = (images_first(x).astype(libraries.dtype_of(dtype)) for x in operands(layer).values())
 
     def conv(x: Any, w: Any) -> Any:
         pads = [(layer.pad, layer.pad)] * 2
         return j.lax.conv_general_dilated(x, w, (layer.stride,) * 2, pads, feature_group_count=layer.groups)
 
     functions = {
-        "fprop": (lambda o, x, w, e: conv(x, w), E),
-        "bprop": (lambda o, x, w, e: j.vjp(lambda v: conv(v, w), x)[1](e)[0], I),
-        "update": (lambda o, x, w, e: j.vjp(lambda v: conv(x, v), w)[1](e)[0], F),
+        "fprop": (lambda o, x, w, e: conv(x, w), errors),
+        "bprop": (lambda o, x, w, e: j.vjp(lambda v: conv(v, w), x)[1](e)[0], images),
+        "update": (lambda o, x, w, e: j.vjp(lambda v: conv(x, v), w)[1](e)[0], filters),
     }
     function, like = functions[kind]
     into = j.jit(function, donate_argnums=0, keep_unused=True)
-    arrays = [library.array(x) for x in (I, F, E)]
+    arrays = [library.array(x) for x in (images, filters, errors)]
     found = library.donating(into, None, library.array(np.zeros_like(like)), arrays)
     return replace(found, result=lambda: maps_first(found.result().reshape(like.shape)))
 

@@ -243,7 +243,7 @@ class Convolution:
         Its gradients are the sums of `bprop_conv` and `update_conv`.
         """
         operands.check("conv", layer.dtype, I=(I, layer.dimI), F=(F, layer.dimF))
-        node = _apply(FPROP, layer, (I, layer.dimI), (F, layer.dimF))
+        node = composite.reshape(_apply(FPROP, layer, (I, layer.dimI), (F, layer.dimF)), layer.dimO)
         if out is None:
             return node
         operands.check_output("conv", out, I, F)
@@ -295,7 +295,22 @@ class Convolution:
 
 
 def _apply(op: ops.Op, layer: ConvLayer, *pairs: tuple[Any, tuple[int, ...]]) -> OpTreeNode:
+    if layer.dot:
+        return _product(op, *pairs)
     return apply(op, *(composite.reshape(x, dim) for x, dim in pairs), params=(layer.geometry,))
+
+
+def _product(op: ops.Op, *pairs: tuple[Any, tuple[int, ...]]) -> OpTreeNode:
+    """A pass whose filters have one cell, as (maps, all else): with F (C, K), F' I, F E or I E'."""
+    x, y = (composite.reshape(a, _flat(dim)) for a, dim in pairs)
+    if op is FPROP:
+        x, y = composite.transpose(y), x
+    return apply(ops.OPS["dot"], x, composite.transpose(y) if op is UPDATE else y)
+
+
+def _flat(dim: tuple[int, ...]) -> tuple[int, int]:
+    """Maps and all else."""
+    return dim[0], operands.size(dim[1:])
 
 
 class _Tail:
@@ -325,12 +340,12 @@ class _Tail:
 
     def _value(self, v: Any) -> Any:
         if self.bias is not None:
-            v = v + composite.reshape(self.bias, (self.dim[0], 1, 1, 1, 1))
+            v = v + composite.reshape(self.bias, (self.dim[0], *(1,) * (len(v.shape) - 1)))
         if self.relu:
             low = composite.minimum(v, 0) * self.slope if self.slope else None
             v = composite.maximum(v, 0)
             v = v if low is None else v + low
         v = v if self.alpha == 1 else v * self.alpha
-        X = composite.reshape(self.X, self.dim) if self.beta or self.brelu else None
+        X = composite.reshape(self.X, v.shape) if self.beta or self.brelu else None
         v = v + X * self.beta if self.beta else v
         return v * ((X > 0) + (X < 0) * self.slope) if self.brelu else v
