@@ -38,8 +38,10 @@ class Op:
     input (None for zero), where `o` holds all op functions, `g` the incoming gradient and `z` the op's own value.
     `dtype` names the rule of the result's type (see `graph/infer.py`). `methods` are the Backend methods of the
     op, the first its NumPy-like name. `domain` bounds test inputs; `ulps` bounds the error of the compiled form in
-    float32. A primitive that is declared beside its geometry brings its rule of shapes, `shape(op, inputs, params)`,
-    which gives the result's shape and the params, and `work(*params)`, how many operations a call is.
+    float32; `half_ulps`, also in units of float32, that of the shorter form for values which the rules of types store
+    as halves: the C function's name with `half` for the tag. A primitive that is declared beside its geometry brings
+    its rule of shapes, `shape(op, inputs, params)`, which gives the result's shape and the params, and `work(*params)`,
+    how many operations a call is.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Op:
     domain: tuple[float, float] = (-4.0, 4.0)
     smooth: tuple[float, float] | None = None
     ulps: float = 0.5
+    half_ulps: float | None = None
     flops: int = 1
     identity: str | None = None
     combine: Callable[..., Any] | None = None
@@ -228,11 +231,12 @@ _define("safelog", 1, numerics.safelog, _call("safelog"), "float", "max(ln x, -5
         smooth=(0.2, 9.0), ulps=1.1, flops=17)  # fmt: skip
 _define("sig", 1, numerics.sigmoid, _call("sigmoid"), "float", "The logistic function 1 / (1 + exp(-x)).",
         vjp=lambda o, g, z, x: (g * z * (1 - z),), methods=("sig", "sigmoid"), edge="never overflows", ulps=2.0,
-        flops=17)  # fmt: skip
+        half_ulps=52.0, flops=17)  # fmt: skip
 _define("sig2", 1, numerics.sigmoid2, _call("sigmoid2"), "float", "1 / (1 + 2^-x).",
         vjp=lambda o, g, z, x: (g * z * (1 - z) * _LN2,), methods=("sig2",), ulps=3.0, flops=17)  # fmt: skip
 _define("tanh", 1, np.tanh, _call("tanh"), "float", "The hyperbolic tangent.",
-        vjp=lambda o, g, z, x: (g * (1 - z * z),), methods=("tanh",), ulps=1.5, flops=20)  # fmt: skip
+        vjp=lambda o, g, z, x: (g * (1 - z * z),), methods=("tanh",), ulps=1.5, half_ulps=24.0,
+        flops=20)  # fmt: skip
 _define("tanh2", 1, numerics.tanh2, _call("tanh2"), "float", "(2^2x - 1) / (2^2x + 1).",
         vjp=lambda o, g, z, x: (g * (1 - z * z) * _LN2,), methods=("tanh2",), edge="tends to -1 and 1", ulps=3.0,
         flops=21)  # fmt: skip

@@ -176,6 +176,7 @@ TB_BITS(tb_u64, u64, 64, 0)
 
 #ifndef TB_CUDA
 #include "reduce.h"
+#include "wide.h"
 #endif
 
 #endif

@@ -3,7 +3,8 @@
 
 Inner loops run over blocks of at most `BLOCK` elements: halves are converted into stack buffers before the loop,
 results that go past the cache are computed into one and streamed after it, and reductions are handed to the block
-reducers of `kernels/c/reduce.h`, which add up in a fixed order. No system header is included.
+reducers of `kernels/c/reduce.h`, which add up in a fixed order. Elementwise kernels on halves have a second form on
+vectors where that is faster (`wide.py`). No system header is included.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
-from tensorbackend.codegen.render import Printed, Renderer, accumulator, ctype, tag
+from tensorbackend.codegen.render import Printed, accumulator, ctype, tag
+from tensorbackend.codegen.wide import WideRenderer
 from tensorbackend.graph.fuse import Instruction, Kernel, Ref
 
 __all__ = ["print_kernel"]
@@ -47,7 +49,7 @@ def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
     return printer.result()
 
 
-class _Printer(Renderer):
+class _Printer(WideRenderer):
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -493,15 +495,15 @@ class _Printer(Renderer):
         else:
             self.open("")
             self.say("const tb_i64 b = from;")
-        buffers = self._prepare_inputs(needed)
-        direct = {} if columns else self._direct_sources(here, needed)
+        before = [n for n in needed if self.body[n].shape[inner] == 1]
+        self._statements(before)
+        loop = [n for n in needed if n not in before]
+        buffers = self._prepare_inputs(loop)
+        direct = {} if columns else self._direct_sources(here, loop)
         for n in here:
             if n not in direct and not columns:
                 self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{self._block()}];")
         targets = self._prepare_outputs() if store else {}
-        before = [n for n in needed if self.body[n].shape[inner] == 1]
-        self._statements(before)
-        loop = [n for n in needed if n not in before]
         goals_in_loop = [n for n in here if n not in direct]
         keeps = self.stage == self.kept_stage and self.kept_value in loop
         if store or goals_in_loop or keeps:
@@ -541,7 +543,14 @@ class _Printer(Renderer):
             size = ref.dtype.itemsize
             self.say(f"p{slot} = (const {ctype(ref.dtype)} *)tb_pad(t{slot}, p{slot}, n * {size}, {lanes * size});")
         self.close()
+        wide = self._fits_wide(loop)
+        if wide:
+            self.say("#ifdef TB_WIDE")
+            self._wide_loop(loop)
+            self.say("#else")
         self._vector_loop(loop, rows, targets)
+        if wide:
+            self.say("#endif")
         for k, (ref, _) in enumerate(self.kernel.outputs):
             self._take_back(k, ref, lanes)
         self.say("b += n;")
@@ -574,16 +583,16 @@ class _Printer(Renderer):
                 self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
                 buffers[n] = f"h{i.slot}[j]"
         self._inner_loop(loop, [], targets, buffers)
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            if dtypes.is_half(ref.dtype):
+                self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
 
     def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
-        if dtypes.is_half(ref.dtype):
-            self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
-            self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
-        else:
+        if not dtypes.is_half(ref.dtype):
             self.say(f"if (past{k}) tb_past{size}(q{k}, e{k});")
-            self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
+        self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
 
     def _lanes(self) -> int:
         """Elements of the widest vector (64 bytes) of the smallest type that a loop handles."""

@@ -69,7 +69,7 @@ def operation(i: Instruction, given: list[Instruction], names: list[str]) -> str
         return "1" if i.op.name == "finite" else "0"
     if i.op.name == "invert" and dtype == dtypes.BOOL:
         return f"!{names[0]}"
-    text = i.op.code.format(**dict(zip("xyz", names)), t=tag(dtype))
+    text = i.op.code.format(**dict(zip("xyz", names)), t="half" if i.half and i.op.half_ulps else tag(dtype))
     return text if dtypes.is_float(i.dtype) else f"({value_type(i, given)})({text})"
 
 

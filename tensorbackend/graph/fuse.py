@@ -58,7 +58,8 @@ class Instruction:
     """One SSA value: `kind` is load, scalar, source, cast, op or reduce; `args` are earlier values by number.
 
     `slot` counts the kernel's inputs, scalars or draws (load, scalar, source). `shape` has the kernel's rank, with 1
-    where the value does not vary. `stage` is how many reductions must be complete before it can be computed.
+    where the value does not vary. `stage` is how many reductions must be complete before it can be computed. `half`
+    says that the value is one of a half type, computed in float32.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class Instruction:
     slot: int = 0
     axis: int = 0
     stage: int = 0
+    half: bool = False
 
 
 @dataclass
@@ -762,8 +764,11 @@ class _Region:
             kind = "reduce"
             shape = tuple(1 if a in self.axes else n for a, n in enumerate(_aligned(self.space, self.rank)))
             stage += 1
-        dtype = dtypes.compute(s.dtype)
-        return self._add((kind, s.op, args, dtype), lambda: Instruction(kind, dtype, shape, s.op, args, stage=stage))
+        dtype, half = dtypes.compute(s.dtype), dtypes.is_half(s.dtype)
+        return self._add(
+            (kind, s.op, args, dtype, half),
+            lambda: Instruction(kind, dtype, shape, s.op, args, stage=stage, half=half),
+        )
 
     def _reduced_over_nothing(self, s: Structure, value: int) -> int:
         """A reduction over no axes: the value itself, or position 0."""

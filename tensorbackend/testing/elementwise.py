@@ -14,8 +14,10 @@ from tensorbackend.testing.bounds import BOOL, WIDE, Bounded, doubt, is_float, s
 from tensorbackend.testing.inputs import ulps
 
 
-def elementwise(op: ops.Op, args: list[Bounded], read: np.dtype, compiled: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The value and error of an op on operands that were cast to the compute type `read`.
+def elementwise(
+    op: ops.Op, args: list[Bounded], read: np.dtype, dtype: np.dtype, compiled: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The value and error of an op with a result of type `dtype` on operands that were cast to the compute type `read`.
 
     Ops that round correctly are exact on exact operands: every evaluation gives the same bits.
     """
@@ -30,7 +32,7 @@ def elementwise(op: ops.Op, args: list[Bounded], read: np.dtype, compiled: bool)
         return _whole(op.name, values, read), np.where(exact, 0, np.inf)
     form = _form(op)
     centre = form(*values)
-    error = _deviation(op.name, form, values, errors, centre) + ulps(op, read, compiled) * spacing(centre, read)
+    error = _deviation(op.name, form, values, errors, centre) + ulps(op, dtype, compiled) * spacing(centre, read)
     if op.name == "pow2near":
         error = np.where(_near_half(values[0]), np.inf, error)
     if op.ulps > 0.5:

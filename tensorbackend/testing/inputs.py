@@ -93,12 +93,15 @@ def _sample(rng: np.random.Generator, domain: tuple, shape: tuple, dtype: np.dty
 
 
 def ulps(op: ops.Op, dtype: Any, compiled: bool) -> float:
-    """How many units in the last place an op may be off: the table's for compiled float32, else also NumPy's.
+    """How many units in the last place of the compute type an op may be off: the table's for compiled float32 and
+    halves, else also NumPy's.
 
     A function that NumPy lacks is made of two or three that it has, and may be off by twice as much.
     """
     if op.ulps <= 0.5:
         return 0.5
+    if compiled and op.half_ulps and np.dtype(dtype).itemsize == 2:
+        return op.half_ulps
     own = NUMPY_ULPS if isinstance(op.numpy, np.ufunc) else 2 * NUMPY_ULPS
     return op.ulps if compiled and np.dtype(dtype) != np.float64 else max(op.ulps, own)
 

@@ -105,7 +105,7 @@ def _evaluate(node: OpTreeNode, found: dict[int, Bounded], draws: dict[int, int]
     elif op.kind == ops.PRIMITIVE:
         value, error = PRIMITIVES[op.name](*args, *node.structure.params)
     else:
-        value, error = elementwise(op, args, read, compiles(backend))
+        value, error = elementwise(op, args, read, dtype, compiles(backend))
     return _finished(value, error, dtype)
 
 

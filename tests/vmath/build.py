@@ -118,10 +118,10 @@ class References:
             function(_address(errors), _address(got), _address(a), _address(b), count)
         return errors
 
-    def search(self, name: str, kernels: Kernels, threads: int) -> Found:
-        """The largest error of a float32 function of one argument over all 2^32 inputs."""
+    def search(self, name: str, kernels: Kernels, threads: int, form: str = "f32") -> Found:
+        """The largest error of a float32 function of one argument over all 2^32 inputs; `form` may be "half"."""
         found = Found()
-        kernel = getattr(kernels.library, f"{name}_f32")
+        kernel = getattr(kernels.library, f"{name}_{form}")
         reference = getattr(self.library, f"exact_{name}_f32")
         failed = self.library.search_f32(kernel, reference, threads, ctypes.byref(found))
         assert not failed, f"pthread_create failed with {failed}"

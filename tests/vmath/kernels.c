@@ -6,6 +6,7 @@
 
 #include "half.h"
 #include "philox.h"
+#include "wide.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -53,6 +54,42 @@ INTEGER(tb_u8, u8)
 INTEGER(tb_u16, u16)
 INTEGER(tb_u32, u32)
 INTEGER(tb_u64, u64)
+
+LOOP1(tanh_half, float, float, tb_tanh_half)
+LOOP1(sigmoid_half, float, float, tb_sigmoid_half)
+
+#ifdef TB_WIDE
+// The count is a multiple of 32. What is stored of a load at `from` has the order of the type.
+#define WIDE(name, TO, FROM, load, f, store)                                                     \
+    void wide_##name(TO *out, const FROM *x, const FROM *y, long count) {                        \
+        (void)y;                                                                                 \
+        for (long i = 0; i < count; i += TB_WIDE) {                                              \
+            tb_wide_f32 a, b;                                                                        \
+            load(x + i, &a, &b);                                                                 \
+            store(out + i, f(a), f(b), ((tb_u64)(out + i) & 63) == 0);                           \
+        }                                                                                        \
+    }
+TB_FN void load_pairs(const float *from, tb_wide_f32 *a, tb_wide_f32 *b) {
+    for (int i = 0; i < 16; i++) {
+        (*a)[i] = from[2 * i];
+        (*b)[i] = from[2 * i + 1];
+    }
+}
+TB_FN void store_pairs(float *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
+    (void)past;
+    for (int i = 0; i < 16; i++) {
+        to[2 * i] = a[i];
+        to[2 * i + 1] = b[i];
+    }
+}
+WIDE(tanh_half, float, float, tb_wide_load_f32, tb_wide_tanh_half, tb_wide_store_f32)
+WIDE(sigmoid_half, float, float, tb_wide_load_f32, tb_wide_sigmoid_half, tb_wide_store_f32)
+WIDE(f16_to_f32, float, tb_u16, tb_wide_load_f16, , tb_wide_store_f32)
+WIDE(f32_to_f16, tb_u16, float, tb_wide_load_f32, , tb_wide_store_f16)
+WIDE(bf16_to_f32, float, tb_u16, tb_wide_load_bf16, , store_pairs)
+WIDE(f32_to_bf16, tb_u16, float, load_pairs, , tb_wide_store_bf16)
+void wide_has(void) {}
+#endif
 
 LOOP1(f16_to_f32, float, tb_f16, tb_f16_to_f32)
 LOOP1(f32_to_f16, tb_f16, float, tb_f32_to_f16)

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""float16 and bfloat16 against NumPy and ml_dtypes; blocks against single elements."""
+"""float16 and bfloat16 against NumPy and ml_dtypes; blocks and vectors against single elements; functions of halves."""
 
 from __future__ import annotations
+
+import os
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.vmath.build import Kernels
+from tensorbackend import ops
+from tests.vmath.build import Kernels, References
+from tests.vmath.cases import FUNCTIONS, Function, sample, specials
+from tests.vmath.test_builds import assert_same_bits
 
 PEERS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 ALL = np.arange(1 << 16, dtype=np.uint16)
@@ -61,3 +66,68 @@ def test_blocks_of_any_length_are_whole(kernels: Kernels, count: int) -> None:
     some = ALL[0x3C00 : 0x3C00 + count]
     assert np.array_equal(kernels.block("load_f16", some), some.view(np.float16).astype(np.float32))
     assert np.array_equal(kernels.block("store_f16", some.view(np.float16).astype(np.float32)), some)
+
+
+BOUNDS = {"tanh": ops.OPS["tanh"].half_ulps, "sigmoid": ops.OPS["sig"].half_ulps}
+SHORT = [f for f in FUNCTIONS if f.name in BOUNDS]
+
+
+def patterns(function: Function) -> np.ndarray:
+    """Arguments of every kind, in a multiple of 32."""
+    x = np.concatenate([float_patterns().view(np.float32), sample(function, "f32", 1 << 16)[0], specials("f32")])
+    return x[: x.size // 32 * 32]
+
+
+@pytest.mark.parametrize("function", SHORT, ids=str)
+def test_short_forms_are_within_their_bounds(kernels: Kernels, references: References, function: Function) -> None:
+    x = patterns(function)
+    got = kernels(f"{function}_half", x, out="f32")
+    errors = references.errors(function.name, got, x, x)
+    assert errors.max() <= BOUNDS[function.name], (x[np.argmax(errors)], errors.max())
+    assert np.nanmax(got) <= 1
+    zero = got == 0
+    assert np.array_equal(np.signbit(got[zero]), np.signbit(references.exact(function.name, x, x)[zero]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("function", SHORT, ids=str)
+def test_short_forms_are_within_their_bounds_everywhere(
+    kernels: Kernels, references: References, function: Function
+) -> None:
+    found = references.search(function.name, kernels, len(os.sched_getaffinity(0)), form="half")
+    worst, mismatch = np.array([found.worst, found.mismatch], np.uint32).view(np.float32)
+    assert found.mismatches == 0, f"{function}({mismatch!r}) is NaN or ought to be"
+    assert found.error <= BOUNDS[function.name], f"{function}({worst!r}) is off by {found.error:.2f} ulp"
+
+
+@pytest.fixture
+def wide(kernels: Kernels) -> Kernels:
+    """The same library, if it was compiled for vectors of `wide.h`."""
+    if not hasattr(kernels.library, "wide_has"):
+        pytest.skip("wide.h is for AVX-512 with gcc")
+    return kernels
+
+
+@pytest.mark.parametrize("function", SHORT, ids=str)
+def test_vectors_have_the_bits_of_single_elements(wide: Kernels, function: Function) -> None:
+    x = patterns(function)
+    name = f"{function}_half"
+    assert_same_bits(wide(f"wide_{name}", x, out="f32"), wide(name, x, out="f32"), name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("function", SHORT, ids=str)
+def test_vectors_have_the_bits_of_single_elements_everywhere(wide: Kernels, function: Function) -> None:
+    name = f"{function}_half"
+    for first in range(0, 1 << 32, 1 << 26):
+        x = np.arange(first, first + (1 << 26), dtype=np.uint32).view(np.float32)
+        assert_same_bits(wide(f"wide_{name}", x, out="f32"), wide(name, x, out="f32"), name)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_vectors_convert_as_single_elements_do(wide: Kernels, name: str) -> None:
+    assert_same_bits(wide(f"wide_{name}_to_f32", ALL), wide(f"{name}_to_f32", ALL), name)
+    x = float_patterns().view(np.float32)
+    x = x[: x.size // 32 * 32]
+    back = wide(f"wide_f32_to_{name}", x, out=name), wide(f"f32_to_{name}", x)
+    assert np.array_equal(*back)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands beyond the caches: results that are stored past them have the bits of those that are not."""
+"""Other ways of computing the same: stored past the caches, and without the widest vectors. The bits are equal."""
 
 from __future__ import annotations
+
+import platform
 
 import numpy as np
 import pytest
 
 from tensorbackend import testing
 from tensorbackend.backends import jit
+from tensorbackend.settings import config
 
 LENGTHS = (1, 15, 63, 64, 65, 1000, 16384 + 77)
 
@@ -40,3 +43,18 @@ def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shif
         monkeypatch.undo()
         for a, b in zip(near, far):
             assert a.tobytes() == b.tobytes(), length
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="asks a compiler for x86 to do without AVX-512"
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_without_avx512_results_are_the_same(cc, monkeypatch, dtype) -> None:
+    expected = [results(dtype, length, 1) for length in (33, 1000)]
+    monkeypatch.setitem(config._values, "cflags", "-mno-avx512f")
+    jit._definitions.cache_clear()
+    found = [results(dtype, length, 1) for length in (33, 1000)]
+    monkeypatch.undo()
+    jit._definitions.cache_clear()
+    for a, b in zip(sum(expected, []), sum(found, [])):
+        assert a.tobytes() == b.tobytes()

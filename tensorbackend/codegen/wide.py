@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of elementwise kernels on the vectors of `kernels/c/wide.h`: halves are widened and narrowed in registers.
+
+A step is 32 elements, in two vectors; each value is two variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.codegen.nest import MAP
+from tensorbackend.codegen.render import Renderer, operation
+from tensorbackend.graph.fuse import Instruction
+
+__all__ = ["WideRenderer"]
+
+STEP = 32
+LANES = "ab"
+ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg"))
+"""Ops whose C text computes with vectors as with numbers. `wide.h` has the functions that have a form for halves."""
+
+
+class WideRenderer(Renderer):
+    """A dialect that can print the loop over a padded block of a map on vectors."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.lane = ""
+        self.in_lanes: set[int] = set()
+
+    def _value(self, n: int) -> str:
+        return f"v{n}{self.lane}" if n in self.in_lanes else super()._value(n)
+
+    def _fits_wide(self, loop: Sequence[int]) -> bool:
+        """Whether the loop over these values can be printed on vectors."""
+        outputs = self.kernel.outputs
+        if self.nest.form != MAP or self.nest.tiled is not None or not all(value in loop for _, value in outputs):
+            return False
+        loads = [self.body[n] for n in loop if self.body[n].kind == "load"]
+        places = [self.kernel.inputs[i.slot] for i in loads] + [ref for ref, _ in outputs]
+        types = {ref.dtype for ref in places}
+        if not any(map(dtypes.is_half, types)) or dtypes.BFLOAT16 in types and len(types) > 1:
+            return False
+        if any(dtypes.compute(t) != np.float32 for t in types):
+            return False
+        if any(self._stride_class(ref, self.nest.inner) != "one" for ref in places):
+            return False
+        return all(self.body[n].kind == "load" or self._has_wide_form(self.body[n]) for n in loop)
+
+    def _has_wide_form(self, i: Instruction) -> bool:
+        if i.kind != "op" or any(self.body[a].dtype != np.float32 for a in i.args) or i.dtype != np.float32:
+            return False
+        return i.op.name in ARITHMETIC or (i.half and i.op.half_ulps is not None)
+
+    def _wide_loop(self, loop: Sequence[int]) -> None:
+        """The loop over m elements, a multiple of 32, from p<slot> on to w<output>, or d<output> of float32."""
+        loads = {n: self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"}
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            if dtypes.is_half(ref.dtype):
+                self.say(f"const int past{k} = streams > 1 && ((tb_u64)w{k} & 63) == 0;")
+        self.open(f"for (int j = 0; j < m; j += {STEP})")
+        for n, ref in loads.items():
+            place = f"p{self.body[n].slot} + j"
+            self.say(f"tb_wide_f32 v{n}a, v{n}b;", f"tb_wide_load_{dtypes.tag(ref.dtype)}({place}, &v{n}a, &v{n}b);")
+        self.in_lanes = set(loop)
+        for self.lane in LANES:  # one vector after the other: both at a time need too many registers
+            for n in loop:
+                if n not in loads:
+                    self._wide_statement(n)
+        self.lane = ""
+        self.in_lanes = set()
+        for k, (ref, value) in enumerate(self.kernel.outputs):
+            place, past = (f"w{k} + j", f"past{k}") if dtypes.is_half(ref.dtype) else (f"d{k} + j", "0")
+            self.say(f"tb_wide_store_{dtypes.tag(ref.dtype)}({place}, v{value}a, v{value}b, {past});")
+        self.close()
+
+    def _wide_statement(self, n: int) -> None:
+        i = self.body[n]
+        text = operation(i, [self.body[a] for a in i.args], [self._value(a) for a in i.args])
+        if i.op.name not in ARITHMETIC:
+            text = "tb_wide" + text.removeprefix("tb")
+        self.say(f"const tb_wide_f32 v{n}{self.lane} = {text};")
