@@ -519,6 +519,15 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
         watch.report(self, record)
         return milliseconds, record.gflops
 
+    @property
+    def _has_graphs(self) -> bool:
+        """Whether launches can become a graph, which `_graph` makes."""
+        return False
+
+    def _graph(self, run: Callable[[], None]) -> Callable[[], None]:
+        """What `run` launches, not yet run, as one call that repeats it."""
+        return run
+
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""
 

@@ -99,6 +99,8 @@ class Driver(ABC):
     stream: int
     # NVIDIA's matrix products on this stream, where the device and the library are at hand.
     blas: Cublas | None = None
+    # Whether `graph` is there: CuPy and the drivers without a device have it, PyCUDA has not.
+    has_graphs = False
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
@@ -146,6 +148,11 @@ class Driver(ABC):
         shared memory. Raises `BackendError` before anything runs when the device cannot have such a launch."""
         grid, block = check_launch(self.facts, function, grid, block, shared)
         self._launch(function, grid, block, shared, arguments)
+
+    def graph(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Note the launches that `run` makes, which are not run, and give a function that runs them in one call. They
+        keep their arguments. `run` does nothing but launch: it allocates nothing and waits for nothing."""
+        raise BackendError(complain(f"the driver {self.name} has no graphs", "", "one with `has_graphs`"))
 
     @abstractmethod
     def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
@@ -210,6 +217,8 @@ class DeviceDriver(Driver):
         return address
 
     def free(self, address: int) -> None:
+        if self._closed:
+            return  # closing gave it back
         with self.using_device("free"):
             del self._live[address]
 
@@ -231,6 +240,30 @@ class HostDriver(Driver):
     """A driver whose work is done when a call returns: its memory is the host's, its events are the host's clock."""
 
     stream = 0
+    has_graphs = True
+    _noted: list[tuple] | None = None
+
+    def launch(
+        self, function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int, arguments: bytes
+    ) -> None:
+        if self._noted is None:
+            super().launch(function, grid, block, shared, arguments)
+        else:
+            self._noted.append((function, grid, block, shared, arguments))
+
+    def graph(self, run: Callable[[], None]) -> Callable[[], None]:
+        """As `Driver.graph`: a list of launches."""
+        noted = self._noted = []
+        try:
+            run()
+        finally:
+            self._noted = None
+
+        def repeat() -> None:
+            for launch in noted:
+                self.launch(*launch)
+
+        return repeat
 
     def pinned(self, nbytes: int) -> np.ndarray:
         """An ordinary array."""

@@ -7,7 +7,8 @@ Compiled modules are cached on disk by CuPy. The device stays the one given, wha
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import cupy
 import numpy as np
@@ -30,14 +31,15 @@ class CupyModule(base.Module):
         with self._driver.using_device(name):
             kernel = self._module.get_function(name)
             facts = kernel.attributes
-        threads, shared = facts["max_threads_per_block"], facts["shared_size_bytes"]
-        return Function(name, kernel, threads, shared, facts["num_regs"], facts["local_size_bytes"])
+        names = ("max_threads_per_block", "shared_size_bytes", "num_regs", "local_size_bytes")
+        return Function(name, kernel, *(facts[fact] for fact in names))
 
 
 class CupyDriver(DeviceDriver):
     """Device `device_id` by CuPy. Raises `BackendError` saying what is missing: the NVIDIA driver, or that device."""
 
     name = "cupy"
+    has_graphs = True
 
     def __init__(self, device_id: int = 0) -> None:
         super().__init__()
@@ -50,13 +52,9 @@ class CupyDriver(DeviceDriver):
         self.stream = self._stream.ptr
         self._pool = cupy.cuda.MemoryPool()
         self.facts = base.DeviceFacts(
-            facts["name"].decode(),
-            facts["multiProcessorCount"],
-            facts["maxThreadsPerBlock"],
-            facts["sharedMemPerBlockOptin"],
-            (facts["major"], facts["minor"]),
-            facts["totalGlobalMem"],
-        )
+            facts["name"].decode(), facts["multiProcessorCount"], facts["maxThreadsPerBlock"],
+            facts["sharedMemPerBlockOptin"], (facts["major"], facts["minor"]), facts["totalGlobalMem"],
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def using_device(self, what: str) -> Iterator[None]:
@@ -98,8 +96,8 @@ class CupyDriver(DeviceDriver):
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> CupyModule:
         """As `Driver.compile`, by NVRTC."""
-        flags = (*base.compile_options(), *options)
-        module = cupy.RawModule(code=base.named(source, name), options=flags, backend="nvrtc")
+        text, flags = base.named(source, name), (*base.compile_options(), *options)
+        module = cupy.RawModule(code=text, options=flags, backend="nvrtc")
         with self.using_device(name):
             try:
                 module.compile()
@@ -115,6 +113,19 @@ class CupyDriver(DeviceDriver):
             if shared + function.shared > base.PLAIN_SHARED:
                 function.handle.max_dynamic_shared_size_bytes = shared
             function.handle(grid, block, packed, shared_mem=shared)
+
+    def graph(self, run: Callable[[], None]) -> Callable[[], None]:
+        with self.using_device("graph"):
+            self._stream.begin_capture()
+            try:
+                run()
+            finally:
+                graph = self._stream.end_capture()
+        return functools.partial(self._repeat, graph)
+
+    def _repeat(self, graph: cupy.cuda.Graph) -> None:
+        with self.using_device("graph"):
+            graph.launch(self._stream)
 
     def record(self) -> cupy.cuda.Event:
         with self.using_device("record"):

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +269,13 @@ class GpuBackend(Backend):
     def _user_target(self) -> Target:
         self._check_process()
         return DeviceTarget(self)
+
+    @property
+    def _has_graphs(self) -> bool:
+        return self.driver.has_graphs
+
+    def _graph(self, run: Callable[[], None]) -> Callable[[], None]:
+        return self.driver.graph(run)
 
     # Time
 

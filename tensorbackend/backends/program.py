@@ -21,6 +21,7 @@ from tensorbackend.backends.arena import Lifetime, plan_arena
 from tensorbackend.backends.arguments import TENSOR, flatten, names, rebuild
 from tensorbackend.backends.capture import Call, Memory, Recorder
 from tensorbackend.backends.plans import ALIGNMENT, letter, word, written
+from tensorbackend.backends.replay import Replay
 from tensorbackend.backends.waves import Node, waves
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.fuse import Kernel
@@ -183,6 +184,8 @@ class Program:
             self._runs.append(other.run)
         if pending:
             self._runs.append(self._native.run(pending, extents))
+        has_graph = self.backend._has_graphs and Replay.suits([c.action.step for c in calls])
+        self._replay = Replay(self.backend, self._runs) if has_graph else None
 
     # Calling
 
@@ -213,6 +216,9 @@ class Program:
             be._draws += self._draws
             if watch.wanted(be):
                 self._run_watched()
+            elif self._replay is not None:
+                first = self._first if self._draws else 0
+                self._replay((tuple(self._addresses), tuple(map(repr, self._values)), first, self._key))
             else:
                 for run in self._runs:
                     run()

@@ -111,6 +111,19 @@ def test_errors_become_ours(device: Driver) -> None:
         device.launch(function, (1,), (256,), 0, arguments)
 
 
+def test_captured_programs_become_graphs_where_the_package_has_them(be: GpuBackend) -> None:
+    x, w = be.array(numbers(8, 8)), be.ones((8, 8))
+    program = be.capture(lambda x: w.__setitem__(slice(None), be.dot(w, x) * 0.5 + w), x)
+    expected = np.ones((8, 8))
+    for _ in range(5):
+        program(x)
+    for _ in range(6):
+        expected = expected @ numbers(8, 8) * 0.5 + expected
+    np.testing.assert_allclose(w.get(), expected, rtol=1e-4, atol=1e-4)
+    assert be.driver.has_graphs == (be.driver.name == "cupy")
+    assert (program._replay is not None) == be.driver.has_graphs
+
+
 def test_shared_memory_beyond_the_plain_limit_is_asked_for(device: Driver) -> None:
     source = """struct f_args { float *o; };
 extern "C" __global__ void f(const f_args a) {
