@@ -302,7 +302,7 @@ def _expected(call: Call) -> list[list[np.ndarray]] | None:
             return None
         product = np.empty(step.output.shape, step.output.dtype)
         with np.errstate(all="ignore"):
-            Interpreter().primitive(replace(step, tail=None), inputs[:2], product)
+            Interpreter().primitive(replace(step, tail=None), inputs[:2], [product])
         if step.tail is None:
             return [[product]]
         inputs, step = [*inputs[2 : 2 + step.product], product, *inputs[2 + step.product :]], step.tail

@@ -536,9 +536,22 @@ def test_statements_that_wait_run_before_a_program(backend: Backend, x: Tensor) 
         np.testing.assert_array_equal(y.get(), np.full((3, 4), 6, np.float32))
 
 
+def test_a_checked_program_gives_the_same(backend: Backend, x: Tensor) -> None:
+    w = numbers(backend, (3, 3), 7)
+
+    def step(x: Tensor, k: float) -> Tensor:
+        y = backend.evaluate(backend.tanh(backend.dot(w, x) * k) + 1)
+        return backend.evaluate(backend.softmax(y * backend.dropout(0.5), axis=0))
+
+    program = backend.capture(step, x, 2.0)
+    state = backend.rng_get_state()
+    expected = program(x, 0.5).get()
+    backend.rng_set_state(state)
+    with tb.using(check=True):
+        np.testing.assert_array_equal(program(x, 0.5).get(), expected)
+
+
 def test_a_program_is_explained(backend: Backend, x: Tensor) -> None:
-    if backend.backend_name == "gpu":
-        pytest.skip("a GPU's kernels are not watched")
     program = backend.capture(lambda x: backend.evaluate(backend.tanh(backend.evaluate(x + 1)) * 2), x)
     text = str(backend.explain(program, x))
     assert "ew_tanh_mul" in text
