@@ -294,3 +294,16 @@ def test_the_sums_over_axes_0_and_2_in_two_steps(be) -> None:
     total = be.reduction("T x", "T y", "x", "a + b", "y = a", "0", "partial_reduce")
     check(total(first, axis=2, keepdims=True), y.sum((0, 2), keepdims=True) / 2)
     check(total(second, axis=2, keepdims=True), (x * y).sum((0, 2), keepdims=True) / 2)
+
+
+def test_elementwise_results_have_the_same_bits_on_every_backend(absent) -> None:
+    if toolchain.find_compiler() is None:
+        absent("cpu", "no C compiler works here")
+    x, y = real(1000) * 3, np.abs(real(1000)) + F4(0.1)
+    body = "z = tanh(x) * exp(-y) + pow(y, x) - sin(x) / log1p(y) + fma(x, y, erf(x)) + max(x, sqrt(y))"
+    found = []
+    for name, options in (("cpu", {}), ("gpu", {"driver": "emulator"})):
+        made = tensorbackend.Backend.allocate_backend(name, min_dims=0, **options)
+        found.append(made.elementwise("T x, T y", "T z", body, "many")(x, y))
+        made.cleanup_backend()
+    np.testing.assert_array_equal(found[0].view("i4"), found[1].view("i4"))
