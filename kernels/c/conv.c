@@ -21,7 +21,7 @@
 // Checked   tests/primitives/test_conv.py; timed by benchmarks/conv.py
 #include "conv.h"
 
-enum { UPDATE_ROWS = 8 };
+enum { UPDATE_ROWS = 8, COPIED_CHANNELS = 16 };
 
 // What the host passes in `size`, and then for each of three axes the members of `axis` up to `pad`.
 enum {
@@ -117,30 +117,41 @@ static int64_t filters_at(const shape *s, int64_t group, int64_t phase) {
     return a_tap * (group * s->wide.taps + taps);
 }
 
-// A task: a tile of maps of a group and a phase.
+// The filters of a tile of maps, for channels [c0, c1) of a cell (t, r).
+static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t phase, int64_t c0, int64_t c1,
+                         int64_t channel, int64_t row, int64_t backward, TB_T *to) {
+    const int64_t maps = least(MR, s->maps_out - map), step = backward ? channel : 1;
+    for (int64_t c = c0; c < c1; ++c)
+        for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
+            int64_t shift, unused;
+            if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
+            const TB_S *const at = from + tap * row + (backward ? map * channel + c : c * channel + map);
+            for (int64_t k = 0; k < MR; ++k) to[k] = k < maps ? TB_WIDE(at[k * step]) : 0;
+            to += MR;
+        }
+}
+
+// A task: COPIED_CHANNELS channels of a group and a phase.
 void tb_conv_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                      int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t tiles = ceil_div(s.maps_out, MR), cells = s.deep.taps * s.high.taps, columns = s.wide.taps;
+    const int64_t blocks = ceil_div(s.maps_in, COPIED_CHANNELS), cells = s.deep.taps * s.high.taps;
     const int64_t backward = size[BACKWARD], row = (backward ? s.maps_in : s.maps_out) * s.groups;
-    const int64_t channel = cells * columns * row;
+    const int64_t channel = cells * s.wide.taps * row;
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t tile = task % tiles, phase = task / tiles % s.wide.b, group = task / tiles / s.wide.b;
-        const int64_t taps = count_column_taps(&s, phase), map = tile * MR, maps = least(MR, s.maps_out - map);
-        TB_T *to = (TB_T *)TB_PLACE(PACKED) + filters_at(&s, group, phase) + map * cells * s.maps_in * taps;
-        for (int64_t cell = 0; cell < cells; ++cell)
-            for (int64_t c = 0; c < s.maps_in; ++c)
-                for (int64_t tap = 0; tap < columns; ++tap) {
-                    int64_t shift, unused;
-                    if (!reach(&s.wide, tap, phase, &shift, &unused)) continue;
-                    const TB_S *from = (const TB_S *)TB_PLACE(FILTERS) + (cell * columns + tap) * row;
-                    from += backward ? map * channel + group * s.maps_in + c : c * channel + group * s.maps_out + map;
-                    const int64_t step = backward ? channel : 1;
-                    for (int64_t k = 0; k < MR; ++k) to[k] = k < maps ? TB_WIDE(from[k * step]) : 0;
-                    to += MR;
-                }
+        const int64_t first = task % blocks * COPIED_CHANNELS, last = least(first + COPIED_CHANNELS, s.maps_in);
+        const int64_t phase = task / blocks % s.wide.b, group = task / blocks / s.wide.b;
+        const int64_t taps = count_column_taps(&s, phase);
+        const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
+        TB_T *const to = (TB_T *)TB_PLACE(PACKED) + filters_at(&s, group, phase);
+        for (int64_t map = 0; map < s.maps_out; map += MR)
+            for (int64_t cell = 0; cell < cells; ++cell) {
+                TB_T *const tile = to + ((map * cells + cell * MR) * s.maps_in + first * MR) * taps;
+                const TB_S *const cell_from = from + cell * s.wide.taps * row;
+                copy_filters(&s, cell_from, map, phase, first, last, channel, row, backward, tile);
+            }
     }
 }
 

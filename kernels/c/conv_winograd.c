@@ -22,7 +22,7 @@
 // Checked   tests/primitives/test_conv.py; timed by benchmarks/conv.py
 #include "conv.h"
 
-enum { SQUARE = POINTS * POINTS };
+enum { SQUARE = POINTS * POINTS, COPIED_CHANNELS = 16 };
 
 typedef TB_T maps __attribute__((vector_size(MR * sizeof(TB_T)), aligned(sizeof(TB_T)), may_alias));
 
@@ -217,30 +217,41 @@ INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_S *image
 
 // Forward and backward ------------------------------------------------------------------------------------------------
 
-// To U[group][point][tile][channel][MR]. A task: a tile of maps of a group.
+// U of a tile of maps and a channel. from: their first filter; taps lie `row` apart, maps `step`.
+INLINE void transform_tile(const shape *s, const TB_S *from, int64_t row, int64_t step, int64_t count, int flip,
+                           TB_T *to) {
+    maps g[TAPS * TAPS], half[POINTS * TAPS], whole[SQUARE];
+    for (int i = 0; i < TAPS * TAPS; ++i) {
+        maps *const at = &g[flip ? TAPS * TAPS - 1 - i : i];
+        *at = (maps){0};
+        for (int64_t k = 0; k < count; ++k) (*at)[k] = TB_WIDE(from[i * row + k * step]);
+    }
+    for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
+    for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
+    for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * s->u_point) = whole[p];
+}
+
+// To U[group][point][tile][channel][MR]. A task: COPIED_CHANNELS channels of a group.
 void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                          int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const int64_t backward = size[BACKWARD], row = (backward ? s.maps_in : s.maps_out) * s.groups;
-    const int64_t channel = TAPS * TAPS * row, step = backward ? channel : 1;
+    const int64_t channel = TAPS * TAPS * row, blocks = ceil_div(s.maps_in, COPIED_CHANNELS);
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t map = task % s.tiles * MR, group = task / s.tiles, count = least(MR, s.maps_out - map);
-        TB_T *to = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point + map * s.maps_in;
-        for (int64_t c = 0; c < s.maps_in; ++c, to += MR) {
-            const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + (backward ? map * channel + group * s.maps_in + c
-                                                                      : c * channel + group * s.maps_out + map);
-            maps g[TAPS * TAPS], half[POINTS * TAPS], whole[SQUARE];
-            for (int i = 0; i < TAPS * TAPS; ++i) {
-                maps *const at = &g[backward ? TAPS * TAPS - 1 - i : i];
-                *at = (maps){0};
-                for (int64_t k = 0; k < count; ++k) (*at)[k] = TB_WIDE(from[i * row + k * step]);
+        const int64_t group = task / blocks, first = task % blocks * COPIED_CHANNELS;
+        const int64_t last = least(first + COPIED_CHANNELS, s.maps_in);
+        const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
+        TB_T *const to = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
+        for (int64_t map = 0; map < s.maps_out; map += MR)
+            for (int64_t c = first; c < last; ++c) {
+                const int64_t count = least(MR, s.maps_out - map);
+                TB_T *const tile = to + map * s.maps_in + c * MR;
+                if (backward) transform_tile(&s, from + map * channel + c, row, channel, count, 1, tile);
+                else if (count == MR) transform_tile(&s, from + c * channel + map, row, 1, MR, 0, tile);
+                else transform_tile(&s, from + c * channel + map, row, 1, count, 0, tile);
             }
-            for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
-            for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
-            for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * s.u_point) = whole[p];
-        }
     }
 }
 

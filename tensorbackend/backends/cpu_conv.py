@@ -33,6 +33,8 @@ PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
 SCRATCH = 3
 """The number of the scratch among the pointers."""
+COPIED_CHANNELS = 16
+"""Channels whose filters a task copies, as in the sources."""
 
 _C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double"}
 
@@ -194,10 +196,10 @@ class _Direct(_Pass):
         if self.op == UPDATE:
             update = ("tb_conv_update", self.way.tasks, sizes)
             return [("tb_conv_start", 1, sizes), update, ("tb_conv_join", g.C, sizes)]
-        _, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        maps_in, _, _, _ = conv_blocking.sides(g, self.op)
         phases = g.strides[2] if self.backward else 1
-        tiles = -(-maps_out // self.facts.rows) * phases * g.groups
-        return [("tb_conv_filters", tiles, sizes), ("tb_conv", self.way.tasks, sizes)]
+        blocks = -(-maps_in // COPIED_CHANNELS) * phases * g.groups
+        return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
 
 
 class _Winograd(_Pass):
@@ -245,7 +247,7 @@ class _Winograd(_Pass):
             stages = [("tb_winograd_update_in", tasks), ("tb_winograd_update_multiply", points)]
             parts = [(name, count, block) for block in blocks for name, count in stages]
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]
-        filters = ("tb_winograd_filters", tiles * g.groups, sizes)
+        filters = ("tb_winograd_filters", -(-maps_in // COPIED_CHANNELS) * g.groups, sizes)
         if not way.shared:
             return [filters, ("tb_winograd", way.blocks * g.groups, sizes)]
         inputs = -(-maps_in // facts.rows) * way.panels

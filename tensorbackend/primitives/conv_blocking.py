@@ -28,7 +28,7 @@ STAGE_BYTES = 1_500_000
 """Bytes of a block of lanes that one task takes through all stages of Winograd's algorithm."""
 SHARED_PANELS = 8
 """Panels of a block whose stages are shared; with fewer in all, tasks of their own would be too few."""
-SUM_BYTES = 48 << 20
+SUM_BYTES = 16 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
 
@@ -209,6 +209,6 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     lanes = way.blocks * way.panels * facts.width
     slow = 1 if way.length == facts.lanes else 2 if way.length >= facts.lanes // 4 else 4
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / 130
-    moved = g.groups * lanes * cells * ((0.8 * slow * maps_in) + (0.6 * slow * maps_out))
+    moved = g.groups * lanes * cells * slow * (0.8 * maps_in + (1.4 if op == UPDATE else 0.6) * maps_out)
     filters = g.groups * maps_in * maps_out * cells * 1.5
     return products + moved + filters

@@ -134,7 +134,7 @@ def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
 
 
 def geometry(**sizes: Any) -> ConvGeometry:
-    g = {"N": 16, "C": 64, "D": 1, "H": 28, "W": 28, "K": 64, "M": 1, "P": 28, "Q": 28, "T": 1, "R": 3, "S": 3}
+    g = {"N": 16, "C": 256, "D": 1, "H": 28, "W": 28, "K": 256, "M": 1, "P": 28, "Q": 28, "T": 1, "R": 3, "S": 3}
     return ConvGeometry(**{**g, "pads": ((0, 0), (1, 1), (1, 1)), **sizes})
 
 
