@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cpu_primitives, jit, launcher, native, toolchain, watch
+from tensorbackend.backends import cpu_primitives, jit, launcher, native, repeats, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
@@ -26,11 +26,16 @@ from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor"]
+
+RUNS_OF_A_REPEAT = 3
+"""Runs of a form of statement after which it counts as repeated."""
+MOST_FORMS = 1 << 13
 
 _log = logging.getLogger("tensorbackend")
 
@@ -195,6 +200,7 @@ class CPUBackend(Backend):
         if self.jit and threads is not None:
             native.runtime().set_threads(threads)
         self._interpreter = Interpreter()
+        self._repeats: dict[tuple, Any] = {}
         self._native = launcher.native_types() if self.jit and settings.config.native else None
         if self._native is not None:
             self.structures = self._native.table(self)
@@ -259,6 +265,7 @@ class CPUBackend(Backend):
 
     def _close(self) -> None:
         self._interpreter = Interpreter()
+        self._repeats.clear()
 
     # Plans
 
@@ -275,6 +282,29 @@ class CPUBackend(Backend):
         if run is None:
             run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
         return run
+
+    def _run_statement(self, target: Tensor, value: Any) -> None:
+        if self._native is not None or not isinstance(value, OpTreeNode):
+            super()._run_statement(target, value)
+            return
+        form = (target.structure, value.structure)
+        repeat = self._repeats.get(form, 0)
+        looked_at = self._recorder is not None or watch.watching or self._bench
+        if callable(repeat) and not looked_at and repeat(target, value):
+            return
+        super()._run_statement(target, value)
+        if type(repeat) is int and not looked_at:
+            self._note_run(form, repeat + 1, target, value)
+
+    def _note_run(self, form: tuple, runs: int, target: Tensor, value: OpTreeNode) -> None:
+        """Count a run of a form of statement; one that keeps coming gets a function of its own (see `repeats.py`)."""
+        if len(self._repeats) >= MOST_FORMS:
+            self._repeats.clear()
+        self._repeats[form] = runs
+        if runs == RUNS_OF_A_REPEAT and self.jit:
+            key, leaves = self._statement_key(target, value)
+            plan = self.structures.plans.get(key)
+            self._repeats[form] = plan and repeats.repeater(self._planned(plan), target, value, leaves)
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
         """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""

@@ -56,9 +56,12 @@ _log = logging.getLogger("tensorbackend")
 
 
 class Prepared:
-    """A kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and runs."""
+    """A kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and runs.
 
-    __slots__ = ("_pack", "launches", "name", "scratch_words", "source")
+    `pack` puts the numbers that `run` takes into memory.
+    """
+
+    __slots__ = ("launches", "name", "pack", "scratch_words", "source")
 
     def __init__(
         self, kernel: Kernel | Primitive, source: str, name: str, launches: Sequence[Any], scratch_words: int
@@ -67,7 +70,7 @@ class Prepared:
         self.name = name
         self.launches = launches
         self.scratch_words = scratch_words
-        self._pack = struct.Struct(number_format(kernel)).pack_into
+        self.pack = struct.Struct(number_format(kernel)).pack_into
 
     def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
         """Run on operands at `addresses`: inputs, outputs, then `scratch_words` words if there are any.
@@ -77,7 +80,7 @@ class Prepared:
         for launch in self.launches:
             launch.ptr[:] = addresses
             if numbers:
-                self._pack(launch.scalar, 0, *numbers)
+                self.pack(launch.scalar, 0, *numbers)
             launch.run()
 
 

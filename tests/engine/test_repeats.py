@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements repeated without the native types: the function of a form is used where it fits, and only there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorbackend
+from tensorbackend.backends import toolchain
+
+pytestmark = pytest.mark.skipif(toolchain.find_compiler() is None, reason="no C compiler works here")
+N = 20
+
+
+@pytest.fixture
+def be():
+    with tensorbackend.using(native=False):
+        made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0, jit=True)
+    yield made
+    made.cleanup_backend()
+
+
+def values(count: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.random(N, dtype=np.float32) + 0.5 for _ in range(count)]
+
+
+def repeated(be) -> int:
+    """How many forms have a function."""
+    return sum(map(callable, be._repeats.values()))
+
+
+def test_operands_and_numbers_change_from_run_to_run(be):
+    arrays = values(8)
+    xs, y = [be.array(a) for a in arrays], be.empty((N,))
+    for k in range(8):
+        a, b, c = (arrays[(k + shift) % 8] for shift in range(3))
+        y[:] = (xs[k] * 0.5 + xs[(k + 1) % 8]) * xs[(k + 2) % 8] - k
+        np.testing.assert_allclose(y.get(), (a * 0.5 + b) * c - k, rtol=1e-6, atol=1e-6)
+    assert repeated(be) == 1
+
+
+def test_operands_that_become_the_same_object_and_cease_to_be(be):
+    arrays = values(3)
+    (x, y, z), o = map(be.array, arrays), be.empty((N,))
+    for pair in [(x, y)] * 5 + [(x, x), (y, y), (x, y), (z, z), (y, x)]:
+        o[:] = pair[0] * 2.0 + pair[1]
+        np.testing.assert_allclose(o.get(), pair[0].get() * 2 + pair[1].get(), rtol=1e-6)
+    for pair in [(x, x)] * 5 + [(x, y), (z, z)]:
+        o[:] = pair[0] / pair[1]
+        np.testing.assert_allclose(o.get(), pair[0].get() / pair[1].get(), rtol=1e-6)
+    assert repeated(be) == 2
+
+
+def test_shared_parts_of_a_tree(be):
+    (a, b), o = values(2), be.empty((N,))
+    x, y = be.array(a), be.array(b)
+    for shared in [True] * 5 + [False, True]:
+        part = x + y
+        other = part if shared else x - y
+        o[:] = part * other
+        np.testing.assert_allclose(o.get(), (a + b) * ((a + b) if shared else (a - b)), rtol=1e-5, atol=1e-6)
+
+
+def test_targets_that_are_read_and_targets_that_overlap(be):
+    memory = values(2)[0]
+    whole = be.array(np.concatenate([memory, memory]))
+    apart, low, high = whole[N:], whole[:N], whole[3 : N + 3]
+    for _ in range(6):
+        expected = low.get() * 0.5 + 1
+        low[:] = low * 0.5 + 1.0
+        np.testing.assert_array_equal(low.get(), expected)
+    for source in [apart] * 5 + [high, low, apart]:
+        expected = source.get() * 0.25 + 1
+        low[:] = source * 0.25 + 1.0
+        np.testing.assert_array_equal(low.get(), expected)
+
+
+def test_numbers_that_are_refused_are_refused_again(be):
+    x, o = be.array(np.arange(N, dtype=np.int8), dtype=np.int8), be.empty((N,), dtype=np.int8)
+    for k in range(6):
+        o[:] = x + k
+        assert o.get()[1] == 1 + k
+    before = o.get()
+    with pytest.raises(OverflowError, match="number out of range"):
+        o[:] = x + 1000
+    np.testing.assert_array_equal(o.get(), before)
+
+
+def test_what_is_looked_at_runs_in_the_open(be):
+    x, o = be.array(values(1)[0]), be.empty((N,))
+
+    def statement():
+        o[:] = x * 3.0
+
+    for _ in range(5):
+        statement()
+    assert repeated(be) == 1
+    assert len(be.explain(statement).statements) == 1
+    program = be.capture(statement)
+    o[:] = 0.0
+    program()
+    np.testing.assert_array_equal(o.get(), x.get() * 3)
+
+
+def test_draws_temporaries_and_a_closed_backend_have_no_function(be):
+    x, o = be.array(np.ones((4, 5), np.float32)), be.empty((4, 4))
+    seen = set()
+    for _ in range(6):
+        o[:] = be.rand() * 1.0
+        seen.add(float(o.get()[0, 0]))
+        o[:] = be.dot(x, x.T) + 1.0
+    assert len(seen) == 6 and repeated(be) == 0
+    y = be.empty((4, 5))
+    for _ in range(5):
+        y[:] = x + 1.0
+    assert repeated(be) == 1
+    be.cleanup_backend()
+    with pytest.raises(tensorbackend.BackendError):
+        y[:] = x + 1.0
