@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tensorbackend.backends import disk_cache
+from tensorbackend.backends import disk_cache, toolchain
+from tensorbackend.backends.pipeline import pipeline
 from tensorbackend.backends.toolchain import (
     Compiler,
     Options,
@@ -354,7 +355,16 @@ class _Failure:
 
 
 def _run_compiler(call: _CompilerCall, unit: Path, library: Path) -> _Failure | None:
-    command = [*call.arguments, os.fspath(unit), "-o", os.fspath(library)]
+    """Make `library` from `unit`: by the compiler's steps where they are known, and by itself if they fail."""
+    steps = None
+    if toolchain.KERNEL_LINK_FLAGS[0] in call.arguments:
+        steps = pipeline(call.arguments, unit, library, compiler_environment())
+    if steps is not None and _run_command(call, steps, unit, library) is None:
+        return None
+    return _run_command(call, [*call.arguments, os.fspath(unit), "-o", os.fspath(library)], unit, library)
+
+
+def _run_command(call: _CompilerCall, command: list[str], unit: Path, library: Path) -> _Failure | None:
     started = time.perf_counter()
     process = _start(command, unit.parent)
     try:
