@@ -138,6 +138,12 @@ class GpuBackend(Backend):
         self.choices: dict[Any, int] = {}
         self._functions: dict[Any, Function] = {}
         self._process = os.getpid()
+        if settings.config.debug >= 1:
+            _log.warning("%r: %s", self, self.driver.facts)
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<{type(self).__name__} 'gpu:{self.driver.name}' {self.driver.facts.name} {self.default_dtype}{state}>"
 
     # Facts
 

@@ -22,6 +22,7 @@ from tensorbackend.backends import compiler, gpu, registry
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
+from tensorbackend.settings import using
 from tensorbackend.testing.trees import Choices, Forest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -246,6 +247,31 @@ def test_a_forked_process_needs_its_own_backend(be: GpuBackend, monkeypatch: pyt
     monkeypatch.setattr(be.driver, "facts", type("Facts", (), {"emulated": False}))
     with pytest.raises(BackendError, match="forked"):
         be.ones((2, 2))
+
+
+def test_kernels_are_explained_checked_and_timed(be: GpuBackend) -> None:
+    x, w = be.array(numbers(20, 30), name="x"), be.array(numbers(30, 10))
+    found = be.explain(be.softmax(be.dot(x, w), 1), repeat=2)
+    assert "'gpu:emulator'" in found.machine
+    product, softmax = found.steps
+    assert (product.name, softmax.space) == ("dot", (20, 10))
+    assert "__global__" in softmax.source
+    assert len(softmax.times) == 2 and min(softmax.times) > 0
+    assert softmax.share is None  # the emulator has no limits worth comparing with
+    with using(check=True, debug=2):
+        be.evaluate(be.softmax(be.dot(x, w), 1) + be.rand())
+
+
+def test_a_wrong_kernel_is_found_by_the_check(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = gpu.Prepared.run
+    x, y = be.array(numbers(20, 30)), be.zeros((20, 30))
+
+    def wrong(self: gpu.Prepared, addresses: list[int], values: list) -> None:
+        run(self, [addresses[0] + 4, *addresses[1:]], values)
+
+    monkeypatch.setattr(gpu.Prepared, "run", wrong)
+    with using(check=True), pytest.raises(BackendError, match=r"(?s)TB_CHECK.*differs from the reference"):
+        y[:1] = be.exp(x[:1])
 
 
 def test_names_with_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
