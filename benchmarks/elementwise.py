@@ -15,6 +15,7 @@ import numpy as np
 from tensorbackend import bench
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+COMPARED = ("axpb", "gate")  # expressions whose halves are compared with float32
 POLYNOMIAL = [round(math.cos(k), 3) for k in range(11)]
 
 
@@ -163,21 +164,33 @@ def cases(options, session: bench.Session) -> Iterator[bench.Case]:
 
 
 def lengths(name: str, dtype: str, quick: bool) -> list[int]:
-    """The lengths of an expression: 2^8 to 2^24."""
+    """The lengths of an expression: 2^8 to 2^24, and 2^22 where halves are compared with float32."""
+    compared = name in COMPARED and dtype != "float64"
     if not quick:
-        return [1 << k for k in (8, 12, 16, 20, 24)]
+        return [1 << k for k in (8, 12, 16, 20, *([22] if compared else []), 24)]
     if dtype != "float32":
-        return [1 << 22] if name == "gate" else []
+        return [1 << 22] if compared else []
     return [1 << k for k in {"axpb": (12, 20, 22), "gate": (12, 20, 22), "chain4": (24,)}.get(name, (20,))]
 
 
+def beside(options, case: bench.Case) -> list[bench.Contender]:
+    """The probes of a case; where halves are compared, our own kernel on float32 among them."""
+    found = bench.roofs(case)
+    if case.dtype in libraries.HALVES and case.name in COMPARED and "tensorbackend" in case.makers:
+        e = next(e for e in EXPRESSIONS if e.name == case.name)
+        arrays = inputs(e, case.shape, np.dtype(np.float32))
+        own = libraries.engine(options, True).contender(e.text, e.head, arrays, np.empty(case.shape, np.float32))
+        found.append(bench.Contender("float32", own.call, finish=own.finish, kind="probe", work=(2 * case.bytes, 0.0)))
+    return found
+
+
 def half_gains(rows: list[bench.Row]) -> str:
-    """Our halves' elements a second over our float32's, for each case that ran in both."""
-    own = {(r.case, r.shape, r.dtype): r.us for r in rows if r.contender == "tensorbackend" and r.us}
+    """Our halves' elements a second over our float32's, measured in alternating blocks of the same case."""
+    cases = {(r.case, r.shape, r.dtype): r.us for r in rows if r.contender == "float32" and r.us}
     lines = [
-        f"{name} {shape[0]} elements: {dtype} makes {own[name, shape, 'float32'] / us:.2f}x float32's elements a second"
-        for (name, shape, dtype), us in own.items()
-        if dtype in libraries.HALVES and (name, shape, "float32") in own
+        f"{r.case} {r.shape[0]} elements: {r.dtype} makes {cases[key] / r.us:.2f}x float32's elements a second"
+        for r in rows
+        if r.contender == "tensorbackend" and r.us and (key := (r.case, r.shape, r.dtype)) in cases
     ]
     return "\n".join(lines)
 
@@ -185,7 +198,7 @@ def half_gains(rows: list[bench.Row]) -> str:
 def main() -> int:
     options = bench.arguments(__doc__, DTYPES).parse_args()
     bench.pin_threads(options.threads)
-    session = bench.Session(options)
+    session = bench.Session(options, partial(beside, options))
     session.run(cases(options, session))
     session.write(half_gains(session.rows))
     return session.finish()
