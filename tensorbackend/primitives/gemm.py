@@ -15,14 +15,16 @@ __all__ = ["Blocking", "Facts", "Matrices", "choose"]
 
 BLOCK_K = 768
 """Steps of k for which a block of rows stays in the second-level cache."""
+STREWN_K = 256
+"""The same where b is used in place and its lines are far apart."""
 DOT_K = 512
 """Elements of a row that the dots of a narrow type widen at a time, as in gemm.c."""
 ROWS_IN_CACHE = 128
 """Rows of a task: with `BLOCK_K` float32 numbers each they take a part of the second-level cache."""
 COPIED = 1 << 22
 """Elements that are copied together at most, about."""
-NEAR = 1 << 16
-"""Elements of an operand that stays in the second-level cache wherever it lies."""
+NEAR, FAR = 1 << 16, 1 << 22
+"""Elements of an operand up to which it stays in the second-level cache wherever it lies, and from which on in none."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
 LEAST_ROWS = 48
@@ -118,13 +120,17 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
     pack_b = 0 if way.pack_b else x.n // panel * panel
     splits, split_k = _segments(x, tile_rows, panel)
-    block_k = DOT_K if panel == 1 and not x.plain_a else split_k if panel == 1 else _even(split_k, BLOCK_K)
+    strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
+    block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
+    if panel == 1:
+        block_k = split_k if x.plain_a else DOT_K
     phase_rows = _multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
     phase_columns = _multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
     copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
-    rows, columns = _task(x, tile_rows, panel, splits, min(round_, x.batches))
+    work = x.m * x.n * x.k * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
+    rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK))
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
@@ -142,31 +148,37 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
             height, panel = _height(x.m, most), vectors * facts.lanes
-            pack_a, cost_a = _cost_of_a(x, height, panel)
+            pack_a, cost_a = _cost_of_a(x, panel)
             pack_b, cost_b = _cost_of_b(x, height, panel)
             cost = _cycles(x, vectors, facts) * x.k * CYCLE + cost_a + cost_b + stored
             yield _Way(cost, swap, panel, height, pack_a, pack_b)
 
 
-def _cost_of_a(x: Matrices, height: int, panel: int) -> tuple[bool, float]:
+def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
     """Whether to copy a: it must be widened, or is read so often, few numbers of a line at a time, that a copy pays."""
-    entries, passes = x.m * x.k, -(-x.n // panel)
-    copied = entries * (0.35 if 1 in x.a else 1.5)
+    entries, passes, far = x.m * x.k, -(-x.n // panel), x.m * x.k > FAR
+    copied = entries * ((0.8 if far else 0.5) if 1 in x.a else 1.5)
     if not x.plain_a:
         return True, copied
-    in_place = entries * passes * (0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 5 / height)
-    return copied < in_place, min(copied, in_place)
+    each = 0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 1.7 if far else 0.45
+    return copied < entries * passes * each, min(copied, entries * passes * each)
 
 
 def _cost_of_b(x: Matrices, height: int, panel: int) -> tuple[bool, float]:
     """Whether to copy b; only columns side by side can stay where they are, but for a last panel that is not full."""
     entries, passes = x.n * x.k, -(-x.m // height)
-    copied = entries * (0.35 if x.b[1] == 1 else 0.6 if x.b[0] == 1 else 1.5) + 500
+    far = 2 if entries > FAR else 1
+    copied = entries * (0.4 if x.b[1] == 1 else 0.65 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + 500
     if not x.plain_b or x.b[1] != 1:
         return True, copied
-    near = entries <= NEAR or x.b[0] == panel
-    in_place = entries * (0.01 * passes if near else 0.1 + 0.05 * passes) + (500 if x.n % panel else 0)
+    in_place = entries * (far * 13 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
+    in_place += 500 if x.n % panel else 0
     return copied < in_place, min(copied, in_place)
+
+
+def _strewn(x: Matrices, panel: int) -> bool:
+    """Whether the lines of a panel of b lie far apart in memory that no cache holds."""
+    return x.n * x.k > NEAR and x.b[0] != panel
 
 
 def _even(length: int, most: int) -> int:
@@ -220,10 +232,8 @@ def _phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, i
     return _multiple(_even(split_k, steps), block_k), round_
 
 
-def _task(x: Matrices, tile_rows: int, panel: int, splits: int, batches: int) -> tuple[int, int]:
-    """Rows and columns of a task."""
-    k = max(x.k // splits, 1)
-    wanted = min(max(x.m * x.n * k * splits * batches // TASKS, LEAST_TASK), MOST_TASK)
+def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
+    """Rows and columns of a task of about so many multiply-adds."""
     rows = min(_multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
