@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers, the cost and the optimizers of `mlp_digits.py`, each a few lines against a backend `be`.
+"""The layers, the cost and the optimizers of `mlp_digits.py` and `cnn_digits.py`, each a few lines against a backend.
 
 Activations are (features, N): a column is a sample, N the samples of the minibatch. A layer has
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorbackend import Backend, Tensor
+from tensorbackend.primitives.conv import ConvLayer
+from tensorbackend.primitives.pool import PoolLayer
 
 
 class Parameter:
@@ -72,6 +74,66 @@ class Affine(Layer):
         self.be.compound_dot(dy, self.x.T, self.W.gradient)
         self.be.update_fc_bias(dy, self.b.gradient)
         self.be.compound_dot(self.W.value.T, dy, dx)
+        return dx
+
+
+class Convolution(Layer):
+    """y = relu(F * x + b): K filters of `window` x `window` on C maps of `size` x `size`, with zeros around them.
+
+    Activations are (C size size, N), maps outermost. A minibatch of another N is another geometry, worked out once.
+    """
+
+    def __init__(self, be: Backend, C: int, size: int, K: int, window: int = 3) -> None:
+        super().__init__(be, C * size * size, K * size * size)
+        self._sizes = {"C": C, "H": size, "W": size, "K": K, "R": window, "S": window}
+        self._sizes |= {"pad_h": window // 2, "pad_w": window // 2}
+        self._geometries: dict[int, ConvLayer] = {}
+        nin = C * window * window
+        self.F = Parameter(be.fill_normal(be.empty((nin, K)), stdv=(2.0 / nin) ** 0.5))
+        self.b = Parameter(be.zeros((K, 1)))
+        self.parameters = [self.F, self.b]
+
+    def _geometry(self, N: int) -> ConvLayer:
+        if N not in self._geometries:
+            self._geometries[N] = self.be.conv_layer(self.be.default_dtype, N=N, **self._sizes)
+        return self._geometries[N]
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        self.x, self.y = x, self.output_for(x)
+        self.be.fprop_conv(self._geometry(x.shape[1]), x, self.F.value, self.y, bias=self.b.value, relu=True)
+        return self.y
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        geometry, dx = self._geometry(dy.shape[1]), self.gradient_for(dy)
+        dy[:] = dy * (self.y > 0)
+        self.be.update_conv(geometry, self.x, dy, self.F.gradient, grad_bias=self.b.gradient)
+        self.be.bprop_conv(geometry, self.F.value, dy, dx)
+        return dx
+
+
+class MaxPooling(Layer):
+    """The largest of each square of 2 x 2, of C maps of `size` x `size`."""
+
+    def __init__(self, be: Backend, C: int, size: int) -> None:
+        super().__init__(be, C * size * size, C * size * size // 4)
+        self._sizes = {"C": C, "H": size, "W": size, "R": 2, "S": 2}
+        self._geometries: dict[int, PoolLayer] = {}
+        self._argmax = be.iobuf(self.nout, dtype="uint8")
+
+    def _geometry(self, N: int) -> PoolLayer:
+        if N not in self._geometries:
+            self._geometries[N] = self.be.pool_layer(self.be.default_dtype, "max", N=N, **self._sizes)
+        return self._geometries[N]
+
+    def fprop(self, x: Tensor, training: bool) -> Tensor:
+        y = self.output_for(x)
+        self.argmax = self._argmax[:, : x.shape[1]]
+        self.be.fprop_pool(self._geometry(x.shape[1]), x, y, self.argmax)
+        return y
+
+    def bprop(self, dy: Tensor) -> Tensor:
+        dx = self.gradient_for(dy)
+        self.be.bprop_pool(self._geometry(dy.shape[1]), dy, dx, self.argmax)
         return dx
 
 

@@ -49,15 +49,10 @@ class Samples(NamedTuple):
 
 
 class Network:
-    """Affine layers with an activation and dropout between them, and the cost at the end."""
+    """Layers one after the other, and the cost at the end."""
 
-    def __init__(self, be: tb.Backend, hidden: list[int], activation: str, keep: float) -> None:
-        self.layers: list[Layer] = []
-        width = PIXELS
-        for size in hidden:
-            self.layers += [Affine(be, width, size), ACTIVATIONS[activation](be, size), Dropout(be, size, keep)]
-            width = size
-        self.layers.append(Affine(be, width, CLASSES))
+    def __init__(self, be: tb.Backend, layers: list[Layer]) -> None:
+        self.layers = layers
         self.cost = SoftmaxCrossEntropy(be, CLASSES)
 
     @property
@@ -202,29 +197,21 @@ def draw(history: History, test_accuracy: float, description: str, path: Path) -
     plt.close(figure)
 
 
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Train a multilayer perceptron on handwritten digits.")
-    parser.add_argument("--epochs", type=int, default=60, help="passes over the training set (default: %(default)s)")
-    parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], metavar="UNITS",
-                        help="units of each hidden layer (default: 256 256)")  # fmt: skip
-    parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="(default: %(default)s)")
+def add_arguments(parser: argparse.ArgumentParser, epochs: int, plot: str) -> None:
+    """What the digits examples have in common: epochs, optimizer, capture, the plot, and the backend's arguments."""
+    parser.add_argument("--epochs", type=int, default=epochs, help="passes over the data (default: %(default)s)")
     parser.add_argument("--keep", type=float, default=0.5, help="share that dropout keeps (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
     parser.add_argument("--capture", action="store_true", help="record a step once and repeat it by one call")
-    parser.add_argument("--plot", type=Path, default=Path("out/mlp_digits.png"), help="image (default: %(default)s)")
+    parser.add_argument("--plot", type=Path, default=Path(plot), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1, batch_size=64)
-    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    """Train, test once, draw, and print a summary."""
-    arguments = parse_arguments()
-    be = tb.backend_from_arguments(arguments)
+def run(arguments: argparse.Namespace, be: tb.Backend, network: Network, name: str) -> None:
+    """Train a network, test it once, draw, and print a summary."""
     train_set, validation_set, test_set = load(be, arguments.seed)
-    network = Network(be, arguments.hidden, arguments.activation, arguments.keep)
     rate = {} if arguments.rate is None else {"rate": arguments.rate}
     optimizer = OPTIMIZERS[arguments.optimizer](network.parameters, **rate)
 
@@ -234,9 +221,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     test_cost, test_accuracy = evaluate(be, network, test_set)
 
-    widths = "-".join(map(str, [PIXELS, *arguments.hidden, CLASSES]))
-    engine = f"backend {be.backend_name}, {be.default_dtype}"
-    description = f"{widths}, {arguments.activation}, {arguments.optimizer}, {engine}"
+    description = f"{name}, {arguments.optimizer}, backend {be.backend_name}, {be.default_dtype}"
     draw(history, test_accuracy, description, arguments.plot)
     best = history.best_epoch
     print(f"network   {description}")
@@ -249,6 +234,35 @@ def main() -> None:
         ("test", (test_cost, test_accuracy)),
     ]:
         print(f"{name:<12} {cost:.4f}   {accuracy:7.2%}")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train a multilayer perceptron on handwritten digits.")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], metavar="UNITS",
+                        help="units of each hidden layer (default: 256 256)")  # fmt: skip
+    parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="(default: %(default)s)")
+    add_arguments(parser, epochs=60, plot="out/mlp_digits.png")
+    return parser.parse_args(arguments)
+
+
+def perceptron(be: tb.Backend, hidden: list[int], activation: str, keep: float) -> Network:
+    """Affine layers with an activation and dropout between them."""
+    layers: list[Layer] = []
+    width = PIXELS
+    for size in hidden:
+        layers += [Affine(be, width, size), ACTIVATIONS[activation](be, size), Dropout(be, size, keep)]
+        width = size
+    return Network(be, [*layers, Affine(be, width, CLASSES)])
+
+
+def main() -> None:
+    """Train a perceptron as the command line says."""
+    arguments = parse_arguments()
+    be = tb.backend_from_arguments(arguments)
+    network = perceptron(be, arguments.hidden, arguments.activation, arguments.keep)
+    widths = "-".join(map(str, [PIXELS, *arguments.hidden, CLASSES]))
+    run(arguments, be, network, f"{widths}, {arguments.activation}")
 
 
 if __name__ == "__main__":

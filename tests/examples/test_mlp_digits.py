@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -16,38 +13,12 @@ import numpy as np
 import pytest
 
 import tensorbackend as tb
+from tests.examples.conftest import accuracy_of
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples" / "mlp_digits.py"
-NEEDED = ("sklearn", "matplotlib", "tqdm")
 PNG = b"\x89PNG\r\n\x1a\n"
 ONE_DIGIT = 0.29
 """In per cent of the 360 that are tested, rounded up."""
-
-
-@pytest.fixture
-def train(absent: Callable[[str, str], None], tmp_path: Path) -> Callable[..., tuple[str, bytes]]:
-    """Run the script with options; what it printed, and the curves' file."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        absent("examples", f"not installed: {', '.join(missing)} (pip install tensorbackend[examples])")
-    # One BLAS thread: its waiting threads slow others down on a machine that is busy with tests.
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-
-    def run(*options: str) -> tuple[str, bytes]:
-        plot = tmp_path / "curves" / "mlp.png"
-        command = [sys.executable, str(SCRIPT), "--plot", str(plot), *options]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert "training: 100%" in done.stderr
-        return done.stdout, plot.read_bytes()
-
-    return run
-
-
-def accuracy_of(output: str) -> float:
-    """The last line's accuracy in per cent."""
-    return float(re.search(r"^test +\S+ +(\S+)%$", output, re.MULTILINE)[1])
 
 
 def test_defaults_reach_98_per_cent(train: Callable) -> None:
@@ -112,11 +83,12 @@ def numerical_gradient(f: Callable[[np.ndarray], float], x: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("samples", [6, 4])
-@pytest.mark.parametrize("name", ["Affine", "Relu", "Tanh", "Dropout"])
+@pytest.mark.parametrize("name", ["Affine", "Relu", "Tanh", "Dropout", "Convolution", "MaxPooling"])
 def test_bprop_is_the_gradient_of_fprop(be: tb.Backend, layers: ModuleType, name: str, samples: int) -> None:
-    arguments = {"Affine": (5, 3), "Relu": (5,), "Tanh": (5,), "Dropout": (5, 0.6)}[name]
+    arguments = {"Dropout": (5, 0.6), "Convolution": (2, 4, 3), "MaxPooling": (2, 4), "Affine": (5, 3)}.get(name, (5,))
     layer = getattr(layers, name)(be, *arguments)
-    x = np.random.default_rng(1).normal(size=(5, samples))
+    nin = 32 if name in ("Convolution", "MaxPooling") else 5
+    x = np.random.default_rng(1).normal(size=(nin, samples))
     weight = np.random.default_rng(2).normal(size=(layer.nout, samples))
     state = be.rng_get_state()
 
@@ -139,6 +111,22 @@ def test_affine_parameter_gradients(be: tb.Backend, layers: ModuleType) -> None:
     expected = tb.Autodiff(tree, be, next_error=dy).get_grad_asnumpyarray([layer.W.value, layer.b.value])
     for parameter, gradient in zip(layer.parameters, expected):
         np.testing.assert_allclose(parameter.gradient.get(), gradient, atol=1e-12)
+
+
+def test_convolution_parameter_gradients(be: tb.Backend, layers: ModuleType) -> None:
+    layer = layers.Convolution(be, 2, 4, 3)
+    x, dy = (np.random.default_rng(seed).normal(size=(n, 6)) for seed, n in ((1, 32), (2, 48)))
+
+    def value(parameter: tb.Tensor, numbers: np.ndarray) -> float:
+        parameter[:] = numbers
+        return float((layer.fprop(be.array(x), training=True).get() * dy).sum())
+
+    for parameter in layer.parameters:
+        start = parameter.value.get()
+        expected = numerical_gradient(lambda numbers, p=parameter: value(p.value, numbers), start)
+        value(parameter.value, start)
+        layer.bprop(be.array(dy))
+        np.testing.assert_allclose(parameter.gradient.get(), expected, atol=1e-6)
 
 
 def test_cost_and_its_gradient(be: tb.Backend, layers: ModuleType) -> None:

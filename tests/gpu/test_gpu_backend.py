@@ -297,14 +297,14 @@ def first_losses(digits: ModuleType, be: Backend, count: int) -> np.ndarray:
     """The losses of the first minibatches of the digits example, with dropout."""
     be.bsz = 64
     samples, _, _ = digits.load(be, 1)
-    network = digits.Network(be, [64], "relu", 0.5)
+    network = digits.perceptron(be, [64], "relu", 0.5)
     optimizer = digits.OPTIMIZERS["adam"](network.parameters)
     losses: list[float] = []
     while len(losses) < count:
         for batch in samples.minibatches(be, be.rng.permutation(samples.labels.shape[1])):
             network.fprop(batch.images, training=True)
             network.bprop(batch.labels)
-            optimizer.update()
+            optimizer.update(len(losses) + 1)
             total = be.zeros((2, 1))
             network.cost.add_to(total, batch.labels)
             losses.append(float(total.get()[0, 0]))

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the examples are run as a user runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("sklearn", "matplotlib", "tqdm")
+
+
+@pytest.fixture
+def train(absent: Callable[[str, str], None], tmp_path: Path) -> Callable[..., tuple[str, bytes]]:
+    """Run a script of examples/ with options; what it printed, and the curves' file."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        absent("examples", f"not installed: {', '.join(missing)} (pip install tensorbackend[examples])")
+    # One BLAS thread: its waiting threads slow others down on a machine that is busy with tests.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+
+    def run(*options: str, script: str = "mlp_digits.py") -> tuple[str, bytes]:
+        plot = tmp_path / "curves" / "digits.png"
+        command = [sys.executable, str(ROOT / "examples" / script), "--plot", str(plot), *options]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "training: 100%" in done.stderr
+        return done.stdout, plot.read_bytes()
+
+    return run
+
+
+def accuracy_of(output: str) -> float:
+    """The last line's accuracy in per cent."""
+    return float(re.search(r"^test +\S+ +(\S+)%$", output, re.MULTILINE)[1])
