@@ -34,6 +34,8 @@ __all__ = ["ElementwiseKernel", "ReductionKernel"]
 
 NUMBERS = (bool, int, float)
 _PLAIN = frozenset(NUMBERS)
+SHORT = 24
+"""Elements of a result below which it is best computed beside others, wherever they lie."""
 MOST_REMEMBERED = 512
 """Layouts of calls that a kernel remembers."""
 
@@ -626,7 +628,8 @@ def _wide(outer: Any, inner: Any) -> int:
     """How many results lie side by side where that is how memory is best walked, else 0."""
     along = sum(s[-1] == 1 for s in outer.strides[:-1])
     across = sum(s[-1] == 1 for s in inner.strides[:-1])
-    return outer.lengths[-1] if along > across else 0
+    short = math.prod(inner.lengths) < SHORT
+    return outer.lengths[-1] if along > across or short else 0
 
 
 def _output_strides(out: Tensor, shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA text of user kernels through NVIDIA's own compiler: every form, every function, preambles, spills."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tensorbackend import dtypes
+from tensorbackend.codegen.user import FUNCTIONS, POSITION, Form, UserSource
+from tensorbackend.codegen.user_cuda import CudaPrinter
+from tensorbackend.user_kernels import elementwise, reduction
+from tests.gpu.nvrtc import ARCHITECTURES, compile_cubin, library
+
+PREAMBLE = """
+// a comment { "
+typedef struct { float a; } pair;
+static const float table[2] = {1, 2};
+#define TWICE(x) \\
+    ((x) * 2)
+float own(float x) { pair p = {x}; return p.a + table[1]; }
+static float max(float a) { return a; }
+"""
+
+
+@pytest.fixture(autouse=True)
+def with_compiler(absent) -> None:
+    """NVRTC, or no test."""
+    if library() is None:
+        absent("nvrtc", "NVRTC is not installed (pip install tensorbackend[cuda-check])")
+
+
+def compiled(made: UserSource, architectures: tuple[str, ...] = ARCHITECTURES[1:2]) -> None:
+    for architecture in architectures:
+        used = compile_cubin(made.source, architecture)
+        assert set(used) == {made.name, *filter(None, [made.join])}
+        assert not any(use.spilled for use in used.values())
+
+
+def printed_map(body: str, dtype: str, preamble: str = "") -> UserSource:
+    kind = dtypes.as_dtype(dtype)
+    spec = elementwise(("T x, T y", "T z", body, "mapped"), preamble)
+    units = (("z", (-1, 1)), ("x", (-1, 1)), ("y", (0, 1)), (POSITION, (-1, 1)))
+    return CudaPrinter(spec, Form((("T", kind),), (kind,) * 3, (False,) * 3, units, 2)).result()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
+def test_every_function_compiles_for_a_device(dtype) -> None:
+    calls = [f"{name}({', '.join(['x', 'y', 'z'][:count])})" for name, (count, _) in FUNCTIONS.items()]
+    for some in (calls[:9], calls[9:18], calls[18:]):
+        compiled(printed_map(f"z = {' + '.join(some)} + i / n", dtype))
+
+
+def test_a_preamble_is_for_the_device() -> None:
+    body = 'z = own(x) + max(y) + table[i & 1] + TWICE(x); if (z < 0) printf("%f", z)'
+    compiled(printed_map(body, "float32", PREAMBLE), ARCHITECTURES)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int64", "bool"])
+@pytest.mark.parametrize("columns, split", list(itertools.product((False, True), repeat=2)))
+def test_every_form_of_a_reduction_compiles_for_a_device(dtype, columns, split) -> None:
+    kind = np.dtype(dtypes.as_dtype(dtype))
+    spec = reduction("T x, raw T t", "T y", "x + t[i]", "max(a, b)", "y = a / n", "0", "reduced")
+    units = (("x", (-1, 1, -1)), (POSITION, (-1, -1, 1)))
+    form = Form((("T", kind),), (kind,) * 3, (False,) * 3, units, 3, 1, columns, split)
+    compiled(CudaPrinter(spec, form).result())
