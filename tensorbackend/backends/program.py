@@ -85,24 +85,28 @@ class Program:
         self.backend = backend
         self.function = function
         self._form = form
-        self._names = [n for k, part in enumerate(form[1:]) for n in names(part, f"argument {k}")]
         self._is_tensor = [isinstance(x, Tensor) for x in leaves]
+        called = [n for k, part in enumerate(form[1:]) for n in names(part, f"argument {k}")]
+        self._names = [n for n, is_tensor in zip(called, self._is_tensor) if is_tensor]
         self._structures = [x.structure for x in leaves if isinstance(x, Tensor)]
         self._rounding = [x.rounding for x in leaves if isinstance(x, Tensor)]
         self._types = [type(x) for x in leaves if not isinstance(x, Tensor)]
         self._stated = recorder.stated
         self._keep: list[Any] = list(recorder.keep.values())
-        self._outside = list(recorder.outside.items())
+        outside = list(recorder.outside.items())
         self._written = recorder.written
         self._draws = recorder.draws
         self._set_result(recorder, out_form, out, stand_ins)
         self._place_memory(recorder, [x for x in out if isinstance(x, Tensor)])
-        self._outside += [((m.address, m.address + m.nbytes), True) for m in recorder.memories if m.owner is not None]
+        outside += [((m.address, m.address + m.nbytes), True) for m in recorder.memories if m.owner is not None]
+        self._extents = np.array([extent for extent, _ in outside], np.int64).reshape(-1, 2).T
+        self._changes = np.array([changes for _, changes in outside], bool)
         calls = [c for s in self._stated for c in s.calls]
         self.kernels = sum(isinstance(c.action.step, Kernel) for c in calls)
         self.calls = len(calls) - self.kernels
         symbols = [x for x in stand_ins if is_symbol(x)]
-        wanted = [x for c in calls for x in c.scalars if is_symbol(x)] + [x for x in out if is_symbol(x)]
+        used = [x for c in calls for x in c.scalars if is_symbol(x)] + [x for x in out if is_symbol(x)]
+        wanted = list({id(x): x for x in used}.values())
         self._arithmetic = Arithmetic(symbols, wanted) if wanted else None
         self._values: list[Any] = []
         self._numbers = {id(x): n for n, x in enumerate(wanted)}
@@ -247,7 +251,7 @@ class Program:
     def _check(self, k: int, tensor: Tensor) -> None:
         """That a tensor has the layout of argument tensor `k`."""
         found, wanted = tensor.structure, self._structures[k]
-        name = self._names[[n for n, is_tensor in enumerate(self._is_tensor) if is_tensor][k]]
+        name = self._names[k]
         _check_owner(self.backend, tensor)
         if found is not wanted:
             if found.dtype != wanted.dtype:
@@ -265,9 +269,12 @@ class Program:
             for j, (other, end) in enumerate(spans[:k]):
                 if (self._written[k] or self._written[j]) and start < end and other < stop:
                     found.append((k, -1 - j, start - other))
-            for n, ((other, end), changes) in enumerate(self._outside):
-                if (changes or self._written[k]) and start < end and other < stop:
-                    found.append((k, n, start - other))
+        if spans:
+            first, last = np.array(spans, np.int64).T[:, :, None]
+            meet = (first < self._extents[1]) & (self._extents[0] < last)
+            meet &= self._changes | np.array(self._written)[:, None]
+            if meet.any():
+                found += [(k, n, spans[k][0] - self._extents[0, n]) for k, n in np.argwhere(meet).tolist()]
         return found
 
     def _results(self, leaves: Sequence[Any]) -> Any:
@@ -386,7 +393,7 @@ class _NativeCalls:
         self._of_arguments: dict[int, tuple[list[int], list[int]]] = {}
         self._of_draws: tuple[list[int], list[int]] = ([], [])
         self._of_keys: list[int] = []
-        self._of_numbers: list[tuple[int, int, np.dtype]] = []
+        self._of_numbers: dict[tuple[int, np.dtype], list[int]] = {}
         self._last_key: int | None = None
         at = 0
         for call, block in zip(calls, blocks):
@@ -412,7 +419,7 @@ class _NativeCalls:
     def _pack_numbers(self, call: Call, at: int, numbers: dict[int, int]) -> None:
         for n, (x, (_, dtype)) in enumerate(zip(call.scalars, call.action.step.scalars), start=at):
             if is_symbol(x):
-                self._of_numbers.append((n, numbers[id(x)], dtype))
+                self._of_numbers.setdefault((numbers[id(x)], dtype), []).append(n)
             else:
                 self._store(n, x, dtype)
         at += len(call.scalars)
@@ -425,7 +432,7 @@ class _NativeCalls:
         if call.draws:
             self._of_keys.append(at + len(call.draws))
 
-    def _store(self, n: int, x: Any, dtype: np.dtype) -> None:
+    def _store(self, n: int | list[int], x: Any, dtype: np.dtype) -> None:
         form = letter(dtype)
         target = self._doubles if form == "d" else self._bits if form == "Q" else self._words
         target[n] = word(x, dtype)
@@ -483,5 +490,5 @@ class _NativeCalls:
 
     def fill(self, values: Sequence[Any]) -> None:
         """Fill in the numbers."""
-        for n, number, dtype in self._of_numbers:
-            self._store(n, values[number], dtype)
+        for (number, dtype), places in self._of_numbers.items():
+            self._store(places, values[number], dtype)
