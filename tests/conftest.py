@@ -45,6 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = {item for item in items if _is_emulated(item) and item.path.name not in chosen}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
+    # Groups take long and stay on one worker: they start first, so that no worker is left with one at the end.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def _is_emulated(item: pytest.Item) -> bool:

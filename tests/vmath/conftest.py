@@ -12,6 +12,16 @@ from tensorbackend.backends import toolchain
 from tests.vmath import build
 
 
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker compiles the headers in all their builds, once."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("vmath"))
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where shared objects go."""
