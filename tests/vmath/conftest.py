@@ -11,7 +11,6 @@ import pytest
 from tensorbackend.backends import toolchain
 from tests.vmath import build
 
-
 HERE = Path(__file__).resolve().parent
 
 
