@@ -14,6 +14,7 @@ from tests.vmath import build
 HERE = Path(__file__).resolve().parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker compiles the headers in all their builds, once."""
     for item in items:
