@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // pool.c — largest, mean or root of squares of windows of images (C, D, H, W, N), and the way back
 //
-// A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient; along a row, blocks of up to BLOCK images
-// are kept in the first-level cache while the cells of a window pass over them. Each result is computed once, from its
-// cells in C order, so that tasks decide nothing but time. The way back gathers: a pixel asks the windows that hold it.
+// A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient. Along a row, blocks of WIDE, of NARROW and of
+// the images that are left stay in the first-level cache while the cells of a window pass over them; their lengths are
+// constants, so that loops over them are a few vector instructions. Rows of few images are taken as a whole instead, the
+// pixels along them in the innermost loop. Each result is computed once, from its cells in C order, so that tasks decide
+// nothing but time. The way back gathers: a pixel asks the windows that hold it.
 //
 // The host defines TB_OP (0 largest, 1 mean, 2 root of squares), TB_X, TB_W and TB_I, the types of elements, of sums
-// and of places, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, TB_SQRT, the root in TB_W, and
-// TB_OUTPUT, the number of the result's pointer; what the step reads comes before it.
+// and of places, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, TB_SQRT, the root in TB_W, TB_OUTPUT,
+// the number of the result's pointer (what the step reads comes before it), TB_PLAIN, whether alpha is 1 and beta 0, and
+// TB_CELLS, the most cells of a window.
 #include "kernel.h"
 
-#define BLOCK 256
+#define WIDE 64
+#define NARROW 16
+// Loops over a block, to be left to the vectoriser: unrolled before it sees them, they would stay single elements.
+#define EACH(i, m) _Pragma("GCC unroll 1") for (int i = 0; i < (m); ++i)
+#define LINE 2048  // pixels times images of a row that is taken as a whole, at most
 
 typedef struct {
     tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, alpha, beta, streams;
@@ -34,149 +41,331 @@ TB_FN range windows_of(const sizes *g, int axis, tb_i64 at) {
 }
 
 // to = alpha from + beta to. Without beta the old contents are not read.
-TB_FN void finish(TB_X *to, TB_W *from, int m, TB_W alpha, TB_W beta, tb_i64 streams) {
-    TB_W buffer[BLOCK];
-    if (alpha != 1) {
-        for (int i = 0; i < m; ++i) from[i] *= alpha;
+TB_FN void finish(const sizes *g, TB_X *to, TB_W *from, int m) {
+#if !TB_PLAIN
+    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
+    for (int at = 0; at < m; at += WIDE) {
+        TB_W buffer[WIDE];
+        const int count = m - at < WIDE ? m - at : WIDE;
+        for (int i = at; i < at + count; ++i) from[i] *= alpha;
+        if (beta != 0) {
+            const TB_W *const old = TB_READ(buffer, to + at, count);
+            for (int i = 0; i < count; ++i) from[at + i] += beta * old[i];
+        }
     }
-    if (beta != 0) {
-        const TB_W *const old = TB_READ(buffer, to, m);
-        for (int i = 0; i < m; ++i) from[i] += beta * old[i];
-    }
-    TB_WRITE(to, from, m, streams);
+#endif
+    TB_WRITE(to, from, m, g->streams);
 }
 
 TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
     return a * stride[0] + b * stride[1] + c * stride[2];
 }
 
-// One cell of a window, taken into the block: the first one starts it.
+// One cell of a window, taken into a block: the first one starts it.
 TB_FN void take(TB_W *best, int *where, const TB_W *x, int m, int index, int first) {
 #if TB_OP == 0
     if (first) {
-        for (int i = 0; i < m; ++i) best[i] = x[i], where[i] = index;
+        EACH(i, m) best[i] = x[i], where[i] = index;
     } else {
-        for (int i = 0; i < m; ++i) {  // a NaN wins, and the first of them stays
+        EACH(i, m) {  // a NaN wins, and the first of them stays
             const int wins = !(x[i] <= best[i]) & (best[i] == best[i]);
             best[i] = wins ? x[i] : best[i];
             where[i] = wins ? index : where[i];
         }
     }
 #elif TB_OP == 1
-    for (int i = 0; i < m; ++i) best[i] = first ? x[i] : best[i] + x[i];
+    if (first) {
+        EACH(i, m) best[i] = x[i];
+    } else {
+        EACH(i, m) best[i] += x[i];
+    }
 #else
-    for (int i = 0; i < m; ++i) best[i] = first ? x[i] * x[i] : best[i] + x[i] * x[i];
+    if (first) {
+        EACH(i, m) best[i] = x[i] * x[i];
+    } else {
+        EACH(i, m) best[i] += x[i] * x[i];
+    }
 #endif
 }
 
 TB_FN void complete(TB_W *best, int m, tb_i64 count) {
 #if TB_OP == 1
-    for (int i = 0; i < m; ++i) best[i] /= (TB_W)count;
+    EACH(i, m) best[i] /= (TB_W)count;
 #elif TB_OP == 2
-    for (int i = 0; i < m; ++i) best[i] = TB_SQRT(best[i]);
-#endif
-}
-
-TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 row, TB_W alpha, TB_W beta) {
-    const TB_X *const x = (const TB_X *)ptr[0];
-    TB_X *const o = (TB_X *)ptr[TB_OUTPUT];
-    const tb_i64 *const xs = stride, *const os = stride + TB_OUTPUT * 4;
-    const tb_i64 p = row % g->out[2], m = row / g->out[2] % g->out[1], k = row / (g->out[2] * g->out[1]);
-    const range j = cells_of(g, 0, k), t = cells_of(g, 1, m), r = cells_of(g, 2, p);
-    const tb_i64 c0 = k * g->step[0] - g->pad[0], z0 = m * g->step[1] - g->pad[1], y0 = p * g->step[2] - g->pad[2];
-    for (tb_i64 q = 0; q < g->out[3]; ++q) {
-        const range s = cells_of(g, 3, q);
-        const tb_i64 x0 = q * g->step[3] - g->pad[3];
-        for (tb_i64 n = 0; n < g->images; n += BLOCK) {
-            const int count = g->images - n < BLOCK ? (int)(g->images - n) : BLOCK;
-            TB_W best[BLOCK], buffer[BLOCK];
-            int where[BLOCK], first = 1;
-            for (tb_i64 a = j.from; a < j.to; ++a) {
-                for (tb_i64 b = t.from; b < t.to; ++b) {
-                    for (tb_i64 c = r.from; c < r.to; ++c) {
-                        const TB_X *const line = x + inner(xs, c0 + a, z0 + b, y0 + c) + n;
-                        const tb_i64 cell = ((a * g->window[1] + b) * g->window[2] + c) * g->window[3];
-                        for (tb_i64 d = s.from; d < s.to; ++d) {
-                            const TB_X *const at = line + (x0 + d) * xs[3];
-                            take(best, where, TB_READ(buffer, at, count), count, (int)(cell + d), first);
-                            first = 0;
-                        }
-                    }
-                }
-            }
-            complete(best, count, (j.to - j.from) * (t.to - t.from) * (r.to - r.from) * (s.to - s.from));
-            finish(o + inner(os, k, m, p) + q * os[3] + n, best, count, alpha, beta, g->streams);
-#if TB_OP == 0
-            const tb_i64 *const ps = os + 4;
-            TB_I *const to = (TB_I *)ptr[TB_OUTPUT + 1] + inner(ps, k, m, p) + q * ps[3] + n;
-            for (int i = 0; i < count; ++i) to[i] = (TB_I)where[i];
-#endif
-        }
-    }
-}
-
-// What a window sends to one of its cells, added to the block.
-TB_FN void give(TB_W *sum, const TB_X *error, const TB_I *places, const TB_X *y, int m, int index, tb_i64 count) {
-    TB_W buffer[BLOCK];
-    const TB_W *const e = TB_READ(buffer, error, m);
-#if TB_OP == 0
-    for (int i = 0; i < m; ++i) sum[i] += (int)places[i] == index ? e[i] : 0;
-#elif TB_OP == 1
-    for (int i = 0; i < m; ++i) sum[i] += e[i] / (TB_W)count;
-#else
-    TB_W other[BLOCK];
-    const TB_W *const root = TB_READ(other, y, m);
-    for (int i = 0; i < m; ++i) sum[i] += root[i] != 0 ? e[i] / root[i] : 0;
+    EACH(i, m) best[i] = TB_SQRT(best[i]);
 #endif
 }
 
 TB_FN tb_i64 length(range r) { return r.to - r.from; }
 
-TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 row, TB_W alpha, TB_W beta) {
-    const TB_X *const e = (const TB_X *)ptr[0];
-    TB_X *const out = (TB_X *)ptr[TB_OUTPUT];
-    const tb_i64 *const es = stride, *const os = stride + TB_OUTPUT * 4;
-    const tb_i64 h = row % g->in[2], d = row / g->in[2] % g->in[1], c = row / (g->in[2] * g->in[1]);
-    const range ks = windows_of(g, 0, c), ms = windows_of(g, 1, d), ps = windows_of(g, 2, h);
-    for (tb_i64 w = 0; w < g->in[3]; ++w) {
-        const range qs = windows_of(g, 3, w);
-        for (tb_i64 n = 0; n < g->images; n += BLOCK) {
-            const int count = g->images - n < BLOCK ? (int)(g->images - n) : BLOCK;
-            TB_W sum[BLOCK];
-            for (int i = 0; i < count; ++i) sum[i] = 0;
-            for (tb_i64 k = ks.from; k < ks.to; ++k) {
-                const tb_i64 a = c + g->pad[0] - k * g->step[0];
-                for (tb_i64 m = ms.from; m < ms.to; ++m) {
-                    const tb_i64 b = a * g->window[1] + d + g->pad[1] - m * g->step[1];
-                    for (tb_i64 p = ps.from; p < ps.to; ++p) {
-                        const tb_i64 cell = (b * g->window[2] + h + g->pad[2] - p * g->step[2]) * g->window[3];
-                        for (tb_i64 q = qs.from; q < qs.to; ++q) {
-                            const int index = (int)(cell + w + g->pad[3] - q * g->step[3]);
-                            const TB_X *const error = e + inner(es, k, m, p) + q * es[3] + n;
-                            const TB_I *places = 0;
-                            const TB_X *root = 0;
-                            tb_i64 cells = 1;
+// A row (k, m, p) of the output: the cells of its windows over maps, depth and height, and where things lie.
+typedef struct {
+    range j, t, r;
+    const TB_X *x;  // the first cell of a window at pixel 0, perhaps in the padding
+    const tb_i64 *xs;
+    TB_X *out;
+    tb_i64 step;
+    TB_I *places;
+    tb_i64 places_step;
+} row;
+
+// The cells of a window that are inside the image: their numbers, and where they lie from the window's first cell on.
+typedef struct {
+    range s;
+    int count, index[TB_CELLS];
+    tb_i64 at[TB_CELLS];
+} cells;
+
+// The cells of window q, unless those of another are the same.
+TB_FN void find_cells(const sizes *g, const row *o, tb_i64 q, cells *found) {
+    const range s = cells_of(g, 3, q);
+    if (found->count && found->s.from == s.from && found->s.to == s.to) return;
+    found->s = s;
+    found->count = 0;
+    for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
+        for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
+            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
+                for (tb_i64 d = s.from; d < s.to; ++d) {
+                    found->at[found->count] = inner(o->xs, a, b, c) + d * o->xs[3];
+                    found->index[found->count++] = (int)(((a * g->window[1] + b) * g->window[2] + c) * g->window[3] + d);
+                }
+            }
+        }
+    }
+}
+
+// Window q of a row for m images from n on.
+TB_FN void window(const sizes *g, const row *o, const cells *list, tb_i64 q, tb_i64 n, int m) {
+    const TB_X *const x = o->x + (q * g->step[3] - g->pad[3]) * o->xs[3] + n;
+    TB_W best[WIDE], buffer[WIDE];
+    int where[WIDE];
+    take(best, where, TB_READ(buffer, x + list->at[0], m), m, list->index[0], 1);
+    for (int c = 1; c < list->count; ++c) {
+        take(best, where, TB_READ(buffer, x + list->at[c], m), m, list->index[c], 0);
+    }
+    complete(best, m, list->count);
+    finish(g, o->out + q * o->step + n, best, m);
 #if TB_OP == 0
-                            places = (const TB_I *)ptr[1] + inner(stride + 4, k, m, p) + q * stride[7] + n;
-#elif TB_OP == 1
-                            cells = length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) * length(cells_of(g, 2, p)) *
-                                    length(cells_of(g, 3, q));
-#else
-                            root = (const TB_X *)ptr[2] + inner(stride + 8, k, m, p) + q * stride[11] + n;
+    TB_I small[WIDE];
+    EACH(i, m) small[i] = (TB_I)where[i];
+    __builtin_memcpy(o->places + q * o->places_step + n, small, sizeof(TB_I) * (unsigned long)m);
 #endif
-                            give(sum, error, places, root, count, index, cells);
+}
+
+// All windows of a row of few images: cell by cell, over all windows that have the cell inside.
+TB_FN void line(const sizes *g, const row *o, tb_i64 images) {
+    TB_W best[LINE], buffer[WIDE];
+    int where[LINE], counts[LINE];
+    const tb_i64 width = g->out[3];
+    for (int i = 0; i < width * images; ++i) best[i] = 0, where[i] = -1, counts[i] = 0;
+    for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
+        for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
+            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
+                const TB_X *const from = o->x + inner(o->xs, a, b, c);
+                const tb_i64 cell = ((a * g->window[1] + b) * g->window[2] + c) * g->window[3];
+                for (tb_i64 d = 0; d < g->window[3]; ++d) {
+                    const tb_i64 shift = d - g->pad[3], room = g->in[3] - 1 - shift;
+                    const tb_i64 start = shift < 0 ? (-shift + g->step[3] - 1) / g->step[3] : 0;
+                    const tb_i64 past = room < 0 ? 0 : room / g->step[3] + 1, end = past < width ? past : width;
+                    for (tb_i64 q = start; q < end; ++q) {
+                        const TB_W *const x = TB_READ(buffer, from + (q * g->step[3] + shift) * o->xs[3], (int)images);
+                        for (tb_i64 n = 0; n < images; ++n) {
+                            const tb_i64 i = q * images + n;
+#if TB_OP == 0
+                            const int wins = (where[i] < 0) | (!(x[n] <= best[i]) & (best[i] == best[i]));
+                            best[i] = wins ? x[n] : best[i];
+                            where[i] = wins ? (int)(cell + d) : where[i];
+#elif TB_OP == 1
+                            best[i] += x[n];
+                            counts[i] += 1;
+#else
+                            best[i] += x[n] * x[n];
+#endif
                         }
                     }
                 }
             }
-#if TB_OP == 2
-            TB_W buffer[BLOCK];
-            const TB_X *const at = (const TB_X *)ptr[1] + inner(stride + 4, c, d, h) + w * stride[7] + n;
-            const TB_W *const x = TB_READ(buffer, at, count);
-            for (int i = 0; i < count; ++i) sum[i] *= x[i];
-#endif
-            finish(out + inner(os, c, d, h) + w * os[3] + n, sum, count, alpha, beta, g->streams);
         }
+    }
+    for (tb_i64 q = 0; q < width; ++q) {
+        complete(best + q * images, (int)images, counts[q * images]);
+        finish(g, o->out + q * o->step, best + q * images, (int)images);
+#if TB_OP == 0
+        for (tb_i64 n = 0; n < images; ++n) o->places[q * o->places_step + n] = (TB_I)where[q * images + n];
+#endif
+    }
+}
+
+TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
+    const tb_i64 p = number % g->out[2], m = number / g->out[2] % g->out[1], k = number / (g->out[2] * g->out[1]);
+    const tb_i64 *const os = stride + TB_OUTPUT * 4;
+    const tb_i64 origin = inner(stride, k * g->step[0] - g->pad[0], m * g->step[1] - g->pad[1],
+                                p * g->step[2] - g->pad[2]);
+    row o = {cells_of(g, 0, k), cells_of(g, 1, m), cells_of(g, 2, p), (const TB_X *)ptr[0] + origin, stride,
+             (TB_X *)ptr[TB_OUTPUT] + inner(os, k, m, p), os[3], 0, 0};
+#if TB_OP == 0
+    o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
+    o.places_step = os[7];
+#endif
+    if (g->images < NARROW && g->images * g->out[3] <= LINE) {
+        if (g->images == 1) line(g, &o, 1);
+        else line(g, &o, g->images);
+        return;
+    }
+    cells list;
+    list.count = 0;
+    for (tb_i64 q = 0; q < g->out[3]; ++q) {
+        tb_i64 n = 0;
+        find_cells(g, &o, q, &list);
+        for (; n + WIDE <= g->images; n += WIDE) window(g, &o, &list, q, n, WIDE);
+        for (; n + NARROW <= g->images; n += NARROW) window(g, &o, &list, q, n, NARROW);
+        if (n < g->images) window(g, &o, &list, q, n, (int)(g->images - n));
+    }
+}
+
+// What a window sends to one of its cells, added to a block: the first one starts it.
+TB_FN void give(TB_W *sum, const TB_X *error, const TB_I *places, const TB_X *y, int m, int index, TB_W share,
+                int first) {
+    TB_W buffer[WIDE];
+    const TB_W *const e = TB_READ(buffer, error, m);
+#if TB_OP == 0
+    TB_I here[WIDE];
+    __builtin_memcpy(here, places, sizeof(TB_I) * (unsigned long)m);
+    if (first) {
+        EACH(i, m) sum[i] = (int)here[i] == index ? e[i] : 0;
+    } else {
+        EACH(i, m) sum[i] += (int)here[i] == index ? e[i] : 0;
+    }
+#elif TB_OP == 1
+    EACH(i, m) sum[i] = first ? e[i] * share : sum[i] + e[i] * share;
+#else
+    TB_W other[WIDE];
+    const TB_W *const root = TB_READ(other, y, m);
+    EACH(i, m) sum[i] = (first ? 0 : sum[i]) + (root[i] != 0 ? e[i] / root[i] : 0);
+#endif
+}
+
+// A row (c, d, h) of the gradient, and the rows (k, m, p) of windows that hold it: where their errors and their places
+// (or forward outputs) begin, the number of their first cell there, and how many cells they have but for the width.
+typedef struct {
+    int count, cell[TB_CELLS];
+    tb_i64 error[TB_CELLS], other[TB_CELLS], size[TB_CELLS];
+    const TB_X *e;
+    const void *others;
+    tb_i64 e_step, other_step;
+    const TB_X *x;  // the forward input (root of squares)
+    tb_i64 x_step;
+    TB_X *out;
+    tb_i64 step;
+} gradient;
+
+TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 c, tb_i64 d, tb_i64 h,
+                        gradient *o) {
+    const range ks = windows_of(g, 0, c), ms = windows_of(g, 1, d), ps = windows_of(g, 2, h);
+    const tb_i64 *const other = stride + (TB_OP == 2 ? 8 : 4), *const os = stride + TB_OUTPUT * 4;
+    o->count = 0;
+    for (tb_i64 k = ks.from; k < ks.to; ++k) {
+        const tb_i64 a = c + g->pad[0] - k * g->step[0];
+        for (tb_i64 m = ms.from; m < ms.to; ++m) {
+            const tb_i64 b = a * g->window[1] + d + g->pad[1] - m * g->step[1];
+            for (tb_i64 p = ps.from; p < ps.to; ++p) {
+                const tb_i64 size = length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) * length(cells_of(g, 2, p));
+                o->cell[o->count] = (int)((b * g->window[2] + h + g->pad[2] - p * g->step[2]) * g->window[3]);
+                o->error[o->count] = inner(stride, k, m, p);
+                o->other[o->count] = TB_OP == 1 ? 0 : inner(other, k, m, p);
+                o->size[o->count++] = size;
+            }
+        }
+    }
+    o->e = (const TB_X *)ptr[0];
+    o->e_step = stride[3];
+    o->others = ptr[TB_OP == 2 ? 2 : 1];
+    o->other_step = TB_OP == 1 ? 0 : other[3];
+    o->x = (const TB_X *)ptr[1] + (TB_OP == 2 ? inner(stride + 4, c, d, h) : 0);
+    o->x_step = TB_OP == 2 ? stride[7] : 0;
+    o->out = (TB_X *)ptr[TB_OUTPUT] + inner(os, c, d, h);
+    o->step = os[3];
+}
+
+// What pixel w of a row gets from windows `qs` along it, for m images from n on.
+TB_FN void pixel(const sizes *g, const gradient *o, range qs, tb_i64 w, tb_i64 n, int m) {
+    TB_W sum[WIDE];
+    int first = 1;
+    for (int r = 0; r < o->count; ++r) {
+        for (tb_i64 q = qs.from; q < qs.to; ++q) {
+            const int index = o->cell[r] + (int)(w + g->pad[3] - q * g->step[3]);
+            const TB_X *const error = o->e + o->error[r] + q * o->e_step + n;
+            const tb_i64 other = o->other[r] + q * o->other_step + n;
+            const TB_W share = TB_OP == 1 ? 1 / (TB_W)(o->size[r] * length(cells_of(g, 3, q))) : 1;
+            give(sum, error, (const TB_I *)o->others + other, (const TB_X *)o->others + other, m, index, share, first);
+            first = 0;
+        }
+    }
+    if (first) {
+        EACH(i, m) sum[i] = 0;
+    }
+#if TB_OP == 2
+    TB_W buffer[WIDE];
+    const TB_W *const x = TB_READ(buffer, o->x + w * o->x_step + n, m);
+    EACH(i, m) sum[i] *= x[i];
+#endif
+    finish(g, o->out + w * o->step + n, sum, m);
+}
+
+// A whole row of few images: window by window, each to its cells.
+TB_FN void scattered(const sizes *g, const gradient *o, tb_i64 images) {
+    TB_W sum[LINE], buffer[WIDE], other_buffer[WIDE];
+    for (int i = 0; i < g->in[3] * images; ++i) sum[i] = 0;
+    for (int r = 0; r < o->count; ++r) {
+        for (tb_i64 q = 0; q < g->out[3]; ++q) {
+            const range s = cells_of(g, 3, q);
+            const TB_W *const e = TB_READ(buffer, o->e + o->error[r] + q * o->e_step, (int)images);
+            const tb_i64 other = o->other[r] + q * o->other_step;
+#if TB_OP == 0
+            const TB_I *const places = (const TB_I *)o->others + other;
+#elif TB_OP == 1
+            const TB_W share = 1 / (TB_W)(o->size[r] * length(s));
+#else
+            const TB_W *const root = TB_READ(other_buffer, (const TB_X *)o->others + other, (int)images);
+#endif
+            TB_W *const to = sum + (q * g->step[3] - g->pad[3]) * images;
+            for (tb_i64 d = s.from; d < s.to; ++d) {
+                for (tb_i64 n = 0; n < images; ++n) {
+#if TB_OP == 0
+                    to[d * images + n] += (int)places[n] == o->cell[r] + (int)d ? e[n] : 0;
+#elif TB_OP == 1
+                    to[d * images + n] += e[n] * share;
+#else
+                    to[d * images + n] += root[n] != 0 ? e[n] / root[n] : 0;
+#endif
+                }
+            }
+        }
+    }
+    for (tb_i64 w = 0; w < g->in[3]; ++w) {
+#if TB_OP == 2
+        const TB_W *const x = TB_READ(other_buffer, o->x + w * o->x_step, (int)images);
+        for (tb_i64 n = 0; n < images; ++n) sum[w * images + n] *= x[n];
+#endif
+        finish(g, o->out + w * o->step, sum + w * images, (int)images);
+    }
+}
+
+TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
+    gradient o;
+    const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
+    find_windows(g, ptr, stride, c, d, h, &o);
+    if (g->images < NARROW && g->images * g->in[3] <= LINE) {
+        if (g->images == 1) scattered(g, &o, 1);
+        else scattered(g, &o, g->images);
+        return;
+    }
+    for (tb_i64 w = 0; w < g->in[3]; ++w) {
+        const range qs = windows_of(g, 3, w);
+        tb_i64 n = 0;
+        for (; n + WIDE <= g->images; n += WIDE) pixel(g, &o, qs, w, n, WIDE);
+        for (; n + NARROW <= g->images; n += NARROW) pixel(g, &o, qs, w, n, NARROW);
+        if (n < g->images) pixel(g, &o, qs, w, n, (int)(g->images - n));
     }
 }
 
@@ -184,12 +373,9 @@ TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
 void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
-    (void)scalar;
     const tb_i64 rows = g->out[0] * g->out[1] * g->out[2], last = end * g->group < rows ? end * g->group : rows;
-    for (tb_i64 row = begin * g->group; row < last; ++row) {
-        fprop_row(g, ptr, stride, row, alpha, beta);
-    }
+    (void)scalar;
+    for (tb_i64 number = begin * g->group; number < last; ++number) fprop_row(g, ptr, stride, number);
     tb_stream_end(g->streams);
 }
 
@@ -198,9 +384,8 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
 void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
-    (void)scalar;
     const tb_i64 rows = g->in[0] * g->in[1] * g->in[2], last = end * g->group < rows ? end * g->group : rows;
-    for (tb_i64 row = begin * g->group; row < last; ++row) bprop_row(g, ptr, stride, row, alpha, beta);
+    (void)scalar;
+    for (tb_i64 number = begin * g->group; number < last; ++number) bprop_row(g, ptr, stride, number);
     tb_stream_end(g->streams);
 }

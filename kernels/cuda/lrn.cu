@@ -2,7 +2,7 @@
 // lrn.cu — response normalisation across the maps of images (maps, pixels and images as one axis), and the way back
 //
 // A thread computes one result; neighbouring threads have neighbouring images. Sums go up the maps in order. TB_X and
-// TB_C are the types of elements and of sums, TB_POW the power in TB_C.
+// TB_C are the types of elements and of sums, TB_LOG2 and TB_EXP2 the functions in TB_C.
 #include "elements.cuh"
 
 struct lrn_sizes {
@@ -15,6 +15,8 @@ TB_FN void finish(const lrn_sizes &g, TB_X *to, TB_C value) {
     if ((TB_C)g.beta != 0) value += (TB_C)g.beta * tb_as<TB_C>(*to);
     tb_put(to, value);
 }
+
+TB_FN TB_C raised(TB_C d, TB_C power) { return TB_EXP2(power * TB_LOG2(d)); }
 
 struct around {
     tb_i64 from, to;
@@ -45,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256) lrn_fprop(const lrn_fprop_args
         }
         sum = 1 + (TB_C)g.scale * sum;
         tb_put(a.denom + at, sum);
-        finish(g, a.out + at, tb_as<TB_C>(a.x[at]) * TB_POW(sum, -(TB_C)g.power));
+        finish(g, a.out + at, tb_as<TB_C>(a.x[at]) * raised(sum, -(TB_C)g.power));
     }
 }
 
@@ -66,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) lrn_bprop(const lrn_bprop_args
             const tb_i64 there = map * g.length + pixel;
             sum += tb_as<TB_C>(a.y[there]) * tb_as<TB_C>(a.error[there]) / tb_as<TB_C>(a.denom[there]);
         }
-        const TB_C power = (TB_C)g.power, direct = TB_POW(tb_as<TB_C>(a.denom[at]), -power);
+        const TB_C power = (TB_C)g.power, direct = raised(tb_as<TB_C>(a.denom[at]), -power);
         const TB_C around = 2 * power * (TB_C)g.scale * (tb_as<TB_C>(a.x[at]) * sum);
         finish(g, a.out + at, tb_as<TB_C>(a.error[at]) * direct - around);
     }

@@ -146,8 +146,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) pool_bprop(const pool_bprop
                         }
                         sum += (int)a.places[offset(g.second, k, m, p, q, i.n)] == index ? e : (TB_C)0;
 #elif TB_OP == 1
-                        sum += e / (TB_C)(length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) *
-                                          length(cells_of(g, 2, p)) * length(cells_of(g, 3, q)));
+                        const TB_C share = 1 / (TB_C)(length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) *
+                                                      length(cells_of(g, 2, p)) * length(cells_of(g, 3, q)));
+                        sum += e * share;
 #else
                         const TB_C y = tb_as<TB_C>(a.y[offset(g.third, k, m, p, q, i.n)]);
                         sum += y != 0 ? e / y : (TB_C)0;

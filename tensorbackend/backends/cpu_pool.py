@@ -35,6 +35,8 @@ LRN_STRIP = 1024
 """Neighbouring pixels and images that a normalisation takes through all maps at a time."""
 LRN_MAPS = 256
 """The longest window over maps that has a compiled kernel."""
+POOL_CELLS = 1024
+"""The most cells of a window that has a compiled kernel."""
 _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 _BLOCK_MOVES = {
     "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
@@ -61,7 +63,8 @@ def _types(dtype: np.dtype) -> dict[str, Any]:
         "TB_X": ctype(dtype),
         "TB_W": ctype(wide),
         "TB_SQRT": f"tb_sqrt_{dtypes.tag(wide)}",
-        "TB_POW": f"tb_pow_{dtypes.tag(wide)}",
+        "TB_LOG2": f"tb_log2_{dtypes.tag(wide)}",
+        "TB_EXP2": f"tb_exp2_{dtypes.tag(wide)}",
         "TB_READ(buffer, from, m)": read,
         "TB_WRITE(to, from, m, past)": write,
     }
@@ -81,17 +84,20 @@ def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, co
     """The launch of the function of a file that has the op's name; its pointers are the step's operands."""
     macros |= {**_types(step.output.dtype), "TB_OUTPUT": len(step.inputs)}
     library, source = _library(file, tuple(macros.items()), config.sanitize, config.cflags)
-    sizes = [*sizes, int(_nbytes(step) > STREAM_ABOVE)]
+    sizes = [*sizes, 2 * (_nbytes(step) > STREAM_ABOVE)]
     address = library.address(step.op.name)
     launch = native.runtime().prepare(address, tasks, int(cost), len(step.operands), sizes, strides, 0)
     return jit.Prepared(step, source, step.op.name, [launch], 0)
 
 
-def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared:
+def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Pooling or its gradient: rows of the result shared among threads."""
     g, alpha, beta = step.params
+    if g.cells > POOL_CELLS:
+        return None
     places = [ref.dtype for ref in step.operands if dtypes.is_integer(ref.dtype)]
     macros = {"TB_OP": _POOL_OPS[g.op], "TB_I": ctype(places[0]) if places else "char"}
+    macros |= {"TB_PLAIN": int(alpha == 1 and beta == 0), "TB_CELLS": POOL_CELLS}
     rows, nbytes = math.prod(step.output.shape[:3]), _nbytes(step)
     group = max(1, min(TASK_BYTES * rows // nbytes, rows))
     sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]

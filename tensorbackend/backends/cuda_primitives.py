@@ -48,7 +48,7 @@ MACROS = {
     "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH"),
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
     "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT"),
-    "lrn": ("TB_X", "TB_C", "TB_POW"),
+    "lrn": ("TB_X", "TB_C", "TB_LOG2", "TB_EXP2"),
     "take": ("TB_X", "TB_I", "TB_C", "TB_W"),
     "cumsum": ("TB_X", "TB_C", "TB_W"),
     "histogram": ("TB_X", "TB_W", "TB_S"),
@@ -230,8 +230,8 @@ def _prepare_lrn(backend: GpuBackend, step: Primitive, name: str) -> Runner:
     """Normalisation across maps or its gradient, a thread for a result."""
     g, alpha, beta, ascale, bpower = step.params
     sums, read, given = dtypes.compute(step.output.dtype), _read_only(step), len(step.inputs)
-    types = element(step.output.dtype), element(sums), f"tb_pow_{dtypes.tag(sums)}"
-    kernel = _function(backend, "lrn", name, *types)
+    functions = [f"tb_{function}_{dtypes.tag(sums)}" for function in ("log2", "exp2")]
+    kernel = _function(backend, "lrn", name, element(step.output.dtype), element(sums), *functions)
     count = math.prod(g.dimI)
     words = _words(g.C, count // g.C, g.J) + struct.pack("4d", alpha, beta, ascale / g.J, bpower)
 

@@ -35,7 +35,8 @@ TYPES = {
     "pool": [(op, *types) for op in range(3) for types in (
         ("float", "float", "tb_u8", "tb_sqrt_f32"), ("tb_half", "float", "tb_i32", "tb_sqrt_f32"),
         ("double", "double", "tb_u16", "tb_sqrt_f64"))],
-    "lrn": [("float", "float", "tb_pow_f32"), ("tb_bfloat", "float", "tb_pow_f32"), ("double", "double", "tb_pow_f64")],
+    "lrn": [("float", "float", "tb_log2_f32", "tb_exp2_f32"), ("tb_bfloat", "float", "tb_log2_f32", "tb_exp2_f32"),
+            ("double", "double", "tb_log2_f64", "tb_exp2_f64")],
     "take": [("float", "tb_i32", "float", "double"), ("tb_bfloat", "tb_u64", "float", "double")],
     "cumsum": [("float", "float", "double"), ("tb_u8", "tb_u64", "tb_u64")],
     "histogram": [("tb_half", "float", "f32"), ("tb_i64", "double", "f64")],
