@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // pool.c — largest, mean or root of squares of windows of images (C, D, H, W, N), and the way back
 //
-// A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient. Along a row, blocks of WIDE, of NARROW and of
-// the images that are left stay in the first-level cache while the cells of a window pass over them; their lengths are
-// constants, so that loops over them are a few vector instructions. Rows of few images are taken as a whole instead, the
-// pixels along them in the innermost loop. Each result is computed once, from its cells in C order, so that tasks decide
-// nothing but time. The way back gathers: a pixel asks the windows that hold it.
+// A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient. Along a row, a vector of images stays in a
+// register while the cells of its window pass over it. Rows of few images are taken as a whole instead, one number after
+// the other. Each result is computed once, from its cells in C order, so that tasks decide nothing but time. The way back
+// gathers: a pixel asks the windows that hold it.
 //
 // The host defines TB_OP (0 largest, 1 mean, 2 root of squares), TB_X, TB_W and TB_I, the types of elements, of sums
-// and of places, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, TB_SQRT, the root in TB_W, TB_OUTPUT,
-// the number of the result's pointer (what the step reads comes before it), TB_PLAIN, whether alpha is 1 and beta 0, and
-// TB_CELLS, the most cells of a window.
+// and of places, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, TB_SQRT,
+// the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it), TB_PLAIN,
+// whether alpha is 1 and beta 0, and TB_CELLS, the most cells of a window.
 #include "kernel.h"
 
-#define WIDE 64
-#define NARROW 16
-// Loops over a block, to be left to the vectoriser: unrolled before it sees them, they would stay single elements.
-#define EACH(i, m) _Pragma("GCC unroll 1") for (int i = 0; i < (m); ++i)
+#define LANES (64 / (int)sizeof(TB_W))
 #define LINE 2048  // pixels times images of a row that is taken as a whole, at most
 
+typedef TB_W vec __attribute__((vector_size(64)));
+typedef TB_N mask __attribute__((vector_size(64)));
+typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
+
 typedef struct {
-    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, alpha, beta, streams;
+    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, alpha, beta;
 } sizes;
 
 typedef struct {
@@ -40,60 +40,45 @@ TB_FN range windows_of(const sizes *g, int axis, tb_i64 at) {
     return (range){from, to < g->out[axis] ? to : g->out[axis]};
 }
 
-// to = alpha from + beta to. Without beta the old contents are not read.
-TB_FN void finish(const sizes *g, TB_X *to, TB_W *from, int m) {
+// m elements as a vector; lanes beyond are 0.
+TB_FN vec load(const TB_X *x, int m) {
+    TB_W buffer[LANES];
+    const TB_W *const from = TB_READ(buffer, x, m);
+    vec v = {0};
+    if (m == LANES) __builtin_memcpy(&v, from, sizeof v);
+    else __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
+    return v;
+}
+
+// to = alpha v + beta to, for m elements. Without beta the old contents are not read.
+TB_FN void finish(const sizes *g, TB_X *to, vec v, int m) {
 #if !TB_PLAIN
     const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
-    for (int at = 0; at < m; at += WIDE) {
-        TB_W buffer[WIDE];
-        const int count = m - at < WIDE ? m - at : WIDE;
-        for (int i = at; i < at + count; ++i) from[i] *= alpha;
-        if (beta != 0) {
-            const TB_W *const old = TB_READ(buffer, to + at, count);
-            for (int i = 0; i < count; ++i) from[at + i] += beta * old[i];
-        }
-    }
+    v *= alpha;
+    if (beta != 0) v += beta * load(to, m);
 #endif
-    TB_WRITE(to, from, m, g->streams);
+    TB_W from[LANES] __attribute__((aligned(64)));
+    __builtin_memcpy(from, &v, sizeof v);
+    TB_WRITE(to, from, m, 0);
+}
+
+// The same for any number of elements.
+TB_FN void finish_line(const sizes *g, TB_X *to, const TB_W *from, tb_i64 count) {
+    for (tb_i64 at = 0; at < count; at += LANES) {
+        const int m = count - at < LANES ? (int)(count - at) : LANES;
+        vec v = {0};
+        __builtin_memcpy(&v, from + at, sizeof(TB_W) * (unsigned long)m);
+        finish(g, to + at, v, m);
+    }
 }
 
 TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
     return a * stride[0] + b * stride[1] + c * stride[2];
 }
 
-// One cell of a window, taken into a block: the first one starts it.
-TB_FN void take(TB_W *best, int *where, const TB_W *x, int m, int index, int first) {
-#if TB_OP == 0
-    if (first) {
-        EACH(i, m) best[i] = x[i], where[i] = index;
-    } else {
-        EACH(i, m) {  // a NaN wins, and the first of them stays
-            const int wins = !(x[i] <= best[i]) & (best[i] == best[i]);
-            best[i] = wins ? x[i] : best[i];
-            where[i] = wins ? index : where[i];
-        }
-    }
-#elif TB_OP == 1
-    if (first) {
-        EACH(i, m) best[i] = x[i];
-    } else {
-        EACH(i, m) best[i] += x[i];
-    }
-#else
-    if (first) {
-        EACH(i, m) best[i] = x[i] * x[i];
-    } else {
-        EACH(i, m) best[i] += x[i] * x[i];
-    }
-#endif
-}
-
-TB_FN void complete(TB_W *best, int m, tb_i64 count) {
-#if TB_OP == 1
-    EACH(i, m) best[i] /= (TB_W)count;
-#elif TB_OP == 2
-    EACH(i, m) best[i] = TB_SQRT(best[i]);
-#endif
+TB_FN vec roots(vec x) {
+    for (int i = 0; i < LANES; ++i) x[i] = TB_SQRT(x[i]);
+    return x;
 }
 
 TB_FN tb_i64 length(range r) { return r.to - r.from; }
@@ -127,7 +112,8 @@ TB_FN void find_cells(const sizes *g, const row *o, tb_i64 q, cells *found) {
             for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
                 for (tb_i64 d = s.from; d < s.to; ++d) {
                     found->at[found->count] = inner(o->xs, a, b, c) + d * o->xs[3];
-                    found->index[found->count++] = (int)(((a * g->window[1] + b) * g->window[2] + c) * g->window[3] + d);
+                    const tb_i64 number = ((a * g->window[1] + b) * g->window[2] + c) * g->window[3] + d;
+                    found->index[found->count++] = (int)number;
                 }
             }
         }
@@ -137,24 +123,35 @@ TB_FN void find_cells(const sizes *g, const row *o, tb_i64 q, cells *found) {
 // Window q of a row for m images from n on.
 TB_FN void window(const sizes *g, const row *o, const cells *list, tb_i64 q, tb_i64 n, int m) {
     const TB_X *const x = o->x + (q * g->step[3] - g->pad[3]) * o->xs[3] + n;
-    TB_W best[WIDE], buffer[WIDE];
-    int where[WIDE];
-    take(best, where, TB_READ(buffer, x + list->at[0], m), m, list->index[0], 1);
-    for (int c = 1; c < list->count; ++c) {
-        take(best, where, TB_READ(buffer, x + list->at[c], m), m, list->index[c], 0);
-    }
-    complete(best, m, list->count);
-    finish(g, o->out + q * o->step + n, best, m);
+    TB_X *const out = o->out + q * o->step + n;
+    vec best = load(x + list->at[0], m);
 #if TB_OP == 0
-    TB_I small[WIDE];
-    EACH(i, m) small[i] = (TB_I)where[i];
-    __builtin_memcpy(o->places + q * o->places_step + n, small, sizeof(TB_I) * (unsigned long)m);
+    mask where = list->index[0] + (mask){0};
+    for (int c = 1; c < list->count; ++c) {
+        const vec v = load(x + list->at[c], m);
+        const mask wins = ~(v <= best) & (best == best);  // a NaN wins, and the first of them stays
+        best = (vec)(((mask)v & wins) | ((mask)best & ~wins));
+        where = ((list->index[c] + (mask){0}) & wins) | (where & ~wins);
+    }
+    const small places = __builtin_convertvector(where, small);
+    __builtin_memcpy(o->places + q * o->places_step + n, &places, sizeof(TB_I) * (unsigned long)m);
+    finish(g, out, best, m);
+#elif TB_OP == 1
+    for (int c = 1; c < list->count; ++c) best += load(x + list->at[c], m);
+    finish(g, out, best / (TB_W)list->count, m);
+#else
+    best *= best;
+    for (int c = 1; c < list->count; ++c) {
+        const vec v = load(x + list->at[c], m);
+        best += v * v;
+    }
+    finish(g, out, roots(best), m);
 #endif
 }
 
 // All windows of a row of few images: cell by cell, over all windows that have the cell inside.
 TB_FN void line(const sizes *g, const row *o, tb_i64 images) {
-    TB_W best[LINE], buffer[WIDE];
+    TB_W best[LINE], buffer[LANES];
     int where[LINE], counts[LINE];
     const tb_i64 width = g->out[3];
     for (int i = 0; i < width * images; ++i) best[i] = 0, where[i] = -1, counts[i] = 0;
@@ -188,8 +185,15 @@ TB_FN void line(const sizes *g, const row *o, tb_i64 images) {
         }
     }
     for (tb_i64 q = 0; q < width; ++q) {
-        complete(best + q * images, (int)images, counts[q * images]);
-        finish(g, o->out + q * o->step, best + q * images, (int)images);
+        TB_W *const done = best + q * images;
+        for (tb_i64 n = 0; n < images; ++n) {
+#if TB_OP == 1
+            done[n] /= (TB_W)counts[q * images + n];
+#elif TB_OP == 2
+            done[n] = TB_SQRT(done[n]);
+#endif
+        }
+        finish_line(g, o->out + q * o->step, done, images);
 #if TB_OP == 0
         for (tb_i64 n = 0; n < images; ++n) o->places[q * o->places_step + n] = (TB_I)where[q * images + n];
 #endif
@@ -207,7 +211,7 @@ TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
     o.places_step = os[7];
 #endif
-    if (g->images < NARROW && g->images * g->out[3] <= LINE) {
+    if (g->images < LANES && g->images * g->out[3] <= LINE) {
         if (g->images == 1) line(g, &o, 1);
         else line(g, &o, g->images);
         return;
@@ -217,32 +221,9 @@ TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     for (tb_i64 q = 0; q < g->out[3]; ++q) {
         tb_i64 n = 0;
         find_cells(g, &o, q, &list);
-        for (; n + WIDE <= g->images; n += WIDE) window(g, &o, &list, q, n, WIDE);
-        for (; n + NARROW <= g->images; n += NARROW) window(g, &o, &list, q, n, NARROW);
+        for (; n + LANES <= g->images; n += LANES) window(g, &o, &list, q, n, LANES);
         if (n < g->images) window(g, &o, &list, q, n, (int)(g->images - n));
     }
-}
-
-// What a window sends to one of its cells, added to a block: the first one starts it.
-TB_FN void give(TB_W *sum, const TB_X *error, const TB_I *places, const TB_X *y, int m, int index, TB_W share,
-                int first) {
-    TB_W buffer[WIDE];
-    const TB_W *const e = TB_READ(buffer, error, m);
-#if TB_OP == 0
-    TB_I here[WIDE];
-    __builtin_memcpy(here, places, sizeof(TB_I) * (unsigned long)m);
-    if (first) {
-        EACH(i, m) sum[i] = (int)here[i] == index ? e[i] : 0;
-    } else {
-        EACH(i, m) sum[i] += (int)here[i] == index ? e[i] : 0;
-    }
-#elif TB_OP == 1
-    EACH(i, m) sum[i] = first ? e[i] * share : sum[i] + e[i] * share;
-#else
-    TB_W other[WIDE];
-    const TB_W *const root = TB_READ(other, y, m);
-    EACH(i, m) sum[i] = (first ? 0 : sum[i]) + (root[i] != 0 ? e[i] / root[i] : 0);
-#endif
 }
 
 // A row (c, d, h) of the gradient, and the rows (k, m, p) of windows that hold it: where their errors and their places
@@ -287,34 +268,50 @@ TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, 
     o->step = os[3];
 }
 
+// m places as a vector. gcc converts bytes to 32 bits piece by piece unless it is told the instruction.
+TB_FN mask widened(const TB_I *places, int m) {
+    small here = {0};
+    __builtin_memcpy(&here, places, sizeof(TB_I) * (unsigned long)m);
+#if defined(__AVX512F__) && !defined(__clang__)
+    typedef char bytes __attribute__((vector_size(16)));
+    typedef int wide __attribute__((vector_size(64)));
+    if (sizeof here == 16 && sizeof(TB_N) == 4 && sizeof(TB_I) == 1) {
+        bytes packed;
+        __builtin_memcpy(&packed, &here, 16);
+        return (mask)__builtin_ia32_pmovzxbd512_mask(packed, (wide){0}, -1);
+    }
+#endif
+    return __builtin_convertvector(here, mask);
+}
+
 // What pixel w of a row gets from windows `qs` along it, for m images from n on.
 TB_FN void pixel(const sizes *g, const gradient *o, range qs, tb_i64 w, tb_i64 n, int m) {
-    TB_W sum[WIDE];
-    int first = 1;
+    vec sum = {0};
     for (int r = 0; r < o->count; ++r) {
         for (tb_i64 q = qs.from; q < qs.to; ++q) {
-            const int index = o->cell[r] + (int)(w + g->pad[3] - q * g->step[3]);
-            const TB_X *const error = o->e + o->error[r] + q * o->e_step + n;
+            const vec e = load(o->e + o->error[r] + q * o->e_step + n, m);
             const tb_i64 other = o->other[r] + q * o->other_step + n;
-            const TB_W share = TB_OP == 1 ? 1 / (TB_W)(o->size[r] * length(cells_of(g, 3, q))) : 1;
-            give(sum, error, (const TB_I *)o->others + other, (const TB_X *)o->others + other, m, index, share, first);
-            first = 0;
+#if TB_OP == 0
+            const TB_N index = o->cell[r] + (TB_N)(w + g->pad[3] - q * g->step[3]);
+            sum += (vec)((mask)e & (widened((const TB_I *)o->others + other, m) == index));
+#elif TB_OP == 1
+            (void)other;
+            sum += e * (1 / (TB_W)(o->size[r] * length(cells_of(g, 3, q))));
+#else
+            const vec root = load((const TB_X *)o->others + other, m);
+            sum += (vec)((mask)(e / root) & (root != 0));
+#endif
         }
     }
-    if (first) {
-        EACH(i, m) sum[i] = 0;
-    }
 #if TB_OP == 2
-    TB_W buffer[WIDE];
-    const TB_W *const x = TB_READ(buffer, o->x + w * o->x_step + n, m);
-    EACH(i, m) sum[i] *= x[i];
+    sum *= load(o->x + w * o->x_step + n, m);
 #endif
     finish(g, o->out + w * o->step + n, sum, m);
 }
 
 // A whole row of few images: window by window, each to its cells.
 TB_FN void scattered(const sizes *g, const gradient *o, tb_i64 images) {
-    TB_W sum[LINE], buffer[WIDE], other_buffer[WIDE];
+    TB_W sum[LINE], buffer[LANES], other_buffer[LANES];
     for (int i = 0; i < g->in[3] * images; ++i) sum[i] = 0;
     for (int r = 0; r < o->count; ++r) {
         for (tb_i64 q = 0; q < g->out[3]; ++q) {
@@ -347,7 +344,7 @@ TB_FN void scattered(const sizes *g, const gradient *o, tb_i64 images) {
         const TB_W *const x = TB_READ(other_buffer, o->x + w * o->x_step, (int)images);
         for (tb_i64 n = 0; n < images; ++n) sum[w * images + n] *= x[n];
 #endif
-        finish(g, o->out + w * o->step, sum + w * images, (int)images);
+        finish_line(g, o->out + w * o->step, sum + w * images, images);
     }
 }
 
@@ -355,7 +352,7 @@ TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     gradient o;
     const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
     find_windows(g, ptr, stride, c, d, h, &o);
-    if (g->images < NARROW && g->images * g->in[3] <= LINE) {
+    if (g->images < LANES && g->images * g->in[3] <= LINE) {
         if (g->images == 1) scattered(g, &o, 1);
         else scattered(g, &o, g->images);
         return;
@@ -363,8 +360,7 @@ TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     for (tb_i64 w = 0; w < g->in[3]; ++w) {
         const range qs = windows_of(g, 3, w);
         tb_i64 n = 0;
-        for (; n + WIDE <= g->images; n += WIDE) pixel(g, &o, qs, w, n, WIDE);
-        for (; n + NARROW <= g->images; n += NARROW) pixel(g, &o, qs, w, n, NARROW);
+        for (; n + LANES <= g->images; n += LANES) pixel(g, &o, qs, w, n, LANES);
         if (n < g->images) pixel(g, &o, qs, w, n, (int)(g->images - n));
     }
 }
@@ -376,7 +372,6 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     const tb_i64 rows = g->out[0] * g->out[1] * g->out[2], last = end * g->group < rows ? end * g->group : rows;
     (void)scalar;
     for (tb_i64 number = begin * g->group; number < last; ++number) fprop_row(g, ptr, stride, number);
-    tb_stream_end(g->streams);
 }
 
 // Pointers: error, then places (largest) or forward input and output (root of squares), then the gradient. Tasks are
@@ -387,5 +382,4 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     const tb_i64 rows = g->in[0] * g->in[1] * g->in[2], last = end * g->group < rows ? end * g->group : rows;
     (void)scalar;
     for (tb_i64 number = begin * g->group; number < last; ++number) bprop_row(g, ptr, stride, number);
-    tb_stream_end(g->streams);
 }

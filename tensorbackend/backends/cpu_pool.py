@@ -62,6 +62,7 @@ def _types(dtype: np.dtype) -> dict[str, Any]:
     return {
         "TB_X": ctype(dtype),
         "TB_W": ctype(wide),
+        "TB_N": f"tb_i{8 * wide.itemsize}",
         "TB_SQRT": f"tb_sqrt_{dtypes.tag(wide)}",
         "TB_LOG2": f"tb_log2_{dtypes.tag(wide)}",
         "TB_EXP2": f"tb_exp2_{dtypes.tag(wide)}",
@@ -84,7 +85,6 @@ def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, co
     """The launch of the function of a file that has the op's name; its pointers are the step's operands."""
     macros |= {**_types(step.output.dtype), "TB_OUTPUT": len(step.inputs)}
     library, source = _library(file, tuple(macros.items()), config.sanitize, config.cflags)
-    sizes = [*sizes, 2 * (_nbytes(step) > STREAM_ABOVE)]
     address = library.address(step.op.name)
     launch = native.runtime().prepare(address, tasks, int(cost), len(step.operands), sizes, strides, 0)
     return jit.Prepared(step, source, step.op.name, [launch], 0)
@@ -115,6 +115,7 @@ def _prepare_lrn(step: Primitive, backend: Backend) -> jit.Prepared | None:
     length = math.prod(g.dimI[1:])
     strip = max(min(LRN_STRIP, LRN_STRIP * 8 // g.J // 16 * 16), 16)
     sizes = [g.C, length, g.J, strip, *_words(alpha, beta, ascale / g.J, bpower)]
+    sizes.append(2 * (_nbytes(step) > STREAM_ABOVE))
     return _prepared(step, "lrn", macros, -(-length // strip), _nbytes(step) * 0.1, sizes, [])
 
 
