@@ -2,20 +2,21 @@
 // pool.c — largest, mean or root of squares of windows of images (C, D, H, W, N), and the way back
 //
 // A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient. Along a row, a vector of images stays in a
-// register while the cells of its window pass over it. Rows of few images are taken as a whole instead, one number after
-// the other. Each result is computed once, from its cells in C order, so that tasks decide nothing but time. The way back
-// gathers: a pixel asks the windows that hold it.
+// register while the cells of its window pass over it. Rows of few images are taken as a whole instead, one number
+// after the other. Each result is computed once, from its cells in C order, so that tasks decide nothing but time. The
+// way back gathers: a pixel asks the windows that hold it.
 //
 // The host defines TB_OP (0 largest, 1 mean, 2 root of squares), TB_X, TB_W and TB_I, the types of elements, of sums
-// and of places, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, TB_SQRT,
-// the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it), TB_PLAIN,
-// whether alpha is 1 and beta 0, and TB_CELLS, the most cells of a window.
+// and of places, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W,
+// TB_SQRT, the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it),
+// TB_PLAIN, whether alpha is 1 and beta 0, and TB_CELLS, the most cells of a window.
 #include "kernel.h"
 
 #define LANES (64 / (int)sizeof(TB_W))
 #define LINE 2048  // pixels times images of a row that is taken as a whole, at most
 
 typedef TB_W vec __attribute__((vector_size(64)));
+typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
 typedef TB_N mask __attribute__((vector_size(64)));
 typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
 
@@ -44,9 +45,9 @@ TB_FN range windows_of(const sizes *g, int axis, tb_i64 at) {
 TB_FN vec load(const TB_X *x, int m) {
     TB_W buffer[LANES];
     const TB_W *const from = TB_READ(buffer, x, m);
+    if (m == LANES) return *(const loose *)from;
     vec v = {0};
-    if (m == LANES) __builtin_memcpy(&v, from, sizeof v);
-    else __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
+    __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
     return v;
 }
 
@@ -57,8 +58,8 @@ TB_FN void finish(const sizes *g, TB_X *to, vec v, int m) {
     v *= alpha;
     if (beta != 0) v += beta * load(to, m);
 #endif
-    TB_W from[LANES] __attribute__((aligned(64)));
-    __builtin_memcpy(from, &v, sizeof v);
+    TB_W from[LANES];
+    *(loose *)from = v;
     TB_WRITE(to, from, m, 0);
 }
 
