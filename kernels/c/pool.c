@@ -13,7 +13,17 @@
 #include "kernel.h"
 
 #define LANES (64 / (int)sizeof(TB_W))
+#define FEW 4  // images of which rows are taken as a whole
 #define LINE 2048  // pixels times images of a row that is taken as a whole, at most
+
+// What is left of the images, in pieces whose lengths are constants.
+#define ONE_PIECE(size, call) \
+    if (g->images - n >= size) { \
+        enum { PIECE = size }; \
+        call; \
+        n += size; \
+    }
+#define IN_PIECES(call) ONE_PIECE(8, call) ONE_PIECE(4, call) ONE_PIECE(2, call) ONE_PIECE(1, call)
 
 typedef TB_W vec __attribute__((vector_size(64)));
 typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
@@ -212,7 +222,7 @@ TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
     o.places_step = os[7];
 #endif
-    if (g->images < LANES && g->images * g->out[3] <= LINE) {
+    if (g->images < FEW && g->images * g->out[3] <= LINE) {
         if (g->images == 1) line(g, &o, 1);
         else line(g, &o, g->images);
         return;
@@ -223,7 +233,7 @@ TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
         tb_i64 n = 0;
         find_cells(g, &o, q, &list);
         for (; n + LANES <= g->images; n += LANES) window(g, &o, &list, q, n, LANES);
-        if (n < g->images) window(g, &o, &list, q, n, (int)(g->images - n));
+        IN_PIECES(window(g, &o, &list, q, n, PIECE))
     }
 }
 
@@ -353,7 +363,7 @@ TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     gradient o;
     const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
     find_windows(g, ptr, stride, c, d, h, &o);
-    if (g->images < LANES && g->images * g->in[3] <= LINE) {
+    if (g->images < FEW && g->images * g->in[3] <= LINE) {
         if (g->images == 1) scattered(g, &o, 1);
         else scattered(g, &o, g->images);
         return;
@@ -362,7 +372,7 @@ TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
         const range qs = windows_of(g, 3, w);
         tb_i64 n = 0;
         for (; n + LANES <= g->images; n += LANES) pixel(g, &o, qs, w, n, LANES);
-        if (n < g->images) pixel(g, &o, qs, w, n, (int)(g->images - n));
+        IN_PIECES(pixel(g, &o, qs, w, n, PIECE))
     }
 }
 
