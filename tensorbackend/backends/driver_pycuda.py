@@ -52,6 +52,7 @@ class PycudaDriver(DeviceDriver):
         with self.using_device("open"):
             self._stream = cuda.Stream(NON_BLOCKING)
             self._pool = pycuda.tools.DeviceMemoryPool()
+            self._pinned = pycuda.tools.PageLockedMemoryPool()
         self.stream = self._stream.handle
         self.facts = base.DeviceFacts(
             device.name(),
@@ -81,7 +82,7 @@ class PycudaDriver(DeviceDriver):
 
     def pinned(self, nbytes: int) -> np.ndarray:
         with self.using_device("pinned"):
-            return cuda.pagelocked_empty(nbytes, np.uint8)
+            return self._pinned.allocate((nbytes,), np.dtype(np.uint8))
 
     def upload(self, address: int, host: np.ndarray, wait: bool = True) -> None:
         self._transfer(cuda.memcpy_htod_async, address, host, wait)
@@ -138,6 +139,7 @@ class PycudaDriver(DeviceDriver):
     def _release(self) -> None:
         with self.using_device("close"):
             self._pool.stop_holding()
+            self._pinned.stop_holding()
         self._context.detach()
 
 

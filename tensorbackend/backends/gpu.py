@@ -47,6 +47,9 @@ __all__ = ["GpuBackend", "GpuTensor"]
 
 INCLUDE = '#include "kernel.cuh"\n'
 
+MOST_PINNED = 64 << 20
+"""Bytes of a transfer up to which it goes by pinned memory, which other programs then cannot have."""
+
 _log = logging.getLogger("tensorbackend")
 
 
@@ -187,7 +190,7 @@ class GpuBackend(Backend):
             raise BackendError(complain("gpu backend: a forked process", what, "", "make a backend in each process"))
 
     def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
-        host = np.empty(tensor.shape, tensor.dtype)
+        host = np.ndarray(tensor.shape, tensor.dtype, self._host_memory(tensor.nbytes))
         with np.errstate(all="ignore"):
             dtypes.cast(values, tensor.dtype, host)
         if tensor.is_contiguous:
@@ -211,10 +214,14 @@ class GpuBackend(Backend):
     def _array_at(self, ref: Any, address: int) -> np.ndarray:
         item = ref.dtype.itemsize
         low, high = indexing.extent(ref.shape, ref.strides, item)
-        whole = np.empty(high - low, np.uint8)
+        whole = self._host_memory(high - low)
         with self._lock:
             self.driver.download(whole, address + low)
         return np.ndarray(ref.shape, ref.dtype, whole, -low, tuple(s * item for s in ref.strides))
+
+    def _host_memory(self, nbytes: int) -> np.ndarray:
+        """Bytes for a transfer: pinned, so that the device reads or writes them itself, unless they are very many."""
+        return self.driver.pinned(nbytes) if 0 < nbytes <= MOST_PINNED else np.empty(nbytes, np.uint8)
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         picked = self._download(tensor)[host_key(key)]

@@ -7,19 +7,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tensorbackend.backends.driver import DeviceFacts, Function, HostDriver, Module, Triple
+from tensorbackend.codegen.geometry import SIZES
 
 __all__ = ["Launch", "NullDriver"]
 
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((\d+)[^)]*\) )?(\w+)\(const (\w+) ')
-_POINTERS = re.compile(
-    r"struct (\w+) \{ void \*ptr\[(\d+)\]; tb_i64 size\[(\d+)\], stride\[(\d+)\], scalar\[(\d+)\]; \};"
+_STRUCTURE = re.compile(r"^(?=struct \w+_args \{)", re.MULTILINE)
+_FIELDS = re.compile(
+    r"struct (\w+)_args \{ void \*ptr\[(\d+)\]; tb_i64 size\[(\d+)\], stride\[(\d+)\], scalar\[(\d+)\]; \};"
 )
+_SLOT = re.compile(r"\b([io]\d+) = \([^)]*\)ptr\[(\d+)\]")
+_PACK = re.compile(r"tb_pack<(\w+), (\d+)> ([pq])(\d+);")
+_BYTES = {"float": 4, "double": 8, "bool": 1, **{f"tb_{s}{8 * n}": n for s in "iu" for n in (1, 2, 4, 8)}}
 ARGUMENT_BYTES = 32764
 FIRST_ADDRESS = 1 << 20
 
@@ -35,16 +40,35 @@ class Launch:
     arguments: bytes
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """The arguments of a printed kernel: how many `pointers`, `nbytes` in all, at which byte it is told whether packs
+    are whole (`vector`), and the bytes to which that aligns some pointers (`grains`, by their number)."""
+
+    pointers: int
+    nbytes: int
+    vector: int
+    grains: dict[int, int]
+
+
+def _layouts(source: str) -> Iterator[tuple[str, _Layout]]:
+    for text in _STRUCTURE.split(source):
+        found = _FIELDS.match(text)
+        if found is not None:
+            pointers, sizes, strides, scalars = map(int, found.groups()[1:])
+            slots = {name: int(number) for name, number in _SLOT.findall(text)}
+            packs = [(slots["io"["pq".index(kind)] + n], _BYTES[t] * int(w)) for t, w, kind, n in _PACK.findall(text)]
+            vector = 8 * (pointers + sizes - len(SIZES) + SIZES.index("vector"))
+            yield found[1], _Layout(pointers, 8 * (pointers + sizes + strides + scalars), vector, dict(packs))
+
+
 class _NullModule(Module):
     def __init__(self, source: str) -> None:
         self._threads = {name: int(bound or 1024) for bound, name, _ in _KERNEL.findall(source)}
-        self._pointers = {
-            struct.removesuffix("_args"): (int(counts[0]), 8 * sum(map(int, counts)))
-            for struct, *counts in _POINTERS.findall(source)
-        }
+        self._layouts = dict(_layouts(source))
 
     def function(self, name: str) -> Function:
-        return Function(name, self._pointers.get(name), self._threads[name])
+        return Function(name, self._layouts.get(name), self._threads[name])
 
 
 class NullDriver(HostDriver):
@@ -100,11 +124,17 @@ class NullDriver(HostDriver):
     def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
         assert len(arguments) <= ARGUMENT_BYTES, f"{function.name}: {len(arguments)} bytes of arguments"
         if function.handle is not None:
-            pointers, nbytes = function.handle
-            assert len(arguments) == nbytes, f"{function.name}: {len(arguments)} bytes for a structure of {nbytes}"
-            for address in np.frombuffer(arguments, np.uint64, pointers).tolist():
-                self._check(address, 1)
+            self._check_arguments(function.name, function.handle, arguments)
         self.launches.append(Launch(function.name, grid, block, shared, arguments))
+
+    def _check_arguments(self, name: str, layout: _Layout, arguments: bytes) -> None:
+        assert len(arguments) == layout.nbytes, f"{name}: {len(arguments)} bytes for a structure of {layout.nbytes}"
+        addresses = np.frombuffer(arguments, np.uint64, layout.pointers).tolist()
+        for address in addresses:
+            self._check(address, 1)
+        if int.from_bytes(arguments[layout.vector : layout.vector + 8], "little"):
+            for number, grain in layout.grains.items():
+                assert addresses[number] % grain == 0, f"{name}: {addresses[number]:#x} is no multiple of {grain}"
 
     def memory(self) -> tuple[int, int]:
         """As if nothing were used."""

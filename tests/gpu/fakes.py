@@ -285,6 +285,14 @@ def pycuda() -> dict[str, ModuleType]:
         def stop_holding(self) -> None:
             world.check()
 
+    class PageLockedMemoryPool:
+        def allocate(self, shape: tuple, dtype: np.dtype, order: str = "C") -> np.ndarray:
+            world.check()
+            return np.empty(shape, dtype)
+
+        def stop_holding(self) -> None:
+            world.check()
+
     class Kernel:
         num_regs = local_size_bytes = shared_size_bytes = 0
 
@@ -334,12 +342,11 @@ def pycuda() -> dict[str, ModuleType]:
     vars(driver).update(
         init=lambda: None, Error=Error, MemoryError=CudaMemoryError, CompileError=CompileError, Context=Context,
         Device=Device, Stream=Stream, Event=Event, function_attribute=attributes,
-        pagelocked_empty=lambda shape, dtype, order="C", mem_flags=0: np.empty(shape, dtype),
         memcpy_htod_async=memcpy_htod_async, memcpy_dtoh_async=memcpy_dtoh_async,
         memcpy_dtod_async=memcpy_dtod_async, memset_d8_async=memset_d8_async,
         mem_get_info=lambda: (MEMORY, 2 * MEMORY),
     )  # fmt: skip
-    tools.DeviceMemoryPool = DeviceMemoryPool
+    tools.DeviceMemoryPool, tools.PageLockedMemoryPool = DeviceMemoryPool, PageLockedMemoryPool
     compiler.SourceModule = SourceModule
     package = ModuleType("pycuda")
     package.driver, package.tools, package.compiler = driver, tools, compiler

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensorbackend.backends import gpu
 from tensorbackend.backends.cuda_primitives import MACROS
 from tensorbackend.backends.gpu import INCLUDE, GpuBackend
 from tensorbackend.backends.null import NullDriver
@@ -60,6 +61,14 @@ def test_packs_are_whole_only_at_aligned_addresses(be: GpuBackend, start: int, w
     (launch,) = be.driver.launches
     pointers, rank = 2, 1
     assert struct.unpack_from("q", launch.arguments, 8 * (pointers + rank)) == (whole,)
+
+
+def test_whole_packs_at_odd_addresses_are_refused(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = be.empty((1, 1000)), be.empty((1, 500))
+    monkeypatch.setattr(gpu, "_grains", lambda printed: [1, 1])
+    y[:] = be.exp(x[:, 4:504])
+    with pytest.raises(AssertionError, match="is no multiple of 16"):
+        y[:] = be.exp(x[:, 1:501]) + 1
 
 
 def test_rows_that_are_not_multiples_of_a_pack_are_read_singly(be: GpuBackend) -> None:

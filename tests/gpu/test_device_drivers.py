@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import BackendError
-from tensorbackend.backends import compiler, driver
+from tensorbackend.backends import compiler, driver, gpu
 from tensorbackend.backends.driver import Driver, open_driver
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.errors import CompileError, KernelFault
@@ -88,6 +88,24 @@ def test_memory_copies_and_events(device: Driver) -> None:
     assert device.stream == 1234
     for address in (a, b, c):
         device.free(address)
+
+
+def test_transfers_go_by_pinned_memory(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    pinned = be.driver.pinned
+
+    def count(nbytes: int) -> np.ndarray:
+        asked.append(nbytes)
+        return pinned(nbytes)
+
+    monkeypatch.setattr(be.driver, "pinned", count)
+    x = be.array(numbers(6, 8))
+    np.testing.assert_array_equal(x.get(), numbers(6, 8))
+    assert asked == [192, 192]
+    assert be.array(np.zeros((0, 3))).get().shape == (0, 3)
+    monkeypatch.setattr(gpu, "MOST_PINNED", 100)
+    np.testing.assert_array_equal(be.array(numbers(6, 8)).get(), numbers(6, 8))
+    assert asked == [192, 192]
 
 
 def test_memory_is_given_back(be: GpuBackend) -> None:
