@@ -72,6 +72,7 @@ class Elementwise:
     body: str
     preamble: str = ""
     pointer: bool = False
+    macros: tuple[tuple[str, str], ...] = ()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -91,6 +92,7 @@ class Reduction:
     post: str
     identity: str
     preamble: str = ""
+    macros: tuple[tuple[str, str], ...] = ()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -98,7 +100,7 @@ class Reduction:
         return self.inputs + self.outputs
 
 
-def elementwise(texts: Sequence[str], preamble: str = "") -> Elementwise:
+def elementwise(texts: Sequence[str], preamble: str = "", options: Sequence[str] = ()) -> Elementwise:
     """The kernel of three texts (pointer style: parameters, body, name; else inputs, outputs, body) or four (a name).
 
     Raises `ValueError` for texts that are not parameters, names that are taken, or a body that leaves its braces.
@@ -114,7 +116,7 @@ def elementwise(texts: Sequence[str], preamble: str = "") -> Elementwise:
         parameters = tuple(_pointer_parameter(text, body, name) for text in _split(texts[0]))
         _check_names(name, parameters, {"i"})
         _check_texts(name, parameters, {"operation": body}, preamble)
-        return Elementwise(name, parameters, (), _body(body), preamble, True)
+        return Elementwise(name, parameters, (), _body(body), preamble, True, _macros(name, parameters, options))
     inputs, outputs, body = texts[:3]
     name = _kernel_name(texts[3] if len(texts) == 4 else "user_" + "_".join(re.findall(r"\w+", body))[:40])
     given = tuple(_typed_parameter(text, name) for text in _split(inputs))
@@ -123,12 +125,13 @@ def elementwise(texts: Sequence[str], preamble: str = "") -> Elementwise:
         raise ValueError(complain(f"{name}: no outputs", "", "'T z'"))
     _check_names(name, given + made, {"i", "n"})
     _check_texts(name, given + made, {"operation": body}, preamble)
-    return Elementwise(name, given, made, _body(body), preamble)
+    return Elementwise(name, given, made, _body(body), preamble, False, _macros(name, given + made, options))
 
 
 def reduction(
-    inputs: str, outputs: str, map_expr: str, reduce_expr: str, post: str, identity: str, name: str, preamble: str = ""
-) -> Reduction:
+    inputs: str, outputs: str, map_expr: str, reduce_expr: str, post: str, identity: str, name: str, preamble: str = "",
+    options: Sequence[str] = (),
+) -> Reduction:  # fmt: skip
     """The reduction of seven texts. Raises `ValueError` as `elementwise`, and unless there is one output, not raw."""
     name = _kernel_name(name)
     given = tuple(_typed_parameter(text, name) for text in _split(inputs))
@@ -138,7 +141,20 @@ def reduction(
     _check_names(name, given + made, {"i", "n", "a", "b"})
     texts = {"map": map_expr, "reduce": reduce_expr, "post": post, "identity": identity}
     _check_texts(name, given + made, texts, preamble)
-    return Reduction(name, given, made, map_expr, reduce_expr, _body(post), identity, preamble)
+    macros = _macros(name, given + made, options)
+    return Reduction(name, given, made, map_expr, reduce_expr, _body(post), identity, preamble, macros)
+
+
+def _macros(kernel: str, parameters: Sequence[Parameter], options: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The macros of options such as '-DSIZE=3'. Raises `ValueError` for other options, and names that are taken."""
+    found = []
+    for option in options:
+        parts = re.fullmatch(r"-D\s*(\w+)(?:=([^\n]*))?", option)
+        if parts is None:
+            raise ValueError(complain(f"{kernel}: option", repr(option), "a macro: '-DNAME' or '-DNAME=VALUE'"))
+        _contained(kernel, parameters, "options", f"#define {parts[1]} {parts[2]}")
+        found.append((parts[1], "1" if parts[2] is None else parts[2]))
+    return tuple(found)
 
 
 def _kernel_name(name: str) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.tensor import Tensor
-from tensorbackend.user_kernels import Elementwise, Reduction
-from tensorbackend.user_kernels import elementwise as parse_elementwise
-from tensorbackend.user_kernels import reduction as parse_reduction
+
+if TYPE_CHECKING:
+    from tensorbackend.user_kernels import Elementwise, Reduction
 
 __all__ = ["AnywhereKernel", "clear_memo", "elementwise", "memoize", "reduction"]
 
@@ -65,16 +65,21 @@ class AnywhereKernel:
         return f"<kernel {self.name}>"
 
 
-def elementwise(*texts: str, preamble: str = "") -> AnywhereKernel:
+def elementwise(*texts: str, preamble: str = "", options: Sequence[str] = ()) -> AnywhereKernel:
     """A kernel over elements for all backends: as `Backend.elementwise`; the backend is that of a call's arguments."""
-    return AnywhereKernel(parse_elementwise(texts, preamble), lambda be: be.elementwise(*texts, preamble=preamble))
+    from tensorbackend import user_kernels  # few programs need it
+
+    spec = user_kernels.elementwise(texts, preamble, options)
+    return AnywhereKernel(spec, lambda be: be.elementwise(*texts, preamble=preamble, options=options))
 
 
 def reduction(in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any,
-              name: str, preamble: str = "") -> AnywhereKernel:  # fmt: skip
+              name: str, preamble: str = "", options: Sequence[str] = ()) -> AnywhereKernel:  # fmt: skip
     """A reduction for all backends: as `Backend.reduction`; the backend is that of a call's arguments."""
+    from tensorbackend import user_kernels
+
     texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
-    return AnywhereKernel(parse_reduction(*texts), lambda be: be.reduction(*texts))
+    return AnywhereKernel(user_kernels.reduction(*texts, options), lambda be: be.reduction(*texts, options))
 
 
 def _backend_of(arguments: tuple) -> Backend:

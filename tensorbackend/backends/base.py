@@ -17,7 +17,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -435,21 +435,24 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
         self.structures.check_open()
         return capture(self, fn, args)
 
-    def elementwise(self, *texts: str, preamble: str = "") -> ElementwiseKernel:
+    def elementwise(self, *texts: str, preamble: str = "", options: Sequence[str] = ()) -> ElementwiseKernel:
         """A kernel from C text, to be called: `be.elementwise("T x, T y", "T z", "z = x * y + 1", "muladd")`.
 
         Three texts of which the first holds a `*` are parameters, body and name in the pointer style. `preamble` is put
-        before the kernel. The same texts give the same kernel. docs/user-kernels.md says what texts may hold. Raises
-        `ValueError` for texts that are none; `CompileError` comes from the first call.
+        before the kernel; `options` are macros, such as '-DSIZE=3'. The same texts give the same kernel.
+        docs/user-kernels.md says what texts may hold. Raises `ValueError` for texts that are none; `CompileError` comes
+        from the first call.
         """
         from tensorbackend import user_kernels
         from tensorbackend.backends.user import ElementwiseKernel
 
         key = ("elementwise", *texts, preamble)
-        return self._user_kernel(key, lambda: ElementwiseKernel(self, user_kernels.elementwise(texts, preamble)))
+        spec = functools.partial(user_kernels.elementwise, texts, preamble, options)
+        return self._user_kernel((*key, *options), lambda: ElementwiseKernel(self, spec()))
 
     def reduction(self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str,
-                  identity: Any, name: str, preamble: str = "") -> ReductionKernel:  # fmt: skip
+                  identity: Any, name: str, preamble: str = "",
+                  options: Sequence[str] = ()) -> ReductionKernel:  # fmt: skip
         """A reduction from C text: `be.reduction("T x", "T y", "x * x", "a + b", "y = a", "0", "sqsum")`.
 
         Elements become `map_expr`, two of them `reduce_expr` of `a` and `b`, and the output is assigned from `a`; no
@@ -460,7 +463,8 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
 
         texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
         key = ("reduction", *texts)
-        return self._user_kernel(key, lambda: ReductionKernel(self, user_kernels.reduction(*texts)))
+        spec = functools.partial(user_kernels.reduction, *texts, options)
+        return self._user_kernel((*key, *options), lambda: ReductionKernel(self, spec()))
 
     def _user_kernel(self, key: tuple, make: Callable[[], Any]) -> Any:
         self.structures.check_open()

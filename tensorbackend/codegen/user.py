@@ -171,6 +171,7 @@ class UserPrinter(ABC):
         macros = {word for word in words if re.search(rf"#\s*define\s+{word}\b", preamble)}
         own = {word for word in words if re.search(rf"\b{word}\s*\([^;{{}}()]*\)\s*\{{", preamble)}
         self.say(*self._functions(words - own - macros, own))
+        self.say(*(f"#define {name} {value}" for name, value in self.spec.macros))
         if preamble.strip():
             blank = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", preamble, flags=re.MULTILINE)
             self.say(f'#line 1 "{self.spec.name} (preamble)"', self._declared(blank))

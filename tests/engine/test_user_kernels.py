@@ -124,6 +124,18 @@ def test_a_preamble_brings_functions_of_the_users_own(be) -> None:
     np.testing.assert_array_equal(found, numbers((3,)) * 102)
 
 
+def test_options_are_macros(be) -> None:
+    text = "static float more(float x) { return x + SIZE; }"
+    options = ["-DSIZE=3", "-DON"]
+    found = be.elementwise("float x", "float y", "y = ON ? more(x) : 0", "sized", preamble=text, options=options)
+    np.testing.assert_array_equal(found(numbers((3,))), numbers((3,)) + 3)
+    assert be.elementwise("float x", "float y", "y = SIZE", "k", options=["-DSIZE=4"])(numbers((2,))).tolist() == [4, 4]
+    assert be.elementwise("float x", "float y", "y = SIZE", "k", options=["-DSIZE=5"])(numbers((2,))).tolist() == [5, 5]
+    for wrong in ("-O3", "-Dx=2", "-Dfor", "-DA=(", "-Dtb_j=1"):
+        with pytest.raises(ValueError):
+            be.elementwise("float x", "float y", "y = x", "k", options=[wrong])
+
+
 @pytest.mark.parametrize("name", ["I", "J", "y0", "j1", "main", "tb", "task", "size", "at", "v0", "stride"])
 def test_names_of_generated_code_are_free_for_users(be, name) -> None:
     found = be.elementwise(f"T {name}", "T z", f"T n = {name}; {{ int i = 3; z = n * i; }} // done", "names")
