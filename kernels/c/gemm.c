@@ -67,6 +67,7 @@ enum {
     TURNED,        // the length of its square tiles, or 0
     PRODUCT,       // which of its inputs the product is
     COUNT,         // its operands, the product included
+    SCRATCH,       // its bytes
     BATCH_RANK, FIRST,  // lengths of the batch axes, then bytes of an element of the operands that are not the product
 };
 
@@ -147,16 +148,16 @@ typedef void (*tile)(int64_t k, const TB_T *a, int64_t a_row, int64_t a_k, const
     }
 #define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
 #define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
-#define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV) TILE(13, NV) TILE(14, NV)
+#define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)
 #define LOWS(NV) tile_1_##NV, tile_2_##NV, tile_3_##NV, tile_4_##NV
 #define HIGHS(NV) tile_5_##NV, tile_6_##NV, tile_7_##NV, tile_8_##NV
-#define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV, tile_13_##NV, tile_14_##NV
+#define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV
 
 #if TB_VECTOR == 64
-LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) LOW(4) TILE(5, 4) TILE(6, 4)
+LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2) LOW(4) TILE(5, 4) TILE(6, 4)
 static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
-    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
-static const int most_rows[MOST_VECTORS] = {14, 14, 0, 6};
+    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
+static const int most_rows[MOST_VECTORS] = {12, 14, 0, 6};
 #elif defined(__aarch64__)
 LOW(1) HIGH(1) LOW(2) HIGH(2) LOW(4) TILE(5, 4) TILE(6, 4)
 static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
@@ -499,8 +500,10 @@ static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k
 #endif
     for (int64_t j = 0; j < at->columns; ++j) {
         const int64_t column = at->j + j;
-        const TB_T *b = place_of_b(g, part, column) + k0;
-        if (column < first_panel(g))
+        const TB_T *b;
+        if (column >= first_panel(g))
+            b = place_of_b(g, part, column) + k0;
+        else
             b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + at->batch) + from + (g->column + column) * b_step[1];
         TB_T sum[DOT_ROWS];
         dots[rows - 1](k, line, b, sum);
@@ -591,7 +594,7 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
              int64_t end) {
     call whole = {ptr, size, stride, scalar}, *const g = &whole;
     (void)begin, (void)end;
-    g->scratch = ptr[2 + (size[TAIL] ? size[COUNT] - 1 : 1)];
+    g->scratch = size[SCRATCH] ? ptr[2 + (size[TAIL] ? size[COUNT] - 1 : 1)] : 0;
     g->phases = size[SPLIT_K] > size[PHASE_K] ? ceiling(size[SPLIT_K], size[PHASE_K]) : 1;
     g->chunks = ceiling(size[PHASE_K], PACK_K);
     for (g->batch = 0; g->batch < size[BATCHES]; g->batch += size[ROUND]) {

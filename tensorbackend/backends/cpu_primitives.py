@@ -104,7 +104,7 @@ class _Product:
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
             by.pack_b, *places, sums_at, runtime.address("tb_run"), tail, *sizes,
-            len(others) + (step.tail is not None), len(self.lengths), *self.lengths,
+            len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip
         cost = 2 * x.m * x.n * x.k * x.batches // FLOPS_A_NANOSECOND + 100

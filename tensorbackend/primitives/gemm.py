@@ -17,6 +17,8 @@ BLOCK_K = 768
 """Steps of k for which a block of rows stays in the second-level cache."""
 STREWN_K = 256
 """The same where b is used in place and its lines are far apart."""
+ONE_PANEL = 1 << 18
+"""Elements of a panel of b, if it is the only one, that stay in the second-level cache."""
 DOT_K = 512
 """Elements of a row that the dots of a narrow type widen at a time, as in gemm.c."""
 ROWS_IN_CACHE = 128
@@ -122,6 +124,8 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     splits, split_k = _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
+    if x.n <= panel and not pack_a:  # rows of a are read once, in one go
+        block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
     phase_rows = _multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
@@ -147,10 +151,10 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
         yield _Way(cost, swap, 1, 4, False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
-            height, panel = _height(x.m, most), vectors * facts.lanes
+            height, panel = _height(x, vectors, facts), vectors * facts.lanes
             pack_a, cost_a = _cost_of_a(x, panel)
             pack_b, cost_b = _cost_of_b(x, height, panel)
-            cost = _cycles(x, vectors, facts) * x.k * CYCLE + cost_a + cost_b + stored
+            cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + cost_b + stored
             yield _Way(cost, swap, panel, height, pack_a, pack_b)
 
 
@@ -191,22 +195,27 @@ def _multiple(length: int, of: int) -> int:
     return -(-max(length, 1) // of) * of
 
 
-def _height(m: int, most: int) -> int:
-    """Rows of a tile: as few tiles as there can be, of equal height."""
-    tiles = max(-(-m // most), 1)
-    return max(-(-m // tiles), 1)
-
-
-def _cycles(x: Matrices, vectors: int, facts: Facts) -> float:
-    """Cycles that one step of k takes with panels of so many vectors, by the instructions of its tiles."""
-    whole, rest = divmod(-(-max(x.n, 1) // facts.lanes), vectors)
+def _panels(x: Matrices, vectors: int, facts: Facts) -> list[tuple[int, int]]:
+    """How many panels there are of which width, in vectors: full ones, and what is left."""
+    full, rest = divmod(-(-max(x.n, 1) // facts.lanes), vectors)
     rest = next(v for v in range(rest, vectors + 1) if not v or facts.rows[v - 1])
-    height = _height(x.m, facts.rows[vectors - 1])
+    return [(count, width) for count, width in ((full, vectors), (1, rest)) if count and width]
+
+
+def _height(x: Matrices, vectors: int, facts: Facts) -> int:
+    """Rows of a tile: as few tiles as there can be, of equal height, which all panels have."""
+    most = min(facts.rows[width - 1] for _, width in _panels(x, vectors, facts))
+    tiles = max(-(-x.m // most), 1)
+    return max(-(-x.m // tiles), 1)
+
+
+def _cycles(x: Matrices, vectors: int, height: int, facts: Facts) -> float:
+    """Cycles that one step of k takes with panels of so many vectors, by the instructions of its tiles."""
     tiles, last = divmod(max(x.m, 1), height)
     return sum(
-        panels * (tiles * _tile_cycles(height, wide) + (_tile_cycles(last, wide) if last else 0))
-        for panels, wide in ((whole, vectors), (1, rest)) if wide
-    )  # fmt: skip
+        count * (tiles * _tile_cycles(height, width) + (_tile_cycles(last, width) if last else 0))
+        for count, width in _panels(x, vectors, facts)
+    )
 
 
 def _tile_cycles(rows: int, vectors: int) -> float:
