@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 __all__ = ["Blocking", "Facts", "Matrices", "choose"]
 
-BLOCK_K = 768
+BLOCK_K = 1024
 """Steps of k for which a block of rows stays in the second-level cache."""
 STREWN_K = 256
 """The same where b is used in place and its lines are far apart."""
