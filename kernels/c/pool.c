@@ -51,14 +51,31 @@ TB_FN range windows_of(const sizes *g, int axis, tb_i64 at) {
     return (range){from, to < g->out[axis] ? to : g->out[axis]};
 }
 
-// m elements as a vector; lanes beyond are 0.
+// A piece of a vector, read at once and repeated: parts put together in memory would have to be waited for.
+TB_FN vec repeated(const TB_W *from, int m) {
+    typedef tb_i64 four __attribute__((vector_size(32), aligned(4), may_alias));
+    typedef tb_i64 two __attribute__((vector_size(16), aligned(4), may_alias));
+    const int bytes = m * (int)sizeof(TB_W);
+    if (bytes == 32) {
+        const four x = *(const four *)from;
+        return (vec)__builtin_shufflevector(x, x, 0, 1, 2, 3, 0, 1, 2, 3);
+    }
+    if (bytes == 16) {
+        const two x = *(const two *)from;
+        return (vec)__builtin_shufflevector(x, x, 0, 1, 0, 1, 0, 1, 0, 1);
+    }
+    vec v = {0};
+    if (m == 1) return v + from[0];
+    __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
+    return v;
+}
+
+// m elements as a vector; what is in the lanes beyond does not matter.
 TB_FN vec load(const TB_X *x, int m) {
     TB_W buffer[LANES];
     const TB_W *const from = TB_READ(buffer, x, m);
     if (m == LANES) return *(const loose *)from;
-    vec v = {0};
-    __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
-    return v;
+    return repeated(from, m);
 }
 
 // to = alpha v + beta to, for m elements. Without beta the old contents are not read.
