@@ -327,8 +327,8 @@ def test_no_child_is_forked_while_a_compiler_is_started(cache, monkeypatch):
     compiler.compile_source(ANSWER % 1)
     assert started == [True]
     with compiler._starting:
-        threading.Timer(0.3, compiler._starting.release).start()
         before = time.monotonic()
+        threading.Timer(0.3, compiler._starting.release).start()
         pid = os.fork()
         if pid == 0:
             os._exit(compiler._starting.locked())
