@@ -11,15 +11,10 @@ import pytest
 from tensorbackend.backends import toolchain
 from tests.vmath import build
 
-HERE = Path(__file__).resolve().parent
 
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """One worker compiles the headers in all their builds, once."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("vmath"))
+    item.add_marker(pytest.mark.xdist_group("vmath"))
 
 
 @pytest.fixture(scope="session")
