@@ -161,6 +161,7 @@ def whole_table() -> Table:
 # All sources of a run of the tests
 
 _STRUCTURE = re.compile(r"^(?=struct \w+_args \{)", re.MULTILINE)
+_COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 
 
 def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
@@ -169,7 +170,7 @@ def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
     kernels: dict[str, None] = {}
     for source in dict.fromkeys(sources):
         first, *others = _STRUCTURE.split(source)
-        if first.strip() == INCLUDE.strip():
+        if _COMMENT.sub("", first).strip() == INCLUDE.strip():
             kernels.update(dict.fromkeys(others))
         else:
             yield source, 1
