@@ -169,8 +169,8 @@ def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
     sources by themselves."""
     kernels: dict[str, None] = {}
     for source in dict.fromkeys(sources):
-        first, *others = _STRUCTURE.split(source)
-        if _COMMENT.sub("", first).strip() == INCLUDE.strip():
+        first, *others = _STRUCTURE.split(_COMMENT.sub("", source))  # a kernel's name comes before its structure
+        if first.strip() == INCLUDE.strip():
             kernels.update(dict.fromkeys(others))
         else:
             yield source, 1
