@@ -171,7 +171,7 @@ def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
     for source in dict.fromkeys(sources):
         first, *others = _STRUCTURE.split(_COMMENT.sub("", source))  # a kernel's name comes before its structure
         if first.strip() == INCLUDE.strip():
-            kernels.update(dict.fromkeys(others))
+            kernels.update(dict.fromkeys(f"{text.strip()}\n" for text in others))
         else:
             yield source, 1
     texts = list(kernels)
