@@ -7,16 +7,16 @@ Operands are those of the step: its two inputs and its result; then scratch, in 
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tensorbackend import dtypes, settings
-from tensorbackend.backends import compiler, jit, native
+from tensorbackend import dtypes
+from tensorbackend.backends import jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
@@ -36,32 +36,19 @@ SCRATCH = 3
 COPIED_CHANNELS = 16
 """Channels whose filters a task copies, as in the sources."""
 
-_C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double"}
 
-
-def _source(file: str, dtype: np.dtype, macros: tuple[tuple[str, int], ...]) -> str:
-    tag, wide = dtypes.tag(dtype), dtypes.compute(dtype)
-    half = dtypes.is_half(dtype)
+def _source(file: str, dtype: np.dtype, macros: tuple[tuple[str, int], ...] = ()) -> str:
+    tag, wide, half = dtypes.tag(dtype), dtypes.compute(dtype), dtypes.is_half(dtype)
     lines = ['#include "half.h"'] if half else ["#define TB_PLAIN"]
     lines += [
-        f"#define TB_T {_C_TYPES[dtypes.tag(wide)]}",
-        f"#define TB_S {_C_TYPES[tag]}",
-        f"#define TB_WIDE(x) {f'tb_{tag}_to_f32(x)' if half else '(x)'}",
+        f"#define TB_T {written.c_type(wide)}",
+        f"#define TB_S {written.c_type(dtype)}",
+        f"#define TB_WIDE(x) {written.widened(dtype)}",
         f"#define TB_NARROW(x) {f'tb_f32_to_{tag}(x)' if half else '(x)'}",
         f"#define TB_INDEX int{wide.itemsize * 8}_t",
         *(f"#define {name} {value}" for name, value in macros),
     ]
-    return "\n".join([*lines, f'#include "{file}.c"', ""])
-
-
-@functools.lru_cache(maxsize=256)
-def _library(source: str, sanitize: bool, cflags: str) -> Library:
-    """`cflags` is here only to be part of what the answer is remembered for."""
-    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize)[0]
-
-
-def _compiled(source: str) -> Library:
-    return _library(source, settings.config.sanitize, settings.config.cflags)
+    return "\n".join([*lines, f'#include "{file}"', ""])
 
 
 def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> list[int]:
@@ -74,7 +61,7 @@ def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> li
 def facts(dtype: np.dtype) -> Facts:
     """What the kernels for an element type have. Raises `CompileError`."""
     said = (ctypes.c_int64 * 3)()
-    _compiled(_source("conv", dtype, ())).function("tb_conv_facts")(said)
+    written.library(_source("conv.h", dtype), FLAGS).function("tb_conv_facts")(said)
     return Facts(*said)
 
 
@@ -93,7 +80,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int) -> jit.Prepa
     return made.prepared()
 
 
-class _Pass:
+class _Pass(ABC):
     """One pass as launches: sizes are collected first, then the scratch is laid out."""
 
     file: str
@@ -106,7 +93,7 @@ class _Pass:
         self.backward = int(self.op == BPROP)
         self.dtype = step.output.dtype
         self.source = _source(self.file, self.dtype, self.macros)
-        self.library = _compiled(self.source)
+        self.library = written.library(self.source, FLAGS)
         self.threads = native.runtime().threads
         self.scratch = 0
         self.places = {name: (0, 0) for name in PLACES}
@@ -117,13 +104,13 @@ class _Pass:
         self._operand("result", 2, step.output)
         self.layout()
 
+    @abstractmethod
     def layout(self) -> None:
         """Reserve scratch, once sizes are known."""
-        raise AssertionError("a pass lays out its scratch")
 
+    @abstractmethod
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """Each launch: its function, tasks and sizes."""
-        raise AssertionError("a pass has launches")
 
     def _reserve(self, nbytes: int) -> tuple[int, int]:
         offset = self.scratch
@@ -172,7 +159,7 @@ class _Pass:
 class _Direct(_Pass):
     """`kernels/c/conv.c`."""
 
-    file = "conv"
+    file = "conv.c"
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
         g, way = self.geometry, self.way
@@ -205,7 +192,7 @@ class _Direct(_Pass):
 class _Winograd(_Pass):
     """`kernels/c/conv_winograd.c`."""
 
-    file = "conv_winograd"
+    file = "conv_winograd.c"
 
     def __init__(self, step: Primitive, facts: Facts, way: Winograd) -> None:
         stride = way.taps if step.op.name == UPDATE else way.out

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorbackend import dtypes, settings
-from tensorbackend.backends import compiler, cpu_pool, jit, native
+from tensorbackend import dtypes
+from tensorbackend.backends import cpu_pool, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
@@ -35,28 +35,25 @@ FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fwrapv", "-ffp-contract=fast")
 TURNED = 64
 """The side of a tail's square tiles: `TILE` of codegen/c.py."""
 FLOPS_A_NANOSECOND = 100
-C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "uint8_t"}
 
 
-def _ctype(dtype: np.dtype) -> str:
-    tag = dtypes.tag(dtype)
-    return C_TYPES.get(tag) or f"{'u' if tag[0] == 'u' else ''}int{tag[1:]}_t"
+def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype) -> str:
+    """The text of gemm.c for these types."""
+    lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
+    lines.append(f"#define TB_T {written.c_type(sum_type)}")
+    for name, dtype in (("A", a), ("B", b)):
+        lines.append(f"#define TB_{name} {written.c_type(dtype)}")
+        lines.append(f"#define TB_WIDE_{name}(x) ((TB_T){written.widened(dtype)})")
+        lines += [f"#define TB_PLAIN_{name}"] if dtype == sum_type else []
+    return "\n".join([*lines, '#include "gemm.c"', ""])
 
 
 @functools.lru_cache(maxsize=256)
-def _library(a: np.dtype, b: np.dtype, sum_type: np.dtype, sanitize: bool, cflags: str) -> tuple[Library, Facts, str]:
-    """gemm.c for these types, what it has, and its text. `cflags` is part of what the answer is remembered for."""
-    lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
-    lines.append(f"#define TB_T {_ctype(sum_type)}")
-    for name, dtype in (("A", a), ("B", b)):
-        widened = f"tb_{dtypes.tag(dtype)}_to_f32(x)" if dtypes.is_half(dtype) else "(x)"
-        lines += [f"#define TB_{name} {_ctype(dtype)}", f"#define TB_WIDE_{name}(x) ((TB_T){widened})"]
-        lines += [f"#define TB_PLAIN_{name}"] if dtype == sum_type else []
-    source = "\n".join([*lines, '#include "gemm.c"', ""])
-    library = compiler.compile_many([source], flags=FLAGS, sanitize=sanitize)[0]
+def _facts(library: Library) -> Facts:
+    """What a compiled gemm.c has."""
     facts = (ctypes.c_int64 * 5)()
     library.function("tb_gemm_facts")(facts)
-    return library, Facts(facts[0], tuple(facts[1:])), source
+    return Facts(facts[0], tuple(facts[1:]))
 
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
@@ -72,8 +69,9 @@ class _Product:
         self.step = step
         self.out = step.output
         self.lengths = self.out.shape[:-2]
-        config = settings.config
-        self.library, facts, self.source = _library(x.dtype, y.dtype, self.out.dtype, config.sanitize, config.cflags)
+        self.source = _source(x.dtype, y.dtype, self.out.dtype)
+        self.library = written.library(self.source, FLAGS)
+        facts = _facts(self.library)
         self.in_target = step.tail is None or (
             step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
         )
