@@ -224,13 +224,5 @@ def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:
             truth.cache_clear()
 
 
-def main() -> int:
-    options = bench.arguments(__doc__).parse_args()
-    bench.pin_threads(options.threads)
-    session = bench.Session(options)
-    session.run(cases(options, session))
-    return session.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench.main(__doc__, cases))

@@ -197,14 +197,5 @@ def cases(options, session: bench.Session) -> Iterator[bench.Case]:
                     yield case(reduction, shape, dtype, options)
 
 
-def main() -> int:
-    options = bench.arguments(__doc__).parse_args()
-    bench.pin_threads(options.threads)
-    session = bench.Session(options)
-    session.run(cases(options, session))
-    session.run(optimizer_steps.cases(options, session))
-    return session.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench.main(__doc__, cases, optimizer_steps.cases))

@@ -39,7 +39,7 @@ from tensorbackend.errors import CompileError, complain
 
 __all__ = [
     "FULL", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "aligned", "arguments",
-    "machine", "measure", "pin_threads", "plot", "relative_error", "roofs", "summary", "table", "time_blocks",
+    "machine", "main", "measure", "pin_threads", "plot", "relative_error", "roofs", "summary", "table", "time_blocks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -554,3 +554,13 @@ class Session:
             "machine": self.machine | {"versions": versions()}, "protocol": asdict(self.protocol),
             "rows": [asdict(r) for r in self.rows], "summary": list(lines),
         }  # fmt: skip
+
+
+def main(description: str, *cases: Callable[[argparse.Namespace, Session], Iterable[Case]]) -> int:
+    """A script with no options of its own: measure what each of `cases` yields. Returns the exit status."""
+    options = arguments(description).parse_args()
+    pin_threads(options.threads)
+    session = Session(options)
+    for some in cases:
+        session.run(some(options, session))
+    return session.finish()

@@ -8,14 +8,7 @@
 #define TB_CONV_H
 
 #include "runtime.h"
-
-#if defined(__AVX512F__)
-#define TB_VECTOR 64
-#elif defined(__AVX__)
-#define TB_VECTOR 32
-#else
-#define TB_VECTOR 16
-#endif
+#include "vector.h"
 enum {
     LANES = TB_VECTOR / (int)sizeof(TB_T),
     MR = TB_VECTOR == 64 ? 8 : 4,

@@ -20,14 +20,7 @@
 // Limits    OPERANDS operands of a tail, RANK axes of batches
 // Checked   tests/engine/test_linear.py; timed by benchmarks/gemm.py
 #include "runtime.h"
-
-#if defined(__AVX512F__)
-#define TB_VECTOR 64
-#elif defined(__AVX__)
-#define TB_VECTOR 32
-#else
-#define TB_VECTOR 16
-#endif
+#include "vector.h"
 
 typedef TB_T vector __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), may_alias));
 

@@ -633,6 +633,14 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
             )
         return value
 
+    def _run_planned(self, run: Any, targets: list[Tensor], leaves: list[Any]) -> None:
+        """Run a plan made ready, with new draws; watched where somebody wants that."""
+        draws = self._draw_numbers(leaves) if run.draws else {}
+        if watch.wanted(self):
+            watch.run_plan(self, run, targets, leaves, draws)
+        else:
+            run(targets, leaves, draws)
+
     def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]:
         """The draw of each random leaf: its pinned number, or the next."""
         draws = {}

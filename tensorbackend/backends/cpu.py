@@ -270,12 +270,7 @@ class CPUBackend(Backend):
     # Plans
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-        run = self._planned(plan)
-        draws = self._draw_numbers(leaves) if run.draws else {}
-        if watch.wanted(self):
-            watch.run_plan(self, run, targets, leaves, draws)
-        else:
-            run(targets, leaves, draws)
+        self._run_planned(self._planned(plan), targets, leaves)
 
     def _planned(self, plan: Plan) -> HostPlan | InterpretedPlan:
         run = plan.cache.get(self.jit)

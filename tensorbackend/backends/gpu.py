@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_primitives import PRIMITIVES
 from tensorbackend.backends.driver import Driver, Function, open_driver
@@ -240,12 +239,7 @@ class GpuBackend(Backend):
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         self._check_process()
-        run = self._planned(plan)
-        draws = self._draw_numbers(leaves) if run.draws else {}
-        if watch.wanted(self):
-            watch.run_plan(self, run, targets, leaves, draws)
-        else:
-            run(targets, leaves, draws)
+        self._run_planned(self._planned(plan), targets, leaves)
 
     def _planned(self, plan: Plan) -> GpuPlan:
         run = plan.cache.get("gpu")

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// vector.h — how many bytes a vector of the compiler's target holds
+#ifndef TB_VECTOR_H
+#define TB_VECTOR_H
+
+#if defined(__AVX512F__)
+#define TB_VECTOR 64
+#elif defined(__AVX__)
+#define TB_VECTOR 32
+#else
+#define TB_VECTOR 16
+#endif
+
+#endif
