@@ -10,6 +10,7 @@
 
 from tensorbackend.backends.anywhere import clear_memo, elementwise, memoize, reduction
 from tensorbackend.backends.base import Backend, Block
+from tensorbackend.backends.devices import ensure_gpu_capability, get_compute_capability, get_device_count
 from tensorbackend.backends.registry import (
     add_backend_arguments,
     backend_from_arguments,
@@ -28,5 +29,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode",
     "ShapeError", "Tensor", "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "clear_memo",
-    "config", "current_backend", "elementwise", "gen_backend", "memoize", "reduction", "using",
+    "config", "current_backend", "elementwise", "ensure_gpu_capability", "gen_backend", "get_compute_capability",
+    "get_device_count", "memoize", "reduction", "using",
 ]  # fmt: skip

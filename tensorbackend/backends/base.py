@@ -24,6 +24,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import watch
+from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
@@ -33,6 +34,7 @@ from tensorbackend.graph.structure import Structure, StructureTable, broadcast_s
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.geometry import output_length, pad_pair
+from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lrn import ResponseNorm
 from tensorbackend.primitives.pool import Pooling
@@ -90,7 +92,7 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
                                  nearest(unknown[0], taken - {"arguments", "keywords"})))  # fmt: skip
 
 
-class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, LayerHooks, ScratchMemory, ABC):
     """Tensors, op-trees and deep-learning primitives on one kind of machine.
 
     `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible
@@ -200,6 +202,7 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
             self._flush()
             self.structures.close()
             self._hist_rows.clear()
+            self.scratch_buffer_reset()
             self._close()
 
     @property

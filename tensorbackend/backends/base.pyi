@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from tensorbackend import ops
 from tensorbackend.backends import watch
+from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import nearest
 from tensorbackend.graph.fuse import Plan
@@ -16,6 +17,7 @@ from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.conv import Convolution
+from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lrn import ResponseNorm
 from tensorbackend.primitives.pool import Pooling
@@ -34,7 +36,7 @@ class _Backends(dict[str, Any]):
 class Block():
     epoch, minibatch, fprop, bprop, update = range(5)
 
-class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, LayerHooks, ScratchMemory, ABC):
     bench_records: deque[watch.BenchRecord]
     bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]

@@ -18,7 +18,7 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 
 __all__ = [
-    "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend",
+    "add_backend_arguments", "allocate", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend",
     "has_backend",
 ]  # fmt: skip
 
@@ -74,14 +74,10 @@ def gen_backend(
     `min_dims`, `bench` …). Raises `ValueError` for an unknown name, with the choices.
     """
     global _global, _exit_registered
-    _load_entry_points()
     _deprecated("deterministic", deterministic)
     _deprecated("deterministic_update", deterministic_update)
-    name, _, driver = (settings.config.backend if backend is None else backend).partition(":")
-    if driver:
-        options["driver"] = driver
-    made = Backend.allocate_backend(
-        name,
+    made = allocate(
+        settings.config.backend if backend is None else backend,
         rng_seed=settings.config.seed if rng_seed is None else rng_seed,
         default_dtype=settings.config.dtype if datatype is None else datatype,
         stochastic_round=stochastic_round,
@@ -97,6 +93,18 @@ def gen_backend(
         atexit.register(cleanup_backend)
         _exit_registered = True
     return made
+
+
+def allocate(backend: str, **options: Any) -> Backend:
+    """A backend by its name, with a driver after a colon where there are several, and options of its constructor.
+
+    The global backend stays. Raises `ValueError` for an unknown name, with the choices.
+    """
+    _load_entry_points()
+    name, _, driver = backend.partition(":")
+    if driver:
+        options["driver"] = driver
+    return Backend.allocate_backend(name, **options)
 
 
 def current_backend() -> Backend:

@@ -254,6 +254,13 @@ class Operators:
     def _move(self, name: str, *params: Any) -> Any:
         return apply(ops.OPS[name], self, params=params)
 
+    def __div__(self, other: Any) -> Any:
+        """`/` under the name that the contract has from Python 2."""
+        return self / other
+
+    def __rdiv__(self, other: Any) -> Any:
+        return other / self
+
 
 for _op in ops.elementwise():
     if _op.dunder is None:
@@ -402,6 +409,8 @@ class OpTreeNode(Operators):
     def pp(self) -> str:
         """The tree as a readable expression."""
         return str(self)
+
+    _pretty_print = pp
 
     def to_dot(self) -> str:
         """A picture of the tree in Graphviz's language: shared parts once, tensors as boxes, shapes and types."""

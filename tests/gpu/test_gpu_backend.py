@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU backend on the emulator, beside the CPU: values, orders of threads, memory, what only a device has, faults.
 
-The engine's own tests run on it too: `backend` fixture of tests/conftest.py, kind "emulator".
+The engine's own tests run on it too: `backend` fixture of the conformance plugin, kind "emulator".
 """
 
 from __future__ import annotations

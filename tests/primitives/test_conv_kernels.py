@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
 from tensorbackend.backends import cpu_conv, native
+from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE, Direct, Facts, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
-from tests.primitives import references as ref
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

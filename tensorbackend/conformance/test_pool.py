@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import DTypeError, ShapeError
-from tests.primitives import references as ref
+from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
@@ -102,29 +101,6 @@ def test_caffes_sizes_end_with_cut_windows(caffe: Any, op: str) -> None:
     check_both_passes(caffe, padded, "float32")
     with pytest.raises(ShapeError, match=r"wholly outside[\s\S]*H = 5, windows of 2, padding \(0, 0\), stride 7"):
         caffe.pool_layer("float32", op, 1, 1, H=5, R=2, str_h=7)
-
-
-@pytest.mark.parametrize("sizes, kind", [
-    ({"N": 16, "C": 8, "H": 13, "W": 13, "R": 3, "S": 3, "str_h": 2, "str_w": 2}, "max"),
-    ({"N": 4, "C": 3, "D": 4, "H": 9, "W": 8, "T": 2, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}, "max"),
-    ({"N": 7, "C": 5, "H": 12, "W": 12, "R": 2, "S": 2}, "avg"),
-])  # fmt: skip
-def test_values_are_torchs(backend: Any, sizes: dict, kind: str, absent: Callable[[str, str], None]) -> None:
-    if importlib.util.find_spec("torch") is None:
-        absent("torch", "PyTorch is not installed")
-    import torch
-
-    layer = backend.pool_layer("float32", kind, **sizes)
-    i, e = ref.draw(layer.dimI, "float32"), ref.draw(layer.dimO, "float32", 1)
-    O, argmax, grad = backend.empty(layer.dimO), backend.empty(layer.dimO, np.uint8), backend.empty(layer.dimI)
-    backend.fprop_pool(layer, backend.array(i), O, argmax)
-    backend.bprop_pool(layer, backend.array(e), grad, argmax)
-    x = torch.tensor(np.moveaxis(i, -1, 0).copy(), requires_grad=True)
-    function = torch.nn.functional.max_pool3d if kind == "max" else torch.nn.functional.avg_pool3d
-    y = function(x, layer.JTRS[1:], layer.strides[1:], layer.padding[1:])
-    y.backward(torch.tensor(np.moveaxis(e, -1, 0).copy()))
-    np.testing.assert_allclose(O.get(), np.moveaxis(y.detach().numpy(), 0, -1), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(grad.get(), np.moveaxis(x.grad.numpy(), 0, -1), rtol=1e-6, atol=1e-6)
 
 
 def test_nan_wins_and_ties_go_to_the_first(backend: Any) -> None:

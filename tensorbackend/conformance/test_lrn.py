@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import DTypeError, ShapeError
-from tests.primitives import references as ref
+from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Autodiff, DTypeError, ShapeError
-from tests.primitives import references as ref
+from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
@@ -81,37 +80,6 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict[str, Any], dtype
     ref.assert_near(gI.get(), ref.bprop(layer, f, e), ref.bprop(layer, *magnitudes[1:]), taps * layer.K, dtype)
     terms = layer.sizeO // layer.K
     ref.assert_near(gF.get(), ref.update(layer, i, e), ref.update(layer, *magnitudes[::2]), terms, dtype)
-
-
-BIG = [
-    {"N": 32, "C": 3, "K": 64, "H": 20, "W": 20, "R": 11, "S": 11, "str_h": 4, "str_w": 4, "pad_h": 2, "pad_w": 2},
-    {"N": 16, "C": 67, "K": 71, "H": 7, "W": 5, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
-    {"N": 5, "C": 70, "K": 130, "H": 6, "W": 6},
-    {"N": 1, "C": 32, "K": 48, "H": 13, "W": 13, "R": 5, "S": 5, "pad_h": 2, "pad_w": 2},
-    {"N": 8, "C": 24, "K": 24, "H": 9, "W": 9, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1, "groups": 24},
-    {"N": 4, "C": 8, "K": 16, "D": 5, "H": 6, "W": 6, "T": 3, "R": 3, "S": 3, "pad_d": 1, "pad_h": 1, "pad_w": 1},
-]
-
-
-@pytest.mark.parametrize("sizes", BIG, ids=lambda s: f"{s['N']}-{s['C']}-{s['K']}")
-def test_larger_layers_against_torch(backend: Any, sizes: dict[str, int], absent: Callable[[str, str], None]) -> None:
-    if importlib.util.find_spec("torch") is None:
-        absent("torch", "PyTorch is not installed")
-    import torch
-
-    layer = backend.conv_layer("float32", **sizes)
-    (I, i), (F, f), (E, e) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)
-    O, gI, gF = (backend.empty(d) for d in (layer.dimO, layer.dimI, layer.dimF))
-    backend.fprop_conv(layer, I, F, O)
-    backend.bprop_conv(layer, F, E, gI)
-    backend.update_conv(layer, I, E, gF)
-    x = torch.tensor(np.moveaxis(i, -1, 0).copy(), requires_grad=True)
-    w = torch.tensor(np.moveaxis(f, -1, 0).copy(), requires_grad=True)
-    y = torch.nn.functional.conv3d(x, w, None, layer.strides, layer.padding, layer.dilation, layer.groups)
-    y.backward(torch.tensor(np.moveaxis(e, -1, 0).copy()))
-    for ours, theirs in ((O, y.detach()), (gI, x.grad), (gF, w.grad)):
-        theirs = np.moveaxis(theirs.numpy(), 0, -1)
-        assert np.abs(ours.get() - theirs).max() <= 2e-5 * np.abs(theirs).max()
 
 
 # The tail

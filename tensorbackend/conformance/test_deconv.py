@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deconvolution: sizes, and its three passes as the convolution's exchanged, against the definition and PyTorch."""
+"""Deconvolution: sizes, and its three passes as the convolution's exchanged, against the definition."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import ShapeError
-from tests.primitives import references as ref
+from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
@@ -54,20 +52,6 @@ def test_passes_are_the_convolutions_exchanged(backend: Any, maps: tuple, small:
     ):
         np.testing.assert_allclose(found.get().reshape(expected.shape), expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(sums.get()[:, 0], ref.bprop(layer, f, x).sum((1, 2, 3, 4)), rtol=1e-4, atol=1e-3)
-
-
-def test_forward_is_torchs_transposed_convolution(backend: Any, absent: Callable[[str, str], None]) -> None:
-    if importlib.util.find_spec("torch") is None:
-        absent("torch", "PyTorch is not installed")
-    import torch
-
-    layer = backend.deconv_layer("float32", 3, 6, 4, 1, 5, 4, R=4, S=3, pad_h=1, str_h=2, str_w=2, groups=2)
-    x, f = (ref.draw(dim, "float32", n) for n, dim in enumerate((layer.dimO, layer.dimF)))
-    out = backend.empty(layer.dimI2)
-    backend.bprop_conv(layer, backend.array(f), backend.array(x), out)
-    images, filters = torch.tensor(np.moveaxis(x[:, 0], -1, 0).copy()), torch.tensor(np.moveaxis(f[:, 0], -1, 0).copy())
-    theirs = torch.nn.functional.conv_transpose2d(images, filters, None, (2, 2), (1, 0), groups=2)
-    np.testing.assert_allclose(out.get().reshape(layer.dimI)[:, 0], np.moveaxis(theirs.numpy(), 0, -1), atol=1e-4)
 
 
 @pytest.mark.parametrize("sizes, length", [({"H": 7, "R": 3, "str": 2}, 7), ({"H": 8, "R": 3, "str": 2}, 7)])

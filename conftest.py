@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The project's own tests use the plugin of the conformance suite (option `--backend`, fixtures `backend`, `absent`).
+
+`TB_TEST_SOURCES` names a folder in which the CUDA sources are left that the tests compile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tensorbackend import Backend
+from tensorbackend.backends.driver import Module
+
+pytest_plugins = ["tensorbackend.conformance.plugin"]
+
+EMULATED_EVERY_DAY = (
+    "test_buffers.py", "test_checklist.py", "test_hooks.py", "test_linear.py", "test_lookup.py", "test_lrn.py",
+    "test_conv.py", "test_deconv.py", "test_pool.py", "test_random_rounding.py", "test_regions.py",
+    "test_tensor_assign.py", "test_threads.py", "test_timing.py", "test_user_kernel_texts.py",
+)  # fmt: skip
+"""Files of tests that run on the CUDA emulator every day too; in ci and long, all do but one."""
+HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every day, most files of the engine leave the emulator out: it compiles for half a second a kernel."""
+    from tensorbackend.conformance.plugin import PROFILE
+
+    chosen = EMULATED_EVERY_DAY if PROFILE == "everyday" else {item.path.name for item in items} - {HOST_MEMORY}
+    left = {item for item in items if _is_emulated(item) and item.path.name not in chosen}
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
+    # Groups take long and stay on one worker: they start first, so that no worker is left with one at the end.
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def _is_emulated(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and "emulator" in (callspec.params.get("backend"), callspec.params.get("be"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources() -> None:
+    """Keep what the emulator compiles, if somebody wants it."""
+    if "TB_TEST_SOURCES" in os.environ:
+        from tensorbackend.conformance.plugin import session_backend
+
+        keep_sources(session_backend("emulator"), Path(os.environ["TB_TEST_SOURCES"]))
+
+
+def keep_sources(backend: Backend, folder: Path) -> None:
+    """Leave what a backend compiles in a folder, where `tests/gpu/resources.py --all` finds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compile_source = backend.driver.compile
+
+    def compile_and_keep(source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> Module:
+        macros = "".join(f"#define {macro.removeprefix('-D').replace('=', ' ')}\n" for macro in options)
+        text = macros + source
+        (folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.cu").write_text(text, encoding="utf-8")
+        return compile_source(source, name, options)
+
+    backend.driver.compile = compile_and_keep

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tensorbackend.conformance --backend NAME`: the suite on a registered backend. The rest is pytest's.
+
+A backend that no installed package registers is imported first: `-p its.module`.
+"""
+
+import sys
+
+import pytest
+
+PLUGIN = "tensorbackend.conformance.plugin"
+
+sys.exit(pytest.main(["-p", PLUGIN, "--import-mode=importlib", "--pyargs", "tensorbackend.conformance", *sys.argv[1:]]))

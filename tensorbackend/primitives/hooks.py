@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small hooks that layers call: containers of layers, transforms, skips, data loading.
+
+And those for several devices or other memory layouts, which on one device with one layout have nothing to do.
+
+A backend that needs more (a library with layouts of its own, several devices) overrides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import composite
+from tensorbackend.graph.optree import Operators
+from tensorbackend.primitives import operands
+
+__all__ = ["LayerHooks"]
+
+
+def _same_length(name: str, **lists: Sequence[Any]) -> None:
+    """That lists have an entry for each layer. Raises `ShapeError`."""
+    if len(set(map(len, lists.values()))) > 1:
+        given = ", ".join(f"{len(entries)} {what}" for what, entries in lists.items())
+        raise ShapeError(complain(f"{name}: lists of different lengths", given, "an entry for each layer"))
+
+
+def _same_shape(name: str, **tensors: Any) -> None:
+    """That tensors, op-trees or arrays have one shape. Raises `ShapeError`."""
+    if len({x.shape for x in tensors.values()}) > 1:
+        given = ", ".join(f"{what} {x.shape}" for what, x in tensors.items())
+        raise ShapeError(complain(f"{name}: shapes", given, "one shape"))
+
+
+class LayerHooks:
+    """The layer hooks of the contract; `Backend` inherits them."""
+
+    structures: Any
+    empty: Callable[..., Any]
+
+    # Transforms and skips
+
+    def fprop_transform(self, ngLayer: Any, transform: Callable[[Any], Any], inputs: Any, outputs: Any,
+                        relu: bool = False) -> None:  # fmt: skip
+        """outputs[:] = transform(inputs). `ngLayer` and `relu` have no effect here."""
+        operands.check_output("fprop_transform", outputs)
+        outputs._assign(transform(inputs))
+
+    def bprop_transform(self, ngLayer: Any, transform: Any, outputs: Any, error: Any, deltas: Any,
+                        relu: bool) -> None:  # fmt: skip
+        """deltas[:] = transform.bprop(outputs) times error. `ngLayer` and `relu` have no effect here."""
+        operands.check_output("bprop_transform", deltas)
+        deltas._assign(transform.bprop(outputs) * error)
+
+    def fprop_skipnode(self, x: Any, y: Any, beta: float) -> None:
+        """y = beta y + x. Without beta the old y is not read. Raises `ShapeError` for other shapes."""
+        _same_shape("fprop_skipnode", x=x, y=y)
+        operands.check_output("fprop_skipnode", y)
+        y._assign(x if beta == 0 else y * beta + x)
+
+    def bprop_skipnode(self, error: Any, deltas: Any, alpha: float, beta: float) -> None:
+        """deltas = beta deltas + alpha error. Without beta the old deltas are not read. Raises as `fprop_skipnode`."""
+        _same_shape("bprop_skipnode", error=error, deltas=deltas)
+        operands.check_output("bprop_skipnode", deltas)
+        scaled = error if alpha == 1 else error * alpha
+        deltas._assign(scaled if beta == 0 else deltas * beta + scaled)
+
+    # Containers of layers that share an output (merge by sum) or an input (broadcast)
+
+    def mergesum_layer(self, layer_num: int) -> None:
+        """What the sum of `layer_num` branches keeps between calls: None."""
+
+    def fprop_mergesum(self, ngLayer: Any, inputs: Any, inference: bool, layers: Sequence[Any], outputs: Any,
+                       out_shape: Any) -> None:  # fmt: skip
+        """`l.fprop(inputs, inference, beta=...)` for each layer, beta 0 for the first, then 1: one output gets the sum.
+
+        The layers know their output; `ngLayer`, `outputs` and `out_shape` have no effect here.
+        """
+        for number, layer in enumerate(layers):
+            layer.fprop(inputs, inference, beta=0.0 if number == 0 else 1.0)
+
+    def bprop_mergesum(self, ngLayer: Any, alpha: float, beta: float, layers: Sequence[Any], error: Any,
+                       deltas: Any) -> None:  # fmt: skip
+        """`l.bprop(error, alpha=alpha, beta=...)` from the last layer to the first: `beta` for the last, then 1."""
+        last = len(layers) - 1
+        for number in range(last, -1, -1):
+            layers[number].bprop(error, alpha=alpha, beta=beta if number == last else 1.0)
+
+    def mergebroadcast_layer(self, layer_num: int) -> None:
+        """What `layer_num` branches on one input keep between calls: None."""
+
+    def fprop_mergebroadcast(self, ngLayer: Any, inputs: Any, inference: bool, outputs: Any, layers: Sequence[Any],
+                             out_shape: Any) -> None:  # fmt: skip
+        """`l.fprop(inputs, inference)` for each layer, into its own part of the output, which the layers know."""
+        for layer in layers:
+            layer.fprop(inputs, inference)
+
+    def bprop_mergebroadcast(self, ngLayer: Any, layers: Sequence[Any], error_views: Sequence[Any], error: Any,
+                             delta: Any, out_shape: Any, alpha: float, beta: float, alphas: Sequence[float],
+                             betas: list[float]) -> None:  # fmt: skip
+        """`l.bprop(e, alpha=a * alpha, beta=b)` from the last layer to the first: all add to one delta.
+
+        e, a and b are the layer's entries of `error_views`, `alphas` and `betas`; the last of `betas` becomes `beta`,
+        in the list itself. Raises `ShapeError` when the lists differ in length.
+        """
+        name = "bprop_mergebroadcast"
+        _same_length(name, layers=layers, error_views=error_views, alphas=alphas, betas=betas)
+        if betas:
+            betas[-1] = beta
+        for layer, e, a, b in reversed(list(zip(layers, error_views, alphas, betas))):
+            layer.bprop(e, alpha=a * alpha, beta=b)
+
+    # Data
+
+    def consume(self, buf_index: int, hostlist: Sequence[np.ndarray], devlist: list[Any]) -> None:
+        """devlist[i][:] = hostlist[i].T with i = `buf_index`, 0 or 1: one of a data loader's two buffers.
+
+        A buffer of None is allocated first, of the host array's type. Raises `ValueError` for another index.
+        """
+        if buf_index not in (0, 1):
+            raise ValueError(complain("consume: buf_index", repr(buf_index), "0 or 1"))
+        host = np.asarray(hostlist[buf_index]).T
+        if devlist[buf_index] is None:
+            devlist[buf_index] = self.empty(host.shape, dtype=host.dtype)
+        _same_shape("consume", buffer=devlist[buf_index], data=host)
+        devlist[buf_index]._assign(host)
+
+    def Relu(self, ary: Any, out: Any = None) -> Any:
+        """max(ary, 0) of a NumPy array, at once, or of a tensor or op-tree, as a node; or into `out`."""
+        if not isinstance(ary, Operators):
+            return np.maximum(ary, 0, out=out)
+        node = composite.relu(ary)
+        return node if out is None else out._assign(node)
+
+    # Several devices, other layouts: nothing to do
+
+    def distribute_data(self, tensor: Any, layer_parallelism: str | None) -> None:
+        """Bring activations or errors to the devices that need them: one device has them."""
+
+    def revert_tensor(self, tensor: Any) -> None:
+        """Undo `distribute_data`."""
+
+    def is_mkl(self) -> bool:
+        """Whether activations may be in a layout of a vendor's library: no."""
+        return False
+
+    def convert_data(self, tensor: Any, layer_mkl: Any) -> None:
+        """Bring a tensor from a library's layout to the plain one: it is."""
+
+    def clean_data(self, tensor: Any, layer_mkl: Any) -> None:
+        """Forget that a tensor is in a library's layout: it never is."""
+
+    def allocate_new_deltas(self, delta: Any, in_shape: Any, parallelism: str | None) -> Any:
+        """The buffer for a layer's deltas: the one given."""
+        return delta
+
+    def allocate_new_outputs(self, layer: Any, share_output: Any) -> None:
+        """Have a layer allocate its outputs: `layer.allocate(shared_outputs=share_output)`."""
+        layer.allocate(shared_outputs=share_output)
