@@ -17,10 +17,12 @@ from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.conv import Convolution
+from tensorbackend.primitives.gated import Gated
 from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lrn import ResponseNorm
 from tensorbackend.primitives.pool import Pooling
+from tensorbackend.primitives.recurrent import Recurrent
 from tensorbackend.backends.capture import Recorder
 from tensorbackend.backends.program import Program
 from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
@@ -36,7 +38,7 @@ class _Backends(dict[str, Any]):
 class Block():
     epoch, minibatch, fprop, bprop, update = range(5)
 
-class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, LayerHooks, ScratchMemory, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LayerHooks, ScratchMemory, ABC):
     bench_records: deque[watch.BenchRecord]
     bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tensorbackend.conformance import references as ref
+from tensorbackend.conformance.test_gated import Case as GatedCase
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,37 @@ def test_pooling(backend: Any, sizes: dict, kind: str, torch: Any) -> None:
     y.backward(torch.tensor(np.moveaxis(e, -1, 0).copy()))
     np.testing.assert_allclose(O.get(), np.moveaxis(y.detach().numpy(), 0, -1), rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(grad.get(), np.moveaxis(x.grad.numpy(), 0, -1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_two_directions_of_gated_layers_share_a_buffer(backend: Any, kind: str, torch: Any) -> None:
+    nin, nout, N, steps = 3, 5, 4, 6
+    layer = getattr(torch.nn, kind.upper())(nin, nout, bidirectional=True).double()
+    x, dy = (torch.tensor(ref.draw((steps, N, rows), seed=seed)) for seed, rows in enumerate((nin, 2 * nout)))
+    x.requires_grad_()
+    y, _ = layer(x)
+    y.backward(dy)
+
+    def rows(z: Any) -> np.ndarray:
+        return z.detach().numpy().transpose(2, 0, 1).reshape(z.shape[2], -1)
+
+    h, delta = backend.empty((2 * nout, N * steps), "float64"), backend.array(rows(dy), "float64")
+    dx = np.zeros((nin, N * steps))
+    for part, (suffix, reverse) in enumerate([("_l0", False), ("_l0_reverse", True)]):
+        case = GatedCase(kind, nin, nout, N, steps, reverse=reverse, initial=False)
+        half = slice(part * nout, (part + 1) * nout)
+        W_in, W_recur, b_in, b_recur = (
+            getattr(layer, name + suffix).detach().numpy() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        bias = b_in + b_recur if kind == "lstm" else b_in + np.where(np.arange(3 * nout) < 2 * nout, b_recur, 0)
+        case.numbers |= {"W_in": W_in, "W_recur": W_recur, "bias": bias[:, None], "x": rows(x)}
+        case.numbers |= {"bias_recur": b_recur[-nout:, None], "dc_last": np.zeros((nout, N))}
+        t = case.forward(backend, h=h[half])
+        t["delta"] = delta[half]
+        gradients = case.back(backend, t)
+        dx += gradients["dx"]
+        for name, wanted in (("dW_in", "weight_ih"), ("dW_recur", "weight_hh"), ("dbias", "bias_ih")):
+            expected = getattr(layer, wanted + suffix).grad.numpy().reshape(gradients[name].shape)
+            np.testing.assert_allclose(gradients[name], expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(h.get(), rows(y), rtol=1e-10)
+    np.testing.assert_allclose(dx, rows(x.grad), rtol=1e-9, atol=1e-12)

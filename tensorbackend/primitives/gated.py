@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent networks with gates, unrolled: LSTM and GRU, forward and back.
+
+Buffers hold the steps side by side: (features, N steps), step t in columns t N to (t + 1) N. The products with the
+input are one product over all steps before the first of them, the weights' gradients one after the last; a step is the
+product with the state, and one elementwise kernel. With s the logistic function and * elementwise:
+
+LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers, Schmidhuber and Cummins 2000, without peepholes):
+
+    i, f, o = s(W x + R h' + b)    g = tanh(W x + R h' + b)    c = f * c' + i * g    h = o * tanh(c)
+
+GRU (Cho et al. 2014, in the variant in which the gate r scales the product with the state, not the state, so that a
+step has one product; cuDNN's and PyTorch's):
+
+    r, z = s(W x + R h' + b)    q = R h' + b_recur    n = tanh(W x + b + r * q)    h = (1 - z) * n + z * h'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensorbackend import dtypes
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import composite
+from tensorbackend.graph.tensor import Tensor
+from tensorbackend.primitives import operands
+from tensorbackend.primitives.recurrent import by_rows, check_tensor, used_steps
+
+__all__ = ["Gated"]
+
+_sig, _tanh, _where = composite.sig, composite.tanh, composite.where
+Statements = Iterator[tuple[Tensor, Any]]
+
+
+class _Steps:
+    """The steps of a pass over buffers with `num_steps` steps of N columns, `used` of them run.
+
+    `lengths` (1, N) are the samples' own numbers of steps, or None.
+    """
+
+    def __init__(self, name: str, h: Any, num_steps: int, num_used_steps: int | None, reverse: bool,
+                 lengths: Any) -> None:  # fmt: skip
+        self.name, self.reverse, self.lengths = name, bool(reverse), lengths
+        self.used = used_steps(name, num_steps, num_used_steps)
+        if not isinstance(h, Tensor) or len(h.shape) != 2 or h.shape[1] % num_steps:
+            given = f"{h.shape} of {num_steps} steps" if isinstance(h, Tensor) else type(h).__name__
+            raise ShapeError(complain(f"{name}: h", given, "a tensor (nout, N steps)"))
+        check_tensor(name, "h", h, h.shape)
+        self.nout, self.columns, self.N, self.dtype = h.shape[0], h.shape[1], h.shape[1] // num_steps, h.dtype
+        if lengths is not None:
+            operands.check_integers(name, num_steps + 1, lengths=(lengths, (1, self.N)))
+
+    def check(self, **named: tuple[Any, int, int]) -> None:
+        """That operands are tensors of the type with so many rows and columns; those that are None are not there."""
+        for what, (x, rows, columns) in named.items():
+            if x is not None:
+                check_tensor(self.name, what, x, (rows, columns), self.dtype)
+
+    def rows(self, x: Any) -> int:
+        """The rows of the input. Raises `TypeError` for what is no tensor, `ShapeError` for what is no matrix."""
+        if not isinstance(x, Tensor):
+            raise TypeError(complain(f"{self.name}: x", type(x).__name__, "a tensor", "be.array(x)"))
+        if len(x.shape) != 2:
+            raise ShapeError(complain(f"{self.name}: shape of x", f"{x.shape}", f"(nin, {self.columns})"))
+        return x.shape[0]
+
+    def check_outputs(self, read: list, **named: Any) -> None:
+        """That outputs can be written, and share no memory with what is read or with each other."""
+        seen = [x for x in read if x is not None]
+        for what, x in named.items():
+            if x is not None:
+                operands.check_output(f"{self.name}: {what}", x, *seen)
+                seen.append(x)
+
+    def order(self, back: bool = False) -> list[int]:
+        """The steps in the order in which they run forward; or back."""
+        steps = list(range(self.used))
+        return steps[::-1] if self.reverse != back else steps
+
+    def at(self, buffer: Tensor, t: int) -> Tensor:
+        """Step t of a buffer."""
+        return buffer[:, t * self.N : (t + 1) * self.N]
+
+    def before(self, buffer: Tensor, t: int, first: Tensor) -> Tensor:
+        """The step of a buffer that runs forward before step t, or `first`."""
+        t += 1 if self.reverse else -1
+        return self.at(buffer, t) if 0 <= t < self.used else first
+
+    def all(self, buffer: Tensor) -> Tensor:
+        """The steps of a buffer that are run."""
+        return buffer[:, : self.used * self.N]
+
+    def kept(self, t: int, new: Any, old: Any) -> Any:
+        """A value where step t is one of the sample's own, else the old one."""
+        return new if self.lengths is None else _where(composite.reshape(self.lengths, (1, self.N)) > t, new, old)
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Rows as groups of `nout`."""
+        return [x[n : n + self.nout] for n in range(0, x.shape[0], self.nout)]
+
+
+def _state(be: Any, steps: _Steps, given: Tensor | None, dtype: Any) -> Tensor:
+    """A copy of a state, or zeros."""
+    return be.empty((steps.nout, steps.N), dtype)._assign(0 if given is None else given)
+
+
+def _through(be: Any, W_in: Tensor, bias: Tensor | None, x: Tensor, out: Tensor) -> None:
+    """out = W_in x + bias, for all steps."""
+    product = be.dot(W_in, x)
+    out._assign(product if bias is None else product + bias)
+
+
+def _run(be: Any, statements: Statements) -> None:
+    """One step's kernel."""
+    with be.fuse():
+        for target, value in statements:
+            target._assign(value)
+
+
+def _recurrent_gradient(be: Any, steps: _Steps, errors: Tensor, h: Tensor, h_init: Tensor | None, out: Tensor) -> None:
+    """out = the sum over steps of error times the state before: one product, and one more for the initial state."""
+    N, last = steps.N, (steps.used - 1) * steps.N
+    later, earlier, first = (slice(N, last + N), slice(0, last), slice(0, N))
+    if steps.reverse:
+        later, earlier, first = earlier, later, slice(last, last + N)
+    parts = [be.dot(errors[:, later], h[:, earlier].T)] if steps.used > 1 else []
+    parts += [be.dot(errors[:, first], h_init.T)] if h_init is not None and steps.used else []
+    out._assign(sum(parts[1:], parts[0]) if parts else 0)
+
+
+def _gradients(be: Any, steps: _Steps, parts: list[tuple[slice, Tensor]], W_in: Tensor, x: Tensor,
+               dx: Tensor | None, dW_in: Tensor | None, dbias: Tensor | None) -> None:  # fmt: skip
+    """The gradients by what the input's product has, from `parts`: rows of W_in, and their errors for all steps."""
+    for rows, errors in parts:
+        if dW_in is not None:
+            dW_in[rows]._assign(be.dot(errors, steps.all(x).T))
+        if dbias is not None:
+            dbias[rows]._assign(composite.sum(errors, 1))
+    if dx is not None:
+        first, *others = (be.dot(W_in[rows].T, errors) for rows, errors in parts)
+        steps.all(dx)._assign(sum(others, first))
+
+
+# Cells: what a step assigns. Nothing is read after it was assigned, so that a step is one kernel.
+
+
+def _lstm(steps: _Steps, t: int, sums: Tensor, gates: Tensor, state: Tensor, carry: Tensor, h: Tensor,
+          c: Tensor) -> Statements:  # fmt: skip
+    """h and c of step t from the product with the state; gates have W x + b, and then their values."""
+    i, f, g, o = [function(pre + s) for function, pre, s in
+                  zip((_sig, _sig, _tanh, _sig), steps.split(gates), steps.split(sums))]  # fmt: skip
+    new = f * carry + i * g
+    out = steps.kept(t, o * _tanh(new), state)
+    new = steps.kept(t, new, carry)
+    yield h, out
+    yield state, out
+    yield c, new
+    yield carry, new
+    yield from zip(steps.split(gates), (i, f, g, o))
+
+
+def _lstm_back(steps: _Steps, t: int, delta: Tensor, back: Tensor, passed: Tensor | None, carry: Tensor,
+               gates: Tensor, c: Tensor, before: Tensor, errors: Tensor) -> Statements:  # fmt: skip
+    """The errors of the gates' arguments, and what goes on to the step before: `carry` to its c, `passed` to its h."""
+    i, f, g, o = steps.split(gates)
+    dh = delta + back if passed is None else delta + back + passed
+    tanh = _tanh(c)
+    dc = carry + dh * o * (1 - tanh * tanh)
+    values = (dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh * o * (1 - o))
+    for target, value in zip(steps.split(errors), values):
+        yield target, steps.kept(t, value, 0)
+    yield carry, steps.kept(t, dc * f, carry)
+    if passed is not None:
+        yield passed, steps.kept(t, 0, dh)
+
+
+def _gru(steps: _Steps, t: int, sums: Tensor, bias: Tensor | None, gates: Tensor, state: Tensor,
+         h: Tensor) -> Statements:  # fmt: skip
+    """h of step t from the product with the state; gates have W x + b of r, z, n, and then r, z, q, n."""
+    pre_r, pre_z, pre_n, place_n = steps.split(gates)
+    sum_r, sum_z, sum_n = steps.split(sums)
+    r, z, q = _sig(pre_r + sum_r), _sig(pre_z + sum_z), sum_n if bias is None else sum_n + bias
+    n = _tanh(pre_n + r * q)
+    out = steps.kept(t, n + z * (state - n), state)
+    yield h, out
+    yield state, out
+    yield from ((place_n, n), (pre_r, r), (pre_z, z), (pre_n, q))
+
+
+def _gru_back(steps: _Steps, t: int, delta: Tensor, back: Tensor, passed: Tensor, gates: Tensor, before: Tensor,
+              errors: Tensor) -> Statements:  # fmt: skip
+    """The errors of the arguments of r, z, of q, and of n's argument; `passed` goes on to the h of the step before."""
+    r, z, q, n = steps.split(gates)
+    dh = delta + back + passed
+    dn = dh * (1 - z) * (1 - n * n)
+    values = (dn * q * r * (1 - r), dh * (before - n) * z * (1 - z), dn * r, dn)
+    for target, value in zip(steps.split(errors), values):
+        yield target, steps.kept(t, value, 0)
+    yield passed, steps.kept(t, dh * z, dh)
+
+
+class Gated:
+    """LSTM and GRU; `Backend` inherits them."""
+
+    def compound_lstm_unroll_fprop(self, W_in: Any, W_recur: Any, bias: Any, x: Any, h: Any, c: Any, gates: Any,
+                                   num_steps: int, h_init: Any = None, c_init: Any = None, lengths: Any = None,
+                                   num_used_steps: int | None = None, reverse: bool = False) -> None:  # fmt: skip
+        """An LSTM over `num_steps` steps: i, f, o = s(W x + R h' + b), g = tanh(W x + R h' + b), c = f c' + i g,
+        h = o tanh(c), where h', c' are those of the step before.
+
+        Read: `W_in` (4 nout, nin), `W_recur` (4 nout, nout), `bias` (4 nout, 1) or None, rows in the order i, f, g, o;
+        `x` (nin, N steps). Written: `h`, `c` (nout, N steps), and `gates` (4 nout, N steps), the values of i, f, g, o,
+        which the backward pass reads. All of one float type; step t is in columns t N to (t + 1) N. `h_init`, `c_init`
+        (nout, N) are the state before the first step (None: zeros, a reset); they may be steps of h and c. `reverse`
+        begins at the last step; only the first `num_used_steps` are run, if that is not None. With `lengths` (integers,
+        (1, N)) a sample's state is passed on unchanged from its step `lengths` on, and a reversed one begins before it.
+        For two directions, call twice, with halves of the rows of one buffer as h. Everything is checked first. Raises
+        `ShapeError`, `DTypeError`, `TypeError`, and `ValueError` when outputs overlap operands or each other.
+        """
+        steps = _Steps("compound_lstm_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
+        nout, N, columns = steps.nout, steps.N, steps.columns
+        nin = steps.rows(x)
+        steps.check(W_in=(W_in, 4 * nout, nin), W_recur=(W_recur, 4 * nout, nout), bias=(bias, 4 * nout, 1),
+                    x=(x, nin, columns), c=(c, nout, columns), gates=(gates, 4 * nout, columns),
+                    h_init=(h_init, nout, N), c_init=(c_init, nout, N))  # fmt: skip
+        steps.check_outputs([W_in, W_recur, bias, x, lengths], h=h, c=c, gates=gates)
+        wide = dtypes.compute(steps.dtype)
+        state, carry = _state(self, steps, h_init, steps.dtype), _state(self, steps, c_init, wide)
+        sums, R = self.empty((4 * nout, N), wide), by_rows(self, W_recur, steps.used)
+        _through(self, W_in, bias, steps.all(x), steps.all(gates))
+        for t in steps.order():
+            sums._assign(self.dot(R, state))
+            _run(self, _lstm(steps, t, sums, steps.at(gates, t), state, carry, steps.at(h, t), steps.at(c, t)))
+
+    def compound_lstm_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, c: Any, gates: Any, delta: Any,
+                                   num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,
+                                   dbias: Any = None, h_init: Any = None, c_init: Any = None, dh_init: Any = None,
+                                   dc_init: Any = None, dc_last: Any = None, lengths: Any = None,
+                                   num_used_steps: int | None = None, reverse: bool = False) -> None:  # fmt: skip
+        """The gradients of `compound_lstm_unroll_fprop` from the errors `delta` (nout, N steps) of h.
+
+        Read: what the forward pass read and wrote, with the same `lengths`, `num_used_steps` and `reverse`; `dc_last`
+        (nout, N), the error of the last step's c (None: zeros). Each output may be None: `dx` (nin, N steps), `dW_in`,
+        `dW_recur`, `dbias` shaped as what they belong to, `dh_init` and `dc_init` (nout, N). Raises as the forward
+        pass.
+        """
+        steps = _Steps("compound_lstm_unroll_bprop", h, num_steps, num_used_steps, reverse, lengths)
+        nout, N, columns = steps.nout, steps.N, steps.columns
+        nin = steps.rows(x)
+        steps.check(W_in=(W_in, 4 * nout, nin), W_recur=(W_recur, 4 * nout, nout), x=(x, nin, columns),
+                    c=(c, nout, columns), gates=(gates, 4 * nout, columns), delta=(delta, nout, columns),
+                    dx=(dx, nin, columns), dW_in=(dW_in, 4 * nout, nin), dW_recur=(dW_recur, 4 * nout, nout),
+                    dbias=(dbias, 4 * nout, 1), h_init=(h_init, nout, N), c_init=(c_init, nout, N),
+                    dh_init=(dh_init, nout, N), dc_init=(dc_init, nout, N), dc_last=(dc_last, nout, N))  # fmt: skip
+        read = [W_in, W_recur, x, h, c, gates, delta, h_init, c_init, dc_last, lengths]
+        steps.check_outputs(read, dx=dx, dW_in=dW_in, dW_recur=dW_recur, dbias=dbias, dh_init=dh_init, dc_init=dc_init)
+        wide = dtypes.compute(steps.dtype)
+        errors, R = self.empty((4 * nout, steps.used * N), steps.dtype), by_rows(self, W_recur.T, steps.used)
+        back, carry, first = (_state(self, steps, given, wide) for given in (None, dc_last, c_init))
+        passed = None if lengths is None else _state(self, steps, None, wide)
+        for t in steps.order(back=True):
+            given = [steps.at(buffer, t) for buffer in (gates, c)]
+            before, error = steps.before(c, t, first), steps.at(errors, t)
+            _run(self, _lstm_back(steps, t, steps.at(delta, t), back, passed, carry, *given, before, error))
+            back._assign(self.dot(R, error))
+        _gradients(self, steps, [(slice(None), errors)], W_in, x, dx, dW_in, dbias)
+        if dW_recur is not None:
+            _recurrent_gradient(self, steps, errors, h, h_init, dW_recur)
+        if dh_init is not None:
+            dh_init._assign(back if passed is None else back + passed)
+        if dc_init is not None:
+            dc_init._assign(carry)
+
+    def compound_gru_unroll_fprop(self, W_in: Any, W_recur: Any, bias: Any, bias_recur: Any, x: Any, h: Any,
+                                  gates: Any, num_steps: int, h_init: Any = None, lengths: Any = None,
+                                  num_used_steps: int | None = None, reverse: bool = False) -> None:  # fmt: skip
+        """A GRU over `num_steps` steps: r, z = s(W x + R h' + b), q = R h' + bias_recur, n = tanh(W x + b + r q),
+        h = (1 - z) n + z h', where h' is that of the step before.
+
+        Read: `W_in` (3 nout, nin), `W_recur` (3 nout, nout), `bias` (3 nout, 1) or None, rows in the order r, z, n;
+        `bias_recur` (nout, 1) or None, of q alone. Written: `h` (nout, N steps) and `gates` (4 nout, N steps), the
+        values of r, z, q, n. All else as `compound_lstm_unroll_fprop`.
+        """
+        steps = _Steps("compound_gru_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
+        nout, N, columns = steps.nout, steps.N, steps.columns
+        nin = steps.rows(x)
+        steps.check(W_in=(W_in, 3 * nout, nin), W_recur=(W_recur, 3 * nout, nout), bias=(bias, 3 * nout, 1),
+                    bias_recur=(bias_recur, nout, 1), x=(x, nin, columns), gates=(gates, 4 * nout, columns),
+                    h_init=(h_init, nout, N))  # fmt: skip
+        steps.check_outputs([W_in, W_recur, bias, bias_recur, x, lengths], h=h, gates=gates)
+        state = _state(self, steps, h_init, steps.dtype)
+        sums, R = self.empty((3 * nout, N), dtypes.compute(steps.dtype)), by_rows(self, W_recur, steps.used)
+        _through(self, W_in, bias, steps.all(x), steps.all(gates)[: 3 * nout])
+        for t in steps.order():
+            sums._assign(self.dot(R, state))
+            _run(self, _gru(steps, t, sums, bias_recur, steps.at(gates, t), state, steps.at(h, t)))
+
+    def compound_gru_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, gates: Any, delta: Any,
+                                  num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,
+                                  dbias: Any = None, dbias_recur: Any = None, h_init: Any = None, dh_init: Any = None,
+                                  lengths: Any = None, num_used_steps: int | None = None,
+                                  reverse: bool = False) -> None:  # fmt: skip
+        """The gradients of `compound_gru_unroll_fprop` from the errors `delta` (nout, N steps) of h.
+
+        `dbias_recur` (nout, 1) is that of `bias_recur`; all else as `compound_lstm_unroll_bprop`.
+        """
+        steps = _Steps("compound_gru_unroll_bprop", h, num_steps, num_used_steps, reverse, lengths)
+        nout, N, columns = steps.nout, steps.N, steps.columns
+        nin = steps.rows(x)
+        steps.check(W_in=(W_in, 3 * nout, nin), W_recur=(W_recur, 3 * nout, nout), x=(x, nin, columns),
+                    gates=(gates, 4 * nout, columns), delta=(delta, nout, columns), dx=(dx, nin, columns),
+                    dW_in=(dW_in, 3 * nout, nin), dW_recur=(dW_recur, 3 * nout, nout), dbias=(dbias, 3 * nout, 1),
+                    dbias_recur=(dbias_recur, nout, 1), h_init=(h_init, nout, N),
+                    dh_init=(dh_init, nout, N))  # fmt: skip
+        read = [W_in, W_recur, x, h, gates, delta, h_init, lengths]
+        steps.check_outputs(read, dx=dx, dW_in=dW_in, dW_recur=dW_recur, dbias=dbias, dbias_recur=dbias_recur,
+                            dh_init=dh_init)  # fmt: skip
+        wide = dtypes.compute(steps.dtype)
+        errors, R = self.empty((4 * nout, steps.used * N), steps.dtype), by_rows(self, W_recur.T, steps.used)
+        back, passed, first = (_state(self, steps, given, wide) for given in (None, None, h_init))
+        of_state = errors[: 3 * nout]
+        for t in steps.order(back=True):
+            before, error = steps.before(h, t, first), steps.at(errors, t)
+            _run(self, _gru_back(steps, t, steps.at(delta, t), back, passed, steps.at(gates, t), before, error))
+            back._assign(self.dot(R, steps.at(of_state, t)))
+        parts = [(slice(0, 2 * nout), errors[: 2 * nout]), (slice(2 * nout, 3 * nout), errors[3 * nout :])]
+        _gradients(self, steps, parts, W_in, x, dx, dW_in, dbias)
+        if dW_recur is not None:
+            _recurrent_gradient(self, steps, of_state, h, h_init, dW_recur)
+        if dbias_recur is not None:
+            dbias_recur._assign(composite.sum(errors[2 * nout : 3 * nout], 1))
+        if dh_init is not None:
+            dh_init._assign(back + passed)
