@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 import tensorbackend
-from tensorbackend.commands import Failure, bench, cache, explain, info
+from tensorbackend.commands import Failure, bench, cache, explain, info, launch
 
 __all__ = ["main", "parser"]
 
-COMMANDS = {"info": info, "explain": explain, "cache": cache, "bench": bench}
+COMMANDS = {"info": info, "explain": explain, "cache": cache, "bench": bench, "launch": launch}
 TEXT = "Tensors, op-trees and fused kernels: look at this machine and at what the engine makes of a program."
 EXAMPLES = """examples:
   python -m tensorbackend info                      what to paste into a bug report

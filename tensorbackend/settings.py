@@ -79,6 +79,13 @@ SETTINGS = {
             "Order of threads and blocks in the CUDA emulator: forward, reverse or random.",
         ),
         Setting("compile_timeout", "TB_COMPILE_TIMEOUT", float, 60.0, "Seconds after which a compiler is stopped."),
+        Setting(
+            "distributed_timeout",
+            "TB_DISTRIBUTED_TIMEOUT",
+            float,
+            None,
+            "Seconds without an exchange after which processes that train together print where they are, and end.",
+        ),
     ]
 }
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`launch`: start a script in several processes that train together. The work is mpiexec's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorbackend.commands import Failure
+from tensorbackend.errors import complain
+
+__all__ = ["add", "run"]
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Describe the command."""
+    text = (
+        "Start SCRIPT in N processes, which find each other by tensorbackend.distributed.init(). When one fails or is "
+        "killed, all end, and the exit status is not 0. Cores are shared out: each process gets TB_THREADS = cores / N "
+        "threads, unless TB_THREADS is set."
+    )
+    parser = commands.add_parser("launch", help="run a script in several processes (MPI)", description=text)
+    parser.add_argument("-n", type=int, default=None, metavar="N", help="processes (default: one a core)")
+    parser.add_argument("--timeout", type=float, default=None, metavar="SECONDS",
+                        help="end all when one makes no exchange for so long, after each has printed where it is "
+                             "(default: TB_DISTRIBUTED_TIMEOUT, else never)")  # fmt: skip
+    parser.add_argument("--mpiexec", default=None, metavar="COMMAND", help="the starter (default: mpiexec)")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Hand over to mpiexec. Raises `Failure` with nothing to say when a process failed, and said so itself."""
+    cores = len(os.sched_getaffinity(0))
+    n = cores if options.n is None else options.n
+    if n < 1:
+        raise Failure(complain("launch", f"-n {n}", "one process or more"))
+    if not Path(options.script).is_file():
+        raise Failure(complain("launch", f"no file {options.script}", "a Python script"))
+    threads = os.environ.get("TB_THREADS", str(max(1, cores // n)))
+    env = {**os.environ, "TB_THREADS": threads, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    if options.timeout is not None:
+        env["TB_DISTRIBUTED_TIMEOUT"] = str(options.timeout)
+    script = [sys.executable, "-u", options.script, *options.rest]
+    command = script if n == 1 else [*_starter(options.mpiexec), "-n", str(n), *script]
+    status = subprocess.run(command, env=env).returncode
+    if status:
+        raise Failure("")
+    yield from ()
+
+
+def _starter(wanted: str | None) -> list[str]:
+    """mpiexec: as asked, else the one installed beside this Python, else the one on PATH."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = shutil.which(wanted or (str(beside) if beside.exists() else "mpiexec"))
+    if found is None:
+        raise Failure(complain("launch", f"no {wanted or 'mpiexec'}", "an MPI", "pip install 'tensorbackend[mpi]'"))
+    return [found]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of all processes averaged, in few exchanges that run beside the rest of the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.distributed.communicator import Communicator, vector
+from tensorbackend.errors import BackendError, DTypeError, complain
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["BUCKET_BYTES", "GradientBuckets"]
+
+BUCKET_BYTES = 4 << 20
+"""Bytes from which a bucket is full: large enough for the links' bandwidth, small enough to begin early."""
+
+
+class _Bucket:
+    """Gradients that are exchanged together: `parts` are (gradient, its place in `flat`)."""
+
+    def __init__(self, gradients: Sequence[tuple[int, Tensor]], dtype: np.dtype) -> None:
+        self.flat = vector(gradients[0][1].backend, sum(g.size for _, g in gradients), dtype)
+        self.missing = self.numbers = frozenset(k for k, _ in gradients)
+        self.exchange: Future | None = None
+        self.parts = []
+        first = 0
+        for _, g in gradients:
+            self.parts.append((g, self.flat[first : first + g.size].reshape(g.shape)))
+            first += g.size
+
+    def start(self, comm: Communicator) -> None:
+        """Pack, and begin the exchange. Halves would lose small shares: their mean is made in float32, on the way."""
+        half = dtypes.is_half(self.flat.dtype)
+        with self.flat.backend.fuse():
+            for gradient, place in self.parts:
+                place[:] = gradient if half else gradient * (1 / comm.size)
+        self.exchange = comm.start_allreduce(self.flat, "mean" if half else "sum")
+
+    def end(self) -> None:
+        """Wait for the exchange, and unpack."""
+        self.exchange.result()
+        self.exchange = None
+        with self.flat.backend.fuse():
+            for gradient, place in self.parts:
+                gradient[:] = place
+
+
+class GradientBuckets:
+    """Averages `gradients` over the processes of `comm`, in place.
+
+    In a backward pass, tell it of each gradient when it is written: `ready(k, ...)` with its place in the list. A
+    bucket whose gradients are all there is packed and its exchange begins, while the pass goes on; `wait()` ends the
+    step: then every gradient holds the mean over processes. `reduce()` does all at once.
+
+    Buckets are filled from the last gradient to the first, the order of a backward pass, up to `nbytes` each.
+    `compress` ("float16" or "bfloat16") sends halves instead of the gradients' own type, for half the bytes; sums
+    are made in float32 and rounded once, so a gradient is off by one or two roundings of the half type.
+
+    Raises `DTypeError` for gradients that are not floats or a `compress` that is not a half type, `BackendError` when a
+    step is ended before all gradients were there, or a gradient comes twice.
+    """
+
+    def __init__(
+        self, comm: Communicator, gradients: Iterable[Tensor], nbytes: int = BUCKET_BYTES, compress: Any = None
+    ) -> None:
+        self.comm = comm
+        self.gradients = list(gradients)
+        for g in self.gradients:
+            comm._check(g, "GradientBuckets", "mean")
+        half = None if compress is None else dtypes.as_dtype(compress)
+        if half is not None and not dtypes.is_half(half):
+            raise DTypeError(complain("GradientBuckets", f"compress={compress!r}", "float16, bfloat16 or None"))
+        self.buckets = [_Bucket(group, half or group[0][1].dtype) for group in self._groups(nbytes)]
+        self._bucket_of = {k: bucket for bucket in self.buckets for k in bucket.numbers}
+
+    def ready(self, *numbers: int) -> None:
+        """The gradients of these numbers are written. Nobody may change them before `wait`."""
+        for k in numbers:
+            bucket = self._bucket_of[k]
+            if k not in bucket.missing:
+                raise BackendError(complain("GradientBuckets.ready", f"gradient {k} twice in one step", "each once"))
+            bucket.missing -= {k}
+            if not bucket.missing and self.comm.size > 1:
+                bucket.start(self.comm)
+
+    def wait(self) -> None:
+        """End the step: every gradient is the mean over processes."""
+        missing = sorted(k for bucket in self.buckets for k in bucket.missing)
+        if missing:
+            raise BackendError(complain("GradientBuckets.wait", f"no gradients {missing} yet", "ready(k) for each"))
+        for bucket in self.buckets:
+            bucket.missing = bucket.numbers
+            if bucket.exchange is not None:
+                bucket.end()
+
+    def reduce(self) -> None:
+        """`ready` for all, and `wait`."""
+        self.ready(*reversed(range(len(self.gradients))))
+        self.wait()
+
+    def _groups(self, nbytes: int) -> list[list[tuple[int, Tensor]]]:
+        groups: list[list[tuple[int, Tensor]]] = []
+        for k, g in reversed(list(enumerate(self.gradients))):
+            last = groups[-1] if groups else []
+            if not last or last[0][1].dtype != g.dtype or sum(x.nbytes for _, x in last) >= nbytes:
+                groups.append([])
+            groups[-1].append((k, g))
+        return groups

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run needs to go on later: written once, whole or not at all, as an .npz without pickled objects."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.distributed.communicator import Communicator
+from tensorbackend.errors import DTypeError, complain
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+
+def save_checkpoint(comm: Communicator, path: str | Path, values: Mapping[str, Any]) -> None:
+    """Process 0 writes tensors, arrays and numbers by name; all return when the file is there.
+
+    It is written beside `path` and then takes its place, so that at any moment, whoever is killed, the file is a whole
+    checkpoint, this one or the one before. bfloat16 is stored as float32. Raises `DTypeError` for values that are not
+    numbers, `OSError` where the folder cannot be written, in process 0.
+    """
+    if comm.rank == 0:
+        _write(Path(path), {name: _plain(name, value) for name, value in values.items()})
+    comm.barrier()
+
+
+def load_checkpoint(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint by name. Raises `OSError` without one, `ValueError` for a file that is not whole."""
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+def _plain(name: str, value: Any) -> np.ndarray:
+    array = value.get() if isinstance(value, Tensor) else np.asarray(value)
+    if array.dtype == dtypes.BFLOAT16:
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(complain("save_checkpoint", f"{name}: {array.dtype}", "numbers"))
+    return array
+
+
+def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What processes say to each other, whatever carries it.
+
+`Communicator` checks, and brings tensors into the form that a transport takes: contiguous memory of one of its element
+types. A transport is a subclass with five methods. Calls are collective: every process makes the same ones in the same
+order, with tensors of the same shape and type; TB_CHECK=1 compares what they ask for before each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.backends.base import Backend
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.graph.tensor import Tensor
+from tensorbackend.settings import config
+
+__all__ = ["OPERATIONS", "Alone", "Communicator"]
+
+OPERATIONS = ("sum", "mean", "max")
+
+
+class Communicator(ABC):
+    """One process among `size`, number `rank` of them and `local_rank` of those on its machine.
+
+    `backend` owns the tensors. Close it, or use it in a `with` block, to end the helper thread.
+    """
+
+    def __init__(self, backend: Backend, rank: int, size: int, local_rank: int) -> None:
+        self.backend = backend
+        self.rank = rank
+        self.size = size
+        self.local_rank = local_rank
+        self._helper: ThreadPoolExecutor | None = None
+        self._last: Future | None = None
+
+    # ---- what users call
+
+    def allreduce(self, tensor: Tensor, op: str = "sum") -> Tensor:
+        """Replace `tensor`, in every process, by the sum, mean or maximum over processes of its elements.
+
+        Halves are added in float32 and rounded once. The order of additions depends on the number of processes alone,
+        so a run repeats to the last bit. Returns `tensor`. Raises `ValueError` for another `op`, `DTypeError` for a
+        mean of integers or a sum of booleans, `BackendError` for a tensor of another backend.
+        """
+        self._check(tensor, "allreduce", op)
+        self.wait()
+        self._compare("allreduce", tensor, op)
+        self._in_contiguous(tensor, lambda flat: self._reduce(flat, op))
+        return tensor
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> Tensor:
+        """Replace `tensor` in every process by that of process `root`. Returns it. Raises `ValueError` for a `root`
+        that is not a rank."""
+        self._check(tensor, "broadcast")
+        if not (isinstance(root, (int, np.integer)) and 0 <= root < self.size):
+            raise ValueError(complain("broadcast", f"root {root!r}", f"a rank, 0 to {self.size - 1}"))
+        self.wait()
+        self._compare("broadcast", tensor, int(root))
+        self._in_contiguous(tensor, lambda flat: self._broadcast(flat, int(root)))
+        return tensor
+
+    def allgather(self, tensor: Tensor) -> Tensor:
+        """The tensors of all processes, in order of rank, joined along the first axis: (n, ...) becomes (size n, ...)
+        in every process. Raises `ShapeError` for a tensor without axes."""
+        self._check(tensor, "allgather", axes=True)
+        self.wait()
+        self._compare("allgather", tensor)
+        whole = vector(self.backend, self.size * tensor.size, tensor.dtype)
+        if whole.size:
+            self._allgather(self._flat(tensor), whole)
+        return whole.reshape(self.size * tensor.shape[0], *tensor.shape[1:])
+
+    def reduce_scatter(self, tensor: Tensor, op: str = "sum") -> Tensor:
+        """This process's part of what `allreduce` would give: rows rank n/size to (rank + 1) n/size of (n, ...).
+
+        Raises what `allreduce` does, and `ShapeError` where the first axis does not divide by the number of processes.
+        """
+        self._check(tensor, "reduce_scatter", op, axes=True)
+        if tensor.shape[0] % self.size:
+            raise ShapeError(
+                complain("reduce_scatter", f"shape {tensor.shape}", f"a first axis that {self.size} processes share")
+            )
+        self.wait()
+        self._compare("reduce_scatter", tensor, op)
+        part = vector(self.backend, tensor.size // self.size, tensor.dtype)
+        if part.size:
+            self._scatter(self._flat(tensor), part, op)
+        return part.reshape(tensor.shape[0] // self.size, *tensor.shape[1:])
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        self.wait()
+        self._compare("barrier")
+        self._barrier()
+
+    def start_allreduce(self, flat: Tensor, op: str = "sum") -> Future:
+        """Begin `allreduce` of a contiguous tensor, which nobody may touch before the result's `result()` returns.
+
+        Exchanges run one after the other, in the order of their starts, beside whatever this thread does meanwhile.
+        """
+        self._check(flat, "start_allreduce", op)
+        if not flat.is_contiguous:
+            raise ShapeError(complain("start_allreduce", f"strides {flat.strides}", "a contiguous tensor"))
+        self._last = self._start(lambda: self._exchange(flat, op))
+        return self._last
+
+    def wait(self) -> None:
+        """Wait for all exchanges that were started. Raises what they raised."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def seed(self, seed: int, apart: bool = True) -> None:
+        """Seed the backend: `apart`, each process draws numbers of its own (dropout, noise), which still repeat from
+        run to run; otherwise all draw the same (initial weights, the order of samples)."""
+        key = np.random.SeedSequence([seed, self.rank]).generate_state(1)[0] if apart and self.size > 1 else seed
+        self.backend.gen_rng(int(key))
+
+    def close(self) -> None:
+        """Finish what was started and end the helper thread. May be called again."""
+        self.wait()
+        if self._helper is not None:
+            self._helper.shutdown()
+            self._helper = None
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:  # after an error the others may never come: nothing is waited for
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.backend.backend_name})"
+
+    # ---- a transport: contiguous tensors of one axis, not empty
+
+    @abstractmethod
+    def _sum(self, flat: Tensor) -> None:
+        """Add up over processes, in place, an element type that `_adds` names."""
+
+    @abstractmethod
+    def _max(self, flat: Tensor) -> None:
+        """The maximum over processes, in place, of an element type that `_adds` names."""
+
+    @abstractmethod
+    def _broadcast(self, flat: Tensor, root: int) -> None:
+        """Bytes of `root` to all."""
+
+    @abstractmethod
+    def _allgather(self, part: Tensor, whole: Tensor) -> None:
+        """Bytes of all, in order of rank, to all."""
+
+    @abstractmethod
+    def _alltoall(self, given: Tensor, taken: Tensor) -> None:
+        """Part k of `given` to process k, where it becomes part `rank` of `taken`: parts of equal size."""
+
+    @abstractmethod
+    def _barrier(self) -> None:
+        """Wait for all."""
+
+    def _adds(self, dtype: np.dtype) -> bool:
+        """Whether the transport adds this type by itself. Others are exchanged as bytes, and added by the backend."""
+        return dtype.kind in "iuf" and not dtypes.is_half(dtype)
+
+    def _start(self, call: Callable[[], None]) -> Future:
+        """Run a call beside this thread, after those started before."""
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, "tensorbackend exchange")
+        return self._helper.submit(call)
+
+    def _agree(self, words: Hashable) -> list[Any]:
+        """What every process says, in order of rank."""
+        return [words]
+
+    # ---- from what users ask to what transports do
+
+    def _exchange(self, flat: Tensor, op: str) -> None:
+        self._compare("start_allreduce", flat, op)
+        if flat.size:
+            self._reduce(flat.reshape(-1), op)
+
+    def _reduce(self, flat: Tensor, op: str) -> None:
+        """`allreduce` of contiguous memory, in place."""
+        if self.size == 1:
+            return
+        if not self._adds(flat.dtype):
+            self._reduce_by_parts(flat, op)
+        elif op == "max":
+            self._max(flat)
+        else:
+            self._sum(flat)
+            if op == "mean":
+                flat[:] = flat / self.size
+
+    def _reduce_by_parts(self, flat: Tensor, op: str) -> None:
+        """Each process combines one part of all, and all gather the parts: as many bytes as a reduction of the same
+        type, but the sums are the backend's, in float32 for halves."""
+        each = -(-flat.size // self.size)
+        padded = flat
+        if each * self.size != flat.size:
+            padded = vector(self.backend, each * self.size, flat.dtype)
+            padded[: flat.size] = flat
+            padded[flat.size :] = 0
+        part = vector(self.backend, each, flat.dtype)
+        self._scatter(padded, part, op)
+        self._allgather(part, padded)
+        if padded is not flat:
+            flat[:] = padded[: flat.size]
+
+    def _scatter(self, flat: Tensor, part: Tensor, op: str) -> None:
+        """`reduce_scatter` of contiguous memory into `part`: sums in order of rank, whatever the transport."""
+        taken = vector(self.backend, flat.size, flat.dtype)
+        self._alltoall(flat, taken)
+        combine = {"sum": self.backend.sum, "mean": self.backend.mean, "max": self.backend.max}[op]
+        part.reshape(1, -1)[:] = combine(taken.reshape(self.size, part.size), axis=0)
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        """The elements in one axis: a view, or a copy of what is not contiguous."""
+        if tensor.is_contiguous:
+            return tensor.reshape(-1)
+        copied = vector(self.backend, tensor.size, tensor.dtype)
+        copied.reshape(tensor.shape)[:] = tensor
+        return copied
+
+    def _in_contiguous(self, tensor: Tensor, change: Callable[[Tensor], None]) -> None:
+        """Let `change` work on the elements of `tensor` in one axis."""
+        if not tensor.size:
+            return
+        flat = self._flat(tensor)
+        change(flat)
+        if not tensor.is_contiguous:
+            tensor[:] = flat.reshape(tensor.shape)
+
+    def _check(self, tensor: Any, name: str, op: str = "max", axes: bool = False) -> None:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(complain(name, type(tensor).__name__, "a tensor"))
+        if tensor.backend is not self.backend:
+            raise BackendError(complain(name, f"a tensor of {tensor.backend}", f"one of {self.backend}"))
+        if op not in OPERATIONS:
+            raise ValueError(complain(name, f"op {op!r}", f"one of {', '.join(OPERATIONS)}"))
+        if op == "mean" and not dtypes.is_float(tensor.dtype) or op == "sum" and tensor.dtype == dtypes.BOOL:
+            raise DTypeError(complain(name, f"op {op!r} of {tensor.dtype}", "numbers, and floats for a mean"))
+        if axes and not tensor.shape:
+            raise ShapeError(complain(name, "a tensor without axes", "at least one axis", "tensor.reshape(1)"))
+
+    def _compare(self, name: str, tensor: Tensor | None = None, detail: Any = None) -> None:
+        """With TB_CHECK=1: refuse to begin where processes ask for different things."""
+        if not config.check or self.size == 1:
+            return
+        said = (name, *((tensor.shape, str(tensor.dtype)) if tensor is not None else ()), detail)
+        asked = self._agree(said)
+        for rank, other in enumerate(asked):
+            if other != asked[0]:
+                raise BackendError(complain("processes do not agree", f"rank 0: {asked[0]}; rank {rank}: {other}"))
+
+
+class Alone(Communicator):
+    """A communicator of size 1: everything is there already."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend, 0, 1, 0)
+
+    def _sum(self, flat: Tensor) -> None:
+        pass
+
+    def _max(self, flat: Tensor) -> None:
+        pass
+
+    def _broadcast(self, flat: Tensor, root: int) -> None:
+        pass
+
+    def _allgather(self, part: Tensor, whole: Tensor) -> None:
+        whole[:] = part
+
+    def _alltoall(self, given: Tensor, taken: Tensor) -> None:
+        taken[:] = given
+
+    def _barrier(self) -> None:
+        pass
+
+    def _start(self, call: Callable[[], None]) -> Future:
+        return done(call)
+
+
+def vector(backend: Backend, n: int, dtype: np.dtype) -> Tensor:
+    """New memory for n elements, in one axis whatever the backend's least number of axes."""
+    return backend.empty((n, 1), dtype=dtype).reshape(n)
+
+
+def done(call: Callable[[], None]) -> Future:
+    """The future of a call that is made now."""
+    future: Future = Future()
+    call()
+    future.set_result(None)
+    return future

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport of GPU tensors: NCCL, through CuPy, on the stream that runs the backend's kernels.
+
+An exchange is put into the stream like a kernel, so it begins when those before it are done, and nobody waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.backends.base import Backend
+from tensorbackend.distributed.communicator import Communicator, done
+from tensorbackend.errors import BackendError, complain
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["NcclCommunicator"]
+
+TYPES = {
+    "int8": "NCCL_INT8", "uint8": "NCCL_UINT8", "int32": "NCCL_INT32", "uint32": "NCCL_UINT32", "int64": "NCCL_INT64",
+    "uint64": "NCCL_UINT64", "float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64",
+}  # fmt: skip
+
+
+class NcclCommunicator(Communicator):
+    """Processes with a GPU each. `world`, an mpi4py communicator, tells all of them the identity of NCCL's.
+
+    `timeout` is not used: NCCL's own (NCCL_TIMEOUT) ends an exchange that hangs. Raises `BackendError` without NCCL.
+    """
+
+    def __init__(self, backend: Backend, world: Any, timeout: float | None = None) -> None:
+        nccl = _nccl()
+        from mpi4py import MPI
+
+        here = world.Split_type(MPI.COMM_TYPE_SHARED)
+        super().__init__(backend, world.Get_rank(), world.Get_size(), here.Get_rank())
+        here.Free()
+        self._world = world
+        self._nccl = nccl
+        identity = world.bcast(nccl.get_unique_id() if self.rank == 0 else None, root=0)
+        self._comm = nccl.NcclCommunicator(self.size, identity, self.rank)
+
+    @property
+    def _stream(self) -> int:
+        return self.backend.stream
+
+    def _adds(self, dtype: np.dtype) -> bool:
+        return dtypes.as_dtype(dtype).name in TYPES
+
+    def _sum(self, flat: Tensor) -> None:
+        self._all_reduce(flat, self._nccl.NCCL_SUM)
+
+    def _max(self, flat: Tensor) -> None:
+        self._all_reduce(flat, self._nccl.NCCL_MAX)
+
+    def _all_reduce(self, flat: Tensor, operation: int) -> None:
+        kind = getattr(self._nccl, TYPES[flat.dtype.name])
+        self._comm.allReduce(flat.address, flat.address, flat.size, kind, operation, self._stream)
+
+    def _broadcast(self, flat: Tensor, root: int) -> None:
+        self._comm.bcast(flat.address, flat.nbytes, self._nccl.NCCL_UINT8, root, self._stream)
+
+    def _allgather(self, part: Tensor, whole: Tensor) -> None:
+        self._comm.allGather(part.address, whole.address, part.nbytes, self._nccl.NCCL_UINT8, self._stream)
+
+    def _alltoall(self, given: Tensor, taken: Tensor) -> None:
+        nbytes = given.nbytes // self.size
+        self._nccl.groupStart()
+        for k in range(self.size):
+            self._comm.send(given.address + k * nbytes, nbytes, self._nccl.NCCL_UINT8, k, self._stream)
+            self._comm.recv(taken.address + k * nbytes, nbytes, self._nccl.NCCL_UINT8, k, self._stream)
+        self._nccl.groupEnd()
+
+    def _barrier(self) -> None:
+        self.backend.driver.synchronize()
+        self._world.Barrier()
+
+    def _agree(self, words: Hashable) -> list[Any]:
+        return self._world.allgather(words)
+
+    def _start(self, call: Callable[[], None]) -> Future:
+        return done(call)
+
+    def close(self) -> None:
+        super().close()
+        self._comm.destroy()
+
+
+def _nccl() -> Any:
+    """CuPy's module of NCCL."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise BackendError(
+            complain("GPUs that talk", f"no NCCL in CuPy ({error})", "CuPy with NCCL",
+                     "pip install 'tensorbackend[cuda,mpi]' nvidia-nccl-cu13")) from error  # fmt: skip
+    return nccl

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a process learns that it is one of several, and gets its communicator."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import TracebackType
+from typing import Any
+
+from tensorbackend.backends.base import Backend
+from tensorbackend.backends.registry import gen_backend
+from tensorbackend.distributed.communicator import Alone, Communicator
+from tensorbackend.errors import BackendError, complain
+from tensorbackend.settings import config
+
+__all__ = ["init", "processes"]
+
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables in which starters (MPICH's Hydra, Intel MPI, Open MPI, MVAPICH) say how many processes there are."""
+
+
+def processes() -> int:
+    """How many processes were started together with this one, itself included: what their starter says, or 1."""
+    return max((int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdigit()), default=1)
+
+
+def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **options: Any) -> Communicator:
+    """The communicator of this process. Call it once, in every process.
+
+    `backend` is one that exists, or the name of one to make, with `options` as `gen_backend` takes them; a GPU backend
+    that is made here takes the device number `local_rank` of its machine, unless `device_id` is given. With
+    `rng_seed`, every process makes the same random numbers until `comm.seed(seed)` sets them apart. After `timeout`
+    seconds without an exchange (None: TB_DISTRIBUTED_TIMEOUT) every process prints where it is, and all end.
+
+    An exception that nobody catches ends all processes, after its traceback. Raises `BackendError` when processes were
+    started together but mpi4py (or, on GPUs, NCCL) is missing, with the pip command.
+    """
+    if processes() == 1:
+        return Alone(backend if isinstance(backend, Backend) else gen_backend(backend, **options))
+    world = _world()
+    if not isinstance(backend, Backend):
+        if backend.partition(":")[0] == "gpu":
+            options.setdefault("device_id", _local_rank(world))
+        backend = gen_backend(backend, **options)
+    _end_all_on_errors(world)
+    timeout = config.distributed_timeout if timeout is None else timeout
+    if getattr(backend, "driver", None) is not None and backend.driver.name != "emulator":
+        from tensorbackend.distributed.nccl import NcclCommunicator
+
+        return NcclCommunicator(backend, world, timeout)
+    from tensorbackend.distributed.mpi import MpiCommunicator
+
+    return MpiCommunicator(backend, world, timeout)
+
+
+def _world() -> Any:
+    """All processes, as mpi4py sees them."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise BackendError(
+            complain("processes that talk", f"{processes()} of them, and no mpi4py ({error})", "mpi4py and an MPI",
+                     "pip install 'tensorbackend[mpi]'")) from error  # fmt: skip
+    return MPI.COMM_WORLD
+
+
+def _local_rank(world: Any) -> int:
+    from mpi4py import MPI
+
+    here = world.Split_type(MPI.COMM_TYPE_SHARED)
+    rank = here.Get_rank()
+    here.Free()
+    return rank
+
+
+def _end_all_on_errors(world: Any) -> None:
+    """Let an uncaught exception of this process end all: others would wait for it for ever."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            print(f"rank {world.Get_rank()} of {world.Get_size()} failed:", file=sys.stderr)
+            traceback.print_exception(kind, error, trace)
+            sys.stderr.flush()
+            world.Abort(1)
+        before(kind, error, trace)
+
+    sys.excepthook = hook
