@@ -22,8 +22,8 @@ SIZE = 8
 """Pixels along a side of an image."""
 
 
-def convolutional(be: tb.Backend, maps: list[int], keep: float) -> Network:
-    """Blocks of two convolutions and a pooling, the n-th with `maps[n]` maps."""
+def convolutional(be: tb.Backend, maps: list[int], keep: float | None) -> Network:
+    """Blocks of two convolutions and a pooling, the n-th with `maps[n]` maps; no dropout with `keep` None."""
     layers: list[Layer] = []
     before, size = 1, SIZE
     for count in maps:
@@ -31,7 +31,9 @@ def convolutional(be: tb.Backend, maps: list[int], keep: float) -> Network:
         layers.append(MaxPooling(be, count, size))
         before, size = count, size // 2
     features = before * size * size
-    return Network(be, [*layers, Dropout(be, features, keep), Affine(be, features, CLASSES)])
+    if keep is not None:
+        layers.append(Dropout(be, features, keep))
+    return Network(be, [*layers, Affine(be, features, CLASSES)])
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,11 @@ def save_checkpoint(comm: Communicator, path: str | Path, values: Mapping[str, A
 
 def load_checkpoint(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint by name. Raises `OSError` without one, `ValueError` for a file that is not whole."""
-    with np.load(path, allow_pickle=False) as stored:
-        return dict(stored)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise ValueError(complain("not a whole checkpoint", f"{path}: {error}", "a file that save_checkpoint wrote")) from error
 
 
 def _plain(name: str, value: Any) -> np.ndarray:

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that fail, die, hang or are started where nothing is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tensorbackend import BackendError, distributed
+from tests.distributed.conftest import ROOT, command, environment
+
+LIMIT = 10.0
+"""Seconds within which all processes are to end when one has failed."""
+
+
+def test_an_error_in_one_process_ends_all(launch: Callable) -> None:
+    start = time.monotonic()
+    done = launch(2, "if comm.rank == 1: raise ValueError('no such luck')\ncomm.allreduce(be.ones((2, 2)))")
+    assert done.returncode != 0
+    assert time.monotonic() - start < LIMIT + 10  # with the start of two interpreters
+    assert "rank 1 of 2 failed:" in done.stderr and "ValueError: no such luck" in done.stderr
+    assert done.stderr.index("no such luck") < (done.stderr + "BAD TERMINATION").index("BAD TERMINATION")
+
+
+def test_a_process_that_leaves_early_ends_all(launch: Callable) -> None:
+    done = launch(2, "if comm.rank == 1: os._exit(3)\ncomm.allreduce(be.ones((2, 2)))\nprint('past it')")
+    assert done.returncode != 0
+    assert "past it" not in done.stdout
+
+
+def test_a_hang_is_cut_and_every_position_is_told(launch: Callable) -> None:
+    start = time.monotonic()
+    text = "def wait_for_ever():\n    time.sleep(600)\nif comm.rank == 1: wait_for_ever()\ncomm.barrier()\n"
+    done = launch(2, text, "--timeout", "3")
+    assert done.returncode != 0
+    assert time.monotonic() - start < 3 + LIMIT + 10
+    assert re.search(r"rank 0 of 2: \d s in barrier", done.stderr), done.stderr
+    assert re.search(r"rank 1 of 2: \d s in its own work", done.stderr), done.stderr
+    assert "in wait_for_ever" in done.stderr
+
+
+@pytest.mark.ci
+def test_a_killed_process_ends_the_others_and_the_checkpoint_resumes(mpi: None, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    state = tmp_path / "state.npz"
+    line = command(2, str(ROOT / "examples" / "parallel_digits.py"), "--maps", "4", "--checkpoint", str(state))
+    running = subprocess.Popen([*line, "--epochs", "100000"], env=environment(), cwd=tmp_path, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    try:
+        for text in running.stdout:
+            if text.startswith("epoch 3"):
+                break
+        os.kill(_ranks(running.pid)[-1], signal.SIGKILL)
+        start = time.monotonic()
+        assert running.wait(timeout=LIMIT) != 0
+        assert time.monotonic() - start < LIMIT
+    finally:
+        running.kill()
+        running.stdout.close()
+    epoch = int(distributed.load_checkpoint(state)["epoch"])
+    assert epoch >= 3
+    for n in (2, 1):
+        epoch += 1
+        line = command(n, str(ROOT / "examples" / "parallel_digits.py"), "--maps", "4", "--checkpoint", str(state))
+        done = subprocess.run([*line, "--epochs", str(epoch)], env=environment(), cwd=tmp_path, text=True,
+                              capture_output=True, timeout=120)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert f"epoch {epoch}" in done.stdout and done.stdout.count("epoch ") == 1
+
+
+def _ranks(pid: int) -> list[int]:
+    """The Python processes below one."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and _under(int(folder.name), pid):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == sys.executable.encode() and b"launch" not in words:
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+def _under(pid: int, top: int) -> bool:
+    while pid > 1 and pid != top:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return pid == top
+
+
+def test_a_launch_without_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(BackendError, match=r"pip install 'tensorbackend\[mpi\]'"):
+        distributed.init("cpu")
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [(["-n", "2", "nowhere.py"], "no file nowhere.py"), (["-n", "0", __file__], "-n 0"),
+     (["-n", "2", "--mpiexec", "no-such-starter", __file__], "pip install 'tensorbackend[mpi]'")],
+)  # fmt: skip
+def test_wrong_launches_are_refused(rest: list[str], words: str) -> None:
+    line = [sys.executable, "-m", "tensorbackend", "launch", *rest]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert words in done.stderr
