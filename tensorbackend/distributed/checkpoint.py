@@ -38,7 +38,8 @@ def load_checkpoint(path: str | Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as stored:
             return dict(stored)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(complain("not a whole checkpoint", f"{path}: {error}", "a file that save_checkpoint wrote")) from error
+        expected = "a file that save_checkpoint wrote"
+        raise ValueError(complain("not a whole checkpoint", f"{path}: {error}", expected)) from error
 
 
 def _plain(name: str, value: Any) -> np.ndarray:

@@ -81,8 +81,8 @@ def _end_all_on_errors(world: Any) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, KeyboardInterrupt):
-            print(f"rank {world.Get_rank()} of {world.Get_size()} failed:", file=sys.stderr)
-            traceback.print_exception(kind, error, trace)
+            text = "".join(traceback.format_exception(kind, error, trace))
+            sys.stderr.write(f"rank {world.Get_rank()} of {world.Get_size()} failed:\n{text}")
             sys.stderr.flush()
             world.Abort(1)
         before(kind, error, trace)

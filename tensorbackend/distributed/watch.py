@@ -55,6 +55,7 @@ class Watch:
 
     def _report(self) -> None:
         seconds = time.monotonic() - self._since
-        print(f"{self._name}: {seconds:.0f} s in {self._doing}. It is at:", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{self._name}: {seconds:.0f} s in {self._doing}. It is at:\n")
+        sys.stderr.flush()
         faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         sys.stderr.flush()

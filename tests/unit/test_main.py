@@ -176,10 +176,10 @@ def test_an_unknown_family_names_the_nearest(capsys) -> None:
     assert "elementwise" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("backend", ["cpu:fast", "nothing"])
-def test_bench_says_which_backends_there_are(capsys, backend) -> None:
-    assert command_line.main(["bench", "--backend", backend]) == 1
-    assert backend.partition(":")[0] in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["cpu:fast", "nothing"])
+def test_bench_says_which_backends_there_are(capsys, name) -> None:
+    assert command_line.main(["bench", "--backend", name]) == 1
+    assert name.partition(":")[0] in capsys.readouterr().err
 
 
 def test_what_follows_a_family_goes_to_its_script(monkeypatch, tmp_path) -> None:
