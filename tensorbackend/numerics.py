@@ -70,15 +70,25 @@ def rint(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 def power(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """x to the y. Integers wrap; a negative exponent gives 0 unless the base is 1 or -1."""
-    if x.dtype.kind not in "iu":
-        return np.power(x, y, out=out)
-    if x.dtype.kind == "u":
+    if x.dtype.kind in "fV":
+        return _float_power(x, y, out)
+    if x.dtype.kind != "i":
         return np.power(x, y, out=out)
     x, y = np.broadcast_arrays(x, y)
     result = np.power(x, np.maximum(y, 0))
     odd = np.where(y & 1, x, 1)
     below = np.where(np.abs(x) == 1, np.where(x == 1, 1, odd), 0)
     return _store(np.where(y < 0, below, result), out, result.dtype)
+
+
+def _float_power(x: np.ndarray, y: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """NumPy takes sqrt(x) for x ** 0.5 where it meets one exponent for many x, and that differs at -Inf and -0."""
+    root = y == 0.5
+    result = np.power(x, y, out=out)
+    if root.any():
+        result = np.asarray(result)
+        np.copyto(result, np.abs(x), where=root & ((x == 0) | np.isinf(x)))
+    return result
 
 
 def where(c: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

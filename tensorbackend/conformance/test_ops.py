@@ -162,7 +162,8 @@ def test_closed_forms(backend: Backend, name: str, x: float, expected: float) ->
 NAN, INF = math.nan, math.inf
 EDGES = [
     ("div", (1.0, 0.0), INF), ("div", (-1.0, 0.0), -INF), ("div", (0.0, 0.0), NAN), ("pow", (-8.0, 1 / 3), NAN),
-    ("pow", (0.0, 0.0), 1.0), ("mod", (-5.0, 3.0), 1.0), ("mod", (5.0, -3.0), -1.0), ("mod", (1.0, 0.0), NAN),
+    ("pow", (0.0, 0.0), 1.0), ("pow", (-INF, 0.5), INF), ("pow", (-0.0, 0.5), 0.0), ("pow", (-4.0, 0.5), NAN),
+    ("mod", (-5.0, 3.0), 1.0), ("mod", (5.0, -3.0), -1.0), ("mod", (1.0, 0.0), NAN),
     ("floordiv", (-5.0, 3.0), -2.0), ("maximum", (NAN, 1.0), NAN), ("minimum", (1.0, NAN), NAN),
     ("ne", (NAN, NAN), 1.0), ("eq", (NAN, NAN), 0.0), ("lt", (NAN, 1.0), 0.0), ("sqrt", (-1.0,), NAN),
     ("log", (0.0,), -INF), ("log", (-1.0,), NAN), ("exp", (1e4,), INF), ("exp", (-1e4,), 0.0), ("sig", (-1e4,), 0.0),
@@ -180,6 +181,7 @@ def test_edges(backend: Backend, name: str, operands: tuple[float, ...], expecte
         given = [backend.array([x], dtype=dtype, min_dims=0) for x in operands]
         value = backend.evaluate(apply(ops.OPS[name], *given)).get()
         testing.assert_close(value, np.array([expected]))
+        assert expected != 0 or np.signbit(value.astype(np.float64)) == np.signbit(expected)
 
 
 INTEGER_EDGES = [
