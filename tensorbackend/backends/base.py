@@ -37,9 +37,11 @@ from tensorbackend.primitives.gated import Gated
 from tensorbackend.primitives.geometry import output_length, pad_pair
 from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
+from tensorbackend.primitives.lookup import LookupTables
 from tensorbackend.primitives.lrn import ResponseNorm
 from tensorbackend.primitives.pool import Pooling
 from tensorbackend.primitives.recurrent import Recurrent
+from tensorbackend.primitives.regions import Regions
 
 if TYPE_CHECKING:  # what few programs need is imported by the methods that need it
     from tensorbackend.backends.capture import Recorder
@@ -94,7 +96,10 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
                                  nearest(unknown[0], taken - {"arguments", "keywords"})))  # fmt: skip
 
 
-class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LayerHooks, ScratchMemory, ABC):
+class Backend(
+    LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LookupTables, Regions, LayerHooks,
+    ScratchMemory, ABC,
+):  # fmt: skip
     """Tensors, op-trees and deep-learning primitives on one kind of machine.
 
     `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible

@@ -20,9 +20,11 @@ from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
 from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
+from tensorbackend.primitives.lookup import LookupTables
 from tensorbackend.primitives.lrn import ResponseNorm
 from tensorbackend.primitives.pool import Pooling
 from tensorbackend.primitives.recurrent import Recurrent
+from tensorbackend.primitives.regions import Regions
 from tensorbackend.backends.capture import Recorder
 from tensorbackend.backends.program import Program
 from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
@@ -38,7 +40,7 @@ class _Backends(dict[str, Any]):
 class Block():
     epoch, minibatch, fprop, bprop, update = range(5)
 
-class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LayerHooks, ScratchMemory, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LookupTables, Regions, LayerHooks, ScratchMemory, ABC):
     bench_records: deque[watch.BenchRecord]
     bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]

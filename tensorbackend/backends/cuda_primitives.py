@@ -25,7 +25,7 @@ from tensorbackend.kernel_files import kernel_path
 if TYPE_CHECKING:
     from tensorbackend.backends.gpu import GpuBackend
 
-__all__ = ["MACROS", "PRIMITIVES", "Runner"]
+__all__ = ["MACROS", "PRIMITIVES", "Runner", "block_of", "element", "grid_of", "integers", "wide", "written_function"]
 
 Runner = Callable[[list[int]], None]
 Axis = tuple[int, int, int]
@@ -49,6 +49,9 @@ MACROS = {
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
     "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT"),
     "lrn": ("TB_X", "TB_C", "TB_LOG2", "TB_EXP2"),
+    "lut": ("TB_X", "TB_I", "TB_W"),
+    "roi": ("TB_X", "TB_C", "TB_I"),
+    "nms": ("TB_X", "TB_C"),
     "take": ("TB_X", "TB_I", "TB_C", "TB_W"),
     "cumsum": ("TB_X", "TB_C", "TB_W"),
     "histogram": ("TB_X", "TB_W", "TB_S"),
@@ -66,7 +69,7 @@ def wide(dtype: np.dtype) -> str:
     return "double" if dtype == np.float32 else element(dtype)
 
 
-def _function(backend: GpuBackend, file: str, name: str, *values: Any) -> Any:
+def written_function(backend: GpuBackend, file: str, name: str, *values: Any) -> Any:
     """The kernel `name` of a file of `kernels/cuda`, compiled for the types in `values`."""
     macros = [f"-D{macro}={value}" for macro, value in zip(MACROS[file], values)]
     return backend._compiled_file(kernel_path(f"cuda/{file}.cu"), name, macros)
@@ -78,16 +81,18 @@ def _axes(axes: list[Axis]) -> list[int]:
     return [len(axes)] + [word for part in range(3) for word in [*(axis[part] for axis in axes), *padding]]
 
 
-def _blocks(count: int) -> tuple[int]:
+def grid_of(count: int) -> tuple[int]:
+    """The grid for as many results, a thread each."""
     return (min(max(-(-count // THREADS), 1), BLOCKS),)
 
 
-def _threads(count: int) -> tuple[int]:
+def block_of(count: int) -> tuple[int]:
     """Threads of a block: a warp or more, as far as there is work."""
     return (min(THREADS, max(32, 1 << max(count - 1, 0).bit_length())),)
 
 
-def _words(*words: int) -> bytes:
+def integers(*words: int) -> bytes:
+    """Integers as the 8-byte words of a launch."""
     return struct.pack(f"{len(words)}q", *words)
 
 
@@ -99,11 +104,11 @@ def prepare_dot(backend: GpuBackend, step: Primitive) -> Runner:
     (x, y), out = step.inputs, step.output
     m, n, k = x.shape[-2], y.shape[-1], x.shape[-1]
     tile = LARGE_TILE if min(m, n) >= LARGE_FROM else SMALL_TILE
-    gemm = _function(backend, "gemm", "gemm", element(x.dtype), element(y.dtype), element(out.dtype), tile)
+    gemm = written_function(backend, "gemm", "gemm", element(x.dtype), element(y.dtype), element(out.dtype), tile)
     lengths = out.shape[:-2]
     left, right = _batch_strides(x, lengths), _batch_strides(y, lengths)
     batches = math.prod(lengths)
-    sizes = _words(m, n, k, batches, *x.strides[-2:], *y.strides[-2:], *_axes(list(zip(lengths, left, right))))
+    sizes = integers(m, n, k, batches, *x.strides[-2:], *y.strides[-2:], *_axes(list(zip(lengths, left, right))))
     grid = (-(-m // tile) * -(-n // tile), min(batches, 65535))
 
     def run(addresses: list[int]) -> None:
@@ -123,7 +128,7 @@ def _conv(backend: GpuBackend, step: Primitive, name: str, rows: int) -> tuple[A
     """A kernel of a pass whose product has so many rows a group; the rows of its tile; the `conv_sizes`."""
     (x, y), (g,) = step.inputs, step.params
     tile = CONV_TILE if rows > CONV_NARROW else CONV_NARROW
-    kernel = _function(backend, "conv", name, *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
+    kernel = written_function(backend, "conv", name, *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
     maps = [g.K // g.groups, g.M, g.P, g.Q, g.T, g.R, g.S]
     shifts = [*g.strides, *(before for before, _ in g.pads), *g.dilations, g.groups]
     return kernel, tile, [g.N, g.C // g.groups, g.D, g.H, g.W, *maps, *shifts, *x.strides, *y.strides]
@@ -149,7 +154,7 @@ def _gathered(backend: GpuBackend, step: Primitive, name: str, rows: int, column
     """A pass with a result for each map and each pixel of each image."""
     kernel, tile, words = _conv(backend, step, name, rows)
     grid = (-(-rows // tile) * -(-columns // CONV_TILE), step.params[0].groups)
-    sizes = _words(*words, 0)
+    sizes = integers(*words, 0)
 
     def run(addresses: list[int]) -> None:
         backend.driver.launch(kernel, grid, (THREADS,), 0, struct.pack("3Q", *addresses) + sizes)
@@ -163,12 +168,12 @@ def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
     count, terms = math.prod(g.dimF), math.prod(g.result) * g.N
     rows = count // g.K
     kernel, tile, words = _conv(backend, step, "conv_update", rows)
-    join = _function(backend, "conv", "conv_join", *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
+    join = written_function(backend, "conv", "conv_join", *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
     blocks = -(-rows // tile) * -(-(g.K // g.groups) // CONV_TILE)
     wanted = max(1, CONV_BLOCKS // (blocks * g.groups))
     segment = -(-max(-(-terms // wanted), CONV_TILE) // CONV_DEPTH) * CONV_DEPTH
     segments = -(-terms // segment)
-    sizes, nbytes = _words(*words, segment), segments * count * step.output.dtype.itemsize
+    sizes, nbytes = integers(*words, segment), segments * count * step.output.dtype.itemsize
 
     def run(addresses: list[int]) -> None:
         storage = backend._allocate(nbytes) if segments > 1 else None
@@ -177,7 +182,7 @@ def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
         backend.driver.launch(kernel, (blocks, g.groups * segments), (THREADS,), 0, arguments)
         if storage is not None:
             arguments = struct.pack("2Q2q", home, addresses[2], count, segments)
-            backend.driver.launch(join, _blocks(count), (THREADS,), 0, arguments)
+            backend.driver.launch(join, grid_of(count), (THREADS,), 0, arguments)
 
     return run
 
@@ -198,11 +203,11 @@ def _prepare_pool(backend: GpuBackend, step: Primitive, name: str, pointers: tup
     integers = [ref.dtype for ref in (*step.inputs, *step.others) if dtypes.is_integer(ref.dtype)]
     types = element(step.output.dtype), element(sums), element(integers[0]) if integers else "char"
     kind = ("max", "avg", "l2").index(g.op)
-    kernel = _function(backend, "pool", name, kind, *types, f"tb_sqrt_{dtypes.tag(sums)}")
+    kernel = written_function(backend, "pool", name, kind, *types, f"tb_sqrt_{dtypes.tag(sums)}")
     refs = [*step.inputs[:read], *step.others]
     strides = [list(ref.strides[:4]) for ref in refs] + [[0] * 4] * (3 - len(refs))
     sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
-    words = _words(*sizes, *sum(strides, []), *step.output.strides[:4]) + struct.pack("2d", alpha, beta)
+    words = integers(*sizes, *sum(strides, []), *step.output.strides[:4]) + struct.pack("2d", alpha, beta)
     count = math.prod(step.output.shape)
 
     def run(addresses: list[int]) -> None:
@@ -210,7 +215,7 @@ def _prepare_pool(backend: GpuBackend, step: Primitive, name: str, pointers: tup
         for slot, address in zip(pointers, [*addresses[:read], *addresses[given:]]):
             slots[slot] = address
         arguments = struct.pack(f"{len(slots)}Q", *slots) + words
-        backend.driver.launch(kernel, _blocks(count), _threads(count), 0, arguments)
+        backend.driver.launch(kernel, grid_of(count), block_of(count), 0, arguments)
 
     return run
 
@@ -231,14 +236,14 @@ def _prepare_lrn(backend: GpuBackend, step: Primitive, name: str) -> Runner:
     g, alpha, beta, ascale, bpower = step.params
     sums, read, given = dtypes.compute(step.output.dtype), _read_only(step), len(step.inputs)
     functions = [f"tb_{function}_{dtypes.tag(sums)}" for function in ("log2", "exp2")]
-    kernel = _function(backend, "lrn", name, element(step.output.dtype), element(sums), *functions)
+    kernel = written_function(backend, "lrn", name, element(step.output.dtype), element(sums), *functions)
     count = math.prod(g.dimI)
-    words = _words(g.C, count // g.C, g.J) + struct.pack("4d", alpha, beta, ascale / g.J, bpower)
+    words = integers(g.C, count // g.C, g.J) + struct.pack("4d", alpha, beta, ascale / g.J, bpower)
 
     def run(addresses: list[int]) -> None:
         pointers = [*addresses[:read], *addresses[given:]]
         arguments = struct.pack(f"{len(pointers)}Q", *pointers) + words
-        backend.driver.launch(kernel, _blocks(count), _threads(count), 0, arguments)
+        backend.driver.launch(kernel, grid_of(count), block_of(count), 0, arguments)
 
     return run
 
@@ -258,16 +263,16 @@ def prepare_lrn_bprop(backend: GpuBackend, step: Primitive) -> Runner:
 
 def _check(backend: GpuBackend, name: str, places: Ref, length: int, types: tuple) -> Callable[[int], None]:
     """A function of the address of places that raises `IndexError` when one is outside an axis of `length`."""
-    check = _function(backend, "take", "check_places", *types)
+    check = written_function(backend, "take", "check_places", *types)
     count = math.prod(places.shape)
-    sizes = _words(count, length, *_axes([(n, s, 0) for n, s in zip(places.shape, places.strides)]))
+    sizes = integers(count, length, *_axes([(n, s, 0) for n, s in zip(places.shape, places.strides)]))
     found = np.zeros(1, np.int64)
 
     def run(address: int) -> None:
         storage = backend._allocate(8)
         backend.driver.fill(storage.address, 0, 8)
         arguments = struct.pack("2Q", address, storage.address) + sizes
-        backend.driver.launch(check, _blocks(count), _threads(count), 0, arguments)
+        backend.driver.launch(check, grid_of(count), block_of(count), 0, arguments)
         backend.driver.download(found, storage.address)
         if found[0]:
             raise IndexError(complain(f"{name}: a place out of range", f"an axis of length {length}", "", ""))
@@ -279,15 +284,16 @@ def prepare_take(backend: GpuBackend, step: Primitive) -> Runner:
     """The entries of an array along an axis at places."""
     (x, places), out, (axis,) = step.inputs, step.output, step.params
     types = (element(x.dtype), element(places.dtype), element(out.dtype), element(out.dtype))
-    take, check = _function(backend, "take", "take", *types), _check(backend, "take", places, x.shape[axis], types)
+    take = written_function(backend, "take", "take", *types)
+    check = _check(backend, "take", places, x.shape[axis], types)
     axes = [(n, s, 0) for n, s in zip(x.shape, x.strides)]
     axes[axis : axis + 1] = [(n, 0, s) for n, s in zip(places.shape, places.strides)]
     count = math.prod(out.shape)
-    sizes = _words(count, x.shape[axis], x.strides[axis], *_axes(axes))
+    sizes = integers(count, x.shape[axis], x.strides[axis], *_axes(axes))
 
     def run(addresses: list[int]) -> None:
         check(addresses[1])
-        backend.driver.launch(take, _blocks(count), _threads(count), 0, struct.pack("3Q", *addresses) + sizes)
+        backend.driver.launch(take, grid_of(count), block_of(count), 0, struct.pack("3Q", *addresses) + sizes)
 
     return run
 
@@ -296,7 +302,7 @@ def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
     """Zeros with an array added at places along an axis; float32 adds up in float64."""
     (x, places), out, (shape, axis) = step.inputs, step.output, step.params
     types = (element(x.dtype), element(places.dtype), element(out.dtype), wide(out.dtype))
-    put, check = _function(backend, "take", "put", *types), _check(backend, "put", places, shape[axis], types)
+    put, check = written_function(backend, "take", "put", *types), _check(backend, "put", places, shape[axis], types)
     sums = np.dtype(np.float64) if out.dtype == np.float32 else out.dtype
     rank = len(places.shape)
     along = indexing.contiguous_strides(shape)
@@ -305,7 +311,7 @@ def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
     picks = list(zip(places.shape, x.strides[axis : axis + rank], places.strides))
     lines, count = math.prod(n for n, _, _ in outer + inner), math.prod(places.shape)
     ranges = max(1, min(shape[axis], PUT_THREADS // max(lines, 1)))
-    sizes = _words(lines, count, shape[axis], along[axis], ranges, *_axes(outer + inner), *_axes(picks))
+    sizes = integers(lines, count, shape[axis], along[axis], ranges, *_axes(outer + inner), *_axes(picks))
     nbytes = math.prod(shape) * sums.itemsize
     narrow = (
         None if sums == out.dtype else _copy(backend, Ref(0, shape, along, 0, sums), Ref(1, shape, along, 0, out.dtype))
@@ -317,7 +323,7 @@ def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
         home = addresses[2] if storage is None else storage.address
         backend.driver.fill(home, 0, nbytes)
         arguments = struct.pack("3Q", addresses[0], addresses[1], home) + sizes
-        backend.driver.launch(put, _blocks(lines * ranges), _threads(lines * ranges), 0, arguments)
+        backend.driver.launch(put, grid_of(lines * ranges), block_of(lines * ranges), 0, arguments)
         if narrow is not None:
             narrow([home, addresses[2]])
 
@@ -354,11 +360,11 @@ def prepare_unslice(backend: GpuBackend, step: Primitive) -> Runner:
 def prepare_cumsum(backend: GpuBackend, step: Primitive) -> Runner:
     """The running sum along an axis; float32 adds up in float64."""
     (x,), out, (axis,) = step.inputs, step.output, step.params
-    cumsum = _function(backend, "cumsum", "cumsum", element(x.dtype), element(out.dtype), wide(out.dtype))
+    cumsum = written_function(backend, "cumsum", "cumsum", element(x.dtype), element(out.dtype), wide(out.dtype))
     axes = [axes for a, axes in enumerate(zip(x.shape, x.strides, out.strides)) if a != axis]
     lines = math.prod(n for n, _, _ in axes)
-    sizes = _words(lines, x.shape[axis], x.strides[axis], out.strides[axis], *_axes(axes))
-    grid, block = (min(lines, BLOCKS),), _threads(-(-x.shape[axis] // CUMSUM_STRETCH))
+    sizes = integers(lines, x.shape[axis], x.strides[axis], out.strides[axis], *_axes(axes))
+    grid, block = (min(lines, BLOCKS),), block_of(-(-x.shape[axis] // CUMSUM_STRETCH))
 
     def run(addresses: list[int]) -> None:
         backend.driver.launch(cumsum, grid, block, 0, struct.pack("2Q", *addresses) + sizes)
@@ -371,15 +377,15 @@ def prepare_histogram(backend: GpuBackend, step: Primitive) -> Runner:
     (x,), out, (offset, bins) = step.inputs, step.output, step.params
     single = dtypes.compute(x.dtype) == np.float32
     types = ("float", "f32") if single else ("double", "f64")
-    histogram = _function(backend, "histogram", "histogram", element(x.dtype), *types)
+    histogram = written_function(backend, "histogram", "histogram", element(x.dtype), *types)
     count = math.prod(x.shape)
     axes = _axes([(n, s, 0) for n, s in zip(x.shape, x.strides)])
-    sizes = _words(count, bins) + struct.pack("d", offset) + _words(*axes)
+    sizes = integers(count, bins) + struct.pack("d", offset) + integers(*axes)
 
     def run(addresses: list[int]) -> None:
         backend.driver.fill(addresses[1], 0, bins * out.dtype.itemsize)
         arguments = struct.pack("2Q", *addresses) + sizes
-        backend.driver.launch(histogram, _blocks(count), (THREADS,), 0, arguments)
+        backend.driver.launch(histogram, grid_of(count), (THREADS,), 0, arguments)
 
     return run
 

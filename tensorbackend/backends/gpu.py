@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
+from tensorbackend.backends import cuda_primitives, cuda_regions
 from tensorbackend.backends.base import Backend
-from tensorbackend.backends.cuda_primitives import PRIMITIVES
 from tensorbackend.backends.driver import Driver, Function, open_driver
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.plans import Action, CompiledPlan, number_format, placed, references
@@ -44,6 +44,7 @@ from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
 __all__ = ["GpuBackend", "GpuTensor"]
 
+PRIMITIVES = {**cuda_primitives.PRIMITIVES, **cuda_regions.PRIMITIVES}
 INCLUDE = '#include "kernel.cuh"\n'
 
 MOST_PINNED = 64 << 20

@@ -4,15 +4,28 @@
 from __future__ import annotations
 
 import functools
+import math
+import struct
+from typing import Any
 
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import compiler
+from tensorbackend.backends import compiler, jit
 from tensorbackend.backends.compiler import Library
+from tensorbackend.codegen.render import ctype
+from tensorbackend.graph.fuse import Primitive
+from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["c_type", "library", "widened"]
+__all__ = ["block_library", "block_macros", "c_type", "library", "nbytes", "widened", "words"]
 
+_BLOCK_MOVES = {
+    "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
+    "float64": ("(from)", "tb_put_f64(to, from, m, past)"),
+    "float16": ("(tb_load_f16(buffer, from, m), (const float *)buffer)", "tb_store_f16(to, from, m)"),
+    "bfloat16": ("(tb_load_bf16(buffer, from, m), (const float *)buffer)", "tb_store_bf16(to, from, m)"),
+}
+"""For each type, how `TB_READ(buffer, from, m)` and `TB_WRITE(to, from, m, past)` move a block."""
 _C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "uint8_t"}
 
 
@@ -36,3 +49,45 @@ def library(source: str, flags: tuple[str, ...]) -> Library:
 def _library(source: str, flags: tuple[str, ...], sanitize: bool, cflags: str) -> Library:
     """`cflags` is here only to be part of what the answer is remembered for."""
     return compiler.compile_many([source], flags=flags, sanitize=sanitize)[0]
+
+
+# Files that work on blocks of elements, widened and narrowed by macros
+
+
+def block_library(file: str, macros: dict[str, Any]) -> tuple[Library, str]:
+    """A file of `kernels/c` compiled with macros, and its text. Raises `CompileError`."""
+    return _block_library(file, tuple(macros.items()), settings.config.sanitize, settings.config.cflags)
+
+
+@functools.lru_cache(maxsize=256)
+def _block_library(file: str, macros: tuple, sanitize: bool, cflags: str) -> tuple[Library, str]:
+    """`sanitize` and `cflags` are here only to be part of what the answer is remembered for."""
+    head = "".join(f"#define {macro} {value}\n" for macro, value in macros)
+    source = head + kernel_path(f"c/{file}.c").read_text(encoding="utf-8")
+    return jit.compile_text(source), source
+
+
+def block_macros(dtype: np.dtype) -> dict[str, Any]:
+    """The macros by which a kernel works on blocks of a float type."""
+    read, write = _BLOCK_MOVES[dtype.name]
+    wide = dtypes.compute(dtype)
+    return {
+        "TB_X": ctype(dtype),
+        "TB_W": ctype(wide),
+        "TB_N": f"tb_i{8 * wide.itemsize}",
+        "TB_SQRT": f"tb_sqrt_{dtypes.tag(wide)}",
+        "TB_LOG2": f"tb_log2_{dtypes.tag(wide)}",
+        "TB_EXP2": f"tb_exp2_{dtypes.tag(wide)}",
+        "TB_READ(buffer, from, m)": read,
+        "TB_WRITE(to, from, m, past)": write,
+    }
+
+
+def nbytes(step: Primitive) -> int:
+    """The bytes of a step's operands."""
+    return sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in step.operands)
+
+
+def words(*numbers: float) -> tuple[int, ...]:
+    """Floats as the 8-byte words of a launch."""
+    return struct.unpack(f"{len(numbers)}q", struct.pack(f"{len(numbers)}d", *numbers))

@@ -195,7 +195,7 @@ def arguments(function: Any) -> list[str]:
     return [f"{stars.get(p.kind, '')}{p.name}{default}" for p, default in zip(parameters, defaults)]
 
 
-PARTS = ("_bn", "relu", "batchnorm", "lut", "roi", "nms")
+PARTS = ("_bn", "relu", "batchnorm")
 NOT_YET = {name for name in SIGNATURES_BY_NAME if any(part in name for part in PARTS)}
 """Methods that other work in progress adds."""
 

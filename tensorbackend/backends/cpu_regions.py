@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look-ups, regions and boxes on the compiled CPU backend: files of `kernels/c`, their macros, tasks and checks.
+
+Words and regions are checked by a launch of their own, which writes what is wrong to scratch: Python looks before the
+launches that write. How work is cut into tasks depends on sizes alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorbackend import dtypes
+from tensorbackend.backends import jit, native, written
+from tensorbackend.backends.cpu_pool import STREAM_ABOVE, TASK_BYTES
+from tensorbackend.codegen.render import ctype
+from tensorbackend.graph.fuse import Primitive
+from tensorbackend.primitives import lookup, regions
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["PRIMITIVES"]
+
+LUT_BLOCK = 256
+"""Columns of a row that add up at a time."""
+STATUS = 64
+"""Bytes of scratch for what a check finds."""
+ROI_GROUP = 16
+"""Regions of a task: `GROUP` of roi.c."""
+VECTOR = 64
+"""Bytes of a vector of roi.c and nms.c."""
+
+
+class _Checked(jit.Prepared):
+    """Launches of which the first one checks: what it finds is raised before the others run.
+
+    `launches` is empty for whoever would run them without looking.
+    """
+
+    __slots__ = ("_checked", "_error")
+
+    def __init__(self, step: Primitive, source: str, launches: Sequence[Any], scratch_words: int,
+                 error: Callable[[int, int], IndexError]) -> None:  # fmt: skip
+        super().__init__(step, source, step.op.name, [], scratch_words)
+        self._checked = launches
+        self._error = error
+
+    def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
+        for number, launch in enumerate(self._checked):
+            launch.ptr[:] = addresses
+            launch.run()
+            if number == 0:
+                wrong, value = (ctypes.c_int64 * 2).from_address(addresses[-1])
+                if wrong:
+                    raise self._error(wrong - 1, value)
+
+
+def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """The gradient of look-ups: words sorted by one task, then rows of the table shared among threads."""
+    g, alpha, beta = step.params
+    if g.count >= 1 << 31:
+        return None
+    wide = dtypes.compute(step.output.dtype)
+    macros = {"TB_I": ctype(step.inputs[1].dtype), "TB_S": "float" if wide != step.output.dtype else "double"}
+    macros |= {"TB_BLOCK": LUT_BLOCK, "TB_OUTPUT": len(step.inputs), **written.block_macros(step.output.dtype)}
+    library, source = written.block_library("lut", macros)
+    row, nbytes = g.length * step.output.dtype.itemsize, written.nbytes(step)
+    group = max(1, min(TASK_BYTES // row, g.words))
+    sizes = [g.count, g.words, g.length, g.pad or 0, int(g.pad is not None), group, *written.words(alpha, beta)]
+    sizes.append(2 * (nbytes > STREAM_ABOVE and beta == 0))
+    pointers = len(step.operands) + 1
+    runtime = native.runtime()
+    launches = [
+        runtime.prepare(library.address("lut_order"), 1, g.count * 4 + g.words, pointers, sizes, [], 0),
+        runtime.prepare(library.address("lut_bprop"), -(-g.words // group), int(nbytes * 0.1), pointers, sizes, [], 0),
+    ]
+    scratch = STATUS // 8 + (g.words + g.count) // 2 + 1
+    return _Checked(step, source, launches, scratch, lambda place, word: lookup.out_of_range(g, place, word))
+
+
+def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], scratch: int) -> jit.Prepared:
+    """Launches of roi.c, the first of which checks the regions."""
+    g = step.params[0]
+    pooled = [ref.dtype for ref in (*step.inputs, *step.others) if len(ref.shape) == 4]
+    (places,) = filter(dtypes.is_integer, pooled)
+    half = int(dtypes.is_half(step.output.dtype))
+    macros = {"TB_I": ctype(places), "TB_HALF": half, **written.block_macros(step.output.dtype)}
+    library, source = written.block_library("roi", macros)
+    sizes = [g.images, g.C, g.H, g.W, g.regions, g.P, g.Q]
+    cost, runtime = int(written.nbytes(step) * 0.3), native.runtime()
+    launches = [
+        runtime.prepare(library.address(name), count, cost, 5, sizes, [], 0) for name, count in zip(names, tasks)
+    ]
+    words = STATUS // 8 + scratch // 8
+    return _Checked(step, source, launches, words, lambda place, image: regions.no_such_image(g, place, image))
+
+
+def _prepare_roi_fprop(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """Pooling of regions: images copied with maps innermost, then vectors of maps times groups of regions."""
+    g = step.params[0]
+    lanes = VECTOR // dtypes.compute(step.output.dtype).itemsize
+    vectors = -(-g.C // lanes)
+    tasks = (1, vectors * g.H, vectors * -(-g.regions // ROI_GROUP))
+    copy = math.prod(g.dimI[1:]) * vectors * VECTOR
+    return _prepare_roi(step, ("roi_fprop_check", "roi_turn", "roi_fprop"), tasks, copy)
+
+
+def _prepare_roi_bprop(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """The gradient of that, a map a task; halves add up in scratch."""
+    g = step.params[0]
+    sums = 4 * math.prod(g.dimI) if dtypes.is_half(step.output.dtype) else 0
+    return _prepare_roi(step, ("roi_bprop_check", "roi_bprop"), (1, g.C), -(-sums // 8) * 8)
+
+
+def _prepare_nms(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """Suppression of boxes, by one task."""
+    threshold, _, _, wider = step.params
+    (boxes,) = step.inputs
+    library, source = written.block_library("nms", written.block_macros(boxes.dtype))
+    count, wide = boxes.shape[0], dtypes.compute(boxes.dtype)
+    sizes = [count, *written.words(threshold, wider)]
+    launch = native.runtime().prepare(library.address("nms"), 1, count * 100, 3, sizes, [], 0)
+    scratch = -(-count * wide.itemsize // VECTOR) * VECTOR * 5 // 8
+    return jit.Prepared(step, source, "nms", [launch], scratch)
+
+
+PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {
+    "lut_bprop": _prepare_lut,
+    "roi_fprop": _prepare_roi_fprop,
+    "roi_bprop": _prepare_roi_bprop,
+    "nms": _prepare_nms,
+}
