@@ -105,7 +105,7 @@ class Backend(
     `rng_seed` seeds all random numbers (None: different each run) and, when given, makes every result reproducible
     (`deterministic`). `default_dtype` is the element type of new tensors. `compat_mode` is None or 'caffe' (output
     sizes of pooling). `stochastic_round` is the mantissa bits that new tensors keep (True: 10, False or None: off).
-    `num_devices` and `device_id` have no effect on one device; `deterministic` is deprecated. `min_dims` is
+    `num_devices` and `device_id` have no effect here; `deterministic` is deprecated. `min_dims` is
     the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` logs and records the time of each
     kernel. `enable_winograd` lets convolutions use Winograd's algorithm with tiles up to 4 x 4 (True, 4) or 2 x 2 (2),
     see docs/accuracy.md. `scratch_size` bounds the bytes of a convolution's scratch where there is a choice (0: none).

@@ -37,6 +37,8 @@ class Communicator(ABC):
         self.rank = rank
         self.size = size
         self.local_rank = local_rank
+        backend.num_devices = size
+        backend.communicator = self if size > 1 else None
         self._helper: ThreadPoolExecutor | None = None
         self._last: Future | None = None
 
@@ -93,6 +95,23 @@ class Communicator(ABC):
         if part.size:
             self._scatter(self._flat(tensor), part, op)
         return part.reshape(tensor.shape[0] // self.size, *tensor.shape[1:])
+
+    def columns(self, tensor: Tensor) -> Tensor:
+        """This process's equal share of the columns of `tensor` (features, N), as a view. Raises `ShapeError` where N
+        does not divide by the number of processes, or there is no second axis."""
+        self._check(tensor, "columns")
+        if tensor.ndim != 2 or tensor.shape[1] % self.size:
+            expected = f"(features, N), with an N that {self.size} processes share"
+            raise ShapeError(complain("columns", f"shape {tensor.shape}", expected))
+        each = tensor.shape[1] // self.size
+        return tensor[:, self.rank * each : (self.rank + 1) * each]
+
+    def join_columns(self, tensor: Tensor) -> Tensor:
+        """Every process's `columns(tensor)` into `tensor` (features, N) of all. Returns it; raises as `columns`."""
+        mine = self.columns(tensor)
+        if self.size > 1 and tensor.size:
+            tensor[:] = self.allgather(mine.transpose(1, 0)).transpose(1, 0)
+        return tensor
 
     def barrier(self) -> None:
         """Wait until every process is here."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small hooks that layers call: containers of layers, transforms, skips, data loading.
 
-And those for several devices or other memory layouts, which on one device with one layout have nothing to do.
+And those for several processes, or other memory layouts, which alone and with one layout have nothing to do.
 
 A backend that needs more (a library with layouts of its own, several devices) overrides them.
 """
@@ -40,6 +40,7 @@ class LayerHooks:
 
     structures: Any
     empty: Callable[..., Any]
+    communicator: Any = None  # of several processes (tensorbackend.distributed), or None
 
     # Transforms and skips
 
@@ -135,13 +136,21 @@ class LayerHooks:
         node = composite.relu(ary)
         return node if out is None else out._assign(node)
 
-    # Several devices, other layouts: nothing to do
+    # Several processes: their share of a minibatch
 
-    def distribute_data(self, tensor: Any, layer_parallelism: str | None) -> None:
-        """Bring activations or errors to the devices that need them: one device has them."""
+    def distribute_data(self, tensor: Any, layer_parallelism: str | None) -> Any:
+        """The columns of activations or errors (features, N) that this process works on, as a view, for a layer that is
+        parallel over 'Data'. None where all of them are: one process, or another kind of layer. Raises `ShapeError`
+        for columns that the processes cannot share equally."""
+        shared = self.communicator is not None and layer_parallelism == "Data"
+        return self.communicator.columns(tensor) if shared else None
 
     def revert_tensor(self, tensor: Any) -> None:
-        """Undo `distribute_data`."""
+        """Undo `distribute_data`: each process's columns, as it wrote them, in every process. One has them."""
+        if self.communicator is not None:
+            self.communicator.join_columns(tensor)
+
+    # Other layouts: nothing to do
 
     def is_mkl(self) -> bool:
         """Whether activations may be in a layout of a vendor's library: no."""

@@ -55,7 +55,7 @@ def check(launch: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[.
     """Run a text of Python in n processes; all must come to its end."""
 
     def run(n: int, text: str, **options: str) -> None:
-        text = textwrap.dedent(text) + "\ncomm.close()\nprint('the end of', comm.rank, flush=True)\n"
+        text = textwrap.dedent(text) + "\ncomm.close()\nsys.stdout.write(f'the end of {comm.rank}\\n')\n"
         done = launch(n, text, **options)
         assert done.returncode == 0, done.stderr
         assert all(f"the end of {rank}" in done.stdout for rank in range(n)), done.stdout

@@ -84,6 +84,30 @@ assert comm.reduce_scatter(empty).shape == (0, 3)
     )
 
 
+def test_layers_get_their_columns(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+whole = np.arange(24.0).reshape(3, 8)
+x = be.array(whole)
+mine = be.distribute_data(x, 'Data')
+assert mine.shape == (3, 4) and be.distribute_data(x, 'Disabled') is None
+mine[:] = mine * (comm.rank + 1)
+be.revert_tensor(x)
+whole[:, 4:] *= 2
+np.testing.assert_array_equal(x.get(), whole)
+assert be.num_devices == 2
+assert be.shared_iobuf_size((3, 5), 'Disabled') == 30 and be.shared_iobuf_size((3, 5), 'Data') == 15
+""",
+    )
+
+
+def test_columns_must_divide(launch: Callable) -> None:
+    done = launch(2, "be.distribute_data(be.ones((3, 5)), 'Data')")
+    assert done.returncode != 0
+    assert "(3, 5)" in done.stderr and "2 processes" in done.stderr
+
+
 def test_halves_are_added_in_float32(check: Callable[..., None]) -> None:
     check(
         3,
