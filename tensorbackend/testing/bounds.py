@@ -37,7 +37,7 @@ class Bounded:
         through = compute(self.dtype)
         low, high = (converted(_narrow(self.value + d, through), dtype) for d in (-e, e))
         if dtype == BOOL:
-            known &= (e == 0) | (np.abs(self.value) > e)
+            known &= (low == high) & ((e == 0) | (np.abs(self.value) > e))  # one end may underflow to 0
         return low, high, known
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Bounded:
