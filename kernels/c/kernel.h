@@ -43,23 +43,40 @@ TB_FN void tb_prefetch(const void *from, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i + 4096);
 }
 
-// Stores past the cache. A destination that is not aligned to 64 bytes is copied plainly.
+// Stores past the cache of 64 elements of N bytes, whose addresses are multiples of 64: N lines, in a straight line.
+#if defined(__AVX512F__)
+#define TB_PAST 1
+TB_FN void tb_past1(void *to, const void *from) {
+    typedef float wide __attribute__((vector_size(64)));
+    __builtin_ia32_movntps512((float *)to, *(const wide *)from);
+}
+#elif defined(__AVX__)
+#define TB_PAST 1
+TB_FN void tb_past1(void *to, const void *from) {
+    typedef float wide __attribute__((vector_size(32)));
+    __builtin_ia32_movntps256((float *)to, ((const wide *)from)[0]);
+    __builtin_ia32_movntps256((float *)to + 8, ((const wide *)from)[1]);
+}
+#else
+#define TB_PAST 0
+TB_FN void tb_past1(void *to, const void *from) { __builtin_memcpy(to, from, 64); }
+#endif
+TB_FN void tb_past2(void *to, const void *from) { tb_past1(to, from); tb_past1((char *)to + 64, (const char *)from + 64); }
+TB_FN void tb_past4(void *to, const void *from) { tb_past2(to, from); tb_past2((char *)to + 128, (const char *)from + 128); }
+TB_FN void tb_past8(void *to, const void *from) { tb_past4(to, from); tb_past4((char *)to + 256, (const char *)from + 256); }
+
+// The same for any number of bytes; short blocks are best. A destination that is not aligned to 64 is copied plainly.
 TB_FN void tb_stream(void *to, const void *from, int bytes) {
     char *o = (char *)to;
     const char *x = (const char *)from;
     int i = 0;
-#if defined(__AVX512F__) || defined(__AVX__)
+#if TB_PAST
     if (((unsigned long)o & 63) == 0) {
-        for (; i + 64 <= bytes; i += 64) {
-#if defined(__AVX512F__)
-            typedef float wide __attribute__((vector_size(64)));
-            __builtin_ia32_movntps512((float *)(o + i), *(const wide *)(x + i));
-#else
-            typedef float wide __attribute__((vector_size(32)));
-            __builtin_ia32_movntps256((float *)(o + i), *(const wide *)(x + i));
-            __builtin_ia32_movntps256((float *)(o + i + 32), *(const wide *)(x + i + 32));
-#endif
+        if (bytes == 256) {
+            tb_past4(to, from);
+            return;
         }
+        for (; i + 64 <= bytes; i += 64) tb_past1(o + i, x + i);
     }
 #endif
     __builtin_memcpy(o + i, x + i, (unsigned long)(bytes - i));
@@ -81,27 +98,6 @@ TB_FN void tb_stream_end(tb_i64 streams) {
 #endif
 }
 
-// The same for 64 elements of N bytes, whose addresses are multiples of 64: N lines of 64 bytes, in a straight line.
-#if defined(__AVX512F__)
-#define TB_PAST 1
-TB_FN void tb_past1(void *to, const void *from) {
-    typedef float wide __attribute__((vector_size(64)));
-    __builtin_ia32_movntps512((float *)to, *(const wide *)from);
-}
-#elif defined(__AVX__)
-#define TB_PAST 1
-TB_FN void tb_past1(void *to, const void *from) {
-    typedef float wide __attribute__((vector_size(32)));
-    __builtin_ia32_movntps256((float *)to, ((const wide *)from)[0]);
-    __builtin_ia32_movntps256((float *)to + 8, ((const wide *)from)[1]);
-}
-#else
-#define TB_PAST 0
-TB_FN void tb_past1(void *to, const void *from) { __builtin_memcpy(to, from, 64); }
-#endif
-TB_FN void tb_past2(void *to, const void *from) { tb_past1(to, from); tb_past1((char *)to + 64, (const char *)from + 64); }
-TB_FN void tb_past4(void *to, const void *from) { tb_past2(to, from); tb_past2((char *)to + 128, (const char *)from + 128); }
-TB_FN void tb_past8(void *to, const void *from) { tb_past4(to, from); tb_past4((char *)to + 256, (const char *)from + 256); }
 TB_FN void tb_fetch1(const void *from) { __builtin_prefetch((const char *)from + 4096); }
 TB_FN void tb_fetch2(const void *from) { tb_fetch1(from); tb_fetch1((const char *)from + 64); }
 TB_FN void tb_fetch4(const void *from) { tb_fetch2(from); tb_fetch2((const char *)from + 128); }

@@ -25,7 +25,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import watch
 from tensorbackend.backends.scratch import ScratchMemory
-from tensorbackend.backends.statements import FuseBlock
+from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
 from tensorbackend.graph.fuse import Plan, Statement, schedule, single_call, walk
@@ -39,6 +39,7 @@ from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lookup import LookupTables
 from tensorbackend.primitives.lrn import ResponseNorm
+from tensorbackend.primitives.norm import Normalization
 from tensorbackend.primitives.pool import Pooling
 from tensorbackend.primitives.recurrent import Recurrent
 from tensorbackend.primitives.regions import Regions
@@ -97,8 +98,8 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
 
 
 class Backend(
-    LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LookupTables, Regions, LayerHooks,
-    ScratchMemory, ABC,
+    LinearAlgebra, Convolution, Pooling, ResponseNorm, Normalization, Recurrent, Gated, LookupTables, Regions,
+    LayerHooks, ScratchMemory, ABC,
 ):  # fmt: skip
     """Tensors, op-trees and deep-learning primitives on one kind of machine.
 
@@ -504,6 +505,22 @@ class Backend(
         its own.
         """
         return self._block
+
+    def _assign_together(self, statements: list[tuple[Tensor, Any]]) -> None:
+        """Assign values to targets in as few kernels as there can be: values over one space, and results of its rows.
+
+        All checks are done. No value reads the target of a statement before it (`StatementGroup.put` says the rest).
+        """
+        self.structures.check_open()
+        self._flush()
+        group = StatementGroup(self._run_group, self.structures.plans)
+        for target, value in statements:
+            if target.rounding and dtypes.is_float(target.dtype):
+                value = self._rounded(target, value)
+            if watch.watching:
+                watch.state(target, value)
+            group.put(target, value)
+        group.flush()
 
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         with self._lock:

@@ -22,6 +22,7 @@ from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lookup import LookupTables
 from tensorbackend.primitives.lrn import ResponseNorm
+from tensorbackend.primitives.norm import Normalization
 from tensorbackend.primitives.pool import Pooling
 from tensorbackend.primitives.recurrent import Recurrent
 from tensorbackend.primitives.regions import Regions
@@ -40,7 +41,7 @@ class _Backends(dict[str, Any]):
 class Block():
     epoch, minibatch, fprop, bprop, update = range(5)
 
-class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gated, LookupTables, Regions, LayerHooks, ScratchMemory, ABC):
+class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Normalization, Recurrent, Gated, LookupTables, Regions, LayerHooks, ScratchMemory, ABC):
     bench_records: deque[watch.BenchRecord]
     bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]
@@ -117,6 +118,7 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Recurrent, Gate
     def _run_user(self, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None: ...
     def _user_target(self) -> Target: ...
     def fuse(self) -> FuseBlock: ...
+    def _assign_together(self, statements: list[tuple[Tensor, Any]]) -> None: ...
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None: ...
     def _planned(self, plan: Plan) -> Any: ...
     def _tensor_at(self, layout: Structure, address: int) -> Tensor: ...

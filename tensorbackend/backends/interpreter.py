@@ -89,6 +89,7 @@ class _Program:
         small = math.prod(self.regular) <= BLOCK and not self.empty  # an empty space may have long operands
         self.views = self._views(self.regular) if small else None
         self.direct = self._direct_output()
+        self.full = [k for k, (ref, _) in enumerate(kernel.outputs) if any(ref.shape[a] != 1 for a in kernel.axes)]
         self.order = range(len(kernel.body))
         self.whole = (slice(None),) * len(kernel.shape)
 
@@ -194,11 +195,16 @@ class _Program:
                     totals[n] = partial if n not in totals else body[n].op.combine(totals[n], partial)
             for n in wanted:
                 rows[n] = totals[n].astype(body[n].dtype, copy=False)
-        for part in _blocks(kernel.shape, self.reduced_steps):
-            values = list(rows)
-            within = _both(place, part)
-            self._instructions(state, values, within, self._needed([v for _, v in kernel.outputs], rows), None)
-            self._store(state, values, within)
+        if self.full:
+            for part in _blocks(kernel.shape, self.reduced_steps):
+                self._results(state, list(rows), _both(place, part), self.full)
+        self._results(state, rows, place, [k for k in range(len(kernel.outputs)) if k not in self.full])
+
+    def _results(self, state: _State, values: list, place: Slices, positions: list[int]) -> None:
+        """Compute and store some of the outputs over a block."""
+        needed = self._needed([self.kernel.outputs[k][1] for k in positions], values)
+        self._instructions(state, values, place, needed, None)
+        self._store(state, values, place, positions)
 
     def _needed(self, goals: list[int], known: list[Any]) -> list[int]:
         """The instructions that lead to `goals` from the values already known, in order."""
@@ -250,8 +256,10 @@ class _Program:
         wide = _ACCUMULATORS.get(i.dtype, i.dtype) if i.op.dtype == "sum" else i.dtype
         return i.op.numpy(x, self.kernel.axes, wide)
 
-    def _store(self, state: _State, values: list, place: Slices | None) -> None:
-        for position, (ref, value) in enumerate(self.kernel.outputs):
+    def _store(self, state: _State, values: list, place: Slices | None, positions: list[int] | None = None) -> None:
+        """Store outputs over a block (None: all of them)."""
+        for position in range(len(self.kernel.outputs)) if positions is None else positions:
+            ref, value = self.kernel.outputs[position]
             if value in self.direct:
                 continue
             output = state.outputs[position]

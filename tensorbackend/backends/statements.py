@@ -64,6 +64,16 @@ class StatementGroup:
         if not self.targets and self._plans.get(("fits", form)) is None:
             fit()
             self._plans["fits", form] = True
+        self._append(target, value, leaves, overlap, form)
+
+    def put(self, target: Tensor, value: Any) -> None:
+        """Add a statement that is known to fit those before it: over their space, or with one result for each row. It
+        reads no target of theirs, and writes what they read at most as the very view that the space is."""
+        leaves, repeats = walk(value)
+        overlap = self._overlap(target, leaves)
+        self._append(target, value, leaves, overlap, self._form(target, value, leaves, repeats, overlap))
+
+    def _append(self, target: Tensor, value: Any, leaves: list[Any], overlap: int, form: tuple) -> None:
         self.targets.append(target)
         self._statements.append(Statement(target.structure, value, overlap, target.address))
         self._leaves.append(leaves)

@@ -487,7 +487,7 @@ class _Printer(WideRenderer):
         lo, hi = ("from", "to") if self.nest.form != ROWS else ("0", f"n{inner}")
         if inner == self.segment_axis:
             lo, hi = self._range(inner)
-        far = self.nest.form == MAP
+        far = self.nest.form == MAP or (store and self._stores_past())
         if not columns:
             step = f"(streams ? {FAR_BLOCK} : {self._block()})" if far else self._block()
             self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {step})")
@@ -510,6 +510,11 @@ class _Printer(WideRenderer):
             self._inner_loop(loop, goals_in_loop, targets, buffers)
         self._after_block(here, direct, targets)
         self.close()
+
+    def _stores_past(self) -> bool:
+        """Whether a reduction's outputs may go past the cache (see `_prepare_outputs`)."""
+        wide = all(ref.dtype.itemsize >= 4 for k, (ref, _) in enumerate(self.kernel.outputs) if self._full_output(k))
+        return wide and self.kept_value is None
 
     def _is_contiguous(self) -> bool:
         """Whether all that a map reads and writes along the inner axis lies side by side."""

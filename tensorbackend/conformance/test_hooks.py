@@ -203,3 +203,16 @@ def test_the_workspace_has_the_size_that_was_planned(scratch) -> None:
         scratch.scratch_buffer(1)
     with pytest.raises(ValueError, match="-1"):
         scratch.set_scratch_size(-1)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.25, -1.0])
+def test_relu_and_its_derivative(backend: Any, slope: float) -> None:
+    assert backend.relu_layer() is None and backend.batchnorm_layer((3, 4)) is None
+    host = np.array([[-2.0, -0.0, 0.0, 3.0, np.inf, -np.inf, np.nan]], np.float32)
+    x = backend.array(host)
+    with np.errstate(invalid="ignore"):
+        expected = np.maximum(host, 0) + (slope * np.minimum(host, 0) if slope else 0)
+    np.testing.assert_array_equal(backend.evaluate(backend.fprop_relu(None, x, slope)).get(), expected)
+    derivative = backend.evaluate(backend.bprop_relu(None, x, None, None, slope))
+    assert derivative.dtype == np.float32
+    np.testing.assert_array_equal(derivative.get(), (host > 0) + np.float32(slope) * (host < 0))

@@ -78,8 +78,9 @@ class Kernel:
     """One fused kernel: `body` over the space `shape`, whose `axes` are reduced (none: elementwise).
 
     `inputs` are read, `scalars` are (leaf number, type), `draws` the leaf numbers of random nodes; `outputs` are
-    (place, value number). `reason` says why it is a kernel of its own. `in_place` says that an output may be the very
-    view that an input reads: an element may be written only when no later one needs it.
+    (place, value number). `reason` says why it is a kernel of its own. `in_place` says that an output with an element
+    for each of the space may be the very view that an input reads: an element may be written only when no later one
+    needs it. What is reduced is written when its row is done.
     """
 
     shape: Shape
@@ -691,10 +692,14 @@ class _Region:
             self.values[id(node)] = self._node(node)
         outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
         reason = self.outputs[0][2]
-        in_place = any(self.scheduler.overlaps[p.buffer] for _, p, _ in self.outputs if p.buffer >= 0)
+        in_place = any(self.scheduler.overlaps[p.buffer] and self._is_full(p) for p, _ in outputs if p.buffer >= 0)
         return Kernel(
             self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place
         )
+
+    def _is_full(self, place: Ref) -> bool:
+        """Whether an output has an element for each of the space, not one for each row."""
+        return not self.axes or any(place.shape[a] != 1 for a in self.axes)
 
     def _output(self, value: Any, place: Ref) -> int:
         if isinstance(value, Operators):

@@ -69,6 +69,23 @@ class LayerHooks:
         scaled = error if alpha == 1 else error * alpha
         deltas._assign(scaled if beta == 0 else deltas * beta + scaled)
 
+    # Layers that keep nothing of their own
+
+    def batchnorm_layer(self, in_shape: Any) -> None:
+        """What a batch normalisation keeps between calls beside its tensors: None."""
+
+    def relu_layer(self) -> None:
+        """What a ReLU keeps between calls: None."""
+
+    def fprop_relu(self, layer: Any, x: Any, slope: float) -> Any:
+        """max(x, 0) + slope min(x, 0), a node. `layer` has no effect here."""
+        positive = composite.relu(x)
+        return positive if slope == 0 else positive + composite.minimum(x, 0) * slope
+
+    def bprop_relu(self, layer: Any, x: Any, error: Any, deltas: Any, slope: float) -> Any:
+        """(x > 0) + slope (x < 0), a node: the derivative, not times `error`. Other arguments have no effect here."""
+        return (x > 0) * 1.0 if slope == 0 else (x > 0) + (x < 0) * slope
+
     # Containers of layers that share an output (merge by sum) or an input (broadcast)
 
     def mergesum_layer(self, layer_num: int) -> None:

@@ -17,8 +17,8 @@ from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.ops import Op
 
 __all__ = [
-    "assign", "call", "check", "check_column", "check_integers", "check_output", "float_type", "matrix", "repeated",
-    "size", "sums_of_maps",
+    "assign", "call", "check", "check_column", "check_home", "check_integers", "check_output", "float_type", "matrix",
+    "repeated", "size", "sums_of_maps",
 ]  # fmt: skip
 
 
@@ -103,12 +103,17 @@ def call(backend: Any, op: Op, params: tuple, outputs: list[Shaped], inputs: lis
             assign(out, place)
 
 
-def _viewed(backend: Any, x: Any, dim: tuple[int, ...], whole: bool) -> Tensor | None:
-    """The view of an operand that kernels take; None where there is none."""
+def check_home(backend: Any, x: Any) -> None:
+    """That an operand belongs to a backend. Raises `BackendError`."""
     if x.structure.table is not backend.structures:
         x.structure.table.check_open()
         given = f"{x.backend!r} and {backend!r}"
         raise BackendError(complain("tensors of different backends", given, "one backend", "be.array(t.get())"))
+
+
+def _viewed(backend: Any, x: Any, dim: tuple[int, ...], whole: bool) -> Tensor | None:
+    """The view of an operand that kernels take; None where there is none."""
+    check_home(backend, x)
     x = composite.reshape(x, dim)
     if not isinstance(x, Tensor):
         return None

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisation beside its values: any number of threads, captured programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorbackend import testing
+from tensorbackend.backends import native
+from tensorbackend.conformance import references as ref
+from tensorbackend.conformance.plugin import session_backend
+from tensorbackend.conformance.test_norm import EPS, RHO, Batch, near
+
+
+def test_the_bits_do_not_depend_on_threads(absent: Callable[[str, str], None]) -> None:
+    backend, found = session_backend("jit"), set()
+    if not testing.compiles(backend):
+        absent("cpu", "no C compiler works here")
+    runtime = native.runtime()
+    before = runtime.threads
+    try:
+        for threads in (1, 2, 5):
+            runtime.set_threads(threads)
+            batch = Batch(backend, ref.draw((3, 70000), "float32"), "float32")
+            batch.fprop()
+            batch.bprop()
+            found.add(b"".join(tensor.get().tobytes() for tensor in batch.tensors.values()))
+    finally:
+        runtime.set_threads(before)
+    assert len(found) == 1
+
+
+def test_a_captured_step_repeats(backend: Any) -> None:
+    batch = Batch(backend, ref.draw((3, 50), "float32"), "float32")
+
+    def step(rate: float) -> None:
+        names = ("x", "xsum", "xvar", "gmean", "gvar", "gamma", "beta", "y")
+        backend.compound_fprop_bn(*(batch[k] for k in names), EPS, rate, True)
+
+    program = backend.capture(step, 0.5)
+    for _ in range(2):
+        program(RHO)
+    rows = batch.now["x"].mean(1, keepdims=True)
+    near(batch["gmean"], RHO * (RHO * (0.5 * batch.now["gmean"] + 0.5 * rows) + 0.1 * rows) + 0.1 * rows, "float32")
