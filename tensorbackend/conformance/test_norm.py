@@ -36,6 +36,7 @@ def wide_type(dtype: str) -> str:
 
 
 def power_of_two(x: np.ndarray) -> np.ndarray:
+    """The nearest power of two, by exponents, with the sign; of 0, 0."""
     return np.where(x == 0, 0, np.sign(x) * 2.0 ** np.rint(np.log2(np.abs(np.where(x == 0, 1, x)))))
 
 

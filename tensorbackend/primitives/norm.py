@@ -239,6 +239,7 @@ class _Groups(_Operands):
 
     def fprop(self, mean: Any, var: Any, gamma: Any, beta: Any, eps: float, accumbeta: float, relu: bool,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
+        """The forward pass, as `compound_fprop_gn` says."""
         self.take_columns(gamma=gamma, beta=beta)
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("y", "mean", "var", over="x")
@@ -253,6 +254,7 @@ class _Groups(_Operands):
 
     def bprop(self, grad_gamma: Any, grad_beta: Any, mean: Any, var: Any, gamma: Any, eps: float,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
+        """The backward pass, as `compound_bprop_gn` says."""
         self.take_columns(gamma=gamma, grad_gamma=grad_gamma, grad_beta=grad_beta)
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")
