@@ -8,6 +8,9 @@
     y[:] = be.tanh(be.dot(x, w) * 0.1)
 """
 
+import importlib
+from typing import Any
+
 from tensorbackend.backends.anywhere import clear_memo, elementwise, memoize, reduction
 from tensorbackend.backends.base import Backend, Block
 from tensorbackend.backends.devices import ensure_gpu_capability, get_compute_capability, get_device_count
@@ -19,16 +22,46 @@ from tensorbackend.backends.registry import (
     gen_backend,
 )
 from tensorbackend.errors import BackendError, CaptureError, CompileError, DTypeError, ShapeError
+from tensorbackend.function.config import (
+    config,
+    force_backprop_mode,
+    global_config,
+    no_backprop_mode,
+    using_config,
+)
 from tensorbackend.graph.autodiff import Autodiff
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.tensor import Tensor
-from tensorbackend.settings import config, using
+from tensorbackend.settings import using
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode",
-    "ShapeError", "Tensor", "add_backend_arguments", "backend_from_arguments", "cleanup_backend", "clear_memo",
-    "config", "current_backend", "elementwise", "ensure_gpu_capability", "gen_backend", "get_compute_capability",
-    "get_device_count", "memoize", "reduction", "using",
+    "Function", "FunctionNode", "ShapeError", "Tensor", "Variable", "add_backend_arguments", "as_array", "as_variable",
+    "backend_from_arguments", "backward", "cleanup_backend", "clear_memo", "config", "current_backend", "elementwise",
+    "ensure_gpu_capability", "force_backprop_mode", "gen_backend", "get_compute_capability", "get_device_count",
+    "global_config", "grad", "memoize", "no_backprop_mode", "reduction", "type_check", "using", "using_config",
 ]  # fmt: skip
+
+_LAZY = {
+    "Function": "function.old_style",
+    "FunctionNode": "function.node",
+    "Variable": "function.variable",
+    "as_array": "function.variable",
+    "as_variable": "function.variable",
+    "backward": "function.backprop",
+    "grad": "function.backprop",
+    "type_check": "function",
+}
+"""Names of the function layer and where they are: who uses none of them does not wait for their import."""
+
+
+def __getattr__(name: str) -> Any:
+    place = _LAZY.get(name)
+    if place is None:
+        raise AttributeError(f"module 'tensorbackend' has no attribute {name!r}")
+    importlib.import_module("tensorbackend.functions")  # gives variables their operators
+    found = getattr(importlib.import_module(f"tensorbackend.{place}"), name)
+    globals()[name] = found
+    return found

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tensorbackend import settings
 from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
@@ -20,7 +21,7 @@ from tensorbackend.graph.tensor import Tensor
 if TYPE_CHECKING:
     from tensorbackend.user_kernels import Elementwise, Reduction
 
-__all__ = ["AnywhereKernel", "clear_memo", "elementwise", "memoize", "reduction"]
+__all__ = ["AnywhereKernel", "clear_memo", "elementwise", "host_backend", "memoize", "reduction"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _memos: list[dict] = []
@@ -99,15 +100,21 @@ def _backend_of(arguments: tuple) -> Backend:
 
 def _default() -> Backend:
     """The global backend if it computes on the host and compiles, else one made for arrays of the host."""
-    global _host
     if registry.has_backend():
         found = registry.current_backend()
         if found.device_type == 0 and getattr(found, "jit", False):
             return found
-    with _lock:
-        if _host is None or _host.closed:
-            _host = Backend.allocate_backend("cpu", min_dims=0)
-        return _host
+    return host_backend()
+
+
+def host_backend() -> Backend:
+    """The backend that computes on NumPy arrays: never closed, never the global one."""
+    global _host
+    if _host is None:
+        with _lock:
+            if _host is None:
+                _host = Backend.allocate_backend("cpu", rng_seed=settings.config.seed, min_dims=0)
+    return _host
 
 
 def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:

@@ -18,7 +18,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 
-__all__ = ["Autodiff"]
+__all__ = ["Autodiff", "fitted"]
 
 
 class Autodiff:
@@ -67,7 +67,7 @@ class Autodiff:
             for x, gx in zip(node.inputs, _rule(node, g)):
                 if gx is None or not isinstance(x, Operators) or not dtypes.is_float(x.dtype):
                     continue
-                gx = _fitted(gx, x)
+                gx = fitted(gx, x)
                 if isinstance(x, OpTreeNode):
                     before = flowing.get(id(x))
                     flowing[id(x)] = gx if before is None else before + gx
@@ -189,7 +189,7 @@ def _spread(value: Any, like: Any) -> OpTreeNode:
     return apply(ops.OPS["broadcast"], value, params=(like.shape,), table=like.structure.table)
 
 
-def _fitted(gradient: Any, x: Any) -> Any:
+def fitted(gradient: Any, x: Any) -> Any:
     """The gradient in the operand's shape: summed where the operand was broadcast, spread where it was reduced."""
     if gradient.shape is None or x.shape is None or gradient.shape == x.shape:
         return gradient

@@ -162,6 +162,10 @@ def _unary(op: ops.Op) -> Callable:
     return method
 
 
+def _is_operand(x: Any) -> bool:
+    return isinstance(x, (Operators, np.ndarray, *_NUMBERS))
+
+
 _MIRRORED = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -208,10 +212,10 @@ class Operators:
         return self.structure.min_dims
 
     def __matmul__(self, other: Any) -> Any:
-        return apply(ops.OPS["dot"], self, other)
+        return apply(ops.OPS["dot"], self, other) if _is_operand(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Any:
-        return apply(ops.OPS["dot"], other, self)
+        return apply(ops.OPS["dot"], other, self) if _is_operand(other) else NotImplemented
 
     def __pos__(self) -> Any:
         return self

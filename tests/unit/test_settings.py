@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import tensorbackend
-from tensorbackend import config, settings, using
+from tensorbackend import settings, using
+from tensorbackend.settings import config
 
 ROOT = Path(__file__).resolve().parents[2]
 # variable, text, attribute, value
@@ -53,7 +54,7 @@ def unchanged() -> object:
 
 
 def test_defaults_without_environment() -> None:
-    done = in_process("from tensorbackend import config\nprint(config)")
+    done = in_process("from tensorbackend.settings import config\nprint(config)")
     assert done.returncode == 0, done.stderr
     shown = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert shown == {name: repr(s.default) for name, s in settings.SETTINGS.items()}
@@ -86,7 +87,7 @@ def test_every_setting_has_variable_and_meaning() -> None:
         assert setting.variable == "TB_" + name.upper()
         assert setting.doc.endswith(".")
         assert setting.default is None or setting.parse(str(setting.default)) == setting.default
-    assert tensorbackend.config is settings.config
+    assert tensorbackend.config.threads is settings.config.threads
 
 
 # Assignment and blocks

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays of the function layer: NumPy arrays, and tensors that keep the rank they have.
+
+Inside the layer an array is *plain*: a NumPy array, or a tensor of its backend's own class with `min_dims` 0. Functions
+that are computed by the engine see NumPy arrays as tensors on the same memory, of a backend kept for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.backends import registry
+from tensorbackend.backends.anywhere import host_backend
+from tensorbackend.errors import BackendError, complain
+from tensorbackend.graph import indexing
+from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.structure import Structure
+from tensorbackend.graph.tensor import Storage, Tensor
+
+__all__ = [
+    "backend_of", "evaluated", "fresh", "host_backend", "is_array", "like", "only_family", "plain", "tensor_of",
+]  # fmt: skip
+
+_new = object.__new__
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of the layer: NumPy's, a tensor, an expression of tensors, or an array of a device."""
+    return isinstance(x, (np.ndarray, Operators)) or hasattr(x, "__cuda_array_interface__")
+
+
+def plain(x: Any, name: str = "array") -> Any:
+    """`x` as a plain array on the same memory. Raises `TypeError` for what is no array."""
+    if type(x) is np.ndarray:
+        return x
+    if isinstance(x, Tensor):
+        return _plain_tensor(x)
+    if isinstance(x, OpTreeNode):
+        return evaluated(x)
+    if isinstance(x, (np.generic, np.ndarray)):
+        return np.asarray(x)
+    if hasattr(x, "__cuda_array_interface__"):
+        return _device_tensor(x)
+    raise TypeError(complain(f"{name}: not an array", type(x).__name__, "a NumPy array or a tensor"))
+
+
+def _plain_tensor(x: Tensor) -> Tensor:
+    s = x.structure
+    own = s.table.backend.tensor_cls
+    if s.min_dims == 0 and type(x) is own:
+        return x
+    made = _new(own)
+    made._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), x.storage, x.address)
+    made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding
+    return made
+
+
+def _device_tensor(x: Any) -> Tensor:
+    found = registry.current_backend()
+    if found.device_type != 1:
+        raise BackendError(complain("an array of a CUDA device", f"{found!r}", "", "gen_backend('gpu')"))
+    return _plain_tensor(found.view(x, min_dims=0))
+
+
+def fresh(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    """A plain tensor in uninitialised memory."""
+    table = backend.structures
+    key = ("fresh", shape, dtype)
+    layout = table.get(key)
+    if layout is None:
+        table.check_open()
+        layout = table.remember(key, table.tensor(dtype, shape, indexing.contiguous_strides(shape), 0))
+    return placed(backend, layout, backend._allocate(layout.extent[1]))
+
+
+def placed(backend: Any, layout: Structure, storage: Storage) -> Tensor:
+    """A plain tensor at the beginning of a piece of memory."""
+    made = _new(backend.tensor_cls)
+    made._place(layout, storage, storage.address)
+    made.base = made.name = None
+    made.persist_values = True
+    made.rounding = backend.round_mode
+    return made
+
+
+def evaluated(tree: Any, dtype: np.dtype | None = None) -> Tensor:
+    """The value of an op-tree (or a tensor, as it is) as a plain tensor."""
+    if isinstance(tree, Tensor):
+        return _plain_tensor(tree)
+    s = tree.structure
+    out = fresh(s.table.backend, s.shape, dtype or s.dtype)
+    out[:] = tree
+    return out
+
+
+def backend_of(x: Any) -> Any:
+    """The backend of a plain array; None for NumPy's."""
+    return None if type(x) is np.ndarray else x.structure.table.backend
+
+
+def only_family(name: str, arrays: Sequence[Any]) -> Any:
+    """The backend that plain arrays share, None if they are NumPy's. Raises `TypeError` when they are mixed."""
+    first = arrays[0]
+    found = backend_of(first)
+    for x in arrays:
+        if backend_of(x) is not found:
+            raise TypeError(
+                complain(
+                    f"{name}: arrays of different kinds",
+                    f"{described(first)} and {described(x)}",
+                    "all NumPy arrays, or all tensors of one backend",
+                    "to_cpu, to_gpu or to_device moves an array",
+                )
+            )
+    return found
+
+
+def described(x: Any) -> str:
+    """What kind of array a plain array is."""
+    return "numpy.ndarray" if type(x) is np.ndarray else f"{type(x).__name__} of {x.backend!r}"
+
+
+def tensor_of(x: Any) -> Tensor:
+    """A plain array as a plain tensor on the same memory (a copy where a NumPy array has an unusual layout)."""
+    if type(x) is not np.ndarray:
+        return x
+    host = host_backend()
+    try:
+        layout = _layouts[host, x.dtype, x.shape, x.strides]
+    except KeyError:
+        layout = _host_layout(host, x)
+    if layout is None:
+        return tensor_of(np.array(x, dtypes.as_dtype(x.dtype), order="C"))
+    address = x.ctypes.data if x.size else x.__array_interface__["data"][0]
+    low, high = layout.extent
+    made = placed(host, layout, Storage(address + low, high - low, x, x.flags.writeable))
+    made.start, made.stop, made.address = address + low, address + high, address
+    made._array = x
+    return made
+
+
+_layouts: dict[tuple, Structure | None] = {}
+MOST_LAYOUTS = 1 << 12
+
+
+def _host_layout(host: Any, x: np.ndarray) -> Structure | None:
+    """The layout of a NumPy array as a tensor, None if no tensor has it. Raises `DTypeError` for other elements."""
+    kind = dtypes.as_dtype(x.dtype)
+    if len(_layouts) >= MOST_LAYOUTS:
+        _layouts.clear()
+    layout = None
+    if x.dtype.isnative and not any(s % kind.itemsize for s in x.strides):
+        layout = host.structures.tensor(kind, x.shape, tuple(s // kind.itemsize for s in x.strides), 0)
+    _layouts[host, x.dtype, x.shape, x.strides] = layout
+    return layout
+
+
+def like(tensor: Tensor, host: bool) -> Any:
+    """A tensor as functions return it: a NumPy array on its memory if the inputs were NumPy's."""
+    return tensor._tensor if host else tensor
+
+
+def filled_like(x: Any, value: float) -> Any:
+    """A plain array of the same kind, shape and type with every element `value`."""
+    if type(x) is np.ndarray:
+        return np.full(x.shape, value, x.dtype)
+    out = fresh(x.structure.table.backend, x.structure.shape, x.structure.dtype)
+    out[:] = value
+    return out
+
+
+def presented(x: Any) -> Any:
+    """A plain array as users see it."""
+    return x
+
+
+def module_of(x: Any) -> Any:
+    """The array module of a plain array."""
+    return np if type(x) is np.ndarray else x.structure.table.backend.xp
+
+
+def added(a: Any, b: Any) -> Any:
+    """The sum of two plain arrays of one kind, shape and type, in new memory."""
+    return np.asarray(a + b) if type(a) is np.ndarray else evaluated(a + b)
+
+
+def moved(x: Any, backend: Any) -> Any:
+    """A plain array on a backend (None: as a NumPy array): itself if it is there, else a copy."""
+    if backend_of(x) is backend:
+        return x
+    values = x if type(x) is np.ndarray else x.get()
+    return values if backend is None else _plain_tensor(backend.array(values, dtype=values.dtype, min_dims=0))
+
+
+def copy_into(target: Any, source: Any) -> None:
+    """Overwrite a plain array with the numbers of another, which may be of another kind."""
+    if type(target) is np.ndarray:
+        np.copyto(target, source if type(source) is np.ndarray else source.get(), casting="unsafe")
+    elif backend_of(source) is backend_of(target):
+        target[:] = source
+    else:
+        target.set(source if type(source) is np.ndarray else source.get())
+
+
+def device_backend() -> Any:
+    """The global backend, which must be a CUDA one."""
+    found = registry.current_backend()
+    if found.device_type != 1:
+        hint = "gen_backend('gpu'), or to_device(be)"
+        raise BackendError(complain("to_gpu: no CUDA backend", f"{found!r}", "", hint))
+    return found
+
+
+class _Nothing:
+    """A block without effect."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+_nothing = _Nothing()
+
+
+def together(x: Any) -> Any:
+    """A block whose statements on the backend of a plain array run as one group."""
+    return _nothing if type(x) is np.ndarray else x.structure.table.backend.fuse()
+
+
+def on_host(label: str, method: Any, inputs: tuple[Any, ...], backend: Any) -> Any:
+    """What a method gives that works on NumPy arrays: tensors are seen as arrays on their memory, and results of
+    theirs become tensors of the backend (None: all are NumPy's)."""
+    if backend is None:
+        return method(inputs)
+    seen = tuple(None if x is None else x.asnumpyarray() for x in inputs)
+    found = method(seen)
+    if not isinstance(found, tuple):
+        return found
+    return tuple(_seen_again(label, y, seen, inputs, backend) for y in found)
+
+
+def _seen_again(label: str, y: Any, seen: tuple[Any, ...], inputs: tuple[Any, ...], backend: Any) -> Any:
+    if y is None:
+        return None
+    for array, x in zip(seen, inputs):
+        if y is array:
+            return x
+    if isinstance(y, np.generic):
+        y = np.asarray(y)
+    if not isinstance(y, np.ndarray):
+        given = f"{type(y).__name__} where the inputs were NumPy arrays"
+        raise TypeError(complain(f"{label}: a result for the CPU", given, "NumPy arrays"))
+    return backend.view(y, min_dims=0)
+
+
+def zeros(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Zeros as a plain array of a backend (None: of NumPy)."""
+    if backend is None:
+        return np.zeros(shape, dtype)
+    out = fresh(backend, shape, dtype)
+    out[:] = 0
+    return out

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What functions ask of their thread: `config`, whose unset entries are those of `global_config`.
+
+The engine's settings (`settings.py`) hold for all threads; those whose names are no entry here can be read and assigned
+through `config` too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from tensorbackend import dtypes, settings
+from tensorbackend.errors import complain, nearest
+
+__all__ = ["config", "force_backprop_mode", "global_config", "lookup", "no_backprop_mode", "using_config"]
+
+
+def _flag(variable: str, default: bool) -> bool:
+    text = os.environ.get(variable, "")
+    if text in ("", "0", "1"):
+        return default if text == "" else text == "1"
+    raise ValueError(complain(f"{variable}: cannot be read", repr(text), "1 or 0"))
+
+
+class GlobalConfig:
+    """The entries of all threads that have none of their own.
+
+    `train` says whether functions such as dropout behave as in training, `enable_backprop` whether graphs are
+    recorded, `type_check` whether functions check their inputs, `debug` whether NaN is looked for, `dtype` the
+    element type of new parameters, `keep_graph_on_report` and `deterministic` are for user code.
+    """
+
+    def __init__(self) -> None:
+        self.train = True
+        self.enable_backprop = True
+        self.type_check = _flag("TB_TYPE_CHECK", True)
+        self.debug = _flag("TB_NAN_CHECK", False)
+        self.dtype = dtypes.as_dtype(settings.config.dtype)
+        self.keep_graph_on_report = False
+        self.deterministic = True
+
+    def show(self) -> str:
+        """The entries and their values, one a line."""
+        return _shown(vars(self))
+
+
+class LocalConfig(threading.local):
+    """The entries of the calling thread. Deleting one uncovers the global one; unknown names can be set."""
+
+    def __getattr__(self, name: str) -> Any:
+        entries = vars(global_config)
+        if name in entries:
+            return entries[name]
+        if name in settings.SETTINGS:
+            return getattr(settings.config, name)
+        raise AttributeError(f"no entry {name!r} of the configuration: try {nearest(name, entries)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in settings.SETTINGS and name not in vars(global_config):
+            setattr(settings.config, name, value)
+        else:
+            self.__dict__[name] = value
+
+    def show(self) -> str:
+        """The entries that hold in this thread, one a line."""
+        return _shown({**vars(global_config), **self.__dict__})
+
+
+def _shown(entries: dict[str, Any]) -> str:
+    return "\n".join(f"{name:<20} {value!r}" for name, value in sorted(entries.items()))
+
+
+global_config = GlobalConfig()
+config = LocalConfig()
+_entries = vars(global_config)
+
+
+def lookup(name: str) -> Any:
+    """An entry as it holds in this thread, quickly."""
+    own = config.__dict__
+    return own[name] if name in own else _entries[name]
+
+
+@contextlib.contextmanager
+def using_config(name: str, value: Any) -> Iterator[None]:
+    """An entry of this thread inside a `with` block; afterwards it is what it was, or unset again."""
+    own = config.__dict__
+    was_set, before = name in own, own.get(name)
+    own[name] = value
+    try:
+        yield
+    finally:
+        if was_set:
+            own[name] = before
+        else:
+            own.pop(name, None)
+
+
+def no_backprop_mode() -> contextlib.AbstractContextManager[None]:
+    """A block in which no graph is recorded."""
+    return using_config("enable_backprop", False)
+
+
+def force_backprop_mode() -> contextlib.AbstractContextManager[None]:
+    """A block in which graphs are recorded, also inside `no_backprop_mode`."""
+    return using_config("enable_backprop", True)

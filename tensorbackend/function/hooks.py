@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function hooks: what is called before and after the forward and backward of functions."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tensorbackend.errors import complain
+
+__all__ = ["FunctionHook", "watching"]
+
+
+class _Here(threading.local):
+    """The hooks of all functions in a thread, by name."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, Any] = {}
+
+
+_here = _Here()
+
+
+class FunctionHook:
+    """A hook: for all functions of the thread inside `with hook:`, or for one node by `node.add_hook(hook)`.
+
+    `in_data` are the inputs' plain arrays, `grad_outputs` the gradients of the outputs.
+    """
+
+    name = "FunctionHook"
+
+    def __enter__(self) -> FunctionHook:
+        if self.name in _here.hooks:
+            raise KeyError(complain("function hook: a hook of this name is there", repr(self.name), "another name"))
+        _here.hooks[self.name] = self
+        self.added(None)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del _here.hooks[self.name]
+        self.deleted(None)
+
+    def added(self, function: Any) -> None:
+        """The hook was added, to a node or (None) to the thread."""
+
+    def deleted(self, function: Any) -> None:
+        """The hook was taken away."""
+
+    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        """Before `forward`."""
+
+    def forward_postprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        """After `forward`."""
+
+    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        """Before `backward`."""
+
+    def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        """After `backward`."""
+
+
+def watching(function: Any) -> tuple[Any, ...]:
+    """The hooks of a node: the thread's, then its own."""
+    own = function.local_function_hooks
+    found = _here.hooks
+    return (*found.values(), *own.values()) if own else tuple(found.values()) if found else ()

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differentiable functions that are op-trees: written once, run as fused kernels, differentiated any number of times.
+
+A `Rule` is such a function: `compute` makes trees of operands, and everything else follows. It runs when operands of a
+new layout come (on placeholders, see `graph/templates.py`); a repeated call makes the same trees and launches them. The
+gradient is a `Rule` too, made of the derivatives in the op table or of the rule's own `gradient`, so that its gradient
+is one again. What backward has to keep is found out from what the gradient's trees read.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.function import arrays, hooks, type_check
+from tensorbackend.function.config import lookup
+from tensorbackend.function.node import FunctionNode, refuse_nan
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.graph import indexing
+from tensorbackend.graph.autodiff import fitted
+from tensorbackend.graph.optree import OpTreeNode, source
+from tensorbackend.graph.symbol import is_symbol
+from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
+
+__all__ = ["Rule", "TreeFunction", "uniform", "normal"]
+
+_NUMBERS = (bool, int, float)
+
+
+class _Trace(threading.local):
+    """How many random nodes this thread's trace has."""
+
+    draws = 0
+
+
+_trace = _Trace()
+
+
+def _drawn(op: str, like: Any, shape: tuple[int, ...]) -> OpTreeNode:
+    node = source(ops.OPS[op], like.structure.table, shape)
+    node = node.__copy__()
+    node.draw = _trace.draws
+    _trace.draws += 1
+    return node
+
+
+def uniform(like: Any, shape: tuple[int, ...] | None = None) -> OpTreeNode:
+    """Random numbers of [0, 1) in `compute`, drawn once a call: forward and backward see the same."""
+    return _drawn("rand", like, like.shape if shape is None else shape)
+
+
+def normal(like: Any, shape: tuple[int, ...] | None = None) -> OpTreeNode:
+    """Standard normal random numbers in `compute`, drawn once a call: forward and backward see the same."""
+    return _drawn("randn", like, like.shape if shape is None else shape)
+
+
+class Rule:
+    """A differentiable function of arrays and numbers: `rule(x, y, axis=1)` gives a variable, or a tuple of them.
+
+    `compute(*operands, **params)` gives a tree, or a tuple of trees, of operands that are nodes and numbers.
+    `gradient(g, y, *operands, **params)`, if given, makes the operands' gradients (None: none) of those of the outputs
+    and the outputs, in place of the op table's rules; `g` and `y` are tuples if `compute` gives one. `check(in_types,
+    **params)` checks types with `type_check`, `names` are the operands' names there.
+    """
+
+    def __init__(self, name: str, compute: Callable[..., Any], gradient: Callable[..., Any] | None = None,
+                 check: Callable[..., None] | None = None, names: Sequence[str] = ()) -> None:  # fmt: skip
+        self.name = name
+        self.compute = compute
+        self.gradient = gradient
+        self.check = check
+        self.names = tuple(names)
+
+    def __call__(self, *operands: Any, **params: Any) -> Any:
+        node = TreeFunction(self, params)
+        made = node.run(operands)
+        return made[0] if node.form.single else made
+
+    def __repr__(self) -> str:
+        return f"<rule {self.name}>"
+
+
+class _GradientRule:
+    """The gradients of a rule at the inputs `targets`, as a rule: a function of what backward kept, and of the outputs'
+    gradients that are `there`. `kept` are the numbers of the inputs and of the outputs that it reads."""
+
+    check = None
+    gradient = None
+    names = ()
+
+    def __init__(self, rule: Any, form: _Form, targets: tuple[int, ...], there: tuple[bool, ...], kept: tuple) -> None:
+        self.name = rule.name if isinstance(rule, _GradientRule) else f"gradient of {rule.name}"
+        self._rule = rule
+        self._form = form
+        self._targets = targets
+        self._there = there
+        self._kept = kept
+
+    def output_types(self) -> list[np.dtype]:
+        """The types of the gradients: those of the inputs."""
+        return [self._form.layouts[i].dtype for i in self._targets]
+
+    def compute(self, *operands: Any) -> tuple[Any, ...]:
+        """The gradients' trees."""
+        rule, form = self._rule, self._form
+        rest = iter(operands)
+        inputs = self._stand_ins(form.layouts, self._kept[0], rest)
+        outputs = self._stand_ins(form.results, self._kept[1], rest)
+        starts = [next(rest) if there else None for there in self._there]
+        if rule.gradient is not None:
+            return self._by_rule(inputs, outputs, starts)
+        found = rule.compute(*_filled(form.pattern, inputs), **form.params)
+        values = [y if i in self._kept[1] else None for i, y in enumerate(outputs)]
+        roots = found if isinstance(found, tuple) else (found,)
+        return tuple(differentiate(roots, values, starts, [inputs[i] for i in self._targets]))
+
+    def _by_rule(self, inputs: list[Any], outputs: list[Any], starts: list[Any]) -> tuple[Any, ...]:
+        form = self._form
+        g, y = (starts[0], outputs[0]) if form.single else (tuple(starts), tuple(outputs))
+        operands = _filled(form.pattern, inputs)
+        found = self._rule.gradient(g, y, *operands, **form.params)
+        by_operand = dict(zip((id(x) for x in operands), found))
+        gradients = [by_operand[id(inputs[i])] for i in self._targets]
+        return tuple(None if gx is None else fitted(gx, inputs[i]) for i, gx in zip(self._targets, gradients))
+
+    @staticmethod
+    def _stand_ins(layouts: Sequence[Any], kept: tuple[int, ...], rest: Any) -> list[Any]:
+        """The operands that were kept, and nodes of which only the layout is known for the others."""
+        return [next(rest) if i in kept else s and opaque(placeholder(s, 1000 + i)) for i, s in enumerate(layouts)]
+
+
+class _Form:
+    """What is known of a rule for operands of certain layouts: the template of its trees, how outputs are made
+    (`layouts` of the inputs, `results` of the outputs), and the rules of its gradients."""
+
+    def __init__(self, rule: Any, layouts: tuple[Any, ...], pattern: tuple[Any, ...], params: dict[str, Any]) -> None:
+        self.rule, self.layouts, self.pattern, self.params = rule, layouts, pattern, params
+        self.backend = layouts[0].table.backend
+        tensors = [placeholder(s, i) for i, s in enumerate(layouts)]
+        _trace.draws = 0
+        found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
+        self.single = not isinstance(found, tuple)
+        self.template = Template((found,) if self.single else found, tensors)
+        self.draws = _trace.draws
+        types = rule.output_types() if isinstance(rule, _GradientRule) else [None] * len(self.template.roots)
+        made = list(map(_layout, self.template.structures, types))
+        self.results = [new or s for new, s in zip(made, self.template.structures)]
+        self._outputs = [(number, new, new.extent[1] if new else 0) for number, new in zip(self.template.roots, made)]
+        self._gradients: dict[tuple, _GradientRule] = {}
+        self._kept: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    @property
+    def kept(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Which inputs and outputs backward needs, by number: those that the trees of all gradients read."""
+        if self._kept is None:
+            floats = tuple(i for i, s in enumerate(self.layouts) if dtypes.is_float(s.dtype))
+            results = tuple(i for i, s in enumerate(self.results) if s is not None)
+            there = tuple(s is not None for s in self.results)
+            every = (tuple(range(len(self.layouts))), results)
+            operands = (*self.layouts, *(self.results[i] for i in results), *(self.results[i] for i in results))
+            gradient = _GradientRule(self.rule, self, floats, there, every)
+            uses = _Form(gradient, operands, (None,) * len(operands), {}).template.uses
+            first = len(self.layouts)
+            self._kept = (
+                tuple(i for i in every[0] if i in uses),
+                tuple(i for k, i in enumerate(results) if first + k in uses),
+            )
+        return self._kept
+
+    def gradient(self, targets: tuple[int, ...], there: tuple[bool, ...]) -> _GradientRule:
+        """The rule of the gradients at inputs, where some outputs have gradients."""
+        found = self._gradients.get((targets, there))
+        if found is None:
+            found = self._gradients[targets, there] = _GradientRule(self.rule, self, targets, there, self.kept)
+        return found
+
+    def run(self, tensors: Sequence[Any], draws: Sequence[int]) -> list[Any]:
+        """The outputs for tensors of these layouts."""
+        values = self.template.make(tensors, draws)
+        if len(self._outputs) == 1:
+            return [self._output(values, *self._outputs[0])]
+        with self.backend.fuse():
+            return [self._output(values, *output) for output in self._outputs]
+
+    def _output(self, values: list[Any], number: int | None, layout: Any, nbytes: int) -> Any:
+        if layout is None:
+            return None if number is None else values[number]
+        made = arrays.placed(self.backend, layout, self.backend._allocate(nbytes))
+        made[:] = values[number]
+        return made
+
+
+def _layout(structure: Any, dtype: np.dtype | None) -> Any:
+    """The layout of the fresh memory that a root needs: None for one that is an operand, a view of one, or none."""
+    if structure is None or (structure.op is None and dtype in (None, structure.dtype)):
+        return None
+    shape = structure.shape
+    return structure.table.tensor(dtype or structure.dtype, shape, indexing.contiguous_strides(shape), 0)
+
+
+def _filled(pattern: tuple[Any, ...], tensors: Sequence[Any]) -> list[Any]:
+    """The operands: numbers as the pattern has them, tensors where it has None."""
+    rest = iter(tensors)
+    return [next(rest) if x is None else x for x in pattern]
+
+
+def _number_key(x: Any) -> Any:
+    return (x.__class__, x if x else math.copysign(1.0, x))
+
+
+class TreeFunction(FunctionNode):
+    """The node of a `Rule`."""
+
+    form: Any = None
+
+    def __init__(self, rule: Any, params: dict[str, Any], draws: Sequence[int] | None = None) -> None:
+        self.rule = rule
+        self.params = params
+        self.pattern: tuple[Any, ...] = ()
+        self._draws = draws
+
+    @property
+    def label(self) -> str:
+        """The rule's name."""
+        return self.rule.name
+
+    def run(self, operands: Sequence[Any]) -> tuple[Variable, ...]:
+        """Apply the function to variables, arrays and numbers."""
+        pattern, inputs = [], []
+        for x in operands:
+            if isinstance(x, Variable):
+                pattern.append(None)
+                inputs.append(x)
+            elif isinstance(x, _NUMBERS) or is_symbol(x):
+                pattern.append(x)
+            elif isinstance(x, np.generic):
+                pattern.append(x.item())
+            else:
+                pattern.append(None)
+                inputs.append(as_variable(x))
+        self.pattern = tuple(pattern)
+        return self.apply(inputs)
+
+    def _outputs(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        pattern = self.pattern = self.pattern or (None,) * len(data)
+        host = type(data[0]) is np.ndarray
+        for x in data:
+            if (type(x) is np.ndarray) is not host:
+                arrays.only_family(self.label, data)
+        tensors = [arrays.tensor_of(x) for x in data] if host else data
+        table = tensors[0].structure.table
+        watching = hooks.watching(self)
+        for hook in watching:
+            hook.forward_preprocess(self, data)
+        form = self._form(table, tensors, pattern)
+        if self._draws is None:
+            backend = form.backend
+            self._draws = [backend._next_draw() for _ in range(form.draws)] if form.draws else ()
+        outputs = form.run(tensors, self._draws)
+        if host:
+            outputs = [None if y is None else y._tensor for y in outputs]
+        for hook in watching:
+            hook.forward_postprocess(self, data)
+        if lookup("debug"):
+            for i, y in enumerate(outputs):
+                if y is not None:
+                    refuse_nan(self.label, "output", i, y)
+        return outputs
+
+    def _form(self, table: Any, tensors: Sequence[Any], pattern: tuple[Any, ...]) -> _Form:
+        """What is known of the rule for operands like these."""
+        layouts = tuple([t.structure for t in tensors])
+        numbers = tuple([None if x is None else _number_key(x) for x in pattern]) if len(pattern) > len(tensors) else ()
+        key: Any = ("tree", self.rule, tuple(self.params.items()) if self.params else (), numbers, layouts)
+        if any(is_symbol(x) for x in pattern):
+            key = None
+        found = None if key is None else table.get(key)
+        if found is None:
+            self._check(tensors)
+            found = _Form(self.rule, layouts, pattern, self.params)
+            if key is not None:
+                table.remember(key, found)
+        self.form = found
+        return found
+
+    def _check(self, tensors: Sequence[Any]) -> None:
+        arrays.only_family(self.label, tensors)
+        if self.rule.check is not None and lookup("type_check"):
+            types = [(t.shape, t.dtype) for t in tensors]
+            type_check.checked(self.label, lambda t: self.rule.check(t, **self.params), types, self.rule.names)
+
+    def _record(self, variables: list[Variable], made: list[Variable]) -> None:
+        self._retained_inputs, self._retained_outputs = self.form.kept
+        super()._record(variables, made)
+
+    def _input_gradients(self, targets: tuple[int, ...], grads: tuple[Any, ...], present: Any, double: bool) -> Any:
+        rule = self.form.gradient(targets, tuple([g is not None for g in grads]))
+        node = TreeFunction(rule, {}, self._draws)
+        if double:
+            there = [as_variable(g) for g in grads if g is not None]
+            made = node.apply([*self.get_retained_inputs(), *self.get_retained_outputs(), *there])
+            return tuple([None if v._data is None else v for v in made]), False
+        inputs = self.inputs
+        data = [inputs[i].data for i in self._retained_inputs]
+        data += self._output_data or ()
+        data += [g for g in grads if g is not None]
+        return node._outputs(tuple(data)), False

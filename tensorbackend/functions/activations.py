@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorbackend.function import type_check
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable
+from tensorbackend.graph import composite as o
+
+__all__ = [
+    "clipped_relu", "elu", "hard_sigmoid", "leaky_relu", "log_softmax", "relu", "relu6", "selu", "sigmoid", "softmax",
+    "softplus", "swish",
+]  # fmt: skip
+
+
+def _check(in_types: Any, **params: Any) -> None:
+    type_check.expect_float(*in_types)
+
+
+def _check_axis(in_types: Any, axis: int) -> None:
+    (x,) = in_types
+    type_check.expect_float(x)
+    type_check.expect(type_check.make_variable(axis, "axis") < x.ndim, -x.ndim.value <= axis)
+
+
+def _softplus(x: Any, beta: float) -> Any:
+    scaled = x * beta
+    return o.softplus(scaled) * (1.0 / beta)
+
+
+_RELU = Rule("relu", o.relu, lambda g, y, x: (o.where(y > 0, g, 0),), _check, ("x",))
+_CLIPPED = Rule(
+    "clipped_relu",
+    lambda x, z: o.clip(x, 0, z),
+    lambda g, y, x, z: (o.where((y > 0) * (y < z), g, 0),),
+    _check,
+    ("x",),
+)
+_LEAKY = Rule("leaky_relu", lambda x, slope: o.where(x >= 0, x, x * slope), None, _check, ("x",))
+_ELU = Rule("elu", lambda x, alpha: o.elu(x, alpha), None, _check, ("x",))
+_SELU = Rule("selu", lambda x, alpha, scale: scale * o.elu(x, alpha), None, _check, ("x",))
+_SIGMOID = Rule("sigmoid", o.sig, None, _check, ("x",))
+_HARD_SIGMOID = Rule("hard_sigmoid", o.hard_sigmoid, None, _check, ("x",))
+_SOFTPLUS = Rule("softplus", _softplus, lambda g, y, x, beta: (g * o.sig(x * beta),), _check, ("x",))
+_SWISH = Rule("swish", lambda x, beta: x * o.sig(x * beta), None, _check, ("x", "beta"))
+_SOFTMAX = Rule(
+    "softmax",
+    lambda x, axis: o.softmax(x, axis),
+    lambda g, y, x, axis: (y * (g - o.sum(g * y, axis)),),
+    _check_axis,
+    ("x",),
+)
+_LOG_SOFTMAX = Rule(
+    "log_softmax",
+    lambda x, axis: o.log_softmax(x, axis),
+    lambda g, y, x, axis: (g - o.exp(y) * o.sum(g, axis),),
+    _check_axis,
+    ("x",),
+)
+
+
+def relu(x: Any) -> Variable:
+    """max(x, 0); its gradient at 0 is 0."""
+    return _RELU(x)
+
+
+def clipped_relu(x: Any, z: float = 20.0) -> Variable:
+    """x between 0 and z; the gradient passes strictly inside."""
+    return _CLIPPED(x, z=z)
+
+
+def relu6(x: Any) -> Variable:
+    """x between 0 and 6."""
+    return clipped_relu(x, 6.0)
+
+
+def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
+    """x where x >= 0, else slope x."""
+    return _LEAKY(x, slope=slope)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Variable:
+    """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2016)."""
+    return _ELU(x, alpha=alpha)
+
+
+def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
+    """scale elu(x, alpha) (Klambauer et al. 2017)."""
+    return _SELU(x, alpha=alpha, scale=scale)
+
+
+def sigmoid(x: Any) -> Variable:
+    """1 / (1 + exp(-x)), without overflow."""
+    return _SIGMOID(x)
+
+
+def hard_sigmoid(x: Any) -> Variable:
+    """clip(0.2 x + 0.5, 0, 1)."""
+    return _HARD_SIGMOID(x)
+
+
+def softplus(x: Any, beta: float = 1.0) -> Variable:
+    """ln(1 + exp(beta x)) / beta, without overflow."""
+    return _SOFTPLUS(x, beta=beta)
+
+
+def swish(x: Any, beta: Any = 1.0) -> Variable:
+    """x sigmoid(beta x); beta may be a variable."""
+    return _SWISH(x, beta)
+
+
+def softmax(x: Any, axis: int = 1) -> Variable:
+    """exp(x - max x) / sum exp(x - max x) along an axis."""
+    return _SOFTMAX(x, axis=axis)
+
+
+def log_softmax(x: Any, axis: int = 1) -> Variable:
+    """The logarithm of softmax along an axis."""
+    return _LOG_SOFTMAX(x, axis=axis)

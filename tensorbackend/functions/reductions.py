@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that reduce axes: sums, means, extremes, products, and what is made of them."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from tensorbackend.function import type_check
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable
+from tensorbackend.graph import composite as o
+
+__all__ = ["argmax", "argmin", "average", "logsumexp", "max", "mean", "min", "prod", "sum", "sum_to"]
+
+Axis = int | tuple[int, ...] | None
+
+
+def axes_of(axis: Any) -> Axis:
+    """An axis argument as it can be part of a key: a list becomes a tuple."""
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _check(in_types: Any, axis: Axis = None, **params: Any) -> None:
+    (x,) = in_types
+    named = () if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    for a in named:
+        type_check.expect(type_check.make_variable(a, "axis") < x.ndim, -x.ndim.value <= a)
+
+
+def _reducer(name: str) -> Rule:
+    compute = getattr(o, name)
+    return Rule(name, lambda x, axis, keepdims: compute(x, axis, keepdims), None, _check, ("x",))
+
+
+_SUM, _MEAN, _PROD, _MAX, _MIN = map(_reducer, ("sum", "mean", "prod", "max", "min"))
+_ARGMAX, _ARGMIN, _LOGSUMEXP = map(_reducer, ("argmax", "argmin", "logsumexp"))
+_SUM_TO = Rule("sum_to", lambda x, shape: o.unbroadcast(x, shape), names=("x",))
+
+
+def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """The sum over the axes (None: all)."""
+    return _SUM(x, axis=axes_of(axis), keepdims=keepdims)
+
+
+def mean(x: Any, axis: Any = None, *, weights: Any = None, keepdims: bool = False) -> Variable:
+    """The mean over the axes (None: all), weighted if `weights` are given; as `average`."""
+    return average(x, axis, weights, keepdims)
+
+
+def average(x: Any, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Variable:
+    """The mean over the axes (None: all); with `weights`, of x's shape or the axis's, sum(x w) / sum(w)."""
+    axis = axes_of(axis)
+    if weights is None:
+        return _MEAN(x, axis=axis, keepdims=keepdims)
+    from tensorbackend.functions import elementwise, shapes
+
+    if isinstance(axis, int) and weights.shape != x.shape:
+        lengths = tuple(weights.shape[0] if a == axis % len(x.shape) else 1 for a in range(len(x.shape)))
+        weights = shapes.broadcast_to(shapes.reshape(weights, lengths), x.shape)
+    total = sum(elementwise.multiply(x, weights), axis, keepdims)
+    return elementwise.divide(total, sum(weights, axis, keepdims))
+
+
+def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """The product over the axes (None: all)."""
+    return _PROD(x, axis=axes_of(axis), keepdims=keepdims)
+
+
+def max(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """The largest over the axes (None: all); every element equal to it gets the gradient."""
+    return _MAX(x, axis=axes_of(axis), keepdims=keepdims)
+
+
+def min(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """The smallest over the axes (None: all); every element equal to it gets the gradient."""
+    return _MIN(x, axis=axes_of(axis), keepdims=keepdims)
+
+
+def argmax(x: Any, axis: int | None = None) -> Variable:
+    """The first position of the largest along an axis (None: in C order of all); no gradient."""
+    return _ARGMAX(x, axis=axis, keepdims=False)
+
+
+def argmin(x: Any, axis: int | None = None) -> Variable:
+    """The first position of the smallest along an axis (None: in C order of all); no gradient."""
+    return _ARGMIN(x, axis=axis, keepdims=False)
+
+
+def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """ln of the sum of exp(x) over the axes (None: all), without overflow."""
+    return _LOGSUMEXP(x, axis=axes_of(axis), keepdims=keepdims)
+
+
+def sum_to(x: Any, shape: tuple[int, ...]) -> Variable:
+    """The sum over the axes along which `shape` would be broadcast to x's shape."""
+    return _SUM_TO(x, shape=tuple(builtins.map(int, shape)))

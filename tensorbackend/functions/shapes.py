@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that move elements: reshape, transpose, broadcast, concatenation, splitting, indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import complain
+from tensorbackend.function import arrays, type_check
+from tensorbackend.function.node import FunctionNode
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.graph import composite as o
+from tensorbackend.graph import indexing
+
+__all__ = [
+    "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "get_item", "moveaxis", "reshape",
+    "rollaxis", "scatter_add", "separate", "split_axis", "squeeze", "stack", "swapaxes", "transpose",
+]  # fmt: skip
+
+
+def _check_size(in_types: Any, shape: tuple[int, ...]) -> None:
+    (x,) = in_types
+    if -1 not in shape:
+        size = type_check.make_variable(int(np.prod(x.shape.value, dtype=np.int64)), "x.size")
+        type_check.expect(size == type_check.make_variable(int(np.prod(shape, dtype=np.int64)), f"size of {shape}"))
+
+
+def _check_order(in_types: Any, axes: tuple[int, ...]) -> None:
+    (x,) = in_types
+    type_check.expect(x.ndim == type_check.make_variable(len(axes), f"length of {axes}"))
+
+
+_RESHAPE = Rule("reshape", lambda x, shape: o.reshape(x, shape), None, _check_size, ("x",))
+_TRANSPOSE = Rule("transpose", lambda x, axes: o.transpose(x, axes), None, _check_order, ("x",))
+_BROADCAST_TO = Rule("broadcast_to", lambda x, shape: o.broadcast_to(x, shape), names=("x",))
+_GET_ITEM = Rule("get_item", lambda x, key: o.slice(x, _unhashed(key)), names=("x",))
+_TAKE = Rule("get_item", lambda x, places, axis: o.take(x, places, axis), names=("x", "indices"))
+_PUT = Rule("scatter_add", lambda x, places, shape, axis: o.put(x, places, shape, axis), names=("x", "indices"))
+
+
+def _unhashed(key: tuple) -> tuple:
+    return tuple(slice(*k.indices) if isinstance(k, indexing.SliceKey) else k for k in key)
+
+
+def reshape(x: Any, shape: Any) -> Variable:
+    """The elements in C order under another shape; one length may be -1."""
+    return _RESHAPE(x, shape=tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
+
+
+def flatten(x: Any) -> Variable:
+    """The elements in C order along one axis."""
+    return reshape(x, (-1,))
+
+
+def transpose(x: Any, axes: Any = None) -> Variable:
+    """The axes in another order (None: reversed)."""
+    rank = len(x.shape)
+    order = tuple(range(rank))[::-1] if axes is None else tuple(axes)
+    return _TRANSPOSE(x, axes=order)
+
+
+def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
+    """Two axes exchanged."""
+    order = list(range(len(x.shape)))
+    order[axis1], order[axis2] = order[axis2], order[axis1]
+    return transpose(x, order)
+
+
+def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
+    """Axes moved to other places, the rest in their order."""
+    rank = len(x.shape)
+    sources = [a % rank for a in (source if isinstance(source, (tuple, list)) else (source,))]
+    places = [a % rank for a in (destination if isinstance(destination, (tuple, list)) else (destination,))]
+    order = [a for a in range(rank) if a not in sources]
+    for place, axis in sorted(zip(places, sources)):
+        order.insert(place, axis)
+    return transpose(x, order)
+
+
+def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
+    """One axis moved to before another."""
+    rank = len(x.shape)
+    axis, start = axis % rank, start + rank if start < 0 else start
+    return moveaxis(x, axis, start - 1 if axis < start else start)
+
+
+def expand_dims(x: Any, axis: int) -> Variable:
+    """A new axis of length 1."""
+    place = axis % (len(x.shape) + 1)
+    return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
+
+
+def squeeze(x: Any, axis: Any = None) -> Variable:
+    """Axes of length 1 dropped (None: all of them). Raises `ValueError` for others."""
+    rank = len(x.shape)
+    named = None if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    dropped = [a for a, n in enumerate(x.shape) if n == 1] if named is None else [a % rank for a in named]
+    if any(x.shape[a] != 1 for a in dropped):
+        raise ValueError(complain("squeeze: an axis of another length than 1", f"{axis} of {x.shape}", "length 1"))
+    return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in dropped))
+
+
+def broadcast_to(x: Any, shape: Sequence[int]) -> Variable:
+    """x repeated along axes of length 1, and new ones in front, to a shape."""
+    return _BROADCAST_TO(x, shape=tuple(shape))
+
+
+def broadcast(*args: Any) -> Any:
+    """The arguments, broadcast together: a tuple of variables, or the one."""
+    shape = np.broadcast_shapes(*(x.shape for x in args))
+    made = tuple(broadcast_to(x, shape) for x in args)
+    return made[0] if len(made) == 1 else made
+
+
+# Several arrays
+
+
+class _Concat(FunctionNode):
+    """Arrays one after the other along an axis."""
+
+    def __init__(self, axis: int) -> None:
+        self._axis = axis
+
+    label = "concat"
+
+    def check_type_forward(self, in_types: Any) -> None:
+        """All but the lengths along the axis agree."""
+        first = in_types[0]
+        type_check.expect(first.ndim > type_check.make_variable(self._axis, "axis"))
+        for t in list(in_types)[1:]:
+            type_check.expect(t.dtype == first.dtype, t.ndim == first.ndim)
+            for a in range(first.ndim.value):
+                if a != self._axis % first.ndim.value:
+                    type_check.expect(t.shape[a] == first.shape[a])
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        axis = self._axis % len(data[0].shape)
+        self._lengths = [x.shape[axis] for x in data]
+        if type(data[0]) is np.ndarray:
+            return (np.concatenate(data, axis),)
+        shape = (*data[0].shape[:axis], sum(self._lengths), *data[0].shape[axis + 1 :])
+        out = arrays.fresh(arrays.backend_of(data[0]), shape, data[0].dtype)
+        with arrays.together(out):
+            for x, part in zip(data, _parts(axis, self._lengths)):
+                out[part] = x
+        return (out,)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The parts of the gradient."""
+        (g,) = grad_outputs
+        parts = _parts(self._axis % len(g.shape), self._lengths)
+        return tuple(get_item(g, parts[i]) for i in target_input_indexes)
+
+
+def _parts(axis: int, lengths: list[int]) -> list[tuple]:
+    """The indices of consecutive parts of an axis."""
+    ends = np.cumsum([0, *lengths]).tolist()
+    whole = (slice(None),) * axis
+    return [(*whole, slice(a, b)) for a, b in zip(ends, ends[1:])]
+
+
+def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
+    """Arrays one after the other along an axis."""
+    return _Concat(axis).apply(tuple(xs))[0]
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
+    """Arrays of one shape along a new axis."""
+    return concat([expand_dims(x, axis) for x in xs], axis % (len(xs[0].shape) + 1))
+
+
+class _Split(FunctionNode):
+    """Consecutive parts of an axis."""
+
+    def __init__(self, axis: int, lengths: list[int]) -> None:
+        self._axis = axis
+        self._lengths = lengths
+
+    label = "split_axis"
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x,) = data
+        self._like = x.shape
+        return tuple(x[part] for part in _parts(self._axis, self._lengths))
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradients one after the other, zeros where there is none."""
+        like = next(g for g in grad_outputs if g is not None)
+        grads = [g if g is not None else self._zeros(like, n) for g, n in zip(grad_outputs, self._lengths)]
+        return (concat(grads, self._axis),)
+
+    def _zeros(self, like: Variable, length: int) -> Variable:
+        shape = (*self._like[: self._axis], length, *self._like[self._axis + 1 :])
+        return as_variable(arrays.zeros(arrays.backend_of(like._data), shape, like.dtype))
+
+
+def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
+    """Parts of an axis: so many of equal length, or between the given places. A tuple of variables.
+
+    Raises `ValueError` where the parts would not be equal. With `force_tuple` False a single part comes bare.
+    """
+    axis = axis % len(x.shape)
+    length = x.shape[axis]
+    if isinstance(indices_or_sections, (int, np.integer)):
+        count = int(indices_or_sections)
+        if count < 1 or length % count:
+            raise ValueError(complain("split_axis: parts are not equal", f"{length} into {count}", "a divisor"))
+        lengths = [length // count] * count
+    else:
+        places = [0, *(min(int(p), length) for p in np.asarray(indices_or_sections).reshape(-1)), length]
+        lengths = [b - a for a, b in zip(places, places[1:])]
+    made = _Split(axis, lengths).apply((x,))
+    return made[0] if len(made) == 1 and not force_tuple else made
+
+
+def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
+    """The entries along an axis, without it: a tuple of variables."""
+    return tuple(squeeze(part, axis) for part in split_axis(x, x.shape[axis], axis))
+
+
+# Indexing
+
+
+def get_item(x: Any, slices: Any) -> Variable:
+    """The part that an index picks: integers, slices, None, `...`, integer arrays and masks."""
+    key = slices if isinstance(slices, tuple) else (slices,)
+    key = tuple(_index(k) for k in key)
+    if not indexing.is_fancy(key):
+        return _GET_ITEM(x, key=indexing.hashable(key))
+    one = _one_array(key, len(x.shape))
+    if one is None:
+        return _Pick(key).apply((x,))[0]
+    axis, places = one
+    whole = tuple(slice(None) if k is places else k for k in key)
+    if any(k != slice(None) for k in whole):
+        return _Pick(key).apply((x,))[0]
+    return _TAKE(x, _beside(x, places), axis=axis)
+
+
+def _index(k: Any) -> Any:
+    k = k.array if isinstance(k, Variable) else k
+    return np.asarray(k) if isinstance(k, list) else k
+
+
+def _one_array(key: tuple, rank: int) -> tuple[int, Any] | None:
+    """The axis and the places of an index with one array of integers from 0, behind whole axes; None for others."""
+    picked = [(i, k) for i, k in enumerate(key) if hasattr(k, "dtype") and getattr(k, "shape", ())]
+    if len(picked) != 1 or not dtypes.is_integer(picked[0][1].dtype) or None in [k if k is None else 0 for k in key]:
+        return None
+    if any(k is Ellipsis for k in key):
+        return None
+    axis, places = picked[0]
+    return None if isinstance(places, np.ndarray) and (places < 0).any() else (axis, places)
+
+
+def _beside(x: Any, places: Any) -> Any:
+    """Indices where x is."""
+    backend = arrays.backend_of(as_variable(x)._known())
+    return arrays.moved(arrays.plain(places), backend)
+
+
+class _Pick(FunctionNode):
+    """What several index arrays or a mask pick; goes through the host on devices."""
+
+    label = "get_item"
+
+    def __init__(self, key: tuple) -> None:
+        self._key = key
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x,) = data
+        self._shape = x.shape
+        return (np.asarray(x[_host_key(self._key)]) if type(x) is np.ndarray else arrays.plain(x[self._key]),)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Zeros with the gradient added at the picked places."""
+        return (_PutAt(self._key, self._shape).apply(grad_outputs)[0],)
+
+
+class _PutAt(FunctionNode):
+    """Zeros with numbers added at the places of an index."""
+
+    label = "gradient of get_item"
+
+    def __init__(self, key: tuple, shape: tuple[int, ...]) -> None:
+        self._key = key
+        self._shape = shape
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (g,) = data
+        backend = arrays.backend_of(g)
+        values = g if backend is None else g.get()
+        whole = np.zeros(self._shape, values.dtype)
+        np.add.at(whole, _host_key(self._key), values)
+        return (arrays.moved(whole, backend),)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The picked part of the gradient."""
+        return (get_item(grad_outputs[0], self._key),)
+
+
+def _host_key(key: tuple) -> tuple:
+    return tuple(k.get() if hasattr(k, "structure") else k for k in key)
+
+
+class _Scatter(FunctionNode):
+    """An array with another added at the places of an index."""
+
+    label = "scatter_add"
+
+    def __init__(self, key: tuple) -> None:
+        self._key = key
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        a, b = data
+        backend = arrays.backend_of(a)
+        values = np.array(a if backend is None else a.get())
+        np.add.at(values, _host_key(self._key), b if backend is None else b.get())
+        return (arrays.moved(values, backend),)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradient, and its picked part."""
+        (g,) = grad_outputs
+        return tuple(g if i == 0 else get_item(g, self._key) for i in target_input_indexes)
+
+
+def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
+    """a with b added at the places of an index; places that are named twice get both."""
+    key = slices if isinstance(slices, tuple) else (slices,)
+    return _Scatter(tuple(_index(k) for k in key)).apply((a, b))[0]
+
+
+# Copies
+
+
+class _Cast(FunctionNode):
+    """Another element type."""
+
+    label = "cast"
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._dtype = dtype
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x,) = data
+        self._before = x.dtype
+        return (x.astype(self._dtype) if type(x) is np.ndarray else _as_type(x, self._dtype),)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradient in the type that there was."""
+        return (cast(grad_outputs[0], self._before),)
+
+
+def _as_type(x: Any, dtype: np.dtype) -> Any:
+    out = arrays.fresh(arrays.backend_of(x), x.shape, dtype)
+    out[:] = x
+    return out
+
+
+def cast(x: Any, dtype: Any) -> Variable:
+    """x as another element type."""
+    variable, wanted = as_variable(x), dtypes.as_dtype(dtype)
+    return variable if variable.dtype == wanted else _Cast(wanted).apply((variable,))[0]
+
+
+class _Copy(FunctionNode):
+    """A copy on a backend."""
+
+    label = "copy"
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x,) = data
+        self._from = arrays.backend_of(x)
+        if self._from is not self._device:
+            return (arrays.moved(x, self._device),)
+        return (x.copy() if self._from is None else _as_type(x, x.dtype),)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The gradient where the input was."""
+        return (copy(grad_outputs[0], self._from),)
+
+
+def copy(x: Any, dst: Any) -> Variable:
+    """x in new memory of a backend (None: as a NumPy array)."""
+    return _Copy(dst).apply((x,))[0]

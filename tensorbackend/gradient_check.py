@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients against differences: `check_backward` and `check_double_backward` for any function of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import complain
+from tensorbackend.function import arrays
+from tensorbackend.function.backprop import backward, grad
+from tensorbackend.function.config import using_config
+from tensorbackend.function.variable import Variable, as_variable
+
+__all__ = ["NondifferentiableError", "check_backward", "check_double_backward", "numerical_grad"]
+
+
+class NondifferentiableError(AssertionError):
+    """A function that is not differentiable where its gradient was to be checked."""
+
+
+def numerical_grad(
+    f: Callable[[], Sequence[Any]],
+    inputs: Sequence[Any],
+    grad_outputs: Sequence[Any],
+    eps: float = 1e-3,
+    detect_nondifferentiable: bool = False,
+    diff_atol: float = 0,
+    diff_rtol: float = 1e-2,
+    center_outputs: Sequence[Any] | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of sum(g y) by central differences: an array like each input.
+
+    `f()` gives a tuple of arrays computed from what `inputs` hold; each element of those is moved by `eps` and put
+    back. A None in `grad_outputs` leaves that output out. With detection five points are used, and
+    `NondifferentiableError` is raised where a parabola through them is off by more than `diff_atol + diff_rtol (max -
+    min)`, or where some are finite and others not; `center_outputs` are the outputs at the inputs as they are.
+    """
+    places = [arrays.plain(x, "numerical_grad: an input") for x in inputs]
+    if places:
+        arrays.only_family("numerical_grad", places)
+    weights = [None if g is None else _host(g).astype(np.float64) for g in grad_outputs]
+    found = []
+    for x in places:
+        values = _host(x)
+        result = np.zeros(values.shape, np.float64)
+        for index in np.ndindex(values.shape):
+            moved = _Moved(f, x, values, index)
+            if detect_nondifferentiable:
+                result[index] = _by_five(moved, weights, eps, diff_atol, diff_rtol, center_outputs)
+            else:
+                high, low = moved(eps), moved(-eps)
+                result[index] = sum(_weighted(g, a - b) for g, a, b in zip(weights, high, low)) / (2 * eps)
+        found.append(_like(result, x))
+    return tuple(found)
+
+
+class _Moved:
+    """The outputs with one element of an input moved; the element is put back."""
+
+    def __init__(self, f: Callable[[], Sequence[Any]], x: Any, values: np.ndarray, index: tuple[int, ...]) -> None:
+        self._f, self._x, self._values, self._index = f, x, values, index
+
+    def __call__(self, distance: float) -> list[np.ndarray]:
+        before = self._values[self._index]
+        moved = self._values.copy()
+        moved[self._index] = before + distance
+        try:
+            arrays.copy_into(self._x, moved)
+            return _outputs(self._f())
+        finally:
+            arrays.copy_into(self._x, self._values)
+
+
+def _outputs(found: Any) -> list[np.ndarray]:
+    every = found if isinstance(found, (tuple, list)) else (found,)
+    return [None if y is None else np.array(_host(y), np.float64) for y in every]
+
+
+def _weighted(g: Any, difference: Any) -> float:
+    return 0.0 if g is None else float(np.sum(g * difference))
+
+
+def _by_five(
+    moved: Callable[[float], list], weights: list, eps: float, atol: float, rtol: float, center: Any
+) -> float:
+    steps = (-1.0, -0.5, 0.0, 0.5, 1.0)
+    points = [_outputs(center) if s == 0 and center is not None else moved(s * eps) for s in steps]
+    for number, g in enumerate(weights):
+        if g is not None:
+            _refuse_kinks(number, np.stack([p[number].reshape(-1) for p in points]), steps, atol, rtol)
+    lowest, low, _, high, highest = points
+    parts = zip(weights, lowest, low, high, highest)
+    return sum(_weighted(g, a - 8 * b + 8 * c - d) for g, a, b, c, d in parts) / (6 * eps)
+
+
+def _refuse_kinks(number: int, values: np.ndarray, steps: tuple, atol: float, rtol: float) -> None:
+    """Raise `NondifferentiableError` unless each column of `values`, taken at `steps`, is nearly a parabola."""
+    finite = np.isfinite(values)
+    if (finite.any(0) != finite.all(0)).any():
+        raise NondifferentiableError(complain(f"output {number}: finite at some points and not at others"))
+    values = values[:, finite.all(0)]
+    base = np.vander(np.asarray(steps), 3)
+    fitted = base @ np.linalg.lstsq(base, values, rcond=None)[0]
+    allowed = atol + rtol * (values.max(0) - values.min(0)) if values.size else 0
+    off = np.abs(values - fitted).max(0) if values.size else np.zeros(0)
+    if (off > allowed).any():
+        worst = int(np.argmax(off - allowed))
+        given = f"values {values[:, worst]} are off a parabola by {off[worst]:.3g}"
+        raise NondifferentiableError(complain(f"output {number}: not differentiable", given))
+
+
+def check_backward(
+    func: Callable[..., Any],
+    x_data: Any,
+    y_grad: Any,
+    params: Any = (),
+    eps: float = 1e-3,
+    atol: float = 1e-5,
+    rtol: float = 1e-4,
+    no_grads: Sequence[bool] | None = None,
+    dtype: Any = None,
+    detect_nondifferentiable: bool = False,
+) -> None:
+    """Compare the gradient of `func`, along one random direction of all inputs and parameters, with differences.
+
+    `func` maps variables to a variable or a tuple; `x_data` are arrays, `y_grad` those of the outputs (None: for one
+    output of one element), `params` variables that `func` uses. `no_grads[i]` leaves input i out, which must get no
+    gradient (None: integer inputs). `dtype` is what inputs and parameters are cast to for the differences. Raises
+    `AssertionError` with directions, values and tolerances.
+    """
+    inputs = [arrays.plain(x, "check_backward: x_data") for x in _listed(x_data)]
+    params = _listed(params)
+    left_out = [not dtypes.is_float(x.dtype) for x in inputs] if no_grads is None else list(no_grads)
+    variables = [Variable(x, requires_grad=dtypes.is_float(x.dtype)) for x in inputs]
+    for p in params:
+        p.cleargrad()
+    outputs = _listed(func(*variables))
+    grads = _start_gradients(outputs, y_grad)
+    backward(outputs, [None if g is None else as_variable(g) for g in grads])
+    for i, (v, none) in enumerate(zip(variables, left_out)):
+        if none and v._grad is not None:
+            raise AssertionError(complain(f"check_backward: input {i} has a gradient", "", "None, as no_grads says"))
+    places = [v for v, none in zip(variables, left_out) if not none] + params
+    if not places:
+        return
+    directions = _directions([v.shape for v in places])
+    analytic = sum(float(np.sum(_gradient(v) * d)) for v, d in zip(places, directions))
+    line = _Line(func, inputs, params, left_out, directions, dtype)
+    numeric = _slope(line, grads, eps, detect_nondifferentiable)
+    _compare("check_backward", analytic, numeric, atol, rtol, directions, grads)
+
+
+def _gradient(v: Variable) -> np.ndarray:
+    return np.zeros(v.shape) if v._grad is None else _host(v._grad).astype(np.float64)
+
+
+def _directions(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """A random unit direction, none of whose components is negligible."""
+    size = sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
+    flat = np.random.normal(size=size)
+    flat /= max(np.sqrt(np.sum(flat * flat)), 1e-30)
+    least = 0.1 / np.sqrt(max(size, 1))
+    flat = np.where(flat < 0, -1.0, 1.0) * np.maximum(np.abs(flat), least)
+    parts = np.split(flat, np.cumsum([int(np.prod(s, dtype=np.int64)) for s in shapes])[:-1])
+    return [p.reshape(s) for p, s in zip(parts, shapes)]
+
+
+class _Line:
+    """The function's outputs along a direction from its inputs and parameters."""
+
+    def __init__(self, func: Any, inputs: list, params: list, left_out: list, directions: list, dtype: Any) -> None:
+        self._func, self._params, self._left_out = func, params, left_out
+        self._inputs = [_cast(x, None if none else dtype) for x, none in zip(inputs, left_out)]
+        self._kept = [p._data for p in params]
+        self._wide = [_cast(x, dtype) for x in self._kept]
+        self._directions = directions
+
+    def __call__(self, distance: float) -> list[np.ndarray]:
+        rest = iter(self._directions)
+        moved = [x if none else _shifted(x, next(rest), distance) for x, none in zip(self._inputs, self._left_out)]
+        try:
+            for p, x in zip(self._params, self._wide):
+                p.array = _shifted(x, next(rest), distance)
+            with using_config("debug", False):
+                return _outputs([y.array for y in _listed(self._func(*map(Variable, moved)))])
+        finally:
+            for p, x in zip(self._params, self._kept):
+                p.array = x
+
+
+def _slope(line: Callable[[float], list], grads: list, eps: float, detect: bool) -> float:
+    weights = [None if g is None else _host(g).astype(np.float64) for g in grads]
+    if detect:
+        return _by_five(line, weights, eps, 0, 1e-2, None)
+    return sum(_weighted(g, a - b) for g, a, b in zip(weights, line(eps), line(-eps))) / (2 * eps)
+
+
+def _compare(
+    name: str, analytic: float, numeric: float, atol: float, rtol: float, directions: list, grads: Any
+) -> None:
+    if abs(analytic - numeric) <= atol + rtol * abs(numeric):
+        return
+    raise AssertionError(
+        "\n".join(
+            [
+                f"{name}: the gradient disagrees with differences",
+                f"  by backward  {analytic!r}",
+                f"  numerically  {numeric!r}",
+                f"  off by {abs(analytic - numeric):.3g}, allowed {atol} + {rtol} * {abs(numeric):.3g}",
+                *(f"  direction {i}: {np.array2string(d, threshold=20)}" for i, d in enumerate(directions)),
+                *(f"  y_grad {i}: {g if g is None else np.array2string(_host(g), threshold=20)}"
+                  for i, g in enumerate(grads)),
+            ]
+        )
+    )  # fmt: skip
+
+
+def check_double_backward(
+    func: Callable[..., Any],
+    x_data: Any,
+    y_grad: Any,
+    x_grad_grad: Any,
+    params: Any = (),
+    params_grad_grad: Any = (),
+    eps: float = 1e-3,
+    atol: float = 1e-4,
+    rtol: float = 1e-3,
+    no_grads: Sequence[bool] | None = None,
+    dtype: Any = None,
+    detect_nondifferentiable: bool = False,
+) -> None:
+    """`check_backward` of the map from inputs and output gradients to the inputs' gradients, along `x_grad_grad`.
+
+    `params_grad_grad` are those of the parameters. The rest is as in `check_backward`.
+    """
+    inputs, params = _listed(x_data), _listed(params)
+    count = len(inputs)
+    left_out = [not dtypes.is_float(x.dtype) for x in inputs] if no_grads is None else list(no_grads)
+
+    def first_order(*every: Variable) -> tuple[Variable, ...]:
+        xs = every[:count]
+        outputs = _listed(func(*xs))
+        starts = list(every[count:]) or [as_variable(g) for g in _start_gradients(outputs, None)]
+        places = [*(x for x, none in zip(xs, left_out) if not none), *params]
+        found = grad(outputs, places, starts, enable_double_backprop=True)
+        return tuple(_zeros(p) if g is None else g for p, g in zip(places, found))
+
+    starts = [] if y_grad is None else _listed(y_grad)
+    second = [g for g, none in zip(_listed(x_grad_grad), left_out) if not none] + _listed(params_grad_grad)
+    check_backward(first_order, (*inputs, *starts), second, params, eps, atol, rtol, left_out + [False] * len(starts),
+                   dtype, detect_nondifferentiable)  # fmt: skip
+
+
+def _zeros(p: Variable) -> Variable:
+    return as_variable(arrays.filled_like(p._data, 0))
+
+
+def _start_gradients(outputs: list[Variable], y_grad: Any) -> list[Any]:
+    if y_grad is not None:
+        grads = [None if g is None else arrays.plain(g, "y_grad") for g in _listed(y_grad)]
+        if len(grads) != len(outputs):
+            raise ValueError(complain("y_grad", f"{len(grads)} for {len(outputs)} outputs", "one an output"))
+        return grads
+    if len(outputs) != 1 or outputs[0].size != 1:
+        given = ", ".join(str(y.shape) for y in outputs)
+        raise ValueError(complain("y_grad is needed", f"outputs {given}", "one output of one element"))
+    return [arrays.filled_like(outputs[0]._data, 1)]
+
+
+def _listed(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, (tuple, list)) else [x]
+
+
+def _host(x: Any) -> np.ndarray:
+    raw = x._data if isinstance(x, Variable) else x
+    return np.asarray(raw) if isinstance(raw, (np.ndarray, float, int)) else arrays.moved(arrays.plain(raw), None)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """A plain array as another floating type; integers, and all with a dtype of None, as they are."""
+    if dtype is None or not dtypes.is_float(x.dtype):
+        return x
+    return _like(_host(x).astype(np.float64), x, dtypes.as_dtype(dtype))
+
+
+def _shifted(x: Any, direction: np.ndarray, distance: float) -> Any:
+    return _like(_host(x).astype(np.float64) + direction * distance, x)
+
+
+def _like(values: np.ndarray, x: Any, dtype: Any = None) -> Any:
+    return arrays.moved(np.asarray(values, dtype or x.dtype), arrays.backend_of(x))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of functions: threads, blocks, the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_threads_have_their_own_entries() -> None:
+    seen = {}
+    barrier = threading.Barrier(2)
+
+    def work(name: str, train: bool) -> None:
+        tb.config.train = train
+        barrier.wait()
+        seen[name] = tb.config.train, F.dropout(np.ones(1000, np.float32)).array.min()
+        barrier.wait()
+
+    threads = [threading.Thread(target=work, args=pair) for pair in [("a", True), ("b", False)]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {"a": (True, 0.0), "b": (False, 1.0)}
+    assert tb.config.train is True
+
+
+def test_unset_entries_are_the_global_ones() -> None:
+    seen = []
+    tb.global_config.keep_graph_on_report = True
+    try:
+        assert tb.config.keep_graph_on_report is True
+        tb.config.keep_graph_on_report = False
+        thread = threading.Thread(target=lambda: seen.append(tb.config.keep_graph_on_report))
+        thread.start()
+        thread.join()
+        assert seen == [True] and tb.config.keep_graph_on_report is False
+        del tb.config.keep_graph_on_report
+        assert tb.config.keep_graph_on_report is True
+    finally:
+        tb.global_config.keep_graph_on_report = False
+
+
+def test_blocks_nest_and_restore_also_after_errors() -> None:
+    with tb.using_config("train", False):
+        with pytest.raises(KeyError), tb.using_config("train", True):
+            assert tb.config.train is True
+            raise KeyError
+        assert tb.config.train is False
+    assert "train" not in tb.config.__dict__ and tb.config.train is True
+
+
+def test_unknown_names_are_refused_on_reading_and_free_to_set() -> None:
+    with pytest.raises(AttributeError, match="trane.*train"):
+        tb.config.trane  # noqa: B018
+    tb.config.mine = 3
+    assert tb.config.mine == 3 and "mine" in tb.config.show()
+    del tb.config.mine
+
+
+def test_no_backprop_mode_records_nothing() -> None:
+    x = tb.Variable(np.ones(2, np.float32))
+    with tb.no_backprop_mode():
+        y = F.tanh(x)
+        with tb.force_backprop_mode():
+            z = F.tanh(x)
+    assert y.creator is None and z.creator is not None
+
+
+@pytest.mark.parametrize("variable", ["TB_NAN_CHECK", "TB_TYPE_CHECK"])
+def test_the_environment_is_read_at_import(variable) -> None:
+    code = "import tensorbackend as tb; print(tb.config.debug, tb.config.type_check, tb.config.dtype)"
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, variable: text},
+                              capture_output=True, text=True)  # fmt: skip
+
+    assert run("1").stdout.split() == [str(variable == "TB_NAN_CHECK"), "True", "float32"]
+    failed = run("perhaps")
+    assert failed.returncode != 0 and variable in failed.stderr
+
+
+def test_debug_names_the_function_that_makes_nan() -> None:
+    x = tb.Variable(np.array([-1.0], np.float32))
+    with tb.using_config("debug", True):
+        with pytest.raises(RuntimeError, match="log: NaN"):
+            F.log(x)
+        y = F.sqrt(tb.Variable(np.array([0.0], np.float32))) * 0
+        with pytest.raises(RuntimeError, match="gradient"):
+            F.sum(y).backward()

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function nodes of both styles: what users write, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend import gradient_check, testing
+from tensorbackend.function.type_check import InvalidType
+
+
+class SplitMulAdd(tb.FunctionNode):
+    """x y + z with separate forwards."""
+
+    def forward_cpu(self, inputs):
+        assert all(type(x) is np.ndarray for x in inputs)
+        self.retain_inputs((0, 1))
+        x, y, z = inputs
+        return (x * y + z,)
+
+    def forward_gpu(self, inputs):
+        self.retain_inputs((0, 1))
+        x, y, z = inputs
+        return (x * y + z,)
+
+    def backward(self, target_input_indexes, grad_outputs):
+        x, y = self.get_retained_inputs()
+        (gw,) = grad_outputs
+        return y * gw, x * gw, gw
+
+
+class UnifiedMulAdd(tb.FunctionNode):
+    """x y + z written once."""
+
+    def forward(self, inputs):
+        self.retain_inputs((0, 1))
+        x, y, z = inputs
+        return (x * y + z,)
+
+    backward = SplitMulAdd.backward
+
+
+class KernelMulAdd(tb.FunctionNode):
+    """x y + z by an elementwise kernel, its gradient a node."""
+
+    def forward(self, inputs):
+        self.retain_inputs((0, 1))
+        kernel = tb.elementwise("T x, T y, T z", "T w", "w = x * y + z", "muladd_forward")
+        return (kernel(*inputs),)
+
+    def backward(self, target_input_indexes, grad_outputs):
+        return MulAddGrad().apply((*self.get_retained_inputs(), grad_outputs[0]))
+
+
+class MulAddGrad(tb.FunctionNode):
+    """The gradients of x y + z by an elementwise kernel of three outputs."""
+
+    def forward(self, inputs):
+        kernel = tb.elementwise(
+            "T x, T y, T gw", "T gx, T gy, T gz", "gx = y * gw; gy = x * gw; gz = gw;", "muladd_backward"
+        )
+        return tuple(kernel(*inputs))
+
+    def backward(self, target_input_indexes, grad_outputs):
+        raise NotImplementedError("not needed")
+
+
+class OldSplitMulAdd(tb.Function):
+    """x y + z in the old style."""
+
+    def forward_cpu(self, inputs):
+        assert all(type(x) is np.ndarray for x in inputs)
+        x, y, z = inputs
+        return (x * y + z,)
+
+    def backward_cpu(self, inputs, grad_outputs):
+        assert all(type(x) is np.ndarray for x in (*inputs, *grad_outputs))
+        x, y, z = inputs
+        (gw,) = grad_outputs
+        return y * gw, x * gw, gw
+
+    def forward_gpu(self, inputs):
+        x, y, z = inputs
+        return (x * y + z,)
+
+    def backward_gpu(self, inputs, grad_outputs):
+        x, y, z = inputs
+        (gw,) = grad_outputs
+        return y * gw, x * gw, gw
+
+
+class OldUnifiedMulAdd(tb.Function):
+    """x y + z in the old style, written once."""
+
+    forward = OldSplitMulAdd.forward_gpu
+    backward = OldSplitMulAdd.backward_gpu
+
+
+class OldKernelMulAdd(tb.Function):
+    """x y + z in the old style by kernels of any type."""
+
+    def forward(self, inputs):
+        return (tb.elementwise("T x, T y, T z", "T w", "w = x * y + z", "muladd_forward")(*inputs),)
+
+    def backward(self, inputs, grad_outputs):
+        x, y, z = inputs
+        (gw,) = grad_outputs
+        kernel = tb.elementwise("T x, T y, T gw", "T gx, T gy", "gx = y * gw; gy = x * gw", "muladd_old_backward")
+        return (*kernel(x, y, gw), gw)
+
+
+def new(cls: type) -> Any:
+    """A node class as a function."""
+    return lambda *xs: cls().apply(xs)[0]
+
+
+FORMS = {
+    "new split": new(SplitMulAdd),
+    "new unified": new(UnifiedMulAdd),
+    "new kernels": new(KernelMulAdd),
+    "old split": lambda *xs: OldSplitMulAdd()(*xs),
+    "old unified": lambda *xs: OldUnifiedMulAdd()(*xs),
+    "old kernels": lambda *xs: OldKernelMulAdd()(*xs),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", FORMS)
+def test_muladd_in_six_forms(form, dtype, be, array, host) -> None:
+    if "kernels" in form and be is not None and not testing.compiles(be):
+        pytest.skip("user kernels need a compiler")
+    values = [np.random.RandomState(i).normal(size=(3, 2)) for i in range(4)]
+    data = [array(v, dtype) for v in values]
+    x, y, z = map(tb.Variable, data[:3])
+    w = FORMS[form](x, y, z)
+    testing.assert_allclose(w, values[0] * values[1] + values[2])
+    w.grad = data[3]
+    w.backward()
+    for v, expected in zip((x, y, z), (values[1] * values[3], values[0] * values[3], values[3])):
+        testing.assert_allclose(v.grad, expected)
+        assert v.grad.dtype == dtype
+    assert w.grad_var is not None
+    gradient_check.check_backward(FORMS[form], tuple(data[:3]), data[3], eps=1e-2, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["new split", "new unified"])
+def test_muladd_of_the_new_style_twice(form, array) -> None:
+    data = [array(np.random.RandomState(i).normal(size=(3, 2)), "float64") for i in range(7)]
+    gradient_check.check_double_backward(FORMS[form], data[:3], data[3], data[4:], dtype="float64")
+
+
+@pytest.mark.parametrize("form", ["old split", "old unified"])
+def test_an_old_function_is_differentiated_once(form, array) -> None:
+    x, y, z = (tb.Variable(array([1.0, 2.0])) for _ in range(3))
+    w = F.sum(FORMS[form](x, y, z))
+    w.backward(enable_double_backprop=True)
+    assert x.grad_var.creator is not None
+    with pytest.raises(RuntimeError, match="MulAdd.*old-style"):
+        F.sum(x.grad_var).backward()
+    w.backward()
+    testing.assert_allclose(x.grad, [2.0, 4.0])
+
+
+# The rules of a node
+
+
+def test_a_node_is_applied_once(array) -> None:
+    node = UnifiedMulAdd()
+    node.apply((array([1.0]),) * 3)
+    with pytest.raises(RuntimeError, match="UnifiedMulAdd.*second"):
+        node.apply((array([1.0]),) * 3)
+    function = OldUnifiedMulAdd()
+    function(*(array([1.0]),) * 3)
+    with pytest.raises(RuntimeError, match="OldUnifiedMulAdd.*second"):
+        function(*(array([1.0]),) * 3)
+
+
+def test_a_node_is_not_called(array) -> None:
+    with pytest.raises(TypeError, match="apply"):
+        UnifiedMulAdd()(array([1.0]))
+
+
+class Returns(tb.FunctionNode):
+    """Returns what it is told to."""
+
+    def __init__(self, forward: Any, backward: Any = None) -> None:
+        self._forward, self._backward = forward, backward
+
+    def forward(self, inputs):
+        return self._forward(*inputs)
+
+    def backward(self, target_input_indexes, grad_outputs):
+        return self._backward(*grad_outputs)
+
+
+def test_forward_must_return_a_tuple(array) -> None:
+    with pytest.raises(TypeError, match="Returns: forward must return a tuple"):
+        Returns(lambda x: x * 2).apply((array([1.0]),))
+
+
+def test_forward_must_return_arrays_of_one_kind(array) -> None:
+    with pytest.raises(TypeError, match="Returns"):
+        Returns(lambda x: ("two",)).apply((array([1.0]),))
+    other = tb.Backend.allocate_backend("cpu").ones((1,), min_dims=0)
+    with pytest.raises(TypeError, match="different kinds"):
+        Returns(lambda x: (x * 1, other)).apply((array([1.0]),))
+
+
+def test_inputs_must_be_of_one_kind(array, be) -> None:
+    other = tb.Backend.allocate_backend("cpu").ones((2,), min_dims=0)
+    with pytest.raises(TypeError, match=r"add.*different kinds[\s\S]*CPUTensor"):
+        F.add(array([1.0, 2.0]), other)
+    with pytest.raises(TypeError, match="not an array"):
+        F.exp("text")
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "text"),
+    [
+        (lambda g: g, TypeError, "must return a tuple"),
+        (lambda g: (g, g, g), ValueError, "wrong number of gradients"),
+        (lambda g: (g.array,), TypeError, "no variable"),
+        (lambda g: (F.sum(g),), ValueError, r"input 0 has another shape[\s\S]*\(\)[\s\S]*\(2,\)"),
+        (lambda g: (F.cast(g, "float64"),), TypeError, "input 0 has another dtype"),
+    ],
+)
+def test_wrong_gradients_name_function_and_index(result, error, text, array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    (y,) = Returns(lambda x: (x * 2,), result).apply((x,))
+    with pytest.raises(error, match=f"Returns.*{text}"):
+        F.sum(y).backward()
+    assert x.grad is None
+
+
+def test_an_output_may_be_an_input(array, host) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    (y,) = Returns(lambda x: (x,), lambda g: (g,)).apply((x,))
+    F.sum(y * y).backward()
+    assert host(x.grad).tolist() == [2.0, 4.0]
+
+
+def test_nothing_is_retained_unasked(array) -> None:
+    x = tb.Variable(array([1.0]))
+    (y,) = Returns(lambda x: (x * 2,), lambda g: (g * 2,)).apply((x,))
+    assert y.creator.get_retained_inputs() == () and y.creator.get_retained_outputs() == ()
+    assert y.creator.inputs[0].data is None
+
+
+def test_only_needed_target_indexes_are_asked_for(array) -> None:
+    asked = []
+
+    class Spy(UnifiedMulAdd):
+        def backward(self, target_input_indexes, grad_outputs):
+            asked.append(target_input_indexes)
+            (g,) = grad_outputs
+            return tuple(g for _ in target_input_indexes)
+
+    x, y, z = tb.Variable(array([1.0])), array([1.0]), tb.Variable(array([1.0]))
+    Spy().apply((x, y, z))[0].backward()
+    assert asked == [(0, 2)]
+    assert x.grad is not None and z.grad is not None
+
+
+def test_one_entry_for_each_input_is_taken_too(array, host) -> None:
+    x, z = tb.Variable(array([3.0])), tb.Variable(array([1.0]))
+    (w,) = UnifiedMulAdd().apply((x, array([5.0]), z))
+    w.backward()
+    assert host(x.grad).tolist() == [5.0]
+
+
+def test_backward_accumulate_gets_what_is_there(array, host) -> None:
+    seen = []
+
+    class Adds(tb.FunctionNode):
+        def forward(self, inputs):
+            return (inputs[0] + inputs[1],)
+
+        def backward_accumulate(self, target_input_indexes, grad_outputs, grad_inputs):
+            seen.append(tuple(g is None for g in grad_inputs))
+            (g,) = grad_outputs
+            return tuple(g if before is None else g + before for before in grad_inputs)
+
+    x = tb.Variable(array([3.0]))
+    h = x * 2
+    y = h * 1 + Adds().apply((h, h))[0]
+    y.backward()
+    assert seen == [(True, True)] or seen == [(False, True)]
+    assert host(x.grad).tolist() == [6.0]
+
+
+# Memory
+
+
+def test_a_graph_is_freed_without_the_collector(array) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        x = tb.Variable(array(np.ones((3, 3))))
+        y = F.sum(F.tanh(F.matmul(x, x)) * x)
+        y.backward()
+        nodes = [weakref.ref(y.creator_node)]
+        waiting = [y.creator_node]
+        while waiting:
+            inputs = waiting.pop().inputs
+            nodes += [weakref.ref(n.creator_node) for n in inputs if n.creator_node is not None]
+            waiting += [n.creator_node for n in inputs if n.creator_node is not None]
+        del y, waiting, inputs
+        assert len(nodes) == 4 and all(node() is None for node in nodes)
+    finally:
+        gc.enable()
+
+
+def test_arrays_that_nobody_retains_are_freed(array) -> None:
+    x = tb.Variable(array(np.ones((3, 3))))
+    h = x + 1
+    held = weakref.ref(h.array)
+    y = F.sum(h + 2)
+    del h
+    assert held() is None
+    y.backward()
+
+
+def test_double_backward_through_retained_outputs(array) -> None:
+    x = tb.Variable(array([0.5, -1.0], "float64"))
+    y = F.sum(F.exp(F.tanh(x)))
+    y.backward(enable_double_backprop=True)
+    gx = x.grad_var
+    x.cleargrad()
+    F.sum(gx * gx).backward()
+    t = np.tanh(np.array([0.5, -1.0]))
+    g, d = np.exp(t) * (1 - t * t), np.exp(t) * ((1 - t * t) ** 2 - 2 * t * (1 - t * t))
+    testing.assert_allclose(x.grad, 2 * g * d, atol=1e-9)
+
+
+# Type checks
+
+
+def test_a_check_says_function_expression_and_values(array) -> None:
+    class Checked(UnifiedMulAdd):
+        def check_type_forward(self, in_types):
+            tb.type_check.expect(in_types.size() == 3, in_types[0].shape[1] == in_types[1].shape[1])
+
+    with pytest.raises(InvalidType) as caught:
+        Checked().apply((array(np.ones((2, 3))), array(np.ones((2, 4))), array(np.ones((2, 3)))))
+    text = str(caught.value)
+    assert "Checked" in text and "in_types[0].shape[1] == in_types[1].shape[1]" in text and "3 != 4" in text
+    with tb.using_config("type_check", False), pytest.raises(ValueError):
+        Checked().apply((array(np.ones((2, 3))), array(np.ones((2, 4))), array(np.ones((2, 3)))))
