@@ -462,6 +462,9 @@ static void turn(const TB_S *from, int64_t map, int64_t maps, int64_t places, TB
 TB_UPDATE(1, 1)
 TB_UPDATE(1, 2)
 TB_UPDATE(1, 3)
+TB_UPDATE(4, 1)
+TB_UPDATE(4, 2)
+TB_UPDATE(4, 3)
 TB_UPDATE(8, 1)
 TB_UPDATE(8, 2)
 TB_UPDATE(8, 3)
@@ -471,7 +474,8 @@ typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_
 // The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
 static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
                        int64_t vectors, int64_t pitch, TB_T *sums, int more) {
-    static const update updates[2][3] = {{update_1x1, update_1x2, update_1x3}, {update_8x1, update_8x2, update_8x3}};
+    static const update updates[3][3] = {{update_1x1, update_1x2, update_1x3}, {update_4x1, update_4x2, update_4x3},
+                                         {update_8x1, update_8x2, update_8x3}};
     const shape *const s = j->s;
     const axis *const hx = &s->high, *const wx = &s->wide;
     int64_t deep_shift, deep_from, shift, from, first = 0, last = j->rows;
@@ -495,9 +499,10 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
             to[i] = sums + (((c * s->deep.taps + t) * hx->taps + r) * wx->taps + tap) * pitch;
         }
         const TB_T *const errors = turned + first * length * WIDTH;
-        const int64_t whole = count == UPDATE_ROWS;
-        for (int64_t i = 0; i < count; i += whole ? UPDATE_ROWS : 1)
-            updates[whole][vectors - 1](in + i, last - first, j->pitch, length, errors, to + i, more);
+        for (int64_t i = 0, taken; i < count; i += taken) {
+            taken = count - i == UPDATE_ROWS ? UPDATE_ROWS : count - i >= 4 ? 4 : 1;
+            updates[taken / 4][vectors - 1](in + i, last - first, j->pitch, length, errors, to + i, more);
+        }
     }
 }
 

@@ -208,6 +208,15 @@ INLINE void fetch_errors(const shape *s, const piece *p, const TB_S *image, vec 
                 fetch_one(image + p->out + (i * s->out_wide + j) * s->images, d + i * TAPS + j, at);
 }
 
+// The data's lines on their way to the cache: rows of a map lie too far apart for the processor to guess them.
+INLINE void prefetch_data(const shape *s, const piece *p, const TB_S *image) {
+    const int64_t row = s->in_wide * s->images, column = s->images;
+    for (int at = 0; at < LANES; at += LENGTH, ++p)
+        for (int i = p->rows0; i < p->rows1; ++i)
+            for (int j = p->columns0; j < p->columns1; j += LENGTH < LINE ? LINE / LENGTH : 1)
+                __builtin_prefetch(image + p->in + i * row + j * column);
+}
+
 INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_S *image) {
     for (int at = 0; at < LANES; at += LENGTH, ++p)
         for (int i = 0; i < p->high; ++i)
@@ -262,6 +271,7 @@ static void transform_in(const shape *s, const TB_S *in, int64_t c0, int64_t c1,
     for (int64_t c = c0; c < c1; ++c)
         for (int at = 0; at < WIDTH; at += LANES) {
             vec d[SQUARE];
+            if (c + 1 < c1) prefetch_data(s, pieces + at / LENGTH, in + (c + 1) * s->in_map);
             fetch_data(s, pieces + at / LENGTH, in + c * s->in_map, d);
             transform_square(d);
             for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * WIDTH + at) = d[p];
@@ -384,54 +394,59 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
 
 // The gradient by the filters -----------------------------------------------------------------------------------------
 
-static void update_data(const shape *s, const piece *pieces, const TB_S *image, TB_T *v) {
-    for (int64_t at = 0; at < s->panels * WIDTH; at += LANES) {
-        vec d[SQUARE];
-        fetch_data(s, pieces + at / LENGTH, image, d);
-        transform_square(d);
-        for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + at) = d[p];
-    }
+// Up to LANES channels at a panel of lanes.
+static void update_data(const shape *s, const piece *pieces, const TB_S *in, int64_t count, TB_T *v) {
+    for (int64_t c = 0; c < count; ++c)
+        for (int at = 0; at < WIDTH; at += LANES) {
+            vec d[SQUARE];
+            if (c + 1 < count) prefetch_data(s, pieces + at / LENGTH, in + (c + 1) * s->in_map);
+            fetch_data(s, pieces + at / LENGTH, in + c * s->in_map, d);
+            transform_square(d);
+            for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * s->pitch + at) = d[p];
+        }
 }
 
-// Up to LANES maps: transformed over lanes, then turned so that maps lie side by side.
+// Up to LANES maps at a panel of lanes: turned so that maps lie side by side, then transformed, lane by lane.
 static void update_errors(const shape *s, const piece *pieces, const TB_S *errors, int64_t count, TB_T *w) {
-    for (int64_t at = 0; at < s->panels * WIDTH; at += LANES) {
-        vec turned[SQUARE][LANES];
+    enum { CELLS = TAPS * TAPS };
+    for (int at = 0; at < WIDTH; at += LANES) {
+        vec e[CELLS], turned[CELLS][LANES];
         for (int k = 0; k < LANES; ++k) {
-            vec e[TAPS * TAPS], half[POINTS * TAPS], whole[SQUARE];
-            for (int p = 0; p < SQUARE; ++p) turned[p][k] = (vec){0};
-            if (k >= count) continue;
-            fetch_errors(s, pieces + at / LENGTH, errors + k * s->out_map, e);
+            if (k < count) fetch_errors(s, pieces + at / LENGTH, errors + k * s->out_map, e);
+            for (int i = 0; i < CELLS; ++i) turned[i][k] = k < count ? e[i] : (vec){0};
+        }
+        for (int i = 0; i < CELLS; ++i) transpose(turned[i]);
+        for (int l = 0; l < LANES; ++l) {
+            vec half[POINTS * TAPS], whole[SQUARE];
+            for (int i = 0; i < CELLS; ++i) e[i] = turned[i][l];
             for (int j = 0; j < TAPS; ++j) transform_errors(e + j, TAPS, half + j, TAPS);
             for (int i = 0; i < POINTS; ++i) transform_errors(half + i * TAPS, 1, whole + i * POINTS, 1);
-            for (int p = 0; p < SQUARE; ++p) turned[p][k] = whole[p];
-        }
-        for (int p = 0; p < SQUARE; ++p) {
-            transpose(turned[p]);
-            for (int l = 0; l < LANES; ++l) *(vec *)(w + p * s->w_point + (at + l) * WIDTH) = turned[p][l];
+            for (int p = 0; p < SQUARE; ++p) *(vec *)(w + p * s->w_point + (at + l) * WIDTH) = whole[p];
         }
     }
 }
 
-// To V[point][channel][lane] and W[point][panel of maps][lane][WIDTH]. A task: a channel, or, after all of them, LANES
-// maps.
+// To V[point][channel][lane] and W[point][panel of maps][lane][WIDTH]. A task: a panel of lanes of LANES channels, or,
+// after all of them, of LANES maps.
 void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                            int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     shape s = read_shape(size);
     s.v_point = apart(s.maps_in * s.pitch);
-    const int64_t group = size[BLOCK] / s.blocks, lanes = s.panels * WIDTH;
-    piece pieces[lanes / LENGTH];
-    find_pieces(&s, size[BLOCK] % s.blocks * lanes, lanes, pieces);
+    const int64_t group = size[BLOCK] / s.blocks, lanes = s.panels * WIDTH, first = size[BLOCK] % s.blocks * lanes;
+    const int64_t channels = ceil_div(s.maps_in, LANES) * LANES;
+    piece pieces[WIDTH];
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t map = (task - s.maps_in) * LANES;
-        if (task < s.maps_in) {
-            const TB_S *const image = (const TB_S *)TB_PLACE(IN) + (group * s.maps_in + task) * s.in_map;
-            update_data(&s, pieces, image, (TB_T *)TB_PLACE(DATA) + task * s.pitch);
+        const int64_t at = task % s.panels * WIDTH, c = task / s.panels * LANES, k = c - channels;
+        find_pieces(&s, first + at, WIDTH, pieces);
+        if (c < channels) {
+            const TB_S *const in = (const TB_S *)TB_PLACE(IN) + (group * s.maps_in + c) * s.in_map;
+            TB_T *const v = (TB_T *)TB_PLACE(DATA) + c * s.pitch + at;
+            update_data(&s, pieces, in, least(LANES, s.maps_in - c), v);
         } else {
-            const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + (group * s.maps_out + map) * s.out_map;
-            TB_T *const w = (TB_T *)TB_PLACE(PRODUCTS) + map / WIDTH * WIDTH * lanes + map % WIDTH;
-            update_errors(&s, pieces, errors, s.maps_out - map, w);
+            const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + (group * s.maps_out + k) * s.out_map;
+            TB_T *const w = (TB_T *)TB_PLACE(PRODUCTS) + k / WIDTH * WIDTH * lanes + at * WIDTH + k % WIDTH;
+            update_errors(&s, pieces, errors, s.maps_out - k, w);
         }
     }
 }
@@ -445,6 +460,7 @@ void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t 
         for (int i = 0; i < M; ++i) { \
             x[i] = v + i * pitch; \
             for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0}; \
+            for (int j = 0; j < WIDTH; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
         } \
         _Pragma("GCC unroll 2") \
         for (int64_t l = 0; l < lanes; ++l, w += WIDTH) { \

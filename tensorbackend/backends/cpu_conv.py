@@ -230,7 +230,7 @@ class _Winograd(_Pass):
         sizes = self._sizes(self.slot_bytes)
         blocks = [self._sizes(self.slot_bytes, block) for block in range(way.blocks * g.groups)]
         if self.op == UPDATE:
-            tasks = maps_in + -(-maps_out // facts.lanes)
+            tasks = (-(-maps_in // facts.lanes) + -(-maps_out // facts.lanes)) * way.panels
             stages = [("tb_winograd_update_in", tasks), ("tb_winograd_update_multiply", points)]
             parts = [(name, count, block) for block in blocks for name, count in stages]
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]

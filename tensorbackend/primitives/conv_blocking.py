@@ -7,6 +7,7 @@ loops are those of `kernels/c/conv.c` and `kernels/c/conv_winograd.c`, whose nam
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,17 +19,25 @@ __all__ = ["BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Winograd", "choices",
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
 
 COPY_BYTES = 768 << 10
-"""Bytes of a task's copy of the input: a part of the second-level cache."""
-UPDATE_BYTES = 512 << 10
+"""Bytes of a task's copy of the input and of its sums: a part of the second-level cache."""
+FEWEST_CHANNELS = 8
+STEP_NS, TILE_NS, CHUNK_NS, COPY_NS = 1.3, 100.0, 40.0, 0.3
+"""Of a tap of a channel for one vector of places and a tile's maps; of a tile; of a tile's sums that are put aside and
+taken up again; of an element that is copied."""
+UPDATE_BYTES = 1400 << 10
+"""Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_PLACES = 1024
 """Places whose products a tile of the filters' gradient adds up before it goes to memory."""
 TASKS = 8
 """Tasks that a pass is cut into at least, where its size allows."""
 STAGE_BYTES = 1_500_000
 """Bytes of a block of lanes that one task takes through all stages of Winograd's algorithm."""
-SHARED_PANELS = 8
-"""Panels of a block whose stages are shared; with fewer in all, tasks of their own would be too few."""
-SUM_BYTES = 16 << 20
+MOST_STAGE_BYTES = 2_200_000
+"""Bytes of a panel from which stages are shared: it would not stay in the second-level cache, and the filters would
+come from memory for each panel."""
+SHARED_PANELS = 6
+"""Panels of a block whose stages are shared."""
+SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
 
@@ -91,61 +100,84 @@ def _blocks(length: int, phases: int, each: int) -> int:
 
 
 def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int) -> Direct:
-    backward = op == BPROP
-    maps_in, maps_out, _, out = sides(g, op)
-    out_step = g.strides if backward else (1, 1, 1)
-    apart = 1 if backward else g.strides[1] * g.strides[2]
-    tall, broad = (_reach(g, axis, backward) for axis in (1, 2))
-    rows, columns = (-(-out[axis] // out_step[axis]) for axis in (1, 2))
+    """Of all blocks the ones that a cost model finds cheapest."""
+    maps_in, _, _, out = sides(g, op)
+    steps = g.strides if op == BPROP else (1, 1, 1)
+    high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
+    rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < high] + [high]
+    columns = sorted({-(-wide // parts) for parts in (1, 2, 3, 4, 6, 8, 12, 16)})
+    channels = _halves(maps_in, FEWEST_CHANNELS)
+    found = (_DirectCost(g, op, facts, itemsize, *block) for block in itertools.product(rows, columns, channels))
+    return min((cost.best() for cost in found), key=lambda pair: pair[0])[1]
 
-    def copied(rows: int, columns: int, channels: int) -> int:
-        return channels * g.T * apart * (rows + tall) * (columns + broad) * g.N * itemsize
 
-    def vectors(places: int) -> int:
-        return -(-places // facts.lanes)
+def _halves(whole: int, least: int) -> list[int]:
+    """A length cut into 1, 2, 4, ... equal parts that are multiples of `least`."""
+    found, parts = [whole], 2
+    while whole > least * parts // 2:
+        found.append(-(-whole // (parts * least)) * least)
+        parts *= 2
+    return found
 
-    channels = maps_in
-    flat = vectors(((rows - 1) * (columns + broad) + columns) * g.N) < rows * vectors(columns * g.N)
-    if flat:
-        while copied(rows, columns, channels) > COPY_BYTES and rows > 4:
-            rows = -(-rows // 2)
-        while copied(rows, columns, channels) > COPY_BYTES and channels > 32:
-            channels = -(-channels // 2)
-    else:
-        rows = min(rows, 4)
-        if copied(rows, columns, channels) > COPY_BYTES:
-            rows = min(rows, 2)
-        while copied(rows, columns, channels) > COPY_BYTES and columns * g.N >= 16 * facts.width and columns > 1:
-            columns = -(-columns // 2)
-        if copied(rows, columns, channels) > COPY_BYTES:
-            rows = 1
-        while copied(rows, columns, channels) > 2 * COPY_BYTES and channels > 64:
-            channels = -(-channels // 2)
-    pieces = _blocks(out[1], out_step[1], rows) * _blocks(out[2], out_step[2], columns)
-    items = g.groups * out[0] * pieces
-    tiles, splits = -(-maps_out // facts.rows), 1
-    while items * splits < TASKS and splits * 2 <= tiles:
-        splits *= 2
-    part_maps = -(-tiles // splits) * facts.rows
-    splits = -(-maps_out // part_maps)
-    return Direct(rows, columns, channels, flat, splits, part_maps, items * splits)
+
+class _DirectCost:
+    """What a pass costs with `rows` x `columns` outputs of a phase a task and `channels` at a time."""
+
+    def __init__(self, g: ConvGeometry, op: str, facts: Facts, itemsize: int, rows: int, columns: int,
+                 channels: int) -> None:  # fmt: skip
+        self.facts, self.rows, self.columns, self.channels, self.itemsize = facts, rows, columns, channels, itemsize
+        maps_in, maps_out, _, out = sides(g, op)
+        backward = op == BPROP
+        tall, broad = (_reach(g, axis, backward) for axis in (1, 2))
+        apart = 1 if backward else g.strides[1] * g.strides[2]
+        steps = g.strides if backward else (1, 1, 1)
+        blocks = _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], columns)
+        self.items = g.groups * out[0] * blocks
+        self.tiles, self.chunks = -(-maps_out // facts.rows), -(-maps_in // channels)
+        self.pitch, self.places = (columns + broad) * g.N, columns * g.N
+        self.copied = g.T * apart * (rows + tall) * self.pitch
+        self.maps_in = maps_in
+        self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
+
+    def best(self) -> tuple[float, Direct]:
+        """The cost of the better way to run tiles over rows, and its blocks."""
+        return min((self._with(flat) for flat in (False, True)), key=lambda pair: pair[0])
+
+    def _with(self, flat: bool) -> tuple[float, Direct]:
+        splits = 1
+        while self.items * splits < TASKS and splits * 2 <= self.tiles:
+            splits *= 2
+        part = -(-self.tiles // splits)
+        splits = -(-self.tiles // part)
+        tasks = self.items * splits
+        places = ((self.rows - 1) * self.pitch if flat else 0) + self.places
+        vectors = -(-places // self.facts.lanes) * (1 if flat else self.rows)
+        tiles = vectors / (self.facts.width // self.facts.lanes)
+        held = self.copied * self.channels + (part * self.facts.rows * places if self.chunks > 1 else 0)
+        over = max(0.0, held * self.itemsize / COPY_BYTES - 1)
+        each = part * vectors * self.maps_in * self.taps * STEP_NS * (1 + min(over, 1))
+        each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS)
+        each += self.maps_in * self.copied * COPY_NS
+        way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks)
+        return -(-tasks // TASKS) * TASKS * each, way
 
 
 def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
-    rows, columns, channels = 1, g.Q, g.C // g.groups
+    """Blocks of the filters' gradient: as many channels as the cache holds, since errors are turned for each block."""
+    rows, columns, maps_in = 1, g.Q, g.C // g.groups
     while columns * g.N > 2 * UPDATE_PLACES and columns > 1:
         columns = -(-columns // 2)
     if columns == g.Q:
         rows = max(1, min(g.P, UPDATE_PLACES // (g.Q * g.N)))
     apart = g.T * g.strides[1] * g.strides[2]
     places = (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
-    while channels * apart * places * itemsize > UPDATE_BYTES and channels > 8:
-        channels = -(-channels // 2)
-    parts = -(-(g.C // g.groups) // channels) * g.groups
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
-    splits = 1
-    while splits * parts < TASKS and splits * 2 <= items:
-        splits *= 2
+    for channels in _halves(maps_in, FEWEST_CHANNELS):
+        parts, splits = -(-maps_in // channels) * g.groups, 1
+        while splits * parts < TASKS and splits * 2 <= items:
+            splits *= 2
+        if channels * apart * places * itemsize <= UPDATE_BYTES and splits * parts >= TASKS:
+            break
     return Direct(rows, columns, channels, False, splits, 0, splits * parts)
 
 
@@ -167,13 +199,17 @@ def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int
     each = points**2 * facts.width * itemsize
     if op == UPDATE:
         padded = -(-maps_out // facts.width) * facts.width
-        panels = max(1, min(MOST_PANELS, total, SUM_BYTES // (each * (maps_in + padded))))
+        most = max(SHARED_PANELS, SUM_BYTES // 6 // (each * (maps_in + padded)))
+        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // (each * (maps_in + padded))))
         blocks = -(-total // panels)
         return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True)
-    shared = total < TASKS
-    most = SHARED_PANELS if shared else STAGE_BYTES // (each * (maps_in + maps_out))
-    panels = max(1, min(total if shared else total // TASKS, most))
-    return Winograd(points, tile, taps, length, panels, -(-total // panels), shared)
+    panel = each * (maps_in + maps_out)
+    shared = total < TASKS or panel > MOST_STAGE_BYTES
+    if shared:
+        blocks = -(-total // SHARED_PANELS)
+        return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True)
+    panels = max(1, min(total // TASKS, STAGE_BYTES // panel))
+    return Winograd(points, tile, taps, length, panels, -(-total // panels), False)
 
 
 def _square(g: ConvGeometry) -> bool:
