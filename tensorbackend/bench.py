@@ -538,7 +538,9 @@ class Session:
         lines = summary(self.rows)
         self.write(summary_text(lines))
         if self.options.json:
-            Path(self.options.json).write_text(json.dumps(self.document(lines), indent=1))
+            path = Path(self.options.json)
+            document = self.document(lines) | {"history": history(path)}
+            path.write_text(json.dumps(document, indent=1))
         if self.options.plot:
             plot(self.rows, self.options.plot)
         bad = [r for r in self.rows if r.failed]
@@ -554,6 +556,18 @@ class Session:
             "machine": self.machine | {"versions": versions()}, "protocol": asdict(self.protocol),
             "rows": [asdict(r) for r in self.rows], "summary": list(lines),
         }  # fmt: skip
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """What a result file says of the results it had before, the one in it included: date, revision, geometric mean of
+    this project's ratios, number of cases."""
+    if not path.exists():
+        return []
+    old = json.loads(path.read_text())
+    ratios = [r["ratio"] for r in old["rows"] if r["contender"] == "tensorbackend" and r["ratio"]]
+    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
+    facts = {name: old["machine"][name] for name in ("date", "revision")}
+    return [*old.get("history", []), facts | {"geomean": mean, "cases": len(ratios)}]
 
 
 def main(description: str, *cases: Callable[[argparse.Namespace, Session], Iterable[Case]]) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -127,8 +128,9 @@ def _step(number: int, step: Step) -> str:
 # The drawing
 
 
-def roofline(steps: list[Step]) -> str:
-    """Operations a second over operations a byte, both logarithmic, with the measured limits; empty without times."""
+def roofline(steps: Sequence[Step], numbered: bool = True) -> str:
+    """Operations a second over operations a byte, both logarithmic, with the measured limits; empty without times.
+    A point shows its line of text when pointed at, and its number beside it if `numbered`."""
     shown = [(n, s) for n, s in enumerate(steps, start=1) if s.seconds and s.roof and s.flops]
     if not shown:
         return ""
@@ -155,7 +157,8 @@ def roofline(steps: list[Step]) -> str:
         at = f'cx="{x(intensity):.1f}" cy="{y(rate):.1f}"'
         colour = "good" if _is_good(step) else "poor"
         parts.append(f'<circle {at} r="6" fill="var(--{colour})"><title>{html.escape(step.line())}</title></circle>')
-        parts.append(_text(x(intensity) + 9, y(rate) + 4, str(number)))
+        if numbered:
+            parts.append(_text(x(intensity) + 9, y(rate) + 4, str(number)))
     limits = f"{roof.bandwidth / 1e9:.3g} GB/s, {roof.compute / 1e9:.3g} GFLOP/s measured beside"
     parts.append(_text(LEFT + 8, TOP + 12, limits))
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img">{"".join(parts)}</svg>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend import bench
+from tensorbackend import bench, bench_page
 from tensorbackend.backends.registry import gen_backend
 from tensorbackend.commands import Failure
 from tensorbackend.errors import BackendError, nearest
@@ -64,6 +65,12 @@ def add(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--backend", default=None, help="the backend to measure (default: TB_BACKEND, else cpu)")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: the cores allowed)")
     parser.add_argument("--json", metavar="FILE", help="write rows and machine facts")
+    parser.add_argument("--report", type=Path, metavar="HTML",
+                        help="measure all families into --results, and write a page that compares them")  # fmt: skip
+    parser.add_argument("--results", type=Path, default=FOLDER / "results", metavar="FOLDER",
+                        help="with --report: where results are kept (default: benchmarks/results)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="with --report: fewer cases and blocks")
+    parser.add_argument("--measured", action="store_true", help="with --report: only show what --results holds")
     parser.add_argument("--list", action="store_true", help="name the families, and stop")
 
 
@@ -76,6 +83,8 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     """Measure. Raises `Failure` for an unknown family, a wrong result, or a script that failed."""
     if options.list:
         yield from families() or ["no families: they are in the project's checkout"]
+    elif options.report:
+        yield from _report(options)
     elif options.family:
         _run_family(options)
     else:
@@ -89,6 +98,21 @@ def _run_family(options: argparse.Namespace) -> None:
     given = [f"--{name}={value}" for name in ("backend", "threads", "json") if (value := getattr(options, name))]
     if subprocess.run([sys.executable, str(script), *given, *options.rest]).returncode:
         raise Failure()
+
+
+def _report(options: argparse.Namespace) -> Iterator[str]:
+    """Measure every family, unless all is measured, and write the page. Raises `Failure` with nothing to show."""
+    for name in {} if options.measured else families():
+        options.family, options.json = name, str(options.results / f"{name}.json")
+        options.rest = ["--quick"] if options.quick else []
+        yield f"== {name}"
+        _run_family(options)
+    found = [json.loads(path.read_text("utf-8")) for path in sorted(options.results.glob("*.json"))]
+    documents = [document for document in found if "rows" in document]
+    if not documents:
+        raise Failure(f"no results in {options.results}: measure first, without --measured")
+    options.report.write_text(bench_page.page(documents), encoding="utf-8")
+    yield f"{options.report}: {', '.join(bench_page.Family(d).name for d in documents)}"
 
 
 def _first(options: argparse.Namespace) -> Iterator[str]:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page that compares results: what it counts and shows, and that it stands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from tensorbackend import __main__ as command_line
+from tensorbackend import bench, bench_page
+
+MACHINE = {"cpu": "A <fast> CPU", "threads": 2, "compiler": "cc 1", "revision": "abc", "date": "2026-01-02T03:04:05",
+           "load": 0.1, "versions": {"numpy": "2.0"}}  # fmt: skip
+
+
+def row(case: str, contender: str, us: float, ratio: float | None = None, kind: str = "ours", **more: object) -> dict:
+    """A row as a script writes it."""
+    return {"case": case, "shape": [4, 8], "dtype": "float32", "contender": contender, "kind": kind, "us": us,
+            "spread_us": 0.1, "gbs": 10.0, "gflops": 2.0, "share": 0.5, "ratio": ratio, **more}  # fmt: skip
+
+
+@pytest.fixture
+def document() -> dict:
+    rows = [
+        row("won", "tensorbackend", 10.0, 4.0), row("won", "numpy", 40.0, kind="rival"),
+        row("lost", "tensorbackend", 20.0, 0.5), row("lost", "numpy", 10.0, kind="rival"),
+        row("even & more", "tensorbackend", 10.0, 1.0), row("even & more", "numpy", 10.0, kind="rival"),
+        row("won", "triad", 5.0, kind="probe", gbs=40.0), row("won", "fma", 5.0, kind="probe", gflops=300.0),
+    ]  # fmt: skip
+    return {"script": "mine.py", "quick": True, "machine": MACHINE, "rows": rows,
+            "history": [{"date": "2025-12-31", "revision": "old", "geomean": 1.1, "cases": 3}]}  # fmt: skip
+
+
+def test_ratios_come_least_first(document: dict) -> None:
+    family = bench_page.Family(document)
+    assert list(family.ratios.values()) == [0.5, 1.0, 4.0]
+    assert family.geomean == pytest.approx(2 ** (1 / 3))
+
+
+def test_the_page_says_who_wins_and_hides_no_loss(document: dict) -> None:
+    text = bench_page.page([document])
+    assert "Of 3 cases we are faster in 1, slower in 1, even in the rest." in text
+    assert "Where another library is faster (1 of 3 cases)" in text
+    shown = ("lost 4x8 float32", "0.50x", "4.00x", "A &lt;fast&gt; CPU", "even &amp; more", "--quick", "old", "1.10x")
+    for part in shown:
+        assert part in text, part
+    assert text.count("<circle") == 3
+    ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+
+
+def test_the_page_fetches_nothing(document: dict) -> None:
+    assert re.findall(r"(?:src|href)=\"(?!#)[^\"]*\"|url\(|@import|<script", bench_page.page([document])) == []
+
+
+def test_the_command_writes_what_was_measured(document: dict, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(document))
+    (tmp_path / "other.json").write_text("{}")
+    page = tmp_path / "out.html"
+    asked = ["bench", "--report", str(page), "--measured", "--results", str(tmp_path)]
+    assert command_line.main(asked) == 0
+    assert "mine" in page.read_text(encoding="utf-8")
+
+
+def test_no_results_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", "--report", str(tmp_path / "out.html"), "--measured", "--results", str(tmp_path)]
+    assert command_line.main(asked) == 1
+    assert "no results" in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_result_remembers_those_before_it(document: dict, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    assert bench.history(path) == []
+    path.write_text(json.dumps(document))
+    first, last = bench.history(path)
+    assert first["revision"] == "old"
+    assert last == {"date": MACHINE["date"], "revision": "abc", "geomean": pytest.approx(2 ** (1 / 3)), "cases": 3}
