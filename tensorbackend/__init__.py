@@ -37,11 +37,12 @@ from tensorbackend.settings import using
 __version__ = "0.1.0"
 
 __all__ = [
-    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "OpTreeNode",
-    "Function", "FunctionNode", "ShapeError", "Tensor", "Variable", "add_backend_arguments", "as_array", "as_variable",
-    "backend_from_arguments", "backward", "cleanup_backend", "clear_memo", "config", "current_backend", "elementwise",
-    "ensure_gpu_capability", "force_backprop_mode", "gen_backend", "get_compute_capability", "get_device_count",
-    "global_config", "grad", "memoize", "no_backprop_mode", "reduction", "type_check", "using", "using_config",
+    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "Function",
+    "FunctionNode", "OpTreeNode", "ShapeError", "Tensor", "Variable", "add_backend_arguments", "as_array",
+    "as_variable", "backend_from_arguments", "backward", "cleanup_backend", "clear_memo", "config", "current_backend",
+    "elementwise", "ensure_gpu_capability", "force_backprop_mode", "gen_backend", "get_array_module",
+    "get_compute_capability", "get_device_count", "global_config", "grad", "memoize", "no_backprop_mode", "reduction",
+    "type_check", "using", "using_config",
 ]  # fmt: skip
 
 _LAZY = {
@@ -51,6 +52,7 @@ _LAZY = {
     "as_array": "function.variable",
     "as_variable": "function.variable",
     "backward": "function.backprop",
+    "get_array_module": "function.arrays",
     "grad": "function.backprop",
     "type_check": "function",
 }

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # what few programs need is imported by the methods that need
     from tensorbackend.backends.program import Program
     from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
     from tensorbackend.backends.user_launch import Target
+    from tensorbackend.backends.xp import ArrayModule
     from tensorbackend.explain import Explanation
 
 __all__ = ["Backend", "Block"]
@@ -228,6 +229,13 @@ class Backend(
         with self._lock:
             self._bench = bool(wanted)
             self._forget_recipes()
+
+    @functools.cached_property
+    def xp(self) -> ArrayModule:
+        """NumPy's functions on this backend's arrays, for layer code that is written once."""
+        from tensorbackend.backends.xp import ArrayModule
+
+        return ArrayModule(self)
 
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""

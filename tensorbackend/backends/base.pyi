@@ -2,6 +2,7 @@
 # ruff: noqa
 """Written by `./dev docs` from the source beside it and the op table: edit those."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ from tensorbackend.backends.capture import Recorder
 from tensorbackend.backends.program import Program
 from tensorbackend.backends.user import ElementwiseKernel, ReductionKernel
 from tensorbackend.backends.user_launch import Target
+from tensorbackend.backends.xp import ArrayModule
 from tensorbackend.explain import Explanation
 
 __all__ = ['Backend', 'Block']
@@ -89,6 +91,8 @@ class Backend(LinearAlgebra, Convolution, Pooling, ResponseNorm, Normalization, 
     def bench(self) -> bool: ...
     @bench.setter
     def bench(self, wanted: bool) -> None: ...
+    @functools.cached_property
+    def xp(self) -> ArrayModule: ...
     def __repr__(self) -> str: ...
     def empty(self, shape: Any, dtype: Any=None, name: str | None=None, persist_values: bool=True, parallel: bool=False, distributed: bool=False, min_dims: int | None=None) -> Tensor: ...
     def array(self, ary: Any, dtype: Any=None, name: str | None=None, persist_values: bool=True, parallel: bool=False, distributed: bool=False, min_dims: int | None=None) -> Tensor: ...

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends import registry
+from tensorbackend.backends import numpy_like, registry
 from tensorbackend.backends.anywhere import host_backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
@@ -22,7 +22,9 @@ from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
 
 __all__ = [
-    "backend_of", "evaluated", "fresh", "host_backend", "is_array", "like", "only_family", "plain", "tensor_of",
+    "added", "backend_of", "copy_into", "described", "device_backend", "evaluated", "filled_like", "fresh",
+    "get_array_module", "host_backend", "is_array", "module_of", "moved", "on_host", "only_family", "placed", "plain",
+    "presented", "tensor_of", "together", "zeros",
 ]  # fmt: skip
 
 _new = object.__new__
@@ -53,6 +55,8 @@ def _plain_tensor(x: Tensor) -> Tensor:
     own = s.table.backend.tensor_cls
     if s.min_dims == 0 and type(x) is own:
         return x
+    if type(x.base) is own and x.base.structure is s and x.base.address == x.address:
+        return x.base
     made = _new(own)
     made._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), x.storage, x.address)
     made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding
@@ -159,11 +163,6 @@ def _host_layout(host: Any, x: np.ndarray) -> Structure | None:
     return layout
 
 
-def like(tensor: Tensor, host: bool) -> Any:
-    """A tensor as functions return it: a NumPy array on its memory if the inputs were NumPy's."""
-    return tensor._tensor if host else tensor
-
-
 def filled_like(x: Any, value: float) -> Any:
     """A plain array of the same kind, shape and type with every element `value`."""
     if type(x) is np.ndarray:
@@ -174,8 +173,19 @@ def filled_like(x: Any, value: float) -> Any:
 
 
 def presented(x: Any) -> Any:
-    """A plain array as users see it."""
-    return x
+    """A plain array as users see it: a tensor behaves as NumPy's arrays do."""
+    return x if x is None or type(x) is np.ndarray else numpy_like.presented(x)
+
+
+def get_array_module(*args: Any) -> Any:
+    """The module whose functions work on the arguments (arrays, variables, numbers, None): NumPy, or a backend's."""
+    for x in args:
+        data = getattr(x, "_data", x)
+        if isinstance(data, Operators):
+            return data.backend.xp
+        if hasattr(data, "__cuda_array_interface__"):
+            return registry.current_backend().xp
+    return np
 
 
 def module_of(x: Any) -> Any:

@@ -30,7 +30,7 @@ are fused kernels:
 *As a node.* What is no tree (several results of a primitive, indexing by masks, copies between backends) is a
 `FunctionNode` with `_run_forward(self, data)` on plain arrays (`function/arrays.py`), as `concat` in `shapes.py`;
 `backward` is written with functions of this package. `arrays.tensor_of` lets the engine see a NumPy array,
-`arrays.fresh` allocates, `arrays.like` gives a tensor back as NumPy's.
+and `arrays.fresh` allocates.
 
 A public function is a plain function with a docstring that builds the node, applies it and unpacks.
 """

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that behave as NumPy's arrays: what layer code written for any array module works on.
+
+`presented(tensor)` gives a tensor's array: a view with `min_dims` 0 whose operators and methods take NumPy's arguments
+and give NumPy's shapes. Every result is stated at once, into memory of its own, so that in-place operators and item
+assignment mean what they mean in NumPy. Inside `be.fuse()`, where methods of user-defined functions run, the statements
+wait and become a few kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import composite
+from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["NumpyLike", "as_operand", "presented", "result", "wrapped"]
+
+_new = object.__new__
+
+
+@functools.cache
+def _class_of(cls: type[Tensor]) -> type[Tensor]:
+    facts = {"__slots__": (), "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (NumpyLike, cls), facts)
+
+
+def presented(tensor: Tensor) -> Tensor:
+    """The array of a tensor: the same one as long as somebody has it."""
+    if isinstance(tensor, NumpyLike):
+        return tensor
+    known = tensor.__dict__.get("_presented")
+    found = None if known is None else known()
+    if found is None:
+        found = wrapped(tensor)
+        tensor.__dict__["_presented"] = weakref.ref(found)
+    return found
+
+
+def wrapped(tensor: Tensor) -> Tensor:
+    """A new array on the memory of a tensor."""
+    s = tensor.structure
+    found = _new(_class_of(s.table.backend.tensor_cls))
+    found._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), tensor.storage, tensor.address)
+    found.base, found.name, found.persist_values = tensor, tensor.name, tensor.persist_values
+    found.rounding = tensor.rounding
+    return found
+
+
+def result(tree: Any, dtype: Any = None, out: Any = None) -> Any:
+    """The value of a tree as an array: in fresh memory, or in `out`."""
+    if out is not None:
+        return out._assign(tree)
+    backend = tree.backend
+    kind = tree.dtype if dtype is None else dtypes.as_dtype(dtype)
+    return wrapped(backend.empty(tree.shape, kind, min_dims=0)._assign(tree))
+
+
+def as_operand(x: Any, backend: Any) -> Any:
+    """An argument of an array function as an operand of trees. Raises `TypeError` for what is none."""
+    if isinstance(x, (Operators, bool, int, float)):
+        return x
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, (np.ndarray, list, tuple)):
+        values = np.asarray(x)
+        return backend.array(values, dtype=values.dtype, min_dims=0)
+    raise TypeError(complain("array function: an argument", type(x).__name__, "an array or a number"))
+
+
+def reduced(name: str, x: Any, axis: Any, keepdims: bool, dtype: Any = None, out: Any = None) -> Any:
+    """A reduction with NumPy's arguments."""
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    return result(getattr(composite, name)(x, axis, keepdims), dtype, out)
+
+
+class NumpyLike:
+    """What arrays do otherwise than tensors. All results are arrays."""
+
+    __slots__ = ()
+
+    # Operators: made from the op table, below the class
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._product(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._product(other, self)
+
+    def _product(self, a: Any, b: Any) -> Any:
+        if not all(isinstance(x, (Operators, np.ndarray)) for x in (a, b)):
+            return NotImplemented
+        return result(self.backend.matmul(as_operand(a, self.backend), as_operand(b, self.backend)))
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            given = f"shape {self.shape}"
+            raise ValueError(complain("truth value of an array", given, "one element", "any() or all()"))
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.size != 1 or not dtypes.is_integer(self.dtype):
+            raise TypeError(complain("index: an array", f"shape {self.shape}, {self.dtype}", "one integer"))
+        return int(self.item())
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return result(found) if isinstance(found, OpTreeNode) else found if _is_own(found) else wrapped(found)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(value, (Operators, np.ndarray, np.generic, bool, int, float)):
+            value = np.asarray(value)
+        super().__setitem__(key, value)
+
+    def reshape(self, *shape: Any) -> Any:
+        """The elements in C order under another shape: a view where there is one, else a copy."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        found = composite.reshape(self, tuple(wanted))
+        return result(found) if isinstance(found, OpTreeNode) else found
+
+    def ravel(self) -> Any:
+        """The elements in C order along one axis: a view where there is one, else a copy."""
+        return self.reshape(-1)
+
+    def flatten(self) -> Any:
+        """A copy of the elements in C order along one axis."""
+        return result(composite.reshape(self, (-1,)))
+
+    def transpose(self, *axes: Any, out: Any = None) -> Any:
+        """The axes in another order (none given: reversed), as a view."""
+        order = () if axes == (None,) else axes
+        return super().transpose(*order, out=out)
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """Axes of length 1 dropped (None: all of them). Raises `ValueError` for others."""
+        rank = len(self.shape)
+        named = None if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+        dropped = [a for a, n in enumerate(self.shape) if n == 1] if named is None else [a % rank for a in named]
+        if any(self.shape[a] != 1 for a in dropped):
+            raise ShapeError(complain("squeeze: another length than 1", f"{axis} of {self.shape}", "length 1"))
+        return self.reshape(tuple(n for a, n in enumerate(self.shape) if a not in dropped))
+
+    def astype(self, dtype: Any, copy: bool = True) -> Any:
+        """The elements as another type; without `copy` the array itself if it has the type."""
+        return self if not copy and self.dtype == dtypes.as_dtype(dtype) else result(self, dtype)
+
+    def copy(self, a: Any = None) -> Any:
+        """A copy; of a tensor's kind, `copy(a)` writes `a` into this array."""
+        return result(self) if a is None else super().copy(a)
+
+    def dot(self, b: Any) -> Any:
+        """NumPy's `dot`."""
+        return self.backend.xp.dot(self, b)
+
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        """The elements between two bounds."""
+        return self.backend.xp.clip(self, min, max)
+
+    def cumsum(self, axis: int | None = None) -> Any:
+        """Running sums along an axis (None: of all in C order)."""
+        return self.backend.xp.cumsum(self, axis)
+
+
+def _is_own(x: Any) -> bool:
+    return isinstance(x, NumpyLike)
+
+
+def _operator(dunder: str, mirrored: bool) -> Callable[[Any, Any], Any]:
+    name = f"__r{dunder}__" if mirrored else f"__{dunder}__"
+
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, np.generic):
+            other = other.item()
+        tree = getattr(super(NumpyLike, self), name)(other)
+        return tree if tree is NotImplemented else result(tree)
+
+    return method
+
+
+def _in_place(dunder: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if isinstance(other, np.generic):
+            other = other.item()
+        tree = getattr(super(NumpyLike, self), f"__{dunder}__")(other)
+        return tree if tree is NotImplemented else self._assign(tree)
+
+    return method
+
+
+def _single(dunder: str) -> Callable[[Any], Any]:
+    return lambda self: result(getattr(super(NumpyLike, self), f"__{dunder}__")())
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return reduced(name, self, axis, keepdims, dtype, out)
+
+    method.__doc__ = f"The {name} over the axes (None: all), as NumPy's."
+    return method
+
+
+def _choice(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return reduced(name, self, axis, keepdims, None, out)
+
+    method.__doc__ = f"The {name} over the axes (None: all), as NumPy's."
+    return method
+
+
+def _install() -> None:
+    for op in ops.elementwise():
+        if op.dunder is None:
+            continue
+        if op.arity == 1:
+            setattr(NumpyLike, f"__{op.dunder}__", _single(op.dunder))
+            continue
+        setattr(NumpyLike, f"__{op.dunder}__", _operator(op.dunder, False))
+        if hasattr(Operators, f"__r{op.dunder}__"):
+            setattr(NumpyLike, f"__r{op.dunder}__", _operator(op.dunder, True))
+            setattr(NumpyLike, f"__i{op.dunder}__", _in_place(op.dunder))
+    for name in ("sum", "mean", "prod", "var", "std"):
+        setattr(NumpyLike, name, _reduction(name))
+    for name in ("max", "min", "argmax", "argmin", "any", "all"):
+        setattr(NumpyLike, name, _choice(name))
+    NumpyLike.__hash__ = Operators.__hash__
+
+
+_install()

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The array module of a backend, `be.xp`: NumPy's names for layer code that is written once.
+
+Functions take arrays of the backend, host arrays, lists and numbers, and give arrays (see `numpy_like.py`). Each runs
+when it is called; random numbers are drawn then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorbackend import dtypes, ops
+from tensorbackend.backends.numpy_like import as_operand, presented, reduced, result, wrapped
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import composite, contraction
+from tensorbackend.graph.optree import Operators, apply, source
+from tensorbackend.graph.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["ArrayModule"]
+
+
+class ArrayModule:
+    """NumPy's functions on the arrays of one backend, `backend`."""
+
+    float16, float32, float64 = np.float16, np.float32, np.float64
+    int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
+    uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
+    bool_ = np.bool_
+    bfloat16 = dtypes.BFLOAT16.type
+    ndarray = Tensor
+    newaxis = None
+    pi, e, inf, nan = math.pi, math.e, math.inf, math.nan
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.random = RandomModule(self)
+
+    def __repr__(self) -> str:
+        return f"<array module of {self.backend!r}>"
+
+    def _of(self, x: Any) -> Any:
+        return as_operand(x, self.backend)
+
+    def _tree(self, x: Any) -> Any:
+        """An operand that has a shape."""
+        x = self._of(x)
+        return x if isinstance(x, Operators) else self.backend.array(x, dtype=np.asarray(x).dtype, min_dims=0)
+
+    # Making arrays
+
+    def empty(self, shape: Any, dtype: Any = None) -> Any:
+        """An uninitialised array; `dtype` None is the backend's default."""
+        return wrapped(self.backend.empty(shape, dtype, min_dims=0))
+
+    def zeros(self, shape: Any, dtype: Any = None) -> Any:
+        """An array of zeros."""
+        return wrapped(self.backend.zeros(shape, dtype, min_dims=0))
+
+    def ones(self, shape: Any, dtype: Any = None) -> Any:
+        """An array of ones."""
+        return wrapped(self.backend.ones(shape, dtype, min_dims=0))
+
+    def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+        """An array with every element `fill_value`."""
+        return wrapped(self.backend.full(shape, fill_value, dtype, min_dims=0))
+
+    def empty_like(self, a: Any, dtype: Any = None) -> Any:
+        """An uninitialised array of a's shape and type."""
+        return self.empty(a.shape, dtype or a.dtype)
+
+    def zeros_like(self, a: Any, dtype: Any = None) -> Any:
+        """Zeros of a's shape and type."""
+        return self.zeros(a.shape, dtype or a.dtype)
+
+    def ones_like(self, a: Any, dtype: Any = None) -> Any:
+        """Ones of a's shape and type."""
+        return self.ones(a.shape, dtype or a.dtype)
+
+    def full_like(self, a: Any, fill_value: Any, dtype: Any = None) -> Any:
+        """An array of a's shape and type with every element `fill_value`."""
+        return self.full(a.shape, fill_value, dtype or a.dtype)
+
+    def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
+        """An array with a copy of `a`; integers and floats of the host keep their type, Python floats the default."""
+        if isinstance(a, Operators):
+            return result(a, dtype)
+        kind = dtype
+        if kind is None:
+            values = np.asarray(a)
+            given = isinstance(a, (np.ndarray, np.generic)) or values.dtype.kind != "f"
+            kind = values.dtype if given else self.backend.default_dtype
+        return wrapped(self.backend.array(a, dtype=kind, min_dims=0))
+
+    def asarray(self, a: Any, dtype: Any = None) -> Any:
+        """`a` as an array of the backend; itself if it is one, of that type."""
+        same = isinstance(a, Tensor) and a.backend is self.backend and dtype in (None, a.dtype)
+        return presented(a) if same else self.array(a, dtype)
+
+    def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
+        """`a` as an array in C order without gaps."""
+        a = self.asarray(a, dtype)
+        return a if a.is_contiguous else result(a)
+
+    def asnumpy(self, a: Any) -> np.ndarray:
+        """A copy as a NumPy array."""
+        return a.get() if isinstance(a, Operators) else np.array(a)
+
+    def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+        """The numbers from `start` (0 if only one is given) up to `stop`."""
+        values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+        return self.array(values, dtype or (self.backend.default_dtype if values.dtype.kind == "f" else values.dtype))
+
+    def eye(self, n: int, m: int | None = None, dtype: Any = None) -> Any:
+        """Ones on the diagonal of a matrix of zeros."""
+        return self.array(np.eye(n, m), dtype or self.backend.default_dtype)
+
+    # Shapes
+
+    def reshape(self, a: Any, shape: Any) -> Any:
+        """The elements in C order under another shape: a view where there is one, else a copy."""
+        return self.asarray(a).reshape(shape)
+
+    def ravel(self, a: Any) -> Any:
+        """The elements in C order along one axis."""
+        return self.asarray(a).ravel()
+
+    def transpose(self, a: Any, axes: Any = None) -> Any:
+        """The axes in another order (None: reversed), as a view."""
+        return self.asarray(a).transpose(axes)
+
+    def swapaxes(self, a: Any, axis1: int, axis2: int) -> Any:
+        """Two axes exchanged, as a view."""
+        order = list(range(len(a.shape)))
+        order[axis1], order[axis2] = order[axis2], order[axis1]
+        return self.transpose(a, order)
+
+    def moveaxis(self, a: Any, source: int, destination: int) -> Any:
+        """One axis moved to another place, as a view."""
+        rank = len(a.shape)
+        order = [x for x in range(rank) if x != source % rank]
+        order.insert(destination % rank, source % rank)
+        return self.transpose(a, order)
+
+    def expand_dims(self, a: Any, axis: int) -> Any:
+        """A new axis of length 1."""
+        a = self.asarray(a)
+        return a[(slice(None),) * (axis % (len(a.shape) + 1)) + (None,)]
+
+    def squeeze(self, a: Any, axis: Any = None) -> Any:
+        """Axes of length 1 dropped."""
+        return self.asarray(a).squeeze(axis)
+
+    def broadcast_to(self, a: Any, shape: Any) -> Any:
+        """`a` repeated along axes of length 1 to a shape: a view that is read only."""
+        return composite.broadcast_to(self.asarray(a), tuple(shape))
+
+    def concatenate(self, arrays: Sequence[Any], axis: int = 0) -> Any:
+        """Arrays one after the other along an axis."""
+        parts = [self.asarray(a) for a in arrays]
+        rank = len(parts[0].shape)
+        axis = axis % rank
+        rest = {p.shape[:axis] + p.shape[axis + 1 :] for p in parts}
+        if len(rest) > 1:
+            given = " and ".join(str(p.shape) for p in parts)
+            raise ShapeError(complain("concatenate: shapes", given, f"equal lengths but for axis {axis}"))
+        kind = np.result_type(*(p.dtype for p in parts)) if len({p.dtype for p in parts}) > 1 else parts[0].dtype
+        length = sum(p.shape[axis] for p in parts)
+        out = self.empty((*parts[0].shape[:axis], length, *parts[0].shape[axis + 1 :]), kind)
+        start = 0
+        for p in parts:
+            out[(slice(None),) * axis + (slice(start, start + p.shape[axis]),)] = p
+            start += p.shape[axis]
+        return out
+
+    def stack(self, arrays: Sequence[Any], axis: int = 0) -> Any:
+        """Arrays of one shape along a new axis."""
+        return self.concatenate([self.expand_dims(a, axis) for a in arrays], axis)
+
+    def pad(self, a: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
+        """`a` with numbers around it. Raises `ValueError` for modes other than 'constant'."""
+        if mode != "constant":
+            raise ValueError(complain("pad: mode", repr(mode), "'constant'"))
+        a = self.asarray(a)
+        widths = np.broadcast_to(np.asarray(pad_width), (len(a.shape), 2)).tolist()
+        shape = tuple(n + before + after for n, (before, after) in zip(a.shape, widths))
+        out = self.full(shape, constant_values, a.dtype)
+        out[tuple(slice(before, before + n) for n, (before, _) in zip(a.shape, widths))] = a
+        return out
+
+    def take(self, a: Any, indices: Any, axis: int | None = None) -> Any:
+        """The entries along an axis at integer places."""
+        return result(self.backend.take(self.asarray(a), indices, axis))
+
+    # Products
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """The product over the last two axes, others broadcast; a vector is a row or a column."""
+        return result(self.backend.matmul(self._tree(a), self._tree(b)))
+
+    def dot(self, a: Any, b: Any) -> Any:
+        """NumPy's `dot`: the product over a's last axis and b's last but one; of numbers the plain product."""
+        a, b = self._of(a), self._of(b)
+        if not all(isinstance(x, Operators) and x.shape for x in (a, b)):
+            return result(apply(ops.OPS["mul"], a, b, table=self.backend.structures))
+        return result(contraction.tensordot(a, b, ([-1], [-2 if len(b.shape) > 1 else 0])))
+
+    def tensordot(self, a: Any, b: Any, axes: Any = 2) -> Any:
+        """Products summed over so many last and first axes, or over two lists of axes."""
+        return result(contraction.tensordot(self._tree(a), self._tree(b), axes))
+
+    def einsum(self, expression: str, *operands: Any) -> Any:
+        """Einstein's summation, without `...`."""
+        return result(contraction.einsum(expression, [self._tree(x) for x in operands]))
+
+    def outer(self, a: Any, b: Any) -> Any:
+        """All products of the elements of two arrays."""
+        return self.einsum("i,j->ij", self.ravel(a), self.ravel(b))
+
+    # What is no elementwise op of the table
+
+    def clip(self, a: Any, a_min: Any, a_max: Any) -> Any:
+        """Elements between two bounds (None: none)."""
+        tree = self._tree(a)
+        tree = tree if a_min is None else composite.maximum(tree, self._of(a_min))
+        return result(tree if a_max is None else composite.minimum(tree, self._of(a_max)))
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any:
+        """x where the condition holds, else y."""
+        return result(composite.where(self._tree(condition), self._of(x), self._of(y)))
+
+    def cumsum(self, a: Any, axis: int | None = None) -> Any:
+        """Running sums along an axis (None: of all in C order)."""
+        tree = self._tree(a)
+        return result(composite.cumsum(composite.reshape(tree, (-1,)) if axis is None else tree, axis or 0))
+
+    def diag_indices(self, n: int, ndim: int = 2) -> tuple:
+        """The index of the diagonal of an n x n array."""
+        return (self.arange(n),) * ndim
+
+    def may_share_memory(self, a: Any, b: Any) -> bool:
+        """Whether the extents of two arrays overlap."""
+        return a.start < b.stop and b.start < a.stop
+
+
+class RandomModule:
+    """Random numbers of the backend's seed, as `numpy.random` gives them; drawn at the call."""
+
+    def __init__(self, module: ArrayModule) -> None:
+        self._module = module
+
+    @property
+    def _backend(self) -> Backend:
+        return self._module.backend
+
+    def rand(self, *shape: int, dtype: Any = None) -> Any:
+        """Uniform numbers of [0, 1)."""
+        return result(self._backend.rand(shape=shape), dtype)
+
+    def randn(self, *shape: int, dtype: Any = None) -> Any:
+        """Standard normal numbers."""
+        return result(self._backend.randn(shape=shape), dtype)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None, dtype: Any = None) -> Any:
+        """Uniform numbers of [low, high)."""
+        return result(self._backend.rand(shape=_shape(size)) * (high - low) + low, dtype)
+
+    def normal(self, loc: float = 0.0, scale: float = 1.0, size: Any = None, dtype: Any = None) -> Any:
+        """Normal numbers."""
+        return result(self._backend.randn(shape=_shape(size)) * scale + loc, dtype)
+
+    def randint(self, low: int, high: int | None = None, size: Any = None, dtype: Any = np.int64) -> Any:
+        """Integers of [low, high), or of [0, low) if only one is given. Raises `ValueError` when there are none."""
+        low, high = (0, low) if high is None else (low, high)
+        if high <= low:
+            raise ValueError(complain("randint: no integers", f"from {low} below {high}", "low < high"))
+        shape = _shape(size)
+        words = apply(ops.OPS["mul"], _words(self._backend, shape), np.float64((high - low) / 2**32))
+        return result(composite.floor(words) + low, dtype)
+
+    def permutation(self, x: Any) -> Any:
+        """The numbers below `x` in random order, or the entries of an array along axis 0."""
+        if isinstance(x, (int, np.integer)):
+            return self._module.array(self._backend.rng.permutation(int(x)))
+        order = self._module.array(self._backend.rng.permutation(x.shape[0]))
+        return self._module.take(x, order, 0)
+
+    def seed(self, seed: int | None = None) -> None:
+        """Seed the backend's generators."""
+        self._backend.gen_rng(seed)
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    return () if size is None else tuple(size) if isinstance(size, (tuple, list)) else (size,)
+
+
+def _words(backend: Backend, shape: tuple[int, ...]) -> Any:
+    return source(ops.OPS["randbits"], backend.structures, shape)
+
+
+def _elementwise(op: ops.Op, name: str) -> Any:
+    def function(self: ArrayModule, *operands: Any, out: Any = None, dtype: Any = None) -> Any:
+        found = [self._of(x) for x in operands]
+        return result(apply(op, *found, table=self.backend.structures), dtype, out)
+
+    function.__name__, function.__doc__ = name, op.doc
+    return function
+
+
+def _reduction(name: str) -> Any:
+    def function(self: ArrayModule, a: Any, axis: Any = None, dtype: Any = None, out: Any = None,
+                 keepdims: bool = False) -> Any:  # fmt: skip
+        return reduced(name, self._tree(a), axis, keepdims, dtype, out)
+
+    function.__name__, function.__doc__ = name, f"The {name} over the axes (None: all)."
+    return function
+
+
+def _choice(name: str, compute: str) -> Any:
+    def function(self: ArrayModule, a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return reduced(compute, self._tree(a), axis, keepdims, None, out)
+
+    function.__name__, function.__doc__ = name, f"The {compute} over the axes (None: all)."
+    return function
+
+
+def _install() -> None:
+    for op in ops.elementwise():
+        for name in op.methods:
+            if name not in vars(ArrayModule):
+                setattr(ArrayModule, name, _elementwise(op, name))
+    for name in ("sum", "mean", "prod", "var", "std"):
+        setattr(ArrayModule, name, _reduction(name))
+    for name in ("max", "min", "argmax", "argmin", "any", "all"):
+        setattr(ArrayModule, name, _choice(name, name))
+    ArrayModule.amax, ArrayModule.amin = _choice("amax", "max"), _choice("amin", "min")
+
+
+_install()

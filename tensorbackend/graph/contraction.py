@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contractions as trees of products: `einsum` and `tensordot` become transposes, reshapes and `dot`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import composite
+
+__all__ = ["einsum", "tensordot"]
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """NumPy's `tensordot`: products summed over so many last and first axes, or over two lists of axes."""
+    if isinstance(axes, int):
+        left, right = list(range(len(a.shape) - axes, len(a.shape))), list(range(axes))
+    else:
+        left, right = ([x] if isinstance(x, int) else list(x) for x in axes)
+    left, right = [x % len(a.shape) for x in left], [x % len(b.shape) for x in right]
+    if [a.shape[x] for x in left] != [b.shape[x] for x in right]:
+        given = f"{a.shape} and {b.shape} over {left} and {right}"
+        raise ShapeError(complain("tensordot: lengths differ", given, "equal lengths"))
+    free_a = [x for x in range(len(a.shape)) if x not in left]
+    free_b = [x for x in range(len(b.shape)) if x not in right]
+    shape = tuple(a.shape[x] for x in free_a) + tuple(b.shape[x] for x in free_b)
+    return composite.reshape(composite.dot(_matrix(a, free_a, left), _matrix(b, right, free_b)), shape)
+
+
+def _matrix(x: Any, rows: list[int], columns: list[int]) -> Any:
+    """The axes of an array as a matrix."""
+    moved = composite.transpose(x, (*rows, *columns))
+    return composite.reshape(moved, (math.prod(x.shape[a] for a in rows), math.prod(x.shape[a] for a in columns)))
+
+
+def einsum(expression: str, operands: Sequence[Any]) -> Any:
+    """NumPy's `einsum`, without `...`: operands are multiplied pair by pair, from the left.
+
+    Raises `ValueError` for an expression that does not fit the operands.
+    """
+    inputs, output = _parsed(expression, operands)
+    terms = [_without_repeats(labels, x) for labels, x in zip(inputs, operands)]
+    labels, total = terms[0]
+    for number, (others, x) in enumerate(terms[1:], start=1):
+        later = set(output).union(*(more for more, _ in terms[number + 1 :]))
+        labels, total = _multiplied(labels, total, others, x, later)
+    return _arranged(labels, total, output)
+
+
+def _parsed(expression: str, operands: Sequence[Any]) -> tuple[list[str], str]:
+    text = expression.replace(" ", "")
+    left, arrow, output = text.partition("->")
+    inputs = left.split(",")
+    if not arrow:
+        output = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
+    known: dict[str, int] = {}
+    fits = len(inputs) == len(operands) and set(output) <= set(left) and len(set(output)) == len(output)
+    for labels, x in zip(inputs, operands):
+        fits = fits and len(labels) == len(x.shape) and (labels == "" or labels.isalpha())
+        for label, length in zip(labels, x.shape):
+            fits = fits and known.setdefault(label, length) == length
+    if not fits:
+        given = f"{expression!r} for shapes {', '.join(str(x.shape) for x in operands)}"
+        raise ShapeError(complain("einsum: the expression does not fit", given, "a letter for each axis"))
+    return inputs, output
+
+
+def _without_repeats(labels: str, x: Any) -> tuple[str, Any]:
+    """An operand with the diagonal taken where a label occurs twice."""
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            first, second = labels.index(label), labels.rindex(label)
+            table = x.structure.table
+            ones = [1] * len(x.shape)
+            rows, columns = list(ones), list(ones)
+            rows[first], columns[second] = x.shape[first], x.shape[second]
+            same = composite.positions(table, first, tuple(rows)) == composite.positions(table, second, tuple(columns))
+            x = composite.sum(composite.where(same, x, 0), second, False)
+            labels = labels[:second] + labels[second + 1 :]
+    return labels, x
+
+
+def _summed(labels: str, x: Any, kept: set[str]) -> tuple[str, Any]:
+    axes = tuple(a for a, label in enumerate(labels) if label not in kept)
+    return ("".join(c for c in labels if c in kept), composite.sum(x, axes, False)) if axes else (labels, x)
+
+
+def _multiplied(left: str, a: Any, right: str, b: Any, later: set[str]) -> tuple[str, Any]:
+    """The product of two operands, summed over the labels that nobody needs later."""
+    left, a = _summed(left, a, later | set(right))
+    right, b = _summed(right, b, later | set(left))
+    batch = [c for c in left if c in right and c in later]
+    inner = [c for c in left if c in right and c not in later]
+    free_a, free_b = [c for c in left if c not in right], [c for c in right if c not in left]
+    lengths = {**dict(zip(left, a.shape)), **dict(zip(right, b.shape))}
+    shape = tuple(lengths[c] for c in (*batch, *free_a, *free_b))
+    head = tuple(lengths[c] for c in batch)
+    sizes = [math.prod(lengths[c] for c in group) for group in (free_a, inner, free_b)]
+    a = composite.transpose(a, tuple(left.index(c) for c in (*batch, *free_a, *inner)))
+    b = composite.transpose(b, tuple(right.index(c) for c in (*batch, *inner, *free_b)))
+    if not inner:
+        a = composite.reshape(a, (*head, sizes[0], 1))
+        b = composite.reshape(b, (*head, 1, sizes[2]))
+        product = a * b
+    else:
+        product = composite.dot(
+            composite.reshape(a, (*head, sizes[0], sizes[1])), composite.reshape(b, (*head, sizes[1], sizes[2]))
+        )
+    return "".join((*batch, *free_a, *free_b)), composite.reshape(product, shape)
+
+
+def _arranged(labels: str, x: Any, output: str) -> Any:
+    labels, x = _summed(labels, x, set(output))
+    return x if labels == output else composite.transpose(x, tuple(labels.index(c) for c in output))

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layer code that is written once: the array module of a backend, and tensors that behave as NumPy's arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend import testing
+
+A = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+B = np.array([[0.5, -1.0, 2.0], [1.5, 0.0, -2.5]], np.float32)
+RECIPES = {
+    "operators": lambda xp, a, b: (a + b) * 2 - a / (b + 4) + a**2 - 1,
+    "comparison": lambda xp, a, b: (a > b) * 1.0 + (a != b),
+    "matmul": lambda xp, a, b: a @ b.T,
+    "matmul of vectors": lambda xp, a, b: a @ b[0] + a[:, 0] @ a @ b[1],
+    "floor and rest": lambda xp, a, b: a // 2 + a % 2,
+    "unary": lambda xp, a, b: -a + abs(b),
+    "methods": lambda xp, a, b: a.sum(axis=0) + b.mean(0) + a.max() - b.min(axis=1).sum() + a.var() + a.prod(0),
+    "keepdims": lambda xp, a, b: a / a.sum(axis=1, keepdims=True),
+    "positions": lambda xp, a, b: b.argmax(axis=1) + b.argmin(1),
+    "astype": lambda xp, a, b: b.astype(xp.int32).astype("float64"),
+    "reshape": lambda xp, a, b: a.T.reshape(-1) + b.reshape(3, 2).ravel() + b.T.ravel(),
+    "transpose": lambda xp, a, b: a.reshape(1, 2, 3).transpose(2, 0, 1).squeeze() + b.T,
+    "dot": lambda xp, a, b: a.dot(b.T) + xp.dot(a, b.T) + xp.dot(2, 3),
+    "elementwise": lambda xp, a, b: xp.exp(-a) + xp.log(a) + xp.sqrt(a) + xp.tanh(b) + xp.sin(a) * xp.cos(b),
+    "more": lambda xp, a, b: xp.log1p(a) + xp.expm1(b) + xp.square(b) + xp.abs(b) + xp.sign(b),
+    "two": lambda xp, a, b: xp.maximum(a, b) + xp.minimum(a, 2) + xp.where(a > 2, a, b) + xp.clip(b, -1, 1),
+    "reductions": lambda xp, a, b: xp.sum(a, axis=(0, 1)) + xp.mean(a) + xp.var(b, axis=0) + xp.max(a, axis=0),
+    "truth": lambda xp, a, b: xp.all(a > 0) * 1.0 + xp.any(b > 9) + xp.isnan(a).sum() + xp.isfinite(a).sum(),
+    "concatenate": lambda xp, a, b: xp.concatenate([a, b], axis=1) + xp.concatenate((a, b, a))[:2, :1],
+    "stack": lambda xp, a, b: xp.stack([a, b], axis=1),
+    "expand": lambda xp, a, b: xp.expand_dims(a, 1) + xp.squeeze(b[:, xp.newaxis, :], 1) + a[:, None],
+    "broadcast": lambda xp, a, b: xp.broadcast_to(a[0], (4, 3)) * 1,
+    "makers": lambda xp, a, b: xp.zeros((2, 3)) + xp.ones_like(a) + xp.full((3,), 2.0) + xp.eye(2, 3),
+    "arange": lambda xp, a, b: a[xp.arange(2), xp.arange(2)] + xp.arange(2),
+    "array": lambda xp, a, b: xp.array([1, 2, 3]) + xp.asarray(a),
+    "cumsum": lambda xp, a, b: xp.cumsum(a, axis=1) + a.cumsum(0),
+    "pad": lambda xp, a, b: xp.pad(a, ((1, 0), (0, 2)), "constant", constant_values=7),
+    "tensordot": lambda xp, a, b: xp.tensordot(a, b, axes=([1], [1])) + xp.tensordot(a, b.T, 1),
+    "einsum jacobian": lambda xp, a, b: xp.einsum("ij,ik->ijk", a, b),
+    "einsum contraction": lambda xp, a, b: xp.einsum("ik,ikj->ij", a, xp.einsum("ij,ik->ijk", a, b)),
+    "einsum rows": lambda xp, a, b: xp.einsum("ijk,ijl->kl", a[None], b[None]),
+    "einsum product": lambda xp, a, b: xp.einsum("ij,ik->jk", a, b) + xp.einsum("ijl,kl->ijk", a[None], b).sum(),
+    "einsum back": lambda xp, a, b: xp.einsum("ik,jk", a, b),
+    "einsum diagonal": lambda xp, a, b: xp.einsum("ii->i", a @ b.T) + xp.einsum("ij->", a),
+    "swap": lambda xp, a, b: xp.swapaxes(a, 0, 1) + xp.moveaxis(b, 0, 1) + xp.transpose(a),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_code_written_once_gives_what_numpy_gives(name, be) -> None:
+    xp = np if be is None else be.xp
+    expected = RECIPES[name](np, A, B)
+    found = RECIPES[name](xp, xp.array(A), xp.array(B))
+    assert found.shape == np.shape(expected)
+    testing.assert_allclose(found, expected)
+
+
+@pytest.fixture
+def xp(be):
+    """The array module of the test's arrays."""
+    return np if be is None else be.xp
+
+
+def test_arrays_change_in_place(xp) -> None:
+    a = xp.array(A)
+    alias, row = a, a[1]
+    a += 1
+    a *= xp.array(B)
+    a[:, 0] -= 5
+    a /= 2
+    expected = (A + 1) * B
+    expected[:, 0] -= 5
+    expected /= 2
+    assert alias is a
+    testing.assert_allclose(a, expected)
+    testing.assert_allclose(row, expected[1])
+
+
+def test_a_diagonal_is_added_to(xp) -> None:
+    a, places = xp.zeros((2, 3, 3)), xp.arange(3)
+    a[:, places, places] += xp.array(A)
+    a[:, places, places] += 1
+    expected = np.zeros((2, 3, 3))
+    expected[:, np.arange(3), np.arange(3)] = A + 1
+    testing.assert_allclose(a, expected)
+
+
+def test_results_have_memory_of_their_own(xp) -> None:
+    a = xp.array(A)
+    b = a * 2
+    c = b + 1
+    b[:] = 0
+    a += 100
+    testing.assert_allclose(c, A * 2 + 1)
+
+
+def test_masks_and_places_pick_copies(xp) -> None:
+    a = xp.array(A)
+    picked = a[a > 2]
+    picked += 100
+    rows = a[[1, 0, 1]]
+    rows *= 0
+    testing.assert_allclose(a, A)
+    a[a > 4] = 0
+    testing.assert_allclose(a, np.where(A > 4, 0, A))
+
+
+def test_numbers_of_single_elements(xp) -> None:
+    a = xp.array([3])
+    assert int(a[0]) == 3 and bool(a[0] == 3) and float(a[0]) == 3.0 and [10, 20, 30, 40][a[0]] == 40
+    with pytest.raises(ValueError):
+        bool(xp.array(A))
+
+
+def test_random_numbers_are_drawn_at_the_call(xp) -> None:
+    mask = xp.random.rand(3, 4)
+    testing.assert_allclose(mask + 0, mask * 1)
+    assert mask.shape == (3, 4) and float(mask.min()) >= 0 and float(mask.max()) < 1
+    assert not bool((mask == xp.random.rand(3, 4)).all())
+    assert xp.random.normal(2.0, 0.5, size=(5,)).shape == (5,) and xp.random.randn(2).shape == (2,)
+    whole = xp.random.randint(2, 5, size=(100,))
+    assert whole.dtype == np.int64 and int(whole.min()) == 2 and int(whole.max()) == 4
+    assert sorted(np.asarray(xp.random.permutation(4)).tolist()) == [0, 1, 2, 3]
+    assert 3 <= float(xp.random.uniform(3, 4)) < 4
+
+
+def test_the_module_of_arguments(be, array) -> None:
+    expected = np if be is None else be.xp
+    x = array([1.0])
+    for arguments in ((x,), (tb.Variable(x), None), (2.0, x)):
+        assert tb.get_array_module(*arguments) is expected
+    assert tb.get_array_module(1.0, None) is np
+    assert tb.Variable(x).xp is expected
+
+
+# ExpAdd in four forms
+
+
+class NewSplit(tb.FunctionNode):
+    """exp(x) + exp(y), with a forward for each device."""
+
+    def forward_cpu(self, inputs):
+        self.retain_inputs((0, 1))
+        x, y = inputs
+        return (np.exp(x) + np.exp(y),)
+
+    def forward_gpu(self, inputs):
+        self.retain_inputs((0, 1))
+        xp = tb.get_array_module(*inputs)
+        x, y = inputs
+        return (xp.exp(x) + xp.exp(y),)
+
+    def backward(self, target_input_indexes, grad_outputs):
+        x, y = self.get_retained_inputs()
+        (gz,) = grad_outputs
+        return gz * F.exp(x), gz * F.exp(y)
+
+
+class NewUnified(tb.FunctionNode):
+    """exp(x) + exp(y), written once."""
+
+    forward = NewSplit.forward_gpu
+    backward = NewSplit.backward
+
+
+class OldSplit(tb.Function):
+    """exp(x) + exp(y), in the old style."""
+
+    def forward_cpu(self, inputs):
+        x, y = inputs
+        return (np.exp(x) + np.exp(y),)
+
+    def backward_cpu(self, inputs, grad_outputs):
+        x, y = inputs
+        (gz,) = grad_outputs
+        return gz * np.exp(x), gz * np.exp(y)
+
+    def forward_gpu(self, inputs):
+        xp = tb.get_array_module(*inputs)
+        x, y = inputs
+        return (xp.exp(x) + xp.exp(y),)
+
+    def backward_gpu(self, inputs, grad_outputs):
+        xp = tb.get_array_module(*inputs)
+        x, y = inputs
+        (gz,) = grad_outputs
+        return gz * xp.exp(x), gz * xp.exp(y)
+
+
+class OldUnified(tb.Function):
+    """exp(x) + exp(y), in the old style, written once."""
+
+    forward = OldSplit.forward_gpu
+    backward = OldSplit.backward_gpu
+
+
+@pytest.mark.parametrize("form", [NewSplit, NewUnified, OldSplit, OldUnified])
+def test_expadd_in_four_forms(form, array) -> None:
+    x, y = tb.Variable(array(A)), tb.Variable(array(B))
+    z = form().apply((x, y))[0] if issubclass(form, tb.FunctionNode) else form()(x, y)
+    z.grad = array(A)
+    z.backward()
+    testing.assert_allclose(z, np.exp(A) + np.exp(B), rtol=1e-5)
+    testing.assert_allclose(x.grad, A * np.exp(A), rtol=1e-5)
+    testing.assert_allclose(y.grad, A * np.exp(B), rtol=1e-5)
+
+
+class UserDropout(tb.Function):
+    """Dropout as a user writes it."""
+
+    def forward(self, inputs):
+        (x,) = inputs
+        if not tb.config.train:
+            return (x,)
+        xp = tb.get_array_module(x)
+        self.mask = ((xp.random.rand(*x.shape) >= 0.5) * 2.0).astype(x.dtype)
+        return (x * self.mask,)
+
+    def backward(self, inputs, grad_outputs):
+        return (grad_outputs[0] * self.mask,)
+
+
+def test_a_dropout_written_by_a_user(array, host) -> None:
+    x = tb.Variable(array(np.ones((40, 40))))
+    y = UserDropout()(x)
+    F.sum(y).backward()
+    assert (host(x.grad) == host(y)).all() and 0.9 < host(y).mean() < 1.1 and y.dtype == np.float32
+    with tb.using_config("train", False):
+        assert (host(UserDropout()(x)) == 1).all()
