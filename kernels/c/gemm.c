@@ -30,7 +30,7 @@ enum {
     MOST_ROWS = 14,
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
-    AHEAD = 8,       // steps of k by which b is fetched ahead
+    AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn
     DOT_ROWS = 4,
     DOT_CHUNK = 512, // elements of a row that are widened at a time
     OPERANDS = 32,
@@ -94,48 +94,86 @@ static inline const int64_t *pair_of(const call *g, int which) { return strides_
 
 // Tiles ---------------------------------------------------------------------------------------------------------------
 
+// What a tile works on: `k` steps of rows `a` and columns `b`, whose sums go to `t`, or are added to what is there. Of b,
+// what lies `ahead` elements further is fetched; 0 leaves that to the processor.
+typedef struct work {
+    int64_t k;
+    const TB_T *a, *b;
+    TB_T *t;
+    int64_t a_row, a_k, b_k, ahead, t_row, t_column;
+    int columns, add;
+} work;
+
 // Sums that do not fill whole vectors of contiguous results.
-static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int vectors, TB_T *t, int64_t t_row,
-                                                    int64_t t_column, int columns, int add) {
+static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int vectors, const work *w) {
     for (int i = 0; i < rows; ++i)
-        for (int j = 0; j < columns; ++j) {
-            TB_T *const to = t + i * t_row + j * t_column;
+        for (int j = 0; j < w->columns; ++j) {
+            TB_T *const to = w->t + i * w->t_row + j * w->t_column;
             const TB_T x = sum[i * vectors * LANES + j];
-            *to = add ? *to + x : x;
+            *to = w->add ? *to + x : x;
         }
 }
 
-typedef void (*tile)(int64_t k, const TB_T *a, int64_t a_row, int64_t a_k, const TB_T *b, int64_t b_k, TB_T *t,
-                     int64_t t_row, int64_t t_column, int columns, int add);
+typedef void (*tile)(const work *w);
+
+// sum + x y. Left to itself, the compiler moves sums from register to register, and some to memory.
+static inline __attribute__((always_inline)) vector plus_product(vector sum, vector x, vector y) {
+#if defined(__FMA__)
+    if (sizeof(TB_T) == 4 && (TB_T)0.5 != 0) {
+        __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+        return sum;
+    }
+    if (sizeof(TB_T) == 8 && (TB_T)0.5 != 0) {
+        __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+        return sum;
+    }
+#endif
+    return sum + x * y;
+}
+
+static inline __attribute__((always_inline)) vector in_register(vector x) {
+#if defined(__FMA__)
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
 
 #define UNROLL _Pragma("GCC unroll 16")
-#define TILE(MR, NV) \
-    static void tile_##MR##_##NV(int64_t k, const TB_T *a, int64_t a_row, int64_t a_k, const TB_T *b, int64_t b_k, TB_T *t, \
-                                 int64_t t_row, int64_t t_column, int columns, int add) { \
-        vector sum[MR][NV]; \
-        const TB_T *row[(MR + 2) / 3]; \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
-        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = a + 3 * i * a_row; \
-        for (int64_t p = 0; p < k; ++p) { \
-            vector y[NV]; \
-            UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(b + j * LANES); \
-            UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(b + AHEAD * b_k + j * LANES); \
-            UNROLL for (int i = 0; i < MR; ++i) { \
-                const vector x = row[i / 3][i % 3 * a_row] - (vector){0};  /* one load that fills a vector */ \
-                UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
-            } \
-            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += a_k; \
-            b += b_k; \
+// One step of k, `u` steps from here, of a tile.
+#define STEP(MR, NV, u) { \
+        vector y[NV]; \
+        UNROLL for (int j = 0; j < NV; ++j) y[j] = in_register(*(const vector *)(b + (u) * b_k + j * LANES)); \
+        UNROLL for (int i = 0; i < MR; ++i) { \
+            const vector x = row[i / 3][i % 3 * a_row + (u) * a_k] - (vector){0};  /* one load that fills a vector */ \
+            UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = plus_product(sum[i][j], x, y[j]); \
         } \
-        if (t_column != 1 || columns != NV * LANES) { \
+    }
+#define TILE(MR, NV) \
+    static void tile_##MR##_##NV(const work *w) { \
+        const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead; \
+        const TB_T *b = w->b, *row[(MR + 2) / 3]; \
+        TB_T *const t = w->t; \
+        vector sum[MR][NV]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
+        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
+        for (int64_t p = w->k / 2; p; --p) { \
+            STEP(MR, NV, 0) \
+            STEP(MR, NV, 1) \
+            if (ahead) \
+                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * LANES); \
+            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
+            b += 2 * b_k; \
+        } \
+        if (w->k % 2) STEP(MR, NV, 0) \
+        if (w->t_column != 1 || w->columns != NV * LANES) { \
             vector kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
             UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) kept[i][j] = sum[i][j]; \
-            put_scattered((const TB_T *)kept, MR, NV, t, t_row, t_column, columns, add); \
+            put_scattered((const TB_T *)kept, MR, NV, w); \
             return; \
         } \
         UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
             vector *const to = (vector *)(t + i * t_row + j * LANES); \
-            if (add) sum[i][j] += *to; \
+            if (w->add) sum[i][j] += *to; \
             *to = sum[i][j]; \
         } \
     }
@@ -398,29 +436,29 @@ static block block_of(const call *g, int64_t task) {
 
 // One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
 static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add) {
-    const int64_t part = at->batch * g->size[SPLITS] + at->split, j = panel * g->size[PANEL];
+    const int64_t part = at->batch * g->size[SPLITS] + at->split, j = panel * g->size[PANEL], step = g->size[TILE_ROWS];
     const int columns = (int)least(g->size[PANEL], g->columns - j), vectors = vectors_of(columns);
-    const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch, step = g->size[TILE_ROWS];
+    const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch;
     const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
-    const TB_T *b;
-    int64_t b_k;
+    const TB_T *const a = (const TB_T *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i) * a_step[0] + from * a_step[1];
+    TB_T *const t = to.at + (g->row + at->i) * to.row + (g->column + j) * to.column;
+    work w = {k, a, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add};
     if (panel >= first_panel(g)) {
-        b_k = width_of(g, columns);
-        b = place_of_b(g, part, panel) + k0 * b_k;
+        w.b = place_of_b(g, part, panel) + k0 * w.b_k;
     } else {
-        b_k = b_step[0];
-        b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * b_k + (g->column + j);
+        w.b_k = b_step[0];
+        w.b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * w.b_k + (g->column + j);
+        w.ahead = AHEAD * w.b_k;
     }
     for (int64_t i = 0; i < at->rows; i += step) {
         const int rows = (int)least(step, at->rows - i);
-        const TB_T *a = (const TB_T *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i + i) * a_step[0] + from * a_step[1];
-        int64_t a_row = a_step[0], a_k = a_step[1];
+        w.a = a + i * a_step[0];
         if (g->size[PACK_A]) {
-            a_row = 1, a_k = step;
-            a = place_of_a(g, part, (at->i + i) / step) + k0 * step;
+            w.a_row = 1, w.a_k = step;
+            w.a = place_of_a(g, part, (at->i + i) / step) + k0 * step;
         }
-        TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + j) * to.column;
-        tiles[vectors - 1][rows - 1](k, a, a_row, a_k, b, b_k, t, to.row, to.column, columns, add);
+        w.t = t + i * to.row;
+        tiles[vectors - 1][rows - 1](&w);
     }
 }
 
