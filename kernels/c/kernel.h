@@ -8,6 +8,7 @@
 
 #include "vmath.h"
 #include "half.h"
+#include "square.h"
 #include "philox.h"
 
 // A scalar argument is 8 bytes: a double, or an integer.

@@ -1,101 +1,159 @@
 // SPDX-License-Identifier: Apache-2.0
-// lut.c — the gradient of look-ups in a table: rows of errors added up by word
+// lut.c — the gradient of look-ups in a table: errors added up by word
 //
-// Look-ups are sorted by word once (counting, which keeps their order); then each row of the table is written once, by
-// one task, as the sum of its errors in the order of the look-ups. Tasks decide nothing but time.
+// Words that occur are numbered once. Then a task takes a vector of columns through all look-ups, in order: squares of
+// errors, whose neighbours belong to neighbouring look-ups, are turned in registers, and each look-up's vector is added
+// to its word's sum. The sums of the words that occur stay in cache however large the table is; rows of the others are
+// written last, whole. Tasks decide nothing but time.
 //
 // The host defines TB_X, TB_W and TB_S, the types of elements, of what they are read as and of sums, TB_I, that of
-// words, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, TB_OUTPUT, the number of the result's pointer,
-// and TB_BLOCK, the columns that are added up at a time.
+// words, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, and
+// TB_OUTPUT, the number of the result's pointer.
 #include "kernel.h"
 
-#define AHEAD 4  // errors that are asked for before they are needed
+#define BLOCK 256  // columns of a row that are written at a time
+
+typedef TB_W vec __attribute__((vector_size(64)));
+typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
+typedef TB_S wide __attribute__((vector_size(TB_LANES * sizeof(TB_S))));
 
 typedef struct {
-    tb_i64 count, words, length, pad, padded, group, alpha, beta, streams;
+    tb_i64 count, words, length, stride, pad, padded, group, vectors, alpha, beta, streams;
 } sizes;
 
-// Scratch: a word that is not in the table (0: none; else its place + 1) and its number, where the errors of each word
-// end among the sorted ones, and their places.
+// Scratch: a look-up of a word that is not in the table (0: none; else its place + 1) and that word, how many words
+// occur; then the number of each word (-1: does not occur), the words that occur, the number of each look-up (of one
+// that is skipped: as many as occur), and the sums of each vector of columns.
 typedef struct {
-    tb_i64 wrong, word;
+    tb_i64 wrong, word, occur, unused[5];
 } status;
+
+typedef struct {
+    status *found;
+    tb_i32 *number, *word, *place;
+    wide *sums;
+} scratch;
 
 TB_FN tb_i64 lower(tb_i64 a, tb_i64 b) { return a < b ? a : b; }
 
-// Pointers: errors, words, …, table, scratch. One task.
-void lut_order(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
-               tb_i64 end) {
+TB_FN scratch parts(const sizes *g, void *memory) {
+    scratch s = {(status *)memory, (tb_i32 *)((status *)memory + 1), 0, 0, 0};
+    s.word = s.number + g->words;
+    s.place = s.word + lower(g->words, g->count);
+    s.sums = (wide *)(((unsigned long)(s.place + g->count) + 127) & ~127ul);
+    return s;
+}
+
+// One task.
+void lut_number(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+                tb_i64 end) {
     const sizes *const g = (const sizes *)size;
     const TB_I *const id = (const TB_I *)ptr[1];
-    status *const found = (status *)ptr[TB_OUTPUT + 1];
-    tb_i32 *const ends = (tb_i32 *)(found + 1), *const places = ends + g->words;
+    const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
     (void)stride, (void)scalar, (void)begin, (void)end;
-    found->wrong = 0;
-    for (tb_i64 w = 0; w < g->words; ++w) ends[w] = 0;
+    s.found->wrong = 0;
+    for (tb_i64 w = 0; w < g->words; ++w) s.number[w] = -1;
     for (tb_i64 j = 0; j < g->count; ++j) {
         const tb_i64 w = (tb_i64)id[j];
         if (g->padded && w == g->pad) continue;
         if (w < 0 || w >= g->words) {
-            found->wrong = j + 1;
-            found->word = w;
+            s.found->wrong = j + 1;
+            s.found->word = w;
             return;
         }
-        ++ends[w];
+        s.number[w] = 0;
     }
-    tb_i32 total = 0;
+    tb_i32 occur = 0;
     for (tb_i64 w = 0; w < g->words; ++w) {
-        const tb_i32 count = ends[w];
-        ends[w] = total;
-        total += count;
+        if (s.number[w] < 0) continue;
+        s.word[occur] = (tb_i32)w;
+        s.number[w] = occur++;
     }
+    s.found->occur = occur;
     for (tb_i64 j = 0; j < g->count; ++j) {
-        const tb_i64 w = (tb_i64)id[j];
-        if (!g->padded || w != g->pad) places[ends[w]++] = (tb_i32)j;
+        s.place[j] = g->padded && (tb_i64)id[j] == g->pad ? occur : s.number[(tb_i64)id[j]];
     }
 }
 
+// m elements as a vector; what is in the lanes beyond does not matter.
+TB_FN vec load(const TB_X *x, int m) {
+    TB_W buffer[TB_LANES];
+    const TB_W *const from = TB_READ(buffer, x, m);
+    vec v = {0};
+    if (m == TB_LANES) return *(const loose *)from;
+    __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
+    return v;
+}
+
 // to = alpha sum + beta to, for m columns.
-TB_FN void finish(const sizes *g, TB_X *to, const TB_S *sum, int m) {
+TB_FN void finish(const sizes *g, TB_X *to, const TB_S *sum, int m, tb_i64 streams) {
     const TB_S alpha = (TB_S)tb_word_double(g->alpha), beta = (TB_S)tb_word_double(g->beta);
-    TB_W out[TB_BLOCK] __attribute__((aligned(64))), buffer[TB_BLOCK];
+    TB_W out[TB_LANES] __attribute__((aligned(64))), buffer[TB_LANES];
     if (beta != 0) {
         const TB_W *const old = TB_READ(buffer, to, m);
         for (int i = 0; i < m; ++i) out[i] = (TB_W)(alpha * sum[i] + beta * old[i]);
     } else {
-        for (int i = 0; i < m; ++i) out[i] = (TB_W)(alpha * sum[i]);
+        for (int i = 0; i < TB_LANES; ++i) out[i] = (TB_W)(alpha * sum[i]);
     }
-    TB_WRITE(to, out, m, g->streams);
+    TB_WRITE(to, out, m, streams);
 }
 
-// The columns from `from` on of a word with `count` errors.
-TB_FN void row(const sizes *g, const TB_X *errors, TB_X *to, const tb_i32 *place, int count, tb_i64 from, int m) {
-    TB_S sum[TB_BLOCK] = {0};
-    TB_W buffer[TB_BLOCK];
-    for (int k = 0; k < count; ++k) {
-        const TB_W *const e = TB_READ(buffer, errors + place[k] * g->length + from, m);
-        if (k + AHEAD < count) {
-            const char *const next = (const char *)(errors + place[k + AHEAD] * g->length + from);
-            for (int b = 0; b < m * (int)sizeof(TB_X); b += 64) __builtin_prefetch(next + b);
-        }
-        for (int i = 0; i < m; ++i) sum[i] += (TB_S)e[i];
+// The look-ups from `first` on, `count` of them, added to the sums of columns from `column` on.
+TB_FN void add(const sizes *g, const TB_X *errors, const tb_i32 *place, wide *sums, tb_i64 column, tb_i64 first,
+               int count) {
+    vec v[TB_LANES];
+    for (int i = 0; i < TB_LANES; ++i) {
+        v[i] = load(errors + lower(column + i, g->length - 1) * g->stride + first, count);
     }
-    finish(g, to + from, sum, m);
+    TB_TURN(vec, v)
+    for (int j = 0; j < count; ++j) sums[place[first + j]] += __builtin_convertvector(v[j], wide);
 }
 
-// Tasks are groups of words.
-void lut_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
-               tb_i64 end) {
+// The columns from `column` on: all look-ups, then the words that occur.
+TB_FN void sum_columns(const sizes *g, const TB_X *errors, TB_X *out, const scratch *s, wide *sums, tb_i64 column) {
+    const int m = (int)lower(TB_LANES, g->length - column);
+    tb_i64 j = 0;
+    for (tb_i64 k = 0; k <= s->found->occur; ++k) sums[k] = (wide){0};
+    for (; j + TB_LANES <= g->count; j += TB_LANES) add(g, errors, s->place, sums, column, j, TB_LANES);
+    if (j < g->count) add(g, errors, s->place, sums, column, j, (int)(g->count - j));
+    for (tb_i64 k = 0; k < s->found->occur; ++k) {
+        finish(g, out + s->word[k] * g->length + column, (const TB_S *)(sums + k), m, g->streams);
+    }
+}
+
+// Tasks are `vectors` vectors of columns, one after the other.
+void lut_add(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+             tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const tb_i32 *const ends = (const tb_i32 *)((status *)ptr[TB_OUTPUT + 1] + 1), *const places = ends + g->words;
+    const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
+    (void)stride, (void)scalar;
+    for (tb_i64 task = begin; task < end; ++task) {
+        wide *const sums = s.sums + task * (lower(g->words, g->count) + 1);
+        const tb_i64 last = lower((task + 1) * g->vectors * TB_LANES, g->length);
+        for (tb_i64 column = task * g->vectors * TB_LANES; column < last; column += TB_LANES) {
+            sum_columns(g, (const TB_X *)ptr[0], (TB_X *)ptr[TB_OUTPUT], &s, sums, column);
+        }
+    }
+    tb_stream_end(g->streams);
+}
+
+// The rows of words that do not occur. Tasks are groups of words.
+void lut_rest(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+              tb_i64 end) {
+    const sizes *const g = (const sizes *)size;
+    const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
+    const TB_W zeros[BLOCK] __attribute__((aligned(64))) = {0};
+    const TB_S none[TB_LANES] = {0};
+    const int keeps = tb_word_double(g->beta) != 0, step = keeps ? TB_LANES : BLOCK;
     const tb_i64 last = lower(end * g->group, g->words);
     (void)stride, (void)scalar;
     for (tb_i64 w = begin * g->group; w < last; ++w) {
-        const tb_i32 first = w ? ends[w - 1] : 0;
-        TB_X *const to = (TB_X *)ptr[TB_OUTPUT] + w * g->length;
-        for (tb_i64 from = 0; from < g->length; from += TB_BLOCK) {
-            const int m = (int)lower(TB_BLOCK, g->length - from);
-            row(g, (const TB_X *)ptr[0], to, places + first, ends[w] - first, from, m);
+        if (s.number[w] >= 0) continue;
+        for (tb_i64 column = 0; column < g->length; column += step) {
+            TB_X *const to = (TB_X *)ptr[TB_OUTPUT] + w * g->length + column;
+            const int m = (int)lower(step, g->length - column);
+            if (keeps) finish(g, to, none, m, 0);
+            else TB_WRITE(to, zeros, m, g->streams);
         }
     }
     tb_stream_end(g->streams);

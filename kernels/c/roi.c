@@ -6,28 +6,30 @@
 // owns a map, and adds errors where they belong in the order in which they lie.
 //
 // The host defines TB_X, TB_W and TB_I, the types of elements, of what is compared and added, and of places, TB_N,
-// integers as wide as TB_W, and TB_READ and TB_WRITE, which move blocks between TB_X and TB_W.
+// integers as wide as TB_W, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_HALF,
+// whether sums are wider than elements, and TB_READ and TB_WRITE, which move blocks between TB_X and TB_W.
 #include "kernel.h"
 
-#define LANES (64 / (int)sizeof(TB_W))
-#define GROUP 16  // regions of a task
 #define BLOCK 256  // errors that are widened at a time
 
 typedef TB_W vec __attribute__((vector_size(64)));
+typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
 typedef TB_N mask __attribute__((vector_size(64)));
 
 typedef struct {
     tb_i64 images, maps, height, width, regions, rows, columns;
 } sizes;
 
-// Scratch: a region of an image that there is not (0: none; else its number + 1) and that image; then the copy.
+typedef struct {
+    tb_i32 from, to;
+} range;
+
+// Scratch: a region of an image that there is not (0: none; else its number + 1) and that image; then the rows and the
+// columns of each region's bins, and the copy.
 typedef struct {
     tb_i64 wrong, image, unused[6];
+    range bins[];
 } status;
-
-typedef struct {
-    tb_i64 from, to;
-} range;
 
 TB_FN tb_i64 lower(tb_i64 a, tb_i64 b) { return a < b ? a : b; }
 TB_FN tb_i64 inside(tb_i64 at, tb_i64 length) { return at < 0 ? 0 : lower(at, length); }
@@ -35,8 +37,8 @@ TB_FN tb_i64 inside(tb_i64 at, tb_i64 length) { return at < 0 ? 0 : lower(at, le
 // The pixels of one of the parts of the range from `low` to `high`, inside an axis.
 TB_FN range span(tb_i64 low, tb_i64 high, tb_i64 part, tb_i64 parts, tb_i64 length) {
     const tb_i64 size = high - low + 1 < 1 ? 1 : high - low + 1;
-    return (range){inside(low + part * size / parts, length),
-                   inside(low + ((part + 1) * size + parts - 1) / parts, length)};
+    return (range){(tb_i32)inside(low + part * size / parts, length),
+                   (tb_i32)inside(low + ((part + 1) * size + parts - 1) / parts, length)};
 }
 
 TB_FN void check(const sizes *g, const tb_i32 *boxes, status *found) {
@@ -49,11 +51,23 @@ TB_FN void check(const sizes *g, const tb_i32 *boxes, status *found) {
     }
 }
 
+TB_FN vec *copy_of(const sizes *g, status *s) {
+    return (vec *)(((unsigned long)(s->bins + g->regions * (g->rows + g->columns)) + 63) & ~63ul);
+}
+
 // Pointers: images, boxes, output, places, scratch.
 void roi_fprop_check(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                      tb_i64 end) {
+    const sizes *const g = (const sizes *)size;
+    const tb_i32 *box = (const tb_i32 *)ptr[1];
+    status *const s = (status *)ptr[4];
+    range *bin = s->bins;
     (void)stride, (void)scalar, (void)begin, (void)end;
-    check((const sizes *)size, (const tb_i32 *)ptr[1], (status *)ptr[4]);
+    check(g, box, s);
+    for (tb_i64 r = 0; r < g->regions; ++r, box += 5) {
+        for (tb_i64 p = 0; p < g->rows; ++p) *bin++ = span(box[2], box[4], p, g->rows, g->height);
+        for (tb_i64 q = 0; q < g->columns; ++q) *bin++ = span(box[1], box[3], q, g->columns, g->width);
+    }
 }
 
 // Pointers: errors, places, boxes, gradient, scratch.
@@ -63,41 +77,48 @@ void roi_bprop_check(void *const *ptr, const tb_i64 *size, const tb_i64 *stride,
     check((const sizes *)size, (const tb_i32 *)ptr[2], (status *)ptr[4]);
 }
 
-// The images with a vector of maps innermost: (maps / LANES, height, width, images, LANES). Tasks are rows of them.
+// The images with a vector of maps innermost: (maps / TB_LANES, height, width, images, TB_LANES). Tasks are rows of them.
 void roi_turn(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
               tb_i64 end) {
     const sizes *const g = (const sizes *)size;
     const tb_i64 row = g->width * g->images, map = g->height * row;
-    vec *const copy = (vec *)((status *)ptr[4] + 1);
-    TB_W buffer[LANES][BLOCK];
+    vec *const copy = copy_of(g, (status *)ptr[4]);
+    TB_W buffer[TB_LANES][BLOCK];
     (void)stride, (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
-        const tb_i64 c = task / g->height * LANES, lanes = lower(LANES, g->maps - c);
+        const tb_i64 c = task / g->height * TB_LANES, lanes = lower(TB_LANES, g->maps - c);
         for (tb_i64 at = 0; at < row; at += BLOCK) {
             const int m = (int)lower(BLOCK, row - at);
-            const TB_W *x[LANES];
-            for (int lane = 0; lane < LANES; ++lane) {
+            const TB_W *x[TB_LANES];
+            for (int lane = 0; lane < TB_LANES; ++lane) {
                 const tb_i64 from = (lower(c + lane, c + lanes - 1) * g->height + task % g->height) * row + at;
                 x[lane] = TB_READ(buffer[lane], (const TB_X *)ptr[0] + from, m);
             }
-            vec *const to = copy + c / LANES * map + task % g->height * row + at;
-            for (int i = 0; i < m; ++i) {
-                vec v;
-                for (int lane = 0; lane < LANES; ++lane) v[lane] = x[lane][i];
-                to[i] = v;
+            vec *const to = copy + c / TB_LANES * map + task % g->height * row + at;
+            int i = 0;
+            for (; i + TB_LANES <= m; i += TB_LANES) {
+                vec v[TB_LANES];
+                for (int lane = 0; lane < TB_LANES; ++lane) v[lane] = *(const loose *)(x[lane] + i);
+                TB_TURN(vec, v)
+                for (int j = 0; j < TB_LANES; ++j) to[i + j] = v[j];
+            }
+            for (; i < m; ++i) {
+                for (int lane = 0; lane < TB_LANES; ++lane) to[i][lane] = x[lane][i];
             }
         }
     }
 }
 
 // The largest of a bin in a vector of maps and its places; of an empty bin 0 and -1. A NaN wins, and the first stays.
-TB_FN vec largest(const sizes *g, const vec *copy, tb_i64 image, range h, range w, mask *where) {
-    vec best = {0};
-    mask at = (mask){0} - 1;
+TB_FN vec largest(const sizes *g, const vec *copy, range h, range w, mask *where) {
+    *where = (mask){0} - 1;
+    if (h.from >= h.to || w.from >= w.to) return (vec){0};
+    vec best = copy[(h.from * g->width + w.from) * g->images];
+    mask at = (TB_N)(h.from * g->width + w.from) + (mask){0};
     for (tb_i64 y = h.from; y < h.to; ++y) {
         for (tb_i64 x = w.from; x < w.to; ++x) {
-            const vec v = copy[(y * g->width + x) * g->images + image];
-            const mask wins = (~(v <= best) & (best == best)) | (at < 0);
+            const vec v = copy[(y * g->width + x) * g->images];
+            const mask wins = ~(v <= best) & (best == best);
             best = (vec)(((mask)v & wins) | ((mask)best & ~wins));
             at = (((TB_N)(y * g->width + x) + (mask){0}) & wins) | (at & ~wins);
         }
@@ -106,37 +127,40 @@ TB_FN vec largest(const sizes *g, const vec *copy, tb_i64 image, range h, range 
     return best;
 }
 
-// Tasks are vectors of maps times groups of regions.
+// One bin of some regions, `count` of them from `first` on, in the `lanes` maps from `map` on.
+TB_FN void pool(const sizes *g, void *const *ptr, const vec *copy, tb_i64 map, int lanes, tb_i64 first, int count,
+                tb_i64 bin) {
+    const range *const bins = ((const status *)ptr[4])->bins;
+    vec best[TB_LANES];
+    mask where[TB_LANES];
+    for (int r = 0; r < TB_LANES; ++r) {
+        const tb_i64 region = first + (r < count ? r : 0);
+        const range *const own = bins + region * (g->rows + g->columns);
+        const range h = own[bin / g->columns], w = own[g->rows + bin % g->columns];
+        best[r] = largest(g, copy + ((const tb_i32 *)ptr[1])[region * 5], h, w, where + r);
+    }
+    TB_TURN(vec, best)
+    TB_TURN(mask, where)
+    for (int lane = 0; lane < lanes; ++lane) {
+        const tb_i64 to = ((map + lane) * g->rows * g->columns + bin) * g->regions + first;
+        TB_I places[TB_LANES];
+        for (int r = 0; r < TB_LANES; ++r) places[r] = (TB_I)where[lane][r];
+        TB_WRITE((TB_X *)ptr[2] + to, (const TB_W *)(best + lane), count, 0);
+        __builtin_memcpy((TB_I *)ptr[3] + to, places, sizeof(TB_I) * (unsigned long)count);
+    }
+}
+
+// Tasks are vectors of maps times groups of as many regions.
 void roi_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const tb_i64 groups = (g->regions + GROUP - 1) / GROUP, map = g->height * g->width * g->images;
-    const vec *const copy = (const vec *)((status *)ptr[4] + 1);
+    const tb_i64 groups = (g->regions + TB_LANES - 1) / TB_LANES, map = g->height * g->width * g->images;
     (void)stride, (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
-        const tb_i64 c = task / groups * LANES, first = task % groups * GROUP;
-        const int lanes = (int)lower(LANES, g->maps - c), count = (int)lower(GROUP, g->regions - first);
-        const tb_i32 *const box = (const tb_i32 *)ptr[1] + first * 5;
-        TB_W best[LANES][GROUP];
-        TB_N where[LANES][GROUP];
-        for (tb_i64 bin = 0; bin < g->rows * g->columns; ++bin) {
-            for (int r = 0; r < count; ++r) {
-                const tb_i32 *const b = box + r * 5;
-                const range h = span(b[2], b[4], bin / g->columns, g->rows, g->height);
-                const range w = span(b[1], b[3], bin % g->columns, g->columns, g->width);
-                mask at;
-                const vec v = largest(g, copy + c / LANES * map, b[0], h, w, &at);
-                for (int lane = 0; lane < LANES; ++lane) {
-                    best[lane][r] = v[lane];
-                    where[lane][r] = at[lane];
-                }
-            }
-            for (int lane = 0; lane < lanes; ++lane) {
-                const tb_i64 to = ((c + lane) * g->rows * g->columns + bin) * g->regions + first;
-                TB_WRITE((TB_X *)ptr[2] + to, best[lane], count, 0);
-                for (int r = 0; r < count; ++r) ((TB_I *)ptr[3])[to + r] = (TB_I)where[lane][r];
-            }
-        }
+        const tb_i64 c = task / groups * TB_LANES, first = task % groups * TB_LANES;
+        const int lanes = (int)lower(TB_LANES, g->maps - c), count = (int)lower(TB_LANES, g->regions - first);
+        const vec *const copy = copy_of(g, (status *)ptr[4]) + c / TB_LANES * map;
+        for (tb_i64 bin = 0; bin < g->rows * g->columns; ++bin) pool(g, ptr, copy, c, lanes, first, count, bin);
     }
 }
 
@@ -150,7 +174,7 @@ void roi_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
     for (tb_i64 c = begin; c < end; ++c) {
         TB_X *const out = (TB_X *)ptr[3] + c * map;
 #if TB_HALF
-        TB_W *const sum = (TB_W *)((status *)ptr[4] + 1) + c * map;
+        TB_W *const sum = (TB_W *)((status *)ptr[4])->bins + c * map;
 #else
         TB_W *const sum = out;
 #endif

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorbackend import dtypes
 from tensorbackend.backends import jit, native, written
 from tensorbackend.backends.cpu_pool import STREAM_ABOVE, TASK_BYTES
@@ -24,12 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES"]
 
-LUT_BLOCK = 256
-"""Columns of a row that add up at a time."""
+TASKS_A_THREAD = 2
+SUM_BYTES = {"float": 4, "double": 8}
 STATUS = 64
 """Bytes of scratch for what a check finds."""
-ROI_GROUP = 16
-"""Regions of a task: `GROUP` of roi.c."""
 VECTOR = 64
 """Bytes of a vector of roi.c and nms.c."""
 
@@ -58,27 +58,36 @@ class _Checked(jit.Prepared):
                     raise self._error(wrong - 1, value)
 
 
+def _vectors(dtype: np.dtype) -> tuple[int, dict[str, Any]]:
+    """The lanes of a vector of what elements are read as, and the macros of files that turn squares of vectors."""
+    lanes = VECTOR // dtypes.compute(dtype).itemsize
+    turn = {"TB_LANES": lanes, "TB_TURN(T, v)": f"TB_TURN_{lanes}(T, v)"}
+    return lanes, turn | written.block_macros(dtype)
+
+
 def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
-    """The gradient of look-ups: words sorted by one task, then rows of the table shared among threads."""
+    """The gradient of look-ups: words numbered by one task, vectors of columns added up, then the other rows."""
     g, alpha, beta = step.params
-    if g.count >= 1 << 31:
+    if g.count >= 1 << 31 or g.words >= 1 << 31:
         return None
-    wide = dtypes.compute(step.output.dtype)
-    macros = {"TB_I": ctype(step.inputs[1].dtype), "TB_S": "float" if wide != step.output.dtype else "double"}
-    macros |= {"TB_BLOCK": LUT_BLOCK, "TB_OUTPUT": len(step.inputs), **written.block_macros(step.output.dtype)}
+    errors, ids = step.inputs[:2]
+    lanes, macros = _vectors(errors.dtype)
+    sums = "float" if dtypes.is_half(errors.dtype) else "double"
+    macros |= {"TB_I": ctype(ids.dtype), "TB_S": sums, "TB_OUTPUT": len(step.inputs)}
     library, source = written.block_library("lut", macros)
-    row, nbytes = g.length * step.output.dtype.itemsize, written.nbytes(step)
-    group = max(1, min(TASK_BYTES // row, g.words))
-    sizes = [g.count, g.words, g.length, g.pad or 0, int(g.pad is not None), group, *written.words(alpha, beta)]
-    sizes.append(2 * (nbytes > STREAM_ABOVE and beta == 0))
-    pointers = len(step.operands) + 1
-    runtime = native.runtime()
+    nbytes, columns = written.nbytes(step), -(-g.length // lanes)
+    group = max(1, min(TASK_BYTES // (g.length * errors.dtype.itemsize), g.words))
+    sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group]
+    cost, pointers, runtime = int(nbytes * 0.1), len(step.operands) + 1, native.runtime()
+    vectors = max(1, columns // (TASKS_A_THREAD * runtime.threads))  # what a task has added up, it has in cache
+    sizes += [vectors, *written.words(alpha, beta), 2 * (nbytes > STREAM_ABOVE and beta == 0)]
+    tasks = {"lut_number": 1, "lut_add": -(-columns // vectors), "lut_rest": -(-g.words // group)}
     launches = [
-        runtime.prepare(library.address("lut_order"), 1, g.count * 4 + g.words, pointers, sizes, [], 0),
-        runtime.prepare(library.address("lut_bprop"), -(-g.words // group), int(nbytes * 0.1), pointers, sizes, [], 0),
+        runtime.prepare(library.address(name), count, cost, pointers, sizes, [], 0) for name, count in tasks.items()
     ]
-    scratch = STATUS // 8 + (g.words + g.count) // 2 + 1
-    return _Checked(step, source, launches, scratch, lambda place, word: lookup.out_of_range(g, place, word))
+    occur = min(g.words, g.count)
+    scratch = STATUS + 4 * (g.words + occur + g.count) + 128 + tasks["lut_add"] * (occur + 1) * lanes * SUM_BYTES[sums]
+    return _Checked(step, source, launches, -(-scratch // 8), lambda place, word: lookup.out_of_range(g, place, word))
 
 
 def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], scratch: int) -> jit.Prepared:
@@ -87,7 +96,7 @@ def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], sc
     pooled = [ref.dtype for ref in (*step.inputs, *step.others) if len(ref.shape) == 4]
     (places,) = filter(dtypes.is_integer, pooled)
     half = int(dtypes.is_half(step.output.dtype))
-    macros = {"TB_I": ctype(places), "TB_HALF": half, **written.block_macros(step.output.dtype)}
+    macros = {"TB_I": ctype(places), "TB_HALF": half, **_vectors(step.output.dtype)[1]}
     library, source = written.block_library("roi", macros)
     sizes = [g.images, g.C, g.H, g.W, g.regions, g.P, g.Q]
     cost, runtime = int(written.nbytes(step) * 0.3), native.runtime()
@@ -101,11 +110,11 @@ def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], sc
 def _prepare_roi_fprop(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Pooling of regions: images copied with maps innermost, then vectors of maps times groups of regions."""
     g = step.params[0]
-    lanes = VECTOR // dtypes.compute(step.output.dtype).itemsize
+    lanes, _ = _vectors(step.output.dtype)
     vectors = -(-g.C // lanes)
-    tasks = (1, vectors * g.H, vectors * -(-g.regions // ROI_GROUP))
-    copy = math.prod(g.dimI[1:]) * vectors * VECTOR
-    return _prepare_roi(step, ("roi_fprop_check", "roi_turn", "roi_fprop"), tasks, copy)
+    tasks = (1, vectors * g.H, vectors * -(-g.regions // lanes))
+    copy, bins = math.prod(g.dimI[1:]) * vectors * VECTOR, g.regions * (g.P + g.Q) * 8
+    return _prepare_roi(step, ("roi_fprop_check", "roi_turn", "roi_fprop"), tasks, copy + bins + VECTOR)
 
 
 def _prepare_roi_bprop(step: Primitive, backend: Backend) -> jit.Prepared | None:

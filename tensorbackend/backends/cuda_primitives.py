@@ -25,7 +25,9 @@ from tensorbackend.kernel_files import kernel_path
 if TYPE_CHECKING:
     from tensorbackend.backends.gpu import GpuBackend
 
-__all__ = ["MACROS", "PRIMITIVES", "Runner", "block_of", "element", "grid_of", "integers", "wide", "written_function"]
+__all__ = [
+    "MACROS", "PRIMITIVES", "Runner", "block_of", "copied", "element", "grid_of", "integers", "written_function",
+]  # fmt: skip
 
 Runner = Callable[[list[int]], None]
 Axis = tuple[int, int, int]
@@ -313,9 +315,8 @@ def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
     ranges = max(1, min(shape[axis], PUT_THREADS // max(lines, 1)))
     sizes = integers(lines, count, shape[axis], along[axis], ranges, *_axes(outer + inner), *_axes(picks))
     nbytes = math.prod(shape) * sums.itemsize
-    narrow = (
-        None if sums == out.dtype else _copy(backend, Ref(0, shape, along, 0, sums), Ref(1, shape, along, 0, out.dtype))
-    )
+    home, target = (Ref(n, shape, along, 0, dtype) for n, dtype in enumerate((sums, out.dtype)))
+    narrow = None if sums == out.dtype else copied(backend, home, target)
 
     def run(addresses: list[int]) -> None:
         check(addresses[1])
@@ -330,7 +331,7 @@ def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
     return run
 
 
-def _copy(backend: GpuBackend, source: Ref, target: Ref) -> Runner:
+def copied(backend: GpuBackend, source: Ref, target: Ref) -> Runner:
     """A printed kernel that copies one place to another, converting."""
     load = Instruction("load", dtypes.compute(source.dtype), target.shape)
     kernel = Kernel(target.shape, (), [load], [source], [], [], [(target, 0)], "a copy")
@@ -347,7 +348,7 @@ def prepare_unslice(backend: GpuBackend, step: Primitive) -> Runner:
     view = indexing.basic(key, shape, indexing.contiguous_strides(shape), 0)
     item, nbytes = out.dtype.itemsize, math.prod(shape) * out.dtype.itemsize
     offset = view[2] * item
-    copy = None if 0 in view[0] else _copy(backend, x, Ref(1, view[0], view[1], 0, out.dtype))
+    copy = None if 0 in view[0] else copied(backend, x, Ref(1, view[0], view[1], 0, out.dtype))
 
     def run(addresses: list[int]) -> None:
         backend.driver.fill(addresses[1], 0, nbytes)

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends.cuda_primitives import Runner, block_of, element, grid_of, integers, written_function
+from tensorbackend.backends.cuda_primitives import (
+    Runner,
+    block_of,
+    copied,
+    element,
+    grid_of,
+    integers,
+    written_function,
+)
 from tensorbackend.codegen.geometry import THREADS
 from tensorbackend.graph.fuse import Primitive, Ref
 from tensorbackend.primitives import lookup, regions
@@ -28,9 +36,11 @@ NMS_WORD = 64
 
 
 def prepare_lut(backend: GpuBackend, step: Primitive) -> Runner:
-    """The gradient of look-ups: words counted and checked, their places sorted, then an element a thread."""
+    """The gradient of look-ups: words counted and checked, places sorted, errors turned, then an element a thread."""
     g, alpha, beta = step.params
-    ids, given = step.inputs[1], len(step.inputs)
+    (errors, ids), given = step.inputs[:2], len(step.inputs)
+    turned = Ref(1, (g.count, g.length), (g.length, 1), 0, errors.dtype)
+    turn = copied(backend, Ref(0, turned.shape, errors.strides[::-1], 0, errors.dtype), turned)
     dtype = step.output.dtype
     types = element(dtype), element(ids.dtype), "float" if dtypes.is_half(dtype) else "double"
     names = ("lut_count", "lut_begin", "lut_sort", "lut_sum")
@@ -42,11 +52,14 @@ def prepare_lut(backend: GpuBackend, step: Primitive) -> Runner:
         storage = backend._allocate(small + 4 * g.count)
         wrong, ends, places = storage.address, storage.address + 4, storage.address + small
         backend.driver.fill(wrong, 0, small)
-        pointers = (addresses[0], addresses[1], ends, places, wrong, addresses[given])
+        rows = backend._allocate(g.count * g.length * errors.dtype.itemsize)
+        pointers = (rows.address, addresses[1], ends, places, wrong, addresses[given])
         arguments = struct.pack("6Q", *pointers) + sizes
         backend.driver.launch(count, grid_of(g.count), (THREADS,), 0, arguments)
         if _is_set(backend, wrong):
             _raise_word(g, backend._array_at(ids, addresses[1]))
+        if g.count:
+            turn([addresses[0], rows.address])
         backend.driver.launch(begin, (1,), (THREADS,), 0, arguments)
         backend.driver.launch(sort, (1,), (THREADS,), 0, arguments)
         backend.driver.launch(add, grid_of(elements), block_of(elements), 0, arguments)

@@ -13,7 +13,6 @@ import numpy as np
 
 from tensorbackend import ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
-from tensorbackend.graph import composite
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.primitives import operands
 from tensorbackend.primitives.geometry import positive
@@ -37,7 +36,7 @@ def out_of_range(g: LookupGeometry, place: int, word: int) -> IndexError:
 
 
 def bprop_reference(errors: np.ndarray, ids: np.ndarray, *rest: Any) -> np.ndarray:
-    """alpha times the gradient of the table + beta times the old one: operands errors (count, length), ids (count,)
+    """alpha times the gradient of the table + beta times the old one: operands errors (length, count), ids (count,)
     and, where beta is not 0, the old gradient; then geometry, alpha, beta."""
     *old, g, alpha, beta = rest
     kept = np.ones(ids.shape, bool) if g.pad is None else ids != g.pad
@@ -47,7 +46,7 @@ def bprop_reference(errors: np.ndarray, ids: np.ndarray, *rest: Any) -> np.ndarr
         raise out_of_range(g, place, int(ids[place]))
     wide = np.dtype(np.float64) if errors.dtype == np.float32 else errors.dtype
     total = np.zeros((g.words, g.length), wide)
-    np.add.at(total, ids[kept], errors[kept].astype(wide))
+    np.add.at(total, ids[kept], errors.T[kept].astype(wide))
     total *= wide.type(alpha)
     return total + wide.type(beta) * old[0] if old else total
 
@@ -68,22 +67,18 @@ class LookupTables:
 
         Row w of the gradient is the sum of error[:, j] over the look-ups j with inputs[j] = w, and 0 for the row
         `pad_idx` (None: no such row). `inputs`: n integers in any shape, `nin` to a sample; `error` (embed, n); `dW`
-        (vocab, embed) of the same type. `error_t` (n, embed) is scratch for the transposed error, None for scratch of
-        the engine's. `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, `ValueError` when
+        (vocab, embed) of the same type. `error_t` (n, embed), scratch for the transposed error, is not used and
+        may be None. `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, `ValueError` when
         outputs overlap inputs, and `IndexError` for words that the table has not, before dW is written.
         """
         name = "compound_bprop_lut"
         g = _geometry(name, nin, inputs, error, dW, pad_idx)
         operands.check(name, dW.dtype, error=(error, (g.length, g.count)))
         operands.check_output(name, dW, inputs, error)
-        turned = composite.reshape(error, (g.length, g.count)).T
         if error_t is not None:
-            operands.check(name, dW.dtype, error_t=(error_t, turned.shape))
-            operands.check_output(f"{name}: error_t", error_t, inputs, error, dW)
-            operands.assign(error_t, turned)
-            turned = error_t
-        sources = [(turned, (g.count, g.length)), (inputs, (g.count,))]
-        operands.call(self, BPROP, (g, alpha, beta), [(dW, (g.words, g.length))], sources, repeat, whole=True)
+            operands.check(name, dW.dtype, error_t=(error_t, (g.count, g.length)))
+        table, sources = (dW, (g.words, g.length)), [(error, (g.length, g.count)), (inputs, (g.count,))]
+        operands.call(self, BPROP, (g, alpha, beta), [table], sources, repeat, whole=True)
 
 
 def _geometry(name: str, nin: Any, inputs: Any, error: Any, dW: Any, pad_idx: Any) -> LookupGeometry:
