@@ -530,6 +530,10 @@ class Backend(
             group.put(target, value)
         group.flush()
 
+    def _runs_steps(self, cell: Any, run: Any, dtype: np.dtype) -> bool:
+        """Whether the steps of a recurrent layer's cell (`primitives/cells.py`) run as one primitive here."""
+        return False
+
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         with self._lock:
             self._run_plan(plan, targets, leaves)

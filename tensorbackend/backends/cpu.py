@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cpu_primitives, jit, launcher, native, repeats, toolchain, watch
+from tensorbackend.backends import cpu_primitives, cpu_recurrent, jit, launcher, native, repeats, toolchain, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
@@ -277,6 +277,9 @@ class CPUBackend(Backend):
         if run is None:
             run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
         return run
+
+    def _runs_steps(self, cell: Any, run: Any, dtype: np.dtype) -> bool:
+        return cpu_recurrent.runs_steps(cell, run, dtype)
 
     def _run_statement(self, target: Tensor, value: Any) -> None:
         if self._native is not None or not isinstance(value, OpTreeNode):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends import cpu_pool, cpu_regions, jit, native, written
+from tensorbackend.backends import cpu_pool, cpu_recurrent, cpu_regions, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
@@ -181,5 +181,6 @@ PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {
     "conv_update": prepare_convolution,
     **cpu_pool.PRIMITIVES,
     **cpu_regions.PRIMITIVES,
+    **cpu_recurrent.PRIMITIVES,
 }
 """What makes a step's launches; None where NumPy runs it."""

@@ -17,20 +17,17 @@ step has one product; cuDNN's and PyTorch's):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from tensorbackend import dtypes
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.tensor import Tensor
-from tensorbackend.primitives import operands
+from tensorbackend.primitives import cells, operands
 from tensorbackend.primitives.recurrent import by_rows, check_tensor, used_steps
 
 __all__ = ["Gated"]
-
-_sig, _tanh, _where = composite.sig, composite.tanh, composite.where
-Statements = Iterator[tuple[Tensor, Any]]
 
 
 class _Steps:
@@ -93,11 +90,11 @@ class _Steps:
 
     def kept(self, t: int, new: Any, old: Any) -> Any:
         """A value where step t is one of the sample's own, else the old one."""
-        return new if self.lengths is None else _where(composite.reshape(self.lengths, (1, self.N)) > t, new, old)
+        return new if self.lengths is None else composite.where(self.lengths > t, new, old)
 
-    def split(self, x: Tensor) -> list[Tensor]:
-        """Rows as groups of `nout`."""
-        return [x[n : n + self.nout] for n in range(0, x.shape[0], self.nout)]
+    def groups(self, x: Tensor, count: int) -> Any:
+        """Rows as a list of groups of `nout`, or the tensor itself if it is one."""
+        return x if count == 1 else [x[n * self.nout : (n + 1) * self.nout] for n in range(count)]
 
 
 def _state(be: Any, steps: _Steps, given: Tensor | None, dtype: Any) -> Tensor:
@@ -111,10 +108,50 @@ def _through(be: Any, W_in: Tensor, bias: Tensor | None, x: Tensor, out: Tensor)
     out._assign(product if bias is None else product + bias)
 
 
-def _run(be: Any, statements: Statements) -> None:
-    """One step's kernel."""
+def _forward(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[str, Any], from_zero: bool) -> None:
+    """All steps: the product with the state, and the cell."""
+    if _by_primitive(be, steps, cell, W, tensors, from_zero, steps.reverse):
+        return
+    rows, state = by_rows(be, W, steps.used), tensors["state"]
+    sums = be.empty((W.shape[0], steps.N), dtypes.compute(steps.dtype))
+    for number, t in enumerate(steps.order()):
+        sums._assign(0 if from_zero and not number else be.dot(rows, state))
+        _run_cell(be, steps, cell, t, steps.groups(sums, cell.products), tensors)
+
+
+def _back(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[str, Any], dh_init: Any) -> None:
+    """All steps back: the cell, and the product with what it wrote. `dh_init` becomes the error of the first state."""
+    rows, errors, order = by_rows(be, W, steps.used), tensors["errors"][: W.shape[1]], steps.order(back=True)
+    if not _by_primitive(be, steps, cell, W, tensors, True, not steps.reverse):
+        sums = be.empty((steps.nout, steps.N), dtypes.compute(steps.dtype))
+        for number, t in enumerate(order):
+            sums._assign(be.dot(rows, steps.at(errors, order[number - 1])) if number else 0)
+            _run_cell(be, steps, cell, t, [sums], tensors)
+    if dh_init is not None:
+        last = be.dot(rows, steps.at(errors, order[-1])) if order else 0
+        dh_init._assign(last + tensors["passed"] if "passed" in tensors else last)
+
+
+def _by_primitive(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[str, Any], from_zero: bool,
+                  reverse: bool) -> bool:  # fmt: skip
+    """Run all steps as one primitive, if the backend has it for this case; else False."""
+    run = cells.Run(steps.nout, steps.N, steps.used, reverse, from_zero)
+    if steps.lengths is not None or not be._runs_steps(cell, run, steps.dtype):
+        return False
+    every = {p.name: steps.all(tensors[p.name]) if p.kind == "step" else tensors[p.name] for p in cell.parts}
+    be._call(cell.op, (run,), *cell.operands(every | {"weights": W}))
+    return True
+
+
+def _run_cell(be: Any, steps: _Steps, cell: cells.Cell, t: int, sums: list[Tensor], tensors: dict[str, Any]) -> None:
+    """The cell of step t as one kernel."""
+    parts = []
+    for p in cell.parts:
+        x = tensors[p.name]
+        x = steps.before(x[0], t, x[1]) if p.kind == "before" else steps.at(x, t) if p.kind == "step" else x
+        parts.append(steps.groups(x, p.groups))
     with be.fuse():
-        for target, value in statements:
+        for target, value in cell.assign(composite, partial(steps.kept, t), sums, *parts):
             target._assign(value)
 
 
@@ -142,64 +179,6 @@ def _gradients(be: Any, steps: _Steps, parts: list[tuple[slice, Tensor]], W_in: 
         steps.all(dx)._assign(sum(others, first))
 
 
-# Cells: what a step assigns. Nothing is read after it was assigned, so that a step is one kernel.
-
-
-def _lstm(steps: _Steps, t: int, sums: Tensor, gates: Tensor, state: Tensor, carry: Tensor, h: Tensor,
-          c: Tensor) -> Statements:  # fmt: skip
-    """h and c of step t from the product with the state; gates have W x + b, and then their values."""
-    i, f, g, o = [function(pre + s) for function, pre, s in
-                  zip((_sig, _sig, _tanh, _sig), steps.split(gates), steps.split(sums))]  # fmt: skip
-    new = f * carry + i * g
-    out = steps.kept(t, o * _tanh(new), state)
-    new = steps.kept(t, new, carry)
-    yield h, out
-    yield state, out
-    yield c, new
-    yield carry, new
-    yield from zip(steps.split(gates), (i, f, g, o))
-
-
-def _lstm_back(steps: _Steps, t: int, delta: Tensor, back: Tensor, passed: Tensor | None, carry: Tensor,
-               gates: Tensor, c: Tensor, before: Tensor, errors: Tensor) -> Statements:  # fmt: skip
-    """The errors of the gates' arguments, and what goes on to the step before: `carry` to its c, `passed` to its h."""
-    i, f, g, o = steps.split(gates)
-    dh = delta + back if passed is None else delta + back + passed
-    tanh = _tanh(c)
-    dc = carry + dh * o * (1 - tanh * tanh)
-    values = (dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), dh * tanh * o * (1 - o))
-    for target, value in zip(steps.split(errors), values):
-        yield target, steps.kept(t, value, 0)
-    yield carry, steps.kept(t, dc * f, carry)
-    if passed is not None:
-        yield passed, steps.kept(t, 0, dh)
-
-
-def _gru(steps: _Steps, t: int, sums: Tensor, bias: Tensor | None, gates: Tensor, state: Tensor,
-         h: Tensor) -> Statements:  # fmt: skip
-    """h of step t from the product with the state; gates have W x + b of r, z, n, and then r, z, q, n."""
-    pre_r, pre_z, pre_n, place_n = steps.split(gates)
-    sum_r, sum_z, sum_n = steps.split(sums)
-    r, z, q = _sig(pre_r + sum_r), _sig(pre_z + sum_z), sum_n if bias is None else sum_n + bias
-    n = _tanh(pre_n + r * q)
-    out = steps.kept(t, n + z * (state - n), state)
-    yield h, out
-    yield state, out
-    yield from ((place_n, n), (pre_r, r), (pre_z, z), (pre_n, q))
-
-
-def _gru_back(steps: _Steps, t: int, delta: Tensor, back: Tensor, passed: Tensor, gates: Tensor, before: Tensor,
-              errors: Tensor) -> Statements:  # fmt: skip
-    """The errors of the arguments of r, z, of q, and of n's argument; `passed` goes on to the h of the step before."""
-    r, z, q, n = steps.split(gates)
-    dh = delta + back + passed
-    dn = dh * (1 - z) * (1 - n * n)
-    values = (dn * q * r * (1 - r), dh * (before - n) * z * (1 - z), dn * r, dn)
-    for target, value in zip(steps.split(errors), values):
-        yield target, steps.kept(t, value, 0)
-    yield passed, steps.kept(t, dh * z, dh)
-
-
 class Gated:
     """LSTM and GRU; `Backend` inherits them."""
 
@@ -225,13 +204,10 @@ class Gated:
                     x=(x, nin, columns), c=(c, nout, columns), gates=(gates, 4 * nout, columns),
                     h_init=(h_init, nout, N), c_init=(c_init, nout, N))  # fmt: skip
         steps.check_outputs([W_in, W_recur, bias, x, lengths], h=h, c=c, gates=gates)
-        wide = dtypes.compute(steps.dtype)
-        state, carry = _state(self, steps, h_init, steps.dtype), _state(self, steps, c_init, wide)
-        sums, R = self.empty((4 * nout, N), wide), by_rows(self, W_recur, steps.used)
+        tensors = {"gates": gates, "h": h, "c": c, "state": _state(self, steps, h_init, steps.dtype)}
+        tensors["carry"] = _state(self, steps, c_init, dtypes.compute(steps.dtype))
         _through(self, W_in, bias, steps.all(x), steps.all(gates))
-        for t in steps.order():
-            sums._assign(self.dot(R, state))
-            _run(self, _lstm(steps, t, sums, steps.at(gates, t), state, carry, steps.at(h, t), steps.at(c, t)))
+        _forward(self, steps, cells.LSTM, W_recur, tensors, h_init is None)
 
     def compound_lstm_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, c: Any, gates: Any, delta: Any,
                                    num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,
@@ -255,22 +231,17 @@ class Gated:
                     dh_init=(dh_init, nout, N), dc_init=(dc_init, nout, N), dc_last=(dc_last, nout, N))  # fmt: skip
         read = [W_in, W_recur, x, h, c, gates, delta, h_init, c_init, dc_last, lengths]
         steps.check_outputs(read, dx=dx, dW_in=dW_in, dW_recur=dW_recur, dbias=dbias, dh_init=dh_init, dc_init=dc_init)
-        wide = dtypes.compute(steps.dtype)
-        errors, R = self.empty((4 * nout, steps.used * N), steps.dtype), by_rows(self, W_recur.T, steps.used)
-        back, carry, first = (_state(self, steps, given, wide) for given in (None, dc_last, c_init))
-        passed = None if lengths is None else _state(self, steps, None, wide)
-        for t in steps.order(back=True):
-            given = [steps.at(buffer, t) for buffer in (gates, c)]
-            before, error = steps.before(c, t, first), steps.at(errors, t)
-            _run(self, _lstm_back(steps, t, steps.at(delta, t), back, passed, carry, *given, before, error))
-            back._assign(self.dot(R, error))
+        wide, errors = dtypes.compute(steps.dtype), self.empty((4 * nout, steps.used * N), steps.dtype)
+        tensors = {"delta": delta, "gates": gates, "c": c, "before": (c, _state(self, steps, c_init, steps.dtype))}
+        tensors |= {"errors": errors, "carry": _state(self, steps, dc_last, wide)}
+        tensors |= {} if lengths is None else {"passed": _state(self, steps, None, wide)}
+        cell = cells.LSTM_BACK if lengths is None else cells.LSTM_BACK_LENGTHS
+        _back(self, steps, cell, W_recur.T, tensors, dh_init)
         _gradients(self, steps, [(slice(None), errors)], W_in, x, dx, dW_in, dbias)
         if dW_recur is not None:
             _recurrent_gradient(self, steps, errors, h, h_init, dW_recur)
-        if dh_init is not None:
-            dh_init._assign(back if passed is None else back + passed)
         if dc_init is not None:
-            dc_init._assign(carry)
+            dc_init._assign(tensors["carry"])
 
     def compound_gru_unroll_fprop(self, W_in: Any, W_recur: Any, bias: Any, bias_recur: Any, x: Any, h: Any,
                                   gates: Any, num_steps: int, h_init: Any = None, lengths: Any = None,
@@ -289,12 +260,10 @@ class Gated:
                     bias_recur=(bias_recur, nout, 1), x=(x, nin, columns), gates=(gates, 4 * nout, columns),
                     h_init=(h_init, nout, N))  # fmt: skip
         steps.check_outputs([W_in, W_recur, bias, bias_recur, x, lengths], h=h, gates=gates)
-        state = _state(self, steps, h_init, steps.dtype)
-        sums, R = self.empty((3 * nout, N), dtypes.compute(steps.dtype)), by_rows(self, W_recur, steps.used)
+        bias_recur = self.zeros((nout, 1), steps.dtype) if bias_recur is None else bias_recur
+        tensors = {"gates": gates, "h": h, "state": _state(self, steps, h_init, steps.dtype), "bias": bias_recur}
         _through(self, W_in, bias, steps.all(x), steps.all(gates)[: 3 * nout])
-        for t in steps.order():
-            sums._assign(self.dot(R, state))
-            _run(self, _gru(steps, t, sums, bias_recur, steps.at(gates, t), state, steps.at(h, t)))
+        _forward(self, steps, cells.GRU, W_recur, tensors, h_init is None)
 
     def compound_gru_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, gates: Any, delta: Any,
                                   num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,
@@ -316,19 +285,13 @@ class Gated:
         read = [W_in, W_recur, x, h, gates, delta, h_init, lengths]
         steps.check_outputs(read, dx=dx, dW_in=dW_in, dW_recur=dW_recur, dbias=dbias, dbias_recur=dbias_recur,
                             dh_init=dh_init)  # fmt: skip
-        wide = dtypes.compute(steps.dtype)
-        errors, R = self.empty((4 * nout, steps.used * N), steps.dtype), by_rows(self, W_recur.T, steps.used)
-        back, passed, first = (_state(self, steps, given, wide) for given in (None, None, h_init))
-        of_state = errors[: 3 * nout]
-        for t in steps.order(back=True):
-            before, error = steps.before(h, t, first), steps.at(errors, t)
-            _run(self, _gru_back(steps, t, steps.at(delta, t), back, passed, steps.at(gates, t), before, error))
-            back._assign(self.dot(R, steps.at(of_state, t)))
+        errors = self.empty((4 * nout, steps.used * N), steps.dtype)
+        tensors = {"delta": delta, "gates": gates, "before": (h, _state(self, steps, h_init, steps.dtype))}
+        tensors |= {"errors": errors, "passed": _state(self, steps, None, dtypes.compute(steps.dtype))}
+        _back(self, steps, cells.GRU_BACK, W_recur.T, tensors, dh_init)
         parts = [(slice(0, 2 * nout), errors[: 2 * nout]), (slice(2 * nout, 3 * nout), errors[3 * nout :])]
         _gradients(self, steps, parts, W_in, x, dx, dW_in, dbias)
         if dW_recur is not None:
-            _recurrent_gradient(self, steps, of_state, h, h_init, dW_recur)
+            _recurrent_gradient(self, steps, errors[: 3 * nout], h, h_init, dW_recur)
         if dbias_recur is not None:
             dbias_recur._assign(composite.sum(errors[2 * nout : 3 * nout], 1))
-        if dh_init is not None:
-            dh_init._assign(back + passed)

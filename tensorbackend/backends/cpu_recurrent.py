@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of recurrent layers on the compiled CPU backend: `kernels/c/rnn.c`, and the cell as a printed kernel.
+
+How work is cut into blocks depends on sizes alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tensorbackend.backends import jit, native, written
+from tensorbackend.backends.compiler import Library
+from tensorbackend.backends.plans import ALIGNMENT, letter
+from tensorbackend.graph import composite
+from tensorbackend.graph.fuse import Kernel, Primitive, Ref, Statement, schedule, walk
+from tensorbackend.graph.tensor import Tensor
+from tensorbackend.primitives import cells
+from tensorbackend.primitives.cells import Cell, Run
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["PRIMITIVES", "runs_steps"]
+
+FLAGS = ("-O2", "-fwrapv", "-ffp-contract=fast")
+FEWEST_STEPS = 4
+"""Steps from which on copying the weights pays."""
+MOST_SAMPLES = 128
+"""Samples up to which a task's buffers stay in cache; products of more are as fast by themselves."""
+SHORT_BLOCK = 24
+"""Units of a block at least, where lanes are samples and there are many units."""
+BLOCKS = 12
+"""Blocks that there should be at least."""
+STAND_IN = 4099
+"""Elements of the tensors that stand for a cell's operands when its kernel is made: its text depends on no length."""
+FLOPS_A_NANOSECOND = 100
+_KINDS = {"step": 0, "before": 1, "own": 2, "fixed": 3}
+
+
+class Facts(NamedTuple):
+    """What a compiled rnn.c has: `rows[v - 1]` of a tile of v vectors of samples (0: none), `few` samples at most where
+    lanes are units, `room` elements of a task's buffers."""
+
+    lanes: int
+    rows: tuple[int, ...]
+    few: int
+    room: int
+
+
+class Blocks(NamedTuple):
+    """How units are cut into blocks: the names of rnn.c's `size`."""
+
+    by_units: bool
+    units: int
+    width: int
+    rows: int
+    panel: int
+
+
+def runs_steps(cell: Cell, run: Run, dtype: np.dtype) -> bool:
+    """Whether a run is one for the compiled kernel."""
+    plain = dtype in (np.float32, np.float64)
+    return plain and run.steps >= FEWEST_STEPS and 0 < run.N <= MOST_SAMPLES and cell is not cells.LSTM_BACK_LENGTHS
+
+
+@functools.lru_cache(maxsize=256)
+def _facts(library: Library) -> Facts:
+    found = (ctypes.c_int64 * 7)()
+    library.function("tb_rnn_facts")(found)
+    return Facts(found[0], tuple(found[1:5]), found[5], found[6])
+
+
+def blocks(run: Run, facts: Facts) -> Blocks:
+    """The blocks of a run."""
+    if facts.few >= run.N:
+        lines = -(-run.nout // (facts.lanes * BLOCKS))
+        units = facts.lanes * (1 if lines == 1 else 2 if lines <= 3 else 4)
+        return Blocks(True, min(units, -(-run.nout // facts.lanes) * facts.lanes), run.N, 0, 0)
+    vectors = -(-run.N // facts.lanes)
+    panels = [v for v, rows in enumerate(facts.rows, start=1) if rows]
+    panel = min(panels, key=lambda v: (-(-vectors // v) * v, -v))
+    rows = facts.rows[panel - 1]
+    units = rows * max(SHORT_BLOCK // rows, 1) if run.nout >= SHORT_BLOCK * BLOCKS * 2 else rows
+    return Blocks(False, units, -(-vectors // panel) * panel * facts.lanes, rows, panel)
+
+
+class _Buffers:
+    """The buffers of a task: one tensor stands for each group of rows of each operand, the own ones first."""
+
+    def __init__(self, cell: Cell, backend: Backend, dtype: np.dtype) -> None:
+        self.tensors: list[Tensor] = []
+        self.first: dict[str, int] = {}
+        own = [p for p in cell.parts if p.kind == "own"]
+        self.owns = sum(p.groups for p in own)
+        counts = [*((p.name, p.groups) for p in own), ("sums", cell.products)]
+        counts += [(p.name, p.groups) for p in cell.parts if p.kind != "own"]
+        for name, groups in counts:
+            self.first[name] = len(self.tensors)
+            self.tensors += [backend.empty((STAND_IN,), dtype, min_dims=1) for _ in range(groups)]
+
+    def of(self, name: str, groups: int) -> Any:
+        """The tensors of an operand: a list, or the one."""
+        first = self.first[name]
+        return self.tensors[first] if groups == 1 else self.tensors[first : first + groups]
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of a tensor's buffer."""
+        return next(n for n, x in enumerate(self.tensors) if x is tensor)
+
+
+def _kernel(cell: Cell, buffers: _Buffers) -> tuple[Kernel, list[int], list[int]]:
+    """The cell as one kernel; the buffer of each of its operands; its numbers as 8-byte words."""
+    sums = buffers.tensors[buffers.first["sums"] :][: cell.products]
+    parts = [buffers.of(p.name, p.groups) for p in cell.parts]
+    assigned = list(cell.assign(composite, lambda new, old: new, sums, *parts))
+    leaves = [walk(value)[0] for _, value in assigned]
+    statements = [
+        Statement(target.structure, value, int(any(x is target for x in found)), target.address)
+        for (target, value), found in zip(assigned, leaves)
+    ]
+    plan = schedule(statements, leaves)
+    (kernel,) = plan.steps
+    every = [x for found in leaves for x in found]
+    places = [target for target, _ in assigned] + [every[n] for n in plan.tensors]
+    slots = [buffers.number(places[ref.buffer]) for ref in kernel.operands]
+    words = [struct.unpack("q", struct.pack(letter(dtype), every[n]))[0] for n, dtype in kernel.scalars]
+    return kernel, slots, words
+
+
+def _strides(ref: Ref) -> list[int]:
+    """The strides of rows and columns; a column that is repeated has stride 0."""
+    return [ref.strides[0], 0 if ref.shape[1] == 1 else ref.strides[1]]
+
+
+def _parts(cell: Cell, step: Primitive, buffers: _Buffers) -> Iterator[list[int]]:
+    """The table of the operands, as rnn.c reads it."""
+    read, place = iter(range(1, len(step.inputs))), iter(range(len(step.inputs), len(step.operands)))
+    for p in cell.parts:
+        entry = [_KINDS[p.kind], p.groups, p.state, buffers.first[p.name]]
+        for wanted in (p.read, p.kind == "before"):
+            number = next(read) if wanted else -1
+            entry += [number, *(_strides(step.operands[number]) if wanted else (0, 0))]
+        number = next(place) if p.written else -1
+        yield [*entry, number, *(_strides(step.operands[number]) if p.written else (0, 0))]
+
+
+def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
+    """The launch of all steps."""
+    (run,), dtype, weights = step.params, step.output.dtype, step.inputs[0]
+    source = f'#define TB_T {written.c_type(dtype)}\n#include "rnn.c"\n'
+    library = written.library(source, FLAGS)
+    by = blocks(run, _facts(library))
+    buffers = _Buffers(cell, backend, dtype)
+    kernel, slots, words = _kernel(cell, buffers)
+    printed, address = jit.compile_tail(kernel)
+    depth, count = cell.state.state * run.nout, -(-run.nout // by.units)
+    rows = by.units if by.by_units else -(-by.units // by.rows) * by.rows
+    lengths = [count * cell.products * rows * depth, 2 * depth * by.width, count * buffers.owns * by.units * by.width]
+    places, total = _placed(lengths, ALIGNMENT // dtype.itemsize)
+    parts = [word for entry in _parts(cell, step, buffers) for word in entry]
+    runtime = native.runtime()
+    head = [
+        run.nout, run.N, run.steps, int(run.reverse), cell.products, cell.state.state, int(run.from_zero),
+        int(by.by_units), by.units, by.width, by.rows, by.panel, *places, len(buffers.tensors), buffers.owns, 0,
+        *weights.strides, len(step.operands), runtime.address("tb_run"), address, len(slots),
+    ]  # fmt: skip
+    size = [*head, len(head) + 2 + len(parts) + len(slots), len(cell.parts), *parts, *slots, *words]
+    cost = 2 * cell.products * run.nout * depth * run.N * run.steps // FLOPS_A_NANOSECOND + 100
+    launch = runtime.prepare(library.address("tb_rnn"), 1, cost, len(step.operands) + 1, size, [], 0)
+    text = "\n".join([f"// {by}", source, printed.source])
+    return jit.Prepared(step, text, step.op.name, [launch], -(-total * dtype.itemsize // 8))
+
+
+def _placed(lengths: list[int], unit: int) -> tuple[list[int], int]:
+    """Where parts of so many elements begin, each at a multiple of `unit`; the length of all."""
+    ends = [0]
+    for length in lengths:
+        ends.append(ends[-1] + math.ceil(length / unit) * unit)
+    return ends[:-1], ends[-1]
+
+
+PRIMITIVES = {
+    cell.name: functools.partial(_prepare, cell) for cell in (cells.LSTM, cells.LSTM_BACK, cells.GRU, cells.GRU_BACK)
+}
