@@ -172,7 +172,7 @@ class Backend(
         self.deterministic = rng_seed is not None
         self._lock = threading.RLock()
         self.structures = StructureTable(self, self.default_dtype)
-        self._block = FuseBlock(self._run_group, self._fit, self.structures.plans)
+        self._block = FuseBlock(self._schedule, self._run_group, self._fit, self.structures.plans)
         self.gen_rng(rng_seed)
         self._hist_rows: list[tuple[str, Tensor]] = []
         self.hist_bins, self.hist_offset = hist_bins, hist_offset
@@ -652,8 +652,12 @@ class Backend(
             if len(plans) >= MAX_PLANS:
                 plans.clear()
             value = self._fit(target, value)
-            plan = plans[key] = schedule([Statement(target.structure, value, key[-1])], [leaves])
+            plan = plans[key] = self._schedule(key, [Statement(target.structure, value, key[-1])], [leaves])
         self._run_plan(plan, [target], leaves)
+
+    def _schedule(self, key: tuple, statements: list[Statement], leaves: list[list[Any]]) -> Plan:
+        """The plan of statements that are new here, and are to be remembered by `key`."""
+        return schedule(statements, leaves)
 
     def _fit(self, target: Tensor, value: Any) -> Any:
         """The value, of a shape that broadcasts to the target's (leading axes of length 1 are dropped)."""

@@ -17,15 +17,34 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cpu_primitives, cpu_recurrent, jit, launcher, native, repeats, toolchain, watch
+from tensorbackend.backends import (
+    cpu_primitives,
+    cpu_recurrent,
+    jit,
+    launcher,
+    native,
+    repeats,
+    toolchain,
+    warm,
+    watch,
+)  # fmt: skip
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.backends.plans import ALIGNMENT, Action, CompiledPlan, draws_numbers, number, references
+from tensorbackend.backends.plans import (
+    ALIGNMENT,
+    Action,
+    CompiledPlan,
+    addresses_of,
+    draws_numbers,
+    number,
+    references,
+)
 from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.forms import KnownPlan
+from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref, Statement
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tails import with_tails
@@ -276,10 +295,23 @@ class CPUBackend(Backend):
         run = plan.cache.get(self.jit)
         if run is None:
             run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
+            if self.jit and plan.cache.get("name"):
+                warm.add(plan.cache["name"], run)
         return run
 
     def _runs_steps(self, cell: Any, run: Any, dtype: np.dtype) -> bool:
         return cpu_recurrent.runs_steps(cell, run, dtype)
+
+    def _schedule(self, key: tuple, statements: list[Statement], leaves: list[list[Any]]) -> Plan:
+        if not self.jit or watch.wanted(self) or self._recorder is not None:
+            return super()._schedule(key, statements, leaves)
+        name = warm.name_of(key)
+        found = name and warm.find(name)
+        if found:
+            return RestoredPlan(key, self, found).plan
+        plan = super()._schedule(key, statements, leaves)
+        plan.cache["name"] = name
+        return plan
 
     def _run_statement(self, target: Tensor, value: Any) -> None:
         if self._native is not None or not isinstance(value, OpTreeNode):
@@ -430,6 +462,23 @@ class HostPlan(CompiledPlan):
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, [write(buffers, temporaries) for write in writes])
+
+
+class RestoredPlan(HostPlan):
+    """A plan that another process compiled: launches from the index (see `warm.py`). Whoever looks at its steps has
+    it made from its key."""
+
+    def __init__(self, key: tuple, backend: CPUBackend, found: warm.Found) -> None:
+        self.plan = KnownPlan(key, found.targets, found.tensors, backend._fit)
+        self.plan.cache[True] = self
+        self.backend = backend
+        self.total = found.total
+        self.steps = [(prepared, places, addresses_of(places), step) for prepared, places, step in found.steps]
+        self.draws = any(step.draws for _, _, step in found.steps)
+
+    def actions(self) -> Iterator[Action]:
+        """As a `HostPlan`'s."""
+        return HostPlan(self.plan, self.backend).actions()
 
 
 def _host_action(backend: CPUBackend, step: Kernel | Primitive) -> Action:

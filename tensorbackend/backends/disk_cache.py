@@ -29,6 +29,8 @@ __all__ = ["DiskCache", "Entry", "cache_for_reading", "cache_for_writing", "fall
 log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 256 << 20
+INDEX = "plans"
+"""The file in which `warm.py` keeps how plans are launched."""
 TRAILER_MAGIC = b"tb-entry"
 TRAILER_SIZE = len(TRAILER_MAGIC) + hashlib.sha256().digest_size
 # A compiler is stopped after a minute by default; nothing that old can still be in use.
@@ -52,9 +54,7 @@ class DiskCache:
         """The checked library of `key`, or None. A damaged entry is removed, so that it gets rebuilt."""
         path = self.folder / f"{key}.so"
         try:
-            with open(path, "rb", buffering=0) as file:
-                content = file.read()
-                used = os.fstat(file.fileno()).st_mtime
+            content, used = _read(path)
         except OSError:
             return None
         if not _is_intact(content):
@@ -148,7 +148,7 @@ class DiskCache:
         Processes that have loaded a library keep it.
         """
         entries = self.entries()
-        for name in (name for entry in entries for name in entry.names):
+        for name in (INDEX, *(name for entry in entries for name in entry.names)):
             (self.folder / name).unlink(missing_ok=True)
         self.sweep()
         with contextlib.suppress(FileNotFoundError), _open_lock(self.folder / "lock-size") as lock:
@@ -246,6 +246,16 @@ def _modified(entry: os.DirEntry[str]) -> float:
         return entry.stat(follow_symlinks=False).st_mtime
     except FileNotFoundError:
         return time.time()
+
+
+def _read(path: Path) -> tuple[bytes, float]:
+    """The content of a file, and its modification time. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(descriptor)
+        return os.read(descriptor, facts.st_size), facts.st_mtime
+    finally:
+        os.close(descriptor)
 
 
 def _is_intact(content: bytes) -> bool:

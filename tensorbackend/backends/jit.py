@@ -58,10 +58,11 @@ _log = logging.getLogger("tensorbackend")
 class Prepared:
     """A kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and runs.
 
-    `pack` puts the numbers that `run` takes into memory.
+    `pack` puts the numbers that `run` takes into memory. `functions` are those of the launches of a printed kernel, in
+    the library whose key is `library`.
     """
 
-    __slots__ = ("launches", "name", "pack", "scratch_words", "source")
+    __slots__ = ("functions", "launches", "library", "name", "pack", "scratch_words", "source")
 
     def __init__(
         self, kernel: Kernel | Primitive, source: str, name: str, launches: Sequence[Any], scratch_words: int
@@ -70,6 +71,8 @@ class Prepared:
         self.name = name
         self.launches = launches
         self.scratch_words = scratch_words
+        self.library = ""
+        self.functions: tuple[str, ...] = ()
         self.pack = struct.Struct(number_format(kernel)).pack_into
 
     def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
@@ -100,7 +103,10 @@ def prepare(kernel: Kernel) -> Prepared:
         runtime.prepare(library.address(name), *work.share(joins, printed), pointers, work.sizes, strides, scalars)
         for name, joins in printed.functions
     ]
-    return Prepared(kernel, printed.source, printed.name, launches, work.segments * work.results * printed.partials)
+    scratch_words = work.segments * work.results * printed.partials
+    prepared = Prepared(kernel, printed.source, printed.name, launches, scratch_words)
+    prepared.library, prepared.functions = library.key, tuple(name for name, _ in printed.functions)
+    return prepared
 
 
 def user_library(source: str, sanitize: bool) -> Library:

@@ -99,7 +99,7 @@ class NativeFuseBlock(FuseBlock):
     __slots__ = ("_backend", "_begin", "_end", "flush")
 
     def __init__(self, backend: Any) -> None:
-        super().__init__(backend._run_group, backend._fit, backend.structures.plans)
+        super().__init__(backend._schedule, backend._run_group, backend._fit, backend.structures.plans)
         self._backend = backend
         memo = backend.structures.memo
         self._begin, self._end, self.flush = memo.begin, memo.end, memo.flush
@@ -114,7 +114,7 @@ class NativeFuseBlock(FuseBlock):
     def _group(self) -> StatementGroup:
         here = self._here
         if here.group is None:
-            here.group = StatementGroup(self._run, self._plans)
+            here.group = StatementGroup(self._schedule, self._run, self._plans)
         return here.group
 
     def _join(self, target: Tensor, value: Any) -> int:

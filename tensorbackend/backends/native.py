@@ -41,11 +41,11 @@ class MemoryStats(NamedTuple):
 class Launch:
     """One launch of one kernel, packed in memory: set `ptr`, `scalar` and `tasks`, and call `run()`, again and again.
 
-    `ptr` holds addresses; `size`, `stride` and `scalar` 8-byte integers; `doubles` is `scalar` seen as float64. `run`
-    returns when the launch is complete. The memory behind the addresses is the caller's to keep alive.
+    `ptr` holds addresses; `size`, `stride` and `scalar` 8-byte integers. `run` returns when the launch is complete. The
+    memory behind the addresses is the caller's to keep alive.
     """
 
-    __slots__ = ("_words", "address", "doubles", "ptr", "run", "scalar", "size", "stride")
+    __slots__ = ("_words", "address", "ptr", "run", "scalar", "size", "stride")
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ class Launch:
         nscalars: int,
     ) -> None:
         lengths = (nptr, len(sizes), len(strides), nscalars)
-        words = (ctypes.c_int64 * (HEAD + sum(lengths)))(fn, tasks, cost)
+        blank = (0,) * (HEAD - 3 + nptr)
+        words = (ctypes.c_int64 * (HEAD + sum(lengths)))(fn, tasks, cost, *blank, *sizes, *strides)
         self._words = words
         self.address = ctypes.addressof(words)
         views = []
@@ -69,10 +70,12 @@ class Launch:
             views.append((ctypes.c_int64 * length).from_buffer(words, 8 * at))
             at += length
         self.ptr, self.size, self.stride, self.scalar = views
-        self.doubles = (ctypes.c_double * nscalars).from_buffer(words, 8 * (at - nscalars))
-        self.size[:] = list(sizes)
-        self.stride[:] = list(strides)
         self.run = functools.partial(run, ctypes.byref(words))
+
+    @property
+    def doubles(self) -> ctypes.Array:
+        """The scalars seen as float64."""
+        return (ctypes.c_double * len(self.scalar)).from_buffer(self.scalar)
 
     @property
     def tasks(self) -> int:

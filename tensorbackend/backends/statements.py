@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tensorbackend.graph.fuse import Plan, Statement, can_join, schedule, walk
+from tensorbackend.graph.fuse import Plan, Statement, can_join, walk
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Tensor
 
@@ -26,10 +26,12 @@ MAX_PLANS = 1 << 13
 class StatementGroup:
     """The statements of one thread's `fuse` block that have not run yet.
 
-    `run(plan, targets, leaves)` is the backend's; `plans` its bounded memory of plans and decisions.
+    `schedule(key, statements, leaves)` and `run(plan, targets, leaves)` are the backend's; `plans` is its bounded
+    memory of plans and decisions.
     """
 
-    def __init__(self, run: Callable[[Plan, list, list], None], plans: dict) -> None:
+    def __init__(self, schedule: Callable[..., Plan], run: Callable[[Plan, list, list], None], plans: dict) -> None:
+        self._schedule = schedule
         self._run = run
         self._plans = plans
         self._reset()
@@ -95,7 +97,7 @@ class StatementGroup:
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            plan = self._plans[forms] = schedule(statements, leaves)
+            plan = self._plans[forms] = self._schedule(forms, statements, leaves)
         every = [x for found in leaves for x in found]
         self._run(plan, targets, every)
         return plan, every
@@ -138,14 +140,16 @@ class _Here(threading.local):
 class FuseBlock:
     """What `be.fuse()` gives, always the same object: blocks may nest, and each thread has its own.
 
-    `run(plan, targets, leaves)` is the backend's, `fit(target, value)` its check of a value's shape, and `plans` gives
-    its memory of plans.
+    `schedule(key, statements, leaves)` and `run(plan, targets, leaves)` are the backend's, `fit(target, value)` its
+    check of a value's shape, and `plans` gives its memory of plans.
     """
 
-    __slots__ = ("_fit", "_here", "_plans", "_run")
+    __slots__ = ("_fit", "_here", "_plans", "_run", "_schedule")
 
-    def __init__(self, run: Callable[[Plan, list, list], None], fit: Callable[[Any, Any], Any], plans: dict) -> None:
+    def __init__(self, schedule: Callable[..., Plan], run: Callable[[Plan, list, list], None],
+                 fit: Callable[[Any, Any], Any], plans: dict) -> None:  # fmt: skip
         self._here = _Here()
+        self._schedule = schedule
         self._run = run
         self._fit = fit
         self._plans = plans
@@ -153,7 +157,7 @@ class FuseBlock:
     def __enter__(self) -> None:
         here = self._here
         if not here.depth:
-            here.group = StatementGroup(self._run, self._plans)
+            here.group = StatementGroup(self._schedule, self._run, self._plans)
         here.depth += 1
 
     def __exit__(self, *error: object) -> None:

@@ -65,6 +65,8 @@ QUICK_FLAGS = {
 }
 # No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
 KERNEL_LINK_FLAGS = ("-nostdlib",)
+# One segment instead of three, and exported names only: a fourth of the size, which is checked and mapped sooner.
+SMALL_LINK_FLAGS = ("-Wl,-z,noseparate-code,-z,norelro,-s",)
 SANITIZE_FLAGS = (
     "-O1",
     "-g",
@@ -98,6 +100,8 @@ class Compiler:
         speed = QUICK_FLAGS.get(self.family, FAST_FLAGS) if options.quick else FAST_FLAGS
         speed = SANITIZE_FLAGS if options.sanitize else speed
         link = () if options.libc or options.sanitize else KERNEL_LINK_FLAGS
+        if link and self.family == "gcc" and sys.platform.startswith("linux"):
+            link += SMALL_LINK_FLAGS
         include = f"-I{kernel_dir() / 'c'}"
         return [*self.command, *speed, *self.flags, *link, *options.flags, *shlex.split(config.cflags), include]
 

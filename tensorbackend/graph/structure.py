@@ -34,11 +34,11 @@ class Structure:
 
     `operands` is the type in which the op's operands are read; `weak` is the Python type of a number leaf, and
     `strides` (in elements) and `extent` (lowest and highest byte offset) are those of a tensor leaf. A `shape` of
-    None, or an axis of length -1, is decided by the partner or the target.
+    None, or an axis of length -1, is decided by the partner or the target. `digest` is for `forms.py`.
     """
 
-    __slots__ = ("__weakref__", "dtype", "extent", "flexible", "inputs", "min_dims", "op", "operands", "params",
-                 "shape", "strides", "table", "weak")  # fmt: skip
+    __slots__ = ("__weakref__", "digest", "dtype", "extent", "flexible", "inputs", "min_dims", "op", "operands",
+                 "params", "shape", "strides", "table", "weak")  # fmt: skip
 
     def __init__(
         self, table: StructureTable, op: ops.Op | None, inputs: tuple, shape: Shape | None, dtype: Any
@@ -49,6 +49,7 @@ class Structure:
         self.shape = shape
         self.dtype = dtype
         self.params: tuple = ()
+        self.digest: str | None = None
         self.operands = dtype
         self.weak: type | None = None
         self.strides: Shape | None = None

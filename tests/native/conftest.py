@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorbackend.backends import compiler, disk_cache, toolchain
+from tensorbackend.backends import compiler, disk_cache, toolchain, warm
 from tensorbackend.settings import config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +41,7 @@ def forget_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_loaded", {})
     monkeypatch.setattr(disk_cache, "_shared", {})
     monkeypatch.setattr(disk_cache, "_unusable", set())
+    warm.forget()
 
 
 @pytest.fixture

@@ -453,7 +453,7 @@ EXITS = {
     "asleep": "time.sleep(0.05)",
     "awake": "counted()",
     "never shared": "runtime.set_threads(1)",
-    "closed": "import _ctypes; counted(); _ctypes.dlclose(runtime.library._handle._handle); time.sleep(0.05)",
+    "closed": "import _ctypes; counted(); _ctypes.dlclose(runtime.library._handle); time.sleep(0.05)",
     "in a thread": "threading.Thread(target=lambda: [counted() for _ in range(100)], daemon=True).start()",
     "in a long kernel": "threading.Thread(target=lambda: counted(10**8), daemon=True).start(); time.sleep(0.05)",
     "by an exception": "counted(); sys.exit(0)",
