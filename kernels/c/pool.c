@@ -1,29 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // pool.c — largest, mean or root of squares of windows of images (C, D, H, W, N), and the way back
 //
-// A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient. Along a row, a vector of images stays in a
-// register while the cells of its window pass over it. Rows of few images are taken as a whole instead, one number
-// after the other. Each result is computed once, from its cells in C order, so that tasks decide nothing but time. The
-// way back gathers: a pixel asks the windows that hold it.
+// A task is some rows (k, m, p) of the output, or (c, d, h) of the gradient. Along a row, a vector of images stays in
+// a register while the cells of its window pass over it; the way back gathers: a pixel asks the windows that hold it.
+// What a result reads is a list of taps. It is the same for all windows that are wholly inside the image, and for all
+// pixels at the same place of a stride but the first and last: they are a span. With fewer images than a vector has
+// lanes, the rows that a result reads are first laid side by side, each place of a stride by itself, so that vectors go
+// along the width. Each result is computed once, from its taps in C order, so that tasks decide nothing but time.
 //
 // The host defines TB_OP (0 largest, 1 mean, 2 root of squares), TB_X, TB_W and TB_I, the types of elements, of sums
 // and of places, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W,
 // TB_SQRT, the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it),
-// TB_PLAIN, whether alpha is 1 and beta 0, and TB_CELLS, the most cells of a window.
+// TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, and TB_WHOLE, the cells of this one if
+// it is one of the usual, which get loops of their own.
 #include "kernel.h"
 
 #define LANES (64 / (int)sizeof(TB_W))
-#define FEW 4  // images of which rows are taken as a whole
-#define LINE 2048  // pixels times images of a row that is taken as a whole, at most
-
-// What is left of the images, in pieces whose lengths are constants.
-#define ONE_PIECE(size, call) \
-    if (g->images - n >= size) { \
-        enum { PIECE = size }; \
-        call; \
-        n += size; \
-    }
-#define IN_PIECES(call) ONE_PIECE(8, call) ONE_PIECE(4, call) ONE_PIECE(2, call) ONE_PIECE(1, call)
+#define ROOM 4096  // elements of rows that are laid side by side, at most
 
 typedef TB_W vec __attribute__((vector_size(64)));
 typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
@@ -31,51 +24,89 @@ typedef TB_N mask __attribute__((vector_size(64)));
 typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
 
 typedef struct {
-    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, alpha, beta;
+    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, streams, alpha, beta;
 } sizes;
 
 typedef struct {
     tb_i64 from, to;
 } range;
 
+// What is the same for all rows: the windows along the width that are wholly inside; the strides by which windows may
+// begin before those of a pixel, or after; and whether rows are laid side by side: each place of a stride then is a
+// line of so many pixels, in so many numbers, or so many numbers are a row of windows.
+typedef struct {
+    range whole;
+    tb_i64 guard, pixels, line, windows;
+    int laid;
+} plan;
+
+// What a result reads through one cell of its window, or a pixel from one window: where it lies, where the place or
+// forward output lies, the number of the cell, and the part of the error that a cell gets (mean).
+typedef struct {
+    tb_i64 at, other;
+    TB_N number;
+    TB_W share;
+} tap;
+
+// `count` results along a row that have the same taps, each of `numbers` neighbours: what they read, and how far apart.
+typedef struct {
+    tb_i64 count, numbers;
+    const void *x, *other;
+    void *out, *places;
+    tb_i64 x_step, other_step, out_step, places_step;
+    const TB_X *factor;  // of a gradient: the forward input (root of squares)
+    tb_i64 factor_step;
+} span;
+
+TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
+TB_FN tb_i64 higher(tb_i64 x, tb_i64 y) { return x > y ? x : y; }
+TB_FN tb_i64 length(range r) { return r.to - r.from; }
+
 // The cells of window number `at` of an axis that are inside the image.
 TB_FN range cells_of(const sizes *g, int axis, tb_i64 at) {
-    const tb_i64 start = at * g->step[axis] - g->pad[axis], left = g->in[axis] - start;
-    return (range){start < 0 ? -start : 0, left < g->window[axis] ? left : g->window[axis]};
+    const tb_i64 start = at * g->step[axis] - g->pad[axis];
+    return (range){higher(-start, 0), lower(g->in[axis] - start, g->window[axis])};
 }
 
 // The windows of an axis that hold pixel `at`.
 TB_FN range windows_of(const sizes *g, int axis, tb_i64 at) {
+    if (g->window[axis] == 1 && g->step[axis] == 1) return (range){at, at + 1};
     const tb_i64 past = at + g->pad[axis], first = past - g->window[axis] + 1;
-    const tb_i64 from = first > 0 ? (first + g->step[axis] - 1) / g->step[axis] : 0, to = past / g->step[axis] + 1;
-    return (range){from, to < g->out[axis] ? to : g->out[axis]};
+    return (range){first > 0 ? (first + g->step[axis] - 1) / g->step[axis] : 0,
+                   lower(past / g->step[axis] + 1, g->out[axis])};
 }
 
-// A piece of a vector, read at once and repeated: parts put together in memory would have to be waited for.
-TB_FN vec repeated(const TB_W *from, int m) {
-    typedef tb_i64 four __attribute__((vector_size(32), aligned(4), may_alias));
-    typedef tb_i64 two __attribute__((vector_size(16), aligned(4), may_alias));
-    const int bytes = m * (int)sizeof(TB_W);
-    if (bytes == 32) {
-        const four x = *(const four *)from;
-        return (vec)__builtin_shufflevector(x, x, 0, 1, 2, 3, 0, 1, 2, 3);
-    }
-    if (bytes == 16) {
-        const two x = *(const two *)from;
-        return (vec)__builtin_shufflevector(x, x, 0, 1, 0, 1, 0, 1, 0, 1);
-    }
-    vec v = {0};
-    if (m == 1) return v + from[0];
-    __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
-    return v;
+TB_FN plan plan_of(const sizes *g) {
+    const tb_i64 step = g->step[3], last = g->in[3] + g->pad[3] - g->window[3];
+    const tb_i64 from = lower((g->pad[3] + step - 1) / step, g->out[3]);
+    const tb_i64 guard = (g->window[3] + step - 2) / step, pixels = (g->in[3] + g->pad[3] + step - 1) / step;
+    plan p = {{from, higher(from, lower(g->out[3], last < 0 ? 0 : last / step + 1))}, guard, pixels, 0, 0, 0};
+    p.line = pixels * g->images + LANES;
+    p.windows = (g->out[3] + 2 * guard) * g->images + LANES;
+    const tb_i64 rows = g->window[0] * g->window[1] * g->window[2];
+    p.laid = g->images < LANES && rows * higher(step * p.line, p.windows) <= ROOM;
+    return p;
+}
+
+// Where the windows end that have the same cells along the width as window q.
+TB_FN tb_i64 last_alike(range whole, tb_i64 q) { return q >= whole.from && q < whole.to ? whole.to : q + 1; }
+
+TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
+    return a * stride[0] + b * stride[1] + c * stride[2];
 }
 
 // m elements as a vector; what is in the lanes beyond does not matter.
 TB_FN vec load(const TB_X *x, int m) {
-    TB_W buffer[LANES];
+    TB_W buffer[LANES], padded[LANES];
     const TB_W *const from = TB_READ(buffer, x, m);
     if (m == LANES) return *(const loose *)from;
-    return repeated(from, m);
+    return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
+}
+
+// Number n of what is read at x: elements or, `laid`, numbers to compute with, where vectors are whole.
+TB_FN vec met(const void *x, tb_i64 n, int m, int laid) {
+    if (laid) return *(const loose *)((const TB_W *)x + n);
+    return load((const TB_X *)x + n, m);
 }
 
 // to = alpha v + beta to, for m elements. Without beta the old contents are not read.
@@ -85,23 +116,45 @@ TB_FN void finish(const sizes *g, TB_X *to, vec v, int m) {
     v *= alpha;
     if (beta != 0) v += beta * load(to, m);
 #endif
+    if (sizeof(TB_X) == sizeof(TB_W) && m == LANES) {
+        if (g->streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
+        else *(loose *)to = v;
+        return;
+    }
     TB_W from[LANES];
     *(loose *)from = v;
     TB_WRITE(to, from, m, 0);
 }
 
-// The same for any number of elements.
-TB_FN void finish_line(const sizes *g, TB_X *to, const TB_W *from, tb_i64 count) {
-    for (tb_i64 at = 0; at < count; at += LANES) {
-        const int m = count - at < LANES ? (int)(count - at) : LANES;
-        vec v = {0};
-        __builtin_memcpy(&v, from + at, sizeof(TB_W) * (unsigned long)m);
-        finish(g, to + at, v, m);
+// The same for `count` pieces of m elements, `step` apart, that lie one behind the other.
+TB_FN void finish_pieces(const sizes *g, TB_X *to, tb_i64 step, const TB_W *from, tb_i64 count, tb_i64 m) {
+    if (step == m) m *= count, count = 1;
+    for (tb_i64 i = 0; i < count; ++i, to += step, from += m) {
+        tb_i64 n = 0;
+        for (; n + LANES <= m; n += LANES) finish(g, to + n, *(const loose *)(from + n), LANES);
+        if (n < m) finish(g, to + n, *(const loose *)(from + n), (int)(m - n));
     }
 }
 
-TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
-    return a * stride[0] + b * stride[1] + c * stride[2];
+// `count` pieces of m elements, `step` apart, as numbers side by side: in `to`, or where they are if they lie so.
+TB_FN const TB_W *read_pieces(TB_W *to, const TB_X *from, tb_i64 step, tb_i64 count, tb_i64 m) {
+    TB_W buffer[LANES];
+    if (step == m) return TB_READ(to, from, (int)(count * m));
+    for (tb_i64 i = 0; i < count; ++i) {
+        const TB_W *const x = TB_READ(buffer, from + i * step, (int)m);
+        for (tb_i64 n = 0; n < m; ++n) to[i * m + n] = x[n];
+    }
+    return to;
+}
+
+TB_FN void copy_places(TB_I *to, tb_i64 to_step, const TB_I *from, tb_i64 from_step, tb_i64 count, tb_i64 m) {
+    if (to_step == m && from_step == m) {
+        __builtin_memcpy(to, from, sizeof(TB_I) * (unsigned long)(count * m));
+        return;
+    }
+    for (tb_i64 i = 0; i < count; ++i) {
+        for (tb_i64 n = 0; n < m; ++n) to[i * to_step + n] = from[i * from_step + n];
+    }
 }
 
 TB_FN vec roots(vec x) {
@@ -109,7 +162,46 @@ TB_FN vec roots(vec x) {
     return x;
 }
 
-TB_FN tb_i64 length(range r) { return r.to - r.from; }
+// The largest (and its place), mean or root of squares of what the taps meet, m numbers from x on.
+TB_FN vec pooled(const void *x, tb_i64 n, const tap *list, int count, int m, int laid, mask *where) {
+    vec best = met(x, list[0].at + n, m, laid);
+    *where = list[0].number + (mask){0};
+    if (TB_OP == 2) best *= best;
+    for (int c = 1; c < count; ++c) {
+        const vec v = met(x, list[c].at + n, m, laid);
+#if TB_OP == 0
+        const mask wins = ~(v <= best) & (best == best);  // a NaN wins, and the first of them stays
+        best = (vec)(((mask)v & wins) | ((mask)best & ~wins));
+        *where = ((list[c].number + (mask){0}) & wins) | (*where & ~wins);
+#else
+        best += TB_OP == 1 ? v : v * v;
+#endif
+    }
+    if (TB_OP == 1) best /= (TB_W)count;
+    return TB_OP == 2 ? roots(best) : best;
+}
+
+TB_FN void pool_vector(const sizes *g, span s, tb_i64 n, const tap *list, int count, int m, int laid) {
+    mask where;
+    const vec best = pooled(s.x, n, list, count, m, laid, &where);
+    if (laid) *(loose *)((TB_W *)s.out + n) = best;
+    else finish(g, (TB_X *)s.out + n, best, m);
+    if (TB_OP != 0) return;
+    const small found = __builtin_convertvector(where, small);
+    if (m == LANES) __builtin_memcpy((TB_I *)s.places + n, &found, sizeof found);
+    else tb_unpad((TB_I *)s.places + n, &found, m * (int)sizeof(TB_I), sizeof found);
+}
+
+TB_FN void pool_span(const sizes *g, span s, const tap *restrict list, int count, int laid) {
+    for (tb_i64 i = 0; i < s.count; ++i) {
+        tb_i64 n = 0;
+        for (; n + LANES <= s.numbers; n += LANES) pool_vector(g, s, n, list, count, LANES, laid);
+        if (n < s.numbers) pool_vector(g, s, n, list, count, laid ? LANES : (int)(s.numbers - n), laid);
+        s.x = (const TB_X *)s.x + s.x_step;
+        s.out = (TB_X *)s.out + s.out_step;
+        s.places = (TB_I *)s.places + s.places_step;
+    }
+}
 
 // A row (k, m, p) of the output: the cells of its windows over maps, depth and height, and where things lie.
 typedef struct {
@@ -122,113 +214,112 @@ typedef struct {
     tb_i64 places_step;
 } row;
 
-// The cells of a window that are inside the image: their numbers, and where they lie from the window's first cell on.
-typedef struct {
-    range s;
-    int count, index[TB_CELLS];
-    tb_i64 at[TB_CELLS];
-} cells;
-
-// The cells of window q, unless those of another are the same.
-TB_FN void find_cells(const sizes *g, const row *o, tb_i64 q, cells *found) {
-    const range s = cells_of(g, 3, q);
-    if (found->count && found->s.from == s.from && found->s.to == s.to) return;
-    found->s = s;
-    found->count = 0;
+// The taps of windows that have cells `s` along the width, in the image or in rows that were laid side by side.
+TB_FN int list_cells(const sizes *g, const plan *p, const row *o, range s, tap *list) {
+    int count = 0;
+    tb_i64 laid = 0;
     for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
         for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
-            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
-                for (tb_i64 d = s.from; d < s.to; ++d) {
-                    found->at[found->count] = inner(o->xs, a, b, c) + d * o->xs[3];
-                    const tb_i64 number = ((a * g->window[1] + b) * g->window[2] + c) * g->window[3] + d;
-                    found->index[found->count++] = (int)number;
-                }
-            }
-        }
-    }
-}
-
-// Window q of a row for m images from n on.
-TB_FN void window(const sizes *g, const row *o, const cells *list, tb_i64 q, tb_i64 n, int m) {
-    const TB_X *const x = o->x + (q * g->step[3] - g->pad[3]) * o->xs[3] + n;
-    TB_X *const out = o->out + q * o->step + n;
-    vec best = load(x + list->at[0], m);
-#if TB_OP == 0
-    mask where = list->index[0] + (mask){0};
-    for (int c = 1; c < list->count; ++c) {
-        const vec v = load(x + list->at[c], m);
-        const mask wins = ~(v <= best) & (best == best);  // a NaN wins, and the first of them stays
-        best = (vec)(((mask)v & wins) | ((mask)best & ~wins));
-        where = ((list->index[c] + (mask){0}) & wins) | (where & ~wins);
-    }
-    const small places = __builtin_convertvector(where, small);
-    __builtin_memcpy(o->places + q * o->places_step + n, &places, sizeof(TB_I) * (unsigned long)m);
-    finish(g, out, best, m);
-#elif TB_OP == 1
-    for (int c = 1; c < list->count; ++c) best += load(x + list->at[c], m);
-    finish(g, out, best / (TB_W)list->count, m);
-#else
-    best *= best;
-    for (int c = 1; c < list->count; ++c) {
-        const vec v = load(x + list->at[c], m);
-        best += v * v;
-    }
-    finish(g, out, roots(best), m);
-#endif
-}
-
-// All windows of a row of few images: cell by cell, over all windows that have the cell inside.
-TB_FN void line(const sizes *g, const row *o, tb_i64 images) {
-    TB_W best[LINE], buffer[LANES];
-    int where[LINE], counts[LINE];
-    const tb_i64 width = g->out[3];
-    for (int i = 0; i < width * images; ++i) best[i] = 0, where[i] = -1, counts[i] = 0;
-    for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
-        for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
-            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
-                const TB_X *const from = o->x + inner(o->xs, a, b, c);
+            for (tb_i64 c = o->r.from; c < o->r.to; ++c, laid += g->step[3] * p->line) {
+                const tb_i64 there = inner(o->xs, a, b, c);
                 const tb_i64 cell = ((a * g->window[1] + b) * g->window[2] + c) * g->window[3];
-                for (tb_i64 d = 0; d < g->window[3]; ++d) {
-                    const tb_i64 shift = d - g->pad[3], room = g->in[3] - 1 - shift;
-                    const tb_i64 start = shift < 0 ? (-shift + g->step[3] - 1) / g->step[3] : 0;
-                    const tb_i64 past = room < 0 ? 0 : room / g->step[3] + 1, end = past < width ? past : width;
-                    for (tb_i64 q = start; q < end; ++q) {
-                        const TB_W *const x = TB_READ(buffer, from + (q * g->step[3] + shift) * o->xs[3], (int)images);
-                        for (tb_i64 n = 0; n < images; ++n) {
-                            const tb_i64 i = q * images + n;
-#if TB_OP == 0
-                            const int wins = (where[i] < 0) | (!(x[n] <= best[i]) & (best[i] == best[i]));
-                            best[i] = wins ? x[n] : best[i];
-                            where[i] = wins ? (int)(cell + d) : where[i];
-#elif TB_OP == 1
-                            best[i] += x[n];
-                            counts[i] += 1;
-#else
-                            best[i] += x[n] * x[n];
-#endif
-                        }
-                    }
+                tb_i64 f = s.from, i = 0;
+                for (; f >= g->step[3]; f -= g->step[3]) ++i;
+                for (tb_i64 d = s.from; d < s.to; ++d, ++count) {
+                    list[count].at = p->laid ? laid + f * p->line + i * g->images : there + d * o->xs[3];
+                    list[count].number = (TB_N)(cell + d);
+                    if (++f == g->step[3]) f = 0, ++i;
                 }
             }
         }
     }
-    for (tb_i64 q = 0; q < width; ++q) {
-        TB_W *const done = best + q * images;
-        for (tb_i64 n = 0; n < images; ++n) {
-#if TB_OP == 1
-            done[n] /= (TB_W)counts[q * images + n];
-#elif TB_OP == 2
-            done[n] = TB_SQRT(done[n]);
-#endif
-        }
-        finish_line(g, o->out + q * o->step, done, images);
-#if TB_OP == 0
-        for (tb_i64 n = 0; n < images; ++n) o->places[q * o->places_step + n] = (TB_I)where[q * images + n];
-#endif
+    return count;
+}
+
+// The taps of the windows that were last asked for; the next row often has the same.
+typedef struct {
+    range j, t, r, s;
+    int count;
+    tap list[TB_CELLS];
+} taps;
+
+TB_FN int same(range x, range y) { return x.from == y.from && x.to == y.to; }
+
+TB_FN void find_cells(const sizes *g, const plan *p, const row *o, tb_i64 q, taps *found) {
+    const range s = cells_of(g, 3, q);
+    const int known = same(s, found->s) && same(o->j, found->j) && same(o->t, found->t) && same(o->r, found->r);
+    if (found->count && known) return;
+    found->j = o->j, found->t = o->t, found->r = o->r, found->s = s;
+    found->count = list_cells(g, p, o, s, found->list);
+}
+
+// A row of the output, span by span.
+TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, taps *found) {
+    for (tb_i64 q = 0, to; q < g->out[3]; q = to) {
+        find_cells(g, p, o, q, found);
+        to = last_alike(p->whole, q);
+        const span s = {to - q, g->images, o->x + (q * g->step[3] - g->pad[3]) * o->xs[3], 0, o->out + q * o->step,
+                        o->places + q * o->places_step, g->step[3] * o->xs[3], 0, o->step, o->places_step, 0, 0};
+        if (found->count == TB_WHOLE) pool_span(g, s, found->list, TB_WHOLE, 0);
+        else pool_span(g, s, found->list, found->count, 0);
     }
 }
 
-TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
+// Every `step`-th pixel of m numbers.
+TB_FN void take_pixels(TB_W *restrict to, const TB_W *restrict from, tb_i64 count, tb_i64 step, tb_i64 m) {
+    for (tb_i64 i = 0; i < count; ++i) {
+        for (tb_i64 n = 0; n < m; ++n) to[i * m + n] = from[i * step * m + n];
+    }
+}
+
+// The same, in loops of their own for the usual numbers.
+TB_FN void take_usual(TB_W *to, const TB_W *from, tb_i64 count, tb_i64 step, tb_i64 m) {
+    if (step == 1) take_pixels(to, from, count * m, 1, 1);
+    else if (m == 1 && step == 2) take_pixels(to, from, count, 2, 1);
+    else if (m == 1) take_pixels(to, from, count, step, 1);
+    else if (m == 2) take_pixels(to, from, count, step, 2);
+    else if (m == 4) take_pixels(to, from, count, step, 4);
+    else if (m == 8) take_pixels(to, from, count, step, 8);
+    else take_pixels(to, from, count, step, m);
+}
+
+// The rows that a row of the output reads, laid side by side: places of strides from the first padded pixel on.
+TB_FN void lay_rows(const sizes *g, const plan *p, const row *o, TB_W *rows) {
+    const tb_i64 images = g->images, step = g->step[3], pad = g->pad[3];
+    TB_W buffer[ROOM];
+    for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
+        for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
+            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
+                const TB_W *const from = read_pieces(buffer, o->x + inner(o->xs, a, b, c), o->xs[3], g->in[3], images);
+                for (tb_i64 f = 0; f < step; ++f, rows += p->line) {
+                    const tb_i64 skipped = f < pad ? (pad - f + step - 1) / step : 0, first = skipped * step + f - pad;
+                    const tb_i64 count = first < g->in[3] ? (g->in[3] - first + step - 1) / step : 0;
+                    take_usual(rows + skipped * images, from + first * images, count, step, images);
+                }
+            }
+        }
+    }
+}
+
+// A row of the output of few images: vectors go along windows and images.
+TB_FN void fprop_line(const sizes *g, const plan *p, const row *o, taps *found) {
+    TB_W rows[ROOM], out[ROOM];
+    TB_I places[ROOM];
+    lay_rows(g, p, o, rows);
+    for (tb_i64 q = 0, to; q < g->out[3]; q = to) {  // in order: vectors write beyond the windows that they are for
+        find_cells(g, p, o, q, found);
+        const tb_i64 n = q * g->images;
+        to = last_alike(p->whole, q);
+        const span s = {1, (to - q) * g->images, rows + n, 0, out + n, places + n, 0, 0, 0, 0, 0, 0};
+        if (found->count == TB_WHOLE) pool_span(g, s, found->list, TB_WHOLE, 1);
+        else pool_span(g, s, found->list, found->count, 1);
+    }
+    finish_pieces(g, o->out, o->step, out, g->out[3], g->images);
+    if (TB_OP == 0) copy_places(o->places, o->places_step, places, g->images, g->out[3], g->images);
+}
+
+TB_FN void fprop_row(const sizes *g, const plan *known, void *const *ptr, const tb_i64 *stride, tb_i64 number,
+                     taps *found) {
     const tb_i64 p = number % g->out[2], m = number / g->out[2] % g->out[1], k = number / (g->out[2] * g->out[1]);
     const tb_i64 *const os = stride + TB_OUTPUT * 4;
     const tb_i64 origin = inner(stride, k * g->step[0] - g->pad[0], m * g->step[1] - g->pad[1],
@@ -239,33 +330,21 @@ TB_FN void fprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_
     o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
     o.places_step = os[7];
 #endif
-    if (g->images < FEW && g->images * g->out[3] <= LINE) {
-        if (g->images == 1) line(g, &o, 1);
-        else line(g, &o, g->images);
-        return;
-    }
-    cells list;
-    list.count = 0;
-    for (tb_i64 q = 0; q < g->out[3]; ++q) {
-        tb_i64 n = 0;
-        find_cells(g, &o, q, &list);
-        for (; n + LANES <= g->images; n += LANES) window(g, &o, &list, q, n, LANES);
-        IN_PIECES(window(g, &o, &list, q, n, PIECE))
-    }
+    if (known->laid) fprop_line(g, known, &o, found);
+    else fprop_windows(g, known, &o, found);
 }
 
-// A row (c, d, h) of the gradient, and the rows (k, m, p) of windows that hold it: where their errors and their places
-// (or forward outputs) begin, the number of their first cell there, and how many cells they have but for the width.
+// A row (c, d, h) of the gradient: where its pixels lie, and what is read for it.
 typedef struct {
-    int count, cell[TB_CELLS];
-    tb_i64 error[TB_CELLS], other[TB_CELLS], size[TB_CELLS];
     const TB_X *e;
-    const void *others;
+    const void *others;  // places, or forward outputs
     tb_i64 e_step, other_step;
     const TB_X *x;  // the forward input (root of squares)
     tb_i64 x_step;
     TB_X *out;
     tb_i64 step;
+    int count;  // of rows of windows; of each: where it lies, its first cell, and its cells but for the width
+    tap rows[TB_CELLS];
 } gradient;
 
 TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 c, tb_i64 d, tb_i64 h,
@@ -278,11 +357,10 @@ TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, 
         for (tb_i64 m = ms.from; m < ms.to; ++m) {
             const tb_i64 b = a * g->window[1] + d + g->pad[1] - m * g->step[1];
             for (tb_i64 p = ps.from; p < ps.to; ++p) {
+                const tb_i64 cell = (b * g->window[2] + h + g->pad[2] - p * g->step[2]) * g->window[3];
                 const tb_i64 size = length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) * length(cells_of(g, 2, p));
-                o->cell[o->count] = (int)((b * g->window[2] + h + g->pad[2] - p * g->step[2]) * g->window[3]);
-                o->error[o->count] = inner(stride, k, m, p);
-                o->other[o->count] = TB_OP == 1 ? 0 : inner(other, k, m, p);
-                o->size[o->count++] = size;
+                const tb_i64 there = TB_OP == 1 ? 0 : inner(other, k, m, p);
+                o->rows[o->count++] = (tap){inner(stride, k, m, p), there, (TB_N)cell, (TB_W)size};
             }
         }
     }
@@ -296,110 +374,213 @@ TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, 
     o->step = os[3];
 }
 
-// m places as a vector. gcc converts bytes to 32 bits piece by piece unless it is told the instruction.
-TB_FN mask widened(const TB_I *places, int m) {
+// sum + e where the place is `number`. gcc would make 32 bits of bytes before it compares them.
+TB_FN vec added_there(vec sum, vec e, const TB_I *places, TB_N number, int m) {
     small here = {0};
-    __builtin_memcpy(&here, places, sizeof(TB_I) * (unsigned long)m);
-#if defined(__AVX512F__) && !defined(__clang__)
+    if (m == LANES) __builtin_memcpy(&here, places, sizeof here);
+    else tb_pad(&here, places, m * (int)sizeof(TB_I), sizeof here);
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
     typedef char bytes __attribute__((vector_size(16)));
-    typedef int wide __attribute__((vector_size(64)));
-    if (sizeof here == 16 && sizeof(TB_N) == 4 && sizeof(TB_I) == 1) {
+    typedef float wide __attribute__((vector_size(64)));
+    if (sizeof(TB_I) == 1 && sizeof(TB_W) == 4) {
         bytes packed;
         __builtin_memcpy(&packed, &here, 16);
-        return (mask)__builtin_ia32_pmovzxbd512_mask(packed, (wide){0}, -1);
+        const unsigned short there = __builtin_ia32_pcmpeqb128_mask(packed, (char)number + (bytes){0}, -1);
+        return (vec)__builtin_ia32_addps512_mask((wide)sum, (wide)e, (wide)sum, there, 4);
     }
 #endif
-    return __builtin_convertvector(here, mask);
+    return sum + (vec)((mask)e & (__builtin_convertvector(here, mask) == number));
 }
 
-// What pixel w of a row gets from windows `qs` along it, for m images from n on.
-TB_FN void pixel(const sizes *g, const gradient *o, range qs, tb_i64 w, tb_i64 n, int m) {
+// What m numbers of a pixel get through the taps; laid rows of errors have been shared out already.
+TB_FN vec received(span s, tb_i64 n, const tap *list, int count, int m, int laid) {
     vec sum = {0};
-    for (int r = 0; r < o->count; ++r) {
-        for (tb_i64 q = qs.from; q < qs.to; ++q) {
-            const vec e = load(o->e + o->error[r] + q * o->e_step + n, m);
-            const tb_i64 other = o->other[r] + q * o->other_step + n;
-#if TB_OP == 0
-            const TB_N index = o->cell[r] + (TB_N)(w + g->pad[3] - q * g->step[3]);
-            sum += (vec)((mask)e & (widened((const TB_I *)o->others + other, m) == index));
-#elif TB_OP == 1
-            (void)other;
-            sum += e * (1 / (TB_W)(o->size[r] * length(cells_of(g, 3, q))));
-#else
-            const vec root = load((const TB_X *)o->others + other, m);
+    for (int c = 0; c < count; ++c) {
+        const vec e = met(s.x, list[c].at + n, m, laid);
+        if (TB_OP == 0) {
+            sum = added_there(sum, e, (const TB_I *)s.other + list[c].other + n, list[c].number, m);
+        } else if (laid) {
+            sum += e;
+        } else if (TB_OP == 1) {
+            sum += e * list[c].share;
+        } else {
+            const vec root = load((const TB_X *)s.other + list[c].other + n, m);
             sum += (vec)((mask)(e / root) & (root != 0));
-#endif
         }
     }
-#if TB_OP == 2
-    sum *= load(o->x + w * o->x_step + n, m);
-#endif
-    finish(g, o->out + w * o->step + n, sum, m);
+    return sum;
 }
 
-// A whole row of few images: window by window, each to its cells.
-TB_FN void scattered(const sizes *g, const gradient *o, tb_i64 images) {
-    TB_W sum[LINE], buffer[LANES], other_buffer[LANES];
-    for (int i = 0; i < g->in[3] * images; ++i) sum[i] = 0;
+TB_FN void gather_vector(const sizes *g, span s, tb_i64 n, const tap *list, int count, int m, int laid) {
+    vec sum = received(s, n, list, count, m, laid);
+    if (laid) {
+        *(loose *)((TB_W *)s.out + n) = sum;
+        return;
+    }
+    if (TB_OP == 2) sum *= load(s.factor + n, m);
+    finish(g, (TB_X *)s.out + n, sum, m);
+}
+
+TB_FN void gather_span(const sizes *g, span s, const tap *restrict list, int count, int laid) {
+    for (tb_i64 i = 0; i < s.count; ++i) {
+        tb_i64 n = 0;
+        for (; n + LANES <= s.numbers; n += LANES) gather_vector(g, s, n, list, count, LANES, laid);
+        if (n < s.numbers) gather_vector(g, s, n, list, count, laid ? LANES : (int)(s.numbers - n), laid);
+        s.x = (const TB_X *)s.x + s.x_step;
+        s.other = (const TB_I *)s.other + (TB_OP == 0 ? s.other_step : 0);
+        if (TB_OP == 2) s.other = (const TB_X *)s.other + s.other_step;
+        s.out = (TB_X *)s.out + s.out_step;
+        s.factor += s.factor_step;
+    }
+}
+
+// The same, in loops of their own for the usual numbers of taps.
+TB_FN void gather_usual(const sizes *g, span s, const tap *list, int count, int laid) {
+    if (count == 1) gather_span(g, s, list, 1, laid);
+    else if (count == 2) gather_span(g, s, list, 2, laid);
+    else if (count == 4) gather_span(g, s, list, 4, laid);
+    else if (count == TB_WHOLE) gather_span(g, s, list, TB_WHOLE, laid);
+    else gather_span(g, s, list, count, laid);
+}
+
+// The taps of pixels at place f of stride i; of those amid the row if i is -1.
+TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 i, tb_i64 f, tap *list) {
+    int count = 0;
+    if (f >= g->window[3]) return 0;
     for (int r = 0; r < o->count; ++r) {
-        for (tb_i64 q = 0; q < g->out[3]; ++q) {
-            const range s = cells_of(g, 3, q);
-            const TB_W *const e = TB_READ(buffer, o->e + o->error[r] + q * o->e_step, (int)images);
-            const tb_i64 other = o->other[r] + q * o->other_step;
-#if TB_OP == 0
-            const TB_I *const places = (const TB_I *)o->others + other;
-#elif TB_OP == 1
-            const TB_W share = 1 / (TB_W)(o->size[r] * length(s));
-#else
-            const TB_W *const root = TB_READ(other_buffer, (const TB_X *)o->others + other, (int)images);
-#endif
-            TB_W *const to = sum + (q * g->step[3] - g->pad[3]) * images;
-            for (tb_i64 d = s.from; d < s.to; ++d) {
-                for (tb_i64 n = 0; n < images; ++n) {
-#if TB_OP == 0
-                    to[d * images + n] += (int)places[n] == o->cell[r] + (int)d ? e[n] : 0;
-#elif TB_OP == 1
-                    to[d * images + n] += e[n] * share;
-#else
-                    to[d * images + n] += root[n] != 0 ? e[n] / root[n] : 0;
-#endif
-                }
-            }
+        const tap row = o->rows[r];
+        for (tb_i64 j = (g->window[3] - 1 - f) / g->step[3]; j >= 0; --j) {
+            const tb_i64 q = i - j;
+            if (i >= 0 && (q < 0 || q >= g->out[3])) continue;
+            const tb_i64 laid = r * p->windows + (p->guard - j) * g->images;
+            tap *const t = &list[count++];
+            t->at = p->laid ? laid : row.at - j * o->e_step;
+            t->other = p->laid ? laid : row.other - j * o->other_step;
+            t->number = row.number + (TB_N)(f + j * g->step[3]);
+            if (TB_OP == 1) t->share = 1 / (row.share * (TB_W)(i >= 0 ? length(cells_of(g, 3, q)) : g->window[3]));
         }
     }
-    for (tb_i64 w = 0; w < g->in[3]; ++w) {
-#if TB_OP == 2
-        const TB_W *const x = TB_READ(other_buffer, o->x + w * o->x_step, (int)images);
-        for (tb_i64 n = 0; n < images; ++n) sum[w * images + n] *= x[n];
-#endif
-        finish_line(g, o->out + w * o->step, sum + w * images, images);
+    return count;
+}
+
+// The strides whose pixels at place f are in the image, and those of them amid the row: all windows that can hold them
+// are there (mean: and whole).
+typedef struct {
+    range all, amid;
+} strides;
+
+TB_FN strides strides_of(const sizes *g, const plan *p, tb_i64 f) {
+    const tb_i64 step = g->step[3], pad = g->pad[3], reach = f < g->window[3] ? (g->window[3] - 1 - f) / step : 0;
+    const range windows = TB_OP == 1 ? p->whole : (range){0, g->out[3]};
+    const range all = {f < pad ? (pad - f + step - 1) / step : 0, (g->in[3] + pad - f + step - 1) / step};
+    const tb_i64 from = lower(higher(all.from, windows.from + reach), all.to);
+    return (strides){all, {from, higher(from, lower(all.to, windows.to))}};
+}
+
+// A row of the gradient, span by span: pixels at the same place of their strides.
+TB_FN void bprop_pixels(const sizes *g, const plan *p, const gradient *o) {
+    tap list[TB_CELLS];
+    for (tb_i64 f = 0; f < g->step[3]; ++f) {
+        const strides found = strides_of(g, p, f);
+        for (tb_i64 i = found.all.from, to; i < found.all.to; i = to) {
+            to = last_alike(found.amid, i);
+            const int count = list_windows(g, p, o, i == found.amid.from && length(found.amid) ? -1 : i, f, list);
+            const tb_i64 w = i * g->step[3] + f - g->pad[3], by = g->step[3];
+            span s = {to - i, g->images, o->e + i * o->e_step, 0, o->out + w * o->step, 0, o->e_step, o->other_step,
+                      by * o->step, 0, o->x + w * o->x_step, by * o->x_step};
+            if (TB_OP == 0) s.other = (const TB_I *)o->others + i * o->other_step;
+            if (TB_OP == 2) s.other = (const TB_X *)o->others + i * o->other_step;
+            gather_usual(g, s, list, count, 0);
+        }
     }
 }
 
-TB_FN void bprop_row(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
+// What windows send to each of their cells (largest: to one), in a row with strides of zeros before and behind.
+TB_FN void messages(const sizes *g, const plan *p, const gradient *o, const tap *from, TB_W *to) {
+    const tb_i64 images = g->images, margin = p->guard * images, count = g->out[3] * images;
+    for (tb_i64 n = 0; n < margin; ++n) to[n] = 0;
+    for (tb_i64 n = margin + count; n < p->windows; ++n) to[n] = 0;
+    to += margin;
+    const TB_W *const e = read_pieces(to, o->e + from->at, o->e_step, g->out[3], images);
+#if TB_OP == 0
+    if (e != to) __builtin_memcpy(to, e, sizeof(TB_W) * (unsigned long)count);
+#elif TB_OP == 1
+    for (tb_i64 q = 0, next; q < g->out[3]; q = next) {
+        const TB_W share = 1 / (from->share * (TB_W)length(cells_of(g, 3, q)));
+        next = last_alike(p->whole, q);
+        for (tb_i64 n = q * images; n < next * images; ++n) to[n] = e[n] * share;
+    }
+#else
+    TB_W buffer[ROOM];
+    const TB_W *const y = read_pieces(buffer, (const TB_X *)o->others + from->other, o->other_step, g->out[3], images);
+    for (tb_i64 n = 0; n < count; ++n) to[n] = y[n] != 0 ? e[n] / y[n] : 0;
+#endif
+}
+
+// Lines of pixels at the places of a stride as one row of pixels.
+TB_FN void join_lines(TB_W *restrict to, const TB_W *restrict lines, tb_i64 line, tb_i64 count, tb_i64 step, tb_i64 m) {
+    for (tb_i64 i = 0; i < count; ++i) {
+        for (tb_i64 f = 0; f < step; ++f) {
+            for (tb_i64 n = 0; n < m; ++n) to[(i * step + f) * m + n] = lines[f * line + i * m + n];
+        }
+    }
+}
+
+// The same, in loops of their own for the usual numbers.
+TB_FN void join_usual(TB_W *to, const TB_W *lines, tb_i64 line, tb_i64 count, tb_i64 step, tb_i64 m) {
+    if (m == 1 && step == 2) join_lines(to, lines, line, count, 2, 1);
+    else if (m == 1) join_lines(to, lines, line, count, step, 1);
+    else if (m == 2) join_lines(to, lines, line, count, step, 2);
+    else if (m == 4) join_lines(to, lines, line, count, step, 4);
+    else if (m == 8) join_lines(to, lines, line, count, step, 8);
+    else join_lines(to, lines, line, count, step, m);
+}
+
+// A row of the gradient of few images: vectors go along pixels of the same place in a stride, and images.
+TB_FN void bprop_line(const sizes *g, const plan *p, const gradient *o) {
+    const tb_i64 images = g->images, step = g->step[3];
+    TB_W sent[ROOM], lines[ROOM], pixels[ROOM];
+    TB_I places[ROOM];
+    tap list[TB_CELLS];
+    for (int r = 0; r < o->count; ++r) {
+        messages(g, p, o, &o->rows[r], sent + r * p->windows);
+        const TB_I *const from = (const TB_I *)o->others + o->rows[r].other;
+        TB_I *const to = places + r * p->windows + p->guard * images;
+        if (TB_OP == 0) copy_places(to, images, from, o->other_step, g->out[3], images);
+    }
+    for (tb_i64 f = 0; f < step; ++f) {
+        const span s = {1, p->pixels * images, sent, places, lines + f * p->line, 0, 0, 0, 0, 0, 0, 0};
+        gather_usual(g, s, list, list_windows(g, p, o, -1, f, list), 1);
+    }
+    if (step > 1) join_usual(pixels, lines, p->line, p->pixels, step, images);
+    TB_W *const found = (step > 1 ? pixels : lines) + g->pad[3] * images;
+#if TB_OP == 2
+    TB_W buffer[ROOM];
+    const TB_W *const x = read_pieces(buffer, o->x, o->x_step, g->in[3], images);
+    for (tb_i64 n = 0; n < g->in[3] * images; ++n) found[n] *= x[n];
+#endif
+    finish_pieces(g, o->out, o->step, found, g->in[3], images);
+}
+
+TB_FN void bprop_row(const sizes *g, const plan *known, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
     gradient o;
     const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
     find_windows(g, ptr, stride, c, d, h, &o);
-    if (g->images < FEW && g->images * g->in[3] <= LINE) {
-        if (g->images == 1) scattered(g, &o, 1);
-        else scattered(g, &o, g->images);
-        return;
-    }
-    for (tb_i64 w = 0; w < g->in[3]; ++w) {
-        const range qs = windows_of(g, 3, w);
-        tb_i64 n = 0;
-        for (; n + LANES <= g->images; n += LANES) pixel(g, &o, qs, w, n, LANES);
-        IN_PIECES(pixel(g, &o, qs, w, n, PIECE))
-    }
+    if (known->laid) bprop_line(g, known, &o);
+    else bprop_pixels(g, known, &o);
 }
 
 // Pointers: input, output, after which come places (largest only). Tasks are groups of rows of the output.
 void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const tb_i64 rows = g->out[0] * g->out[1] * g->out[2], last = end * g->group < rows ? end * g->group : rows;
+    const plan known = plan_of(g);
+    const tb_i64 rows = g->out[0] * g->out[1] * g->out[2], last = lower(end * g->group, rows);
+    taps found;
+    found.count = 0, found.s = found.j = found.t = found.r = (range){0, 0};
     (void)scalar;
-    for (tb_i64 number = begin * g->group; number < last; ++number) fprop_row(g, ptr, stride, number);
+    for (tb_i64 number = begin * g->group; number < last; ++number) fprop_row(g, &known, ptr, stride, number, &found);
+    tb_stream_end(g->streams);
 }
 
 // Pointers: error, then places (largest) or forward input and output (root of squares), then the gradient. Tasks are
@@ -407,7 +588,9 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
 void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const tb_i64 rows = g->in[0] * g->in[1] * g->in[2], last = end * g->group < rows ? end * g->group : rows;
+    const plan known = plan_of(g);
+    const tb_i64 rows = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, rows);
     (void)scalar;
-    for (tb_i64 number = begin * g->group; number < last; ++number) bprop_row(g, ptr, stride, number);
+    for (tb_i64 number = begin * g->group; number < last; ++number) bprop_row(g, &known, ptr, stride, number);
+    tb_stream_end(g->streams);
 }

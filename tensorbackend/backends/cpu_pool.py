@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES"]
 
-TASK_BYTES = 1 << 17
-"""Bytes that a task moves: some microseconds of work."""
-STREAM_ABOVE = 48 << 20
+TASK_BYTES = 1 << 19
+"""Bytes that a task moves: some microseconds of work, and rows enough for the processor to see what comes."""
+STREAM_ABOVE = 4 << 20
 """Bytes that a call moves from which on results are stored past the cache."""
 LRN_STRIP = 1024
 """Neighbouring pixels and images that a normalisation takes through all maps at a time."""
@@ -30,7 +30,16 @@ LRN_MAPS = 256
 """The longest window over maps that has a compiled kernel."""
 POOL_CELLS = 1024
 """The most cells of a window that has a compiled kernel."""
+USUAL_CELLS = (4, 9)
+"""The cells of windows for which kernels have a loop of their own."""
 _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
+
+
+def _streams(nbytes: int) -> int:
+    """What a kernel is told: 2 where results of a call that moves so many bytes go past the cache."""
+    return 2 * (nbytes > STREAM_ABOVE)
+
+
 def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, cost: float, sizes: list[int],
               strides: list[int]) -> jit.Prepared:  # fmt: skip
     """The launch of the function of a file that has the op's name; its pointers are the step's operands."""
@@ -49,12 +58,13 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     places = [ref.dtype for ref in step.operands if dtypes.is_integer(ref.dtype)]
     macros = {"TB_OP": _POOL_OPS[g.op], "TB_I": ctype(places[0]) if places else "char"}
     macros |= {"TB_PLAIN": int(alpha == 1 and beta == 0), "TB_CELLS": POOL_CELLS}
+    macros["TB_WHOLE"] = g.cells if g.cells in USUAL_CELLS else 0
     rows, nbytes = math.prod(step.output.shape[:3]), written.nbytes(step)
     group = max(1, min(TASK_BYTES * rows // nbytes, rows))
     sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
     strides = [s for ref in step.operands for s in ref.strides[:4]]
     cost = nbytes * 0.05 + math.prod(g.dimO) * g.cells * 0.1
-    sizes += [group, *written.words(alpha, beta)]
+    sizes += [group, _streams(nbytes), *written.words(alpha, beta)]
     return _prepared(step, "pool", macros, -(-rows // group), cost, sizes, strides)
 
 
@@ -67,7 +77,7 @@ def _prepare_lrn(step: Primitive, backend: Backend) -> jit.Prepared | None:
     length = math.prod(g.dimI[1:])
     strip = max(min(LRN_STRIP, LRN_STRIP * 8 // g.J // 16 * 16), 16)
     sizes = [g.C, length, g.J, strip, *written.words(alpha, beta, ascale / g.J, bpower)]
-    sizes.append(2 * (written.nbytes(step) > STREAM_ABOVE))
+    sizes.append(_streams(written.nbytes(step)))
     return _prepared(step, "lrn", macros, -(-length // strip), written.nbytes(step) * 0.1, sizes, [])
 
 

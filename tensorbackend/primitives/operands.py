@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
-from tensorbackend.graph import composite
+from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.ops import Op
@@ -114,11 +115,20 @@ def check_home(backend: Any, x: Any) -> None:
 def _viewed(backend: Any, x: Any, dim: tuple[int, ...], whole: bool) -> Tensor | None:
     """The view of an operand that kernels take; None where there is none."""
     check_home(backend, x)
-    x = composite.reshape(x, dim)
-    if not isinstance(x, Tensor):
+    strides = _strides(x.shape, x.strides, dim, whole) if isinstance(x, Tensor) else None
+    return None if strides is None else x._view(dim, strides, 0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...], dim: tuple[int, ...],
+             whole: bool) -> tuple[int, ...] | None:  # fmt: skip
+    """The strides of that view."""
+    found = indexing.view_strides(shape, strides, dim)
+    if found is None:
         return None
-    side_by_side = x.strides[-1] == 1 or x.shape[-1] == 1
-    return x if (x.is_contiguous if whole else side_by_side) else None
+    checked = list(zip(dim, found, indexing.contiguous_strides(dim)))
+    fits = all(n == 1 or have == wanted for n, have, wanted in (checked if whole else checked[-1:]))
+    return found if fits else None
 
 
 def _copied(backend: Any, x: Any, dim: tuple[int, ...]) -> Tensor:
