@@ -222,8 +222,18 @@ static void product_by_units(const unroll *u, int64_t block, const TB_T *state, 
 
 // Operands ------------------------------------------------------------------------------------------------------------
 
+static inline void copy(TB_T *restrict to, const TB_T *restrict from, int64_t n) {
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) *(vector *)(to + j) = *(const vector *)(from + j);
+    for (; j < n; ++j) to[j] = from[j];
+}
+
+// Lines of a row of the next step, which lies `ahead` elements further: a row is too short for the processor to see them.
+#define FETCH(row, ahead, n, write) \
+    for (int64_t line = 0; line < (n); line += 64 / (int64_t)sizeof(TB_T)) __builtin_prefetch((row) + (ahead) + line, write, 2)
+
 // The rows of one group of a block, from memory into a buffer; what is beyond them is zero.
-static void gather(const unroll *u, TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t units) {
+static void gather(const unroll *u, TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t units, int64_t ahead) {
     const int64_t n = u->size[N], width = u->size[WIDTH], all = u->size[UNITS];
     if (u->size[BY_UNITS]) {
         for (int64_t j = 0; j < n; ++j, to += all) {
@@ -233,24 +243,29 @@ static void gather(const unroll *u, TB_T *to, const TB_T *from, int64_t row, int
         return;
     }
     for (int64_t i = 0; i < units; ++i, to += width, from += row) {
-        if (column == 1)
-            for (int64_t j = 0; j < n; ++j) to[j] = from[j];
-        else
+        if (column == 1) {
+            copy(to, from, n);
+            FETCH(from, ahead, n, 0);
+        } else
             for (int64_t j = 0; j < n; ++j) to[j] = from[j * column];
         for (int64_t j = n; j < width; ++j) to[j] = 0;
     }
     for (int64_t i = 0; i < (all - units) * width; ++i) to[i] = 0;
 }
 
-static void scatter(const unroll *u, const TB_T *from, TB_T *to, int64_t row, int64_t column, int64_t units) {
-    const int64_t n = u->size[N];
-    const int64_t step_unit = u->size[BY_UNITS] ? 1 : u->size[WIDTH], step_sample = u->size[BY_UNITS] ? u->size[UNITS] : 1;
-    if (column == 1 && step_sample == 1)
-        for (int64_t i = 0; i < units; ++i)
-            for (int64_t j = 0; j < n; ++j) to[i * row + j] = from[i * step_unit + j];
-    else
+static void scatter(const unroll *u, const TB_T *from, TB_T *to, int64_t row, int64_t column, int64_t units, int64_t ahead) {
+    const int64_t n = u->size[N], width = u->size[WIDTH], all = u->size[UNITS];
+    if (u->size[BY_UNITS])
         for (int64_t j = 0; j < n; ++j)
-            for (int64_t i = 0; i < units; ++i) to[i * row + j * column] = from[i * step_unit + j * step_sample];
+            for (int64_t i = 0; i < units; ++i) to[i * row + j * column] = from[j * all + i];
+    else if (column == 1)
+        for (int64_t i = 0; i < units; ++i, to += row) {
+            copy(to, from + i * width, n);
+            FETCH(to, ahead, n, 1);
+        }
+    else
+        for (int64_t i = 0; i < units; ++i)
+            for (int64_t j = 0; j < n; ++j) to[i * row + j * column] = from[i * width + j];
 }
 
 // Rows of the state from a buffer; padding goes along.
@@ -260,11 +275,17 @@ static void keep(const unroll *u, const TB_T *from, TB_T *state, int64_t units) 
         for (int64_t j = 0; j < n; ++j)
             for (int64_t i = 0; i < units; ++i) state[i * n + j] = from[j * u->size[UNITS] + i];
     else
-        for (int64_t i = 0; i < units * u->size[WIDTH]; ++i) state[i] = from[i];
+        copy(state, from, units * u->size[WIDTH]);
 }
 
 static inline TB_T *buffer_of(const unroll *u, int64_t number, TB_T *own, TB_T *room) {
     return number < u->size[OWNS] ? own + number * buffer_length(u) : room + (number - u->size[OWNS]) * buffer_length(u);
+}
+
+// How much further along a row the next step lies, where there is one that can be fetched.
+static inline int64_t ahead(const unroll *u) {
+    const int64_t left = u->size[STEPS] - 2 - u->step;
+    return left <= 0 ? 0 : u->size[REVERSE] ? -u->size[N] : u->size[N];
 }
 
 static void read_part(const unroll *u, const part *p, int64_t first, int64_t units, TB_T *to) {
@@ -277,15 +298,17 @@ static void read_part(const unroll *u, const part *p, int64_t first, int64_t uni
         at = time_of(u, u->step);
     else if (p->kind == BEFORE)
         at = time_of(u, u->step + 1);
+    const int64_t further = p->kind == AT_STEP || p->kind == BEFORE ? ahead(u) : 0;
     for (int64_t g = 0; g < p->groups; ++g, to += buffer_length(u))
-        gather(u, to, from + at * size[N] * column + (g * size[NOUT] + first) * row, row, column, units);
+        gather(u, to, from + at * size[N] * column + (g * size[NOUT] + first) * row, row, column, units, further);
 }
 
 static void write_part(const unroll *u, const part *p, int64_t first, int64_t units, const TB_T *from) {
     const int64_t *const size = u->size, at = p->kind == OWN ? 0 : time_of(u, u->step);
     TB_T *const to = (TB_T *)u->ptr[p->to] + at * size[N] * p->to_column;
     for (int64_t g = 0; g < p->groups; ++g, from += buffer_length(u))
-        scatter(u, from, to + (g * size[NOUT] + first) * p->to_row, p->to_row, p->to_column, units);
+        scatter(u, from, to + (g * size[NOUT] + first) * p->to_row, p->to_row, p->to_column, units,
+                p->kind == OWN ? 0 : ahead(u));
 }
 
 static void keep_state(const unroll *u, const part *p, int64_t first, int64_t units, const TB_T *from, TB_T *state) {

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES", "runs_steps"]
 
-FLAGS = ("-O2", "-fwrapv", "-ffp-contract=fast")
+FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", "-fwrapv", "-ffp-contract=fast")
 FEWEST_STEPS = 4
 """Steps from which on copying the weights pays."""
 MOST_SAMPLES = 128
 """Samples up to which a task's buffers stay in cache; products of more are as fast by themselves."""
-SHORT_BLOCK = 24
-"""Units of a block at least, where lanes are samples and there are many units."""
+LONG_BLOCK = 24
+"""Units of a block where lanes are samples and there are many units."""
 BLOCKS = 12
 """Blocks that there should be at least."""
 STAND_IN = 4099
@@ -77,8 +77,8 @@ def _facts(library: Library) -> Facts:
     return Facts(found[0], tuple(found[1:5]), found[5], found[6])
 
 
-def blocks(run: Run, facts: Facts) -> Blocks:
-    """The blocks of a run."""
+def blocks(run: Run, facts: Facts, buffers: int) -> Blocks:
+    """The blocks of a run whose tasks have so many buffers."""
     if facts.few >= run.N:
         lines = -(-run.nout // (facts.lanes * BLOCKS))
         units = facts.lanes * (1 if lines == 1 else 2 if lines <= 3 else 4)
@@ -87,8 +87,10 @@ def blocks(run: Run, facts: Facts) -> Blocks:
     panels = [v for v, rows in enumerate(facts.rows, start=1) if rows]
     panel = min(panels, key=lambda v: (-(-vectors // v) * v, -v))
     rows = facts.rows[panel - 1]
-    units = rows * max(SHORT_BLOCK // rows, 1) if run.nout >= SHORT_BLOCK * BLOCKS * 2 else rows
-    return Blocks(False, units, -(-vectors // panel) * panel * facts.lanes, rows, panel)
+    width = -(-vectors // panel) * panel * facts.lanes
+    wanted = LONG_BLOCK if run.nout >= 2 * LONG_BLOCK * BLOCKS else rows
+    units = rows * max(min(wanted, facts.room // (width * buffers)) // rows, 1)
+    return Blocks(False, units, width, rows, panel)
 
 
 class _Buffers:
@@ -156,8 +158,8 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     (run,), dtype, weights = step.params, step.output.dtype, step.inputs[0]
     source = f'#define TB_T {written.c_type(dtype)}\n#include "rnn.c"\n'
     library = written.library(source, FLAGS)
-    by = blocks(run, _facts(library))
     buffers = _Buffers(cell, backend, dtype)
+    by = blocks(run, _facts(library), len(buffers.tensors) - buffers.owns)
     kernel, slots, words = _kernel(cell, buffers)
     printed, address = jit.compile_tail(kernel)
     depth, count = cell.state.state * run.nout, -(-run.nout // by.units)

@@ -121,14 +121,14 @@ def _forward(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[
 
 def _back(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[str, Any], dh_init: Any) -> None:
     """All steps back: the cell, and the product with what it wrote. `dh_init` becomes the error of the first state."""
-    rows, errors, order = by_rows(be, W, steps.used), tensors["errors"][: W.shape[1]], steps.order(back=True)
+    errors, order = tensors["errors"][: W.shape[1]], steps.order(back=True)
     if not _by_primitive(be, steps, cell, W, tensors, True, not steps.reverse):
-        sums = be.empty((steps.nout, steps.N), dtypes.compute(steps.dtype))
+        sums, rows = be.empty((steps.nout, steps.N), dtypes.compute(steps.dtype)), by_rows(be, W, steps.used)
         for number, t in enumerate(order):
             sums._assign(be.dot(rows, steps.at(errors, order[number - 1])) if number else 0)
             _run_cell(be, steps, cell, t, [sums], tensors)
     if dh_init is not None:
-        last = be.dot(rows, steps.at(errors, order[-1])) if order else 0
+        last = be.dot(W, steps.at(errors, order[-1])) if order else 0
         dh_init._assign(last + tensors["passed"] if "passed" in tensors else last)
 
 
@@ -175,7 +175,7 @@ def _gradients(be: Any, steps: _Steps, parts: list[tuple[slice, Tensor]], W_in: 
         if dbias is not None:
             dbias[rows]._assign(composite.sum(errors, 1))
     if dx is not None:
-        first, *others = (be.dot(W_in[rows].T, errors) for rows, errors in parts)
+        first, *others = (be.dot(by_rows(be, W_in[rows].T, steps.used), errors) for rows, errors in parts)
         steps.all(dx)._assign(sum(others, first))
 
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled steps of recurrent layers against the cells' NumPy meaning, and against products and fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+from tensorbackend.backends import cpu_recurrent, native
+from tensorbackend.backends.cpu_recurrent import Facts
+from tensorbackend.conformance.test_gated import Case
+from tensorbackend.primitives import cells
+from tensorbackend.primitives.cells import Cell, Run
+
+CELLS = (cells.LSTM, cells.LSTM_BACK, cells.GRU, cells.GRU_BACK)
+SIZES = [(1, 1), (5, 3), (16, 8), (37, 8), (13, 9), (33, 17), (300, 16), (7, 31), (24, 48), (19, 64), (20, 65),
+         (70, 80), (9, 100), (17, 128), (600, 128), (700, 20)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def be(absent) -> Iterator[tb.Backend]:
+    made = tb.Backend.allocate_backend("cpu", rng_seed=0)
+    if not made.jit:
+        absent("cpu", "no C compiler works here")
+    yield made
+    made.cleanup_backend()
+
+
+def operands(cell: Cell, run: Run, dtype: str) -> dict[str, np.ndarray]:
+    """Random matrices for all parts, wider than what is used, and the weights."""
+    draw = np.random.default_rng([run.nout, run.N])
+    found = {"weights": draw.standard_normal((cell.products * run.nout, cell.state.state * run.nout)) / run.nout**0.5}
+    for p in cell.parts:
+        columns = {"step": run.N * run.steps, "before": run.N * run.steps, "own": run.N, "fixed": 1}[p.kind]
+        found[p.name] = draw.uniform(-0.9, 0.9, (p.groups * run.nout, columns))
+        if p.name == "state" and run.from_zero:
+            found[p.name][:] = 0
+    found["last"] = draw.uniform(-0.9, 0.9, (run.nout, run.N))
+    return {name: x.astype(dtype) for name, x in found.items()}
+
+
+def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What the compiled steps write."""
+    tensors = {name: be.array(x, dtype=x.dtype) for name, x in given.items()}
+    pairs = {p.name: (tensors[p.name], tensors["last"]) for p in cell.parts if p.kind == "before"}
+    outputs, inputs = cell.operands(tensors | pairs)
+    be._call(cell.op, (run,), outputs, inputs)
+    return [x.get() for x in outputs]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
+    for dtype, reverse, from_zero in (("float32", False, False), ("float64", True, True)):
+        run = Run(*size, 4, reverse, from_zero or "BACK" in cell.name or cell.state.kind != "own")
+        given = operands(cell, run, dtype)
+        pairs = {p.name: (given[p.name], given["last"]) for p in cell.parts if p.kind == "before"}
+        expected = cell.op.numpy(*cell.operands(given | pairs)[1], run)
+        tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
+        for found, wanted in zip(ran(be, cell, run, given), expected):
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reverse: bool, monkeypatch) -> None:
+    case = Case(kind, 7, 40, 18, 5, reverse=reverse)
+    t = case.forward(be)
+    found = [t["h"].get(), *case.back(be, t).values()]
+    monkeypatch.setattr(be, "_runs_steps", lambda *_: False)
+    t = case.forward(be)
+    for one, single in zip(found, [t["h"].get(), *case.back(be, t).values()]):
+        np.testing.assert_allclose(one, single, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell) -> None:
+    run = Run(160, 16, 6, False, cell.state.kind != "own")
+    given, runtime = operands(cell, run, "float32"), native.runtime()
+    before, found = runtime.threads, []
+    try:
+        for threads in (1, 2, 3):
+            runtime.set_threads(threads)
+            found.append([x.tobytes() for x in ran(be, cell, run, given)])
+    finally:
+        runtime.set_threads(before)
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("facts", [Facts(16, (12, 12, 8, 6), 8, 1 << 15), Facts(8, (12, 6, 0, 0), 8, 1 << 15),
+                                   Facts(2, (12, 6, 0, 0), 8, 1 << 15)])  # fmt: skip
+def test_blocks_fit_tiles_and_room(facts: Facts) -> None:
+    most = max(c.products + sum(p.groups for p in c.parts if p.kind != "own") for c in CELLS)
+    for nout in (1, 8, 100, 1024, 3000):
+        for N in (1, 8, 9, 16, 33, 64, 100, cpu_recurrent.MOST_SAMPLES):
+            by = cpu_recurrent.blocks(Run(nout, N, 4, False, False), facts, most)
+            assert most * by.units * by.width <= facts.room
+            if by.by_units:
+                assert by.units % facts.lanes == 0 and by.width == N <= facts.few
+            else:
+                assert by.rows == facts.rows[by.panel - 1] and by.units % by.rows == 0
+                assert by.width >= N and by.width % (by.panel * facts.lanes) == 0
