@@ -37,15 +37,24 @@ from tensorbackend.settings import using
 __version__ = "0.1.0"
 
 __all__ = [
-    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "CompileError", "DTypeError", "Function",
-    "FunctionNode", "OpTreeNode", "ShapeError", "Tensor", "Variable", "add_backend_arguments", "as_array",
-    "as_variable", "backend_from_arguments", "backward", "cleanup_backend", "clear_memo", "config", "current_backend",
-    "elementwise", "ensure_gpu_capability", "force_backprop_mode", "gen_backend", "get_array_module",
-    "get_compute_capability", "get_device_count", "global_config", "grad", "memoize", "no_backprop_mode", "reduction",
+    "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "Chain", "ChainList", "CompileError",
+    "DTypeError", "Function", "FunctionNode", "Link", "OpTreeNode", "Parameter", "Sequential", "ShapeError", "Tensor",
+    "Variable", "add_backend_arguments", "as_array", "as_variable", "backend_from_arguments", "backward",
+    "cleanup_backend", "clear_memo", "config", "current_backend", "elementwise", "ensure_gpu_capability",
+    "force_backprop_mode", "gen_backend", "get_array_module", "get_compute_capability", "get_device_count",
+    "global_config", "grad", "memoize", "no_backprop_mode", "reduction", "to_cpu", "to_device", "to_gpu",
     "type_check", "using", "using_config",
 ]  # fmt: skip
 
 _LAZY = {
+    "Chain": "links",
+    "ChainList": "links",
+    "Link": "links",
+    "Parameter": "links.parameter",
+    "Sequential": "links",
+    "to_cpu": "function.arrays",
+    "to_device": "function.arrays",
+    "to_gpu": "function.arrays",
     "Function": "function.old_style",
     "FunctionNode": "function.node",
     "Variable": "function.variable",

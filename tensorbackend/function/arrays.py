@@ -276,3 +276,27 @@ def zeros(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     out = fresh(backend, shape, dtype)
     out[:] = 0
     return out
+
+
+def copied(x: Any) -> Any:
+    """A plain array in new memory."""
+    if type(x) is np.ndarray:
+        return x.copy()
+    out = fresh(backend_of(x), x.shape, x.dtype)
+    out[:] = x
+    return out
+
+
+def to_cpu(array: Any) -> np.ndarray:
+    """An array as a NumPy array: itself, or a copy of a tensor."""
+    return moved(plain(array, "to_cpu"), None)
+
+
+def to_device(device: Any, array: Any) -> Any:
+    """An array on a backend (None: as a NumPy array): itself if it is there, else a copy."""
+    return presented(moved(plain(array, "to_device"), device))
+
+
+def to_gpu(array: Any, device: Any = None) -> Any:
+    """An array on a CUDA backend (None: the global one). Raises `BackendError` when there is none."""
+    return to_device(device_backend() if device is None else device, array)

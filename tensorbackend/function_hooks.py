@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks that ship with the package: what functions take, and what they see."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from tensorbackend.function.hooks import FunctionHook
+
+__all__ = ["FunctionHook", "PrintHook", "TimerHook"]
+
+
+class TimerHook(FunctionHook):
+    """The seconds that functions take, in `call_history`: (label, seconds) of each forward and backward."""
+
+    name = "TimerHook"
+
+    def __init__(self) -> None:
+        self.call_history: list[tuple[str, float]] = []
+        self._starts: list[float] = []
+
+    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        """Start the clock."""
+        self._starts.append(time.perf_counter())
+
+    def forward_postprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        """Note the time."""
+        self._note(function, in_data)
+
+    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        """Start the clock."""
+        self._starts.append(time.perf_counter())
+
+    def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        """Note the time."""
+        self._note(function, in_data)
+
+    def _note(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        for x in in_data:
+            if hasattr(x, "backend"):
+                x.backend._synchronise()
+                break
+        self.call_history.append((function.label, time.perf_counter() - self._starts.pop()))
+
+    def total_time(self) -> float:
+        """The seconds of all calls."""
+        return sum(seconds for _, seconds in self.call_history)
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """For each function the seconds of all its calls (`elapsed_time`) and their number (`occurrence`)."""
+        found: dict[str, dict[str, float]] = {}
+        for label, seconds in self.call_history:
+            entry = found.setdefault(label, {"elapsed_time": 0.0, "occurrence": 0})
+            entry["elapsed_time"] += seconds
+            entry["occurrence"] += 1
+        return found
+
+
+class PrintHook(FunctionHook):
+    """Writes each function's label, and shape, type and (with `values`) the numbers of what it takes.
+
+    `file` is written to (None: standard output).
+    """
+
+    name = "PrintHook"
+
+    def __init__(self, values: bool = False, file: Any = None) -> None:
+        self._values = values
+        self._file = file
+
+    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+        """Write what goes in."""
+        self._write(f"forward {function.label}", "input", in_data)
+
+    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        """Write what comes back."""
+        self._write(f"backward {function.label}", "gradient", [getattr(g, "_data", g) for g in grad_outputs])
+
+    def _write(self, head: str, what: str, arrays: Any) -> None:
+        lines = [head]
+        for i, x in enumerate(arrays):
+            shown = "none" if x is None else repr(x) if self._values else f"shape {x.shape} {x.dtype}"
+            lines.append(f"  {what} {i}: {shown}")
+        (self._file or sys.stdout).write("\n".join(lines) + "\n")

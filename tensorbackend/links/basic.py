@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links of vectors: linear maps, tables, slopes, and the classifier around a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tensorbackend import functions as F
+from tensorbackend import initializers
+from tensorbackend.function.variable import Variable
+from tensorbackend.links.link import Chain, Link
+from tensorbackend.links.parameter import Parameter as Weights
+
+__all__ = ["Bias", "Classifier", "EmbedID", "Linear", "Maxout", "PReLU", "Parameter", "Scale"]
+
+
+class Linear(Link):
+    """x Wᵀ + b, with W (out_size, in_size) and b (out_size,).
+
+    `Linear(out)` and an `in_size` of None take the input's size at the first call. `initialW` and `initial_bias` are
+    initializers (None: LeCunNormal and 0); `nobias` leaves b out.
+    """
+
+    def __init__(self, in_size: int | None, out_size: int | None = None, nobias: bool = False, initialW: Any = None,
+                 initial_bias: Any = None) -> None:  # fmt: skip
+        super().__init__()
+        in_size, out_size = (None, in_size) if out_size is None else (in_size, out_size)
+        self.in_size, self.out_size = in_size, out_size
+        with self.init_scope():
+            self.W = Weights(initializers.as_initializer(initialW), None if in_size is None else (out_size, in_size))
+            self.b = None if nobias else Weights(0 if initial_bias is None else initial_bias, out_size)
+
+    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+        """The map of x (N, …), seen as (N, in_size)."""
+        if not self.W.is_initialized:
+            self.in_size = math.prod(x.shape[n_batch_axes:])
+            self.W.initialize((self.out_size, self.in_size))
+        return F.linear(x, self.W, self.b, n_batch_axes)
+
+
+class Parameter(Link):
+    """A parameter alone: a call gives it."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.W = Weights(array)
+
+    def forward(self, volatile: Any = None) -> Variable:
+        """The parameter."""
+        return self.W
+
+
+class Scale(Link):
+    """x times W, which is aligned to the axes from `axis` on; with `bias_term` a bias of its shape is added."""
+
+    def __init__(self, axis: int = 1, W_shape: tuple[int, ...] | None = None, bias_term: bool = False) -> None:
+        super().__init__()
+        self.axis = axis
+        with self.init_scope():
+            if W_shape is not None:
+                self.W = Weights(1, W_shape)
+            self.b = Weights(0, W_shape) if bias_term else None
+
+    def forward(self, x: Any, *others: Any) -> Variable:
+        """The product with W, or with the argument where the link has no W."""
+        y = x * _aligned(others[0] if others else self.W, len(x.shape), self.axis)
+        return y if self.b is None else y + _aligned(self.b, len(x.shape), self.axis)
+
+
+class Bias(Link):
+    """x + b, with b aligned to the axes from `axis` on."""
+
+    def __init__(self, axis: int = 1, shape: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.axis = axis
+        with self.init_scope():
+            if shape is not None:
+                self.b = Weights(0, shape)
+
+    def forward(self, x: Any, *others: Any) -> Variable:
+        """The sum with b, or with the argument where the link has no b."""
+        return x + _aligned(others[0] if others else self.b, len(x.shape), self.axis)
+
+
+def _aligned(w: Any, rank: int, axis: int) -> Variable:
+    return F.reshape(w, (*w.shape, *(1,) * (rank - axis - len(w.shape))))
+
+
+class Maxout(Link):
+    """The largest of `pool_size` linear maps, for each of `out_size` outputs."""
+
+    def __init__(self, in_size: int | None, out_size: int, pool_size: int, initialW: Any = None,
+                 initial_bias: Any = None) -> None:  # fmt: skip
+        super().__init__()
+        self.out_size, self.pool_size = out_size, pool_size
+        shape = None if in_size is None else (out_size * pool_size, in_size)
+        with self.init_scope():
+            self.W = Weights(initializers.as_initializer(initialW), shape)
+            self.b = Weights(0 if initial_bias is None else initial_bias, out_size * pool_size)
+
+    def forward(self, x: Any) -> Variable:
+        """The largest values, (N, out_size)."""
+        if not self.W.is_initialized:
+            self.W.initialize((self.out_size * self.pool_size, math.prod(x.shape[1:])))
+        y = F.linear(x, self.W, self.b)
+        return F.max(F.reshape(y, (y.shape[0], self.out_size, self.pool_size)), 2)
+
+
+class PReLU(Link):
+    """x where x >= 0, else x W, with a learnt slope W of `shape` (aligned behind the batch)."""
+
+    def __init__(self, shape: tuple[int, ...] = (), init: float = 0.25) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.W = Weights(init, shape)
+
+    def forward(self, x: Any) -> Variable:
+        """`F.prelu` with W."""
+        return F.prelu(x, self.W)
+
+
+class EmbedID(Link):
+    """Rows of a table W (in_size, out_size) at integer places; `ignore_label` gives zeros."""
+
+    def __init__(self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None) -> None:
+        super().__init__()
+        self.ignore_label = ignore_label
+        with self.init_scope():
+            self.W = Weights(initializers.as_initializer(initialW, initializers.Normal(1.0)), (in_size, out_size))
+
+    def forward(self, x: Any) -> Variable:
+        """`F.embed_id` with W."""
+        return F.embed_id(x, self.W, ignore_label=self.ignore_label)
+
+
+class Classifier(Chain):
+    """A network with its loss: a call gives the loss, and leaves prediction `y`, `loss` and `accuracy` behind.
+
+    The last argument of a call is the labels; the others go to the `predictor`. `accfun` None computes no accuracy.
+    """
+
+    def __init__(self, predictor: Any, lossfun: Callable[..., Any] = F.softmax_cross_entropy,
+                 accfun: Callable[..., Any] | None = None, compute_accuracy: bool = True) -> None:  # fmt: skip
+        super().__init__()
+        self.lossfun = lossfun
+        self.accfun = accfun or (F.accuracy if compute_accuracy else None)
+        self.compute_accuracy = compute_accuracy
+        self.y = self.loss = self.accuracy = None
+        with self.init_scope():
+            self.predictor = predictor
+
+    def forward(self, *arguments: Any) -> Variable:
+        """The loss of inputs and labels."""
+        *inputs, t = arguments
+        self.y = self.predictor(*inputs)
+        self.loss = self.lossfun(self.y, t)
+        self.accuracy = self.accfun(self.y, t) if self.compute_accuracy else None
+        return self.loss

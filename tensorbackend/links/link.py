@@ -1,0 +1,485 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links: functions with parameters, and chains of them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy as copying
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import complain
+from tensorbackend.function import arrays
+from tensorbackend.links.parameter import Parameter
+
+__all__ = ["Chain", "ChainList", "Link", "Sequential"]
+
+
+class Link:
+    """A function with parameters: `forward(self, *args)` runs when the link is called.
+
+    Parameters are attributes set inside `with self.init_scope():`; what is set outside is plain. Constructor arguments
+    `name=shape` make parameters of these shapes.
+    """
+
+    def __init__(self, **params: Any) -> None:
+        self.__dict__.update(name=None, _params={}, _persistent={}, _within=False, _device=None, _hooks={})
+        for name, value in params.items():
+            self.add_param(name, value)
+
+    def _ready(self) -> dict[str, Any]:
+        """The parameters. Raises `RuntimeError` when the constructor of the base class did not run."""
+        try:
+            return self.__dict__["_params"]
+        except KeyError:
+            name = type(self).__name__
+            raise RuntimeError(complain(f"{name}: not set up", "", "", f"call super().__init__() in {name}.__init__")) \
+                from None  # fmt: skip
+
+    # Registration
+
+    @contextlib.contextmanager
+    def init_scope(self) -> Iterator[None]:
+        """A block in which parameters (and, in a chain, links) that are set as attributes are registered."""
+        self._ready()
+        before, self.__dict__["_within"] = self._within, True
+        try:
+            yield
+        finally:
+            self.__dict__["_within"] = before
+
+    @property
+    def within_init_scope(self) -> bool:
+        """Whether an `init_scope` block is open."""
+        return self.__dict__.get("_within", False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.within_init_scope and isinstance(value, Parameter):
+            value.name = name
+            self._params[name] = value
+            self._persistent.pop(name, None)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._params.pop(name, None)
+        self._persistent.pop(name, None)
+        object.__delattr__(self, name)
+
+    def add_param(self, name: str, shape: Any = None, dtype: Any = None, initializer: Any = None) -> None:
+        """Register a parameter. Raises `AttributeError` for a name that is taken."""
+        self._refuse_taken(name)
+        with self.init_scope():
+            setattr(self, name, Parameter(initializer, shape, dtype=dtype))
+
+    def add_persistent(self, name: str, value: Any) -> None:
+        """Register a value that is saved with the parameters: an array or a number."""
+        self._refuse_taken(name)
+        setattr(self, name, value)
+        self.register_persistent(name)
+
+    def register_persistent(self, name: str) -> None:
+        """Have an attribute saved with the parameters. Raises `AttributeError` when there is none."""
+        if name not in self.__dict__:
+            raise AttributeError(complain(f"{type(self).__name__}: no such attribute", repr(name), "set it first"))
+        self._persistent[name] = True
+
+    def _refuse_taken(self, name: str) -> None:
+        self._ready()
+        if name in self.__dict__:
+            raise AttributeError(complain(f"{type(self).__name__}: the name is taken", repr(name), "another name"))
+
+    # Going through
+
+    def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
+        """The parameters, sorted by name; those of links inside behind."""
+        for _, p in self.namedparams(include_uninit):
+            yield p
+
+    def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """The parameters with their paths, as '/l1/W'."""
+        for path, link in self.namedlinks():
+            prefix = "" if path == "/" else path
+            for name, p in sorted(link._ready().items()):
+                if include_uninit or p.is_initialized:
+                    yield f"{prefix}/{name}", p
+
+    def links(self, skipself: bool = False) -> Iterator[Link]:
+        """The link and all links inside."""
+        for _, link in self.namedlinks(skipself):
+            yield link
+
+    def namedlinks(self, skipself: bool = False) -> Iterator[tuple[str, Link]]:
+        """The link ('/') and all links inside, with their paths."""
+        if not skipself:
+            yield "/", self
+        for name, child in self._named_children():
+            for path, link in child.namedlinks():
+                yield (f"/{name}" if path == "/" else f"/{name}{path}"), link
+
+    def _named_children(self) -> Iterable[tuple[str, Link]]:
+        return ()
+
+    def children(self) -> Iterator[Link]:
+        """The links directly inside."""
+        return (child for _, child in self._named_children())
+
+    def count_params(self) -> int:
+        """The number of elements of all parameters. Raises `RuntimeError` when one is not initialised."""
+        return sum(p.size for p in self.params())
+
+    # Running
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        hooks = self.__dict__.get("_hooks")
+        if hooks:
+            for hook in tuple(hooks.values()):
+                hook.forward_preprocess(self, arguments, keywords)
+        found = self.forward(*arguments, **keywords)
+        if hooks:
+            for hook in tuple(hooks.values()):
+                hook.forward_postprocess(self, arguments, keywords, found)
+        return found
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """What a call does."""
+        raise NotImplementedError(complain(f"{type(self).__name__}: no forward", "", "forward(self, ...)"))
+
+    def add_hook(self, hook: Any, name: str | None = None) -> Link:
+        """Call a hook's `forward_preprocess` and `forward_postprocess` around each call. Returns the link."""
+        key = name or hook.name
+        if key in self._hooks:
+            raise KeyError(complain("link: a hook of this name", repr(key), "another name"))
+        self._hooks[key] = hook
+        return self
+
+    def delete_hook(self, name: str) -> None:
+        """Take a hook away."""
+        del self._hooks[name]
+
+    # All parameters at once
+
+    def cleargrads(self) -> None:
+        """Forget all gradients."""
+        for p in self.params():
+            p._grad = None
+
+    def zerograds(self) -> None:
+        """Set all gradients to zeros. Kept for old code."""
+        for p in self.params():
+            p.zerograd()
+
+    def addgrads(self, link: Link) -> None:
+        """Add another link's gradients, parameter by parameter."""
+        others = dict(link.namedparams())
+        for name, p in self.namedparams():
+            p.addgrad(others[name])
+
+    def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
+        """Take the numbers of another link's parameters and persistent values."""
+        others = dict(link.namedparams())
+        for name, p in self.namedparams():
+            p.copydata(others[name])
+        if copy_persistent:
+            theirs = dict(link.namedlinks())
+            for path, mine in self.namedlinks():
+                for name in mine._persistent:
+                    _set_persistent(mine, name, getattr(theirs[path], name))
+
+    def enable_update(self) -> None:
+        """Let optimizers change the parameters."""
+        self._set_enabled(True)
+
+    def disable_update(self) -> None:
+        """Keep optimizers from changing the parameters."""
+        self._set_enabled(False)
+
+    def _set_enabled(self, wanted: bool) -> None:
+        for p in self.params():
+            if p.update_rule is not None:
+                p.update_rule.enabled = wanted
+
+    @property
+    def update_enabled(self) -> bool:
+        """Whether an optimizer changes any of the parameters."""
+        return any(p.update_rule is not None and p.update_rule.enabled for p in self.params())
+
+    # Devices and copies
+
+    @property
+    def device(self) -> Any:
+        """Where the link is: a backend, None for NumPy."""
+        return self._device
+
+    @property
+    def xp(self) -> Any:
+        """The array module of the device."""
+        return np if self._device is None else self._device.xp
+
+    def to_device(self, device: Any) -> Link:
+        """Move parameters and persistent arrays to a backend (None: to NumPy). Returns the link."""
+        for link in self.links():
+            link.__dict__["_device"] = device
+            for p in link._params.values():
+                p.to_device(device)
+            for name in link._persistent:
+                value = getattr(link, name)
+                if arrays.is_array(value):
+                    moved = arrays.moved(arrays.plain(value), device)
+                    object.__setattr__(link, name, arrays.presented(moved))
+        return self
+
+    def to_cpu(self) -> Link:
+        """Move to NumPy. Returns the link."""
+        return self.to_device(None)
+
+    def to_gpu(self, device: Any = None) -> Link:
+        """Move to a CUDA backend (None: the global one). Returns the link."""
+        return self.to_device(arrays.device_backend() if device is None else device)
+
+    def copy(self, mode: str = "share") -> Link:
+        """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new ones ('init').
+
+        Raises `ValueError` for another mode.
+        """
+        if mode not in ("share", "copy", "init"):
+            raise ValueError(complain("copy: mode", repr(mode), "'share', 'copy' or 'init'"))
+        made = copying.copy(self)
+        made.__dict__.update(_params={}, _persistent=dict(self._persistent), _hooks=dict(self._hooks))
+        for name, p in self._params.items():
+            made._params[name] = made.__dict__[name] = _copied(p, mode)
+        made.name = None
+        return made
+
+    def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
+        """A `Sequential` of so many copies of the link."""
+        return Sequential(*(self.copy(mode) for _ in range(n_repeat)))
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load parameters and persistent values."""
+        for name, p in sorted(self._ready().items()):
+            _serialize_parameter(serializer, name, p)
+        for name in sorted(self._persistent):
+            _set_persistent(self, name, serializer(name, getattr(self, name)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}: {p.label}" for name, p in sorted(self._ready().items()))
+        return f"<{type(self).__name__} {shown}>" if shown else f"<{type(self).__name__}>"
+
+
+def _copied(p: Parameter, mode: str) -> Parameter:
+    made = p.shared()
+    if mode == "share" or p._data is None:
+        return made
+    if mode == "init" and hasattr(p, "_initializer"):
+        made.initialize(p.shape)
+    else:
+        made._data = arrays.copied(p._data)
+    return made
+
+
+def _serialize_parameter(serializer: Any, name: str, p: Parameter) -> None:
+    found = serializer(name, None if p._data is None else p.array)
+    if p._data is None and found is not None:
+        p.initialize(found.shape)
+        arrays.copy_into(p._data, arrays.plain(found))
+
+
+def _set_persistent(link: Link, name: str, value: Any) -> None:
+    """Give a persistent attribute a value: arrays keep their memory."""
+    mine = getattr(link, name)
+    if arrays.is_array(mine):
+        if value is not mine:
+            arrays.copy_into(arrays.plain(mine), arrays.plain(value))
+    else:
+        object.__setattr__(link, name, value)
+
+
+class Chain(Link):
+    """A link of links, which are attributes: `Chain(l1=L.Linear(2, 3))`, or set inside `init_scope`."""
+
+    def __init__(self, **links: Link) -> None:
+        super().__init__()
+        self.__dict__["_children"] = {}
+        for name, link in links.items():
+            self.add_link(name, link)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.within_init_scope and isinstance(value, Link):
+            value.name = name
+            self._children[name] = value
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._children.pop(name, None)
+        super().__delattr__(name)
+
+    def __getitem__(self, name: str) -> Link:
+        """The link of a name."""
+        return self._children[name]
+
+    def add_link(self, name: str, link: Link) -> None:
+        """Register a link. Raises `AttributeError` for a name that is taken, `TypeError` for what is no link."""
+        if not isinstance(link, Link):
+            raise TypeError(complain("add_link", type(link).__name__, "a Link"))
+        self._refuse_taken(name)
+        with self.init_scope():
+            setattr(self, name, link)
+
+    def _named_children(self) -> Iterable[tuple[str, Link]]:
+        self._ready()
+        return sorted(self.__dict__.get("_children", {}).items())
+
+    def copy(self, mode: str = "share") -> Chain:
+        """As `Link.copy`, with copies of the links inside."""
+        made = super().copy(mode)
+        made.__dict__["_children"] = {}
+        for name, child in self._children.items():
+            made._children[name] = made.__dict__[name] = child.copy(mode)
+            made.__dict__[name].name = name
+        return made
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the chain and the links inside."""
+        super().serialize(serializer)
+        for name, child in self._named_children():
+            child.serialize(serializer[name])
+
+
+class ChainList(Link):
+    """A list of links."""
+
+    def __init__(self, *links: Link) -> None:
+        super().__init__()
+        self.__dict__["_list"] = []
+        for link in links:
+            self.append(link)
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._list)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The link at a place, or a list of them."""
+        return self._list[index]
+
+    def __setitem__(self, index: int, link: Any) -> None:
+        self._list[index] = self._taken(link)
+        self._number()
+
+    def __delitem__(self, index: Any) -> None:
+        del self._list[index]
+        self._number()
+
+    def _taken(self, link: Any) -> Any:
+        if not isinstance(link, Link):
+            raise TypeError(complain(f"{type(self).__name__}: an entry", type(link).__name__, "a Link"))
+        return link
+
+    def _number(self) -> None:
+        for i, link in enumerate(self._list):
+            if isinstance(link, Link):
+                link.name = str(i)
+
+    def append(self, link: Any) -> None:
+        """Add a link at the end."""
+        self._ready()
+        self._list.append(self._taken(link))
+        self._number()
+
+    def add_link(self, link: Any) -> None:
+        """Add a link at the end."""
+        self.append(link)
+
+    def insert(self, index: int, link: Any) -> None:
+        """Add a link before a place."""
+        self._list.insert(index, self._taken(link))
+        self._number()
+
+    def extend(self, links: Iterable[Any]) -> None:
+        """Add links at the end."""
+        for link in links:
+            self.append(link)
+
+    def _named_children(self) -> Iterable[tuple[str, Link]]:
+        self._ready()
+        return [(str(i), x) for i, x in enumerate(self.__dict__.get("_list", ())) if isinstance(x, Link)]
+
+    def copy(self, mode: str = "share") -> ChainList:
+        """As `Link.copy`, with copies of the links inside."""
+        made = super().copy(mode)
+        made.__dict__["_list"] = [x.copy(mode) if isinstance(x, Link) else x for x in self._list]
+        made._number()
+        return made
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the links inside."""
+        super().serialize(serializer)
+        for name, child in self._named_children():
+            child.serialize(serializer[name])
+
+
+class Sequential(ChainList):
+    """Links and callables in order: each gets what the one before gave; a tuple becomes several arguments."""
+
+    def _taken(self, layer: Any) -> Any:
+        if not callable(layer):
+            raise TypeError(complain("Sequential: a layer", type(layer).__name__, "a link or a callable"))
+        return layer
+
+    def __getitem__(self, index: Any) -> Any:
+        """The layer at a place, or a `Sequential` of several."""
+        return Sequential(*self._list[index]) if isinstance(index, slice) else self._list[index]
+
+    def __add__(self, other: Sequential) -> Sequential:
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return Sequential(*self._list, *other._list)
+
+    def forward(self, *arguments: Any) -> Any:
+        """Run the layers one after the other."""
+        x: Any = arguments
+        for layer in self._list:
+            x = layer(*x) if isinstance(x, tuple) else layer(x)
+        return x[0] if isinstance(x, tuple) and len(x) == 1 and not self._list else x
+
+    def pop(self, index: int = -1) -> Any:
+        """Take a layer out, and return it."""
+        layer = self._list.pop(index)
+        self._number()
+        return layer
+
+    def remove(self, layer: Any) -> None:
+        """Take a layer out. Raises `ValueError` when it is not there."""
+        self._list.remove(layer)
+        self._number()
+
+    def remove_by_layer_type(self, type_name: str) -> None:
+        """Take out all layers of a type or function of this name."""
+        self._list[:] = [x for x in self._list if _type_name(x) != type_name]
+        self._number()
+
+    def count_by_layer_type(self, type_name: str) -> int:
+        """How many layers are of a type or function of this name."""
+        return sum(_type_name(x) == type_name for x in self._list)
+
+    def flatten(self) -> Sequential:
+        """The layers, with those of a `Sequential` in place of it."""
+        flat: list[Any] = []
+        for x in self._list:
+            flat += x.flatten()._list if isinstance(x, Sequential) else [x]
+        return Sequential(*flat)
+
+    def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
+        """The layers so many times one after the other, each time as copies."""
+        made = Sequential()
+        for _ in range(n_repeat):
+            made.extend(self.copy(mode)._list)
+        return made
+
+
+def _type_name(layer: Callable[..., Any]) -> str:
+    return type(layer).__name__ if isinstance(layer, Link) else getattr(layer, "__name__", type(layer).__name__)

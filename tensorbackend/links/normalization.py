@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links that normalise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import functions as F
+from tensorbackend import initializers
+from tensorbackend.function import arrays
+from tensorbackend.function.config import lookup
+from tensorbackend.function.variable import Variable
+from tensorbackend.links.link import Link
+from tensorbackend.links.parameter import Parameter
+
+__all__ = ["BatchNormalization", "LayerNormalization"]
+
+
+class BatchNormalization(Link):
+    """Batch normalization over all axes but the channels, of which there are `size`.
+
+    In training the batch's statistics are used, and the running ones, `avg_mean` and `avg_var`, follow with `decay`;
+    else these are used. With `finetune` in a call they become the mean over the calls since `start_finetuning`.
+    """
+
+    def __init__(self, size: Any, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None, use_gamma: bool = True,
+                 use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None) -> None:  # fmt: skip
+        super().__init__()
+        shape = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+        kind = np.dtype(dtype or lookup("dtype"))
+        self.decay, self.eps, self._shape = decay, eps, shape
+        self.avg_mean, self.avg_var = np.zeros(shape, kind), np.ones(shape, kind)
+        self.N = 0
+        for name in ("avg_mean", "avg_var", "N"):
+            self.register_persistent(name)
+        with self.init_scope():
+            if use_gamma:
+                self.gamma = Parameter(1 if initial_gamma is None else initial_gamma, shape, dtype=kind)
+            if use_beta:
+                self.beta = Parameter(0 if initial_beta is None else initial_beta, shape, dtype=kind)
+
+    def _factor(self, name: str, value: float, x: Any) -> Any:
+        found = self.__dict__.get(name)
+        if found is not None:
+            return found
+        device = arrays.backend_of(arrays.plain(getattr(x, "array", x)))
+        return arrays.moved(np.full(self._shape, value, self.avg_mean.dtype), device)
+
+    def forward(self, x: Any, finetune: bool = False) -> Variable:
+        """The normalized x (N, C, …)."""
+        gamma, beta = self._factor("gamma", 1.0, x), self._factor("beta", 0.0, x)
+        if not lookup("train"):
+            return F.fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps)
+        decay = self.decay
+        if finetune:
+            self.N += 1
+            decay = 1.0 - 1.0 / self.N
+        return F.batch_normalization(x, gamma, beta, eps=self.eps, running_mean=self.avg_mean,
+                                     running_var=self.avg_var, decay=decay)  # fmt: skip
+
+    def start_finetuning(self) -> None:
+        """Have the next calls with `finetune` average from anew."""
+        self.N = 0
+
+
+class LayerNormalization(Link):
+    """Layer normalization of (N, size), with a learnt scale and shift; a `size` of None is the first input's."""
+
+    def __init__(self, size: int | None = None, eps: float = 1e-6, initial_gamma: Any = None,
+                 initial_beta: Any = None) -> None:  # fmt: skip
+        super().__init__()
+        self.eps = eps
+        with self.init_scope():
+            self.gamma = Parameter(initializers.as_initializer(1 if initial_gamma is None else initial_gamma), size)
+            self.beta = Parameter(initializers.as_initializer(0 if initial_beta is None else initial_beta), size)
+
+    def forward(self, x: Any) -> Variable:
+        """The normalized x (N, size)."""
+        for p in (self.gamma, self.beta):
+            if not p.is_initialized:
+                p.initialize((x.shape[1],))
+        return F.layer_normalization(x, self.gamma, self.beta, self.eps)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The methods: rules of one fused kernel a parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.function import arrays
+from tensorbackend.graph import composite as o
+from tensorbackend.optimizers.optimizer import GradientMethod, UpdateRule
+
+__all__ = ["SGD", "AdaDelta", "AdaGrad", "Adam", "AdamW", "MomentumSGD", "NesterovAG", "RMSprop"]
+
+
+class SGDRule(UpdateRule):
+    """p -= lr g."""
+
+    def step(self, p: Any, g: Any) -> None:
+        """One statement."""
+        p[:] = p - self.hyperparam.lr * g
+
+
+class SGD(GradientMethod):
+    """Gradient descent: p -= lr g."""
+
+    rule = SGDRule
+
+    def __init__(self, lr: float = 0.01) -> None:
+        super().__init__(lr=lr)
+
+
+class MomentumSGDRule(UpdateRule):
+    """v = momentum v - lr g; p += v."""
+
+    states = ("v",)
+
+    def step(self, p: Any, g: Any) -> None:
+        """Two statements."""
+        h = self.hyperparam
+        (v,) = self.tensors()
+        with p.backend.fuse():
+            v[:] = h.momentum * v - h.lr * g
+            p[:] = p + v
+
+
+class MomentumSGD(GradientMethod):
+    """Gradient descent with momentum: v = momentum v - lr g; p += v."""
+
+    rule = MomentumSGDRule
+
+    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
+        super().__init__(lr=lr, momentum=momentum)
+
+
+class NesterovAGRule(UpdateRule):
+    """v = momentum v - lr g; p += momentum v - lr g."""
+
+    states = ("v",)
+
+    def step(self, p: Any, g: Any) -> None:
+        """Two statements."""
+        h = self.hyperparam
+        (v,) = self.tensors()
+        with p.backend.fuse():
+            v[:] = h.momentum * v - h.lr * g
+            p[:] = p + (h.momentum * v - h.lr * g)
+
+
+class NesterovAG(GradientMethod):
+    """Nesterov's accelerated gradient: v = momentum v - lr g; p += momentum v - lr g."""
+
+    rule = NesterovAGRule
+
+    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
+        super().__init__(lr=lr, momentum=momentum)
+
+
+class AdaGradRule(UpdateRule):
+    """h += g²; p -= lr g / (√h + eps)."""
+
+    states = ("h",)
+
+    def step(self, p: Any, g: Any) -> None:
+        """Two statements."""
+        numbers = self.hyperparam
+        (h,) = self.tensors()
+        with p.backend.fuse():
+            h[:] = h + g * g
+            p[:] = p - numbers.lr * g / (o.sqrt(h) + numbers.eps)
+
+
+class AdaGrad(GradientMethod):
+    """AdaGrad (Duchi et al. 2011): h += g²; p -= lr g / (√h + eps)."""
+
+    rule = AdaGradRule
+
+    def __init__(self, lr: float = 0.001, eps: float = 1e-8) -> None:
+        super().__init__(lr=lr, eps=eps)
+
+
+class RMSpropRule(UpdateRule):
+    """ms = alpha ms + (1 - alpha) g²; p -= lr g / (√ms + eps)."""
+
+    states = ("ms",)
+
+    def step(self, p: Any, g: Any) -> None:
+        """Two statements."""
+        h = self.hyperparam
+        (ms,) = self.tensors()
+        with p.backend.fuse():
+            ms[:] = h.alpha * ms + (1.0 - h.alpha) * (g * g)
+            p[:] = p - h.lr * g / (o.sqrt(ms) + h.eps)
+
+
+class RMSprop(GradientMethod):
+    """RMSprop (Tieleman and Hinton 2012): ms = alpha ms + (1 - alpha) g²; p -= lr g / (√ms + eps)."""
+
+    rule = RMSpropRule
+
+    def __init__(self, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8) -> None:
+        super().__init__(lr=lr, alpha=alpha, eps=eps)
+
+
+class AdaDeltaRule(UpdateRule):
+    """msg = rho msg + (1 - rho) g²; dx = √((msdx + eps) / (msg + eps)) g; msdx = rho msdx + (1 - rho) dx²; p -= dx."""
+
+    states = ("msg", "msdx")
+
+    def step(self, p: Any, g: Any) -> None:
+        """Three statements."""
+        h = self.hyperparam
+        msg, msdx = self.tensors()
+        mean = h.rho * msg + (1.0 - h.rho) * (g * g)
+        dx = o.sqrt((msdx + h.eps) / (mean + h.eps)) * g
+        with p.backend.fuse():  # dx reads msg and msdx as they were: p first
+            p[:] = p - dx
+            msdx_next = h.rho * msdx + (1.0 - h.rho) * (dx * dx)
+            msdx[:] = msdx_next
+            msg[:] = mean
+
+
+class AdaDelta(GradientMethod):
+    """AdaDelta (Zeiler 2012)."""
+
+    rule = AdaDeltaRule
+
+    def __init__(self, rho: float = 0.95, eps: float = 1e-6) -> None:
+        super().__init__(rho=rho, eps=eps)
+
+
+class AdamRule(UpdateRule):
+    """m += (1 - β1)(g - m); v += (1 - β2)(g² - v); p -= eta (rate m / (√v + eps) + decay p).
+
+    `clock` gives the rate, alpha √(1 - β2^t) / (1 - β1^t), as a tensor on a backend.
+    """
+
+    states = ("m", "v")
+
+    def __init__(self, hyperparam: Any, amsgrad: bool = False) -> None:
+        super().__init__(hyperparam)
+        if amsgrad:
+            self.states = ("m", "v", "vhat")
+
+    def step(self, p: Any, g: Any) -> None:
+        """Three statements, or four."""
+        h = self.hyperparam
+        m, v, *vhat = self.tensors()
+        rate = self.clock.rate(p.backend, h)
+        decay = h.eta * h.weight_decay_rate
+        with p.backend.fuse():
+            m[:] = m + (1.0 - h.beta1) * (g - m)
+            v[:] = v + (1.0 - h.beta2) * (g * g - v)
+            if vhat:
+                vhat[0][:] = o.maximum(vhat[0], v)
+            change = h.eta * (rate * m / (o.sqrt(vhat[0] if vhat else v) + h.eps))
+            p[:] = p - (change + decay * p if decay else change)
+
+
+class AdamClock:
+    """The count of steps as a number on each backend that has parameters, so that a captured step counts too.
+
+    `t` is the count as Python knows it; None: it was loaded, and backends are told anew.
+    """
+
+    def __init__(self) -> None:
+        self.t: int | None = 0
+        self._ticks: dict[Any, Any] = {}
+        self._rates: dict[tuple, list] = {}
+
+    def advance(self, t: int) -> None:
+        """Count a step, which is the `t`-th as Python counts."""
+        follows = self.t is not None
+        self.t = t
+        for tick in self._ticks.values():
+            tick[:] = tick + 1.0 if follows else float(t)
+        self._rates = {key: entry for key, entry in self._rates.items() if entry[1]}
+        for key, entry in self._rates.items():
+            entry[1] = False
+            self._set(entry[0], *key)
+
+    def counted(self) -> int | None:
+        """The steps that a backend counted; None if none did."""
+        return max((int(tick.item()) for tick in self._ticks.values()), default=None)
+
+    def rate(self, backend: Any, h: Any) -> Any:
+        """alpha √(1 - β2^t) / (1 - β1^t), a tensor of one element."""
+        key = (backend, h.alpha, h.beta1, h.beta2)
+        entry = self._rates.get(key)
+        if entry is None:
+            if backend not in self._ticks:
+                self._ticks[backend] = arrays.zeros(backend, (), np.dtype(np.float64))
+                self._ticks[backend][:] = float(self.t or 0)
+            entry = self._rates[key] = [arrays.fresh(backend, (), np.dtype(np.float32)), True]
+            self._set(entry[0], *key)
+        entry[1] = True
+        return entry[0]
+
+    def _set(self, value: Any, backend: Any, alpha: float, beta1: float, beta2: float) -> None:
+        tick = self._ticks[backend]
+        value[:] = alpha * o.sqrt(1.0 - beta2**tick) / (1.0 - beta1**tick)
+
+
+class Adam(GradientMethod):
+    """Adam (Kingma and Ba 2015), with AMSGrad (Reddi et al. 2018) and decoupled weight decay.
+
+    m += (1 - β1)(g - m); v += (1 - β2)(g² - v); p -= eta (alpha √(1 - β2^t) / (1 - β1^t) m / (√v + eps) + decay p).
+    `amsgrad` takes the largest v so far.
+    """
+
+    rule = AdamRule
+
+    def __init__(self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+                 eta: float = 1.0, weight_decay_rate: float = 0.0, amsgrad: bool = False) -> None:  # fmt: skip
+        super().__init__(alpha=alpha, beta1=beta1, beta2=beta2, eps=eps, eta=eta,
+                         weight_decay_rate=weight_decay_rate)  # fmt: skip
+        self.amsgrad = amsgrad
+        self._clock = AdamClock()
+
+    def create_update_rule(self) -> AdamRule:
+        """A rule for one parameter."""
+        made = AdamRule(self.hyperparam, self.amsgrad)
+        made.clock = self._clock
+        return made
+
+    def _advance(self) -> None:
+        self._clock.advance(self.t)
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the counts, as captured steps have left them, and the state of all rules."""
+        counted = self._clock.counted()
+        self.t = self.t if counted is None else counted
+        super().serialize(serializer)
+        self._clock.t = None
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    def __init__(self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+                 eta: float = 1.0, weight_decay_rate: float = 0.01, amsgrad: bool = False) -> None:  # fmt: skip
+        super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate, amsgrad)

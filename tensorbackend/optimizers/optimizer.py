@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What optimizers share: the target, the count of steps, hyperparameters, hooks, rules, loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import complain
+from tensorbackend.function import arrays
+from tensorbackend.function.backprop import backward
+
+__all__ = ["GradientMethod", "Hyperparameter", "Optimizer", "UpdateRule"]
+
+
+class Hyperparameter:
+    """Numbers of a method, as attributes; what is not set is the `parent`'s."""
+
+    def __init__(self, parent: Hyperparameter | None = None, **values: Any) -> None:
+        self.__dict__["_parent"] = parent
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        parent = self.__dict__.get("_parent")
+        if parent is None or name.startswith("_"):
+            raise AttributeError(f"no hyperparameter {name!r}")
+        return getattr(parent, name)
+
+    def get_dict(self) -> dict[str, Any]:
+        """The numbers that hold, by name."""
+        above = {} if self._parent is None else self._parent.get_dict()
+        return {**above, **{k: v for k, v in self.__dict__.items() if k != "_parent"}}
+
+    def __repr__(self) -> str:
+        return f"Hyperparameter({', '.join(f'{k}={v!r}' for k, v in self.get_dict().items())})"
+
+
+class UpdateRule:
+    """How one parameter is changed. Subclasses say which `states` there are, and define `step(p, g)` on tensors.
+
+    `hyperparam` holds the method's numbers, which may be set for this parameter alone; a rule that is not `enabled`
+    leaves the parameter as it is. `state` are the arrays, made at the first step.
+    """
+
+    states: tuple[str, ...] = ()
+
+    def __init__(self, hyperparam: Hyperparameter, **values: Any) -> None:
+        self.hyperparam = Hyperparameter(hyperparam, **values)
+        self.enabled = True
+        self.state: dict[str, Any] = {}
+        self.clock: Any = None
+        self.fp32 = False
+
+    def update(self, p: Any) -> None:
+        """Change the parameter by its gradient, if it has one."""
+        if not self.enabled or p._data is None or p._grad is None:
+            return
+        data = arrays.tensor_of(p._data)
+        grad = arrays.tensor_of(p.grad_var._data)
+        self._prepare(p)
+        if "master" in self.state:
+            master = arrays.tensor_of(self.state["master"])
+            self.step(master, grad)
+            data[:] = master
+        else:
+            self.step(data, grad)
+
+    def step(self, p: Any, g: Any) -> None:
+        """Change the tensor `p` and the state by the gradient `g`."""
+        raise NotImplementedError(complain(f"{type(self).__name__}: no step", "", "step(self, p, g)"))
+
+    def tensors(self) -> list[Any]:
+        """The state as tensors, in the order of `states`."""
+        return [arrays.tensor_of(self.state[name]) for name in self.states]
+
+    def _prepare(self, p: Any) -> None:
+        """Have the state beside the parameter."""
+        device = arrays.backend_of(p._data)
+        for name, x in self.state.items():
+            if arrays.backend_of(x) is not device:
+                self.state[name] = arrays.moved(x, device)
+        if self.fp32 and dtypes.is_half(p._data.dtype) and "master" not in self.state:
+            wide = arrays.zeros(device, p._data.shape, np.dtype(np.float32))
+            arrays.copy_into(wide, p._data)
+            self.state["master"] = wide
+        kind = np.dtype(np.float32) if "master" in self.state else p._data.dtype
+        for name in self.states:
+            if name not in self.state:
+                self.state[name] = arrays.zeros(device, p._data.shape, kind)
+
+    def serialize(self, serializer: Any, p: Any) -> None:
+        """Save or load the state."""
+        for name in (*self.states, *(("master",) if self.fp32 else ())):
+            found = serializer(name, arrays.presented(self.state.get(name)))
+            if found is not None and name not in self.state:
+                kind = np.dtype(np.float32) if name == "master" else p.dtype
+                made = arrays.zeros(arrays.backend_of(p._data), found.shape, kind)
+                arrays.copy_into(made, arrays.plain(found))
+                self.state[name] = made
+
+
+class Optimizer:
+    """Changes the parameters of a link, `target`. `t` counts steps, `epoch` what `new_epoch` was called for."""
+
+    def __init__(self) -> None:
+        self.target: Any = None
+        self.t = 0
+        self.epoch = 0
+        self.loss_scale: float | None = None
+        self.check_nan_in_grads = False
+        self._pre: dict[str, Callable] = {}
+        self._post: dict[str, Callable] = {}
+
+    def setup(self, link: Any) -> Optimizer:
+        """Take a link as target. Returns the optimizer."""
+        self.target = link
+        self.t = self.epoch = 0
+        return self
+
+    def new_epoch(self) -> None:
+        """Count an epoch."""
+        self.epoch += 1
+
+    def add_hook(self, hook: Callable, name: str | None = None, timing: str = "auto") -> None:
+        """Call `hook(optimizer)` in each step, before ('pre') or after ('post') parameters change.
+
+        'auto' is the hook's own `timing`. Raises `KeyError` for a name that is taken, `ValueError` for another timing.
+        """
+        when = getattr(hook, "timing", "pre") if timing == "auto" else timing
+        if when not in ("pre", "post"):
+            raise ValueError(complain("add_hook: timing", repr(timing), "'auto', 'pre' or 'post'"))
+        key = name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__)
+        if key in self._pre or key in self._post:
+            raise KeyError(complain("optimizer: a hook of this name", repr(key), "another name"))
+        (self._pre if when == "pre" else self._post)[key] = hook
+
+    def remove_hook(self, name: str) -> None:
+        """Take a hook away. Raises `KeyError` for an unknown name."""
+        if name not in self._pre and name not in self._post:
+            raise KeyError(complain("optimizer: no such hook", repr(name), ", ".join((*self._pre, *self._post))))
+        self._pre.pop(name, None)
+        self._post.pop(name, None)
+
+    def _call(self, hooks: dict[str, Callable]) -> None:
+        for hook in tuple(hooks.values()):
+            hook(self)
+
+    def set_loss_scale(self, loss_scale: float) -> None:
+        """Multiply losses by a number before backward, and divide gradients by it."""
+        self.loss_scale = loss_scale
+
+    def loss_scaling(self, scale: float = 2.0**14) -> Optimizer:
+        """Scale losses, for gradients of halves that would be too small. Returns the optimizer."""
+        self.loss_scale = scale
+        return self
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the counts and the state of all rules."""
+        self.t = int(serializer("t", self.t))
+        self.epoch = int(serializer("epoch", self.epoch))
+        for path, p in self.target.namedparams():
+            if p.update_rule is not None:
+                part = serializer
+                for name in path.strip("/").split("/"):
+                    part = part[name]
+                p.update_rule.serialize(part, p)
+
+
+class GradientMethod(Optimizer):
+    """The base of methods that change each parameter by its gradient. `rule` is the class of its update rules."""
+
+    rule: type[UpdateRule] = UpdateRule
+
+    def __init__(self, **hyperparameters: Any) -> None:
+        super().__init__()
+        self.hyperparam = Hyperparameter(None, **hyperparameters)
+        self._fp32 = False
+
+    def __getattr__(self, name: str) -> Any:
+        own = self.__dict__.get("hyperparam")
+        if own is not None and name in own.__dict__ and not name.startswith("_"):
+            return own.__dict__[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = self.__dict__.get("hyperparam")
+        if own is not None and name in own.__dict__:
+            own.__dict__[name] = value
+        else:
+            object.__setattr__(self, name, value)
+
+    def create_update_rule(self) -> UpdateRule:
+        """A rule for one parameter."""
+        return self.rule(self.hyperparam)
+
+    def setup(self, link: Any) -> GradientMethod:
+        """Take a link as target, and give its parameters rules. Returns the optimizer."""
+        super().setup(link)
+        for p in link.params():
+            p.update_rule = self.create_update_rule()
+            p.update_rule.fp32 = self._fp32
+        return self
+
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Keep a copy of parameters of halves in float32, and change that."""
+        self._fp32 = flag
+        for p in self.target.params() if self.target is not None else ():
+            p.update_rule.fp32 = flag
+
+    def update(self, lossfun: Callable[..., Any] | None = None, *arguments: Any, **keywords: Any) -> None:
+        """A step: with `lossfun` its loss of the arguments is differentiated first; without, gradients are there."""
+        if lossfun is not None:
+            loss = lossfun(*arguments, **keywords)
+            self.target.cleargrads()
+            backward([loss], loss_scale=self.loss_scale)
+            del loss
+        if self.loss_scale is not None:
+            self._unscale()
+        if self.check_nan_in_grads and self._has_nan():
+            return
+        self._call(self._pre)
+        self.t += 1
+        self._advance()
+        for p in self.target.params():
+            p.update()
+        self._call(self._post)
+
+    def _advance(self) -> None:
+        """What a step changes beside parameters and their states."""
+
+    def _unscale(self) -> None:
+        factor = 1.0 / self.loss_scale
+        for p in self.target.params():
+            if p._grad is not None:
+                scale_gradient(p, factor)
+
+    def _has_nan(self) -> bool:
+        return any(not np.isfinite(arrays.to_cpu(p.grad)).all() for p in self.target.params() if p._grad is not None)
+
+
+def scale_gradient(p: Any, factor: Any) -> None:
+    """Multiply a parameter's gradient by a number, in new memory."""
+    set_gradient(p, arrays.tensor_of(p.grad_var._data) * factor)
+
+
+def set_gradient(p: Any, tree: Any) -> None:
+    """Give a parameter the value of a tree as gradient, in new memory."""
+    host = arrays.backend_of(p._data) is None
+    made = arrays.evaluated(tree, p._data.dtype)
+    p._grad = made._tensor if host else made

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links, optimizers, serializers: formulas, training against a NumPy transcription, and stops that change nothing."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+import tensorbackend.links as L
+from tensorbackend import initializers, optimizers, serializers, testing
+from tensorbackend.function import arrays
+
+
+class MLP(tb.Chain):
+    """Two layers, whose input size is taken from the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.l1 = L.Linear(None, 8)
+            self.l2 = L.Linear(8, 3)
+
+    def forward(self, x):
+        return self.l2(F.tanh(self.l1(x)))
+
+
+def network(be: Any, seed: int = 0) -> MLP:
+    """A network with numbers that depend on the seed alone, on a backend."""
+    model = MLP()
+    model(np.zeros((1, 5), np.float32))
+    random = np.random.RandomState(seed)
+    for p in model.params():
+        p.array = random.normal(size=p.shape).astype(np.float32) * 0.5
+    return model.to_device(be)
+
+
+RANDOM = np.random.RandomState(7)
+X = RANDOM.normal(size=(16, 5)).astype(np.float32)
+T = RANDOM.randint(0, 3, 16).astype(np.int32)
+
+
+def loss_of(model: MLP, x: Any, t: Any) -> tb.Variable:
+    """The loss of a batch."""
+    return F.softmax_cross_entropy(model(x), t)
+
+
+# Optimizers
+
+
+def adam(p, g, s, t, decay=0.0):
+    s["m"] += 0.1 * (g - s["m"])
+    s["v"] += 0.001 * (g * g - s["v"])
+    rate = 0.001 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+    return p - (rate * s["m"] / (np.sqrt(s["v"]) + 1e-8) + decay * p)
+
+
+def amsgrad(p, g, s, t):
+    s["m"] += 0.1 * (g - s["m"])
+    s["v"] += 0.001 * (g * g - s["v"])
+    s["h"] = np.maximum(s["h"], s["v"])
+    return p - 0.001 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * s["m"] / (np.sqrt(s["h"]) + 1e-8)
+
+
+def momentum(p, g, s, t):
+    s["v"] = 0.9 * s["v"] - 0.01 * g
+    return p + s["v"]
+
+
+def nesterov(p, g, s, t):
+    s["v"] = 0.9 * s["v"] - 0.01 * g
+    return p + 0.9 * s["v"] - 0.01 * g
+
+
+def adagrad(p, g, s, t):
+    s["h"] += g * g
+    return p - 0.001 * g / (np.sqrt(s["h"]) + 1e-8)
+
+
+def rmsprop(p, g, s, t):
+    s["v"] = 0.99 * s["v"] + 0.01 * g * g
+    return p - 0.01 * g / (np.sqrt(s["v"]) + 1e-8)
+
+
+def adadelta(p, g, s, t):
+    s["m"] = 0.95 * s["m"] + 0.05 * g * g
+    dx = np.sqrt((s["v"] + 1e-6) / (s["m"] + 1e-6)) * g
+    s["v"] = 0.95 * s["v"] + 0.05 * dx * dx
+    return p - dx
+
+
+METHODS = {
+    "SGD": (optimizers.SGD, lambda p, g, s, t: p - 0.01 * g),
+    "MomentumSGD": (optimizers.MomentumSGD, momentum),
+    "NesterovAG": (optimizers.NesterovAG, nesterov),
+    "AdaGrad": (optimizers.AdaGrad, adagrad),
+    "RMSprop": (optimizers.RMSprop, rmsprop),
+    "AdaDelta": (optimizers.AdaDelta, adadelta),
+    "Adam": (optimizers.Adam, adam),
+    "AMSGrad": (lambda: optimizers.Adam(amsgrad=True), amsgrad),
+    "AdamW": (optimizers.AdamW, lambda p, g, s, t: adam(p, g, s, t, 0.01)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_follow_their_formulas(name, be) -> None:
+    make, formula = METHODS[name]
+    model = network(be)
+    optimizer = make().setup(model)
+    random = np.random.RandomState(3)
+    expected = {path: arrays.to_cpu(p.array).astype(np.float64) for path, p in model.namedparams()}
+    states = {path: {k: np.zeros(p.shape) for k in "mvh"} for path, p in expected.items()}
+    for t in range(1, 5):
+        for path, p in model.namedparams():
+            g = random.normal(size=p.shape).astype(np.float32)
+            p.grad = arrays.moved(g, be)
+            expected[path] = formula(expected[path], g.astype(np.float64), states[path], t)
+        optimizer.update()
+    assert optimizer.t == 4
+    for path, p in model.namedparams():
+        testing.assert_allclose(p, expected[path], atol=1e-6, rtol=1e-5)
+
+
+def transcription(steps: int) -> list[float]:
+    """The losses of an MLP trained with Adam, in NumPy."""
+    model = network(None)
+    w = {path: p.array.astype(np.float64) for path, p in model.namedparams()}
+    states = {path: {k: np.zeros(p.shape) for k in "mvh"} for path, p in w.items()}
+    losses = []
+    for t in range(1, steps + 1):
+        h = np.tanh(X @ w["/l1/W"].T + w["/l1/b"])
+        y = h @ w["/l2/W"].T + w["/l2/b"]
+        p = np.exp(y - y.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        losses.append(-np.log(p[np.arange(16), T]).mean())
+        gy = (p - np.eye(3)[T]) / 16
+        gh = gy @ w["/l2/W"] * (1 - h * h)
+        grads = {"/l2/W": gy.T @ h, "/l2/b": gy.sum(0), "/l1/W": gh.T @ X, "/l1/b": gh.sum(0)}
+        for path in w:
+            w[path] = adam(w[path], grads[path], states[path], t)
+    return losses
+
+
+def test_training_follows_a_numpy_transcription(be, array) -> None:
+    model = network(be)
+    optimizer = optimizers.Adam().setup(model)
+    x, t, losses = array(X), array(T, np.int32), []
+    for _ in range(50):
+        optimizer.update(lambda: losses.append(loss_of(model, x, t)) or losses[-1])
+    testing.assert_allclose(np.array([y.item() for y in losses]), transcription(50), atol=1e-4)
+
+
+def test_a_captured_step_trains_as_a_plain_one(be, array) -> None:
+    if be is None:
+        pytest.skip("programs are of tensors")
+
+    def trained(capture: bool) -> list[np.ndarray]:
+        model = network(be)
+        optimizer = optimizers.Adam().setup(model)
+        x, t = array(X), array(T, np.int32)
+
+        def step(x, t):
+            loss = loss_of(model, x, t)
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            return loss._data
+
+        step(x, t)
+        run = be.capture(step, x, t) if capture else step
+        for _ in range(4 if capture else 5):
+            run(x, t)
+        target = serializers.DictionarySerializer().save(optimizer)
+        return [target["t"], *(arrays.to_cpu(p.array) for p in model.params())]
+
+    for plain, captured in zip(trained(False), trained(True)):
+        assert (plain == captured).all()
+
+
+def test_stop_and_resume_is_bitwise_the_same(be, array) -> None:
+    x, t = array(X), array(T, np.int32)
+
+    def train(model: MLP, optimizer: Any, steps: int) -> None:
+        for _ in range(steps):
+            optimizer.update(loss_of, model, x, t)
+
+    whole, half, resumed = network(be), network(be), MLP().to_device(be)
+    straight = optimizers.Adam().setup(whole)
+    train(whole, straight, 6)
+    first = optimizers.Adam().setup(half)
+    train(half, first, 3)
+    files = io.BytesIO(), io.BytesIO()
+    serializers.save_npz(files[0], half)
+    serializers.save_npz(files[1], first)
+    with np.load(io.BytesIO(files[0].getvalue()), allow_pickle=False) as npz:
+        assert set(npz) == {"l1/W", "l1/b", "l2/W", "l2/b"}
+    serializers.load_npz(io.BytesIO(files[0].getvalue()), resumed)
+    second = optimizers.Adam().setup(resumed)
+    serializers.load_npz(io.BytesIO(files[1].getvalue()), second)
+    assert second.t == 3
+    train(resumed, second, 3)
+    for a, b in zip(whole.params(), resumed.params()):
+        assert (arrays.to_cpu(a.array) == arrays.to_cpu(b.array)).all()
+
+
+# Hooks
+
+
+def gradients(be: Any, hook: Any) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Parameters, gradients before a hook, and those after it."""
+    model = network(be)
+    optimizer = optimizers.SGD(0.0).setup(model)
+    optimizer.add_hook(hook)
+    random = np.random.RandomState(5)
+    before = []
+    for p in model.params():
+        before.append(random.normal(size=p.shape).astype(np.float32))
+        p.grad = arrays.moved(before[-1].copy(), be)
+    optimizer.update()
+    return [arrays.to_cpu(p.array) for p in model.params()], before, [arrays.to_cpu(p.grad) for p in model.params()]
+
+
+@pytest.mark.parametrize(
+    ("hook", "formula"),
+    [
+        (optimizers.WeightDecay(0.1), lambda p, g, n: g + 0.1 * p),
+        (optimizers.Lasso(0.1), lambda p, g, n: g + 0.1 * np.sign(p)),
+        (optimizers.GradientClipping(1.5), lambda p, g, n: g * 1.5 / n),
+        (optimizers.GradientClipping(1e6), lambda p, g, n: g),
+        (optimizers.GradientHardClipping(-0.5, 0.2), lambda p, g, n: np.clip(g, -0.5, 0.2)),
+        (optimizers.GradientLARS(0.1, 0.2), lambda p, g, n: (g + 0.2 * p) * 0.1 * np.linalg.norm(p)
+            / (1e-9 + np.linalg.norm(g) + 0.2 * np.linalg.norm(p))),
+    ],
+)  # fmt: skip
+def test_hooks_change_gradients(hook, formula, be) -> None:
+    params, before, after = gradients(be, hook)
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in before))
+    for p, g, found in zip(params, before, after):
+        testing.assert_allclose(found, formula(p, g, norm), atol=1e-6)
+
+
+def test_noise_is_added(be) -> None:
+    _, before, after = gradients(be, optimizers.GradientNoise(1.0))
+    away = np.concatenate([(a - b).ravel() for a, b in zip(after, before)])
+    assert 0.5 < away.std() < 1.5
+
+
+def test_parameters_that_are_left_out(be, array) -> None:
+    model = network(be)
+    optimizer = optimizers.SGD(1.0).setup(model)
+    model.l1.disable_update()
+    before = [arrays.to_cpu(p.array).copy() for p in model.params()]
+    loss_of(model, array(X), array(T, np.int32)).backward()
+    model.l2.b.cleargrad()
+    optimizer.update()
+    moved = [(arrays.to_cpu(p.array) != b).any() for p, b in zip(model.params(), before)]
+    assert moved == [False, False, True, False]
+    model.l2.W.update_rule.hyperparam.lr = 0.0
+    assert optimizer.lr == 1.0 and model.l2.W.update_rule.hyperparam.lr == 0.0
+
+
+def test_halves_with_a_wide_copy(be) -> None:
+    p = tb.Parameter(arrays.moved(np.ones(3, np.float16), be))
+    link = tb.Link()
+    with link.init_scope():
+        link.p = p
+    optimizer = optimizers.SGD(1e-4)
+    optimizer.use_fp32_update()
+    optimizer.setup(link)
+    for _ in range(20):
+        p.grad = arrays.moved(np.ones(3, np.float16), be)
+        optimizer.update()
+    testing.assert_allclose(p, np.full(3, 0.998), atol=5e-4)
+    testing.assert_allclose(p.update_rule.state["master"], np.full(3, 0.998), atol=1e-6)
+
+
+def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
+    models = [network(be), network(be)]
+    for model, scaled in zip(models, (False, True)):
+        optimizer = optimizers.SGD(0.1).setup(model)
+        if scaled:
+            optimizer.loss_scaling(1024.0)
+        optimizer.update(loss_of, model, array(X), array(T, np.int32))
+    for a, b in zip(models[0].params(), models[1].params()):
+        testing.assert_allclose(a, b, atol=1e-6)
+
+
+# Links
+
+
+def test_links_have_paths_and_copies() -> None:
+    model = network(None)
+    assert [path for path, _ in model.namedparams()] == ["/l1/W", "/l1/b", "/l2/W", "/l2/b"]
+    assert [path for path, _ in model.namedlinks()] == ["/", "/l1", "/l2"] and model["l1"] is model.l1
+    assert model.count_params() == 5 * 8 + 8 + 8 * 3 + 3
+    shared, copied, fresh = (model.copy(mode) for mode in ("share", "copy", "init"))
+    assert shared.l1.W is not model.l1.W and shared.l1.W.array is model.l1.W.array
+    assert (copied.l1.W.array == model.l1.W.array).all() and copied.l1.W.array is not model.l1.W.array
+    assert (fresh.l1.W.array != model.l1.W.array).any()
+    fresh.copyparams(model)
+    assert (fresh.l1.W.array == model.l1.W.array).all()
+    with pytest.raises(ValueError, match="mode"):
+        model.copy("deep")
+
+
+def test_forgotten_constructors_are_named() -> None:
+    class Forgets(tb.Chain):
+        def __init__(self) -> None:
+            with self.init_scope():
+                self.l = L.Linear(1, 1)
+
+    with pytest.raises(RuntimeError, match=r"super\(\).__init__\(\)"):
+        Forgets()
+
+
+def test_attributes_are_parameters_in_the_scope_alone() -> None:
+    link = tb.Link(w=(2, 3))
+    link.plain = tb.Parameter(1.0, (2,))
+    with link.init_scope():
+        link.b = tb.Parameter(1.0, (2,))
+        link.number = 3
+    assert [path for path, _ in link.namedparams()] == ["/b", "/w"] and link.number == 3
+    with pytest.raises(AttributeError, match="taken"):
+        link.add_param("b", (1,))
+
+
+def test_uninitialized_parameters(be) -> None:
+    p = tb.Parameter()
+    p.cleargrad()
+    p.to_device(be)
+    assert not p.is_initialized and p.dtype == np.float32
+    with pytest.raises(RuntimeError, match="initialize"):
+        p.shape  # noqa: B018
+    p.initialize((30, 40))
+    assert p.device is be and p.grad is None
+    assert 0.8 < arrays.to_cpu(p.array).std() * np.sqrt(40) < 1.2
+
+
+def test_saving_what_is_not_initialized() -> None:
+    file = io.BytesIO()
+    serializers.save_npz(file, MLP())
+    loaded = MLP()
+    serializers.load_npz(io.BytesIO(file.getvalue()), loaded)
+    assert not loaded.l1.W.is_initialized
+    file = io.BytesIO()
+    serializers.save_npz(file, network(None))
+    serializers.load_npz(io.BytesIO(file.getvalue()), loaded)
+    assert (loaded.l1.W.array == network(None).l1.W.array).all()
+    with pytest.raises(KeyError, match="conv/W"):
+        serializers.load_npz(io.BytesIO(file.getvalue()), tb.Chain(conv=L.Linear(2, 2)))
+    serializers.load_npz(io.BytesIO(file.getvalue()), tb.Chain(conv=L.Linear(2, 2)), strict=False)
+
+
+def test_sequences(be, array) -> None:
+    layers = tb.Sequential(L.Linear(5, 4), F.tanh, lambda y: (y, y), lambda a, b: a + b, L.Linear(4, 2)).to_device(be)
+    assert layers(array(X)).shape == (16, 2) and len(layers) == 5
+    assert layers.count_by_layer_type("Linear") == 2
+    assert len(layers[1:3]) == 2 and isinstance(layers[:2], tb.Sequential)
+    assert [path for path, _ in layers.namedparams()] == ["/0/W", "/0/b", "/4/W", "/4/b"]
+    nested = tb.Sequential(layers, F.relu)
+    assert len(nested.flatten()) == 6 and len(layers + nested) == 7
+    layers.remove_by_layer_type("tanh")
+    assert len(layers) == 4 and len(layers.repeat(2)) == 8
+    layers.insert(0, F.identity)
+    assert layers.pop(0) is F.identity
+    links = tb.ChainList(L.Linear(1, 1), L.Linear(1, 2))
+    links.append(L.Linear(2, 2))
+    del links[0]
+    assert len(links) == 2 and [path for path, _ in links.namedparams()] == ["/0/W", "/0/b", "/1/W", "/1/b"]
+    with pytest.raises(TypeError, match="Link"):
+        links.append(3)
+
+
+def test_link_of_an_elementwise_product(be, array) -> None:
+    class Product(tb.Link):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            with self.init_scope():
+                self.W = tb.Parameter(initializers.Normal(1.0), (size,))
+
+        def forward(self, x):
+            return self.W * x
+
+    link = Product(5).to_device(be)
+    y = F.sum(link(array(X)))
+    y.backward()
+    testing.assert_allclose(link.W.grad, X.sum(0))
+
+
+def test_gru_and_maxout_and_scale(be, array) -> None:
+    gru = L.GRU(5, 4).to_device(be)
+    maxout = L.Maxout(None, 3, 2).to_device(be)
+    scale, bias = L.Scale(1, (5,), True).to_device(be), L.Bias(1, (5,)).to_device(be)
+    x = array(X)
+    assert gru(x).shape == (16, 4) and gru(x).shape == (16, 4)
+    assert maxout(x).shape == (16, 3)
+    testing.assert_allclose(bias(scale(x)), X)
+    gru.reset_state()
+    assert gru.h is None
+
+
+def test_classifier(be, array) -> None:
+    model = L.Classifier(network(be), compute_accuracy=False)
+    loss = model(array(X), array(T, np.int32))
+    assert loss is model.loss and model.y.shape == (16, 3)
+    testing.assert_allclose(loss, transcription(1)[0])
+
+
+# Initializers
+
+
+@pytest.mark.parametrize(
+    ("initializer", "deviation"),
+    [
+        (initializers.Normal(0.5), 0.5),
+        (initializers.Uniform(0.5), 0.5 / np.sqrt(3)),
+        (initializers.LeCunNormal(2.0), 2 / np.sqrt(120)),
+        (initializers.LeCunUniform(), 1 / np.sqrt(120)),
+        (initializers.GlorotNormal(), np.sqrt(2 / 220)),
+        (initializers.GlorotUniform(), np.sqrt(2 / 220)),
+        (initializers.HeNormal(), np.sqrt(2 / 120)),
+        (initializers.HeUniform(fan_option="fan_out"), np.sqrt(2 / 100)),
+    ],
+)
+def test_initializers_have_their_deviation(initializer, deviation, array, host) -> None:
+    x = array(np.zeros((50, 60, 2)))
+    initializer(x)
+    values = host(x)
+    assert abs(values.std() / deviation - 1) < 0.06 and abs(values.mean()) < 4 * deviation / np.sqrt(values.size)
+    if isinstance(initializer, initializers.Uniform):
+        assert np.abs(values).max() <= deviation * np.sqrt(3) * 1.0001
+
+
+def test_initializers_of_fixed_values(array, host) -> None:
+    x = array(np.zeros((3, 3)))
+    for initializer, expected in (
+        (initializers.Constant(2), np.full((3, 3), 2)), (initializers.Zero(), np.zeros((3, 3))),
+        (initializers.One(), np.ones((3, 3))), (initializers.Identity(3), 3 * np.eye(3)),
+        (initializers.NaN(), np.full((3, 3), np.nan)), (initializers.Constant(np.arange(9.0).reshape(3, 3)),
+                                                        np.arange(9.0).reshape(3, 3)),
+    ):  # fmt: skip
+        initializer(x)
+        np.testing.assert_array_equal(host(x), expected)
+    for shape in ((5, 3), (3, 5)):
+        q = array(np.zeros(shape))
+        initializers.Orthogonal(1.0)(q)
+        m = host(q) if shape[0] > shape[1] else host(q).T
+        testing.assert_allclose(m.T @ m, np.eye(3))
