@@ -495,7 +495,11 @@ class _Printer(WideRenderer):
         else:
             self.open("")
             self.say("const tb_i64 b = from;")
-        before = [n for n in needed if self.body[n].shape[inner] == 1]
+        before: list[int] = []
+        for n in needed:  # what a strip keeps in arrays has an entry a column, even if all are equal
+            late = any(a in self.in_arrays or (a in needed and a not in before) for a in self.body[n].args)
+            if self.body[n].shape[inner] == 1 and not late:
+                before.append(n)
         self._statements(before)
         loop = [n for n in needed if n not in before]
         buffers = self._prepare_inputs(loop)

@@ -44,6 +44,16 @@ def test_an_axis_of_one_among_reduced_axes_is_dropped(backend: Backend) -> None:
     assert nest(kernels_of(backend.sum(x))[0]).kernel.shape == (20,)
     assert backend.sum(x).asnumpyarray().item() == 20
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_columns_see_what_varies_along_their_rows_alone(backend: Backend, dtype: str) -> None:
+    a, b, x = np.arange(3.0).reshape(3, 1, 1), np.arange(5.0).reshape(1, 5, 1), np.arange(30.0).reshape(3, 5, 2)
+    row, column, values = (backend.array(v, dtype=dtype, min_dims=0) for v in (a, b, x))
+    tree = backend.sum(backend.where(backend.equal(row * 2, column), values, 0), axis=1)
+    assert np.array_equal(tree.asnumpyarray(), np.where(a * 2 == b, x, 0).sum(1, keepdims=True))
+    scaled = backend.sum((row * column + row) * values, axis=1)
+    assert np.array_equal(scaled.asnumpyarray(), ((a * b + a) * x).sum(1, keepdims=True))
+
+
 # Passes in segments
 
 PASSES: dict[str, Callable] = {
