@@ -41,8 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test that takes `backend` runs on each backend."""
-    if "backend" in metafunc.fixturenames:
+    """Each test that takes `backend`, and does not say itself which, runs on each backend."""
+    own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    named = {name.strip() for names in own for name in (names.split(",") if isinstance(names, str) else names)}
+    if "backend" in metafunc.fixturenames and "backend" not in named:
         metafunc.parametrize("backend", metafunc.config.getoption("--backend") or OWN_KINDS, indirect=True)
 
 
