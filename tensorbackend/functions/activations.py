@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions import reductions, shapes
 from tensorbackend.graph import composite as o
 
 __all__ = [
-    "clipped_relu", "elu", "hard_sigmoid", "leaky_relu", "log_softmax", "relu", "relu6", "selu", "sigmoid", "softmax",
-    "softplus", "swish",
+    "clipped_relu", "crelu", "elu", "hard_sigmoid", "leaky_relu", "log_softmax", "maxout", "relu", "relu6", "selu",
+    "sigmoid", "softmax", "softplus", "swish",
 ]  # fmt: skip
 
 
@@ -120,3 +122,19 @@ def softmax(x: Any, axis: int = 1) -> Variable:
 def log_softmax(x: Any, axis: int = 1) -> Variable:
     """The logarithm of softmax along an axis."""
     return _LOG_SOFTMAX(x, axis=axis)
+
+
+def crelu(x: Any, axis: int = 1) -> Variable:
+    """relu(x) and relu(-x) one after the other along an axis (Shang et al. 2016)."""
+    return shapes.concat([relu(x), relu(-x)], axis)
+
+
+def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
+    """The largest of each `pool_size` neighbours along an axis (Goodfellow et al. 2013). Raises `ValueError` where the
+    axis does not divide into them."""
+    axis = axis % len(x.shape)
+    n = x.shape[axis]
+    if pool_size < 1 or n % pool_size:
+        raise ValueError(complain("maxout", f"pool_size {pool_size}, axis of length {n}", "a divisor of the length"))
+    apart = shapes.reshape(x, (*x.shape[:axis], n // pool_size, pool_size, *x.shape[axis + 1 :]))
+    return reductions.max(apart, axis + 1)

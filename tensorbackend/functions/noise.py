@@ -8,11 +8,11 @@ from typing import Any
 from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.config import lookup
-from tensorbackend.function.trees import Rule, uniform
+from tensorbackend.function.trees import Rule, normal, uniform
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import composite as o
 
-__all__ = ["dropout"]
+__all__ = ["dropout", "gaussian", "gumbel_softmax", "rrelu", "simplified_dropconnect", "zoneout"]
 
 
 def _check(in_types: Any, **params: Any) -> None:
@@ -43,3 +43,83 @@ def dropout(x: Any, ratio: float = 0.5, *, mask: Any = None, return_mask: bool =
     mask = _MASK(x, ratio=ratio).array if mask is None else mask
     y: Variable = _MASKED(x, mask)
     return (y, mask) if return_mask else y
+
+
+_GAUSSIAN = Rule("gaussian", lambda mean, ln_var: mean + o.exp(0.5 * ln_var) * normal(mean), None, _check)
+_RRELU = Rule("rrelu", lambda x, low, high: o.where(x >= 0, x, x * (low + (high - low) * uniform(x))), None, _check)
+_RRELU_MEAN = Rule("rrelu", lambda x, slope: o.where(x >= 0, x, x * slope), None, _check)
+_ZONEOUT = Rule("zoneout", lambda h, x, ratio: o.where(uniform(h) < ratio, h, x), None, _check)
+_ZONEOUT_MEAN = Rule("zoneout", lambda h, x, ratio: h * ratio + x * (1 - ratio), None, _check)
+
+
+def _gumbel_softmax(log_pi: Any, tau: float, axis: int) -> Any:
+    noise = -o.log(-o.log(o.maximum(uniform(log_pi), 2.0**-24)))
+    return o.softmax((log_pi + noise) / tau, axis)
+
+
+_GUMBEL = Rule("gumbel_softmax", _gumbel_softmax, None, _check, ("log_pi",))
+
+
+def gaussian(mean: Any, ln_var: Any) -> Variable:
+    """Normal random numbers of the means and of the variances exp(ln_var), differentiable in both (Kingma and Welling
+    2014); the means when not training."""
+    return _GAUSSIAN(mean, ln_var) if lookup("train") else as_variable(mean)
+
+
+def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1) -> Variable:
+    """Nearly one-hot draws of the classes of log-probabilities (Jang et al. 2017); the sharper, the smaller `tau`."""
+    return _GUMBEL(log_pi, tau=float(tau), axis=axis)
+
+
+def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
+    """x where x >= 0, else x times a slope drawn from [l, u) for each element (Xu et al. 2015); their mean when not
+    training. Raises `ValueError` unless l <= u."""
+    if l > u:
+        raise ValueError(complain("rrelu: slopes", f"l={l}, u={u}", "l <= u"))
+    return _RRELU(x, low=l, high=u) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
+
+
+def zoneout(h: Any, x: Any, ratio: float = 0.5) -> Variable:
+    """Elements of the state h kept at probability `ratio`, the others those of x (Krueger et al. 2017); the expectation
+    when not training. Raises `ValueError` for a ratio outside [0, 1]."""
+    if not 0.0 <= ratio <= 1.0:
+        raise ValueError(complain("zoneout: ratio", repr(ratio), "0 to 1"))
+    return (_ZONEOUT if lookup("train") else _ZONEOUT_MEAN)(h, x, ratio=ratio)
+
+
+def _drop_connect(x: Any, w: Any, mask: Any, *bias: Any, keep: float) -> Any:
+    kept = w * mask / keep
+    if len(mask.shape) == 2:
+        y = o.dot(x, o.swap_last(kept))
+    else:
+        y = o.sum(o.reshape(x, (x.shape[0], 1, x.shape[1])) * kept, 2, False)
+    return y + bias[0] if bias else y
+
+
+_CONNECT = Rule("simplified_dropconnect", _drop_connect, None, None, ("x", "W", "mask", "b"))
+_WEIGHT_MASK = Rule(
+    "simplified_dropconnect",
+    lambda x, w, ratio, batchwise: o.where(
+        uniform(w, (x.shape[0], *w.shape) if batchwise else w.shape) >= ratio, 1.0, 0.0
+    ),
+    lambda g, y, x, w, ratio, batchwise: (None, None),
+)
+
+
+def simplified_dropconnect(x: Any, W: Any, b: Any = None, ratio: float = 0.5, train: bool = True, mask: Any = None,
+                           use_batchwise_mask: bool = True) -> Variable:  # fmt: skip
+    """`linear` of x (N, D) with weights (M, D) of which each is dropped at probability `ratio`, anew for each sample
+    (or once), the others divided by 1 - ratio (Wan et al. 2013). `mask`, (N, M, D) or (M, D), is used if given.
+
+    Raises `ValueError` for a ratio outside [0, 1).
+    """
+    if not 0.0 <= ratio < 1.0:
+        raise ValueError(complain("simplified_dropconnect: ratio", repr(ratio), "0 or more, and below 1"))
+    bias = () if b is None else (b,)
+    if not train or not lookup("train"):
+        from tensorbackend.functions.products import linear
+
+        return linear(x, W, *bias)
+    if mask is None:
+        mask = _WEIGHT_MASK(x, W, ratio=ratio, batchwise=use_batchwise_mask).array
+    return _CONNECT(x, W, mask, *bias, keep=1.0 - ratio)

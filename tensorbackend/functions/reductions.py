@@ -11,7 +11,9 @@ from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.graph import composite as o
 
-__all__ = ["argmax", "argmin", "average", "logsumexp", "max", "mean", "min", "prod", "sum", "sum_to"]
+__all__ = [
+    "argmax", "argmin", "average", "batch_l2_norm_squared", "logsumexp", "max", "mean", "min", "prod", "sum", "sum_to",
+]  # fmt: skip
 
 Axis = int | tuple[int, ...] | None
 
@@ -90,6 +92,14 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
     """ln of the sum of exp(x) over the axes (None: all), without overflow."""
     return _LOGSUMEXP(x, axis=axes_of(axis), keepdims=keepdims)
+
+
+_SQUARES = Rule("batch_l2_norm_squared", lambda x: o.sum(x * x, tuple(range(1, len(x.shape))), False), names=("x",))
+
+
+def batch_l2_norm_squared(x: Any) -> Variable:
+    """The sums of squares (N,) over all axes but the first."""
+    return _SQUARES(x)
 
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Variable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,30 +18,8 @@ import tensorbackend.functions as F
 from tensorbackend import gradient_check, testing
 from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
-
-
-class Case(NamedTuple):
-    """A function of arrays, what it should give, and makers of inputs from a random state."""
-
-    function: Callable[..., Any]
-    reference: Callable[..., Any]
-    inputs: tuple[Callable[[np.random.RandomState], np.ndarray], ...]
-    double: bool = True
-
-
-def normal(*shape: int) -> Callable[[np.random.RandomState], np.ndarray]:
-    """Normal numbers away from 0."""
-    return lambda r: (lambda v: np.where(v < 0, v - 0.2, v + 0.2))(r.normal(size=shape))
-
-
-def between(low: float, high: float, *shape: int) -> Callable[[np.random.RandomState], np.ndarray]:
-    """Uniform numbers."""
-    return lambda r: r.uniform(low, high, size=shape)
-
-
-def labels(classes: int, *shape: int) -> Callable[[np.random.RandomState], np.ndarray]:
-    """Labels from -1, which is ignored."""
-    return lambda r: r.randint(-1, classes, size=shape).astype(np.int32)
+from tests.functions.cases import Case, between, labels, normal
+from tests.functions.more_cases import MORE_CASES
 
 
 def softmax(x: np.ndarray, axis: int = 1) -> np.ndarray:
@@ -167,6 +145,7 @@ CASES = {
     "transpose": Case(lambda x: F.transpose(x, (2, 0, 1)), lambda x: x.transpose(2, 0, 1), (normal(2, 3, 4),)),
     "where": Case(lambda a, b: F.where(np_mask(a), a, b), lambda a, b: np.where(MASK, a, b), (X, Y)),
 }
+CASES |= MORE_CASES
 MASK = np.array([[True, False, True], [False, False, True]])
 FLAT = {"ceil": np.ceil, "fix": np.fix, "floor": np.floor, "sign": np.sign}
 

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elements repeated, picked, padded, flipped and put together; running sums; sums of products by index names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import complain
+from tensorbackend.function import type_check
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions import shapes
+from tensorbackend.functions.losses import expect_labels
+from tensorbackend.graph import composite as o
+
+__all__ = [
+    "bias", "cumprod", "cumsum", "diagonal", "dstack", "einsum", "flip", "fliplr", "flipud", "hstack",
+    "linear_interpolate", "pad", "pad_sequence", "permutate", "repeat", "scale", "select_item", "tensordot", "tile",
+    "transpose_sequence", "vstack",
+]  # fmt: skip
+
+# Repeated
+
+
+def tile(x: Any, reps: int | Sequence[int]) -> Variable:
+    """x repeated `reps` times along each axis, as a whole; new axes come in front."""
+    reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
+    rank = max(len(reps), len(x.shape))
+    reps = (1,) * (rank - len(reps)) + reps
+    shape = (1,) * (rank - len(x.shape)) + tuple(x.shape)
+    apart = shapes.reshape(x, [m for n in shape for m in (1, n)])
+    whole = shapes.broadcast_to(apart, [m for pair in zip(reps, shape) for m in pair])
+    return shapes.reshape(whole, [r * n for r, n in zip(reps, shape)])
+
+
+def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
+    """Each entry along `axis` (None: of all elements) repeated, so many times all, or each as often as it says."""
+    if axis is None:
+        return repeat(shapes.flatten(x), repeats, 0)
+    axis = axis % len(x.shape)
+    if not isinstance(repeats, (int, np.integer)):
+        places = np.repeat(np.arange(x.shape[axis], dtype=np.int64), repeats)
+        return shapes.get_item(x, (slice(None),) * axis + (places,))
+    before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    apart = shapes.reshape(x, (*before, n, 1, *behind))
+    return shapes.reshape(shapes.broadcast_to(apart, (*before, n, repeats, *behind)), (*before, n * repeats, *behind))
+
+
+# Put together
+
+
+def hstack(xs: Sequence[Any]) -> Variable:
+    """Arrays one after the other along the second axis (the first of vectors)."""
+    return shapes.concat(xs, 0 if len(xs[0].shape) == 1 else 1)
+
+
+def vstack(xs: Sequence[Any]) -> Variable:
+    """Arrays one after the other along the first axis; vectors as rows."""
+    return shapes.concat([shapes.expand_dims(x, 0) if len(x.shape) == 1 else x for x in xs], 0)
+
+
+def dstack(xs: Sequence[Any]) -> Variable:
+    """Arrays one after the other along the third axis, which those of fewer axes get."""
+    return shapes.concat([_with_three(x) for x in xs], 2)
+
+
+def _with_three(x: Any) -> Any:
+    rank = len(x.shape)
+    if rank >= 3:
+        return x
+    return shapes.reshape(x, (*x.shape, 1) if rank == 2 else (1, x.shape[0] if rank else 1, 1))
+
+
+# Picked and turned
+
+
+def flip(x: Any, axis: int) -> Variable:
+    """The entries along an axis in reverse order."""
+    return shapes.get_item(x, (slice(None),) * (axis % len(x.shape)) + (slice(None, None, -1),))
+
+
+def fliplr(x: Any) -> Variable:
+    """The columns in reverse order."""
+    return flip(x, 1)
+
+
+def flipud(x: Any) -> Variable:
+    """The rows in reverse order."""
+    return flip(x, 0)
+
+
+def permutate(x: Any, indices: Any, axis: int = 0, inv: bool = False) -> Variable:
+    """The entries along an axis in the order of `indices`, or with `inv` in the order of which that is the inverse.
+
+    Raises `ValueError` unless `indices` has each place once.
+    """
+    axis = axis % len(x.shape)
+    indices = indices.array if isinstance(indices, Variable) else indices
+    places = np.asarray(indices.get() if hasattr(indices, "structure") else indices)
+    if places.shape != (x.shape[axis],) or not np.array_equal(np.sort(places), np.arange(x.shape[axis])):
+        raise ValueError(complain("permutate: indices", f"{places}", f"each of 0 to {x.shape[axis] - 1} once"))
+    return shapes.get_item(x, (slice(None),) * axis + (np.argsort(places) if inv else places,))
+
+
+def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """The diagonal of two axes, as the last axis of the result."""
+    turned = shapes.moveaxis(x, (axis1, axis2), (-2, -1))
+    *lead, rows, columns = turned.shape
+    first = max(-offset, 0)
+    length = max(min(rows - first, columns - max(offset, 0)), 0)
+    places = (first * columns + max(offset, 0)) + np.arange(length, dtype=np.int64) * (columns + 1)
+    return shapes.get_item(shapes.reshape(turned, (*lead, rows * columns)), (slice(None),) * len(lead) + (places,))
+
+
+def _check_select(in_types: Any) -> None:
+    x, t = in_types
+    type_check.expect(x.ndim == 2, t.ndim == 1, x.shape[0] == t.shape[0])
+    expect_labels(t)
+
+
+def _select(x: Any, t: Any) -> Any:
+    chosen = o.positions(x.structure.table, 1, (1, x.shape[1])) == o.reshape(t, (t.shape[0], 1))
+    return o.sum(o.where(chosen, x, 0), 1, False)
+
+
+_SELECT = Rule("select_item", _select, lambda g, y, x, t: (_placed(g, x, t), None), _check_select, ("x", "t"))
+
+
+def _placed(g: Any, x: Any, t: Any) -> Any:
+    chosen = o.positions(x.structure.table, 1, (1, x.shape[1])) == o.reshape(t, (t.shape[0], 1))
+    return o.where(chosen, o.reshape(g, (g.shape[0], 1)), 0)
+
+
+def select_item(x: Any, t: Any) -> Variable:
+    """x[i, t[i]] of x (N, C) and integers t (N,); 0 where t[i] is no column."""
+    return _SELECT(x, t)
+
+
+# Padded
+
+
+def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Variable:
+    """x with more entries around it: (before, after) for each axis, one pair for all, or one number.
+
+    `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another.
+    """
+    widths = np.broadcast_to(np.asarray(pad_width), (len(x.shape), 2)).tolist()
+    if mode == "constant":
+        return _PAD(x, widths=tuple(map(tuple, widths)), value=float(constant_values))
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(complain("pad: mode", repr(mode), "constant, edge, reflect, symmetric or wrap"))
+    for axis, (before, after) in enumerate(widths):
+        if before or after:
+            places = np.pad(np.arange(x.shape[axis], dtype=np.int64), (before, after), mode)
+            x = shapes.get_item(x, (slice(None),) * axis + (places,))
+    return as_variable(x)
+
+
+def _padded(x: Any, widths: tuple[tuple[int, int], ...], value: float) -> Any:
+    shape = tuple(before + n + after for n, (before, after) in zip(x.shape, widths))
+    key = tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths))
+    whole = o.unslice(x, shape, key)
+    if value == 0:
+        return whole
+    inside = o.unslice(o.where(x == x, 1.0, 1.0), shape, key)
+    return o.where(inside != 0, whole, value)
+
+
+_PAD = Rule("pad", _padded, lambda g, y, x, widths, value: (_cut(g, x, widths),), None, ("x",))
+
+
+def _cut(g: Any, x: Any, widths: tuple[tuple[int, int], ...]) -> Any:
+    return o.slice(g, tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths)))
+
+
+def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 0) -> Variable:
+    """Arrays (n, …) of several lengths as one (B, length, …), filled up behind; None: the length of the longest."""
+    longest = max((x.shape[0] for x in xs), default=0) if length is None else length
+    if any(x.shape[0] > longest for x in xs):
+        raise ValueError(complain("pad_sequence: length", str(longest), f"{max(x.shape[0] for x in xs)} or more"))
+    rest = [(0, 0)] * (len(xs[0].shape) - 1)
+    return shapes.stack([pad(x, [(0, longest - x.shape[0]), *rest], "constant", padding) for x in xs])
+
+
+def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
+    """Sequences (n, …), the longest first, as their first entries, their second entries, and so on, each (B, …) for
+    those that are so long. Raises `ValueError` for another order."""
+    lengths = [x.shape[0] for x in xs]
+    if sorted(lengths, reverse=True) != lengths:
+        raise ValueError(complain("transpose_sequence: lengths", str(lengths), "the longest first"))
+    steps = range(lengths[0] if lengths else 0)
+    return tuple(shapes.stack([shapes.get_item(x, k) for x, n in zip(xs, lengths) if n > k]) for k in steps)
+
+
+# Running sums and products
+
+_CUMSUM = Rule("cumsum", lambda x, axis: o.cumsum(x, axis), names=("x",))
+
+
+def _cumprod(x: Any, axis: int) -> Any:
+    n = x.shape[axis]
+    rank = len(x.shape) + 1
+    place = [1] * rank
+    place[axis] = n
+    ends = o.positions(x.structure.table, axis, tuple(place))
+    place[axis], place[axis + 1] = 1, n
+    factors = o.positions(x.structure.table, axis + 1, tuple(place))
+    each = o.reshape(x, (*x.shape[:axis], 1, n, *x.shape[axis + 1 :]))
+    return o.prod(o.where(factors <= ends, each, 1), axis + 1, False)
+
+
+_CUMPROD = Rule("cumprod", _cumprod, None, None, ("x",))
+
+
+def cumsum(x: Any, axis: int | None = None) -> Variable:
+    """Sums of the entries up to each along an axis (None: of all elements in C order)."""
+    return cumsum(shapes.flatten(x), 0) if axis is None else _CUMSUM(x, axis=axis % len(x.shape))
+
+
+def cumprod(x: Any, axis: int | None = None) -> Variable:
+    """Products of the entries up to each along an axis (None: of all elements in C order): n² / 2 products, exact where
+    there are zeros."""
+    return cumprod(shapes.flatten(x), 0) if axis is None else _CUMPROD(x, axis=axis % len(x.shape))
+
+
+# Interpolated, scaled
+
+_INTERPOLATE = Rule("linear_interpolate", lambda p, x, y: p * x + (1 - p) * y, names=("p", "x", "y"))
+_SCALE = Rule("scale", lambda x, y, axis: x * _along(y, x, axis), names=("x", "y"))
+_BIAS = Rule("bias", lambda x, y, axis: x + _along(y, x, axis), names=("x", "y"))
+
+
+def _along(y: Any, x: Any, axis: int) -> Any:
+    return o.reshape(y, (1,) * axis + y.shape + (1,) * (len(x.shape) - axis - len(y.shape)))
+
+
+def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
+    """p x + (1 - p) y."""
+    return _INTERPOLATE(p, x, y)
+
+
+def scale(x: Any, y: Any, axis: int = 1) -> Variable:
+    """x times y, whose axes are those of x from `axis` on."""
+    return _SCALE(x, y, axis=_axis_of("scale", x, y, axis))
+
+
+def bias(x: Any, y: Any, axis: int = 1) -> Variable:
+    """x plus y, whose axes are those of x from `axis` on."""
+    return _BIAS(x, y, axis=_axis_of("bias", x, y, axis))
+
+
+def _axis_of(name: str, x: Any, y: Any, axis: int) -> int:
+    axis = axis % max(len(x.shape), 1) if len(x.shape) else 0
+    if tuple(x.shape[axis : axis + len(y.shape)]) != tuple(y.shape):
+        raise ValueError(complain(f"{name}: shapes", f"{y.shape} at axis {axis} of {x.shape}", "those axes' lengths"))
+    return axis
+
+
+# Sums of products
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
+    """Sums of products over the last `axes` axes of `a` and the first of `b`, or over (axes of a, axes of b)."""
+    if isinstance(axes, (int, np.integer)):
+        left, right = list(range(len(a.shape) - axes, len(a.shape))), list(range(axes))
+    else:
+        left, right = ([k] if isinstance(k, (int, np.integer)) else list(k) for k in axes)
+    left, right = [k % len(a.shape) for k in left], [k % len(b.shape) for k in right]
+    if [a.shape[k] for k in left] != [b.shape[k] for k in right]:
+        given = f"{a.shape} and {b.shape}, axes {left} and {right}"
+        raise ValueError(complain("tensordot: shapes", given, "axes of the same lengths"))
+    keep_a = [k for k in range(len(a.shape)) if k not in left]
+    keep_b = [k for k in range(len(b.shape)) if k not in right]
+    inner = math.prod(a.shape[k] for k in left)
+    shape = tuple(a.shape[k] for k in keep_a) + tuple(b.shape[k] for k in keep_b)
+    rows = shapes.reshape(shapes.transpose(a, keep_a + left), (math.prod(a.shape[k] for k in keep_a), inner))
+    columns = shapes.reshape(shapes.transpose(b, right + keep_b), (inner, math.prod(b.shape[k] for k in keep_b)))
+    return shapes.reshape(rows @ columns, shape)
+
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def einsum(subscripts: str, *operands: Any) -> Variable:
+    """The sum of products that NumPy's `einsum` names, such as 'ij,jk->ik'; `...` stands for further axes.
+
+    Products of two operands are matrix products; more are taken from left to right. Raises `ValueError` for index
+    names that do not fit the operands, or lengths that do not agree.
+    """
+    terms, output = _subscripts(subscripts, operands)
+    lengths: dict[str, int] = {}
+    for term, x in zip(terms, operands):
+        for letter, n in zip(term, x.shape):
+            if lengths.setdefault(letter, n) != n and 1 not in (n, lengths[letter]):
+                raise ValueError(complain(f"einsum: lengths of {letter}", f"{lengths[letter]} and {n}", "one length"))
+            lengths[letter] = max(lengths[letter], n) if n != 0 else 0
+    return _EINSUM(*operands, terms=terms, output=output)
+
+
+def _subscripts(text: str, operands: Sequence[Any]) -> tuple[tuple[str, ...], str]:
+    """The index names of each operand and of the output, `...` spelled out."""
+    left, arrow, output = text.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ValueError(complain("einsum", f"{text!r} for {len(operands)} operands", "index names for each operand"))
+    spread = max((len(x.shape) - len(t) + 3 for t, x in zip(terms, operands) if "..." in t), default=0)
+    free = [c for c in _LETTERS if c not in text][:spread]
+    found = []
+    for term, x in zip(terms, operands):
+        count = len(x.shape) - len(term) + 3
+        full = term.replace("...", "".join(free[spread - count :] if count > 0 else [])) if "..." in term else term
+        if len(full) != len(x.shape) or not full.isalpha() and full:
+            raise ValueError(complain("einsum", f"{term!r} for shape {x.shape}", "a letter for each axis"))
+        found.append(full)
+    if arrow:
+        output = output.replace("...", "".join(free))
+    else:
+        every = "".join(found)
+        output = "".join(free) + "".join(sorted(c for c in set(every) if every.count(c) == 1 and c not in free))
+    if len(set(output)) != len(output) or set(output) - set("".join(found)):
+        raise ValueError(complain("einsum", f"output {output!r}", "index names of the operands, each once"))
+    return tuple(found), output
+
+
+def _einsum(*operands: Any, terms: tuple[str, ...], output: str) -> Any:
+    x, names = _own_sums(operands[0], terms[0], output + "".join(terms[1:]))
+    for k in range(1, len(operands)):
+        needed = output + "".join(terms[k + 1 :])
+        y, others = _own_sums(operands[k], terms[k], names + needed)
+        x, names = _pair(x, names, y, others, needed)
+    x, names = _own_sums(x, names, output)
+    return o.transpose(x, tuple(names.index(c) for c in output)) if names != output else x
+
+
+def _own_sums(x: Any, names: str, needed: str) -> tuple[Any, str]:
+    """The diagonals of names that x has twice, and the sums over names that nobody else needs."""
+    for letter in dict.fromkeys(names):
+        while names.count(letter) > 1:
+            first, second = names.index(letter), names.rindex(letter)
+            x, names = _diagonal(x, first, second), names[:second] + names[second + 1 :]
+    axes = tuple(k for k, letter in enumerate(names) if letter not in needed)
+    return (o.sum(x, axes, False), "".join(c for c in names if c in needed)) if axes else (x, names)
+
+
+def _diagonal(x: Any, first: int, second: int) -> Any:
+    places = [tuple(n if k == axis else 1 for k, n in enumerate(x.shape)) for axis in (first, second)]
+    table = x.structure.table
+    same = o.positions(table, first, places[0]) == o.positions(table, second, places[1])
+    return o.sum(o.where(same, x, 0), second, False)
+
+
+def _pair(a: Any, left: str, b: Any, right: str, needed: str) -> tuple[Any, str]:
+    """The product of two operands, summed over the names that only they have, as a batch of matrix products."""
+    batch = [c for c in left if c in right and c in needed]
+    inner = [c for c in left if c in right and c not in needed]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    a, b = _alike(a, left, b, right, batch + inner)
+    size_a, size_b = dict(zip(left, a.shape)), dict(zip(right, b.shape))
+    lead = tuple(size_a[c] for c in batch)
+    k = math.prod(size_a[c] for c in inner)
+    a = o.transpose(a, tuple(left.index(c) for c in batch + rows + inner))
+    b = o.transpose(b, tuple(right.index(c) for c in batch + inner + columns))
+    a = o.reshape(a, (*lead, math.prod(size_a[c] for c in rows), k))
+    b = o.reshape(b, (*lead, k, math.prod(size_b[c] for c in columns)))
+    y = o.dot(a, b)
+    shape = (*lead, *(size_a[c] for c in rows), *(size_b[c] for c in columns))
+    return o.reshape(y, shape), "".join(batch + rows + columns)
+
+
+def _alike(a: Any, left: str, b: Any, right: str, common: list[str]) -> tuple[Any, Any]:
+    """Both with axes of length 1 broadcast to the other's, where they share a name."""
+    shape_a, shape_b = list(a.shape), list(b.shape)
+    for c in common:
+        i, j = left.index(c), right.index(c)
+        shape_a[i] = shape_b[j] = shape_b[j] if shape_a[i] == 1 else shape_a[i]
+    grow = lambda x, shape: x if x.shape == tuple(shape) else o.broadcast_to(x, tuple(shape))  # noqa: E731
+    return grow(a, shape_a), grow(b, shape_b)
+
+
+_EINSUM = Rule("einsum", _einsum)
