@@ -41,7 +41,7 @@ __all__ = [
     "DTypeError", "Function", "FunctionNode", "Link", "OpTreeNode", "Parameter", "Sequential", "ShapeError", "Tensor",
     "Variable", "add_backend_arguments", "as_array", "as_variable", "backend_from_arguments", "backward",
     "cleanup_backend", "clear_memo", "config", "current_backend", "elementwise", "ensure_gpu_capability",
-    "force_backprop_mode", "gen_backend", "get_array_module", "get_compute_capability", "get_device_count",
+    "force_backprop_mode", "fused", "gen_backend", "get_array_module", "get_compute_capability", "get_device_count",
     "global_config", "grad", "memoize", "no_backprop_mode", "reduction", "to_cpu", "to_device", "to_gpu",
     "type_check", "using", "using_config",
 ]  # fmt: skip
@@ -61,6 +61,7 @@ _LAZY = {
     "as_array": "function.variable",
     "as_variable": "function.variable",
     "backward": "function.backprop",
+    "fused": "function.fused",
     "get_array_module": "function.arrays",
     "grad": "function.backprop",
     "type_check": "function",

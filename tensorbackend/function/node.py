@@ -18,6 +18,7 @@ from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.function import arrays, hooks, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable, VariableNode, as_variable
+from tensorbackend.graph.optree import OpTreeNode
 
 __all__ = ["FunctionNode"]
 
@@ -139,6 +140,8 @@ class FunctionNode:
     def _outputs(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
         """The outputs as plain arrays, with all that goes on around `forward`."""
         arrays.only_family(self.label, data)
+        if isinstance(data[0], OpTreeNode):
+            raise TypeError(complain(f"fused: {self.label} is no tree", "", "functions that are trees, as most of F"))
         if lookup("type_check"):
             type_check.check(self, data)
         watching = hooks.watching(self)

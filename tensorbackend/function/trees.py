@@ -9,14 +9,16 @@ is one again. What backward has to keep is found out from what the gradient's tr
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tensorbackend import dtypes, ops
+from tensorbackend.errors import complain
 from tensorbackend.function import arrays, hooks, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.node import FunctionNode, refuse_nan
@@ -27,15 +29,16 @@ from tensorbackend.graph.optree import OpTreeNode, source
 from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
 
-__all__ = ["Rule", "TreeFunction", "uniform", "normal"]
+__all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
 
 _NUMBERS = (bool, int, float)
 
 
 class _Trace(threading.local):
-    """How many random nodes this thread's trace has."""
+    """How many random nodes this thread's trace has, and the calls of rules on traced variables, if they are noted."""
 
     draws = 0
+    calls: list[tuple] | None = None
 
 
 _trace = _Trace()
@@ -59,6 +62,49 @@ def normal(like: Any, shape: tuple[int, ...] | None = None) -> OpTreeNode:
     return _drawn("randn", like, like.shape if shape is None else shape)
 
 
+class Traced(Variable):
+    """A variable that stands for a tree, which is its `_data`: what functions that are fused work on."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, tree: Any) -> Traced:
+        """The variable of a tree."""
+        made = object.__new__(cls)
+        made._data, made._node, made._grad, made._requires_grad, made._name = tree, None, None, True, None
+        return made
+
+    @property
+    def array(self) -> Any:
+        """Refused: there are no numbers yet."""
+        raise TypeError(complain("fused: a variable's array", "inside the function", "functions of variables"))
+
+    data = array
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[tuple]]:
+    """A block in which calls of rules on traced variables are noted: (rule, params, operands, results), as trees."""
+    before, _trace.calls = _trace.calls, []
+    try:
+        yield _trace.calls
+    finally:
+        _trace.calls = before
+
+
+def differentiated(rule: Any, params: dict[str, Any], taken: Sequence[Any], given: Sequence[Any],
+                   grads: Sequence[Any]) -> list[Any]:  # fmt: skip
+    """The gradients at the operands of a noted call, of those at its results: trees, None for numbers."""
+    trees = [x for x in taken if isinstance(x, OpTreeNode)]
+    if rule.gradient is None:
+        by_tree = dict(zip(map(id, trees), differentiate(given, [None] * len(given), grads, trees)))
+        return [by_tree.pop(id(x), None) for x in taken]
+    single = len(given) == 1
+    g, y = (grads[0], given[0]) if single else (tuple(grads), tuple(given))
+    found = rule.gradient(g, y, *taken, **params)
+    return [gx if gx is None or not isinstance(x, OpTreeNode) else fitted(gx, x) for x, gx in zip(taken, found)]
+
+
 class Rule:
     """A differentiable function of arrays and numbers: `rule(x, y, axis=1)` gives a variable, or a tuple of them.
 
@@ -77,12 +123,41 @@ class Rule:
         self.names = tuple(names)
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
+        if _trace.calls is not None and any(isinstance(x, Traced) for x in operands):
+            return self._traced(operands, params)
         node = TreeFunction(self, params)
         made = node.run(operands)
         return made[0] if node.form.single else made
 
+    def _traced(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
+        """The result for trees, and a note of the call."""
+        taken = [_tree_of(self.name, x) for x in operands]
+        if self.check is not None and lookup("type_check"):
+            types = [(x.shape, x.dtype) for x in taken if isinstance(x, OpTreeNode)]
+            type_check.checked(self.name, lambda t: self.check(t, **params), types, self.names)
+        found = self.compute(*taken, **params)
+        given = found if isinstance(found, tuple) else (found,)
+        given = tuple(opaque(y) if any(y is x for x in taken) else y for y in given)
+        _trace.calls.append((self, params, taken, given))
+        made = tuple(map(Traced.of, given))
+        return made if isinstance(found, tuple) else made[0]
+
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
+
+
+def _tree_of(name: str, x: Any) -> Any:
+    """An operand of a function that is fused, as a tree or a number."""
+    if isinstance(x, Traced):
+        return x._data
+    if isinstance(x, _NUMBERS) or is_symbol(x):
+        return x
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, Variable) and x._requires_grad:
+        head = f"fused: {name} of a variable that is no argument, and needs a gradient"
+        raise TypeError(complain(head, repr(x.label), "an argument of the fused function"))
+    return opaque(arrays.tensor_of(as_variable(x)._known()))
 
 
 class _GradientRule:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several functions as one: `tb.fused(fn)` makes one node of what `fn` does with variables.
+
+`fn` is run on variables that stand for trees; the rules that it calls build one tree, and are noted, so that the way
+back is that of their gradients. Chains of elementwise functions become one kernel, forward and backward.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorbackend.errors import complain
+from tensorbackend.function.config import lookup
+from tensorbackend.function.trees import Rule, Traced, differentiated, noting
+from tensorbackend.graph.templates import opaque
+
+__all__ = ["fused"]
+
+
+def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` as one function node: it takes variables, arrays and numbers, and gives a variable, or a tuple of them.
+
+    `fn` may use functions of `tensorbackend.functions` that are trees, which the operators are; keywords are fixed
+    values that can be hashed. It is run when inputs of a new layout come, not in each call. Variables that need
+    gradients must be arguments. Raises `TypeError` for functions that are no trees.
+    """
+    rule = _FusedRule(fn)
+
+    @functools.wraps(fn)
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        return rule(*arguments, train=lookup("train"), keywords=tuple(sorted(keywords.items())))
+
+    return wrapper
+
+
+class _FusedRule(Rule):
+    """The rule of a function of variables."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__(f"fused {getattr(fn, '__name__', 'function')}", self._trees, self._gradients)
+        self._fn = fn
+
+    def _run(self, operands: Sequence[Any], keywords: tuple) -> tuple[Any, list[tuple]]:
+        """What the function gives for trees, and what it called."""
+        with noting() as calls:
+            arguments = [Traced.of(x) if hasattr(x, "structure") else x for x in operands]
+            found = self._fn(*arguments, **dict(keywords))
+        made = found if isinstance(found, tuple) else (found,)
+        for y in made:
+            if not isinstance(y, Traced):
+                given = f"{self.name}: {type(y).__name__}"
+                raise TypeError(complain("fused: a result that does not come of the arguments", given, "variables"))
+        return found, calls
+
+    def _trees(self, *operands: Any, train: bool, keywords: tuple) -> Any:
+        found, _ = self._run(operands, keywords)
+        return tuple(y._data for y in found) if isinstance(found, tuple) else found._data
+
+    def _gradients(self, g: Any, y: Any, *operands: Any, train: bool, keywords: tuple) -> tuple[Any, ...]:
+        nodes = [opaque(x) if hasattr(x, "structure") else x for x in operands]
+        found, calls = self._run(nodes, keywords)
+        made, starts = (found, g) if isinstance(found, tuple) else ((found,), (g,))
+        flowing: dict[int, Any] = {}
+        for y, start in zip(made, starts):
+            if start is not None:
+                _flow(flowing, y._data, start)
+        for rule, params, taken, given in reversed(calls):
+            grads = [flowing.pop(id(y), None) for y in given]
+            if any(g is not None for g in grads):
+                for x, gx in zip(taken, differentiated(rule, params, taken, given, grads)):
+                    if gx is not None:
+                        _flow(flowing, x, gx)
+        return tuple(flowing.get(id(x)) for x in nodes)
+
+
+def _flow(flowing: dict[int, Any], node: Any, g: Any) -> None:
+    before = flowing.get(id(node))
+    flowing[id(node)] = g if before is None else before + g

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions made of functions: one node, one kernel, the same gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend import gradient_check, testing
+
+A = np.random.RandomState(0).normal(size=(3, 4))
+B = np.random.RandomState(1).normal(size=(4,))
+
+
+def chain(x, y, slope=0.5):
+    return F.relu(F.tanh(x * y) + slope) * F.sigmoid(x) - 2 * y
+
+
+def pair(x, y):
+    h = F.exp(x * 0.1)
+    return h * y, F.sum(F.maximum(h, x), 1)
+
+
+@pytest.mark.parametrize("function", [chain, pair])
+def test_values_and_gradients_are_those_of_the_parts(function, array) -> None:
+    results = []
+    for f in (function, tb.fused(function)):
+        x, y = tb.Variable(array(A, "float64")), tb.Variable(array(B, "float64"))
+        found = f(x, y)
+        made = found if isinstance(found, tuple) else (found,)
+        F.add(*(F.sum(F.square(z)) for z in made)).backward()
+        results.append([*made, x.grad, y.grad])
+    for a, b in zip(*results):
+        testing.assert_allclose(a, b, atol=1e-12)
+    random = np.random.RandomState(3)
+    grads = [array(random.normal(size=z.shape), "float64") for z in made]
+    second = [array(random.normal(size=v.shape), "float64") for v in (A, B)]
+    gradient_check.check_double_backward(tb.fused(function), [array(A, "float64"), array(B, "float64")], grads, second)
+
+
+def test_it_is_one_node_and_one_kernel(be, array) -> None:
+    x, y = tb.Variable(array(A)), array(A + 1)
+    z = tb.fused(chain)(x, y, slope=0.25)
+    assert z.creator.inputs[0] is x.node and "chain" in z.creator.label
+    z.grad = array(A)
+    if be is not None:
+        forward, back = be.explain(lambda: tb.fused(chain)(x, y, slope=0.25)), be.explain(z.backward)
+        assert len(forward.steps) == len(back.steps) == 1
+
+
+def test_random_numbers_are_the_same_both_ways(array, host) -> None:
+    x = tb.Variable(array(np.ones((30, 30))))
+    y = tb.fused(lambda x: F.dropout(x * 2, 0.5))(x)
+    F.sum(y).backward()
+    assert (host(x.grad) == host(y)).all() and 0 < (host(y) == 0).mean() < 1
+    with tb.using_config("train", False):
+        assert (host(tb.fused(lambda x: F.dropout(x * 2, 0.5))(x)) == 2).all()
+
+
+def test_ties_are_those_of_the_parts(array, host) -> None:
+    x = tb.Variable(array([0.0, 1.0]))
+    F.sum(tb.fused(lambda x: F.relu(x) + F.relu(x))(x)).backward()
+    assert host(x.grad).tolist() == [0.0, 2.0]
+
+
+def test_what_cannot_be_fused_is_refused(array) -> None:
+    x, w = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 2.0]))
+    with pytest.raises(TypeError, match="concat is no tree"):
+        tb.fused(lambda x: F.concat([x, x], 0))(x)
+    with pytest.raises(TypeError, match="no argument"):
+        tb.fused(lambda x: x * w)(x)
+    with pytest.raises(TypeError, match="array"):
+        tb.fused(lambda x: x * x.array)(x)
+    with pytest.raises(TypeError, match="does not come of the arguments"):
+        tb.fused(lambda x: 3)(x)
+    testing.assert_allclose(tb.fused(lambda x: x * array([2.0, 3.0]))(x), [2.0, 6.0])

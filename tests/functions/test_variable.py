@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variables: what they say of themselves, and the rules of backward."""
+
+from __future__ import annotations
+
+import gc
+import io
+import weakref
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend import testing
+from tensorbackend.function import arrays
+from tensorbackend.function_hooks import PrintHook, TimerHook
+
+
+def test_facts(be, array) -> None:
+    x = tb.Variable(array([[1.0, 2.0]]), name="x")
+    assert (x.shape, x.ndim, x.size, x.dtype, len(x)) == ((1, 2), 2, 2, np.float32, 1)
+    assert x.device is be and x.rank == 0 and x.creator is None and x.creator_node is None and x.requires_grad
+    assert x.label == "x: (1, 2), float32" and "x" in repr(x) and "(1, 2)" in x.summary()
+    assert "mean 1.5" in x.debug_print() and "leaf" in x.debug_print()
+    y = F.tanh(x)
+    assert y.rank == 1 and y.creator is y.creator_node and y.creator.label == "tanh" and y.creator.rank == 0
+    assert tb.Variable().label == "uninitialized" and "tanh" in y.debug_print()
+
+
+def test_data_is_the_users_memory(array, host) -> None:
+    data = array([1.0, 2.0])
+    x = tb.Variable(data)
+    x.array[:] = 5
+    assert host(data).tolist() == [5.0, 5.0]
+    x.array += 1
+    assert host(data).tolist() == [6.0, 6.0] and x.data is x.array
+
+
+@pytest.mark.parametrize("min_dims", [0, 2])
+def test_tensors_of_any_rank_rule_are_taken(min_dims) -> None:
+    be = tb.Backend.allocate_backend("cpu", min_dims=min_dims)
+    x = tb.Variable(be.array([1.0, 2.0, 3.0]))
+    y = F.sum(x * x, axis=0)
+    assert y.shape == ((1,) if min_dims else ())
+    assert isinstance(x.array, tb.Tensor)
+
+
+def test_comparison_and_truth_are_refused(array) -> None:
+    x = tb.Variable(array([1.0]))
+    with pytest.raises(NotImplementedError, match="array"):
+        x == x  # noqa: B015
+    with pytest.raises(NotImplementedError):
+        x < 1  # noqa: B015
+    with pytest.raises(TypeError, match="array"):
+        bool(x)
+    with pytest.raises(TypeError, match="not an array"):
+        tb.Variable([1.0])
+
+
+def test_a_gradient_must_fit(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"shape[\s\S]*\(3,\)[\s\S]*\(2,\)"):
+        x.grad = array([1.0, 2.0, 3.0])
+    with pytest.raises(TypeError, match=r"dtype[\s\S]*float64[\s\S]*float32"):
+        x.grad = array([1.0, 2.0], "float64")
+    with pytest.raises(TypeError, match="kind"):
+        x.grad = tb.Backend.allocate_backend("cpu").ones((2,), min_dims=0)
+    with pytest.raises(ValueError, match="shape"):
+        tb.Variable(array([1.0]), grad=array([1.0, 2.0]))
+    x.grad = array([1.0, 2.0])
+    x.cleargrad()
+    assert x.grad is None
+    with pytest.warns(DeprecationWarning):
+        x.zerograd()
+    testing.assert_allclose(x.grad, [0.0, 0.0])
+
+
+def test_copies_and_sums_between_places(be, array) -> None:
+    here, there = tb.Variable(array([1.0, 2.0])), tb.Variable(np.array([3.0, 4.0], np.float32))
+    here.copydata(there)
+    testing.assert_allclose(here, [3.0, 4.0])
+    there.grad = np.array([1.0, 1.0], np.float32)
+    here.addgrad(there)
+    here.addgrad(there)
+    testing.assert_allclose(here.grad, [2.0, 2.0])
+    assert isinstance(here.to_cpu().array, np.ndarray) and isinstance(here.grad, np.ndarray)
+    assert here.to_device(be).device is be and tb.get_array_module(here.grad) is tb.get_array_module(here)
+
+
+# Backward
+
+
+def test_a_start_gradient_must_be_set_for_several_elements(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    y = x * 2
+    with pytest.raises(RuntimeError, match="start gradient"):
+        y.backward()
+    assert x.grad is None
+    y.grad = array([1.0, 10.0])
+    y.backward()
+    testing.assert_allclose(x.grad, [2.0, 20.0])
+
+
+def test_one_element_with_axes_warns(array) -> None:
+    x = tb.Variable(array([[3.0]]))
+    with pytest.warns(DeprecationWarning, match="0-dimensional"):
+        (x * x).backward(loss_scale=4.0)
+    testing.assert_allclose(x.grad, [[24.0]])
+
+
+def test_gradients_add_up_until_cleared(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    y = F.sum(x * 3)
+    y.backward()
+    y.backward()
+    testing.assert_allclose(x.grad, [6.0, 6.0])
+    x.cleargrad()
+    y.backward()
+    testing.assert_allclose(x.grad, [3.0, 3.0])
+
+
+def test_both_uses_of_a_variable_count(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    for y, expected in ((x + x, [2, 2]), (x * x, [2, 4]), (x.reshape(2, 1) + x.reshape(2, 1), [2, 2]), (x - x, [0, 0])):
+        x.cleargrad()
+        F.sum(y).backward()
+        testing.assert_allclose(x.grad, expected)
+
+
+def test_no_gradient_is_changed_in_place(array, host) -> None:
+    x, z = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 2.0]))
+    start = array([1.0, 1.0])
+    y = x + z
+    y.grad = start
+    y.backward()
+    first = x.grad
+    y.backward()
+    assert host(start).tolist() == [1.0, 1.0] and host(first).tolist() == [1.0, 1.0]
+    assert host(x.grad).tolist() == [2.0, 2.0] and host(y.grad).tolist() == [1.0, 1.0]
+
+
+def test_functions_are_visited_once_the_deepest_first(array) -> None:
+    visited = []
+
+    class Named(tb.FunctionNode):
+        def __init__(self, name):
+            self.name = name
+
+        def forward(self, inputs):
+            return (inputs[0] * 2,)
+
+        def backward(self, target_input_indexes, grad_outputs):
+            visited.append(self.name)
+            return (grad_outputs[0] * 2,)
+
+    x = tb.Variable(array([1.0]))
+    a = Named("a").apply((x,))[0]
+    b = Named("b").apply((a,))[0]
+    c = Named("c").apply((a,))[0]
+    d = Named("d").apply((c,))[0]
+    F.sum(a + b + d).backward()
+    assert visited[0] == "d" and visited[-1] == "a" and sorted(visited) == ["a", "b", "c", "d"]
+    testing.assert_allclose(x.grad, [2 + 4 + 8])
+
+
+def test_an_output_without_gradient_gives_none(array) -> None:
+    seen = []
+
+    class Two(tb.FunctionNode):
+        def forward(self, inputs):
+            return inputs[0] * 2, inputs[0] * 3
+
+        def backward(self, target_input_indexes, grad_outputs):
+            seen.append([g is None for g in grad_outputs])
+            return (grad_outputs[1] * 3,)
+
+    x = tb.Variable(array([1.0, 2.0]))
+    F.sum(Two().apply((x,))[1]).backward()
+    assert seen == [[True, False]]
+    testing.assert_allclose(x.grad, [3.0, 3.0])
+
+
+def test_gradients_on_the_way_are_kept_if_asked_for(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    h = x * 2
+    y = F.sum(h * h)
+    y.backward()
+    assert h.grad is None and y.grad is not None
+    y.backward(retain_grad=True)
+    testing.assert_allclose(h.grad, [4.0, 8.0])
+
+
+def test_what_needs_no_gradient_gets_none(array) -> None:
+    x, c = tb.Variable(array([1.0])), tb.Variable(array([2.0]), requires_grad=False)
+    F.sum(x * c).backward()
+    assert c.grad is None and x.grad is not None
+    assert F.tanh(c).creator is None and not F.tanh(c).requires_grad
+
+
+def test_unchain_cuts_the_graph(array) -> None:
+    x = tb.Variable(array([1.0]))
+    h = F.tanh(x)
+    y = F.sum(F.tanh(h))
+    h.unchain()
+    y.backward()
+    assert x.grad is None and h.grad is not None
+    h, y = None, F.sum(F.tanh(F.tanh(x)))
+    creators = [weakref.ref(y.creator_node), weakref.ref(y.creator_node.inputs[0].creator_node)]
+    y.unchain_backward()
+    assert y.creator is None and all(c() is None for c in creators)
+
+
+def test_gradients_can_be_differentiated(array) -> None:
+    x = tb.Variable(array([1.0, 2.0], "float64"))
+    y = F.sum(x**3)
+    y.backward(enable_double_backprop=True)
+    gx = x.grad_var
+    assert gx.creator is not None
+    x.cleargrad()
+    F.sum(gx).backward(enable_double_backprop=True)
+    testing.assert_allclose(x.grad, [6.0, 12.0])
+    ggx = x.grad_var
+    x.cleargrad()
+    F.sum(ggx).backward()
+    testing.assert_allclose(x.grad, [6.0, 6.0])
+    y.backward()
+    assert x.grad_var.creator is None
+
+
+def test_grad_touches_nobody(array) -> None:
+    x, w = tb.Variable(array([1.0, 2.0])), tb.Variable(array([3.0, 4.0]))
+    h = x * w
+    y = F.sum(h * h)
+    gx, gh, none = tb.grad([y], [x, h, tb.Variable(array([1.0]))])
+    testing.assert_allclose(gx, [18.0, 64.0])
+    testing.assert_allclose(gh, [6.0, 16.0])
+    assert none is None and x.grad is None and w.grad is None and y.grad is None
+    (gx,) = tb.grad([y], [x], [tb.Variable(array(2.0))], [tb.Variable(array([1.0, 1.0]))], set_grad=True)
+    testing.assert_allclose(gx, [37.0, 129.0])
+    assert x.grad is not None and w.grad is None
+    (gx,) = tb.grad([y], [x], enable_double_backprop=True)
+    (ggx,) = tb.grad([F.sum(gx)], [x])
+    testing.assert_allclose(ggx, [18.0, 32.0])
+
+
+def test_grad_visits_what_lies_between(array) -> None:
+    visited = []
+
+    class Spy(tb.FunctionNode):
+        def forward(self, inputs):
+            return (inputs[0] * 1,)
+
+        def backward(self, target_input_indexes, grad_outputs):
+            visited.append(1)
+            return grad_outputs
+
+    x = tb.Variable(array([1.0]))
+    h = Spy().apply((x,))[0] * 2
+    y = F.sum(h * h)
+    tb.grad([y], [h])
+    assert visited == []
+
+
+def test_backward_from_several_outputs(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    a, b = x * 2, F.sum(x * 3)
+    tb.backward([a, b], [array([1.0, 1.0]), None])
+    testing.assert_allclose(x.grad, [5.0, 5.0])
+    with pytest.raises(ValueError, match="grad_outputs"):
+        tb.backward([a, b], [None])
+
+
+def test_memory_of_many_steps_is_flat(array) -> None:
+    x = tb.Variable(array(np.ones((4, 4))))
+    gc.collect()
+    gc.disable()
+    try:
+        counts = []
+        for _ in range(3):
+            for _ in range(30):
+                x.cleargrad()
+                F.sum(F.tanh(F.matmul(x, x)) * x).backward()
+            counts.append(len(gc.get_objects()))
+        assert counts[2] - counts[1] < 20
+    finally:
+        gc.enable()
+
+
+# Hooks
+
+
+def test_hooks_see_functions(array) -> None:
+    x = tb.Variable(array([[1.0, 2.0]]))
+    text = io.StringIO()
+    with TimerHook() as timer, PrintHook(file=text):
+        y = F.sum(F.tanh(x))
+        y.backward()
+    F.tanh(x)
+    labels = [label for label, _ in timer.call_history]
+    # a gradient is a function, too, which runs inside the backward of the function
+    assert labels == ["tanh", "sum", "gradient of sum", "sum", "gradient of tanh", "tanh"] and timer.total_time() > 0
+    assert timer.summary()["tanh"]["occurrence"] == 2
+    assert "forward tanh\n  input 0: shape (1, 2) float32" in text.getvalue() and "backward sum" in text.getvalue()
+
+
+def test_a_hook_of_one_node(array) -> None:
+    x, timer = tb.Variable(array([1.0])), TimerHook()
+    y = F.tanh(x)
+    y.creator.add_hook(timer)
+    with pytest.raises(KeyError, match="TimerHook"):
+        y.creator.add_hook(timer)
+    F.sum(y).backward()
+    assert [label for label, _ in timer.call_history] == ["tanh"]
+    y.creator.delete_hook("TimerHook")
+    F.sum(y).backward()
+    assert len(timer.call_history) == 1
+
+
+def test_moving_arrays(be, array) -> None:
+    x = array([1.0, 2.0])
+    assert isinstance(tb.to_cpu(x), np.ndarray) and tb.to_device(be, np.ones(2)).shape == (2,)
+    assert arrays.backend_of(arrays.plain(tb.to_device(be, x))) is be
+    assert tb.as_array(tb.Variable(x)) is not None and tb.as_variable(x).requires_grad is False
