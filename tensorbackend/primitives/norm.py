@@ -179,7 +179,8 @@ class _Operands:
     def __getitem__(self, letter: str) -> Tensor:
         found = self.seen.get(letter)
         if found is None:
-            view = composite.reshape(*self.given[letter])
+            x, shape = self.given[letter]
+            view = x if x.shape == shape else composite.reshape(x, shape)
             found = self.seen[letter] = view if isinstance(view, Tensor) else self.backend.evaluate(view)
         return found
 
@@ -189,7 +190,7 @@ class _Operands:
         times = operands.repeated(self.backend, int(repeat), body, work, self.name)
         for letter in self.written:
             out, shape = self.given[letter]
-            if not isinstance(composite.reshape(out, shape), Tensor):
+            if out.shape != shape and not isinstance(composite.reshape(out, shape), Tensor):
                 operands.assign(out, self[letter])
         return times
 
