@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from tensorbackend import dtypes
+from tensorbackend.codegen.lanes import LaneRenderer
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed, accumulator, ctype, tag
-from tensorbackend.codegen.wide import WideRenderer
 from tensorbackend.graph.fuse import Instruction, Kernel, Ref
 
 __all__ = ["print_kernel"]
@@ -49,7 +49,7 @@ def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
     return printer.result()
 
 
-class _Printer(WideRenderer):
+class _Printer(LaneRenderer):
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -185,8 +185,9 @@ class _Printer(WideRenderer):
         inner = self.nest.inner
         self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and i.shape[inner] == 1])
         goals = [value for _, value in self.kernel.outputs]
-        if self._is_contiguous():
-            self._padded_loop(self._needed(goals))
+        loop = self._needed(goals)
+        if self._is_contiguous(loop):
+            self._padded_loop(loop)
         else:
             self._block_loop(goals, [], store=True)
 
@@ -487,7 +488,10 @@ class _Printer(WideRenderer):
         lo, hi = ("from", "to") if self.nest.form != ROWS else ("0", f"n{inner}")
         if inner == self.segment_axis:
             lo, hi = self._range(inner)
-        far = self.nest.form == MAP or (store and self._stores_past())
+        if store and self.nest.form == ROWS and self.kept_value is None and self._is_contiguous(needed):
+            self._padded_row(needed, lo, hi)
+            return
+        far = self.nest.form == MAP
         if not columns:
             step = f"(streams ? {FAR_BLOCK} : {self._block()})" if far else self._block()
             self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {step})")
@@ -502,10 +506,20 @@ class _Printer(WideRenderer):
                 before.append(n)
         self._statements(before)
         loop = [n for n in needed if n not in before]
-        buffers = self._prepare_inputs(loop)
         direct = {} if columns else self._direct_sources(here, loop)
+        along = self._sums_run_along(here, direct)
+        buffers = self._prepare_inputs(loop, along)
+        if along:
+            self._running_sums(loop, here, buffers)
+        else:
+            self._buffered_block(loop, here, direct, buffers, store)
+        self.close()
+
+    def _buffered_block(self, loop: list[int], here: list[int], direct: dict[int, str], buffers: dict[int, str],
+                        store: bool) -> None:  # fmt: skip
+        """One block: compute what is stored or reduced, into buffers for the block reducers where they need them."""
         for n in here:
-            if n not in direct and not columns:
+            if n not in direct and self.nest.form != COLUMNS:
                 self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{self._block()}];")
         targets = self._prepare_outputs() if store else {}
         goals_in_loop = [n for n in here if n not in direct]
@@ -513,19 +527,26 @@ class _Printer(WideRenderer):
         if store or goals_in_loop or keeps:
             self._inner_loop(loop, goals_in_loop, targets, buffers)
         self._after_block(here, direct, targets)
+
+    def _padded_row(self, needed: list[int], lo: str, hi: str) -> None:
+        """What is stored of a row, in padded blocks."""
+        self.open("")
+        before = [n for n in needed if self.body[n].shape[self.nest.inner] == 1]
+        self._statements(before)
+        self.say(f"const tb_i64 from = {lo}, to = {hi};")
+        self._padded_loop([n for n in needed if n not in before])
         self.close()
 
-    def _stores_past(self) -> bool:
-        """Whether a reduction's outputs may go past the cache (see `_prepare_outputs`)."""
-        wide = all(ref.dtype.itemsize >= 4 for k, (ref, _) in enumerate(self.kernel.outputs) if self._full_output(k))
-        return wide and self.kept_value is None
+    def _is_contiguous(self, loop: list[int]) -> bool:
+        """Whether all that a loop reads and stores along the inner axis lies side by side."""
+        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
+        stores = [self.kernel.outputs[k][0] for k in self._stored()]
+        along = [self._stride_class(ref, self.nest.inner) for ref in stores]
+        return set(along) == {"one"} and "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
 
-    def _is_contiguous(self) -> bool:
-        """Whether all that a map reads and writes along the inner axis lies side by side."""
-        kinds = [self._stride_class(ref, self.nest.inner) for ref in self.kernel.inputs]
-        return "other" not in kinds and all(
-            self._stride_class(ref, self.nest.inner) == "one" for ref, _ in self.kernel.outputs
-        )
+    def _stored(self) -> list[int]:
+        """The outputs with an element for each of the space."""
+        return [k for k in range(len(self.kernel.outputs)) if self._full_output(k)]
 
     def _padded_loop(self, loop: list[int]) -> None:
         """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more.
@@ -538,14 +559,13 @@ class _Printer(WideRenderer):
         self.say(f"const int most = streams ? {FAR_BLOCK} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
         self.say("const int n = tail ? (int)left : m;")
-        rows = {slot: ref for slot, ref in enumerate(self.kernel.inputs) if self._stride_class(ref, inner) == "one"}
+        read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
+        rows = {slot: ref for slot in read if self._stride_class(ref := self.kernel.inputs[slot], inner) == "one"}
         for slot, ref in rows.items():
             kind = ctype(ref.dtype)
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
-        targets = {}
-        for k, (ref, _) in enumerate(self.kernel.outputs):
-            targets[k] = self._padded_output(k, ref, lanes)
+        targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
         self.say("if (streams) { " + " ".join(f"tb_fetch{r.dtype.itemsize}(p{s});" for s, r in rows.items()) + " }")
         self.open("if (tail)")
         for slot, ref in rows.items():
@@ -560,8 +580,8 @@ class _Printer(WideRenderer):
         self._vector_loop(loop, rows, targets)
         if wide:
             self.say("#endif")
-        for k, (ref, _) in enumerate(self.kernel.outputs):
-            self._take_back(k, ref, lanes)
+        for k in self._stored():
+            self._take_back(k, self.kernel.outputs[k][0], lanes)
         self.say("b += n;")
         self.close()
 
@@ -592,8 +612,8 @@ class _Printer(WideRenderer):
                 self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
                 buffers[n] = f"h{i.slot}[j]"
         self._inner_loop(loop, [], targets, buffers)
-        for k, (ref, _) in enumerate(self.kernel.outputs):
-            if dtypes.is_half(ref.dtype):
+        for k in targets:
+            if dtypes.is_half((ref := self.kernel.outputs[k][0]).dtype):
                 self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
 
     def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
@@ -621,8 +641,11 @@ class _Printer(WideRenderer):
     def _kept_place(self) -> str:
         return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
 
-    def _prepare_inputs(self, needed: list[int]) -> dict[int, str]:
-        """Addresses of what the block reads; halves that lie contiguously are converted into a buffer."""
+    def _prepare_inputs(self, needed: list[int], fetched: bool = False) -> dict[int, str]:
+        """Addresses of what the block reads; halves that lie contiguously are converted into a buffer.
+
+        `fetched`: the loop itself asks for what is not halves before it is needed.
+        """
         buffers = {}
         for n in needed:
             i = self.body[n]
@@ -630,12 +653,13 @@ class _Printer(WideRenderer):
                 continue
             ref = self.kernel.inputs[i.slot]
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
-            far = self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1)
+            half = dtypes.is_half(ref.dtype)
+            far = self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1 and (half or not fetched))
             if far and self._stride_class(ref, self.nest.inner) == "one":
                 self.say(f"if (streams) tb_prefetch(p{i.slot} + b, m * (int)sizeof(p{i.slot}[0]));")
-            if dtypes.is_half(ref.dtype) and self._stride_class(ref, self.nest.inner) == "one":
-                half = dtypes.tag(ref.dtype)
-                self.say(f"float h{i.slot}[{self._block()}];", f"tb_load_{half}(h{i.slot}, p{i.slot} + b, m);")
+            if half and self._stride_class(ref, self.nest.inner) == "one":
+                load = f"tb_load_{dtypes.tag(ref.dtype)}(h{i.slot}, p{i.slot} + b, m);"
+                self.say(f"float h{i.slot}[{self._block()}];", load)
                 buffers[n] = f"h{i.slot}[j]"
         return buffers
 
@@ -683,15 +707,19 @@ class _Printer(WideRenderer):
     def _inner_loop(self, loop: list[int], here: list[int], targets: dict, buffers: dict[int, str]) -> None:
         self.say("#pragma GCC ivdep")
         self.open("for (int j = 0; j < m; ++j)")
-        self.say("const tb_i64 at = b + j;", "(void)at;")
-        self._statements(loop, buffers)
-        if self.stage == self.kept_stage and self.kept_value in loop:
-            self.say(f"{self._kept_place()} = v{self.kept_value};")
+        self._element_of_block(loop, buffers)
         for n in here:
             self._accumulate(n)
         for k, (place, form) in targets.items():
             self._store(k, place, form)
         self.close()
+
+    def _element_of_block(self, loop: list[int], buffers: dict[int, str]) -> None:
+        """The values of element j of a block."""
+        self.say("const tb_i64 at = b + j;", "(void)at;")
+        self._statements(loop, buffers)
+        if self.stage == self.kept_stage and self.kept_value in loop:
+            self.say(f"{self._kept_place()} = v{self.kept_value};")
 
     def _accumulate(self, n: int) -> None:
         i = self.body[n]
