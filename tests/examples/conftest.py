@@ -18,21 +18,32 @@ NEEDED = ("sklearn", "matplotlib", "tqdm")
 
 
 @pytest.fixture
-def train(absent: Callable[[str, str], None], tmp_path: Path) -> Callable[..., tuple[str, bytes]]:
-    """Run a script of examples/ with options; what it printed, and the curves' file."""
+def script(absent: Callable[[str, str], None], tmp_path: Path) -> Callable[..., tuple[str, str, bytes]]:
+    """Run a script of examples/ with options; what it printed, its standard error, and the curves' file."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         absent("examples", f"not installed: {', '.join(missing)} (pip install tensorbackend[examples])")
     # One BLAS thread: its waiting threads slow others down on a machine that is busy with tests.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
 
-    def run(*options: str, script: str = "mlp_digits.py") -> tuple[str, bytes]:
-        plot = tmp_path / "curves" / "digits.png"
-        command = [sys.executable, str(ROOT / "examples" / script), "--plot", str(plot), *options]
+    def run(name: str, *options: str) -> tuple[str, str, bytes]:
+        plot = tmp_path / "curves" / "curve.png"
+        command = [sys.executable, str(ROOT / "examples" / name), "--plot", str(plot), *options]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        assert "training: 100%" in done.stderr
-        return done.stdout, plot.read_bytes()
+        return done.stdout, done.stderr, plot.read_bytes()
+
+    return run
+
+
+@pytest.fixture
+def train(script: Callable) -> Callable[..., tuple[str, bytes]]:
+    """Run a script that trains with a bar of progress; what it printed, and the curves' file."""
+
+    def run(*options: str, script_name: str = "mlp_digits.py") -> tuple[str, bytes]:
+        output, errors, curves = script(script_name, *options)
+        assert "training: 100%" in errors
+        return output, curves
 
     return run
 

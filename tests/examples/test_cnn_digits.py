@@ -15,13 +15,13 @@ SHORT = ("--epochs", "3", "--maps", "8", "--seed", "1")
 
 
 def test_defaults_reach_98_5_per_cent(train: Callable) -> None:
-    output, curves = train(script="cnn_digits.py")
+    output, curves = train(script_name="cnn_digits.py")
     assert accuracy_of(output) >= 98.5
     assert curves.startswith(PNG)
 
 
 def test_a_captured_run_has_the_same_numbers(train: Callable) -> None:
-    runs = [train(*SHORT, *extra, script="cnn_digits.py")[0] for extra in ((), ("--capture",))]
+    runs = [train(*SHORT, *extra, script_name="cnn_digits.py")[0] for extra in ((), ("--capture",))]
     lines = [re.findall(r"^(?:training|validation|test) +\d\.\d+ .*$", output, re.MULTILINE) for output in runs]
     assert len(lines[0]) == 3
     assert lines[0] == lines[1]
@@ -29,5 +29,5 @@ def test_a_captured_run_has_the_same_numbers(train: Callable) -> None:
 
 @pytest.mark.ci
 def test_the_emulated_gpu_learns_as_the_cpu(train: Callable) -> None:
-    cpu, gpu = (train(*SHORT, "--backend", name, script="cnn_digits.py")[0] for name in ("cpu", "gpu:emulator"))
+    cpu, gpu = (train(*SHORT, "--backend", name, script_name="cnn_digits.py")[0] for name in ("cpu", "gpu:emulator"))
     assert abs(accuracy_of(cpu) - accuracy_of(gpu)) <= 0.56
