@@ -24,6 +24,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends import watch
+from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
@@ -932,6 +933,20 @@ class Backend(
     def _synchronise(self) -> None:
         """Wait until everything is done."""
 
+    # Hooks about indexing by arrays and masks: through the host, where a backend has nothing better
+
+    def _gather(self, tensor: Tensor, key: Any) -> Tensor:
+        """A copy of what NumPy's indexing by arrays and masks picks."""
+        picked = self._download(tensor)[host_key(key)]
+        return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
+
+    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
+        """`tensor[key] = value` for an index of arrays or masks. Raises `IndexError` before writing."""
+        check_writable(tensor)
+        whole, key = self._download(tensor), host_key(key)
+        whole[key] = host_values(self, tensor.dtype, whole[key].shape, value)
+        self._upload(tensor, whole)
+
     # Hooks: what a backend implements
 
     @abstractmethod
@@ -949,14 +964,6 @@ class Backend(
     @abstractmethod
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         """Run the steps of a plan on its targets and leaves (see `graph/fuse.py`), in order."""
-
-    @abstractmethod
-    def _gather(self, tensor: Tensor, key: Any) -> Tensor:
-        """A copy of what NumPy's indexing by arrays and masks picks."""
-
-    @abstractmethod
-    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
-        """`tensor[key] = value` for an index of arrays or masks. Raises `IndexError` before writing."""
 
     @abstractmethod
     def _close(self) -> None:

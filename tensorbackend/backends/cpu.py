@@ -50,7 +50,7 @@ from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.graph.tensor import Storage, Tensor, check_writable
 
-__all__ = ["CPUBackend", "CPUTensor"]
+__all__ = ["CPUBackend", "CPUTensor", "array_at"]
 
 RUNS_OF_A_REPEAT = 3
 """Runs of a form of statement after which it counts as repeated."""

@@ -22,7 +22,6 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import cuda_primitives, cuda_regions
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.driver import Driver, Function, open_driver
-from tensorbackend.backends.host import host_key, host_values
 from tensorbackend.backends.plans import Action, CompiledPlan, number_format, placed, references
 from tensorbackend.backends.user_launch import DeviceTarget, Target
 from tensorbackend.codegen.cuda import print_kernel
@@ -37,10 +36,10 @@ from tensorbackend.codegen.geometry import (
 )
 from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
-from tensorbackend.errors import BackendError, ShapeError, complain
+from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Kernel, Plan, Primitive
-from tensorbackend.graph.tensor import Storage, Tensor, check_writable
+from tensorbackend.graph.tensor import Storage, Tensor
 
 __all__ = ["GpuBackend", "GpuTensor"]
 
@@ -84,12 +83,6 @@ class GpuTensor(Tensor):
             given = f"{self.structure.dtype} on the device to {np.dtype(dtype or self.structure.dtype)} on the host"
             raise ValueError(complain("asarray: a copy is needed", given, "copy=None"))
         return super().__array__(dtype)
-
-    def asbuffer(self) -> memoryview:
-        """The bytes of a contiguous tensor, as a copy on the host. Raises `ShapeError` for others."""
-        if not self.is_contiguous:
-            raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
-        return memoryview(self.get().view(np.uint8)).cast("B")
 
     def _exporter(self) -> Any:
         if self.structure.dtype == dtypes.BFLOAT16:
@@ -222,16 +215,6 @@ class GpuBackend(Backend):
     def _host_memory(self, nbytes: int) -> np.ndarray:
         """Bytes for a transfer: pinned, so that the device reads or writes them itself, unless they are very many."""
         return self.driver.pinned(nbytes) if 0 < nbytes <= MOST_PINNED else np.empty(nbytes, np.uint8)
-
-    def _gather(self, tensor: Tensor, key: Any) -> Tensor:
-        picked = self._download(tensor)[host_key(key)]
-        return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
-
-    def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
-        check_writable(tensor)
-        whole, key = self._download(tensor), host_key(key)
-        whole[key] = host_values(self, tensor.dtype, whole[key].shape, value)
-        self._upload(tensor, whole)
 
     def _close(self) -> None:
         self._functions.clear()

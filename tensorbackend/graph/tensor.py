@@ -295,6 +295,12 @@ class Tensor(Operators):
         """The elements as a host array."""
         return self.get()
 
+    def asbuffer(self) -> memoryview:
+        """The bytes of a contiguous tensor: its memory where the host has it, else a copy. Raises `ShapeError`."""
+        if not self.is_contiguous:
+            raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
+        return memoryview(self.get().view(np.uint8)).cast("B")
+
     def item(self) -> Any:
         """The only element, as a Python number. Raises `ShapeError` when there is more than one."""
         if self.size != 1:

@@ -22,7 +22,7 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 # Lowest first: a module imports from those before it. A folder counts as one; inside it every import is allowed.
 LAYERS = (
     "errors settings kernel_files dtypes numerics ops graph user_kernels codegen primitives explain_page explain "
-    "backends stubgen docgen function function_hooks functions initializers links optimizers serializers "
+    "backends stubgen contract_page docgen function function_hooks functions initializers links optimizers serializers "
     "gradient_check distributed __init__ testing bench bench_page conformance commands __main__"
 ).split()
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of a third backend: it runs, is short, and passes the conformance suite as a package would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorbackend import contract_page
+from tensorbackend.conformance import test_checklist
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "tiny_backend.py"
+QUICK = "checklist or buffers or hooks or running or lookup or lrn"
+
+
+def run(*arguments: str, folder: Path) -> str:
+    """What Python prints that finds the example and this checkout, started in another folder."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLE.parent)])}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    return done.stdout
+
+
+def conformance(folder: Path, *arguments: str) -> str:
+    """What the suite prints about the example."""
+    options = ("--backend", "tiny", "-p", "tiny_backend", "-p", "no:cacheprovider", "-q")
+    return run("-m", "tensorbackend.conformance", *options, *arguments, folder=folder)
+
+
+def test_the_example_runs(tmp_path) -> None:
+    assert "[[2.5, 1.5, 0.0]]" in run(str(EXAMPLE), folder=tmp_path)
+
+
+def test_the_example_is_short() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_it_passes_some_families(tmp_path) -> None:
+    said = conformance(tmp_path, "-k", QUICK)
+    assert int(re.search(r"(\d+) passed", said)[1]) > 200
+    assert "skipped" not in said
+
+
+@pytest.mark.ci
+def test_it_passes_the_suite(tmp_path) -> None:
+    said = conformance(tmp_path)
+    assert int(re.search(r"(\d+) passed", said)[1]) > 3000
+    assert "skipped" not in said
+
+
+def test_the_page_of_methods_has_the_checklist() -> None:
+    shown = {name for family in contract_page.FAMILIES for name in family.methods.split()}
+    assert set(test_checklist.SIGNATURES_BY_NAME) - test_checklist.NOT_YET == shown - test_checklist.NOT_YET
