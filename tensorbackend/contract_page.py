@@ -113,6 +113,17 @@ print(O.tolist(), argmax.tolist())                                    # [[10.0, 
 """,
     ),
     Family(
+        "Batch normalisation",
+        "compound_fprop_bn compound_bprop_bn batchnorm_layer",
+        """
+data, result = be.array([[1, 2, 3, 6]]), be.empty((1, 4))
+sums, variance, gmean, gvar, shift = (be.zeros((1, 1)) for _ in range(5))
+be.compound_fprop_bn(data, sums, variance, gmean, gvar, be.ones((1, 1)), shift, result, eps=0, rho=0.9,
+                     compute_batch_sum=True)
+print(sums.item(), variance.item(), round(gmean.item(), 4))     # 12.0 3.5 0.3
+""",
+    ),
+    Family(
         "Recurrent layers",
         """compound_rnn_unroll_fprop compound_rnn_unroll_bprop bibnrnn_layer compound_rnn_unroll_fprop_bibnrnn
         compound_rnn_unroll_bprop_bibnrnn""",
@@ -137,8 +148,8 @@ print(be.nms(boxes, 0.5))                                             # [0, 2]
     ),
     Family(
         "Layer hooks",
-        """fprop_softmax fprop_transform bprop_transform fprop_skipnode bprop_skipnode mergesum_layer fprop_mergesum
-        bprop_mergesum mergebroadcast_layer fprop_mergebroadcast bprop_mergebroadcast consume""",
+        """relu_layer fprop_relu bprop_relu fprop_softmax fprop_transform bprop_transform fprop_skipnode bprop_skipnode
+        mergesum_layer fprop_mergesum bprop_mergesum mergebroadcast_layer fprop_mergebroadcast bprop_mergebroadcast consume""",
         """
 be.fprop_skipnode(x, y, beta=1.0)
 print(y.tolist())                                                     # [[3.0, -2.0, 10.0], [12.0, 15.0, -6.0]]

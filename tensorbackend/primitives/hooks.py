@@ -86,6 +86,10 @@ class LayerHooks:
         """(x > 0) + slope (x < 0), a node: the derivative, not times `error`. Other arguments have no effect here."""
         return (x > 0) * 1.0 if slope == 0 else (x > 0) + (x < 0) * slope
 
+    def fprop_softmax(self, x: Any, axis: int) -> Any:
+        """The softmax of `x` along `axis`, a node: exp(x - max) / sum exp(x - max)."""
+        return composite.softmax(x, axis)
+
     # Containers of layers that share an output (merge by sum) or an input (broadcast)
 
     def mergesum_layer(self, layer_num: int) -> None:

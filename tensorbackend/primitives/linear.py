@@ -213,10 +213,6 @@ class LinearAlgebra:
         """inputs += bias, a column (nout, 1) beside (nout, N); returns `inputs`."""
         return inputs._assign(inputs + bias)
 
-    def fprop_softmax(self, x: Any, axis: int) -> Any:
-        """The softmax of `x` along `axis`, a node: exp(x - max) / sum exp(x - max)."""
-        return composite.softmax(x, axis)
-
 
 def _signs(x: Operators) -> OpTreeNode:
     return composite.where(x >= 0, 1.0, -1.0)
