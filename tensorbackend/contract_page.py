@@ -149,7 +149,8 @@ print(be.nms(boxes, 0.5))                                             # [0, 2]
     Family(
         "Layer hooks",
         """relu_layer fprop_relu bprop_relu fprop_softmax fprop_transform bprop_transform fprop_skipnode bprop_skipnode
-        mergesum_layer fprop_mergesum bprop_mergesum mergebroadcast_layer fprop_mergebroadcast bprop_mergebroadcast consume""",
+        mergesum_layer fprop_mergesum bprop_mergesum mergebroadcast_layer fprop_mergebroadcast
+        bprop_mergebroadcast consume""",
         """
 be.fprop_skipnode(x, y, beta=1.0)
 print(y.tolist())                                                     # [[3.0, -2.0, 10.0], [12.0, 15.0, -6.0]]

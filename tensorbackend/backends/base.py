@@ -522,7 +522,7 @@ class Backend(
         """
         self.structures.check_open()
         self._flush()
-        group = StatementGroup(self._run_group, self.structures.plans)
+        group = StatementGroup(self._schedule, self._run_group, self.structures.plans)
         for target, value in statements:
             if target.rounding and dtypes.is_float(target.dtype):
                 value = self._rounded(target, value)
