@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import shlex
-import signal
 import subprocess
 import threading
 import time
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tensorbackend.backends import disk_cache, toolchain
+from tensorbackend.backends import ahead, disk_cache, toolchain
 from tensorbackend.backends.pipeline import pipeline
 from tensorbackend.backends.toolchain import (
     Compiler,
@@ -175,24 +174,16 @@ class Library:
 
 _loaded: dict[str, Library] = {}
 _compiling = threading.RLock()
-# Held while a compiler is started: a child forked just then would keep the end of the pipe that its messages come
-# through, and they would seem to go on for as long as the child lives.
-_starting = threading.Lock()
 
 
-def _renew_locks() -> None:
-    """In a forked child: the threads that may hold the locks do not exist there."""
-    global _compiling, _starting
+def _renew_lock() -> None:
+    """In a forked child: the thread that may hold the lock does not exist there."""
+    global _compiling
     _compiling = threading.RLock()
-    _starting = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _starting.acquire(),
-        after_in_parent=lambda: _starting.release(),
-        after_in_child=_renew_locks,
-    )
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def load(key: str) -> Library | None:
@@ -335,7 +326,7 @@ def _compile_group(cache: disk_cache.DiskCache, call: _CompilerCall, group: dict
             path.write_text(call.expand(source))
         unit = written[0] if len(group) == 1 else _write_unit(folder, written)
         library = folder / "library.so"
-        failure = _run_compiler(call, unit, library)
+        failure = _run_compiler(cache, call, unit, library)
         if failure is not None:
             _raise_if_full(failure.message)
         kept = [cache.put_source(key, path) for key, path in zip(group, written)]
@@ -365,26 +356,45 @@ class _Failure:
     message: str
 
 
-def _run_compiler(call: _CompilerCall, unit: Path, library: Path) -> _Failure | None:
+def _run_compiler(cache: disk_cache.DiskCache, call: _CompilerCall, unit: Path, library: Path) -> _Failure | None:
     """Make `library` from `unit`: by the compiler's steps where they are known, and by itself if they fail."""
-    steps = None
-    if toolchain.KERNEL_LINK_FLAGS[0] in call.arguments:
-        steps = pipeline(call.arguments, unit, library, compiler_environment())
-    if steps is not None and _run_command(call, steps, unit, library) is None:
+    if toolchain.KERNEL_LINK_FLAGS[0] in call.arguments and _run_steps(cache, call, unit, library):
         return None
-    return _run_command(call, [*call.arguments, os.fspath(unit), "-o", os.fspath(library)], unit, library)
+    command = [*call.arguments, os.fspath(unit), "-o", os.fspath(library)]
+    return _finish(call, command, ahead.start(command, unit.parent), unit, library)
 
 
-def _run_command(call: _CompilerCall, command: list[str], unit: Path, library: Path) -> _Failure | None:
+def _run_steps(cache: disk_cache.DiskCache, call: _CompilerCall, unit: Path, library: Path) -> bool:
+    """Whether the compiler's steps made `library` from `unit`. They are started ahead for the next unit, too."""
+    environment = compiler_environment()
+    command = functools.partial(pipeline, call.arguments, environment=environment)
+    if command(unit, library) is None:
+        return False
+    key = (cache.folder, *call.arguments, *environment.items())
+    begin = lambda: ahead.Waiting(cache.new_folder(), command)  # noqa: E731
+    steps = ahead.take(key) or begin()
+    try:
+        steps.feed(unit)
+        ahead.keep(key, begin)
+        if _finish(call, steps.command, steps.process, unit, steps.library) is not None:
+            return False
+        os.replace(steps.library, library)
+    finally:
+        steps.close()
+    return True
+
+
+def _finish(call: _CompilerCall, command: list[str], process: subprocess.Popen[bytes], unit: Path,
+            library: Path) -> _Failure | None:  # fmt: skip
+    """Wait for a compiler of `unit`."""
     started = time.perf_counter()
-    process = _start(command, unit.parent)
     try:
         message = process.communicate(timeout=call.timeout)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
         ending = f"did not finish in {call.timeout:g} s and was stopped (setting TB_COMPILE_TIMEOUT)"
         return _Failure(command, ending, "")
     finally:
-        _stop(process)
+        ahead.stop(process)
     if process.returncode == 0 and library.exists():
         level = logging.WARNING if call.debug >= 1 else logging.DEBUG
         log.log(level, "tensorbackend: compiled %s in %.1f ms", unit.name, (time.perf_counter() - started) * 1e3)
@@ -394,30 +404,10 @@ def _run_command(call: _CompilerCall, command: list[str], unit: Path, library: P
     return _Failure(command, _ending(process.returncode), message)
 
 
-def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes."""
-    with _starting:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**compiler_environment(), "TMPDIR": os.fspath(folder)},
-            start_new_session=True,
-        )
-
-
 def _ending(status: int) -> str:
     if status < 0:
         return f"was stopped by signal {-status}"
     return f"failed (exit status {status})" if status else "reported success, but wrote no library"
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the compiler and the programs it started, when it is still running (time-out or an interrupt)."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 # Failures -------------------------------------------------------------------------------------------------------------

@@ -77,14 +77,18 @@ class DiskCache:
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
         """A fresh folder on the same file system, for a compiler to write in; removed at the end."""
-        self._sweep_once()
-        temporaries = self.folder / "tmp"
-        os.makedirs(temporaries, mode=0o700, exist_ok=True)
-        path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=temporaries))
+        path = self.new_folder()
         try:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+    def new_folder(self) -> Path:
+        """A `workspace` that is the caller's to remove."""
+        self._sweep_once()
+        temporaries = self.folder / "tmp"
+        os.makedirs(temporaries, mode=0o700, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=temporaries))
 
     def put(self, keys: list[str], library: Path) -> list[Path]:
         """Take `library`, a file of a `workspace`, in as the entry of each of `keys`; the paths of the entries.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorbackend.backends import compiler, disk_cache
+from tensorbackend.backends import ahead, compiler, disk_cache
 
 SOURCE = "long answer(void) { return 42; }\n"
 USE = """
@@ -45,6 +45,7 @@ def test_folder_is_private_and_keeps_source_beside_library(cache):
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert library.path == cache / f"{library.key}.so"
     assert library.source_path.read_text() == SOURCE
+    ahead.drop_all()
     assert list((cache / "tmp").iterdir()) == []
 
 

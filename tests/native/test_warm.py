@@ -57,7 +57,7 @@ PRINT = "import hashlib; print(hashlib.sha256(b''.join(program() + program())).h
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_a_second_process_neither_schedules_nor_prints(run_python, tmp_path, cc, native: str) -> None:
     folder = str(tmp_path / "cache")
-    cold = run_python(USE + PRINT, TB_CACHE=folder, TB_NATIVE=native)
+    cold = run_python(USE + PRINT, TB_CACHE=folder, TB_NATIVE=native, timeout=300)
     warmed = run_python(USE + POISON + PRINT, TB_CACHE=folder, TB_NATIVE=native)
     assert warmed.stdout == cold.stdout
     assert warmed.stderr == cold.stderr == ""
@@ -76,7 +76,7 @@ again(x)
 print([[(s.name, s.reason, s.source) for s in e.steps] for e in shown], y.get().tobytes().hex()[:2000])
 """
     folder = str(tmp_path / "cache")
-    cold, warmed = (run_python(USE + look, TB_CACHE=folder) for _ in range(2))
+    cold, warmed = (run_python(USE + look, TB_CACHE=folder, timeout=300) for _ in range(2))
     assert warmed.stdout == cold.stdout
     assert "tb_" in cold.stdout
     assert run_python(USE + "program()", TB_CACHE=folder, TB_CHECK="1").stderr == ""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compilers that are started ahead: while one works, the next one starts, and then waits for its source.
+
+To start takes gcc a third of the time that it takes for a kernel. A compiler that waits reads a file whose one line
+includes its standard input; what comes there is the line that includes the kernel. Its input ends with this process,
+or when nothing came for `PATIENCE` seconds, and so does the compiler.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+from tensorbackend.backends.toolchain import compiler_environment
+
+__all__ = ["PATIENCE", "Waiting", "drop_all", "keep", "start", "starting", "stop", "take"]
+
+PATIENCE = 2.0
+"""Seconds for which a compiler is kept waiting."""
+INPUT = Path("/dev/stdin")
+
+starting = threading.Lock()
+"""Held while a compiler is started: a child forked just then would keep the ends of its pipes, and messages would seem
+to go on, or a source not to end, for as long as the child lives."""
+_open: set[Waiting] = set()
+"""Those whose input is open, kept or not."""
+_kept: dict[Hashable, Waiting] = {}
+_keeping = threading.Lock()
+_timer: threading.Timer | None = None
+_log = logging.getLogger(__name__)
+
+
+def start(command: list[str], folder: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes."""
+    environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
+    with starting:
+        return _popen(command, environment, stdin)
+
+
+def _popen(command: list[str], environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env=environment, start_new_session=True)  # fmt: skip
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a compiler and the programs it started, when it is still running."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+class Waiting:
+    """A compiler that waits, and will write `library` into a `folder` of its own, which goes with it.
+
+    `command(unit, library)` is how a compiler is started on a source. Raises `OSError` where that fails.
+    """
+
+    def __init__(self, folder: Path, command: Callable[[Path, Path], list[str]]) -> None:
+        self.folder = folder
+        self.library = folder / "library.so"
+        unit = folder / "unit.c"
+        unit.write_text(f'#include "{INPUT}"\n')
+        self.command = command(unit, self.library)
+        environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
+        with starting:
+            self.process = _popen(self.command, environment, subprocess.PIPE)
+            _open.add(self)
+
+    def feed(self, unit: Path) -> None:
+        """Let it compile a file. If it has ended meanwhile, its end says so."""
+        try:
+            os.write(self.process.stdin.fileno(), f'#include "{unit}"\n'.encode())
+        except BrokenPipeError:
+            return
+        finally:
+            with starting:
+                self.process.stdin.close()
+                self.process.stdin = None
+                _open.discard(self)
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        stop(self.process)
+        with starting:
+            _open.discard(self)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def take(key: Hashable) -> Waiting | None:
+    """The compiler that waits under a key, which is the caller's to close; None when there is none."""
+    with _keeping:
+        return _kept.pop(key, None)
+
+
+def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
+    """Have a compiler wait under a key for the next `PATIENCE` seconds, begun now unless there is one."""
+    global _timer
+    with _keeping:
+        if key not in _kept:
+            try:
+                _kept[key] = begin()
+            except OSError as error:
+                _log.debug("tensorbackend: no compiler is started ahead: %s", error)
+                return
+        if _timer is not None:
+            _timer.cancel()
+        _timer = threading.Timer(PATIENCE, drop_all)
+        _timer.daemon = True
+        _timer.start()
+
+
+def drop_all() -> None:
+    """End the compilers that wait."""
+    with _keeping:
+        waiting = list(_kept.values())
+        _kept.clear()
+    for compiler in waiting:
+        compiler.close()
+
+
+def _forget() -> None:
+    """In a forked child: compilers are the parent's, and the threads that may hold the locks do not exist."""
+    global starting, _keeping
+    starting, _keeping = threading.Lock(), threading.Lock()
+    for waiting in _open:
+        waiting.process.stdin.close()
+        waiting.process.returncode = 0  # so that nobody here waits for it
+    _open.clear()
+    _kept.clear()
+
+
+atexit.register(drop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: starting.acquire(), after_in_parent=lambda: starting.release(), after_in_child=_forget
+    )
