@@ -24,7 +24,8 @@ from tensorbackend.testing.batches import compile_together
 UNARY = ("sig", "tanh", "exp", "log", "sqrt", "square")
 TEXTS = [f"{first}(x*w + b)*{second}(y)" for first, second in product(UNARY, UNARY) if first != second]
 LENGTH = 1000
-MODES = ("cold", "warm", "library from disk", "together", "together warm")
+MODES = ("cold", "warm", "warm, of a whole program", "warm, a process's first", "library from disk", "together",
+         "together warm")  # fmt: skip
 
 
 def inputs() -> dict[str, np.ndarray]:
@@ -46,38 +47,41 @@ def first_calls(calls: list[Callable[[], Any]]) -> list[float]:
     return out
 
 
-def ours(options, count: int, together: bool) -> list[float]:
-    """Seconds a kernel: each with its statement's first run, or the kernels of all statements compiled together."""
+def ours(options, mode: str) -> list[float]:
+    """Seconds a kernel: whole statements, tree and launch included, or the kernels of all compiled together."""
     engine = libraries.engine(options, True)
     arrays = {name: engine.array(a) for name, a in inputs().items()}
     known = engine.known("; ".join(TEXTS))
-    engine.be.empty(8, dtype=np.float32)[:] = 0.0
-    texts = TEXTS[:count]
-    if not together:
-        outs = [engine.be.empty(LENGTH, dtype=np.float32) for _ in texts]
-        return first_calls([libraries.function(f"o[:] = {t}", known | arrays | {"o": o}) for t, o in zip(texts, outs)])
+    texts = TEXTS[: options.count]
     outs = [engine.be.empty(LENGTH, dtype=np.float32) for _ in texts]
-    trees = [libraries.function(f"return {t}", known | arrays) for t in texts]
-    total = first_calls([lambda: compile_together(engine.be, ((o, tree()) for o, tree in zip(outs, trees)))])[0]
-    return [total / count]
+    statements = [libraries.function(f"o[:] = {t}", known | arrays | {"o": o}) for t, o in zip(texts, outs)]
+    if mode == "warm, a process's first":
+        return first_calls(statements[:1])
+    engine.be.empty(8, dtype=np.float32)[:] = 0.0
+    if "together" in mode:
+        trees = [libraries.function(f"return {t}", known | arrays) for t in texts]
+        total = first_calls([lambda: compile_together(engine.be, ((o, tree()) for o, tree in zip(outs, trees)))])[0]
+        return [total / len(texts)]
+    if mode == "warm, of a whole program":
+        return [sum(first_calls([lambda: [run() for run in statements]])) / len(texts)]
+    return first_calls(statements)
 
 
 def from_disk(options, count: int) -> list[float]:
-    """Seconds from a printed kernel to its loaded library: its key, and finding, checking and loading the entry."""
+    """Seconds from the key of a kernel to its loaded library: finding, checking and loading the entry."""
     engine = libraries.engine(options, True)
     arrays = {name: engine.array(a) for name, a in inputs().items()}
     trees = [libraries.function(f"return {t}", engine.known(t) | arrays) for t in TEXTS[:count]]
     seconds: list[float] = []
-    load = compiler.compile_many
+    load = compiler.load
 
-    def timed(sources, **options):
+    def timed(key: str) -> compiler.Library | None:
         start = time.perf_counter()
-        found = load(sources, **options)
-        if sources:
-            seconds.append((time.perf_counter() - start) / len(sources))
+        found = load(key)
+        seconds.append(time.perf_counter() - start)
         return found
 
-    compiler.compile_many = timed
+    compiler.load = timed
     for tree in trees:
         engine.be.empty(LENGTH, dtype=np.float32)[:] = tree()
     return seconds
@@ -130,9 +134,7 @@ def child(options) -> int:
         "numba": numba,
     }
     try:
-        answer: Any = modes[options.child](options.count) if options.child in modes else ours(
-            options, options.count, "together" in options.child
-        )  # fmt: skip
+        answer: Any = modes[options.child](options.count) if options.child in modes else ours(options, options.child)
     except bench.Absent as reason:
         answer = str(reason)
     sys.stdout.write(json.dumps(answer) + "\n")
@@ -184,13 +186,18 @@ def cases(options) -> list[tuple[str, Callable[[], list[bench.Row]]]]:
             cold = {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_COMPILATION_CACHE_DIR": ""}
             return row(case_name("cold"), name, lambda: in_child(options, name, number, one.name, **cold))
 
-    def mine(mode: str, folder: tempfile.TemporaryDirectory) -> bench.Row:
-        return row(case_name(mode), "tensorbackend", lambda: in_child(options, mode, count, folder.name))
+    def mine(mode: str, folder: tempfile.TemporaryDirectory, processes: int = 1) -> bench.Row:
+        def measure() -> list[float]:
+            return sum((in_child(options, mode, count, folder.name) for _ in range(processes)), [])
+
+        return row(case_name(mode), "tensorbackend", measure)
 
     beside = [("jax", count), ("numba", few), *([] if options.quick else [("torch.compile", few)])]
     return [
         ("cold", lambda: [mine("cold", one), *(rivals(*b) for b in beside if b[0] not in options.without)]),
         ("warm", lambda: [mine("warm", one)]),
+        ("warm, of a whole program", lambda: [mine("warm, of a whole program", one, 5)]),
+        ("warm, a process's first", lambda: [mine("warm, a process's first", one, 5)]),
         ("library from disk", lambda: [mine("library from disk", one)]),
         ("together", lambda: [mine("together", many)]),
         ("together warm", lambda: [mine("together warm", many)]),

