@@ -38,13 +38,17 @@ A public function is a plain function with a docstring that builds the node, app
 from tensorbackend.functions import operators  # noqa: F401  gives variables their operators
 from tensorbackend.functions.activations import *  # noqa: F403
 from tensorbackend.functions.arranging import *  # noqa: F403
+from tensorbackend.functions.convolution import *  # noqa: F403
 from tensorbackend.functions.elementwise import *  # noqa: F403
 from tensorbackend.functions.evaluation import *  # noqa: F403
+from tensorbackend.functions.images import *  # noqa: F403
 from tensorbackend.functions.linalg import *  # noqa: F403
 from tensorbackend.functions.losses import *  # noqa: F403
 from tensorbackend.functions.mixtures import *  # noqa: F403
 from tensorbackend.functions.more_losses import *  # noqa: F403
 from tensorbackend.functions.noise import *  # noqa: F403
+from tensorbackend.functions.normalization import *  # noqa: F403
+from tensorbackend.functions.pooling import *  # noqa: F403
 from tensorbackend.functions.products import *  # noqa: F403
 from tensorbackend.functions.recurrent import *  # noqa: F403
 from tensorbackend.functions.reductions import *  # noqa: F403

@@ -19,6 +19,7 @@ from tensorbackend import gradient_check, testing
 from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
 from tests.functions.cases import Case, between, labels, normal
+from tests.functions.image_cases import IMAGE_CASES
 from tests.functions.more_cases import MORE_CASES
 
 
@@ -145,7 +146,7 @@ CASES = {
     "transpose": Case(lambda x: F.transpose(x, (2, 0, 1)), lambda x: x.transpose(2, 0, 1), (normal(2, 3, 4),)),
     "where": Case(lambda a, b: F.where(np_mask(a), a, b), lambda a, b: np.where(MASK, a, b), (X, Y)),
 }
-CASES |= MORE_CASES
+CASES |= MORE_CASES | IMAGE_CASES
 MASK = np.array([[True, False, True], [False, False, True]])
 FLAT = {"ceil": np.ceil, "fix": np.fix, "floor": np.floor, "sign": np.sign}
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images seen otherwise: as columns of windows, resized, with space as channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.function import arrays
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions import shapes
+from tensorbackend.functions.arranging import pad as padded
+
+__all__ = ["depth2space", "im2col", "resize_images", "space2depth"]
+
+
+def each(value: Any, axes: int) -> tuple[int, ...]:
+    """A number for each axis: the same for all, or as given. Raises `ValueError` for another count."""
+    found = (int(value),) * axes if isinstance(value, (int, np.integer)) else tuple(int(v) for v in value)
+    if len(found) != axes:
+        raise ValueError(complain("a number for each axis", str(value), f"one number, or {axes}"))
+    return found
+
+
+def output_size(size: int, k: int, stride: int, pad: int, cover_all: bool = False, dilate: int = 1) -> int:
+    """How many places a window has along an axis."""
+    room = size + 2 * pad - dilate * (k - 1) - 1 + (stride - 1 if cover_all else 0)
+    return room // stride + 1
+
+
+def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1) -> Variable:
+    """The windows of images (N, C, H, W), by place: (N, C kH kW, outH, outW), with zeros outside.
+
+    Raises `ShapeError` where there is no place for a window.
+    """
+    (kh, kw), (sy, sx), (ph, pw), (dy, dx) = (each(v, 2) for v in (ksize, stride, pad, dilate))
+    n, c, h, w = x.shape
+    height, width = output_size(h, kh, sy, ph, cover_all, dy), output_size(w, kw, sx, pw, cover_all, dx)
+    if min(height, width) < 1:
+        raise ShapeError(complain("im2col: no output", f"images {(h, w)}, windows {(kh, kw)}", "at least one place"))
+    more = sy - 1 if cover_all else 0, sx - 1 if cover_all else 0
+    whole = padded(x, ((0, 0), (0, 0), (ph, ph + more[0]), (pw, pw + more[1])))
+    cells = [
+        shapes.get_item(whole, (slice(None), slice(None), slice(i, i + sy * (height - 1) + 1, sy),
+                                slice(j, j + sx * (width - 1) + 1, sx)))
+        for i in range(0, dy * kh, dy) for j in range(0, dx * kw, dx)
+    ]  # fmt: skip
+    return shapes.reshape(shapes.stack(cells, 2), (n, c * kh * kw, height, width))
+
+
+def resize_images(x: Any, output_shape: Sequence[int]) -> Variable:
+    """Images (N, C, H, W) to another (height, width) by linear interpolation; corners stay corners."""
+    height, width = each(output_shape, 2)
+    data = arrays.plain(as_variable(x).array)
+    weights = (_interpolation(n, m) for n, m in zip(x.shape[2:], (height, width)))
+    rows, columns = (arrays.moved(a.astype(data.dtype), arrays.backend_of(data)) for a in weights)
+    return as_variable(rows) @ (as_variable(x) @ shapes.transpose(columns))
+
+
+def _interpolation(size: int, length: int) -> np.ndarray:
+    """The matrix (length, size) of weights along an axis."""
+    places = np.linspace(0, size - 1, length)
+    low = np.minimum(places.astype(int), max(size - 2, 0))
+    share = places - low
+    found = np.zeros((length, size))
+    found[np.arange(length), low] = 1 - share
+    found[np.arange(length), np.minimum(low + 1, size - 1)] += share
+    return found
+
+
+def space2depth(X: Any, r: int) -> Variable:
+    """Squares of r x r pixels as channels: (N, C, H, W) to (N, r² C, H / r, W / r), the place in the square first.
+
+    Raises `ShapeError` where squares do not fit."""
+    n, c, h, w = X.shape
+    if h % r or w % r:
+        raise ShapeError(complain("space2depth", f"images {(h, w)}, r {r}", "a divisor of both"))
+    apart = shapes.transpose(shapes.reshape(X, (n, c, h // r, r, w // r, r)), (0, 3, 5, 1, 2, 4))
+    return shapes.reshape(apart, (n, r * r * c, h // r, w // r))
+
+
+def depth2space(X: Any, r: int) -> Variable:
+    """The inverse of `space2depth`: (N, r² C, H, W) to (N, C, r H, r W) (Shi et al. 2016). Raises `ShapeError` where
+    the channels do not divide."""
+    n, c, h, w = X.shape
+    if c % (r * r):
+        raise ShapeError(complain("depth2space", f"{c} channels, r {r}", f"a multiple of {r * r}"))
+    apart = shapes.transpose(shapes.reshape(X, (n, r, r, c // (r * r), h, w)), (0, 3, 4, 1, 5, 2))
+    return shapes.reshape(apart, (n, c // (r * r), h * r, w * r))

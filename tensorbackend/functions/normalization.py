@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalizations, statistics over the axes of channels, and embeddings."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import ops
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.function import arrays, type_check
+from tensorbackend.function.config import lookup
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions import shapes
+from tensorbackend.graph import composite as o
+from tensorbackend.graph.optree import apply
+
+__all__ = [
+    "batch_normalization", "embed_id", "fixed_batch_normalization", "group_normalization", "layer_normalization",
+    "local_response_normalization", "mean_axis02", "normalize", "sum_axis02",
+]  # fmt: skip
+
+
+def _axes(x: Any, axis: Any) -> tuple[int, ...]:
+    """The axes of statistics: as given, else all but the second."""
+    rank = len(x.shape)
+    if axis is None:
+        return tuple(a for a in range(rank) if a != 1)
+    return tuple(sorted(a % rank for a in (axis if isinstance(axis, (tuple, list)) else (axis,))))
+
+
+def _spread(v: Any, x: Any, axes: tuple[int, ...]) -> Any:
+    """A channel's numbers, of x's shape without `axes`, so that they broadcast against x."""
+    return o.reshape(v, tuple(1 if a in axes else n for a, n in enumerate(x.shape)))
+
+
+def _normalized(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
+    """(x - mean) / sqrt(variance + eps), the mean and the variance over axes."""
+    mean = o.mean(x, axes, True)
+    centred = x - mean
+    variance = o.mean(centred * centred, axes, True)
+    return centred / o.sqrt(variance + eps), mean, variance
+
+
+def _batch(x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    standard, mean, variance = _normalized(x, axes, eps)
+    y = standard * _spread(gamma, x, axes) + _spread(beta, x, axes)
+    return y, o.reshape(mean, gamma.shape), o.reshape(variance, gamma.shape)
+
+
+def _fixed(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float, axes: tuple[int, ...]) -> Any:
+    gamma, beta, mean, var = (_spread(v, x, axes) for v in (gamma, beta, mean, var))
+    return (x - mean) / o.sqrt(var + eps) * gamma + beta
+
+
+def _check_channels(in_types: Any, axes: tuple[int, ...], **params: Any) -> None:
+    x, *channels = in_types
+    type_check.expect_float(*in_types)
+    kept = [n for a, n in enumerate(x.shape.value) if a not in axes]
+    for t in channels:
+        expected = type_check.make_variable(tuple(kept), f"x.shape without axes {axes}")
+        type_check.expect(t.shape == expected, t.dtype == x.dtype)
+
+
+_BATCH = Rule("batch_normalization", _batch, None, _check_channels, ("x", "gamma", "beta"))
+_FIXED = Rule("fixed_batch_normalization", _fixed, None, _check_channels, ("x", "gamma", "beta", "mean", "var"))
+
+
+def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, running_mean: Any = None,
+                        running_var: Any = None, decay: float = 0.9, axis: Any = None) -> Variable:  # fmt: skip
+    """gamma (x - mean) / sqrt(var + eps) + beta, with mean and biased variance over `axis` (None: all axes but the
+    second), and gamma and beta of the shape of the others (Ioffe and Szegedy 2015).
+
+    `running_mean` and `running_var`, arrays, become decay times themselves plus 1 - decay times this batch's mean, and
+    variance times m / (m - 1), with m elements a channel. Raises `InvalidType` for types and shapes.
+    """
+    axes = _axes(x, axis)
+    y, mean, variance = _BATCH(x, gamma, beta, eps=float(eps), axes=axes)
+    count = math.prod(x.shape[a] for a in axes)
+    if running_mean is not None and count:
+        running_mean[...] = running_mean * decay + mean.array * (1 - decay)
+    if running_var is not None and count:
+        running_var[...] = running_var * decay + variance.array * ((1 - decay) * count / max(count - 1, 1))
+    return y
+
+
+def fixed_batch_normalization(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5,
+                              axis: Any = None) -> Variable:  # fmt: skip
+    """`batch_normalization` with a mean and a variance that are given, differentiable in all five."""
+    return _FIXED(x, gamma, beta, mean, var, eps=float(eps), axes=_axes(x, axis))
+
+
+def _check_layer(in_types: Any, **params: Any) -> None:
+    x, gamma, beta = in_types
+    type_check.expect_float(*in_types)
+    type_check.expect(x.ndim == 2)
+    for t in (gamma, beta):
+        type_check.expect(t.ndim == 1, t.shape[0] == x.shape[1])
+
+
+_LAYER = Rule(
+    "layer_normalization",
+    lambda x, gamma, beta, eps: _normalized(x, (1,), eps)[0] * gamma + beta,
+    None,
+    _check_layer,
+    ("x", "gamma", "beta"),
+)
+
+
+def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+    """Rows of x (N, D) with mean 0 and variance 1, times gamma (D,) plus beta (D,) (Ba et al. 2016)."""
+    return _LAYER(x, gamma, beta, eps=float(eps))
+
+
+def _group(x: Any, gamma: Any, beta: Any, groups: int, eps: float) -> Any:
+    n, c, *rest = x.shape
+    apart = o.reshape(x, (n, groups, c // groups * math.prod(rest)))
+    standard = o.reshape(_normalized(apart, (2,), eps)[0], x.shape)
+    along = (1, c, *(1,) * len(rest))
+    return standard * o.reshape(gamma, along) + o.reshape(beta, along)
+
+
+def _check_group(in_types: Any, **params: Any) -> None:
+    x, gamma, beta = in_types
+    type_check.expect_float(*in_types)
+    type_check.expect(x.ndim >= 2)
+    for t in (gamma, beta):
+        type_check.expect(t.ndim == 1, t.shape[0] == x.shape[1])
+
+
+_GROUP = Rule("group_normalization", _group, None, _check_group, ("x", "gamma", "beta"))
+
+
+def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+    """Groups of the channels of x (N, C, …) with mean 0 and variance 1, times gamma (C,) plus beta (C,) (Wu and He
+    2018). Raises `ShapeError` where the channels do not divide."""
+    if groups < 1 or x.shape[1] % groups:
+        raise ShapeError(complain("group_normalization", f"{groups} groups of {x.shape[1]} channels", "a divisor"))
+    return _GROUP(x, gamma, beta, groups=groups, eps=float(eps))
+
+
+def _normalize(x: Any, eps: float, axis: Any) -> Any:
+    square = o.sum(x * x, axis, True)
+    norm = o.where(square > 0, o.sqrt(o.where(square > 0, square, 1)), 0)
+    return x / (norm + eps)
+
+
+_NORMALIZE = Rule("normalize", _normalize, None, lambda t, **params: type_check.expect_float(*t), ("x",))
+
+
+def normalize(x: Any, eps: float = 1e-5, axis: Any = 1) -> Variable:
+    """x / (|x| + eps), with Euclidean lengths along the axes."""
+    return _NORMALIZE(x, eps=float(eps), axis=tuple(axis) if isinstance(axis, (list, tuple)) else axis)
+
+
+def _response(x: Any, n: int, k: float, alpha: float, beta: float) -> Any:
+    half, channels = n // 2, x.shape[1]
+    shape = (x.shape[0], channels + 2 * half, *x.shape[2:])
+    squares = o.unslice(x * x, shape, (slice(None), slice(half, half + channels)))
+    total = k
+    for i in range(n):
+        total = total + alpha * o.slice(squares, (slice(None), slice(i, i + channels)))
+    return x * total ** (-beta)
+
+
+def _check_response(in_types: Any, **params: Any) -> None:
+    type_check.expect_float(*in_types)
+    type_check.expect(in_types[0].ndim >= 2)
+
+
+_RESPONSE = Rule("local_response_normalization", _response, None, _check_response, ("x",))
+
+
+def local_response_normalization(x: Any, n: int = 5, k: float = 2.0, alpha: float = 1e-4,
+                                 beta: float = 0.75) -> Variable:  # fmt: skip
+    """x (k + alpha times the sum of squares of n channels around)^-beta (Krizhevsky et al. 2012). `n` is odd."""
+    if n < 1 or n % 2 == 0:
+        raise ValueError(complain("local_response_normalization: n", str(n), "an odd number"))
+    return _RESPONSE(x, n=n, k=float(k), alpha=float(alpha), beta=float(beta))
+
+
+# Sums over batch and places
+
+_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+
+
+def _expression(text: str) -> Any:
+    """A function (x, y) of trees from C text of x, y, numbers, + - * / and the functions of one argument of the op
+    table. Raises `ValueError` for other text."""
+    plain = text.replace("[I]", "").replace("[i]", "")
+    try:
+        body = ast.parse(plain.strip(), mode="eval").body
+        _walk(body, 1.0, 1.0)
+    except (SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
+        expected = "x, y, numbers, + - * / and functions"
+        raise ValueError(complain("sum_axis02: expression", repr(text), expected)) from error
+    return lambda x, y: _walk(body, x, y)
+
+
+def _walk(node: ast.AST, x: Any, y: Any) -> Any:
+    if isinstance(node, ast.Name):
+        return {"x": x, "y": y}[node.id]
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return float(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        value = _walk(node.operand, x, y)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        a, b = _walk(node.left, x, y), _walk(node.right, x, y)
+        name = _BINARY[type(node.op)]
+        if isinstance(a, float) and isinstance(b, float):
+            return {"add": a + b, "sub": a - b, "mul": a * b, "div": a / b if b else 0.0}[name]
+        return apply(ops.OPS[name], a, b)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+        op = ops.OPS[node.func.id]
+        value = _walk(node.args[0], x, y)
+        return value if isinstance(value, float) else apply(op, value)
+    raise TypeError(type(node).__name__)
+
+
+def _sums(x: Any, y: Any, expr1: str, expr2: str, mean: bool) -> tuple[Any, Any]:
+    count = x.shape[0] * x.shape[2]
+    found = (_expression(text)(x, y) for text in (expr1, expr2))
+    return tuple(o.sum(v, (0, 2), True) * (1.0 / max(count, 1) if mean else 1.0) for v in found)
+
+
+def _check_three(in_types: Any, **params: Any) -> None:
+    type_check.expect_float(*in_types)
+    for t in in_types:
+        type_check.expect(t.ndim == 3, t.shape == in_types[0].shape)
+
+
+_SUMS = Rule("sum_axis02", _sums, None, _check_three, ("x", "y"))
+_MEAN = Rule("mean_axis02", lambda x: o.mean(x, (0, 2), False), None, _check_three, ("x",))
+
+
+def sum_axis02(x: Any, y: Any = None, expr1: str = "x", expr2: str = "x*x", mean: bool = False
+               ) -> tuple[Variable, Variable]:  # fmt: skip
+    """The sums (1, C, 1) over the first and last axis of two expressions in x and y (N, C, L) (None: x), or the means,
+    in one pass. Expressions are C text, as 'y' or 'x*y'; `x[I]` means x. Raises `ValueError` for other text."""
+    for text in (expr1, expr2):
+        _expression(text)
+    return _SUMS(x, x if y is None else y, expr1=expr1, expr2=expr2, mean=mean)
+
+
+def mean_axis02(x: Any) -> Variable:
+    """The means (C,) over the first and last axis of (N, C, L)."""
+    return _MEAN(x)
+
+
+# Embeddings
+
+_IGNORING = Rule("embed_id", lambda rows, ids, label: o.where(o.reshape(ids == label, (*ids.shape, 1)), 0, rows))
+
+
+def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
+    """The rows of W (words, D) of integers x (…): (…, D). `ignore_label` gives zeros and no gradient; the gradients of
+    a word add up. Raises `IndexError` in debug mode for an integer that is no row."""
+    ids = arrays.plain(as_variable(x).array)
+    host = ids if isinstance(ids, np.ndarray) else None
+    if lookup("debug") or host is None and ignore_label is not None:
+        host = ids if host is not None else ids.get()
+    if lookup("debug"):
+        wrong = (host < 0) | (host >= W.shape[0])
+        if ignore_label is not None:
+            wrong &= host != ignore_label
+        if wrong.any():
+            raise IndexError(complain("embed_id", f"{host[wrong][0]}", f"rows 0 to {W.shape[0] - 1}"))
+    if ignore_label is None:
+        return shapes.get_item(W, ids)
+    places = arrays.moved(np.where(host == ignore_label, 0, host), arrays.backend_of(ids))
+    return _IGNORING(shapes.get_item(W, places), ids, label=ignore_label)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling of images, batch first, by the engine's primitives.
+
+A pooling is linear once the places of maxima are known, so its gradient is a node whose gradient is the pooling again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.function import arrays, type_check
+from tensorbackend.function.node import FunctionNode
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable
+from tensorbackend.functions import shapes
+from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
+from tensorbackend.functions.images import each, output_size
+from tensorbackend.graph import composite as o
+
+__all__ = [
+    "average_pooling_1d", "average_pooling_2d", "average_pooling_3d", "average_pooling_nd", "max_pooling_1d",
+    "max_pooling_2d", "max_pooling_3d", "max_pooling_nd", "spatial_pyramid_pooling_2d", "unpooling_2d",
+    "upsampling_2d",
+]  # fmt: skip
+
+
+class _Windows:
+    """How windows lie on images: `pads` are pairs, `sizes` the numbers of places."""
+
+    def __init__(self, name: str, x: Any, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
+        axes = len(x.shape) - 2
+        self.ksize = each(ksize, axes)
+        self.stride = self.ksize if stride is None else each(stride, axes)
+        before = each(pad, axes)
+        rows = list(zip(x.shape[2:], self.ksize, self.stride, before))
+        self.sizes = tuple(output_size(n, k, s, p, cover_all) for n, k, s, p in rows)
+        if min(self.sizes, default=0) < 1:
+            given = f"images {x.shape[2:]}, windows {self.ksize}, pad {before}"
+            raise ShapeError(complain(f"{name}: no output", given, "at least one place for a window"))
+        after = [max((m - 1) * s + k - n - p, 0) if cover_all else p for m, (n, k, s, p) in zip(self.sizes, rows)]
+        self.pads = tuple(zip(before, after))
+
+    def layer(self, backend: Any, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The engine's parameters for images of a shape."""
+        n, c, *image = shape
+        missing = 3 - len(image)
+        sizes: dict[str, Any] = {}
+        for at, (letter, small, tap) in enumerate(list(zip("DHW", "dhw", "TRS"))[missing:]):
+            sizes |= {letter: image[at], tap: self.ksize[at]}
+            sizes |= {f"str_{small}": self.stride[at], f"pad_{small}": self.pads[at]}
+        return backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+
+
+def _engine_first(x: Any) -> Any:
+    """A plain tensor (N, C, …) as fresh (C, …, N)."""
+    out = arrays.fresh(x.backend, (*x.shape[1:], x.shape[0]), x.dtype)
+    out[:] = x.transpose(*range(1, len(x.shape)), 0)
+    return out
+
+
+def _batch_first(y: Any, host: bool) -> Any:
+    """A plain tensor (C, …, N) as a view (N, C, …), NumPy's if `host`."""
+    turned = arrays.plain(y.transpose(len(y.shape) - 1, *range(len(y.shape) - 1)))
+    return turned._tensor if host else turned
+
+
+class _Pooling(FunctionNode):
+    """What poolings and their gradients have in common."""
+
+    def __init__(self, windows: _Windows, shape: tuple[int, ...], argmax: Any = None) -> None:
+        self._windows = windows
+        self._shape = tuple(shape)
+        self.argmax = argmax
+
+    def check_type_forward(self, in_types: Any) -> None:
+        """Images of floats."""
+        type_check.expect_float(*in_types)
+        type_check.expect(in_types[0].ndim == len(self._shape))
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x,) = data
+        host = type(x) is np.ndarray
+        tensor = arrays.tensor_of(x)
+        n, c, *image = self._shape
+        out = arrays.fresh(tensor.backend, self._output(), tensor.dtype)
+        if n:
+            self._pool(tensor.backend, _engine_first(tensor), out)
+        return (_batch_first(out, host),)
+
+    def _pooled(self) -> tuple[int, ...]:
+        n, c, *_ = self._shape
+        return (c, *self._windows.sizes, n)
+
+    def _images(self) -> tuple[int, ...]:
+        n, *rest = self._shape
+        return (*rest, n)
+
+    def _layer(self, backend: Any, op: str, dtype: Any) -> Any:
+        return self._windows.layer(backend, op, self._shape, dtype)
+
+
+class _Max(_Pooling):
+    label = "max_pooling"
+
+    def _output(self) -> tuple[int, ...]:
+        return self._pooled()
+
+    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+        self.argmax = arrays.fresh(backend, self._pooled(), np.dtype(np.int32))
+        backend.fprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The errors at the places of the maxima."""
+        return _MaxGradient(self._windows, self._shape, self.argmax).apply(grad_outputs)
+
+
+class _MaxGradient(_Pooling):
+    label = "gradient of max_pooling"
+
+    def _output(self) -> tuple[int, ...]:
+        return self._images()
+
+    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+        backend.bprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The numbers at the places of the maxima."""
+        (g,) = grad_outputs
+        if self.argmax is None:
+            return (shapes.reshape(g, (0, self._shape[1], *self._windows.sizes)),)
+        w = self._windows
+        places = _batch_first(self.argmax, type(arrays.plain(g.array)) is np.ndarray)
+        return (_PICK(g, places, ksize=w.ksize, stride=w.stride, pads=w.pads, sizes=w.sizes),)
+
+
+def _pick(x: Any, places: Any, ksize: tuple, stride: tuple, pads: tuple, sizes: tuple) -> Any:
+    """The element of each window that `places` names."""
+    key = (slice(None), slice(None), *(slice(p, p + n) for (p, _), n in zip(pads, x.shape[2:])))
+    room = [max(p + n + q, (m - 1) * s + k) for (p, q), n, m, s, k in zip(pads, x.shape[2:], sizes, stride, ksize)]
+    whole = o.unslice(x, (*x.shape[:2], *room), key)
+    total = None
+    for number in range(math.prod(ksize)):
+        cell = np.unravel_index(number, ksize)
+        part = tuple(slice(int(c), int(c) + s * (m - 1) + 1, s) for c, s, m in zip(cell, stride, sizes))
+        picked = o.where(places == number, o.slice(whole, (slice(None), slice(None), *part)), 0)
+        total = picked if total is None else total + picked
+    return total
+
+
+_PICK = Rule("values at maxima", _pick, None, None, ("x", "places"))
+
+
+class _Average(_Pooling):
+    """Zeros outside the images count."""
+
+    label = "average_pooling"
+
+    def _output(self) -> tuple[int, ...]:
+        return self._pooled()
+
+    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+        backend.fprop_pool(self._layer(backend, "avg", x.dtype), x, out)
+        self._weigh(out)
+
+    def _weigh(self, y: Any) -> None:
+        """Multiply pooled images by the share of each window that lies inside."""
+        w = self._windows
+        if not any(map(any, w.pads)):
+            return
+        shares = np.ones((1,) * (len(w.ksize) + 2))
+        for axis, (n, k, s, (p, _), m) in enumerate(zip(self._shape[2:], w.ksize, w.stride, w.pads, w.sizes)):
+            first = np.arange(m) * s - p
+            inside = np.minimum(first + k, n) - np.maximum(first, 0)
+            shares = shares * (inside / k).reshape((1,) * (axis + 1) + (m,) + (1,) * (len(w.ksize) - axis))
+        y[:] = y * y.backend.array(shares, dtype=dtypes.compute(y.dtype), min_dims=0)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The errors spread over their windows."""
+        return _AverageGradient(self._windows, self._shape).apply(grad_outputs)
+
+
+class _AverageGradient(_Average):
+    label = "gradient of average_pooling"
+
+    def _output(self) -> tuple[int, ...]:
+        return self._images()
+
+    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+        self._weigh(x)
+        backend.bprop_pool(self._layer(backend, "avg", x.dtype), x, out)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The pooling itself."""
+        return _Average(self._windows, self._shape).apply(grad_outputs)
+
+
+def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+                   return_indices: bool = False) -> Any:  # fmt: skip
+    """The largest of each window of images (N, C, …) of one to three axes; the first of equal ones gets the gradient.
+
+    `stride` None is the window's length; with `cover_all` every pixel is in a window. With `return_indices` the result
+    is (variable, array of places in the windows, in row-major order). Raises `ShapeError` for no output.
+    """
+    node = _Max(_Windows("max_pooling", x, ksize, stride, pad, cover_all), x.shape)
+    (y,) = node.apply((x,))
+    if not return_indices:
+        return y
+    return y, _batch_first(node.argmax, type(arrays.plain(y.array)) is np.ndarray)
+
+
+def max_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+                   return_indices: bool = False) -> Any:  # fmt: skip
+    """`max_pooling_nd` of sequences (N, C, L)."""
+    return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
+
+
+def max_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+                   return_indices: bool = False) -> Any:  # fmt: skip
+    """`max_pooling_nd` of images (N, C, H, W)."""
+    return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
+
+
+def max_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+                   return_indices: bool = False) -> Any:  # fmt: skip
+    """`max_pooling_nd` of volumes (N, C, D, H, W)."""
+    return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
+
+
+def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+    """The mean of each window of images (N, C, …) of one to three axes, in which padding counts as zeros.
+
+    `stride` None is the window's length. Raises `ShapeError` for no output.
+    """
+    return _Average(_Windows("average_pooling", x, ksize, stride, pad, False), x.shape).apply((x,))[0]
+
+
+def average_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+    """`average_pooling_nd` of sequences (N, C, L)."""
+    return average_pooling_nd(x, ksize, stride, pad)
+
+
+def average_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+    """`average_pooling_nd` of images (N, C, H, W)."""
+    return average_pooling_nd(x, ksize, stride, pad)
+
+
+def average_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+    """`average_pooling_nd` of volumes (N, C, D, H, W)."""
+    return average_pooling_nd(x, ksize, stride, pad)
+
+
+# Back to images
+
+
+def _outsize(x: Any, ksize: tuple, stride: tuple, pad: tuple, cover_all: bool) -> tuple[int, ...]:
+    less = [s - 1 if cover_all else 0 for s in stride]
+    return tuple(s * (n - 1) + k - d - 2 * p for n, k, s, p, d in zip(x.shape[2:], ksize, stride, pad, less))
+
+
+def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
+                 cover_all: bool = True) -> Variable:  # fmt: skip
+    """Images in which each element of x (N, C, H, W) fills its window; where windows overlap, they add up.
+
+    `outsize` None is the smallest size whose windows these are.
+    """
+    window, sides = each(ksize, 2), each(pad, 2)
+    strides = window if stride is None else each(stride, 2)
+    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each(outsize, 2)
+    room = tuple(s * (n - 1) + k - 2 * p for n, k, s, p in zip(x.shape[2:], window, strides, sides))
+    ones = ones_like_filters(x, (x.shape[1], 1, *window))
+    whole = deconvolution_nd(x, ones, None, strides, sides, room, groups=x.shape[1])
+    if any(n > m for n, m in zip(sizes, room)):
+        from tensorbackend.functions.arranging import pad as padded
+
+        whole = padded(whole, ((0, 0), (0, 0), *((0, max(n - m, 0)) for n, m in zip(sizes, room))))
+    return whole if sizes == room else whole[:, :, : sizes[0], : sizes[1]]
+
+
+def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
+                  cover_all: bool = True) -> Variable:  # fmt: skip
+    """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
+    it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
+    window, sides = each(ksize, 2), each(pad, 2)
+    strides = window if stride is None else each(stride, 2)
+    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each(outsize, 2)
+    shape = (*x.shape[:2], *sizes)
+    windows = _Windows("upsampling", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
+    if windows.sizes != tuple(x.shape[2:]):
+        given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
+        raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))
+    argmax = _engine_first(arrays.tensor_of(arrays.plain(indexes)))
+    return _MaxGradient(windows, shape, argmax).apply((x,))[0]
+
+
+def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
+    """The maxima of 1, 4, 16 … parts of images (N, C, H, W), `pyramid_height` levels, side by side: (N, D, 1, 1) (He et
+    al. 2014). Raises `ShapeError` for images smaller than the parts."""
+    n, _, height, width = x.shape
+    if pyramid_height < 1 or min(height, width) < 2 ** (pyramid_height - 1):
+        given = f"images {(height, width)}, {pyramid_height} levels"
+        raise ShapeError(complain("spatial_pyramid_pooling_2d", given, "a pixel for each part"))
+    levels = []
+    for level in range(pyramid_height):
+        parts = 2**level
+        window = [-(-size // parts) for size in (height, width)]
+        sides = [(k * parts - size + 1) // 2 for k, size in zip(window, (height, width))]
+        pooled = max_pooling_2d(x, window, window, sides, True)
+        levels.append(shapes.reshape(pooled, (n, -1, 1, 1)))
+    return shapes.concat(levels, 1)
