@@ -52,6 +52,7 @@ from tensorbackend.functions.pooling import *  # noqa: F403
 from tensorbackend.functions.products import *  # noqa: F403
 from tensorbackend.functions.recurrent import *  # noqa: F403
 from tensorbackend.functions.reductions import *  # noqa: F403
+from tensorbackend.functions.regions import *  # noqa: F403
 from tensorbackend.functions.shapes import *  # noqa: F403
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "operators"]

@@ -56,14 +56,14 @@ class _Windows:
         return backend.pool_layer(dtype, op, N=n, C=c, **sizes)
 
 
-def _engine_first(x: Any) -> Any:
+def engine_first(x: Any) -> Any:
     """A plain tensor (N, C, …) as fresh (C, …, N)."""
     out = arrays.fresh(x.backend, (*x.shape[1:], x.shape[0]), x.dtype)
     out[:] = x.transpose(*range(1, len(x.shape)), 0)
     return out
 
 
-def _batch_first(y: Any, host: bool) -> Any:
+def batch_first(y: Any, host: bool) -> Any:
     """A plain tensor (C, …, N) as a view (N, C, …), NumPy's if `host`."""
     turned = arrays.plain(y.transpose(len(y.shape) - 1, *range(len(y.shape) - 1)))
     return turned._tensor if host else turned
@@ -89,8 +89,8 @@ class _Pooling(FunctionNode):
         n, c, *image = self._shape
         out = arrays.fresh(tensor.backend, self._output(), tensor.dtype)
         if n:
-            self._pool(tensor.backend, _engine_first(tensor), out)
-        return (_batch_first(out, host),)
+            self._pool(tensor.backend, engine_first(tensor), out)
+        return (batch_first(out, host),)
 
     def _pooled(self) -> tuple[int, ...]:
         n, c, *_ = self._shape
@@ -134,7 +134,7 @@ class _MaxGradient(_Pooling):
         if self.argmax is None:
             return (shapes.reshape(g, (0, self._shape[1], *self._windows.sizes)),)
         w = self._windows
-        places = _batch_first(self.argmax, type(arrays.plain(g.array)) is np.ndarray)
+        places = batch_first(self.argmax, type(arrays.plain(g.array)) is np.ndarray)
         return (_PICK(g, places, ksize=w.ksize, stride=w.stride, pads=w.pads, sizes=w.sizes),)
 
 
@@ -210,7 +210,7 @@ def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_a
     (y,) = node.apply((x,))
     if not return_indices:
         return y
-    return y, _batch_first(node.argmax, type(arrays.plain(y.array)) is np.ndarray)
+    return y, batch_first(node.argmax, type(arrays.plain(y.array)) is np.ndarray)
 
 
 def max_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
@@ -293,7 +293,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
     if windows.sizes != tuple(x.shape[2:]):
         given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
         raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))
-    argmax = _engine_first(arrays.tensor_of(arrays.plain(indexes)))
+    argmax = engine_first(arrays.tensor_of(arrays.plain(indexes)))
     return _MaxGradient(windows, shape, argmax).apply((x,))[0]
 
 

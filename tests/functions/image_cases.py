@@ -129,6 +129,50 @@ def fixed(x, g, b, m, v):
     return (x - m) / np.sqrt(v + 2e-5) * g + b
 
 
+ROIS = np.array([[0, 1, 1, 8, 7], [1, 0, 2, 5, 4], [0, 3, 3, 3, 3]], np.float64)
+
+
+def regions(name: str, *args: Any) -> Any:
+    """A function of images, with ROIS where they are."""
+    def call(x: Any) -> Any:
+        rois = arrays.moved(ROIS, arrays.backend_of(tb.as_variable(x)._data))
+        return getattr(F, name)(x, rois, 2, 3, 0.5, *args)
+
+    return call
+
+
+def roi(x: np.ndarray, kind: Any) -> np.ndarray:
+    y = np.zeros((3, x.shape[1], 2, 3))
+    for r, (n, *corners) in enumerate(ROIS):
+        x1, y1, x2, y2 = np.rint(np.array(corners) * 0.5).astype(int)
+        for p, q in np.ndindex(2, 3):
+            spans = []
+            for low, high, at, parts, size in ((y1, y2, p, 2, x.shape[2]), (x1, x2, q, 3, x.shape[3])):
+                step = max(high - low + 1, 1) / parts
+                spans.append(slice(max(low + int(at * step), 0), min(low + int(np.ceil((at + 1) * step)), size)))
+            window = x[int(n), :, spans[0], spans[1]].reshape(x.shape[1], -1)
+            y[r, :, p, q] = kind(window, 1) if window.size else 0
+    return y
+
+
+def aligned(x: np.ndarray, kind: Any) -> np.ndarray:
+    y = np.zeros((3, x.shape[1], 2, 3))
+    for r, (n, x1, y1, x2, y2) in enumerate(ROIS * [1, 0.5, 0.5, 0.5, 0.5]):
+        steps = max(y2 - y1, 1) / 4, max(x2 - x1, 1) / 6
+        for p, q in np.ndindex(2, 3):
+            points = []
+            for i, j in np.ndindex(2, 2):
+                v = min(max(y1 + (2 * p + i + 0.5) * steps[0], 0), x.shape[2] - 1)
+                u = min(max(x1 + (2 * q + j + 0.5) * steps[1], 0), x.shape[3] - 1)
+                a, b = int(v), int(u)
+                c, d = min(a + 1, x.shape[2] - 1), min(b + 1, x.shape[3] - 1)
+                m = x[int(n)]
+                above = m[:, a, b] * (1 - u + b) + m[:, a, d] * (u - b)
+                points.append(above * (1 - v + a) + (m[:, c, b] * (1 - u + b) + m[:, c, d] * (u - b)) * (v - a))
+            y[r, :, p, q] = kind(points, 0)
+    return y
+
+
 CONVOLUTIONS = {
     "": ((2, 3, 5, 6), (4, 3, 3, 2), {}),
     "padded": ((2, 3, 5, 4), (2, 3, 3, 3), {"pad": 1}),
@@ -220,6 +264,10 @@ IMAGE_CASES = {
         lambda x: np.concatenate([x.max((2, 3))[..., None, None], pool(x, 2).reshape(2, -1, 1, 1)], 1),
         (normal(2, 3, 4, 4),),
     ),
+    "roi_pooling_2d": Case(regions("roi_pooling_2d"), lambda x: roi(x, np.max), (IMAGES,)),
+    "roi_average_pooling_2d": Case(regions("roi_average_pooling_2d"), lambda x: roi(x, np.mean), (IMAGES,)),
+    "roi_average_align_2d": Case(regions("roi_average_align_2d"), lambda x: aligned(x, np.mean), (IMAGES,)),
+    "roi_max_align_2d": Case(regions("roi_max_align_2d"), lambda x: aligned(x, np.max), (IMAGES,)),
     "resize_images": Case(lambda x: F.resize_images(x, (3, 8)), resized, (IMAGES,)),
     "space2depth": Case(
         lambda x: F.depth2space(F.space2depth(x, 2), 2) * F.sum(F.space2depth(x, 2)[:, 1]),

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions of images pooled to a fixed size. Regions are rows (image, x_min, y_min, x_max, y_max)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorbackend.errors import ShapeError, complain
+from tensorbackend.function import arrays, type_check
+from tensorbackend.function.node import FunctionNode
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions import reductions, shapes
+from tensorbackend.functions.arranging import einsum
+from tensorbackend.functions.elementwise import where
+from tensorbackend.functions.pooling import batch_first, engine_first
+
+__all__ = ["roi_average_align_2d", "roi_average_pooling_2d", "roi_max_align_2d", "roi_pooling_2d"]
+
+
+class _Regions(FunctionNode):
+    """The largest of each bin of regions, or its gradient: `shape` is that of the images."""
+
+    def __init__(self, shape: tuple[int, ...], rois: Any, size: tuple[int, int], scale: float,
+                 argmax: Any = None) -> None:  # fmt: skip
+        self._shape = tuple(shape)
+        self._rois = rois
+        self._size = size
+        self._scale = scale
+        self.argmax = argmax
+
+    def check_type_forward(self, in_types: Any) -> None:
+        """Images of floats."""
+        type_check.expect_float(*in_types)
+        type_check.expect(in_types[0].ndim == 4)
+
+    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        (x,) = data
+        tensor = arrays.tensor_of(x)
+        be, (_, c, h, w) = tensor.backend, self._shape
+        rois = arrays.fresh(be, self._rois.shape, tensor.dtype)
+        rois.set(self._rois)
+        out = arrays.fresh(be, self._output(), tensor.dtype)
+        if out.size:
+            sizes = (len(self._rois), c, h, w, *self._size, self._scale)
+            self._pool(be, engine_first(tensor), rois, out, sizes)
+        return (batch_first(out, type(x) is np.ndarray),)
+
+    def _pooled(self) -> tuple[int, ...]:
+        return (self._shape[1], *self._size, len(self._rois))
+
+    def _again(self) -> tuple[Any, ...]:
+        return (self._shape, self._rois, self._size, self._scale, self.argmax)
+
+
+class _Largest(_Regions):
+    label = "roi_pooling_2d"
+
+    def _output(self) -> tuple[int, ...]:
+        return self._pooled()
+
+    def _pool(self, be: Any, x: Any, rois: Any, out: Any, sizes: tuple) -> None:
+        self.argmax = arrays.fresh(be, self._pooled(), np.dtype(np.int32))
+        be.roipooling_fprop(x, rois, out, self.argmax, *sizes)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The errors at the places of the maxima."""
+        return _LargestGradient(*self._again()).apply(grad_outputs)
+
+
+class _LargestGradient(_Regions):
+    label = "gradient of roi_pooling_2d"
+
+    def _output(self) -> tuple[int, ...]:
+        n, c, h, w = self._shape
+        return (c, h, w, n)
+
+    def _pool(self, be: Any, x: Any, rois: Any, out: Any, sizes: tuple) -> None:
+        be.roipooling_bprop(x, rois, out, self.argmax, *sizes)
+
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The numbers at the places of the maxima, zero for empty bins."""
+        (g,) = grad_outputs
+        _, c, h, w = self._shape
+        places = self.argmax.get().transpose(3, 0, 1, 2).astype(np.int64)
+        maps = self._rois[:, 0].astype(np.int64).reshape(-1, 1, 1, 1) * c + np.arange(c).reshape(1, -1, 1, 1)
+        backend = arrays.backend_of(arrays.plain(g.array))
+        flat = arrays.moved(np.where(places < 0, 0, maps * h * w + places), backend)
+        picked = shapes.get_item(shapes.flatten(g), flat)
+        return (where(arrays.moved(places >= 0, backend), picked, 0.0),)
+
+
+def _host_rois(name: str, x: Any, rois: Any) -> np.ndarray:
+    """The regions as a NumPy array (R, 5). Raises `ShapeError` for others, `IndexError` for an image there is not."""
+    data = arrays.plain(as_variable(rois).array)
+    found = np.asarray(data if isinstance(data, np.ndarray) else data.get())
+    if found.ndim != 2 or found.shape[1] != 5 or len(x.shape) != 4:
+        raise ShapeError(complain(f"{name}: shapes", f"x {x.shape}, rois {found.shape}", "(N, C, H, W) and (R, 5)"))
+    if len(found) and not (0 <= found[:, 0].min() and found[:, 0].max() < x.shape[0]):
+        raise IndexError(complain(f"{name}: image", f"{found[:, 0]}", f"0 to {x.shape[0] - 1}"))
+    return found
+
+
+def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
+    """The largest of outh x outw bins of each region of images x (N, C, H, W): (R, C, outh, outw) (Girshick 2015).
+
+    Corners times `spatial_scale` are rounded, and both belong to the region. Raises `ShapeError` for shapes,
+    `IndexError` for an image that there is not.
+    """
+    found = _host_rois("roi_pooling_2d", x, rois)
+    return _Largest(x.shape, found, (outh, outw), float(spatial_scale)).apply((x,))[0]
+
+
+def _weighed(x: Any, rois: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> Variable:
+    """The sums over pixels of each region's image, weighed by rows (R, P, H) and columns (R, Q, W): (R, C, P, Q)."""
+    data = arrays.plain(as_variable(x).array)
+    backend = arrays.backend_of(data)
+    images = shapes.get_item(x, arrays.moved(rois[:, 0].astype(np.int64), backend))
+    rows, columns = (arrays.moved(a.astype(data.dtype), backend) for a in (rows, columns))
+    return einsum("rph,rchw,rqw->rcpq", rows, images, columns)
+
+
+def _bins(low: np.ndarray, high: np.ndarray, parts: int, length: int) -> np.ndarray:
+    """The weights (R, parts, length) of means over bins of whole pixels, empty ones 0."""
+    size = np.maximum(high - low + 1, 1)[:, None] / parts
+    at = np.arange(parts)
+    first = np.clip(np.floor(at * size) + low[:, None], 0, length)
+    last = np.clip(np.ceil((at + 1) * size) + low[:, None], 0, length)
+    pixels = np.arange(length)
+    inside = (pixels >= first[..., None]) & (pixels < last[..., None])
+    return inside / np.maximum(inside.sum(2, keepdims=True), 1)
+
+
+def roi_average_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
+    """`roi_pooling_2d` with the means of the bins."""
+    found = _host_rois("roi_average_pooling_2d", x, rois)
+    x1, y1, x2, y2 = np.rint(found[:, 1:].astype(np.float64) * spatial_scale).T
+    return _weighed(x, found, _bins(y1, y2, outh, x.shape[2]), _bins(x1, x2, outw, x.shape[3]))
+
+
+def _samples(low: np.ndarray, high: np.ndarray, parts: int, ratio: int, length: int) -> np.ndarray:
+    """The weights (R, parts ratio, length) of linear interpolation at the sample points of bins; 0 outside."""
+    size = np.maximum(high - low, 1.0)[:, None] / (parts * ratio)
+    at = low[:, None] + (np.arange(parts * ratio) + 0.5) * size
+    inside = (at >= -1) & (at <= length)
+    at = np.clip(at, 0, length - 1)
+    return np.maximum(1 - np.abs(at[..., None] - np.arange(length)), 0) * inside[..., None]
+
+
+def _aligned(name: str, x: Any, rois: Any, scale: float, outh: int, outw: int, ratio: int) -> tuple:
+    """The regions and the weights of their sample points. Raises `ValueError` for a ratio below 1."""
+    if ratio < 1:
+        raise ValueError(complain(f"{name}: sampling_ratio", str(ratio), "1 or more"))
+    found = _host_rois(name, x, rois)
+    x1, y1, x2, y2 = (found[:, 1:].astype(np.float64) * scale).T
+    return found, _samples(y1, y2, outh, ratio, x.shape[2]), _samples(x1, x2, outw, ratio, x.shape[3])
+
+
+def roi_average_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float,
+                         sampling_ratio: int = 2) -> Variable:  # fmt: skip
+    """Regions without rounding: each bin is the mean of `sampling_ratio`² points of images x (N, C, H, W), by linear
+    interpolation (He et al. 2017): (R, C, outh, outw). Raises as `roi_pooling_2d`, `ValueError` for a ratio below 1."""
+    found, rows, columns = _aligned("roi_average_align_2d", x, rois, spatial_scale, outh, outw, sampling_ratio)
+    rows = rows.reshape(len(found), outh, sampling_ratio, -1).mean(2)
+    columns = columns.reshape(len(found), outw, sampling_ratio, -1).mean(2)
+    return _weighed(x, found, rows, columns)
+
+
+def roi_max_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float,
+                     sampling_ratio: int = 2) -> Variable:  # fmt: skip
+    """`roi_average_align_2d` with the largest of each bin's points."""
+    found, rows, columns = _aligned("roi_max_align_2d", x, rois, spatial_scale, outh, outw, sampling_ratio)
+    points = _weighed(x, found, rows, columns)
+    apart = shapes.reshape(points, (*points.shape[:2], outh, sampling_ratio, outw, sampling_ratio))
+    return reductions.max(apart, (3, 5))
