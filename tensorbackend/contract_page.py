@@ -113,8 +113,9 @@ print(O.tolist(), argmax.tolist())                                    # [[10.0, 
 """,
     ),
     Family(
-        "Batch normalisation",
-        "compound_fprop_bn compound_bprop_bn batchnorm_layer",
+        "Batch, layer and group normalisation",
+        "compound_fprop_bn compound_bprop_bn batchnorm_layer compound_fprop_ln compound_bprop_ln compound_fprop_gn "
+        "compound_bprop_gn",
         """
 data, result = be.array([[1, 2, 3, 6]]), be.empty((1, 4))
 sums, variance, gmean, gvar, shift = (be.zeros((1, 1)) for _ in range(5))
