@@ -12,16 +12,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorbackend import settings
+from tensorbackend import dtypes, settings
 from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
+from tensorbackend.graph import indexing
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
     from tensorbackend.user_kernels import Elementwise, Reduction
 
-__all__ = ["AnywhereKernel", "clear_memo", "elementwise", "host_backend", "memoize", "reduction"]
+__all__ = ["AnywhereKernel", "clear_memo", "device_view", "elementwise", "host_backend", "memoize", "reduction"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _memos: list[dict] = []
@@ -96,6 +97,17 @@ def _backend_of(arguments: tuple) -> Backend:
         given = f"{found!r}, and arrays of a CUDA device"
         raise BackendError(complain("no backend for the arguments", given, "", "gen_backend('gpu')"))
     return found
+
+
+def device_view(backend: Backend, x: Any) -> Tensor:
+    """A tensor on the memory of another library's array of the device, which `x` keeps alive."""
+    facts = x.__cuda_array_interface__
+    dtype, shape = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"])
+    strides = facts.get("strides")
+    steps = tuple(s // dtype.itemsize for s in strides) if strides else indexing.contiguous_strides(shape)
+    view = backend._tensor_at(backend.structures.tensor(dtype, shape, steps, 0), facts["data"][0])
+    view.storage.owner, view.storage.writable = x, not facts["data"][1]
+    return view
 
 
 def _default() -> Backend:

@@ -21,6 +21,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import watch
+from tensorbackend.backends.anywhere import device_view
 from tensorbackend.backends.plans import word
 from tensorbackend.backends.user_launch import Run, Target, Work
 from tensorbackend.codegen.user import POSITION, Form, UserSource, names_position
@@ -186,7 +187,7 @@ class _Kernel:
         if isinstance(x, np.ndarray):
             return be.view(x, min_dims=0) if hasattr(be, "view") else be.array(x, dtype=x.dtype, min_dims=0)
         if hasattr(x, "__cuda_array_interface__") and be.device_type == 1:
-            return _device_view(be, x)
+            return device_view(be, x)
         if hasattr(x, "__dlpack__") and hasattr(be, "from_dlpack"):
             return be.from_dlpack(x, min_dims=0)
         expected = "a tensor, an array or a number"
@@ -260,17 +261,6 @@ def _kind(p: Parameter, x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.dtype if x.shape or p.written or p.whole else Weak(x.dtype)
     return None if x is None else type(x)
-
-
-def _device_view(backend: Any, x: Any) -> Tensor:
-    """A tensor on the memory of an array of the device."""
-    facts = x.__cuda_array_interface__
-    dtype, shape = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"])
-    strides = facts.get("strides")
-    steps = tuple(s // dtype.itemsize for s in strides) if strides else indexing.contiguous_strides(shape)
-    view = backend._tensor_at(backend.structures.tensor(dtype, shape, steps, 0), facts["data"][0])
-    view.storage.owner, view.storage.writable = x, not facts["data"][1]
-    return view
 
 
 def _fresh(backend: Any, layout: Structure) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import numpy_like, registry
-from tensorbackend.backends.anywhere import host_backend
+from tensorbackend.backends.anywhere import device_view, host_backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode
@@ -46,7 +46,7 @@ def plain(x: Any, name: str = "array") -> Any:
     if isinstance(x, (np.generic, np.ndarray)):
         return np.asarray(x)
     if hasattr(x, "__cuda_array_interface__"):
-        return _device_tensor(x)
+        return device_view(device_backend(), x)
     raise TypeError(complain(f"{name}: not an array", type(x).__name__, "a NumPy array or a tensor"))
 
 
@@ -61,13 +61,6 @@ def _plain_tensor(x: Tensor) -> Tensor:
     made._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), x.storage, x.address)
     made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding
     return made
-
-
-def _device_tensor(x: Any) -> Tensor:
-    found = registry.current_backend()
-    if found.device_type != 1:
-        raise BackendError(complain("an array of a CUDA device", f"{found!r}", "", "gen_backend('gpu')"))
-    return _plain_tensor(found.view(x, min_dims=0))
 
 
 def fresh(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
@@ -221,7 +214,7 @@ def device_backend() -> Any:
     found = registry.current_backend()
     if found.device_type != 1:
         hint = "gen_backend('gpu'), or to_device(be)"
-        raise BackendError(complain("to_gpu: no CUDA backend", f"{found!r}", "", hint))
+        raise BackendError(complain("arrays of a CUDA device: no CUDA backend", f"{found!r}", "", hint))
     return found
 
 
