@@ -202,8 +202,8 @@ def _prepare_pool(backend: GpuBackend, step: Primitive, name: str, pointers: tup
     g, alpha, beta = step.params
     read, given = _read_only(step), len(step.inputs)
     sums = dtypes.compute(step.output.dtype)
-    integers = [ref.dtype for ref in (*step.inputs, *step.others) if dtypes.is_integer(ref.dtype)]
-    types = element(step.output.dtype), element(sums), element(integers[0]) if integers else "char"
+    places = [ref.dtype for ref in (*step.inputs, *step.others) if dtypes.is_integer(ref.dtype)]
+    types = element(step.output.dtype), element(sums), element(places[0]) if places else "char"
     kind = ("max", "avg", "l2").index(g.op)
     kernel = written_function(backend, "pool", name, kind, *types, f"tb_sqrt_{dtypes.tag(sums)}")
     refs = [*step.inputs[:read], *step.others]
