@@ -15,13 +15,14 @@
 //               copy, phase 1:       . 1 3 5 .           tap 0 reads from its start, tap 2 from the 1
 //
 // Tiles     MR maps x NV vectors of places, over all channels and taps. For dF, errors are transposed to [place][map],
-//           and 8 inputs, each from its own address, meet NV vectors of maps.
+//           and 8 inputs, each from its own address, meet NV vectors of maps; few maps are multiplied place by place.
 // Order     Sums run over channels, then taps (dF: over places), in blocks and segments that depend on shapes alone.
 // Bound by  multiply-adds; with few maps, by the copies
 // Checked   tests/primitives/test_conv.py; timed by benchmarks/conv.py
 #include "conv.h"
 
 enum { UPDATE_ROWS = 8, COPIED_CHANNELS = 16 };
+enum { NARROW = 3 };  // maps of a group up to which the filters' gradient runs over lanes of places
 
 // What the host passes in `size`, and then for each of three axes the members of `axis` up to `pad`.
 enum {
@@ -117,18 +118,34 @@ static int64_t filters_at(const shape *s, int64_t group, int64_t phase) {
     return a_tap * (group * s->wide.taps + taps);
 }
 
+// MR maps, `map` apart, of LANES neighbouring channels: [channel][MR], `step` apart.
+static void copy_square(const TB_S *from, int64_t map, TB_T *to, int64_t step) {
+    vec r[LANES];
+    for (int k = 0; k < LANES; ++k) r[k] = k < MR ? load(from + k * map) : (vec){0};
+    transpose(r);
+    for (int c = 0; c < LANES; ++c)
+        for (int k = 0; k < MR && k < LANES; ++k) to[c * step + k] = r[c][k];
+}
+
 // The filters of a tile of maps, for channels [c0, c1) of a cell (t, r).
 static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t phase, int64_t c0, int64_t c1,
                          int64_t channel, int64_t row, int64_t backward, TB_T *to) {
-    const int64_t maps = least(MR, s->maps_out - map), step = backward ? channel : 1;
-    for (int64_t c = c0; c < c1; ++c)
-        for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
-            int64_t shift, unused;
-            if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
-            const TB_S *const at = from + tap * row + (backward ? map * channel + c : c * channel + map);
-            for (int64_t k = 0; k < MR; ++k) to[k] = k < maps ? TB_WIDE(at[k * step]) : 0;
-            to += MR;
-        }
+    const int64_t maps = least(MR, s->maps_out - map), taps = count_column_taps(s, phase) * MR;
+    for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
+        int64_t shift, unused, c = c0;
+        if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
+        const TB_S *const at = from + tap * row + map * (backward ? channel : 1);
+        const int64_t next = backward ? 1 : channel, step = backward ? channel : 1;
+        TB_T *place = to;
+        if (backward && maps == MR && MR <= LANES)
+            for (; c + LANES <= c1; c += LANES, place += LANES * taps) copy_square(at + c, channel, place, taps);
+        for (; c < c1; ++c, place += taps)
+            if (maps == MR && !backward)
+                for (int k = 0; k < MR; ++k) place[k] = TB_WIDE(at[c * next + k]);
+            else
+                for (int k = 0; k < MR; ++k) place[k] = k < maps ? TB_WIDE(at[c * next + k * step]) : 0;
+        to += MR;
+    }
 }
 
 // A task: COPIED_CHANNELS channels of a group and a phase.
@@ -175,6 +192,19 @@ static job new_job(const shape *s) {
     return j;
 }
 
+// Short runs, for which a call of memset or memcpy would take longer than the run.
+INLINE void clear(TB_T *to, int64_t count) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) *(vec *)(to + i) = (vec){0};
+    for (; i < count; ++i) to[i] = 0;
+}
+
+INLINE void copy_run(const TB_S *from, int64_t count, TB_T *to) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) *(vec *)(to + i) = load(from + i);
+    for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
+}
+
 // One row of a phase of the columns: what exists of `in`, zeros around it.
 static void copy_row(const job *j, const TB_S *in, int64_t phase, TB_T *to) {
     const axis *const x = &j->s->wide;
@@ -182,17 +212,16 @@ static void copy_row(const job *j, const TB_S *in, int64_t phase, TB_T *to) {
     const int64_t first = least(start < 0 ? -start : 0, j->broad);
     const int64_t after = floor_div(x->in - 1 - phase, x->a) + 1 - start;
     const int64_t last = after < first ? first : least(after, j->broad);
-    __builtin_memset(to, 0, sizeof(TB_T) * (unsigned long)(first * n));
-    __builtin_memset(to + last * n, 0, sizeof(TB_T) * (unsigned long)((j->broad - last) * n));
+    clear(to, first * n);
+    clear(to + last * n, (j->broad - last) * n);
     const TB_S *from = in + ((start + first) * x->a + phase) * n;
     to += first * n;
-    if (x->a == 1)
-        for (int64_t i = 0; i < (last - first) * n; ++i) to[i] = TB_WIDE(from[i]);
+    if (x->a == 1) copy_run(from, (last - first) * n, to);
     else if (n == 1)
         for (int64_t i = 0; i < last - first; ++i) to[i] = TB_WIDE(from[i * x->a]);
     else
         for (int64_t u = first; u < last; ++u, from += x->a * n, to += n)
-            for (int64_t i = 0; i < n; ++i) to[i] = TB_WIDE(from[i]);
+            copy_run(from, n, to);
 }
 
 static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
@@ -300,15 +329,15 @@ static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
 }
 
 // Writes sums of `maps` maps: places [lane, lane + count) of a row of the job.
-static void put(const job *j, TB_S *out, int64_t map, int64_t maps, int64_t row, int64_t lane, int64_t count,
+static void put(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row, int64_t lane, int64_t count,
                 const TB_T *sums, int64_t pitch) {
     const shape *const s = j->s;
     const int64_t n = s->images, b = s->wide.b, h = (j->row + row) * s->high.b + j->row_phase;
     for (int64_t k = 0; k < maps; ++k, sums += pitch) {
         const int64_t deep = (j->group * s->maps_out + map + k) * s->deep.out + j->depth;
-        TB_S *const line = out + (deep * s->high.out + h) * s->wide.out * n;
+        TB_R *const line = out + (deep * s->high.out + h) * s->wide.out * n;
         if (b == 1) {
-            TB_S *const to = line + j->column * n + lane;
+            TB_R *const to = line + j->column * n + lane;
             for (int64_t i = 0; i < count; ++i) to[i] = TB_NARROW(sums[i]);
         } else
             for (int64_t i = 0; i < count; ++i) {
@@ -319,7 +348,7 @@ static void put(const job *j, TB_S *out, int64_t map, int64_t maps, int64_t row,
 }
 
 // The same of a tile that may go over several rows, between which there are places that are no outputs.
-static void put_flat(const job *j, TB_S *out, int64_t map, int64_t maps, int64_t lane, int64_t count,
+static void put_flat(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t lane, int64_t count,
                      const TB_T *sums, int64_t pitch) {
     const int64_t places = j->columns * j->s->images;
     for (int64_t at = lane; at < lane + count;) {
@@ -331,7 +360,7 @@ static void put_flat(const job *j, TB_S *out, int64_t map, int64_t maps, int64_t
 }
 
 // One job. `partial` holds sums between blocks of channels: [map][row][place].
-static void run_job(const job *j, const TB_S *in, const TB_T *filters, TB_S *out, TB_T *copy, TB_T *partial,
+static void run_job(const job *j, const TB_S *in, const TB_T *filters, TB_R *out, TB_T *copy, TB_T *partial,
                     int64_t *offset) {
     const shape *const s = j->s;
     const int64_t taps = count_column_taps(s, j->column_phase), cells = s->deep.taps * s->high.taps;
@@ -384,11 +413,23 @@ void tb_conv_needs(const int64_t *size, int64_t *out) {
     out[3] = (apart(copied) + apart(turned_elements(&s))) * item;
 }
 
-// A task: a part of the maps, for a block of columns and rows of a depth and
-// a group.
+// Runs the tail on the results of a job, whose columns all lie side by side.
+static void finish_job(const job *j, void *const *ptr, const int64_t *size, const int64_t *stride,
+                       const int64_t *scalar) {
+    const shape *const s = j->s;
+    const int64_t n = s->images, row = s->wide.out * n, map = s->deep.out * s->high.out * row;
+    const int64_t first = j->group * s->maps_out + j->map, maps = least(j->maps, s->maps_out - j->map);
+    const int64_t whole = j->columns == s->wide.out, rows = whole ? 1 : j->rows;
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t place = (j->depth * s->high.out + j->row + r) * row + j->column * n;
+        TB_FINISH(map, first, maps, place, whole ? j->rows * row : j->columns * n);
+    }
+}
+
+// A task: a part of the maps, for a block of columns and rows of a depth and a group. A tail needs a stride of 1 of the
+// results.
 void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
              int64_t end) {
-    (void)stride, (void)scalar;
     const shape s = read_shape(size);
     job j = new_job(&s);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
@@ -406,6 +447,7 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
         j.maps = least(s.part_maps, s.maps_out - j.map);
         const TB_T *const filters = (const TB_T *)TB_PLACE(PACKED) + filters_at(&s, j.group, j.column_phase);
         run_job(&j, TB_PLACE(IN), filters, TB_PLACE(RESULT), copy, sums, offset);
+        finish_job(&j, ptr, size, stride, scalar);
     }
     give_slot(TB_PLACE(OWN), slot);
 }
@@ -471,9 +513,45 @@ TB_UPDATE(8, 3)
 
 typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_T *, TB_T *const *, int);
 
+// M inputs times the errors of one map, place by place, over rows; sums of the lanes at the end.
+#define TB_DOT(M) \
+    static __attribute__((noinline)) void dot_##M(const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch, \
+            int64_t length, const TB_S *errors, int64_t row, TB_T *const *sums, int more) { \
+        vec sum[M]; \
+        for (int i = 0; i < M; ++i) sum[i] = (vec){0}; \
+        for (int64_t n = 0; n < rows; ++n, errors += row) \
+            for (int64_t l = 0; l < length; l += LANES) { \
+                vec y = {0}; \
+                if (length - l >= LANES) y = load(errors + l); \
+                else \
+                    for (int64_t at = l; at < length; ++at) y[at - l] = TB_WIDE(errors[at]); \
+                for (int i = 0; i < M; ++i) sum[i] += *(const vec *)(in[i < count ? i : 0] + n * pitch + l) * y; \
+            } \
+        for (int i = 0; i < M && i < count; ++i) { \
+            TB_T total = more ? *sums[i] : 0; \
+            for (int l = 0; l < LANES; ++l) total += sum[i][l]; \
+            *sums[i] = total; \
+        } \
+    }
+TB_DOT(1)
+TB_DOT(4)
+TB_DOT(8)
+
+// Up to UPDATE_ROWS inputs and all maps of errors, the first of which begin at `errors`, `map` apart.
+static void update_narrow(const shape *s, const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch,
+                          int64_t length, const TB_S *errors, TB_T *const *to, int more) {
+    const int64_t row = s->wide.out * s->images, map = s->deep.out * s->high.out * row;
+    for (int64_t k = 0; k < s->maps_out; ++k) {
+        TB_T *at[UPDATE_ROWS];
+        for (int64_t i = 0; i < count; ++i) at[i] = to[i] + k;
+        (count > 4 ? dot_8 : count > 1 ? dot_4 : dot_1)(in, count, rows, pitch, length, errors + k * map, row, at, more);
+    }
+}
+
 // The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
+// Errors are `turned`, or, if maps are few, as they are from `plain`.
 static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
-                       int64_t vectors, int64_t pitch, TB_T *sums, int more) {
+                       const TB_S *plain, int64_t vectors, int64_t pitch, TB_T *sums, int more) {
     static const update updates[3][3] = {{update_1x1, update_1x2, update_1x3}, {update_4x1, update_4x2, update_4x3},
                                          {update_8x1, update_8x2, update_8x3}};
     const shape *const s = j->s;
@@ -499,6 +577,11 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
             to[i] = sums + (((c * s->deep.taps + t) * hx->taps + r) * wx->taps + tap) * pitch;
         }
         const TB_T *const errors = turned + first * length * WIDTH;
+        if (s->maps_out <= NARROW) {
+            const TB_S *const from = plain + first * s->wide.out * s->images;
+            update_narrow(s, in, count, last - first, j->pitch, length, from, to, more);
+            continue;
+        }
         for (int64_t i = 0, taken; i < count; i += taken) {
             taken = count - i == UPDATE_ROWS ? UPDATE_ROWS : count - i >= 4 ? 4 : 1;
             updates[taken / 4][vectors - 1](in + i, last - first, j->pitch, length, errors, to + i, more);
@@ -517,10 +600,11 @@ static void update_job(const job *j, const TB_S *in, const TB_S *errors, int64_t
         const int64_t maps = least(WIDTH, s->maps_out - k);
         const TB_S *const from = errors + (j->group * s->maps_out + k) * map +
                                  (j->depth * s->high.out + j->row) * row + j->column * s->images;
-        for (int64_t r = 0; r < j->rows; ++r) turn(from + r * row, map, maps, length, turned + r * length * WIDTH);
+        for (int64_t r = 0; r < j->rows && s->maps_out > NARROW; ++r)
+            turn(from + r * row, map, maps, length, turned + r * length * WIDTH);
         for (int64_t t = 0; t < s->deep.taps; ++t)
             for (int64_t r = 0; r < s->high.taps; ++r)
-                update_row(j, t, r, channels, copy, turned, ceil_div(maps, LANES), pitch, sums + k, more);
+                update_row(j, t, r, channels, copy, turned, from, ceil_div(maps, LANES), pitch, sums + k, more);
     }
 }
 
@@ -571,7 +655,7 @@ void tb_conv_join(void *const *ptr, const int64_t *size, const int64_t *stride, 
         for (int64_t cell = 0; cell < cells; ++cell) {
             const int64_t group = task / s.maps_in, channel = task % s.maps_in;
             const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + (task * cells + cell) * padded;
-            TB_S *const to = (TB_S *)TB_PLACE(RESULT) + ((channel * cells + cell) * s.groups + group) * s.maps_out;
+            TB_R *const to = (TB_R *)TB_PLACE(RESULT) + ((channel * cells + cell) * s.groups + group) * s.maps_out;
             for (int64_t k = 0; k < s.maps_out; ++k) {
                 TB_T sum = from[k];
                 for (int64_t n = 1; n < s.splits; ++n) sum += from[n * segment + k];

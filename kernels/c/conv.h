@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv.h — vectors, tiles and element types of the convolution kernels
 //
-// Macros    TB_T the type in which products add up; TB_S the type in memory; TB_WIDE(x), TB_NARROW(x) between the two;
-//           TB_INDEX integers of the size of TB_T; TB_PLAIN defined where both types are the same.
+// Macros    TB_T the type in which products add up; TB_S that of operands, TB_R that of results in memory; TB_WIDE(x)
+//           from TB_S, TB_NARROW(x) to TB_R; TB_INDEX integers of the size of TB_T; TB_PLAIN defined where all three are
+//           the same.
 // Tiles     MR maps by NV vectors of places: as many sums as stay in registers.
 #ifndef TB_CONV_H
 #define TB_CONV_H
 
 #include "runtime.h"
+#include "tail.h"
 #include "vector.h"
 enum {
     LANES = TB_VECTOR / (int)sizeof(TB_T),
@@ -33,7 +35,7 @@ INLINE vec load(const TB_S *from) {
 #endif
 }
 
-INLINE void store(TB_S *to, vec v) {
+INLINE void store(TB_R *to, vec v) {
 #ifdef TB_PLAIN
     *(vec *)to = v;
 #else
@@ -100,6 +102,10 @@ enum {
     SIZES = 2 * PLACES,
 };
 #define TB_PLACE(NAME) ((void *)((char *)ptr[size[2 * (NAME)]] + size[2 * (NAME) + 1]))
+
+// Operands of a tail, if there is one, come after the two inputs.
+#define TB_FINISH(PLACES_OF_A_MAP, MAP, MAPS, PLACE, COUNT) \
+    tb_run_tail(stride, ptr + 2, scalar, TB_PLACE(RESULT), sizeof(TB_R), PLACES_OF_A_MAP, MAP, MAPS, PLACE, COUNT)
 
 // From IN to RESULT: five axes. size, after the places: lengths, strides of both in elements. A task: one of the first.
 void tb_conv_copy(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,

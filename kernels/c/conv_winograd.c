@@ -176,7 +176,7 @@ INLINE void fetch_one(const TB_S *from, vec *d, int at) {
         for (int l = 0; l < LENGTH; ++l) ((TB_T *)d)[at + l] = TB_WIDE(from[l]);
 }
 
-INLINE void put_one(const vec *d, int at, TB_S *to) {
+INLINE void put_one(const vec *d, int at, TB_R *to) {
     if (LENGTH == LANES) store(to, *d);
     else
         for (int l = 0; l < LENGTH; ++l) to[l] = TB_NARROW(((const TB_T *)d)[at + l]);
@@ -217,7 +217,7 @@ INLINE void prefetch_data(const shape *s, const piece *p, const TB_S *image) {
                 __builtin_prefetch(image + p->in + i * row + j * column);
 }
 
-INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_S *image) {
+INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image) {
     for (int at = 0; at < LANES; at += LENGTH, ++p)
         for (int i = 0; i < p->high; ++i)
             for (int j = 0; j < p->wide; ++j)
@@ -307,7 +307,7 @@ static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t
 }
 
 // The tiles of maps [k0, k1) and of the panel that begins with `lane`.
-static void transform_out(const shape *s, const TB_T *m, int64_t k0, int64_t k1, int64_t lane, TB_S *out) {
+static void transform_out(const shape *s, const TB_T *m, int64_t k0, int64_t k1, int64_t lane, TB_R *out) {
     piece pieces[WIDTH];
     find_pieces(s, lane, WIDTH, pieces);
     for (int64_t k = k0; k < k1; ++k)
@@ -319,11 +319,35 @@ static void transform_out(const shape *s, const TB_T *m, int64_t k0, int64_t k1,
         }
 }
 
+// Runs the tail on maps [k0, k1) of a group at the places of the panel that begins with `lane`. Tiles, or images of a
+// tile, whose places lie side by side go together.
+static void finish(const shape *s, int64_t group, int64_t k0, int64_t k1, int64_t lane, void *const *ptr,
+                   const int64_t *size, const int64_t *stride, const int64_t *scalar) {
+    if (!stride[TAIL]) return;
+    piece pieces[WIDTH];
+    find_pieces(s, lane, WIDTH, pieces);
+    const int together = s->images == LENGTH;
+    for (int i = 0; i < OUT; ++i)
+        for (int j = 0; j < (together ? 1 : OUT); ++j) {
+            int64_t start = 0, end = 0;
+            for (const piece *p = pieces; p < pieces + WIDTH / LENGTH; ++p) {
+                if (i >= p->high || j >= p->wide) continue;
+                const int64_t from = p->out + (i * s->out_wide + j) * s->images;
+                if (from != end) {
+                    TB_FINISH(s->out_map, group * s->maps_out + k0, k1 - k0, start, end - start);
+                    start = from;
+                }
+                end = from + (together ? p->wide : 1) * LENGTH;
+            }
+            TB_FINISH(s->out_map, group * s->maps_out + k0, k1 - k0, start, end - start);
+        }
+}
+
 // A block of lanes of a group.
 typedef struct block {
     const TB_S *in;
     const TB_T *u;
-    TB_S *out;
+    TB_R *out;
     int64_t lane, panels;
 } block;
 
@@ -332,7 +356,7 @@ static block find_block(const shape *s, void *const *ptr, const int64_t *size, i
     return (block){
         (const TB_S *)TB_PLACE(IN) + group * s->maps_in * s->in_map,
         (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s->u_point,
-        (TB_S *)TB_PLACE(RESULT) + group * s->maps_out * s->out_map,
+        (TB_R *)TB_PLACE(RESULT) + group * s->maps_out * s->out_map,
         lane,
         least(s->panels, ceil_div(s->lanes - lane, WIDTH)),
     };
@@ -341,7 +365,6 @@ static block find_block(const shape *s, void *const *ptr, const int64_t *size, i
 // A task: a block of lanes of a group, through all stages.
 void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                  int64_t end) {
-    (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
     TB_T *const v = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]), *const m = v + SQUARE * s.v_point;
@@ -350,8 +373,10 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
         for (int64_t p = 0; p < b.panels; ++p)
             transform_in(&s, b.in, 0, s.maps_in, b.lane + p * WIDTH, v + p * s.maps_in * WIDTH);
         for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, b.u, point, b.panels, v, m);
-        for (int64_t p = 0; p < b.panels; ++p)
+        for (int64_t p = 0; p < b.panels; ++p) {
             transform_out(&s, m + p * s.tiles * MR * WIDTH, 0, s.maps_out, b.lane + p * WIDTH, b.out);
+            finish(&s, task / s.blocks, 0, s.maps_out, b.lane + p * WIDTH, ptr, size, stride, scalar);
+        }
     }
     give_slot(TB_PLACE(OWN), slot);
 }
@@ -381,14 +406,15 @@ void tb_winograd_multiply(void *const *ptr, const int64_t *size, const int64_t *
 
 void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                      int64_t begin, int64_t end) {
-    (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
     for (int64_t task = begin; task < end; ++task) {
         const int64_t p = task % s.panels, k = task / s.panels * MR;
         if (p >= b.panels) continue;
         const TB_T *const m = (const TB_T *)TB_PLACE(PRODUCTS) + p * s.tiles * MR * WIDTH;
-        transform_out(&s, m, k, least(k + MR, s.maps_out), b.lane + p * WIDTH, b.out);
+        const int64_t last = least(k + MR, s.maps_out), group = size[BLOCK] / s.blocks;
+        transform_out(&s, m, k, last, b.lane + p * WIDTH, b.out);
+        finish(&s, group, k, last, b.lane + p * WIDTH, ptr, size, stride, scalar);
     }
 }
 
@@ -508,7 +534,7 @@ void tb_winograd_update_out(void *const *ptr, const int64_t *size, const int64_t
     for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / s.maps_in, c = task % s.maps_in;
         const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums + c * s.padded;
-        TB_S *const to = (TB_S *)TB_PLACE(RESULT) + c * OUT * OUT * row + group * s.maps_out;
+        TB_R *const to = (TB_R *)TB_PLACE(RESULT) + c * OUT * OUT * row + group * s.maps_out;
         for (int64_t k = 0; k < s.maps_out; k += LANES) {
             vec d[SQUARE], o[OUT * OUT];
             for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(from + p * s.sums + k);

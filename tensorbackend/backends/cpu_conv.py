@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c` and `kernels/c/conv_winograd.c`.
 
-Operands are those of the step: its two inputs and its result; then scratch, in which copies, transforms and sums lie.
+Operands are those of the step: its two inputs, what the tail reads beside the sums, and its result; then scratch, in
+which copies, transforms and sums lie.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tensorbackend.backends import jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
-from tensorbackend.graph.fuse import Primitive, Ref
+from tensorbackend.graph.fuse import Kernel, Primitive, Ref
+from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
@@ -31,20 +33,21 @@ FLAGS = ("-fwrapv", "-ffp-contract=fast")
 """Products add up by fused multiply-adds."""
 PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
-SCRATCH = 3
-"""The number of the scratch among the pointers."""
+TURNED = 64
+"""The side of a tail's square tiles: `TILE` of codegen/c.py."""
 COPIED_CHANNELS = 16
 """Channels whose filters a task copies, as in the sources."""
 
 
-def _source(file: str, dtype: np.dtype, macros: tuple[tuple[str, int], ...] = ()) -> str:
+def _source(file: str, dtype: np.dtype, result: np.dtype, macros: tuple[tuple[str, int], ...] = ()) -> str:
     tag, wide, half = dtypes.tag(dtype), dtypes.compute(dtype), dtypes.is_half(dtype)
     lines = ['#include "half.h"'] if half else ["#define TB_PLAIN"]
     lines += [
         f"#define TB_T {written.c_type(wide)}",
         f"#define TB_S {written.c_type(dtype)}",
+        f"#define TB_R {written.c_type(result)}",
         f"#define TB_WIDE(x) {written.widened(dtype)}",
-        f"#define TB_NARROW(x) {f'tb_f32_to_{tag}(x)' if half else '(x)'}",
+        f"#define TB_NARROW(x) {f'tb_f32_to_{tag}(x)' if half and result == dtype else '(x)'}",
         f"#define TB_INDEX int{wide.itemsize * 8}_t",
         *(f"#define {name} {value}" for name, value in macros),
     ]
@@ -61,7 +64,7 @@ def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> li
 def facts(dtype: np.dtype) -> Facts:
     """What the kernels for an element type have. Raises `CompileError`."""
     said = (ctypes.c_int64 * 3)()
-    written.library(_source("conv.h", dtype), FLAGS).function("tb_conv_facts")(said)
+    written.library(_source("conv.h", dtype, dtype), FLAGS).function("tb_conv_facts")(said)
     return Facts(*said)
 
 
@@ -71,7 +74,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int) -> jit.Prepa
     `winograd`: 0, 2 or 4, as `conv_blocking.choices`. `scratch_size` 0 is no bound. Raises `CompileError`.
     """
     (g,) = step.params
-    kernels = facts(step.output.dtype)
+    kernels = facts(step.inputs[0].dtype)
     itemsize = dtypes.compute(step.output.dtype).itemsize
     for way in conv_blocking.choices(g, step.op.name, kernels, itemsize, winograd):
         made = _Direct(step, kernels, way) if isinstance(way, Direct) else _Winograd(step, kernels, way)
@@ -92,16 +95,17 @@ class _Pass(ABC):
         self.op = step.op.name
         self.backward = int(self.op == BPROP)
         self.dtype = step.output.dtype
-        self.source = _source(self.file, self.dtype, self.macros)
+        self.source = _source(self.file, step.inputs[0].dtype, self.dtype, self.macros)
         self.library = written.library(self.source, FLAGS)
         self.threads = native.runtime().threads
+        self.others = [*step.beside, step.target]
         self.scratch = 0
         self.places = {name: (0, 0) for name in PLACES}
         self.copies: list[tuple[tuple[int, int], tuple[int, int], Ref, bool]] = []
         images, filters = (1, 0) if self.backward else (0, 1)
         self._operand("in", images, step.inputs[images])
         self._operand("filters", filters, step.inputs[filters])
-        self._operand("result", 2, step.output)
+        self._result()
         self.layout()
 
     @abstractmethod
@@ -115,7 +119,37 @@ class _Pass(ABC):
     def _reserve(self, nbytes: int) -> tuple[int, int]:
         offset = self.scratch
         self.scratch += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return SCRATCH, offset
+        return 2 + len(self.others), offset
+
+    def _result(self) -> None:
+        """Where sums go: with a tail to the target where it can hold them, else to scratch."""
+        step, target = self.step, 1 + len(self.others)
+        if step.tail is None:
+            self._operand("result", target, step.output)
+            return
+        ((ref, _),) = self._matrix().outputs
+        fits = ref.dtype == self.dtype and not step.tail.in_place and ref.strides == (ref.shape[1], 1)
+        size = math.prod(step.output.shape) * self.dtype.itemsize
+        self.places["result"] = (target, 0) if fits else self._reserve(size)
+
+    def _matrix(self) -> Kernel:
+        """The tail over maps and places."""
+        kernel = as_matrix(self.step.tail)
+        assert kernel is not None
+        return kernel
+
+    def _tail(self) -> tuple[list[int], str]:
+        """The words of tail.h, and the tail's text."""
+        step = self.step
+        if step.tail is None:
+            return [0], ""
+        matrix = self._matrix()
+        printed, address = jit.compile_tail(over_matrix(matrix, step.product, (matrix.shape[1], 1), False))
+        turned = TURNED if printed.nest.tiled is not None else 0
+        refs = [ref for n, ref in enumerate(matrix.inputs) if n != step.product] + [matrix.outputs[0][0]]
+        places = [ref.broadcast_to(matrix.shape) for ref in refs]
+        words = itertools.chain.from_iterable((ref.dtype.itemsize, *ref.strides) for ref in places)
+        return [address, printed.nest.inner, turned, step.product, len(matrix.inputs) + 1, *words], printed.source
 
     def _operand(self, name: str, number: int, ref: Ref) -> None:
         """Where an operand lies: kernels want it contiguous, so others go through a copy."""
@@ -147,12 +181,14 @@ class _Pass(ABC):
         parts += self.launches()
         parts += [self._copy(*copy) for copy in self.copies if copy[3]]
         cost = int(conv_blocking.nanoseconds(self.geometry, self.op, self.facts, self.way)) + 1
-        pointers = SCRATCH + bool(self.scratch)
+        pointers = 2 + len(self.others) + bool(self.scratch)
+        tail, text = self._tail()
+        scalars = len(self.step.scalars)
         launches = [
-            runtime.prepare(self.library.address(name), tasks, cost, pointers, sizes, (), 0)
+            runtime.prepare(self.library.address(name), tasks, cost, pointers, sizes, tail, scalars)
             for name, tasks, sizes in parts
         ]
-        source = f"// {self.way}\n{self.source}"
+        source = "\n".join(filter(None, [f"// {self.way}", self.source, text]))
         return jit.Prepared(self.step, source, self.step.name, launches, self.scratch // 8)
 
 

@@ -169,7 +169,8 @@ def describe(by: Blocking) -> str:
 
 def prepare_convolution(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """A convolution or a gradient of it; None for operands of several types, which NumPy adds up."""
-    if any(ref.dtype != step.output.dtype for ref in step.inputs):
+    first, second = (ref.dtype for ref in step.inputs)
+    if first != second or step.output.dtype not in (first, dtypes.compute(first)):
         return None
     return prepare_conv(step, backend.enable_winograd, backend.scratch_size)
 

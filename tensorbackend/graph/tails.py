@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import Instruction, Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.structure import broadcast_shapes
 
-__all__ = ["MOST_OPERANDS", "over_matrix", "with_tails"]
+__all__ = ["MOST_OPERANDS", "as_matrix", "over_matrix", "with_tails"]
 
 MOST_OPERANDS = 32
 """Operands of a tail at most, as in kernels/c/gemm.c."""
@@ -47,9 +46,18 @@ def _product_of(kernel: Kernel, plan: Plan) -> Primitive | None:
     if not simple or len(kernel.outputs) != 1 or len(kernel.inputs) >= MOST_OPERANDS or 0 in kernel.shape:
         return None
     for step in reversed(plan.steps):
-        if isinstance(step, Primitive) and step.op.name == "dot" and _may_follow(kernel, step, plan):
+        if isinstance(step, Primitive) and _takes(step, kernel) and _may_follow(kernel, step, plan):
             return step
     return None
+
+
+def _takes(step: Primitive, kernel: Kernel) -> bool:
+    """Whether a primitive runs a tail: products, and convolutions whose parts are runs of places."""
+    if step.op.name not in ("conv", "conv_bprop"):
+        return step.op.name == "dot"
+    (g,) = step.params
+    runs = step.op.name == "conv" or g.strides == (1, 1, 1)
+    return runs and as_matrix(kernel) is not None
 
 
 def _may_follow(kernel: Kernel, product: Primitive, plan: Plan) -> bool:
@@ -61,12 +69,17 @@ def _may_follow(kernel: Kernel, product: Primitive, plan: Plan) -> bool:
     if len(reads) != 1 or not any(reads[0] is ref for ref in kernel.inputs):
         return False
     whole = kernel.shape[-2:] == out.shape[-2:] and math.prod(kernel.shape) == math.prod(out.shape)
-    plain = reads[0].strides[-len(out.shape) :] == indexing.contiguous_strides(out.shape) and not reads[0].offset
+    plain = _steps(reads[0]) == _steps(out) and not reads[0].offset
     return whole and plain and reads[0].shape == kernel.shape and not _overwrites(kernel, product, plan)
 
 
 def _inputs(step: Kernel | Primitive) -> list[Ref]:
     return step.inputs
+
+
+def _steps(ref: Ref) -> list[tuple[int, int]]:
+    """Lengths and strides, without axes of length 1."""
+    return [(n, s) for n, s in zip(ref.shape, ref.strides) if n != 1]
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -85,7 +98,29 @@ def _overwrites(kernel: Kernel, product: Primitive, plan: Plan) -> bool:
 
 def _layout(ref: Ref) -> tuple:
     """What two references have in common when they are the same view, axes of length 1 and their order aside."""
-    return ref.dtype, sorted((n, s) for n, s in zip(ref.shape, ref.strides) if n != 1)
+    return ref.dtype, sorted(_steps(ref))
+
+
+def as_matrix(kernel: Kernel) -> Kernel | None:
+    """A kernel over maps and places: all axes but the first as one. None where an operand's places are not evenly
+    spaced. The places of its values are those of the kernel before; `over_matrix` makes them anew."""
+    shape = kernel.shape[0], math.prod(kernel.shape[1:])
+    inputs = [_joined(ref, shape[1]) for ref in kernel.inputs]
+    outputs = [_joined(ref, shape[1]) for ref, _ in kernel.outputs]
+    if None in inputs or None in outputs:
+        return None
+    results = [(ref, value) for ref, (_, value) in zip(outputs, kernel.outputs)]
+    return replace(kernel, shape=shape, inputs=inputs, outputs=results, cache={})
+
+
+def _joined(ref: Ref, places: int) -> Ref | None:
+    """A place with all axes but the first as one, which has 1 or `places` entries."""
+    count = math.prod(ref.shape[1:])
+    axes = [(n, s) for n, s in zip(ref.shape[1:], ref.strides[1:]) if n != 1]
+    if count not in (1, places) or any(outer != n * inner for (_, outer), (n, inner) in zip(axes, axes[1:])):
+        return None
+    stride = axes[-1][1] if axes else 0
+    return Ref(ref.buffer, (ref.shape[0], count), (ref.strides[0], stride), ref.offset, ref.dtype)
 
 
 def over_matrix(kernel: Kernel, slot: int, product: tuple[int, int], swap: bool) -> Kernel:

@@ -169,17 +169,38 @@ class DeconvLayer(ConvLayer):
         self.nOut = self.dimI2[0]
 
 
-def _check_groups(name: str, groups: Any, C: int, K: int) -> int:
+_Taps = tuple[tuple[int, ...], tuple[Pad, ...], tuple[int, ...], tuple[int, ...]]
+"""Windows, pads, strides and dilations, each for depth, height and width."""
+
+
+def _read_taps(name: str, window: Any, pads: Any, strides: Any, dilations: Any) -> _Taps:
+    """The arguments, checked."""
+
+    def read(text: str, values: Any) -> tuple[int, ...]:
+        return tuple(positive(name, **dict(zip(text.split(), values))))
+
+    return (
+        read("T R S", window),
+        tuple(pad_pair(name, pad) for pad in pads),
+        read("str_d str_h str_w", strides),
+        read("dil_d dil_h dil_w", dilations),
+    )
+
+
+def _check_outputs(name: str, letters: str, outputs: Any, images: Any, taps: _Taps) -> None:
+    if min(outputs) < 1:
+        found = ", ".join(f"{letter} = {n}" for letter, n in zip(letters, outputs))
+        window, pads, strides, dilations = taps
+        given = f"images {tuple(images)}, filters {window}, pads {pads}, strides {strides}, dilations {dilations}"
+        raise ShapeError(complain(f"{name}: no output", f"{given}, which gives {found}", "at least 1 each"))
+
+
+def _geometry(name: str, N: int, C: int, image: Any, K: int, result: Any, taps: _Taps, groups: Any) -> ConvGeometry:
     (count,) = positive(name, groups=groups)
     if C % count or K % count:
         raise ShapeError(complain(f"{name}: groups", f"{count} groups of {C} and {K} maps", "a divisor of both"))
-    return count
-
-
-def _check_outputs(name: str, letters: str, lengths: Any, given: str) -> None:
-    if min(lengths) < 1:
-        found = ", ".join(f"{letter} = {n}" for letter, n in zip(letters, lengths))
-        raise ShapeError(complain(f"{name}: no output", f"{given}, which gives {found}", "at least 1 each"))
+    window, pads, strides, dilations = taps
+    return ConvGeometry(N, C, *image, K, *result, *window, strides, pads, dilations, count)
 
 
 # Methods of the contract
@@ -201,18 +222,12 @@ class Convolution:
         `ShapeError` for sizes below 1, groups that do not divide, or no output; `DTypeError` for other types than
         floats.
         """
-        name = "conv_layer"
-        N, C, K, *lengths = positive(name, N=N, C=C, K=K, D=D, H=H, W=W)
-        window = tuple(positive(name, T=T, R=R, S=S))
-        strides = tuple(positive(name, str_d=str_d, str_h=str_h, str_w=str_w))
-        dilations = tuple(positive(name, dil_d=dil_d, dil_h=dil_h, dil_w=dil_w))
-        pads = tuple(pad_pair(name, pad) for pad in (pad_d, pad_h, pad_w))
-        groups = _check_groups(name, groups, C, K)
-        axes = zip(lengths, window, pads, strides, dilations)
-        outputs = [output_length(n, d * (c - 1) + 1, pad, s) for n, c, pad, s, d in axes]
-        given = f"images {tuple(lengths)}, filters {window}, pads {pads}, strides {strides}, dilations {dilations}"
-        _check_outputs(name, "MPQ", outputs, given)
-        return ConvLayer(dtype, ConvGeometry(N, C, *lengths, K, *outputs, *window, strides, pads, dilations, groups))
+        sizes = {"N": N, "C": C, "K": K, "D": D, "H": H, "W": W}
+        taps = _read_taps("conv_layer", (T, R, S), (pad_d, pad_h, pad_w), (str_d, str_h, str_w), (dil_d, dil_h, dil_w))
+        N, C, K, *lengths = positive("conv_layer", **sizes)
+        outputs = [output_length(n, d * (c - 1) + 1, pad, s) for n, (c, pad, s, d) in zip(lengths, zip(*taps))]
+        _check_outputs("conv_layer", "MPQ", outputs, lengths, taps)
+        return ConvLayer(dtype, _geometry("conv_layer", N, C, lengths, K, outputs, taps, groups))
 
     def deconv_layer(self, dtype: Any, N: int, C: int, K: int, M: int, P: int, Q: int, T: int = 1, R: int = 1,
                      S: int = 1, pad_d: int | Pad = 0, pad_h: int | Pad = 0, pad_w: int | Pad = 0, str_d: int = 1,
@@ -224,18 +239,14 @@ class Convolution:
         forward by `bprop_conv`, backward by `fprop_conv`, and get the filters' gradient by `update_conv(layer, error,
         inputs, grad_F)`. Arguments and errors as those of `conv_layer`.
         """
-        name = "deconv_layer"
-        N, C, K, *lengths = positive(name, N=N, C=C, K=K, M=M, P=P, Q=Q)
-        window = tuple(positive(name, T=T, R=R, S=S))
-        strides = tuple(positive(name, str_d=str_d, str_h=str_h, str_w=str_w))
-        dilations = tuple(positive(name, dil_d=dil_d, dil_h=dil_h, dil_w=dil_w))
-        pads = tuple(pad_pair(name, pad) for pad in (pad_d, pad_h, pad_w))
-        groups = _check_groups(name, groups, C, K)
-        axes = zip(lengths, window, pads, strides, dilations)
-        outputs = [(n - 1) * s - sum(pad) + d * (c - 1) + 1 for n, c, pad, s, d in axes]
-        given = f"images {tuple(lengths)}, filters {window}, pads {pads}, strides {strides}, dilations {dilations}"
-        _check_outputs(name, "DHW", outputs, given)
-        return DeconvLayer(dtype, ConvGeometry(N, C, *outputs, K, *lengths, *window, strides, pads, dilations, groups))
+        sizes = {"N": N, "C": C, "K": K, "M": M, "P": P, "Q": Q}
+        taps = _read_taps(
+            "deconv_layer", (T, R, S), (pad_d, pad_h, pad_w), (str_d, str_h, str_w), (dil_d, dil_h, dil_w)
+        )
+        N, C, K, *lengths = positive("deconv_layer", **sizes)
+        outputs = [(n - 1) * s - sum(pad) + d * (c - 1) + 1 for n, (c, pad, s, d) in zip(lengths, zip(*taps))]
+        _check_outputs("deconv_layer", "DHW", outputs, lengths, taps)
+        return DeconvLayer(dtype, _geometry("deconv_layer", N, C, outputs, K, lengths, taps, groups))
 
     def conv(self, layer: ConvLayer, I: Any, F: Any, out: Tensor | None = None) -> Any:
         """The convolution of images I with filters F, tensors or op-trees of the layer's sizes: a node, or `out`.

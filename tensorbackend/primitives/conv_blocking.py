@@ -21,9 +21,10 @@ FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
 COPY_BYTES = 768 << 10
 """Bytes of a task's copy of the input and of its sums: a part of the second-level cache."""
 FEWEST_CHANNELS = 8
-STEP_NS, TILE_NS, CHUNK_NS, COPY_NS = 1.3, 100.0, 40.0, 0.3
-"""Of a tap of a channel for one vector of places and a tile's maps; of a tile; of a tile's sums that are put aside and
-taken up again; of an element that is copied."""
+STEP_NS, SINGLE_NS = 1.3, 0.7
+"""Of a tap of a channel: for each vector of places and a tile's maps, and more for a tile that is not full."""
+TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
+"""Of a tile; of a tile's sums that are put aside and taken up again; of an element that is copied, and of a row."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_PLACES = 1024
@@ -136,6 +137,7 @@ class _DirectCost:
         self.tiles, self.chunks = -(-maps_out // facts.rows), -(-maps_in // channels)
         self.pitch, self.places = (columns + broad) * g.N, columns * g.N
         self.copied = g.T * apart * (rows + tall) * self.pitch
+        self.rows_copied = g.T * apart * (rows + tall)
         self.maps_in = maps_in
         self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
 
@@ -151,13 +153,14 @@ class _DirectCost:
         splits = -(-self.tiles // part)
         tasks = self.items * splits
         places = ((self.rows - 1) * self.pitch if flat else 0) + self.places
-        vectors = -(-places // self.facts.lanes) * (1 if flat else self.rows)
-        tiles = vectors / (self.facts.width // self.facts.lanes)
+        segments = 1 if flat else self.rows
+        vectors, tiles = -(-places // self.facts.lanes) * segments, -(-places // self.facts.width) * segments
+        short = segments if places % self.facts.width else 0
         held = self.copied * self.channels + (part * self.facts.rows * places if self.chunks > 1 else 0)
         over = max(0.0, held * self.itemsize / COPY_BYTES - 1)
-        each = part * vectors * self.maps_in * self.taps * STEP_NS * (1 + min(over, 1))
+        each = part * (vectors * STEP_NS + short * SINGLE_NS) * self.maps_in * self.taps * (1 + min(over, 1))
         each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS)
-        each += self.maps_in * self.copied * COPY_NS
+        each += self.maps_in * (self.copied * COPY_NS + self.rows_copied * ROW_NS)
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks)
         return -(-tasks // TASKS) * TASKS * each, way
 
@@ -168,7 +171,8 @@ def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
     while columns * g.N > 2 * UPDATE_PLACES and columns > 1:
         columns = -(-columns // 2)
     if columns == g.Q:
-        rows = max(1, min(g.P, UPDATE_PLACES // (g.Q * g.N)))
+        places = UPDATE_PLACES if g.K // g.groups > 3 else 16 * UPDATE_PLACES
+        rows = max(1, min(g.P, places // (g.Q * g.N)))
     apart = g.T * g.strides[1] * g.strides[2]
     places = (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)

@@ -56,8 +56,32 @@ def output_length(length: int, window: int, pad: Pad, stride: int, pooling: bool
     return size - 1 if sum(pad) > 0 and (size - 1) * stride >= length + pad[0] else size
 
 
+class _Images:
+    """What geometries of images have in common."""
+
+    N: int
+    C: int
+    D: int
+    H: int
+    W: int
+    K: int
+    M: int
+    P: int
+    Q: int
+
+    @property
+    def dimI(self) -> tuple[int, ...]:
+        """The shape of the input."""
+        return self.C, self.D, self.H, self.W, self.N
+
+    @property
+    def dimO(self) -> tuple[int, ...]:
+        """The shape of the output."""
+        return self.K, self.M, self.P, self.Q, self.N
+
+
 @dataclass(frozen=True)
-class ConvGeometry:
+class ConvGeometry(_Images):
     """A convolution's sizes. `strides`, `pads` (before, after) and `dilations` are for depth, height and width.
 
     Each of N images has C maps of D x H x W before, and K maps of M x P x Q after. Filters are T x R x S. Map k of the
@@ -82,19 +106,9 @@ class ConvGeometry:
     groups: int = 1
 
     @property
-    def dimI(self) -> tuple[int, ...]:
-        """The shape of the input."""
-        return self.C, self.D, self.H, self.W, self.N
-
-    @property
     def dimF(self) -> tuple[int, ...]:
         """The shape of the filters."""
         return self.C // self.groups, self.T, self.R, self.S, self.K
-
-    @property
-    def dimO(self) -> tuple[int, ...]:
-        """The shape of the output."""
-        return self.K, self.M, self.P, self.Q, self.N
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -128,7 +142,7 @@ class ConvGeometry:
 
 
 @dataclass(frozen=True)
-class PoolGeometry:
+class PoolGeometry(_Images):
     """A pooling's sizes; `op` is max, avg or l2. Windows are J maps of T x R x S.
 
     `strides` and `pads` (before, after) are for maps, depth, height and width.
@@ -150,16 +164,6 @@ class PoolGeometry:
     S: int
     strides: tuple[int, int, int, int]
     pads: tuple[Pad, Pad, Pad, Pad]
-
-    @property
-    def dimI(self) -> tuple[int, ...]:
-        """The shape of the input."""
-        return self.C, self.D, self.H, self.W, self.N
-
-    @property
-    def dimO(self) -> tuple[int, ...]:
-        """The shape of the output."""
-        return self.K, self.M, self.P, self.Q, self.N
 
     @property
     def window(self) -> tuple[int, int, int, int]:

@@ -133,6 +133,61 @@ def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
         assert not target.get()[..., ::2].any()
 
 
+def steps(backend: Backend, tree: Any) -> list[str]:
+    return [step.name for step in backend.explain(tree).steps]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("sizes", [
+    {"N": 16, "C": 20, "K": 19, "H": 13, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 5, "C": 3, "K": 12, "H": 13, "W": 9, "R": 5, "S": 3, "str_h": 2, "str_w": 2, "pad_w": 1},
+    {"N": 32, "C": 64, "K": 40, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 8, "C": 128, "K": 256, "H": 6, "W": 6, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1, "groups": 2},
+    {"N": 3, "C": 40, "K": 40, "H": 30, "W": 30, "R": 3, "S": 3},
+], ids=["small", "strided", "winograd", "shared", "few images"])  # fmt: skip
+def test_tails_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int], dtype: str) -> None:
+    for backend in backends.values():
+        layer = backend.conv_layer(dtype, **sizes)
+        I, F, E = (backend.array(x, dtype=dtype) for x in drawn(layer).values())
+        bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3), dtype=dtype)
+        X = backend.array(ref.draw(layer.dimO, "float32", 4), dtype=dtype)
+        sums, old = (backend.empty(layer.dimO, dtype=dtype) for _ in range(2))
+        backend.conv(layer, I, F, out=sums)
+        if dtype == "float32":
+            together = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + X
+            assert len(steps(backend, together)) == 1
+            old[:] = X
+            old[:] = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + old
+            apart = (backend.maximum(sums + bias, 0) * 0.5 + X).get()
+            np.testing.assert_array_equal(together.get(), apart)
+            np.testing.assert_array_equal(old.get(), apart)
+            turned = backend.empty(layer.dimO[::-1]).transpose(4, 3, 2, 1, 0)
+            turned[:] = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + X
+            np.testing.assert_array_equal(turned.get(), apart)
+        old[:] = backend.maximum(backend.conv(layer, I, F), 0)
+        np.testing.assert_array_equal(old.get(), np.maximum(sums.get(), 0))
+
+
+def test_tails_of_the_images_gradient(backends: dict[int, Backend]) -> None:
+    backend = backends[4]
+    layer = backend.conv_layer("float32", N=16, C=20, K=19, H=13, W=14, R=3, S=3, pad_h=1)
+    I, F, E = (backend.array(x) for x in drawn(layer).values())
+    plain, gated = backend.empty(layer.dimI), backend.empty(layer.dimI)
+    backend.bprop_conv(layer, F, E, plain)
+    backend.bprop_conv(layer, F, E, gated, X=I, brelu=True, alpha=2.0)
+    np.testing.assert_array_equal(gated.get(), 2 * plain.get() * (I.get() > 0))
+
+
+def test_what_differs_from_image_to_image_is_no_tail(backends: dict[int, Backend]) -> None:
+    backend = backends[4]
+    layer = backend.conv_layer("float32", N=4, C=3, K=5, H=6, W=6, R=3, S=3)
+    I, F, _ = (backend.array(x) for x in drawn(layer).values())
+    weights = backend.array(ref.draw((1, 1, 1, 1, 4), "float32", 3))
+    tree = backend.conv(layer, I, F) * weights
+    assert len(steps(backend, tree)) == 2
+    np.testing.assert_array_equal(tree.get(), backend.conv(layer, I, F).get() * weights.get())
+
+
 def geometry(**sizes: Any) -> ConvGeometry:
     g = {"N": 16, "C": 256, "D": 1, "H": 28, "W": 28, "K": 256, "M": 1, "P": 28, "Q": 28, "T": 1, "R": 3, "S": 3}
     return ConvGeometry(**{**g, "pads": ((0, 0), (1, 1), (1, 1)), **sizes})
