@@ -18,7 +18,7 @@
 //           and 8 inputs, each from its own address, meet NV vectors of maps; few maps are multiplied place by place.
 // Order     Sums run over channels, then taps (dF: over places), in blocks and segments that depend on shapes alone.
 // Bound by  multiply-adds; with few maps, by the copies
-// Checked   tests/primitives/test_conv.py; timed by benchmarks/conv.py
+// Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv.h"
 
 enum { UPDATE_ROWS = 8, COPIED_CHANNELS = 16 };
@@ -518,15 +518,17 @@ typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_
     static __attribute__((noinline)) void dot_##M(const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch, \
             int64_t length, const TB_S *errors, int64_t row, TB_T *const *sums, int more) { \
         vec sum[M]; \
-        for (int i = 0; i < M; ++i) sum[i] = (vec){0}; \
-        for (int64_t n = 0; n < rows; ++n, errors += row) \
-            for (int64_t l = 0; l < length; l += LANES) { \
-                vec y = {0}; \
-                if (length - l >= LANES) y = load(errors + l); \
-                else \
-                    for (int64_t at = l; at < length; ++at) y[at - l] = TB_WIDE(errors[at]); \
-                for (int i = 0; i < M; ++i) sum[i] += *(const vec *)(in[i < count ? i : 0] + n * pitch + l) * y; \
+        const TB_T *x[M]; \
+        for (int i = 0; i < M; ++i) sum[i] = (vec){0}, x[i] = in[i < count ? i : 0]; \
+        for (int64_t n = 0; n < rows; ++n, errors += row) { \
+            int64_t l = 0; \
+            for (; l + LANES <= length; l += LANES) { \
+                const vec y = load(errors + l); \
+                for (int i = 0; i < M; ++i) sum[i] += *(const vec *)(x[i] + n * pitch + l) * y; \
             } \
+            for (int64_t at = l; at < length; ++at) \
+                for (int i = 0; i < M; ++i) sum[i][at - l] += x[i][n * pitch + at] * TB_WIDE(errors[at]); \
+        } \
         for (int i = 0; i < M && i < count; ++i) { \
             TB_T total = more ? *sums[i] : 0; \
             for (int l = 0; l < LANES; ++l) total += sum[i][l]; \

@@ -19,7 +19,7 @@
 //           For dF: V[point][channel][lane], W[point][panel of maps][lane][WIDTH], their products added up over lanes.
 // Order     Sums run over channels (dF: lanes, in blocks). That depends on shapes alone.
 // Error     grows with the points: about 1e-6 of the largest result with four, 2e-5 with six
-// Checked   tests/primitives/test_conv.py; timed by benchmarks/conv.py
+// Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv.h"
 
 enum { SQUARE = POINTS * POINTS, COPIED_CHANNELS = 16 };

@@ -254,7 +254,8 @@ class Convolution:
         Its gradients are the sums of `bprop_conv` and `update_conv`.
         """
         operands.check("conv", layer.dtype, I=(I, layer.dimI), F=(F, layer.dimF))
-        node = composite.reshape(_apply(FPROP, layer, (I, layer.dimI), (F, layer.dimF)), layer.dimO)
+        node = _apply(FPROP, layer, (I, layer.dimI), (F, layer.dimF))
+        node = node if node.shape == layer.dimO else composite.reshape(node, layer.dimO)
         if out is None:
             return node
         operands.check_output("conv", out, I, F)
