@@ -64,6 +64,13 @@ SETTINGS = {
             True,
             "Time candidates when a shape comes first; 0 lets the shape alone decide.",
         ),
+        Setting(
+            "matrix_unit",
+            "TB_MATRIX_UNIT",
+            _flag,
+            True,
+            "Multiply large matrices on the processor's matrix unit (AMX), float32 as three bfloat16 numbers each.",
+        ),
         Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),

@@ -4,21 +4,21 @@
 // Computes  t[i, j] = sum over p of a[i, p] b[p, j]     for each batch, any strides
 // Macros    TB_T the type in which products add up; TB_A, TB_B the types in memory; TB_WIDE_A(x), TB_WIDE_B(x) from these
 //           to TB_T; TB_PLAIN_A, TB_PLAIN_B defined where they are the same type.
-// Tiles     MR rows by NV vectors of columns: their sums stay in registers while k runs.
+// Tiles     A tile of the result is made while k runs, from rows of a and a panel of columns of b:
 //
-//               a: rows of the tile,          b: a panel of NV vectors of columns,
-//               one number at a time     x    one row at a time
+//               gemm_fma.h    any processor: sums in vector registers; `a` may lie where it is, with any strides, `b` if
+//                             its columns are side by side
+//               gemm_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers; both are copied
 //
-//           Entries of `a` are spread over a vector as they are loaded, so that `a` may lie where it is, with any strides;
-//           `b` needs its columns side by side. What does not lie well is copied first, shared by all threads: panels of b
-//           as [k][columns], tiles of a as [k][rows]. (Goto and van de Geijn, 2008; Van Zee and van de Geijn, 2015.)
+//           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
+//           van de Geijn, 2015.)
 // Dots      few columns: sums along k of a and b in vectors, four rows at a time.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
 // Tail      When a task's block is complete, `tail`, an ordinary elementwise kernel over rows and columns, runs on it.
 // Types     float32, float64, 64-bit integers; halves and short integers are widened as they are copied.
 // Limits    OPERANDS operands of a tail, RANK axes of batches
-// Checked   tests/engine/test_linear.py; timed by benchmarks/gemm.py
+// Checked   tests/engine/test_gemm.py, test_matrix_unit.py; timed by benchmarks/gemm.py
 #include "runtime.h"
 #include "vector.h"
 
@@ -114,99 +114,22 @@ static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, i
         }
 }
 
-typedef void (*tile)(const work *w);
-
-// sum + x y. Left to itself, the compiler moves sums from register to register, and some to memory.
-static inline __attribute__((always_inline)) vector plus_product(vector sum, vector x, vector y) {
-#if defined(__FMA__)
-    if (sizeof(TB_T) == 4 && (TB_T)0.5 != 0) {
-        __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
-        return sum;
-    }
-    if (sizeof(TB_T) == 8 && (TB_T)0.5 != 0) {
-        __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
-        return sum;
-    }
-#endif
-    return sum + x * y;
-}
-
-static inline __attribute__((always_inline)) vector in_register(vector x) {
-#if defined(__FMA__)
-    __asm__("" : "+v"(x));
-#endif
-    return x;
-}
+// A run of panels (of `width` columns as copied) side by side: column `j` of panel q comes from column q * step + j. Panels
+// lie `apart` elements from one another; what is missing of the last is zero.
+typedef struct run {
+    int64_t panels, columns, step, width, apart;
+} run;
 
 #define UNROLL _Pragma("GCC unroll 16")
-// One step of k, `u` steps from here, of a tile.
-#define STEP(MR, NV, u) { \
-        vector y[NV]; \
-        UNROLL for (int j = 0; j < NV; ++j) y[j] = in_register(*(const vector *)(b + (u) * b_k + j * LANES)); \
-        UNROLL for (int i = 0; i < MR; ++i) { \
-            const vector x = row[i / 3][i % 3 * a_row + (u) * a_k] - (vector){0};  /* one load that fills a vector */ \
-            UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = plus_product(sum[i][j], x, y[j]); \
-        } \
-    }
-#define TILE(MR, NV) \
-    static void tile_##MR##_##NV(const work *w) { \
-        const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead; \
-        const TB_T *b = w->b, *row[(MR + 2) / 3]; \
-        TB_T *const t = w->t; \
-        vector sum[MR][NV]; \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
-        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
-        for (int64_t p = w->k / 2; p; --p) { \
-            STEP(MR, NV, 0) \
-            STEP(MR, NV, 1) \
-            if (ahead) \
-                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * LANES); \
-            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
-            b += 2 * b_k; \
-        } \
-        if (w->k % 2) STEP(MR, NV, 0) \
-        if (w->t_column != 1 || w->columns != NV * LANES) { \
-            vector kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
-            UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) kept[i][j] = sum[i][j]; \
-            put_scattered((const TB_T *)kept, MR, NV, w); \
-            return; \
-        } \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
-            vector *const to = (vector *)(t + i * t_row + j * LANES); \
-            if (w->add) sum[i][j] += *to; \
-            *to = sum[i][j]; \
-        } \
-    }
-#define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
-#define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
-#define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)
-#define LOWS(NV) tile_1_##NV, tile_2_##NV, tile_3_##NV, tile_4_##NV
-#define HIGHS(NV) tile_5_##NV, tile_6_##NV, tile_7_##NV, tile_8_##NV
-#define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV
-
-#if TB_VECTOR == 64
-LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2) LOW(4) TILE(5, 4) TILE(6, 4)
-static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
-    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
-static const int most_rows[MOST_VECTORS] = {12, 14, 0, 6};
-#elif defined(__aarch64__)
-LOW(1) HIGH(1) LOW(2) HIGH(2) LOW(4) TILE(5, 4) TILE(6, 4)
-static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
-    {LOWS(1), HIGHS(1)}, {LOWS(2), HIGHS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
-static const int most_rows[MOST_VECTORS] = {8, 8, 0, 6};
+#if defined(TB_PLANES)
+#include "gemm_amx.h"
+COPY(copy_a, TB_A, TB_WIDE_A, 0)
+COPY(copy_b, TB_B, TB_WIDE_B, 1)
 #else
-LOW(1) HIGH(1) LOW(2) TILE(5, 2) TILE(6, 2) TILE(1, 4) TILE(2, 4)
-static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
-    {LOWS(1), HIGHS(1)}, {LOWS(2), tile_5_2, tile_6_2}, {0}, {tile_1_4, tile_2_4}};
-static const int most_rows[MOST_VECTORS] = {8, 6, 0, 2};
+#include "gemm_fma.h"
+COPY(copy_a, TB_A, TB_WIDE_A)
+COPY(copy_b, TB_B, TB_WIDE_B)
 #endif
-
-// Lanes of a vector, then the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile).
-void tb_gemm_facts(int64_t *out) {
-    out[0] = LANES;
-    for (int v = 0; v < MOST_VECTORS; ++v)
-        out[1 + v] = most_rows[v];
-}
 
 // Copies --------------------------------------------------------------------------------------------------------------
 
@@ -217,19 +140,8 @@ static inline int64_t k_end(const call *g, int64_t split) {
     return least(k_begin(g, split) + g->size[PHASE_K], segment);
 }
 
-// Vectors of a tile that has so many columns: there are no tiles of three.
-static inline int vectors_of(int64_t columns) {
-    const int vectors = (int)ceiling(columns, LANES);
-    return vectors == 3 ? 4 : vectors;
-}
-
-// Columns of a panel as copied: whole vectors, or one.
-static inline int64_t width_of(const call *g, int64_t columns) {
-    return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
-}
-
 static inline TB_T *place_of_a(const call *g, int64_t part, int64_t t) {
-    return (TB_T *)(g->scratch + g->size[PLACE_A]) + (part * g->tiles + t) * g->size[TILE_ROWS] * g->size[PHASE_K];
+    return (TB_T *)(g->scratch + g->size[PLACE_A]) + packed((part * g->tiles + t) * g->size[TILE_ROWS] * g->size[PHASE_K]);
 }
 
 static inline int64_t first_panel(const call *g) {
@@ -239,77 +151,8 @@ static inline int64_t first_panel(const call *g) {
 
 static inline TB_T *place_of_b(const call *g, int64_t part, int64_t panel) {
     const int64_t first = first_panel(g), each = width_of(g, g->size[PANEL]) * g->size[PHASE_K];
-    return (TB_T *)(g->scratch + g->size[PLACE_B]) + (part * (g->panels - first) + panel - first) * each;
+    return (TB_T *)(g->scratch + g->size[PLACE_B]) + packed((part * (g->panels - first) + panel - first) * each);
 }
-
-// A run of panels (of `width` columns as copied) side by side: column `j` of panel q comes from column q * step + j. Panels
-// lie `apart` elements from one another; what is missing of the last is zero.
-typedef struct run {
-    int64_t panels, columns, step, width, apart;
-} run;
-
-enum { SQUARE = 16 };
-
-// COPY(x, S, WIDE) copies k steps of a run, `to[p * width + j] = from[p * step_p + j * step_j]`: in the order of memory where
-// columns lie side by side, else through squares that are turned in cache.
-#define COPY(NAME, S, WIDE) \
-    static inline __attribute__((always_inline)) void NAME##_line(TB_T *restrict to, const S *restrict from, int64_t n, \
-                                                                  int64_t width) { \
-        for (int64_t j = 0; j < n; ++j) to[j] = WIDE(from[j]); \
-        for (int64_t j = n; j < width; ++j) to[j] = 0; \
-    } \
-    static void NAME##_lines(TB_T *to, const S *from, int64_t step_p, int64_t k, const run *r) { \
-        const int64_t last = r->columns - (r->panels - 1) * r->step, width = r->width; \
-        for (int64_t p = 0; p < k; ++p, to += width, from += step_p) { \
-            for (int64_t q = 0; q < r->panels - 1; ++q) { \
-                TB_T *const line = to + q * r->apart; \
-                const S *const given = from + q * r->step; \
-                switch (width) { \
-                    case 4 * LANES: NAME##_line(line, given, 4 * LANES, 4 * LANES); break; \
-                    case 2 * LANES: NAME##_line(line, given, 2 * LANES, 2 * LANES); break; \
-                    case 14: NAME##_line(line, given, 14, 14); break; \
-                    case 6: NAME##_line(line, given, 6, 6); break; \
-                    default: NAME##_line(line, given, width, width); \
-                } \
-            } \
-            NAME##_line(to + (r->panels - 1) * r->apart, from + (r->panels - 1) * r->step, last, width); \
-        } \
-    } \
-    static void NAME##_turned(TB_T *restrict to, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, int64_t n, \
-                              int64_t width) { \
-        for (int64_t p0 = 0; p0 < k; p0 += SQUARE) \
-            for (int64_t j0 = 0; j0 < width; j0 += SQUARE) { \
-                TB_T square[SQUARE][SQUARE]; \
-                const int rows = (int)least(SQUARE, k - p0), all = (int)least(SQUARE, width - j0); \
-                const int columns = (int)(n - j0 < 0 ? 0 : least(all, n - j0)); \
-                for (int j = 0; j < columns; ++j) { \
-                    const S *const line = from + (j0 + j) * step_j + p0 * step_p; \
-                    if (step_p == 1 && rows == SQUARE) \
-                        for (int p = 0; p < SQUARE; ++p) square[j][p] = WIDE(line[p]); \
-                    else \
-                        for (int p = 0; p < rows; ++p) square[j][p] = WIDE(line[p * step_p]); \
-                } \
-                for (int j = columns; j < all; ++j) \
-                    for (int p = 0; p < rows; ++p) square[j][p] = 0; \
-                if (all == SQUARE) \
-                    for (int p = 0; p < rows; ++p) \
-                        for (int j = 0; j < SQUARE; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
-                else \
-                    for (int p = 0; p < rows; ++p) \
-                        for (int j = 0; j < all; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
-            } \
-    } \
-    static void NAME(TB_T *to, const S *from, int64_t step_p, int64_t step_j, int64_t k, const run *r) { \
-        if (step_j == 1) { \
-            NAME##_lines(to, from, step_p, k, r); \
-            return; \
-        } \
-        for (int64_t q = 0; q < r->panels; ++q) \
-            NAME##_turned(to + q * r->apart, from + q * r->step * step_j, step_p, step_j, k, \
-                          least(r->step, r->columns - q * r->step), r->width); \
-    }
-COPY(copy_a, TB_A, TB_WIDE_A)
-COPY(copy_b, TB_B, TB_WIDE_B)
 
 // The part of a copy that a unit of work makes: a chunk of k, and panels `first` to `last` of `panels`.
 typedef struct unit {
@@ -343,8 +186,8 @@ static void pack_b(const call *g, int64_t number) {
         if (to <= from)
             to = from + 1;
         const int64_t columns = least(to * g->size[PANEL], g->columns) - begin, wide = width_of(g, least(columns, g->size[PANEL]));
-        const run r = {to - from, columns, g->size[PANEL], wide, width * g->size[PHASE_K]};
-        copy_b(place_of_b(g, u.part, from) + u.k0 * wide, base + (g->column + begin) * step[1], step[0], step[1], u.k, &r);
+        const run r = {to - from, columns, g->size[PANEL], wide, packed(width * g->size[PHASE_K])};
+        copy_b(place_of_b(g, u.part, from) + packed(u.k0 * wide), base + (g->column + begin) * step[1], step[0], step[1], u.k, &r);
     }
 }
 
@@ -356,8 +199,8 @@ static void pack_a(const call *g, int64_t number) {
     const int64_t batch = g->batch + u.part / g->size[SPLITS], k = k_begin(g, u.part % g->size[SPLITS]) + u.k0;
     const int64_t *const step = pair_of(g, 0), begin = u.first * height;
     const TB_A *const from = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + begin) * step[0] + k * step[1];
-    const run r = {u.last - u.first, least(u.last * height, g->rows) - begin, height, height, height * g->size[PHASE_K]};
-    copy_a(place_of_a(g, u.part, u.first) + u.k0 * height, from, step[1], step[0], u.k, &r);
+    const run r = {u.last - u.first, least(u.last * height, g->rows) - begin, height, height, packed(height * g->size[PHASE_K])};
+    copy_a(place_of_a(g, u.part, u.first) + packed(u.k0 * height), from, step[1], step[0], u.k, &r);
 }
 
 // Tasks: chunks of the panels of b, then of the tiles of a. size {tasks of b}.
@@ -440,11 +283,11 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     const int columns = (int)least(g->size[PANEL], g->columns - j), vectors = vectors_of(columns);
     const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch;
     const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
-    const TB_T *const a = (const TB_T *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i) * a_step[0] + from * a_step[1];
+    const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i) * a_step[0] + from * a_step[1];
     TB_T *const t = to.at + (g->row + at->i) * to.row + (g->column + j) * to.column;
-    work w = {k, a, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add};
+    work w = {k, 0, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add};
     if (panel >= first_panel(g)) {
-        w.b = place_of_b(g, part, panel) + k0 * w.b_k;
+        w.b = place_of_b(g, part, panel) + packed(k0 * w.b_k);
     } else {
         w.b_k = b_step[0];
         w.b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * w.b_k + (g->column + j);
@@ -452,21 +295,55 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     }
     for (int64_t i = 0; i < at->rows; i += step) {
         const int rows = (int)least(step, at->rows - i);
-        w.a = a + i * a_step[0];
+        w.a = (const TB_T *)(a + i * a_step[0]);
         if (g->size[PACK_A]) {
             w.a_row = 1, w.a_k = step;
-            w.a = place_of_a(g, part, (at->i + i) / step) + k0 * step;
+            w.a = place_of_a(g, part, (at->i + i) / step) + packed(k0 * step);
         }
         w.t = t + i * to.row;
-        tiles[vectors - 1][rows - 1](&w);
+        run_tile(vectors, rows, &w);
     }
 }
+
+#if defined(TB_PLANES)
+// Whether numbers side by side are all finite: 0 times any other is no number.
+static int all_finite(const TB_T *x, int64_t n) {
+    vector zeros = {0};
+    TB_T rest = 0;
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) zeros += *(const vector *)(x + j) * 0;
+    for (; j < n; ++j) rest += x[j] * 0;
+    for (int l = 0; l < LANES; ++l) rest += zeros[l];
+    return rest == 0;
+}
+
+// Makes the sums of a block that are not finite anew, by multiply-adds.
+static void mend(const call *g, const block *at, int64_t batch, const sums *to) {
+    const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
+    const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch);
+    const TB_B *const b = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch);
+    for (int64_t i = g->row + at->i; i < g->row + at->i + at->rows; ++i) {
+        TB_T *const t = to->at + i * to->row + (g->column + at->j) * to->column;
+        if (to->column == 1 && all_finite(t, at->columns))
+            continue;
+        for (int64_t j = 0; j < at->columns; ++j) {
+            if (all_finite(t + j * to->column, 1))
+                continue;
+            TB_T sum = 0;
+            for (int64_t p = 0; p < g->size[K]; ++p)
+                sum += TB_WIDE_A(a[i * a_step[0] + p * a_step[1]]) * TB_WIDE_B(b[p * b_step[0] + (g->column + at->j + j) * b_step[1]]);
+            t[j * to->column] = sum;
+        }
+    }
+}
+#endif
 
 // Tasks: blocks of rows by blocks of columns by segments of k by batches.
 static void multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                      int64_t end) {
     const call *const g = ptr[0];
     (void)size, (void)stride, (void)scalar;
+    begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
         const block at = block_of(g, task);
         const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
@@ -478,9 +355,14 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
                 panel_by_rows(g, &at, (at.j + j) / g->size[PANEL], k0, here, to, k0 > 0 || g->phase > 0);
             k0 += here;
         } while (k0 < k);
-        if (g->phase == g->phases - 1 && g->size[SPLITS] == 1)
+        if (g->phase == g->phases - 1 && g->size[SPLITS] == 1) {
+#if defined(TB_PLANES)
+            mend(g, &at, batch, &to);
+#endif
             finish(g, batch, g->row + at.i, g->column + at.j, at.rows, at.columns, &to);
+        }
     }
+    end_tiles();
 }
 
 // Dots ----------------------------------------------------------------------------------------------------------------

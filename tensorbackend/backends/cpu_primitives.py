@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, settings
 from tensorbackend.backends import cpu_pool, cpu_recurrent, cpu_regions, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
@@ -37,9 +37,14 @@ TURNED = 64
 FLOPS_A_NANOSECOND = 100
 
 
-def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype) -> str:
-    """The text of gemm.c for these types."""
+PLANES = {"float32": 3, "bfloat16": 1}
+"""Of how many bfloat16 numbers one of a type is the sum."""
+
+
+def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> str:
+    """The text of gemm.c for these types; on the matrix unit with so many planes, if any."""
     lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
+    lines += [f"#define TB_PLANES {planes}"] if planes else []
     lines.append(f"#define TB_T {written.c_type(sum_type)}")
     for name, dtype in (("A", a), ("B", b)):
         lines.append(f"#define TB_{name} {written.c_type(dtype)}")
@@ -51,9 +56,9 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype) -> str:
 @functools.lru_cache(maxsize=256)
 def _facts(library: Library) -> Facts:
     """What a compiled gemm.c has."""
-    facts = (ctypes.c_int64 * 5)()
+    facts = (ctypes.c_int64 * 6)()
     library.function("tb_gemm_facts")(facts)
-    return Facts(facts[0], tuple(facts[1:]))
+    return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]))
 
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
@@ -80,7 +85,15 @@ class _Product:
             *self.out.shape[-2:], x.shape[-1], math.prod(self.lengths), _matrix(x), _matrix(y), sums[-2:],
             x.dtype == self.out.dtype, y.dtype == self.out.dtype,
         )  # fmt: skip
-        self.by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
+        self.planes = PLANES.get(x.dtype.name, 0) if facts.matrix_unit and x.dtype == y.dtype else 0
+        by = gemm.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
+        if by is not None:
+            self.source = _source(x.dtype, y.dtype, self.out.dtype, self.planes)
+            self.library = written.library(self.source, FLAGS)
+        else:
+            self.planes = 0
+            by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
+        self.by = by
         self.given = given.swapped() if self.by.swap else given
         self.sums = sums
 
@@ -140,10 +153,11 @@ class _Product:
         """Bytes of scratch, and where the copies of a and b and the sums lie in it."""
         by, x, item = self.by, self.given, self.out.dtype.itemsize
         parts = by.round_ * by.splits
+        copied = self.planes * 2 / item if self.planes else 1  # elements that hold the copy of one
         panels = -(-min(x.n, by.phase_columns) // by.panel) if not by.pack_b else int(by.pack_b < x.n)
         lengths = [
-            parts * by.phase_rows * by.phase_k if by.pack_a else 0,
-            parts * panels * by.panel * by.phase_k,
+            int(parts * by.phase_rows * by.phase_k * copied) if by.pack_a else 0,
+            int(parts * panels * by.panel * by.phase_k * copied),
             by.splits * x.m * x.n if by.splits > 1 else 0 if self.in_target else math.prod(self.out.shape),
         ]
         places, total = [], 0

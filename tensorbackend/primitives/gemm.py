@@ -2,7 +2,8 @@
 """How a product of matrices is computed on the CPU: which operand is copied, tiles, blocks, segments of k.
 
 A cost model on the shape decides, never the number of threads or a clock, so that results repeat bit for bit. The loops
-are those of `kernels/c/gemm.c`, whose names the fields here have.
+are those of `kernels/c/gemm.c`, whose names the fields here have. Large products of float32 and bfloat16 go to the
+processor's matrix unit where there is one, float32 as the sum of three planes of bfloat16 (`kernels/c/gemm_amx.h`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Blocking", "Facts", "Matrices", "choose"]
+__all__ = ["EDGE", "Blocking", "Facts", "Matrices", "choose", "in_planes"]
 
 BLOCK_K = 1024
 """Steps of k for which a block of rows stays in the second-level cache."""
@@ -46,14 +47,30 @@ CYCLE = 0.33
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
+UNIT_MULTIPLY, UNIT_START = 0.0013, 6000.0
+"""Nanoseconds of a multiply-add of the matrix unit, and of what a pair of planes costs beside them."""
+UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.4
+"""Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
+UNIT_PANEL = 49152
+"""Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
+UNIT_ROWS, UNIT_COLUMNS = 256, 1024
+"""Rows and columns of a task of the matrix unit at most."""
+UNIT_TASKS = 8
+"""Tasks of the matrix unit at least, where there are so many blocks."""
+EDGE = 32
+"""Rows, columns and steps of k of a block of the matrix unit, as in gemm_amx.h."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a compiled gemm.c has: `lanes` of a vector, `rows[v - 1]` the most rows of a tile of v vectors (0: none)."""
+    """What a compiled gemm.c has: `lanes` of a vector, `rows[v - 1]` the most rows of a tile of v vectors (0: none).
+
+    `matrix_unit` says whether the processor has one that gemm_amx.h knows.
+    """
 
     lanes: int
     rows: tuple[int, ...]
+    matrix_unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ class _Way(NamedTuple):
 
 def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     """The blocking of a product: of all ways, the one that should take least time."""
-    way = min(way for swap in (False, True)[: 1 + may_swap] for way in _ways(given, swap, facts))
+    way = min(_all_ways(given, facts, may_swap))
     x = given.swapped() if way.swap else given
     panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
     pack_b = 0 if way.pack_b else x.n // panel * panel
@@ -139,6 +156,53 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
     )  # fmt: skip
+
+
+def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
+    """The blocking of a product of so many planes on the matrix unit; None where multiply-adds take less time."""
+    x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
+    m, n, k = (_multiple(length, EDGE) for length in (x.m, x.n, x.k))
+    in_place = planes == 1 and x.a[1] == 1 and (x.m, x.k) == (m, k)
+    if x.k < EDGE or _unit_cost(m, n, k, planes, in_place, x.batches) > min(_all_ways(given, facts)).cost:
+        return None
+    block_k = min(UNIT_PANEL // (EDGE * planes) // EDGE * EDGE, k)
+    phase_rows, phase_columns = m if in_place else min(m, SIDE), min(n, SIDE)
+    copied, together = phase_columns + (0 if in_place else phase_rows), x.m * x.n * x.k < LARGE
+    phase_k, round_ = _phase(copied, k, block_k, x.batches if together else 1)
+    rows, columns = _unit_task(m, n, round_)
+    return Blocking(
+        x is not given, max(round_, 1), 1, k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
+        EDGE, EDGE, not in_place, 0,
+    )  # fmt: skip
+
+
+def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
+    """Nanoseconds of one batch on the matrix unit, on one thread."""
+    pairs = planes * (planes + 1) // 2
+    copies = (n + (0 if in_place else m)) * k * planes
+    each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
+    return m * n * k * pairs * UNIT_MULTIPLY + copies * each + pairs * UNIT_START / batches
+
+
+def _unit_task(m: int, n: int, batches: int) -> tuple[int, int]:
+    """Rows and columns of a task of the matrix unit."""
+    rows, columns = _even_blocks(m, UNIT_ROWS), _even_blocks(n, UNIT_COLUMNS)
+    while rows * columns * UNIT_TASKS > m * n * batches and max(rows, columns) > EDGE:
+        if columns >= rows:
+            columns = _even_blocks(columns, columns // 2)
+        else:
+            rows = _even_blocks(rows, rows // 2)
+    return rows, columns
+
+
+def _even_blocks(length: int, most: int) -> int:
+    """Equal parts of a length, each of whole blocks of the matrix unit, and about `most` at most."""
+    return _multiple(_even(length, max(most, EDGE)), EDGE)
+
+
+def _all_ways(given: Matrices, facts: Facts, may_swap: bool = True) -> Iterator[_Way]:
+    """All ways to compute a product by multiply-adds, seen from both sides."""
+    return (way for swap in (False, True)[: 1 + may_swap] for way in _ways(given, swap, facts))
 
 
 def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:

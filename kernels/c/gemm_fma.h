@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemm_fma.h — the tiles and copies of gemm.c for any processor: multiply-adds on vectors
+//
+// A tile of MR rows by NV vectors of columns keeps its sums in registers while k runs; entries of `a` are spread over a
+// vector as they are loaded. What is copied is panels of b as [k][columns] and tiles of a as [k][rows].
+
+// How many elements of TB_T hold the copy of n elements.
+static inline int64_t packed(int64_t n) { return n; }
+
+// Vectors of a tile that has so many columns: there are no tiles of three.
+static inline int vectors_of(int64_t columns) {
+    const int vectors = (int)ceiling(columns, LANES);
+    return vectors == 3 ? 4 : vectors;
+}
+
+// Columns of a panel as copied: whole vectors, or one.
+static inline int64_t width_of(const call *g, int64_t columns) {
+    return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
+}
+
+static inline void begin_tiles(void) {}
+static inline void end_tiles(void) {}
+
+typedef void (*tile)(const work *w);
+
+// sum + x y. Left to itself, the compiler moves sums from register to register, and some to memory.
+static inline __attribute__((always_inline)) vector plus_product(vector sum, vector x, vector y) {
+#if defined(__FMA__)
+    if (sizeof(TB_T) == 4 && (TB_T)0.5 != 0) {
+        __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+        return sum;
+    }
+    if (sizeof(TB_T) == 8 && (TB_T)0.5 != 0) {
+        __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+        return sum;
+    }
+#endif
+    return sum + x * y;
+}
+
+static inline __attribute__((always_inline)) vector in_register(vector x) {
+#if defined(__FMA__)
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
+
+// One step of k, `u` steps from here, of a tile.
+#define STEP(MR, NV, u) { \
+        vector y[NV]; \
+        UNROLL for (int j = 0; j < NV; ++j) y[j] = in_register(*(const vector *)(b + (u) * b_k + j * LANES)); \
+        UNROLL for (int i = 0; i < MR; ++i) { \
+            const vector x = row[i / 3][i % 3 * a_row + (u) * a_k] - (vector){0};  /* one load that fills a vector */ \
+            UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = plus_product(sum[i][j], x, y[j]); \
+        } \
+    }
+#define TILE(MR, NV) \
+    static void tile_##MR##_##NV(const work *w) { \
+        const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead; \
+        const TB_T *b = w->b, *row[(MR + 2) / 3]; \
+        TB_T *const t = w->t; \
+        vector sum[MR][NV]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
+        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
+        for (int64_t p = w->k / 2; p; --p) { \
+            STEP(MR, NV, 0) \
+            STEP(MR, NV, 1) \
+            if (ahead) \
+                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * LANES); \
+            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
+            b += 2 * b_k; \
+        } \
+        if (w->k % 2) STEP(MR, NV, 0) \
+        if (w->t_column != 1 || w->columns != NV * LANES) { \
+            vector kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
+            UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) kept[i][j] = sum[i][j]; \
+            put_scattered((const TB_T *)kept, MR, NV, w); \
+            return; \
+        } \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
+            vector *const to = (vector *)(t + i * t_row + j * LANES); \
+            if (w->add) sum[i][j] += *to; \
+            *to = sum[i][j]; \
+        } \
+    }
+#define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
+#define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
+#define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)
+#define LOWS(NV) tile_1_##NV, tile_2_##NV, tile_3_##NV, tile_4_##NV
+#define HIGHS(NV) tile_5_##NV, tile_6_##NV, tile_7_##NV, tile_8_##NV
+#define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV
+
+#if TB_VECTOR == 64
+LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2) LOW(4) TILE(5, 4) TILE(6, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
+    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
+static const int most_rows[MOST_VECTORS] = {12, 14, 0, 6};
+#elif defined(__aarch64__)
+LOW(1) HIGH(1) LOW(2) HIGH(2) LOW(4) TILE(5, 4) TILE(6, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
+    {LOWS(1), HIGHS(1)}, {LOWS(2), HIGHS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
+static const int most_rows[MOST_VECTORS] = {8, 8, 0, 6};
+#else
+LOW(1) HIGH(1) LOW(2) TILE(5, 2) TILE(6, 2) TILE(1, 4) TILE(2, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
+    {LOWS(1), HIGHS(1)}, {LOWS(2), tile_5_2, tile_6_2}, {0}, {tile_1_4, tile_2_4}};
+static const int most_rows[MOST_VECTORS] = {8, 6, 0, 2};
+#endif
+
+static inline void run_tile(int vectors, int rows, const work *w) { tiles[vectors - 1][rows - 1](w); }
+
+// Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether Linux lets the
+// process use a matrix unit that gemm_amx.h knows.
+void tb_gemm_facts(int64_t *out) {
+    out[0] = LANES;
+    for (int v = 0; v < MOST_VECTORS; ++v)
+        out[1 + v] = most_rows[v];
+    int64_t refused = 1;
+#if defined(__AMX_BF16__) && defined(__linux__) && TB_VECTOR == 64
+    __asm__ volatile("syscall" : "=a"(refused) : "a"(158), "D"(0x1023), "S"(18) : "rcx", "r11", "memory");  // arch_prctl
+#endif
+    out[1 + MOST_VECTORS] = !refused;
+}
+
+enum { SQUARE = 16 };
+
+// COPY(x, S, WIDE) copies k steps of a run, `to[p * width + j] = from[p * step_p + j * step_j]`: in the order of memory where
+// columns lie side by side, else through squares that are turned in cache.
+#define COPY(NAME, S, WIDE) \
+    static inline __attribute__((always_inline)) void NAME##_line(TB_T *restrict to, const S *restrict from, int64_t n, \
+                                                                  int64_t width) { \
+        for (int64_t j = 0; j < n; ++j) to[j] = WIDE(from[j]); \
+        for (int64_t j = n; j < width; ++j) to[j] = 0; \
+    } \
+    static void NAME##_lines(TB_T *to, const S *from, int64_t step_p, int64_t k, const run *r) { \
+        const int64_t last = r->columns - (r->panels - 1) * r->step, width = r->width; \
+        for (int64_t p = 0; p < k; ++p, to += width, from += step_p) { \
+            for (int64_t q = 0; q < r->panels - 1; ++q) { \
+                TB_T *const line = to + q * r->apart; \
+                const S *const given = from + q * r->step; \
+                switch (width) { \
+                    case 4 * LANES: NAME##_line(line, given, 4 * LANES, 4 * LANES); break; \
+                    case 2 * LANES: NAME##_line(line, given, 2 * LANES, 2 * LANES); break; \
+                    case 14: NAME##_line(line, given, 14, 14); break; \
+                    case 6: NAME##_line(line, given, 6, 6); break; \
+                    default: NAME##_line(line, given, width, width); \
+                } \
+            } \
+            NAME##_line(to + (r->panels - 1) * r->apart, from + (r->panels - 1) * r->step, last, width); \
+        } \
+    } \
+    static void NAME##_turned(TB_T *restrict to, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, int64_t n, \
+                              int64_t width) { \
+        for (int64_t p0 = 0; p0 < k; p0 += SQUARE) \
+            for (int64_t j0 = 0; j0 < width; j0 += SQUARE) { \
+                TB_T square[SQUARE][SQUARE]; \
+                const int rows = (int)least(SQUARE, k - p0), all = (int)least(SQUARE, width - j0); \
+                const int columns = (int)(n - j0 < 0 ? 0 : least(all, n - j0)); \
+                for (int j = 0; j < columns; ++j) { \
+                    const S *const line = from + (j0 + j) * step_j + p0 * step_p; \
+                    if (step_p == 1 && rows == SQUARE) \
+                        for (int p = 0; p < SQUARE; ++p) square[j][p] = WIDE(line[p]); \
+                    else \
+                        for (int p = 0; p < rows; ++p) square[j][p] = WIDE(line[p * step_p]); \
+                } \
+                for (int j = columns; j < all; ++j) \
+                    for (int p = 0; p < rows; ++p) square[j][p] = 0; \
+                if (all == SQUARE) \
+                    for (int p = 0; p < rows; ++p) \
+                        for (int j = 0; j < SQUARE; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
+                else \
+                    for (int p = 0; p < rows; ++p) \
+                        for (int j = 0; j < all; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
+            } \
+    } \
+    static void NAME(TB_T *to, const S *from, int64_t step_p, int64_t step_j, int64_t k, const run *r) { \
+        if (step_j == 1) { \
+            NAME##_lines(to, from, step_p, k, r); \
+            return; \
+        } \
+        for (int64_t q = 0; q < r->panels; ++q) \
+            NAME##_turned(to + q * r->apart, from + q * r->step * step_j, step_p, step_j, k, \
+                          least(r->step, r->columns - q * r->step), r->width); \
+    }
