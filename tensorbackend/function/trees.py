@@ -350,18 +350,22 @@ class TreeFunction(FunctionNode):
     def _form(self, table: Any, tensors: Sequence[Any], pattern: tuple[Any, ...]) -> _Form:
         """What is known of the rule for operands like these."""
         layouts = tuple([t.structure for t in tensors])
-        numbers = tuple([None if x is None else _number_key(x) for x in pattern]) if len(pattern) > len(tensors) else ()
-        key: Any = ("tree", self.rule, tuple(self.params.items()) if self.params else (), numbers, layouts)
-        if any(is_symbol(x) for x in pattern):
-            key = None
-        found = None if key is None else table.get(key)
+        numbers: tuple[Any, ...] = ()
+        if len(pattern) > len(tensors):
+            if any(map(is_symbol, pattern)):  # a number of a capture, of which only the program knows the value
+                self.form = self._new_form(tensors, layouts, pattern)
+                return self.form
+            numbers = tuple([None if x is None else _number_key(x) for x in pattern])
+        key = ("tree", self.rule, tuple(self.params.items()) if self.params else (), numbers, layouts)
+        found = table.get(key)
         if found is None:
-            self._check(tensors)
-            found = _Form(self.rule, layouts, pattern, self.params)
-            if key is not None:
-                table.remember(key, found)
+            found = table.remember(key, self._new_form(tensors, layouts, pattern))
         self.form = found
         return found
+
+    def _new_form(self, tensors: Sequence[Any], layouts: tuple[Any, ...], pattern: tuple[Any, ...]) -> _Form:
+        self._check(tensors)
+        return _Form(self.rule, layouts, pattern, self.params)
 
     def _check(self, tensors: Sequence[Any]) -> None:
         arrays.only_family(self.label, tensors)

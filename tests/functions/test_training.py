@@ -450,3 +450,19 @@ def test_initializers_of_fixed_values(array, host) -> None:
         initializers.Orthogonal(1.0)(q)
         m = host(q) if shape[0] > shape[1] else host(q).T
         testing.assert_allclose(m.T @ m, np.eye(3))
+
+
+def test_numbers_of_a_captured_function_may_change(be, array) -> None:
+    if be is None:
+        pytest.skip("programs are of tensors")
+
+    def step(x, scale):
+        v = tb.Variable(x)
+        F.sum(F.tanh(v * scale) * (2 * scale)).backward()
+        return v._grad
+
+    x = array(X)
+    program = be.capture(step, x, 0.5)
+    for scale in (0.25, 3.0):
+        expected = 2 * scale * scale * (1 - np.tanh(X * scale) ** 2)
+        testing.assert_allclose(program(x, scale), expected)

@@ -23,7 +23,7 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 LAYERS = (
     "errors settings kernel_files dtypes numerics ops graph user_kernels codegen primitives explain_page explain "
     "backends stubgen contract_page docgen function function_hooks functions initializers links optimizers serializers "
-    "gradient_check distributed __init__ testing bench bench_page conformance commands __main__"
+    "gradient_check iterators distributed __init__ testing bench bench_page conformance commands __main__"
 ).split()
 
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Minibatches: every sample once, the same order for a seed, shares of processes, going on after a stop."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from tensorbackend import serializers
+from tensorbackend.iterators import BatchIterator
+
+X = np.arange(10)
+
+
+def test_every_sample_comes_once_an_epoch() -> None:
+    batches = BatchIterator((X, X * 2), 4, seed=3)
+    epochs = [[x.tolist() for x, y in batches if (y == 2 * x).all()] for _ in range(2)]
+    assert len(batches) == 3 and [len(x) for x in epochs[0]] == [4, 4, 2] and batches.epoch == 2
+    assert all(sorted(sum(epoch, [])) == X.tolist() for epoch in epochs) and epochs[0] != epochs[1]
+    again = BatchIterator((X, X), 4, seed=3)
+    assert [x.tolist() for x, _ in again] == epochs[0]
+    assert [x.tolist() for (x,) in BatchIterator(X, 6, shuffle=False)] == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]]
+
+
+def test_processes_share_the_samples() -> None:
+    parts = [[x for (x,) in BatchIterator(X, 2, seed=1, rank=rank, size=3)] for rank in range(3)]
+    assert {len(part) for part in parts} == {2} and {sum(map(len, part)) for part in parts} == {4}
+    assert set(np.concatenate([x for part in parts for x in part]).tolist()) == set(range(10))
+
+
+def test_a_resumed_iterator_goes_on() -> None:
+    first = BatchIterator(X, 3, seed=5)
+    list(first)
+    running = iter(first)
+    next(running)
+    file = io.BytesIO()
+    serializers.save_npz(file, first)
+    second = BatchIterator(X, 3, seed=5)
+    serializers.load_npz(io.BytesIO(file.getvalue()), second)
+    assert [x.tolist() for (x,) in running] == [x.tolist() for (x,) in second] and second.epoch == 2
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="samples"):
+        BatchIterator((X, X[:3]), 2)
+    with pytest.raises(ValueError, match="rank"):
+        BatchIterator(X, 2, rank=2, size=2)
+    assert list(BatchIterator(X[:0], 2)) == []
