@@ -45,7 +45,6 @@ from tensorbackend.functions.images import *  # noqa: F403
 from tensorbackend.functions.linalg import *  # noqa: F403
 from tensorbackend.functions.losses import *  # noqa: F403
 from tensorbackend.functions.mixtures import *  # noqa: F403
-from tensorbackend.functions.more_losses import *  # noqa: F403
 from tensorbackend.functions.noise import *  # noqa: F403
 from tensorbackend.functions.normalization import *  # noqa: F403
 from tensorbackend.functions.pooling import *  # noqa: F403

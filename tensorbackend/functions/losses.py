@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses."""
+"""Losses: of classes and numbers, of pairs, of distributions and features, and by sampling."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.errors import complain
-from tensorbackend.function import type_check
+from tensorbackend.function import arrays, type_check
 from tensorbackend.function.trees import Rule
-from tensorbackend.function.variable import Variable
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions import shapes
 from tensorbackend.graph import composite as o
 
 __all__ = [
-    "absolute_error", "cross_entropy", "huber_loss", "mean_absolute_error", "mean_squared_error",
-    "sigmoid_cross_entropy", "softmax_cross_entropy", "squared_error",
+    "absolute_error", "bernoulli_nll", "contrastive", "cross_covariance", "cross_entropy", "decov",
+    "gaussian_kl_divergence", "gaussian_nll", "hinge", "huber_loss", "mean_absolute_error", "mean_squared_error",
+    "negative_sampling", "sigmoid_cross_entropy", "softmax_cross_entropy", "squared_error", "triplet",
 ]  # fmt: skip
 
 
@@ -161,3 +167,203 @@ def cross_entropy(yhat: Any, y: Any, eps: float = 1e-6, reduce: str = "sum") -> 
     """-sum of y ln(yhat + eps), with probabilities `yhat` and weights `y` of one shape."""
     check_reduce("cross_entropy", reduce)
     return _CROSS(yhat, y, eps=eps, reduce=reduce)
+
+
+# Of pairs, distributions and features
+
+
+def _check_alike(in_types: Any, **params: Any) -> None:
+    first, *others = in_types
+    type_check.expect_float(*in_types)
+    for t in others:
+        type_check.expect(t.shape == first.shape, t.dtype == first.dtype)
+
+
+# Margins
+
+
+def _check_hinge(in_types: Any, **params: Any) -> None:
+    x, t = in_types
+    type_check.expect_float(x)
+    expect_labels(t)
+    type_check.expect(x.ndim == 2, t.ndim == 1, x.shape[0] == t.shape[0])
+
+
+def _hinge(x: Any, t: Any, norm: str, reduce: str) -> Any:
+    right = o.positions(x.structure.table, 1, (1, x.shape[1])) == o.reshape(t, (t.shape[0], 1))
+    margin = o.maximum(1 + o.where(right, -x, x), 0)
+    each = margin if norm == "L1" else margin * margin
+    return each if reduce == "no" else o.sum(each, None, False) / max(x.shape[0], 1)
+
+
+def _check_contrastive(in_types: Any, **params: Any) -> None:
+    x0, x1, y = in_types
+    _check_alike([x0, x1])
+    expect_labels(y)
+    type_check.expect(x0.ndim == 2, y.ndim == 1, y.shape[0] == x0.shape[0])
+
+
+def _contrastive(x0: Any, x1: Any, y: Any, margin: float, reduce: str) -> Any:
+    square = o.sum((x0 - x1) ** 2, 1, False)
+    distance = o.where(square > 0, o.sqrt(o.where(square > 0, square, 1)), 0)
+    away = o.maximum(margin - distance, 0)
+    return reduced(0.5 * o.where(y != 0, square, away * away), reduce)
+
+
+def _triplet(anchor: Any, positive: Any, negative: Any, margin: float, reduce: str) -> Any:
+    near, far = (anchor - positive) ** 2, (anchor - negative) ** 2
+    return reduced(o.maximum(o.sum(near - far, 1, False) + margin, 0), reduce)
+
+
+def _check_triplet(in_types: Any, **params: Any) -> None:
+    _check_alike(in_types)
+    type_check.expect(in_types[0].ndim == 2)
+
+
+_HINGE = Rule("hinge", _hinge, None, _check_hinge, ("x", "t"))
+_CONTRASTIVE = Rule("contrastive", _contrastive, None, _check_contrastive, ("x0", "x1", "y"))
+_TRIPLET = Rule("triplet", _triplet, None, _check_triplet, ("anchor", "positive", "negative"))
+
+
+def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
+    """max(0, 1 - x) of the right class and max(0, 1 + x) of the others, of scores x (N, K) and labels t (N,); squared
+    for norm 'L2'. `reduce` is 'mean' over N, or 'no': (N, K). Raises `ValueError` for another norm."""
+    check_reduce("hinge", reduce, ("mean", "no"))
+    if norm not in ("L1", "L2"):
+        raise ValueError(complain("hinge: norm", repr(norm), "'L1' or 'L2'"))
+    return _HINGE(x, t, norm=norm, reduce=reduce)
+
+
+def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "mean") -> Variable:
+    """Half of d² where y is 1, of max(margin - d, 0)² where it is 0, with d = |x0 - x1| of rows (N, D) (Hadsell et al.
+    2006). `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive."""
+    check_reduce("contrastive", reduce, ("mean", "no"))
+    if margin <= 0:
+        raise ValueError(complain("contrastive: margin", repr(margin), "above 0"))
+    return _CONTRASTIVE(x0, x1, y, margin=margin, reduce=reduce)
+
+
+def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, reduce: str = "mean") -> Variable:
+    """max(|anchor - positive|² - |anchor - negative|² + margin, 0) of rows (N, D) (Weinberger and Saul 2009).
+
+    `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive.
+    """
+    check_reduce("triplet", reduce, ("mean", "no"))
+    if margin <= 0:
+        raise ValueError(complain("triplet: margin", repr(margin), "above 0"))
+    return _TRIPLET(anchor, positive, negative, margin=margin, reduce=reduce)
+
+
+# Distributions
+
+_KL = Rule(
+    "gaussian_kl_divergence",
+    lambda mean, ln_var, reduce: reduced(0.5 * (o.exp(ln_var) + mean * mean - 1 - ln_var), reduce),
+    None,
+    _check_alike,
+    ("mean", "ln_var"),
+)
+_BERNOULLI = Rule(
+    "bernoulli_nll", lambda x, y, reduce: reduced(o.softplus(y) - x * y, reduce), None, _check_alike, ("x", "y")
+)
+_GAUSSIAN = Rule(
+    "gaussian_nll",
+    lambda x, mean, ln_var, reduce: reduced(
+        0.5 * (ln_var + (x - mean) ** 2 * o.exp(-ln_var) + math.log(2 * math.pi)), reduce
+    ),
+    None,
+    _check_alike,
+    ("x", "mean", "ln_var"),
+)
+
+
+def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+    """The divergence of normal distributions from the standard one: (exp(ln_var) + mean² - 1 - ln_var) / 2."""
+    check_reduce("gaussian_kl_divergence", reduce)
+    return _KL(mean, ln_var, reduce=reduce)
+
+
+def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
+    """-ln of the probability of x in [0, 1] where that of 1 is sigmoid(y): softplus(y) - x y."""
+    check_reduce("bernoulli_nll", reduce)
+    return _BERNOULLI(x, y, reduce=reduce)
+
+
+def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+    """-ln of normal densities at x: (ln_var + (x - mean)² exp(-ln_var) + ln 2 pi) / 2."""
+    check_reduce("gaussian_nll", reduce)
+    return _GAUSSIAN(x, mean, ln_var, reduce=reduce)
+
+
+# Covariances of features
+
+
+def _centred(x: Any) -> Any:
+    return x - o.mean(x, 0, True)
+
+
+def _cross_covariance(y: Any, z: Any, reduce: str) -> Any:
+    covariance = o.dot(o.swap_last(_centred(y)), _centred(z)) / max(y.shape[0], 1)
+    return covariance if reduce == "no" else 0.5 * o.sum(covariance * covariance, None, False)
+
+
+def _decov(h: Any, reduce: str) -> Any:
+    centred = _centred(h)
+    covariance = o.dot(o.swap_last(centred), centred) / max(h.shape[0], 1)
+    n, table = h.shape[1], h.structure.table
+    off = o.where(o.positions(table, 0, (n, 1)) == o.positions(table, 1, (1, n)), 0, covariance)
+    return off if reduce == "no" else 0.5 * o.sum(off * off, None, False)
+
+
+def _check_features(in_types: Any, **params: Any) -> None:
+    for t in in_types:
+        type_check.expect_float(t)
+        type_check.expect(t.ndim == 2, t.shape[0] == in_types[0].shape[0])
+
+
+_CROSS_COVARIANCE = Rule("cross_covariance", _cross_covariance, None, _check_features, ("y", "z"))
+_DECOV = Rule("decov", _decov, None, _check_features, ("h",))
+
+
+def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variable:
+    """Half the sum of squares of the covariances (Dy, Dz) of the features of y (N, Dy) and z (N, Dz), or they
+    themselves ('no') (Cheung et al. 2015)."""
+    check_reduce("cross_covariance", reduce, ("half_squared_sum", "no"))
+    return _CROSS_COVARIANCE(y, z, reduce=reduce)
+
+
+def decov(h: Any, reduce: str = "half_squared_sum") -> Variable:
+    """Half the sum of squares of the covariances (D, D) of different features of h (N, D), or they themselves ('no'),
+    with zeros for variances (Cogswell et al. 2016)."""
+    check_reduce("decov", reduce, ("half_squared_sum", "no"))
+    return _DECOV(h, reduce=reduce)
+
+
+# By sampling
+
+
+def _sampled(x: Any, w: Any, t: Any, reduce: str) -> Any:
+    scores = o.sum(w * o.reshape(x, (x.shape[0], 1, x.shape[1])), 2, False)
+    first = o.positions(x.structure.table, 1, (1, scores.shape[1])) == 0
+    each = o.sum(o.softplus(o.where(first, -scores, scores)), 1, False)
+    return reduced(o.where(t == -1, 0, each), reduce)
+
+
+_SAMPLED = Rule("negative_sampling", _sampled, None, None, ("x", "W", "t"))
+
+
+def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]], Any], sample_size: int,
+                      reduce: str = "sum") -> Variable:  # fmt: skip
+    """The loss of telling the class t[i] from `sample_size` drawn ones (Mikolov et al. 2013): for row i of x (N, D)
+    the sum over s of ln(1 + exp(-x_i W_t)) for its class and ln(1 + exp(x_i W_s)) for those of `sampler((N, S + 1))`.
+
+    W is (classes, D). Rows with t = -1 give 0. `reduce` is 'sum' or 'no': (N,).
+    """
+    check_reduce("negative_sampling", reduce, ("sum", "no"))
+    x, labels = as_variable(x), as_variable(t).array
+    drawn = sampler((x.shape[0], sample_size + 1))
+    drawn = np.array(drawn.get() if hasattr(drawn, "structure") else drawn)
+    host = labels.get() if hasattr(labels, "structure") else labels
+    drawn[:, 0] = np.where(host == -1, 0, host)
+    rows = shapes.get_item(W, arrays.moved(drawn.astype(np.int64), arrays.backend_of(arrays.plain(labels))))
+    return _SAMPLED(x, rows, labels, reduce=reduce)
