@@ -89,17 +89,18 @@ class Problem:
             inputs = outputs
         return found
 
-    def weights(self) -> list[np.ndarray]:
-        """Filters (C, R, S, K) and matrices (features, inputs), drawn for rectified units."""
-        draw, found = np.random.default_rng(0), []
+    def weights(self) -> Iterator[np.ndarray]:
+        """Filters (C, R, S, K) and matrices (features, inputs), drawn for rectified units, one after the other."""
+        draw = np.random.default_rng(0)
         for layer, inputs, outputs in self.shapes():
             if isinstance(layer, Pool):
                 continue
             convolves = isinstance(layer, Conv)
             shape = (inputs[0], layer.R, layer.R, layer.K) if convolves else (outputs[0], math.prod(inputs))
             incoming = math.prod(shape[:3]) if convolves else shape[1]
-            found.append(draw.standard_normal(shape, dtype=np.float32) * np.float32((2 / incoming) ** 0.5))
-        return found
+            drawn = draw.standard_normal(shape, dtype=np.float32)
+            drawn *= (2 / incoming) ** 0.5
+            yield drawn
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Images (maps, pixels, pixels, batch) and their classes."""
@@ -215,7 +216,7 @@ class Network:
     """The layers of a problem, and one step of training."""
 
     def __init__(self, be: Any, problem: Problem, dtype: str = "float32") -> None:
-        self.be, self.layers, weights = be, [], iter(problem.weights())
+        self.be, self.layers, weights = be, [], problem.weights()
         for n, (layer, inputs, _) in enumerate(problem.shapes()):
             if isinstance(layer, Conv):
                 self.layers.append(OurConv(be, layer, inputs, problem.batch, next(weights), n == 0, dtype))
@@ -284,7 +285,7 @@ def truth(problem: Problem, backend: str, threads: int) -> np.ndarray:
 def torch(problem: Problem, options: Any, form: str = "torch") -> bench.Contender:
     """PyTorch: eager, in the memory format channels_last ("torch nhwc"), or the better one through torch.compile."""
     t = libraries.Torch().torch
-    nn, modules, weights = t.nn, [], iter(problem.weights())
+    nn, modules, weights = t.nn, [], problem.weights()
     for layer, inputs, _ in problem.shapes():
         if isinstance(layer, Conv):
             modules += [nn.Conv2d(inputs[0], layer.K, layer.R, layer.stride, layer.pad), nn.ReLU()]
@@ -321,7 +322,7 @@ def jax(problem: Problem, options: Any) -> bench.Contender:
     """JAX: pixels before maps, which XLA runs fastest on CPUs; parameters and velocities are donated."""
     library = libraries.Jax()
     j, lax, jnp = library.jax, library.jax.lax, library.jax.numpy
-    shapes, weights = problem.shapes(), problem.weights()
+    shapes = problem.shapes()
     images, labels = problem.data()
 
     def scores(params: Sequence[Any], x: Any) -> Any:
@@ -349,8 +350,12 @@ def jax(problem: Problem, options: Any) -> bench.Contender:
         velocities = j.tree_util.tree_map(lambda v, g: MOMENTUM * v + g, velocities, gradients)
         return j.tree_util.tree_map(lambda p, v: p - np.float32(RATE) * v, params, velocities), velocities
 
-    arrays = [w.transpose(1, 2, 0, 3) if w.ndim == 4 else w for w in weights]
-    params = [(library.array(w), jnp.zeros(w.shape[-1] if w.ndim == 4 else len(w), jnp.float32)) for w in arrays]
+    def parameters(w: np.ndarray) -> tuple[Any, Any]:
+        """Filters with maps last, and a bias."""
+        value = library.array(w.transpose(1, 2, 0, 3) if w.ndim == 4 else w)
+        return value, jnp.zeros(w.shape[-1] if w.ndim == 4 else len(w), jnp.float32)
+
+    params = [parameters(w) for w in problem.weights()]
     state = [(params, j.tree_util.tree_map(jnp.zeros_like, params))]
     jitted = j.jit(step, donate_argnums=0)
     x, wanted = library.array(images.transpose(3, 1, 2, 0)), library.array(labels)
