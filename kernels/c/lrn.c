@@ -4,8 +4,9 @@
 // A task is a strip of neighbouring pixels and images, taken through all maps: what the maps around contribute stays in
 // the cache. Sums go up the maps in order. The host defines TB_X and TB_W, the types of elements and of sums, TB_READ
 // and TB_WRITE, which move blocks between them, TB_LOG2 and TB_EXP2 in TB_W, TB_OUTPUT, the number of the first
-// result's pointer, and TB_STRIP and TB_MAPS, the longest strip and window; strip times window is at most 8 TB_STRIP,
-// or the strip is 16 or less.
+// result's pointer, TB_STRIP and TB_MAPS, the longest strip and window (strip times window is at most 8 TB_STRIP, or
+// the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get loops of their own, and
+// TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0.
 #include "kernel.h"
 
 typedef struct {
@@ -18,114 +19,188 @@ typedef struct {
 #define ROWS (TB_STRIP * 8 + TB_MAPS * 32)
 
 typedef TB_W vec __attribute__((vector_size(64)));
+typedef TB_N mask __attribute__((vector_size(64)));
 typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
 
 TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
 
-// to = alpha from + beta to. Without beta the old contents are not read.
-TB_FN void finish(TB_X *to, TB_W *from, int m, TB_W alpha, TB_W beta, tb_i64 streams) {
-    TB_W buffer[TB_STRIP];
-    if (alpha != 1) {
-        for (int i = 0; i < m; ++i) from[i] *= alpha;
+// The first `left` numbers of a vector to their place; all of them past the cache if so wanted.
+TB_FN void put(TB_X *to, vec v, int left, tb_i64 streams) {
+    TB_W from[LANES];
+    if (sizeof(TB_X) == sizeof(TB_W) && left >= LANES) {
+        if (streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
+        else *(loose *)to = v;
+        return;
     }
-    if (beta != 0) {
-        const TB_W *const old = TB_READ(buffer, to, m);
-        for (int i = 0; i < m; ++i) from[i] += beta * old[i];
-    }
-    TB_WRITE(to, from, m, streams);
+    *(loose *)from = v;
+    TB_WRITE(to, from, left < LANES ? left : LANES, 0);
 }
 
-// d^power. denom is seldom below 1 and seldom large: a few roundings more than the general power, in half the time.
-TB_FN TB_W raised(TB_W d, TB_W power) { return TB_EXP2(power * TB_LOG2(d)); }
+// m elements as numbers to compute with; behind them there is room for a whole vector.
+TB_FN const TB_W *numbers(TB_W *buffer, const TB_X *x, int m) {
+    const TB_W *const from = TB_READ(buffer, x, m);
+    if (from == buffer || m % LANES == 0) return from;
+    for (int i = 0; i < m; ++i) buffer[i] = from[i];
+    return buffer;
+}
 
-// Sums of the rows of maps c - J / 2 to c + J / 2; row `map` lies at map % J. Whole vectors: rows and sums have room.
-TB_FN void around(TB_W *sum, const TB_W *rows, const sizes *g, tb_i64 c, int m) {
-    const tb_i64 half = g->window / 2, from = c < half ? 0 : c - half, to = lower(c + half + 1, g->maps);
-    const tb_i64 start = from % g->window * PITCH(g->strip), size = g->window * PITCH(g->strip);
+#if TB_QUARTERS
+// A guess of d^(-1/4), whose error becomes its third power.
+TB_FN vec closer(vec guess, vec d) {
+    const vec square = guess * guess;
+    vec rest;
+    for (int k = 0; k < LANES; ++k) rest[k] = TB_FMA_F32(-d[k], square[k] * square[k], 1.0f);
+    return guess + guess * rest * (0.25f + 0.15625f * rest);
+}
+
+// d^-power for a power of some quarters, by roots from a guess in integers that is good to 1/32: some units in the last
+// place. Denormal numbers count as 0.
+TB_FN vec lowered(vec d, TB_W power) {
+    const vec root = closer(closer((vec)(0x4F586000 - ((mask)d >> 2)), d), d);
+    vec product = root;
+    (void)power;
+    for (int k = 1; k < TB_QUARTERS; ++k) product *= root;
+    const mask none = d < 0x1p-126f, all = d == TB_INF_F32;
+    const mask ends = (mask)(TB_INF_F32 + (vec){0}) & none;
+    return (vec)((((mask)product & ~(none | all)) | ends) | (d < 0));
+}
+#else
+// d^-power. denom is seldom below 1 and seldom large: a few roundings more than the general power, in half the time.
+TB_FN vec lowered(vec d, TB_W power) {
+    TB_W x[LANES];
+    *(loose *)x = d;
+    for (int i = 0; i < LANES; ++i) x[i] = TB_EXP2(-power * TB_LOG2(x[i]));
+    return *(const loose *)x;
+}
+#endif
+
+typedef struct {
+    const sizes *g;
+    TB_W alpha, beta, scale, power;
+} norm;
+
+TB_FN norm norm_of(const sizes *g) {
+    return (norm){g, (TB_W)tb_word_double(g->alpha), (TB_W)tb_word_double(g->beta), (TB_W)tb_word_double(g->scale),
+                  (TB_W)tb_word_double(g->power)};
+}
+
+// to = alpha v + beta to, for the first `left` numbers. Without beta the old contents are not read.
+TB_FN void finish(const norm *p, TB_X *to, vec v, int left) {
+    TB_W buffer[LANES];
+    if (p->alpha != 1) v *= p->alpha;
+    if (p->beta != 0) v += p->beta * *(const loose *)numbers(buffer, to, left < LANES ? left : LANES);
+    put(to, v, left, p->g->streams);
+}
+
+// The rows of maps c - J / 2 to c + J / 2, in order; row `map` lies at map % J.
+typedef struct {
+    const TB_W *rows[TB_MAPS];
+    int count;
+} around;
+
+TB_FN void find_around(around *found, const TB_W *rows, const sizes *g, tb_i64 c) {
+    const tb_i64 half = g->window / 2, to = lower(c + half + 1, g->maps);
+    found->count = 0;
+    for (tb_i64 map = c < half ? 0 : c - half; map < to; ++map) {
+        found->rows[found->count++] = rows + map % g->window * PITCH(g->strip);
+    }
+}
+
+TB_FN vec sum_of(const around *near, int count, int i) {
+    vec total = *(const loose *)(near->rows[0] + i);
+    for (int k = 1; k < count; ++k) total += *(const loose *)(near->rows[k] + i);
+    return total;
+}
+
+TB_FN void fprop_map(const norm *p, const around *near, int count, const TB_W *x, const TB_X *ahead, TB_X *o,
+                     TB_X *denom, int m) {
     for (int i = 0; i < m; i += LANES) {
-        vec total = {0};
-        tb_i64 at = start;
-        for (tb_i64 map = from; map < to; ++map) {
-            total += *(const loose *)(rows + at + i);
-            at = at + PITCH(g->strip) == size ? 0 : at + PITCH(g->strip);
-        }
-        *(loose *)(sum + i) = total;
+        __builtin_prefetch(ahead + i);
+        const vec d = 1 + p->scale * sum_of(near, count, i);
+        put(denom + i, d, m - i, p->g->streams);
+        finish(p, o + i, *(const loose *)(x + i) * lowered(d, p->power), m - i);
     }
 }
 
-TB_FN void fprop_strip(const sizes *g, const TB_X *x, TB_X *o, TB_X *denom, int m, TB_W alpha, TB_W beta, TB_W scale,
-                       TB_W power) {
-    TB_W squares[ROWS], sum[TB_STRIP + 16], out[TB_STRIP + 48], buffer[TB_STRIP];
+TB_FN void fprop_strip(const norm *p, const TB_X *x, TB_X *o, TB_X *denom, int m) {
+    const sizes *const g = p->g;
+    TB_W squares[ROWS], buffer[TB_STRIP + LANES];
+    around near;
     tb_i64 next = 0;
     for (tb_i64 c = 0; c < g->maps; ++c) {
         for (const tb_i64 to = lower(c + g->window / 2 + 1, g->maps); next < to; ++next) {
-            const TB_W *const in = TB_READ(buffer, x + next * g->length, m);
+            const TB_W *const in = numbers(buffer, x + next * g->length, m);
             TB_W *const row = squares + next % g->window * PITCH(g->strip);
             for (int i = 0; i < m; ++i) row[i] = in[i] * in[i];
         }
-        around(sum, squares, g, c, m);
-        const TB_W *const in = TB_READ(buffer, x + c * g->length, m);
-        for (int i = 0; i < m; ++i) {
-            sum[i] = 1 + scale * sum[i];
-            out[i] = in[i] * raised(sum[i], -power);
-        }
-        TB_WRITE(denom + c * g->length, sum, m, g->streams);
-        finish(o + c * g->length, out, m, alpha, beta, g->streams);
+        find_around(&near, squares, g, c);
+        const tb_i64 at = c * g->length;
+        const TB_W *const in = numbers(buffer, x + at, m);
+        const TB_X *const ahead = x + next * g->length;  // beyond the last map an address that nobody reads
+        if (near.count == TB_WHOLE) fprop_map(p, &near, TB_WHOLE, in, ahead, o + at, denom + at, m);
+        else fprop_map(p, &near, near.count, in, ahead, o + at, denom + at, m);
     }
 }
 
-TB_FN void bprop_strip(const sizes *g, void *const *ptr, tb_i64 from, int m, TB_W alpha, TB_W beta, TB_W scale,
-                       TB_W power) {
+TB_FN void bprop_map(const norm *p, const around *near, int count, const TB_W *x, const TB_W *e, const TB_W *denom,
+                     TB_X *delta, const TB_X *const *ahead, int m) {
+    for (int i = 0; i < m; i += LANES) {
+        for (int k = 0; k < 4; ++k) __builtin_prefetch(ahead[k] + i);
+        const vec direct = *(const loose *)(e + i) * lowered(*(const loose *)(denom + i), p->power);
+        const vec shared = *(const loose *)(x + i) * sum_of(near, count, i);
+        finish(p, delta + i, direct - 2 * p->power * p->scale * shared, m - i);
+    }
+}
+
+TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
+    const sizes *const g = p->g;
     const TB_X *const x = (const TB_X *)ptr[0] + from, *const o = (const TB_X *)ptr[1] + from;
     const TB_X *const e = (const TB_X *)ptr[2] + from, *const d = (const TB_X *)ptr[3] + from;
     TB_X *const delta = (TB_X *)ptr[TB_OUTPUT] + from;
-    TB_W ratios[ROWS], sum[TB_STRIP + 16], a[TB_STRIP], b[TB_STRIP], f[TB_STRIP];
+    TB_W ratios[ROWS], first[TB_STRIP + LANES], second[TB_STRIP + LANES], third[TB_STRIP + LANES];
+    around near;
     tb_i64 next = 0;
     for (tb_i64 c = 0; c < g->maps; ++c) {
         for (const tb_i64 to = lower(c + g->window / 2 + 1, g->maps); next < to; ++next) {
             const tb_i64 at = next * g->length;
-            const TB_W *const out = TB_READ(a, o + at, m), *const error = TB_READ(b, e + at, m);
-            const TB_W *const denom = TB_READ(f, d + at, m);
+            const TB_W *const out = numbers(first, o + at, m), *const error = numbers(second, e + at, m);
+            const TB_W *const denom = numbers(third, d + at, m);
             TB_W *const row = ratios + next % g->window * PITCH(g->strip);
             for (int i = 0; i < m; ++i) row[i] = out[i] * error[i] / denom[i];
         }
-        around(sum, ratios, g, c, m);
+        find_around(&near, ratios, g, c);
         const tb_i64 at = c * g->length;
-        const TB_W *const in = TB_READ(a, x + at, m), *const error = TB_READ(b, e + at, m);
-        const TB_W *const denom = TB_READ(f, d + at, m);
-        for (int i = 0; i < m; ++i) {
-            sum[i] = error[i] * raised(denom[i], -power) - 2 * power * scale * (in[i] * sum[i]);
-        }
-        finish(delta + at, sum, m, alpha, beta, g->streams);
+        const TB_W *const in = numbers(first, x + at, m), *const error = numbers(second, e + at, m);
+        const TB_W *const denom = numbers(third, d + at, m);
+        const tb_i64 there = next * g->length;  // beyond the last map addresses that nobody reads
+        const TB_X *const ahead[4] = {x + at + g->length, o + there, e + there, d + there};
+        if (near.count == TB_WHOLE) bprop_map(p, &near, TB_WHOLE, in, error, denom, delta + at, ahead, m);
+        else bprop_map(p, &near, near.count, in, error, denom, delta + at, ahead, m);
     }
 }
 
 // Pointers: input, output, denom.
 void lrn_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
-    const sizes *const g = (const sizes *)size;
-    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
-    const TB_W scale = (TB_W)tb_word_double(g->scale), power = (TB_W)tb_word_double(g->power);
+    const norm p = norm_of((const sizes *)size);
     (void)stride, (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
-        const tb_i64 from = task * g->strip;
-        const int m = (int)lower(g->strip, g->length - from);
+        const tb_i64 from = task * p.g->strip;
+        const int m = (int)lower(p.g->strip, p.g->length - from);
         TB_X *const out = (TB_X *)ptr[TB_OUTPUT] + from, *const denom = (TB_X *)ptr[TB_OUTPUT + 1] + from;
-        fprop_strip(g, (const TB_X *)ptr[0] + from, out, denom, m, alpha, beta, scale, power);
+        fprop_strip(&p, (const TB_X *)ptr[0] + from, out, denom, m);
     }
-    tb_stream_end(g->streams);
+    tb_stream_end(p.g->streams);
 }
 
 // Pointers: input, output, error, denom, gradient.
 void lrn_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
-    const sizes *const g = (const sizes *)size;
-    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
-    const TB_W scale = (TB_W)tb_word_double(g->scale), power = (TB_W)tb_word_double(g->power);
+    const norm p = norm_of((const sizes *)size);
     (void)stride, (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
-        const tb_i64 from = task * g->strip;
-        bprop_strip(g, ptr, from, (int)lower(g->strip, g->length - from), alpha, beta, scale, power);
+        const tb_i64 from = task * p.g->strip;
+        bprop_strip(&p, ptr, from, (int)lower(p.g->strip, p.g->length - from));
     }
-    tb_stream_end(g->streams);
+    tb_stream_end(p.g->streams);
 }

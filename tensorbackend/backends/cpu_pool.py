@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorbackend import dtypes
 from tensorbackend.backends import jit, native, written
 from tensorbackend.codegen.render import ctype
@@ -30,8 +32,8 @@ LRN_MAPS = 256
 """The longest window over maps that has a compiled kernel."""
 POOL_CELLS = 1024
 """The most cells of a window that has a compiled kernel."""
-USUAL_CELLS = (4, 9)
-"""The cells of windows for which kernels have a loop of their own."""
+USUAL_CELLS, USUAL_MAPS = (4, 9), (3, 5)
+"""The cells of windows, and the maps of normalisations, for which kernels have a loop of their own."""
 _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 
@@ -68,12 +70,18 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     return _prepared(step, "pool", macros, -(-rows // group), cost, sizes, strides)
 
 
+def _quarters(power: float) -> int:
+    """How many quarters a power is, if it is 1 to 4 of them, else 0: roots are cheaper than powers."""
+    return int(4 * power) if 4 * power in (1, 2, 3, 4) else 0
+
+
 def _prepare_lrn(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Normalisation across maps or its gradient: strips of pixels shared among threads."""
     g, alpha, beta, ascale, bpower = step.params
     if g.J > LRN_MAPS:
         return None
-    macros = {"TB_STRIP": LRN_STRIP, "TB_MAPS": LRN_MAPS}
+    macros = {"TB_STRIP": LRN_STRIP, "TB_MAPS": LRN_MAPS, "TB_WHOLE": g.J if g.J in USUAL_MAPS else 0}
+    macros["TB_QUARTERS"] = _quarters(bpower) if dtypes.compute(step.output.dtype) == np.float32 else 0
     length = math.prod(g.dimI[1:])
     strip = max(min(LRN_STRIP, LRN_STRIP * 8 // g.J // 16 * 16), 16)
     sizes = [g.C, length, g.J, strip, *written.words(alpha, beta, ascale / g.J, bpower)]

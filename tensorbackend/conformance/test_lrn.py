@@ -47,7 +47,7 @@ def gradient(layer: Any, i: np.ndarray, e: np.ndarray, ascale: float, bpower: fl
         }
     ),
     dtype=st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"]),
-    powers=st.sampled_from([(1.0, 1.0), (0.5, 0.75), (2.0, -0.5), (0.1, 0.0)]),
+    powers=st.sampled_from([(1.0, 1.0), (0.5, 0.75), (0.7, 0.5), (0.3, 0.25), (2.0, -0.5), (0.1, 0.0)]),
 )
 def test_passes_are_their_definitions(backend: Any, sizes: dict, dtype: str, powers: tuple[float, float]) -> None:
     layer = backend.lrn_layer(dtype, **sizes)
@@ -78,6 +78,21 @@ def test_wide_windows_and_long_strips(backend: Any, sizes: tuple[int, ...]) -> N
     backend.bprop_lrn(layer, I, O, E, delta, denom, ascale=0.3, bpower=0.75)
     near(O, ref.normalised(layer, ref.wide(i), 0.3, 0.75)[0], "float32")
     near(delta, gradient(layer, ref.wide(i), ref.wide(e), 0.3, 0.75), "float32")
+
+
+@pytest.mark.parametrize("bpower", [0.75, 0.7])
+def test_denominators_that_have_no_ordinary_power(backend: Any, bpower: float) -> None:
+    layer = backend.lrn_layer("float32", 5, 1)
+    I, O, denom = backend.array([[0.0, 1, 2, np.inf, np.nan]], np.float32), backend.empty((1, 5)), backend.empty((1, 5))
+    backend.fprop_lrn(layer, I, O, denom, ascale=-1.0, bpower=bpower)
+    np.testing.assert_array_equal(denom.get(), [[1, 0, -3, -np.inf, np.nan]])
+    np.testing.assert_allclose(O.get()[0, :2], [0, np.inf])
+    assert np.isnan(O.get()[0, [2, 4]]).all()
+    E, delta = backend.ones((1, 5)), backend.empty((1, 5))
+    denom[:] = np.array([[np.inf, 1e30, 1, 1e-30, np.nan]], np.float32)
+    backend.bprop_lrn(layer, backend.zeros((1, 5)), backend.zeros((1, 5)), E, delta, denom, ascale=-1.0, bpower=bpower)
+    expected = [[0, 1e30**-bpower, 1, 1e-30**-bpower, np.nan]]
+    np.testing.assert_allclose(delta.get(), expected, rtol=1e-5)
 
 
 def test_gradient_by_central_differences(backend: Any) -> None:
