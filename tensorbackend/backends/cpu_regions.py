@@ -74,7 +74,7 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     lanes, macros = _vectors(errors.dtype)
     sums = "float" if dtypes.is_half(errors.dtype) else "double"
     macros |= {"TB_I": ctype(ids.dtype), "TB_S": sums, "TB_OUTPUT": len(step.inputs)}
-    library, source = written.block_library("lut", macros)
+    library, source = written.block_library("lookup", macros)
     nbytes, columns = written.nbytes(step), -(-g.length // lanes)
     group = max(1, min(TASK_BYTES // (g.length * errors.dtype.itemsize), g.words))
     sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group]

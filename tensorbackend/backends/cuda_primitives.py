@@ -51,7 +51,7 @@ MACROS = {
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
     "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT"),
     "lrn": ("TB_X", "TB_C", "TB_LOG2", "TB_EXP2"),
-    "lut": ("TB_X", "TB_I", "TB_W"),
+    "lookup": ("TB_X", "TB_I", "TB_W"),
     "roi": ("TB_X", "TB_C", "TB_I"),
     "nms": ("TB_X", "TB_C"),
     "take": ("TB_X", "TB_I", "TB_C", "TB_W"),

@@ -37,7 +37,7 @@ TYPES = {
         ("double", "double", "tb_u16", "tb_sqrt_f64"))],
     "lrn": [("float", "float", "tb_log2_f32", "tb_exp2_f32"), ("tb_bfloat", "float", "tb_log2_f32", "tb_exp2_f32"),
             ("double", "double", "tb_log2_f64", "tb_exp2_f64")],
-    "lut": [("float", "tb_i32", "double"), ("tb_half", "tb_u64", "float"), ("double", "tb_i64", "double")],
+    "lookup": [("float", "tb_i32", "double"), ("tb_half", "tb_u64", "float"), ("double", "tb_i64", "double")],
     "roi": [("float", "float", "tb_i32"), ("tb_bfloat", "float", "tb_i64"), ("double", "double", "tb_i32")],
     "nms": [("float", "float"), ("tb_half", "float"), ("double", "double")],
     "take": [("float", "tb_i32", "float", "double"), ("tb_bfloat", "tb_u64", "float", "double")],

@@ -93,3 +93,35 @@ def test_pooling(be: GpuBackend, cpu: Backend, op: str) -> None:
 def test_normalisation(be: GpuBackend, cpu: Backend) -> None:
     for ours, theirs in zip(normalised(be), normalised(cpu)):
         np.testing.assert_allclose(ours, theirs, **CLOSE)
+
+
+def looked_up(be: Any) -> list[np.ndarray]:
+    """The gradient of a table of 31 words, 300 look-ups, one word more often than others."""
+    ids = np.minimum(np.random.default_rng(0).integers(0, 60, (1, 300)), 30)
+    (error,), dW = drawn(be, (7, 300)), be.empty((31, 7))
+    be.compound_bprop_lut(3, be.array(ids, dtype=np.int32), error, None, dW, 2)
+    return [dW.get()]
+
+
+def regions_pooled(be: Any) -> list[np.ndarray]:
+    """What both passes of region pooling give."""
+    rois = be.array([[n % 2, 2 * n - 6, n - 3, 3 * n, 2 * n + 1] for n in range(9)])
+    I, E = drawn(be, (3 * 8 * 9, 2), (3 * 2 * 3, 9))
+    O, argmax, delta = be.empty(E.shape), be.empty(E.shape, np.int32), be.empty(I.shape)
+    be.roipooling_fprop(I, rois, O, argmax, 9, 3, 8, 9, 2, 3, 0.5)
+    be.roipooling_bprop(E, rois, delta, argmax, 9, 3, 8, 9, 2, 3, 0.5)
+    return [O.get(), argmax.get(), delta.get()]
+
+
+def suppressed(be: Any) -> list[np.ndarray]:
+    """Which of 150 boxes are kept."""
+    draw = np.random.default_rng(0)
+    low, score = draw.uniform(0, 50, (150, 2)), np.linspace(1, 0, 150)[:, None]
+    boxes = be.array(np.concatenate([low, low + draw.uniform(5, 30, (150, 2)), score], 1))
+    return [np.array(be.nms(boxes, threshold)) for threshold in (0.2, 0.5)]
+
+
+@pytest.mark.parametrize("made", [looked_up, regions_pooled, suppressed])
+def test_lookup_tables_and_regions(be: GpuBackend, cpu: Backend, made: Callable[[Any], list[np.ndarray]]) -> None:
+    for ours, theirs in zip(made(be), made(cpu)):
+        np.testing.assert_allclose(ours, theirs, **CLOSE)

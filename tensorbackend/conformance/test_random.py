@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend, numerics
-from tensorbackend.backends import interpreter
 
 # Counter and key, and the words they give, of the Random123 distribution's known answers for philox4x32-10.
 PUBLISHED = [
@@ -41,10 +40,9 @@ def joined(words: tuple[int, ...]) -> int:
 
 
 @pytest.fixture(params=[np.float32, np.float64], ids=["f32", "f64"])
-def typed(request: pytest.FixtureRequest, backend: Backend) -> Any:
+def typed(request: pytest.FixtureRequest, make_another: Callable[..., Backend]) -> Any:
     """A fresh backend of the kind of `backend`, with each of the types that random numbers are drawn in."""
-    options = {"driver": backend.driver} if backend.device_type else {"jit": backend.jit}
-    made = type(backend)(rng_seed=11, default_dtype=request.param, **options)
+    made = make_another(rng_seed=11, default_dtype=request.param)
     yield made
     made.cleanup_backend()
 
@@ -116,8 +114,8 @@ def test_a_seed_decides_the_numbers(backend, draw) -> None:
     assert len({x.tobytes() for x in found}) == 4
 
 
-def test_without_a_seed_each_backend_differs() -> None:
-    made = [Backend.allocate_backend("cpu", jit=False) for _ in range(2)]
+def test_without_a_seed_each_backend_differs(make_another) -> None:
+    made = [make_another() for _ in range(2)]
     values = [be.rand(out=be.empty((4, 4))).get() for be in made]
     assert not np.array_equal(*values)
     assert [be.deterministic for be in made] == [False, False]
@@ -171,25 +169,6 @@ def test_numbers_depend_on_the_place_in_the_node_not_on_the_target(backend) -> N
     for target in (backend.empty((8, 6)).T, backend.empty((12, 16))[::2, ::-2], wide):
         backend.rng_set_state(state)
         np.testing.assert_array_equal(backend.rand(out=target).get(), plain)
-
-
-@pytest.mark.parametrize("block", [64, 1000, 1 << 20])
-@pytest.mark.parametrize("statement", ["rand", "reduction", "tree"])
-def test_block_size_changes_no_number(monkeypatch, block, statement) -> None:
-    def run() -> np.ndarray:
-        be = Backend.allocate_backend("cpu", rng_seed=3, jit=False)
-        out = be.empty((300, 70))
-        if statement == "rand":
-            out[:] = be.rand() + be.randn()
-        elif statement == "reduction":
-            out[:] = be.max(be.rand() * be.ones((300, 70)), axis=1) + be.zeros((300, 70))
-        else:
-            out.T[:] = (be.rand() * be.ones((300, 70))).T
-        return out.get()
-
-    expected = run()
-    monkeypatch.setattr(interpreter, "BLOCK", block)
-    np.testing.assert_array_equal(run(), expected)
 
 
 # Shapes

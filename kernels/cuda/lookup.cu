@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// lut.cu — the gradient of look-ups in a table: rows of errors added up by word
+// lookup.cu — the gradient of look-ups in a table: rows of errors added up by word
 //
 // Look-ups are counted, and their places sorted by word: a block takes them in order, a chunk at a time, so that each
 // word's places stay in order, and sums have one order. Then a thread adds up one element of the table.

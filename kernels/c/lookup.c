@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// lut.c — the gradient of look-ups in a table: errors added up by word
+// lookup.c — the gradient of look-ups in a table: errors added up by word
 //
 // Words that occur are numbered once. Then a task takes a vector of columns through all look-ups, in order: squares of
 // errors, whose neighbours belong to neighbouring look-ups, are turned in registers, and each look-up's vector is added
