@@ -515,10 +515,11 @@ class Backend(
         """
         return self._block
 
-    def _assign_together(self, statements: list[tuple[Tensor, Any]]) -> None:
+    def _assign_together(self, statements: Sequence[tuple[Tensor, Any]]) -> tuple[Plan, list[Tensor], list[Any]]:
         """Assign values to targets in as few kernels as there can be: values over one space, and results of its rows.
 
         All checks are done. No value reads the target of a statement before it (`StatementGroup.put` says the rest).
+        Returns the plan, its targets and its leaves, with which `_run_group` does the same again.
         """
         self.structures.check_open()
         self._flush()
@@ -529,11 +530,18 @@ class Backend(
             if watch.watching:
                 watch.state(target, value)
             group.put(target, value)
-        group.flush()
+        targets = group.targets
+        plan, leaves = group.flush()
+        return plan, targets, leaves
 
     def _runs_steps(self, cell: Any, run: Any, dtype: np.dtype) -> bool:
         """Whether the steps of a recurrent layer's cell (`primitives/cells.py`) run as one primitive here."""
         return False
+
+    @property
+    def _watched(self) -> bool:
+        """Whether somebody looks at what runs."""
+        return watch.wanted(self)
 
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         with self._lock:

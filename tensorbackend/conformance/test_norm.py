@@ -176,6 +176,18 @@ def test_in_place(backend: Any, n: int) -> None:
     near(batch["x"], batch.now["y"], "float32")
 
 
+@pytest.mark.parametrize("n", [12, 9001])
+def test_calls_of_one_form_take_their_own_operands(backend: Any, n: int) -> None:
+    """What is remembered of a call serves the next one, but not one with fewer distinct tensors."""
+    for seed, shares in enumerate([True, False, False, True]):
+        batch = Batch(backend, ref.draw((3, n), "float32", 10 * seed), "float32", 10 * seed)
+        if shares:
+            batch.tensors["beta"], batch.now["beta"] = batch["gamma"], batch.now["gamma"]
+        batch.fprop(accumbeta=0.5)
+        batch.bprop("delta" if shares else "y")
+        batch.check()
+
+
 def test_outputs_of_other_shapes_and_strides(backend: Any) -> None:
     batch = Batch(backend, ref.draw((4, 6), "float32"), "float32")
     room, columns = backend.zeros((4, 12)), backend.zeros((4, 5))

@@ -21,6 +21,7 @@ from tensorbackend.graph.optree import Operators, apply
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.ops import OPS
 from tensorbackend.primitives import operands
+from tensorbackend.primitives.steps import Steps
 
 __all__ = ["Normalization"]
 
@@ -73,22 +74,25 @@ def _is_apart(x: Tensor, axes: Axes) -> bool:
     return _count(x, axes) > SHORT and x.size < fewest * _count(x, axes)
 
 
-def _sums(x: Tensor, axes: Axes, *values: Any) -> list[Any]:
-    """The sums of values over axes of x's space: nodes, or tensors where they are computed apart."""
-    sums = [_total(value, axes) for value in values]
-    if not _is_apart(x, axes):
-        return sums
-    made = [x.backend.empty(s.shape, dtypes.compute(x.dtype), min_dims=0) for s in sums]
-    x.backend._assign_together(list(zip(made, sums)))
+def _computed(steps: Steps, dtype: np.dtype, *values: Any) -> list[Tensor]:
+    """Values over one space in tensors of their own."""
+    made = [steps.new(value.shape, dtypes.compute(dtype)) for value in values]
+    steps.assign(list(zip(made, values)))
     return made
 
 
-def _first(x: Tensor, axes: Axes, count: int) -> Tensor:
+def _sums(steps: Steps, x: Tensor, axes: Axes, *values: Any) -> list[Any]:
+    """The sums of values over axes of x's space: nodes, or tensors where they are computed apart."""
+    sums = [_total(value, axes) for value in values]
+    return _computed(steps, x.dtype, *sums) if _is_apart(x, axes) else sums
+
+
+def _first(steps: Steps, x: Tensor, axes: Axes, count: int) -> Tensor:
     """The first elements along axes."""
-    return x[tuple(slice(0, count) if a in axes else slice(None) for a in range(len(x.shape)))]
+    return steps.part(x, tuple(slice(0, count) if a in axes else slice(None) for a in range(len(x.shape))))
 
 
-def _moments(x: Tensor, axes: Axes, kept: bool, binary: bool = False) -> _Moments:
+def _moments(steps: Steps, x: Tensor, axes: Axes, kept: bool, binary: bool = False) -> _Moments:
     """The moments over axes; `kept`: x is not overwritten. The square of `binary` is x times a power of two.
 
     Distances are from the first element, or for long rows from the mean of one element in `SAMPLE`. That one is at most
@@ -97,24 +101,24 @@ def _moments(x: Tensor, axes: Axes, kept: bool, binary: bool = False) -> _Moment
     """
     count = _count(x, axes)
     if count <= SHORT or binary:
-        near = _first(x, axes, 1)
-        near = near if kept else x.backend.evaluate(near)
+        near = _first(steps, x, axes, 1)
+        near = near if kept else _computed(steps, x.dtype, near)[0]
         rest = _total(x - near, axes) / float(count)
         away = x - near - rest
         return _Moments(near, rest, _total(_product(away, away, binary), axes) / float(count))
     longest = max(axes, key=lambda a: x.shape[a])
-    sample = _first(x, (longest,), max(x.shape[longest] // SAMPLE, 1))
-    near = x.backend.evaluate(composite.mean(sample, axes), dtype=dtypes.compute(x.dtype))
+    sample = _first(steps, x, (longest,), max(x.shape[longest] // SAMPLE, 1))
+    (near,) = _computed(steps, x.dtype, composite.mean(sample, axes))
     away = x - near
-    total, squares = _sums(x, axes, away, away * away)
+    total, squares = _sums(steps, x, axes, away, away * away)
     rest = total / float(count)
     return _Moments(near, rest, composite.maximum(squares / float(count) - rest * rest, 0.0))
 
 
-def _moments_around(x: Tensor, axes: Axes, mean: Any, binary: bool) -> _Moments:
+def _moments_around(steps: Steps, x: Tensor, axes: Axes, mean: Any, binary: bool) -> _Moments:
     """The moments over axes where the mean is given."""
     away = x - mean
-    (squares,) = _sums(x, axes, _product(away, away, binary))
+    (squares,) = _sums(steps, x, axes, _product(away, away, binary))
     return _Moments(mean, None, squares / float(_count(x, axes)))
 
 
@@ -130,12 +134,12 @@ def _added(value: Any, y: Tensor, accumbeta: float, relu: bool) -> Any:
     return value if accumbeta == 0 else value + y * accumbeta
 
 
-def _assign(x: Tensor, axes: Axes, rows: Statements, whole: tuple[Tensor, Any]) -> None:
+def _assign(steps: Steps, x: Tensor, axes: Axes, rows: Statements, whole: tuple[Tensor, Any]) -> None:
     """Assign results of rows, and what has x's space, in one kernel if there is one."""
     if _is_apart(x, axes):
-        x.backend._assign_together(rows)
+        steps.assign(rows)
         rows = []
-    x.backend._assign_together([*rows, whole])
+    steps.assign([*rows, whole])
 
 
 # Operands
@@ -150,6 +154,7 @@ class _Operands:
         self.given: dict[str, operands.Shaped] = {}
         self.seen: dict[str, Tensor] = {}
         self.written: tuple[str, ...] = ()
+        self.over = ""
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype | None = None, **named: Any) -> None:
         """Operands of one size and type (None: x's). Raises `TypeError`, `DTypeError`, `ShapeError`, `BackendError`."""
@@ -164,7 +169,7 @@ class _Operands:
 
     def writes(self, *letters: str, over: str) -> None:
         """Name those that are written; the first may be the very memory of `over`. Raises `ValueError` for overlaps."""
-        self.written = letters
+        self.written, self.over = letters, over
         for letter in letters:
             out, _ = self.given[letter]
             others = {k: x for k, (x, _) in self.given.items() if k != letter}
@@ -172,9 +177,10 @@ class _Operands:
                 del others[over]
             operands.check_output(f"{self.name}: {letter}", out, *others.values())
 
-    def is_apart(self, written: str, read: str) -> bool:
-        """Whether what is written is not what is read."""
-        return not _is_same(self.given[written][0], self.given[read][0])
+    @property
+    def kept(self) -> bool:
+        """Whether what may be overwritten is not."""
+        return not _is_same(self.given[self.written[0]][0], self.given[self.over][0])
 
     def __getitem__(self, letter: str) -> Tensor:
         found = self.seen.get(letter)
@@ -184,10 +190,26 @@ class _Operands:
             found = self.seen[letter] = view if isinstance(view, Tensor) else self.backend.evaluate(view)
         return found
 
-    def run(self, repeat: int, body: Callable[[], None]) -> tuple[float, float] | None:
-        """Run the call, or time it; results that are in copies go where they belong."""
+    def run(self, repeat: int, body: Callable[[Steps], None], *form: Any) -> tuple[float, float] | None:
+        """Run the call, or time it; results that are in copies go where they belong. `form` are its numbers."""
+        tensors = [self[letter] for letter in self.given]
+        plain = all(type(number) in (bool, int, float) for number in form) and not self.backend._watched
+        first = {id(x): number for number, x in reversed(list(enumerate(tensors)))}
+        which = tuple((x.structure, first[id(x)]) for x in tensors)
+        key = (self.name, self.kept, *form, *which) if plain else None
+
+        def once() -> None:
+            steps = self.backend.structures.plans.get(key) if plain else None
+            if steps is not None:
+                steps.again(tensors)
+                return
+            steps = Steps(self.backend, tensors)
+            body(steps)
+            if plain:
+                steps.remember(key)
+
         work = FLOPS * math.prod(self.given["x"][1])
-        times = operands.repeated(self.backend, int(repeat), body, work, self.name)
+        times = operands.repeated(self.backend, int(repeat), once, work, self.name)
         for letter in self.written:
             out, shape = self.given[letter]
             if out.shape != shape and not isinstance(composite.reshape(out, shape), Tensor):
@@ -245,13 +267,13 @@ class _Groups(_Operands):
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("y", "mean", "var", over="x")
 
-        def run() -> None:
-            by = _moments(self["x"], self.axes, self.is_apart("y", "x"))
+        def run(steps: Steps) -> None:
+            by = _moments(steps, self["x"], self.axes, self.kept)
             value = _normalised(self["x"], by, self["gamma"], self["beta"], eps)
             rows = [(self["mean"], by.mean), (self["var"], by.variance)]
-            _assign(self["x"], self.axes, rows, (self["y"], _added(value, self["y"], accumbeta, relu)))
+            _assign(steps, self["x"], self.axes, rows, (self["y"], _added(value, self["y"], accumbeta, relu)))
 
-        return self.run(repeat, run)
+        return self.run(repeat, run, eps, accumbeta, relu)
 
     def bprop(self, grad_gamma: Any, grad_beta: Any, mean: Any, var: Any, gamma: Any, eps: float,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
@@ -260,18 +282,18 @@ class _Groups(_Operands):
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")
 
-        def run() -> None:
+        def run(steps: Steps) -> None:
             x, error, count = self["x"], self["delta_in"], float(_count(self["x"], self.axes))
             scale = composite.rsqrt(self["var"] + eps)
             hat = (x - self["mean"]) * scale
-            self.backend._assign_together([(self["grad_gamma"], _total(hat * error, (2, 3))),
-                                           (self["grad_beta"], _total(error, (2, 3)))])  # fmt: skip
+            by_gamma, by_beta = _total(hat * error, (2, 3)), _total(error, (2, 3))
+            steps.assign([(self["grad_gamma"], by_gamma), (self["grad_beta"], by_beta)])
             slope = error * self["gamma"]
-            total, along = _sums(x, self.axes, slope, hat * slope)
+            total, along = _sums(steps, x, self.axes, slope, hat * slope)
             delta = (slope - (hat * along + total) * (1.0 / count)) * scale
-            _assign(x, self.axes, [], (self["delta_out"], delta))
+            _assign(steps, x, self.axes, [], (self["delta_out"], delta))
 
-        return self.run(repeat, run)
+        return self.run(repeat, run, eps)
 
 
 def _check_some(name: str, count: int, shape: tuple[int, ...]) -> None:
@@ -279,11 +301,11 @@ def _check_some(name: str, count: int, shape: tuple[int, ...]) -> None:
         raise ShapeError(complain(f"{name}: nothing to take moments of", f"x {shape}", "at least one element a row"))
 
 
-def _batch_moments(at: _Operands, compute_batch_sum: bool, binary: bool) -> _Moments:
+def _batch_moments(steps: Steps, at: _Operands, compute_batch_sum: bool, binary: bool) -> _Moments:
     x = at["x"]
     if compute_batch_sum:
-        return _moments(x, (1,), at.is_apart("y", "x"), binary)
-    return _moments_around(x, (1,), at["xsum"] / float(x.shape[1]), binary)
+        return _moments(steps, x, (1,), at.kept, binary)
+    return _moments_around(steps, x, (1,), at["xsum"] / float(x.shape[1]), binary)
 
 
 def _running(at: _Operands, by: _Moments, rho: float, compute_batch_sum: bool) -> Statements:
@@ -319,13 +341,14 @@ class Normalization:
             at.take_columns(xsum=xsum, xvar=xvar)
             at.writes("y", *(["xsum"] if compute_batch_sum else []), "xvar", "gmean", "gvar", over="x")
 
-        def run() -> None:
-            by = _Moments(at["gmean"], None, at["gvar"]) if inference else _batch_moments(at, compute_batch_sum, binary)
+        def run(steps: Steps) -> None:
+            by = _Moments(at["gmean"], None, at["gvar"])
+            by = by if inference else _batch_moments(steps, at, compute_batch_sum, binary)
             rows = [] if inference else _running(at, by, rho, compute_batch_sum)
             value = _normalised(at["x"], by, at["gamma"], at["beta"], eps, binary)
-            _assign(at["x"], (1,), rows, (at["y"], _added(value, at["y"], accumbeta, relu)))
+            _assign(steps, at["x"], (1,), rows, (at["y"], _added(value, at["y"], accumbeta, relu)))
 
-        return at.run(repeat, run)
+        return at.run(repeat, run, eps, rho, bool(compute_batch_sum), accumbeta, relu, binary, inference)
 
     def compound_bprop_bn(self, delta_out: Any, grad_gamma: Any, grad_beta: Any, delta_in: Any, x: Any, xsum: Any,
                           xvar: Any, gamma: Any, eps: float, threads: Any = None, repeat: int = 1, binary: bool = False,
@@ -340,17 +363,17 @@ class Normalization:
         at.take_columns(grad_gamma=grad_gamma, grad_beta=grad_beta, xsum=xsum, xvar=xvar, gamma=gamma)
         at.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")
 
-        def run() -> None:
+        def run(steps: Steps) -> None:
             images, error, count = at["x"], at["delta_in"], float(max(x.shape[1], 1))
             scale = composite.rsqrt(at["xvar"] + eps)
             hat = _product(images - at["xsum"] / count, scale, binary)
-            by_beta, by_gamma = _sums(images, (1,), error, _product(hat, error, binary))
+            by_beta, by_gamma = _sums(steps, images, (1,), error, _product(hat, error, binary))
             away = error - (_product(hat, by_gamma, binary) + by_beta) * (1.0 / count)
             delta = _product(_product(away, at["gamma"], binary), scale, binary)
             rows = [(at["grad_gamma"], by_gamma), (at["grad_beta"], by_beta)]
-            _assign(images, (1,), rows, (at["delta_out"], delta))
+            _assign(steps, images, (1,), rows, (at["delta_out"], delta))
 
-        return at.run(repeat, run)
+        return at.run(repeat, run, eps, binary)
 
     def compound_fprop_gn(self, x: Any, mean: Any, var: Any, gamma: Any, beta: Any, y: Any, groups: int, eps: float,
                           accumbeta: float = 0.0, relu: bool = False,
