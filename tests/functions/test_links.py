@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links for the functions with parameters: what they compute, what they learn, what they keep."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+import tensorbackend.links as L
+from tensorbackend import optimizers, serializers, testing
+from tensorbackend.function import arrays
+
+IMAGES = np.random.RandomState(0).normal(size=(2, 4, 6, 5)).astype(np.float32)
+ROWS = np.random.RandomState(1).normal(size=(8, 6)).astype(np.float32)
+
+
+def learns(link: Any, *inputs: Any) -> None:
+    """Every parameter of a link gets a gradient, and a step changes it."""
+    optimizer = optimizers.SGD(0.5).setup(link)
+    y = link(*inputs)
+    link.cleargrads()
+    F.sum(F.square(y)).backward()
+    before = [arrays.to_cpu(p.array).copy() for p in link.params()]
+    optimizer.update()
+    assert before and all((arrays.to_cpu(p.array) != b).any() for p, b in zip(link.params(), before))
+
+
+def test_convolution(be, array) -> None:
+    x = array(IMAGES)
+    link = L.Convolution2D(None, 6, 3, stride=2, pad=1, groups=2).to_device(be)
+    y = link(x)
+    assert link.W.shape == (6, 2, 3, 3) and link.b.shape == (6,) and y.shape == (2, 6, 3, 3)
+    testing.assert_allclose(y, F.convolution_2d(x, link.W, link.b, 2, 1, groups=2))
+    learns(link, x)
+    assert [name for name, _ in L.Convolution2D(4, 2, (3, 1), nobias=True).namedparams()] == ["/W"]
+
+
+def test_deconvolution(be, array) -> None:
+    x = array(IMAGES)
+    link = L.Deconvolution2D(4, 3, 3, stride=2).to_device(be)
+    assert link.W.shape == (4, 3, 3, 3)
+    testing.assert_allclose(link(x), F.deconvolution_2d(x, link.W, link.b, 2))
+    learns(link, x)
+
+
+def test_batch_normalization_keeps_running_statistics(be, array) -> None:
+    x = array(IMAGES)
+    link = L.BatchNormalization(4).to_device(be)
+    y = link(x)
+    mean, var = IMAGES.mean((0, 2, 3)), IMAGES.var((0, 2, 3))
+    testing.assert_allclose(y, (IMAGES - mean[:, None, None]) / np.sqrt(var[:, None, None] + 2e-5), atol=1e-4)
+    testing.assert_allclose(link.avg_mean, 0.1 * mean)
+    testing.assert_allclose(link.avg_var, 0.9 + 0.1 * var * 60 / 59)
+    learned, unbiased = arrays.to_cpu(link.avg_mean).copy(), arrays.to_cpu(link.avg_var).copy()
+    with tb.using_config("train", False):
+        y = link(x)
+    expected = (IMAGES - learned[:, None, None]) / np.sqrt(unbiased[:, None, None] + 2e-5)
+    testing.assert_allclose(y, expected, atol=1e-4)
+    testing.assert_allclose(link.avg_mean, learned)
+    link.start_finetuning()
+    link(x, finetune=True)
+    testing.assert_allclose(link.avg_mean, mean)
+    assert link.N == 1
+    file = io.BytesIO()
+    serializers.save_npz(file, link)
+    other = L.BatchNormalization(4).to_device(be)
+    serializers.load_npz(io.BytesIO(file.getvalue()), other)
+    testing.assert_allclose(other.avg_mean, mean)
+    assert other.N == 1
+    learns(link, x)
+    plain = L.BatchNormalization(4, use_gamma=False, use_beta=False).to_device(be)
+    testing.assert_allclose(plain(x), L.BatchNormalization(4).to_device(be)(x), atol=1e-5)
+
+
+def test_layer_normalization(be, array) -> None:
+    link = L.LayerNormalization().to_device(be)
+    y = link(array(ROWS))
+    away = ROWS - ROWS.mean(1, keepdims=True)
+    testing.assert_allclose(y, away / np.sqrt((away**2).mean(1, keepdims=True) + 1e-6), atol=1e-4)
+    learns(link, array(ROWS))
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_prelu(shape, be, array) -> None:
+    link = L.PReLU(shape).to_device(be)
+    testing.assert_allclose(link(array(IMAGES)), np.where(IMAGES >= 0, IMAGES, 0.25 * IMAGES))
+    learns(link, array(IMAGES))
+
+
+def test_embedding(be, array) -> None:
+    link = L.EmbedID(5, 3, ignore_label=-1).to_device(be)
+    places = np.array([[0, 4], [-1, 4]], np.int32)
+    table = arrays.to_cpu(link.W.array)
+    testing.assert_allclose(link(array(places, np.int32)), np.where(places[..., None] < 0, 0, table[places]))
+    learns(link, array(places, np.int32))
+
+
+def test_bilinear(be, array) -> None:
+    for nobias in (False, True):
+        link = L.Bilinear(6, 6, 2, nobias=nobias).to_device(be)
+        w = {name: arrays.to_cpu(p.array) for name, p in link.namedparams()}
+        expected = np.einsum("ij,ik,jkl->il", ROWS, ROWS, w["/W"])
+        if not nobias:
+            expected = expected + ROWS @ w["/V1"] + ROWS @ w["/V2"] + w["/b"]
+        testing.assert_allclose(link(array(ROWS), array(ROWS)), expected, atol=1e-4)
+        learns(link, array(ROWS), array(ROWS))
+
+
+def test_negative_sampling(be, array) -> None:
+    link = L.NegativeSampling(6, [1, 0, 3, 8], 2).to_device(be)
+    drawn = link.sampler((2000,))
+    assert set(drawn.tolist()) == {0, 2, 3}
+    shares = np.array([1, 0, 3, 8]) ** 0.75
+    assert np.abs(np.bincount(drawn, minlength=4) / 2000 - shares / shares.sum()).max() < 0.05
+    loss = link(array(ROWS), array(np.arange(8) % 4, np.int32))
+    testing.assert_allclose(loss, 8 * 3 * np.log(2.0))
+    loss.backward()
+    assert np.abs(arrays.to_cpu(link.W.grad)).max() > 0
+
+
+def lstm(c: np.ndarray, gates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A step of long short-term memory in NumPy."""
+    a, i, f, o = np.moveaxis(gates.reshape(len(gates), -1, 4), 2, 0)
+    i, f, o = (1 / (1 + np.exp(-x)) for x in (i, f, o))
+    c = np.tanh(a) * i + f * c
+    return c, o * np.tanh(c)
+
+
+def test_lstm(be, array) -> None:
+    link = L.LSTM(None, 3).to_device(be)
+    link(array(ROWS))
+    link.reset_state()
+    w = {name: arrays.to_cpu(p.array) for name, p in link.namedparams()}
+    c = h = np.zeros((8, 3))
+    for _ in range(3):
+        c, h = lstm(c, ROWS @ w["/upward/W"].T + w["/upward/b"] + h @ w["/lateral/W"].T)
+        testing.assert_allclose(link(array(ROWS)), h, atol=1e-5)
+    assert w["/upward/b"].reshape(3, 4)[:, 2].tolist() == [1.0] * 3
+    learns(link, array(ROWS))
+    stateless = L.StatelessLSTM(6, 3).to_device(be)
+    assert [y.shape for y in stateless(None, None, array(ROWS))] == [(8, 3)] * 2
+
+
+def test_gaussian_mixture_head(be, array) -> None:
+    link = L.GaussianMixture2D(6, 4).to_device(be)
+    targets = array(ROWS[:, :1]), array(ROWS[:, 1:2])
+    losses = []
+    optimizer = optimizers.Adam(0.05).setup(link)
+    for _ in range(15):
+        optimizer.update(lambda: losses.append(link(array(ROWS), *targets, reduce="mean")) or losses[-1])
+    assert losses[-1].item() < losses[0].item()
+
+
+def test_a_convnet_trains(be, array) -> None:
+    class Net(tb.Chain):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.init_scope():
+                self.conv = L.Convolution2D(None, 4, 3, pad=1)
+                self.bn = L.BatchNormalization(4)
+                self.out = L.Linear(None, 3)
+
+        def forward(self, x):
+            return self.out(F.max_pooling_2d(F.relu(self.bn(self.conv(x))), 2))
+
+    model = L.Classifier(Net()).to_device(be)
+    optimizer = optimizers.MomentumSGD(0.05).setup(model)
+    optimizer.add_hook(optimizers.WeightDecay(1e-4))
+    x, t = array(IMAGES), array([0, 2], np.int32)
+    model(x, t)
+    optimizer.setup(model)
+    losses = []
+    for _ in range(10):
+        optimizer.update(model, x, t)
+        losses.append(model.loss.item())
+    assert losses[-1] < 0.5 * losses[0] and float(arrays.to_cpu(model.accuracy.array)) == 1.0
+    assert [path for path, _ in model.namedparams()][0] == "/predictor/bn/beta"
