@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c` and `kernels/c/conv_winograd.c`.
+"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_update.c`
+and `conv_winograd.c`.
 
 Operands are those of the step: its two inputs, what the tail reads beside the sums, and its result; then scratch, in
 which copies, transforms and sums lie.
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends import jit, native, written
+from tensorbackend.backends import conv_tuning, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
@@ -68,19 +69,27 @@ def facts(dtype: np.dtype) -> Facts:
     return Facts(*said)
 
 
-def prepare_conv(step: Primitive, winograd: int, scratch_size: int) -> jit.Prepared:
+def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) -> jit.Prepared:
     """The launches of a convolution or of one of its gradients, by the fastest way that `scratch_size` bytes allow.
 
-    `winograd`: 0, 2 or 4, as `conv_blocking.choices`. `scratch_size` 0 is no bound. Raises `CompileError`.
+    `winograd`: 0, 2 or 4, as `conv_blocking.choices`. `scratch_size` 0 is no bound. The cost model says what is fastest
+    or, with `tune`, the clock. Raises `CompileError`.
     """
     (g,) = step.params
     kernels = facts(step.inputs[0].dtype)
     itemsize = dtypes.compute(step.output.dtype).itemsize
+    passes: list[_Pass] = []
     for way in conv_blocking.choices(g, step.op.name, kernels, itemsize, winograd):
         made = _Direct(step, kernels, way) if isinstance(way, Direct) else _Winograd(step, kernels, way)
-        if not scratch_size or made.scratch <= scratch_size:
+        fits = not scratch_size or made.scratch <= scratch_size
+        passes += [made] if fits or isinstance(way, Direct) and not passes else []
+        if passes and not tune:
             break
-    return made.prepared()
+    timed = conv_tuning.ENOUGH_NS <= passes[0].estimate and passes[-1].estimate <= conv_tuning.MOST_NS
+    if len(passes) == 1 or not timed:
+        return passes[0].prepared()
+    prepared = [made.prepared() for made in passes]
+    return prepared[conv_tuning.choose(step, [m.way for m in passes], prepared, [m.scratch for m in passes])]
 
 
 class _Pass(ABC):
@@ -98,6 +107,7 @@ class _Pass(ABC):
         self.source = _source(self.file, step.inputs[0].dtype, self.dtype, self.macros)
         self.library = written.library(self.source, FLAGS)
         self.threads = native.runtime().threads
+        self.estimate = conv_blocking.nanoseconds(self.geometry, self.op, facts, way)
         self.others = [*step.beside, step.target]
         self.scratch = 0
         self.places = {name: (0, 0) for name in PLACES}
@@ -180,7 +190,7 @@ class _Pass(ABC):
         parts = [self._copy(*copy) for copy in self.copies if not copy[3]]
         parts += self.launches()
         parts += [self._copy(*copy) for copy in self.copies if copy[3]]
-        cost = int(conv_blocking.nanoseconds(self.geometry, self.op, self.facts, self.way)) + 1
+        cost = int(self.estimate) + 1
         pointers = 2 + len(self.others) + bool(self.scratch)
         tail, text = self._tail()
         scalars = len(self.step.scalars)
@@ -193,9 +203,11 @@ class _Pass(ABC):
 
 
 class _Direct(_Pass):
-    """`kernels/c/conv.c`."""
+    """`kernels/c/conv.c` and `kernels/c/conv_update.c`."""
 
-    file = "conv.c"
+    def __init__(self, step: Primitive, facts: Facts, way: Direct) -> None:
+        self.file = "conv_update.c" if step.op.name == UPDATE else "conv.c"
+        super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
         g, way = self.geometry, self.way
@@ -208,8 +220,8 @@ class _Direct(_Pass):
 
     def layout(self) -> None:
         """Scratch: the copied filters or the sums, and a slot a thread."""
-        needs = _call(self.library, "tb_conv_needs", self._sizes(), 4)
-        packed, self.slot_bytes = needs[2:] if self.op == UPDATE else needs[:2]
+        needs = "tb_update_needs" if self.op == UPDATE else "tb_conv_needs"
+        packed, self.slot_bytes = _call(self.library, needs, self._sizes(), 2)
         self.places["packed"] = self._reserve(packed)
         self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
 

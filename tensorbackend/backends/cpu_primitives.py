@@ -186,7 +186,8 @@ def prepare_convolution(step: Primitive, backend: Backend) -> jit.Prepared | Non
     first, second = (ref.dtype for ref in step.inputs)
     if first != second or step.output.dtype not in (first, dtypes.compute(first)):
         return None
-    return prepare_conv(step, backend.enable_winograd, backend.scratch_size)
+    tune = settings.config.tune and not backend.deterministic
+    return prepare_conv(step, backend.enable_winograd, backend.scratch_size, tune)
 
 
 PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {

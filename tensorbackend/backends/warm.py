@@ -29,7 +29,10 @@ from tensorbackend.backends.toolchain import Compiler
 from tensorbackend.codegen.c import HEADER
 from tensorbackend.graph import forms
 
-__all__ = ["MOST_BYTES", "SOURCES", "Found", "Numbers", "add", "find", "forget", "name_of", "source_files"]
+__all__ = [
+    "MOST_BYTES", "SOURCES", "Found", "Numbers", "add", "find", "forget", "name_of", "recall", "remember",
+    "source_files",
+]  # fmt: skip
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SOURCES = (
@@ -72,13 +75,12 @@ def name_of(key: tuple) -> str | None:
 
 def find(name: str) -> Found | None:
     """The plan of a name; None if it must be made. Raises `CompileError` for a library that cannot be loaded."""
-    for cache in disk_cache.cache_for_reading():
-        record = _index(cache.folder).get(name)
-        if record is not None:
-            targets, tensors, total, steps = record
-            made = [_step(*step) for step in steps]
-            return None if None in made else Found(targets, tensors, total, made)
-    return None
+    record = recall(name)
+    if record is None:
+        return None
+    targets, tensors, total, steps = record
+    made = [_step(*step) for step in steps]
+    return None if None in made else Found(targets, tensors, total, made)
 
 
 def add(name: str, run: CompiledPlan) -> None:
@@ -86,9 +88,22 @@ def add(name: str, run: CompiledPlan) -> None:
     if not all(isinstance(prepared, jit.Prepared) and prepared.functions for prepared, _, _, _ in run.steps):
         return
     steps = [_record(prepared, places, step) for prepared, places, _, step in run.steps]
+    remember(name, [run.plan.targets, run.plan.tensors, run.total, steps])
+
+
+def recall(name: str) -> list | None:
+    """What `remember` kept under a name of 32 hexadecimal digits, in this process or another."""
+    for cache in disk_cache.cache_for_reading():
+        record = _index(cache.folder).get(name)
+        if record is not None:
+            return record
+    return None
+
+
+def remember(name: str, record: list) -> None:
+    """Keep a record, of what JSON can hold, beside the plans."""
     try:
-        folder = disk_cache.cache_for_writing().folder
-        _index(folder).add(name, [run.plan.targets, run.plan.tensors, run.total, steps])
+        _index(disk_cache.cache_for_writing().folder).add(name, record)
     except OSError as error:
         _log.debug("tensorbackend: the index of plans cannot be written: %s", error)
 

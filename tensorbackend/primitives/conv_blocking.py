@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a convolution is computed on the CPU: by which algorithm, in which blocks.
 
-A cost model on the geometry decides, never the number of threads or a clock, so that results repeat bit for bit. The
-loops are those of `kernels/c/conv.c` and `kernels/c/conv_winograd.c`, whose names the fields here have.
+A cost model on the geometry puts the ways in order, never the number of threads, so that results repeat bit for bit.
+The loops are those of `kernels/c/conv.c`, `conv_update.c` and `conv_winograd.c`, whose names the fields here have.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Direct:
-    """Blocks of `kernels/c/conv.c`: outputs of a task, channels at a time, parts of the maps (segments of places)."""
+    """Blocks of `conv.c` and `conv_update.c`: outputs of a task, channels at a time, parts of the maps (or segments of
+    the places)."""
 
     rows: int
     columns: int

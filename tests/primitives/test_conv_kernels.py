@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import cpu_conv, native
+from tensorbackend.backends import conv_tuning, cpu_conv, native
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE, Direct, Facts, Winograd
@@ -216,12 +216,31 @@ def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
     sizes = {"N": 16, "C": 64, "K": 64, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     results = []
     for bound in (0, 1 << 20):
-        backend = Backend.allocate_backend("cpu", scratch_size=bound)
+        backend = Backend.allocate_backend("cpu", scratch_size=bound, rng_seed=0)
         layer = backend.conv_layer("float32", **sizes)
         conv = backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF))
         (step,) = (found for found in backend.explain(conv).steps if found.name == "conv")
         results.append(step.source.startswith("// Direct"))
     assert results == [False, True]
+
+
+def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"N": 16, "C": 48, "K": 56, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
+    clock = iter(range(10**6))
+    monkeypatch.setattr(conv_tuning, "_seconds", lambda *way: 1000.0 / (1 + next(clock)))
+    monkeypatch.setattr(conv_tuning, "_chosen", {})
+    kept: dict[str, list] = {}
+    monkeypatch.setattr(conv_tuning.warm, "recall", kept.get)
+    monkeypatch.setattr(conv_tuning.warm, "remember", kept.__setitem__)
+    found = []
+    for seed in (None, None, 0):
+        backend = Backend.allocate_backend("cpu", rng_seed=seed)
+        layer = backend.conv_layer("float32", **sizes)
+        explained = backend.explain(backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF)))
+        found.append(explained.steps[0].source.split("(")[0])
+        conv_tuning.forget()
+    assert found == ["// Direct", "// Direct", "// Winograd"]
+    assert next(clock) <= 3
 
 
 def test_kernels_say_what_they_need(cc: Any) -> None:

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_copies.h — geometry of a convolution's passes, and the copies of the input that their tasks work on
+//
+// Computes  along each axis, which input an output meets at a tap:
+//               forward    i = o str + tap dil - pad
+//               backward   i = (o + pad - tap dil) / str, where that is whole
+// Copies    Places that are equal modulo the stride are a phase. A task copies the part of the input that its outputs
+//           need, phase by phase and with zeros around it: then outputs of one phase, and for each tap their inputs,
+//           lie side by side along (column, image), whatever stride, padding and dilation are.
+//
+//               in, a row of a map:    0 1 2 3 4 5 6     (stride 2, pad 1, three taps)
+//               copy, phase 0:         0 2 4 6           tap 1 reads from its start
+//               copy, phase 1:       . 1 3 5 .           tap 0 reads from its start, tap 2 from the 1
+#ifndef TB_CONV_COPIES_H
+#define TB_CONV_COPIES_H
+
+#include "conv.h"
+
+// What the host passes in `size`, and then for each of three axes the members of `axis` up to `pad`.
+enum {
+    IMAGES = SIZES, MAPS_IN, MAPS_OUT,  // maps of a group
+    GROUPS, BACKWARD,
+    ROWS, COLUMNS,   // of outputs (of one phase) that a task takes
+    CHANNELS,        // that are in work at a time
+    FLAT,            // whether a tile goes on from a row to the next
+    SPLITS,          // parts of the maps, or segments of the places
+    PART_MAPS,       // maps of a part, a multiple of MR
+    SLOTS, SLOT_BYTES,  // of scratch, as tb_conv_needs says
+    AXES,
+};
+enum { AXIS_SIZES = 6 };
+
+typedef struct axis {
+    int64_t in, out, taps, stride, dilation, pad, backward;
+    int64_t a, b;       // the strides of the input and of the output: one of them is 1
+    int64_t low, high;  // the least and the greatest shift of a tap
+} axis;
+
+typedef struct shape {
+    int64_t images, maps_in, maps_out, groups, rows, columns, channels, flat, splits, part_maps;
+    axis deep, high, wide;
+} shape;
+
+static int64_t floor_div(int64_t x, int64_t y) { return x >= 0 ? x / y : -((-x + y - 1) / y); }
+
+// Whether a tap serves outputs of a phase: output u b + phase then reads input (u + shift) a + from.
+static int reach(const axis *x, int64_t tap, int64_t phase, int64_t *shift, int64_t *from) {
+    const int64_t away = tap * x->dilation - x->pad, distance = x->backward ? phase - away : away;
+    *shift = floor_div(distance, x->stride);
+    *from = distance - *shift * x->stride;
+    return !x->backward || *from == 0;
+}
+
+static axis read_axis(const int64_t *size, int64_t backward) {
+    axis x = {size[0], size[1], size[2], size[3], size[4], size[5], backward, 1, 1, INT64_MAX, INT64_MIN};
+    *(backward ? &x.b : &x.a) = x.stride;
+    for (int64_t phase = 0; phase < x.b; ++phase)
+        for (int64_t tap = 0; tap < x.taps; ++tap) {
+            int64_t shift, from;
+            if (!reach(&x, tap, phase, &shift, &from)) continue;
+            if (shift < x.low) x.low = shift;
+            if (shift > x.high) x.high = shift;
+        }
+    return x;
+}
+
+static shape read_shape(const int64_t *size) {
+    return (shape){
+        size[IMAGES], size[MAPS_IN], size[MAPS_OUT], size[GROUPS], size[ROWS], size[COLUMNS], size[CHANNELS],
+        size[FLAT], size[SPLITS], size[PART_MAPS],
+        read_axis(size + AXES, size[BACKWARD]),
+        read_axis(size + AXES + AXIS_SIZES, size[BACKWARD]),
+        read_axis(size + AXES + 2 * AXIS_SIZES, size[BACKWARD]),
+    };
+}
+
+static int64_t phase_length(const axis *x, int64_t phase) { return ceil_div(x->out - phase, x->b); }
+
+// How outputs of an axis are cut: each phase into blocks of `each`.
+static int64_t count_blocks(const axis *x, int64_t each) {
+    int64_t count = 0;
+    for (int64_t phase = 0; phase < x->b; ++phase) count += ceil_div(phase_length(x, phase), each);
+    return count;
+}
+
+static void find_block(const axis *x, int64_t each, int64_t n, int64_t *phase, int64_t *first, int64_t *length) {
+    for (*phase = 0;; ++*phase) {
+        const int64_t total = phase_length(x, *phase), blocks = ceil_div(total, each);
+        if (n < blocks) {
+            *first = n * each;
+            *length = least(each, total - *first);
+            return;
+        }
+        n -= blocks;
+    }
+}
+
+// What one task works on, and its copy of the input: [channel][t][row phase][column phase][row][column][image]
+typedef struct job {
+    const shape *s;
+    int64_t group, depth, row_phase, column_phase, row, column;  // row and column: the first, of their phases
+    int64_t rows, columns;                                       // of outputs
+    int64_t tall, broad;                                         // rows and columns of a phase in the copy
+    int64_t pitch, plane, channel;                               // from a row, a phase, a channel to the next
+    int64_t map, maps;                                           // of outputs
+} job;
+
+static job new_job(const shape *s) {
+    job j = {.s = s};
+    j.tall = s->rows + s->high.high - s->high.low;
+    j.broad = s->columns + s->wide.high - s->wide.low;
+    j.pitch = j.broad * s->images;
+    j.plane = j.tall * j.pitch + LANES;
+    j.channel = apart(s->deep.taps * s->high.a * s->wide.a * j.plane);
+    return j;
+}
+
+// Short runs, for which a call of memset or memcpy would take longer than the run.
+INLINE void clear(TB_T *to, int64_t count) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) *(vec *)(to + i) = (vec){0};
+    for (; i < count; ++i) to[i] = 0;
+}
+
+INLINE void copy_run(const TB_S *from, int64_t count, TB_T *to) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) *(vec *)(to + i) = load(from + i);
+    for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
+}
+
+// One row of a phase of the columns: what exists of `in`, zeros around it.
+static void copy_row(const job *j, const TB_S *in, int64_t phase, TB_T *to) {
+    const axis *const x = &j->s->wide;
+    const int64_t n = j->s->images, start = j->column + x->low;
+    const int64_t first = least(start < 0 ? -start : 0, j->broad);
+    const int64_t after = floor_div(x->in - 1 - phase, x->a) + 1 - start;
+    const int64_t last = after < first ? first : least(after, j->broad);
+    clear(to, first * n);
+    clear(to + last * n, (j->broad - last) * n);
+    const TB_S *from = in + ((start + first) * x->a + phase) * n;
+    to += first * n;
+    if (x->a == 1) copy_run(from, (last - first) * n, to);
+    else if (n == 1)
+        for (int64_t i = 0; i < last - first; ++i) to[i] = TB_WIDE(from[i * x->a]);
+    else
+        for (int64_t u = first; u < last; ++u, from += x->a * n, to += n)
+            copy_run(from, n, to);
+}
+
+static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
+    const shape *const s = j->s;
+    const int64_t row = s->wide.in * s->images;
+    for (int64_t c = 0; c < channels; ++c) {
+        const int64_t map = j->group * s->maps_in + first + c;
+        for (int64_t t = 0; t < s->deep.taps; ++t) {
+            int64_t shift, from;
+            const int serves = reach(&s->deep, t, j->depth % s->deep.b, &shift, &from);
+            const int64_t d = (j->depth / s->deep.b + shift) * s->deep.a + from;
+            if (!serves || d < 0 || d >= s->deep.in) continue;
+            const TB_S *const image = in + (map * s->deep.in + d) * s->high.in * row;
+            for (int64_t phases = 0; phases < s->high.a * s->wide.a; ++phases) {
+                const int64_t row_phase = phases / s->wide.a, column_phase = phases % s->wide.a;
+                TB_T *to = copy + c * j->channel + (t * s->high.a * s->wide.a + phases) * j->plane;
+                for (int64_t r = 0; r < j->tall; ++r, to += j->pitch) {
+                    const int64_t h = (j->row + r + s->high.low) * s->high.a + row_phase;
+                    if (h >= 0 && h < s->high.in) copy_row(j, image + h * row, column_phase, to);
+                    else __builtin_memset(to, 0, sizeof(TB_T) * (unsigned long)j->pitch);
+                }
+            }
+        }
+    }
+}
+
+// Elements of the copy in a slot.
+static int64_t copied_elements(const shape *s, const job *j) { return s->channels * j->channel + 2 * WIDTH; }
+
+#endif

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_update.c — the gradient of a convolution by its filters, for any geometry
+//
+// Computes  dF[c, tap, k] = sum over o, n of I[c, i(o, tap), n] E[k, o, n], with i of conv_copies.h
+// Layout    images (C, D, H, W, N), filters (C, T, R, S, K)
+// Tiles     Errors are transposed to [place][map], and 8 inputs, each from its own address, meet NV vectors of maps; few
+//           maps are multiplied place by place.
+// Order     Sums run over places, in segments that depend on shapes alone.
+// Bound by  multiply-adds
+// Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
+#include "conv_copies.h"
+
+enum { UPDATE_ROWS = 8 };
+enum { NARROW = 3 };  // maps of a group up to which sums run over lanes of places
+
+// Errors of up to WIDTH maps, `map` apart, at `places` neighbouring places, as [place][WIDTH]; in whole squares.
+static void turn(const TB_S *from, int64_t map, int64_t maps, int64_t places, TB_T *to) {
+    for (int64_t p = 0; p < places; p += LANES)
+        for (int64_t k = 0; k < maps; k += LANES) {
+            vec r[LANES];
+            for (int64_t i = 0; i < LANES; ++i) {
+                const TB_S *const at = from + (k + i) * map + p;
+                r[i] = (vec){0};
+                if (k + i >= maps) continue;
+                if (places - p >= LANES) r[i] = load(at);
+                else
+                    for (int64_t l = 0; l < places - p; ++l) r[i][l] = TB_WIDE(at[l]);
+            }
+            transpose(r);
+            for (int l = 0; l < LANES; ++l) *(vec *)(to + (p + l) * WIDTH + k) = r[l];
+        }
+}
+
+// M inputs, each from its own address, times V vectors of errors, over rows of `length` places. `more`: on sums.
+#define TB_UPDATE(M, V) \
+    static __attribute__((noinline)) void update_##M##x##V(const TB_T *const *in, int64_t rows, int64_t pitch, \
+            int64_t length, const TB_T *errors, TB_T *const *sums, int more) { \
+        vec sum[M][V]; \
+        const TB_T *x[M]; \
+        for (int i = 0; i < M; ++i) { \
+            x[i] = in[i]; \
+            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        } \
+        for (int64_t row = 0; row < rows; ++row) { \
+            _Pragma("GCC unroll 2") \
+            for (int64_t l = 0; l < length; ++l, errors += WIDTH) { \
+                vec y[V]; \
+                for (int j = 0; j < V; ++j) y[j] = *(const vec *)(errors + j * LANES); \
+                for (int i = 0; i < M; ++i) { \
+                    const vec value = spread(x[i][l]); \
+                    for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
+                } \
+            } \
+            for (int i = 0; i < M; ++i) x[i] += pitch; \
+        } \
+        for (int i = 0; i < M; ++i) \
+            for (int j = 0; j < V; ++j) { \
+                vec *const to = (vec *)(sums[i] + j * LANES); \
+                if (more) sum[i][j] += *to; \
+                *to = sum[i][j]; \
+            } \
+    }
+TB_UPDATE(1, 1)
+TB_UPDATE(1, 2)
+TB_UPDATE(1, 3)
+TB_UPDATE(4, 1)
+TB_UPDATE(4, 2)
+TB_UPDATE(4, 3)
+TB_UPDATE(8, 1)
+TB_UPDATE(8, 2)
+TB_UPDATE(8, 3)
+
+typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_T *, TB_T *const *, int);
+
+// M inputs times the errors of one map, place by place, over rows; sums of the lanes at the end.
+#define TB_DOT(M) \
+    static __attribute__((noinline)) void dot_##M(const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch, \
+            int64_t length, const TB_S *errors, int64_t row, TB_T *const *sums, int more) { \
+        vec sum[M]; \
+        const TB_T *x[M]; \
+        for (int i = 0; i < M; ++i) sum[i] = (vec){0}, x[i] = in[i < count ? i : 0]; \
+        for (int64_t n = 0; n < rows; ++n, errors += row) { \
+            int64_t l = 0; \
+            for (; l + LANES <= length; l += LANES) { \
+                const vec y = load(errors + l); \
+                for (int i = 0; i < M; ++i) sum[i] += *(const vec *)(x[i] + n * pitch + l) * y; \
+            } \
+            for (int64_t at = l; at < length; ++at) \
+                for (int i = 0; i < M; ++i) sum[i][at - l] += x[i][n * pitch + at] * TB_WIDE(errors[at]); \
+        } \
+        for (int i = 0; i < M && i < count; ++i) { \
+            TB_T total = more ? *sums[i] : 0; \
+            for (int l = 0; l < LANES; ++l) total += sum[i][l]; \
+            *sums[i] = total; \
+        } \
+    }
+TB_DOT(1)
+TB_DOT(4)
+TB_DOT(8)
+
+// Up to UPDATE_ROWS inputs and all maps of errors, the first of which begin at `errors`, `map` apart.
+static void update_narrow(const shape *s, const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch,
+                          int64_t length, const TB_S *errors, TB_T *const *to, int more) {
+    const int64_t row = s->wide.out * s->images, map = s->deep.out * s->high.out * row;
+    for (int64_t k = 0; k < s->maps_out; ++k) {
+        TB_T *at[UPDATE_ROWS];
+        for (int64_t i = 0; i < count; ++i) at[i] = to[i] + k;
+        (count > 4 ? dot_8 : count > 1 ? dot_4 : dot_1)(in, count, rows, pitch, length, errors + k * map, row, at, more);
+    }
+}
+
+// The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
+// Errors are `turned`, or, if maps are few, as they are from `plain`.
+static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
+                       const TB_S *plain, int64_t vectors, int64_t pitch, TB_T *sums, int more) {
+    static const update updates[3][3] = {{update_1x1, update_1x2, update_1x3}, {update_4x1, update_4x2, update_4x3},
+                                         {update_8x1, update_8x2, update_8x3}};
+    const shape *const s = j->s;
+    const axis *const hx = &s->high, *const wx = &s->wide;
+    int64_t deep_shift, deep_from, shift, from, first = 0, last = j->rows;
+    reach(&s->deep, t, 0, &deep_shift, &deep_from);
+    reach(hx, r, 0, &shift, &from);
+    const int64_t d = (j->depth + deep_shift) * s->deep.a + deep_from, length = j->columns * s->images;
+    while (first < last && (j->row + first + shift) * hx->a + from < 0) ++first;
+    while (last > first && (j->row + last - 1 + shift) * hx->a + from >= hx->in) --last;
+    if (d < 0 || d >= s->deep.in) last = first;
+    const TB_T *const rows = copy + (t * hx->a + from) * wx->a * j->plane + (first + shift - hx->low) * j->pitch;
+    const TB_T *in[UPDATE_ROWS];
+    TB_T *to[UPDATE_ROWS];
+    const int64_t total = channels * wx->taps;
+    for (int64_t at = 0; at < total; at += UPDATE_ROWS) {
+        const int64_t count = least(UPDATE_ROWS, total - at);
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t c = (at + i) / wx->taps, tap = (at + i) % wx->taps;
+            int64_t column_shift, phase;
+            reach(wx, tap, 0, &column_shift, &phase);
+            in[i] = rows + c * j->channel + phase * j->plane + (column_shift - wx->low) * s->images;
+            to[i] = sums + (((c * s->deep.taps + t) * hx->taps + r) * wx->taps + tap) * pitch;
+        }
+        const TB_T *const errors = turned + first * length * WIDTH;
+        if (s->maps_out <= NARROW) {
+            const TB_S *const from = plain + first * s->wide.out * s->images;
+            update_narrow(s, in, count, last - first, j->pitch, length, from, to, more);
+            continue;
+        }
+        for (int64_t i = 0, taken; i < count; i += taken) {
+            taken = count - i == UPDATE_ROWS ? UPDATE_ROWS : count - i >= 4 ? 4 : 1;
+            updates[taken / 4][vectors - 1](in + i, last - first, j->pitch, length, errors, to + i, more);
+        }
+    }
+}
+
+// The products of a job's inputs and errors; sums begin at the job's first channel.
+static void update_job(const job *j, const TB_S *in, const TB_S *errors, int64_t first, int64_t channels, TB_T *copy,
+                       TB_T *turned, TB_T *sums, int more) {
+    const shape *const s = j->s;
+    const int64_t length = j->columns * s->images, row = s->wide.out * s->images;
+    const int64_t map = s->deep.out * s->high.out * row, pitch = ceil_div(s->maps_out, WIDTH) * WIDTH;
+    copy_input(j, in, first, channels, copy);
+    for (int64_t k = 0; k < s->maps_out; k += WIDTH) {
+        const int64_t maps = least(WIDTH, s->maps_out - k);
+        const TB_S *const from = errors + (j->group * s->maps_out + k) * map +
+                                 (j->depth * s->high.out + j->row) * row + j->column * s->images;
+        for (int64_t r = 0; r < j->rows && s->maps_out > NARROW; ++r)
+            turn(from + r * row, map, maps, length, turned + r * length * WIDTH);
+        for (int64_t t = 0; t < s->deep.taps; ++t)
+            for (int64_t r = 0; r < s->high.taps; ++r)
+                update_row(j, t, r, channels, copy, turned, from, ceil_div(maps, LANES), pitch, sums + k, more);
+    }
+}
+
+static int64_t turned_elements(const shape *s) { return (s->rows * s->columns * s->images + LANES) * WIDTH; }
+
+// out: bytes of the sums, and of a slot: the copy, the turned errors.
+void tb_update_needs(const int64_t *size, int64_t *out) {
+    const shape s = read_shape(size);
+    const job j = new_job(&s);
+    const int64_t item = sizeof(TB_T), cells = s.deep.taps * s.high.taps * s.wide.taps;
+    out[0] = s.splits * s.groups * s.maps_in * cells * ceil_div(s.maps_out, WIDTH) * WIDTH * item;
+    out[1] = (apart(copied_elements(&s, &j)) + apart(turned_elements(&s))) * item;
+}
+
+// Before tb_conv_update.
+void tb_conv_start(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                   int64_t end) {
+    (void)stride, (void)scalar, (void)begin, (void)end;
+    free_slots(TB_PLACE(OWN), size[SLOTS]);
+}
+
+// To sums[segment][group][channel][t][r][s][padded maps]. A task: a block of channels of a group, for a segment of the
+// blocks of places.
+void tb_conv_update(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                    int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    job j = new_job(&s);
+    const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
+    TB_T *const copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
+    TB_T *const turned = copy + apart(copied_elements(&s, &j));
+    const int64_t row_blocks = count_blocks(&s.high, s.rows), column_blocks = count_blocks(&s.wide, s.columns);
+    const int64_t items = s.deep.out * row_blocks * column_blocks, blocks = ceil_div(s.maps_in, s.channels);
+    const int64_t channel = s.deep.taps * s.high.taps * s.wide.taps * ceil_div(s.maps_out, WIDTH) * WIDTH;
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task % blocks * s.channels, segment = task / blocks / s.groups;
+        j.group = task / blocks % s.groups;
+        TB_T *const sums = (TB_T *)TB_PLACE(PACKED) + ((segment * s.groups + j.group) * s.maps_in + first) * channel;
+        const int64_t item0 = items * segment / s.splits, item1 = items * (segment + 1) / s.splits;
+        for (int64_t item = item0; item < item1; ++item) {
+            find_block(&s.wide, s.columns, item % column_blocks, &j.column_phase, &j.column, &j.columns);
+            find_block(&s.high, s.rows, item / column_blocks % row_blocks, &j.row_phase, &j.row, &j.rows);
+            j.depth = item / column_blocks / row_blocks;
+            const int64_t channels = least(s.channels, s.maps_in - first);
+            update_job(&j, TB_PLACE(IN), TB_PLACE(FILTERS), first, channels, copy, turned, sums, item > item0);
+        }
+    }
+    give_slot(TB_PLACE(OWN), slot);
+}
+
+// A task: the filters of a channel of a group.
+void tb_conv_join(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                  int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    const int64_t padded = ceil_div(s.maps_out, WIDTH) * WIDTH, cells = s.deep.taps * s.high.taps * s.wide.taps;
+    const int64_t segment = s.groups * s.maps_in * cells * padded;
+    for (int64_t task = begin; task < end; ++task)
+        for (int64_t cell = 0; cell < cells; ++cell) {
+            const int64_t group = task / s.maps_in, channel = task % s.maps_in;
+            const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + (task * cells + cell) * padded;
+            TB_R *const to = (TB_R *)TB_PLACE(RESULT) + ((channel * cells + cell) * s.groups + group) * s.maps_out;
+            for (int64_t k = 0; k < s.maps_out; ++k) {
+                TB_T sum = from[k];
+                for (int64_t n = 1; n < s.splits; ++n) sum += from[n * segment + k];
+                to[k] = TB_NARROW(sum);
+            }
+        }
+}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several ways to run a convolution is the fastest here: timed when a shape comes first, kept for good.
+
+The ways add up in different orders. So what is chosen depends on the shape, the type and the settings alone, whatever
+follows the sums and however many threads run, and a process that follows finds it in the index of `warm.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import settings
+from tensorbackend.backends import jit, warm
+from tensorbackend.graph.fuse import Primitive, Ref
+
+__all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget"]
+
+ENOUGH_NS, MOST_NS = 200_000, 150_000_000
+"""Estimates, on one thread, between which ways are timed: below it cannot matter, above it would take too long."""
+RUNS = 3
+"""Runs of a way that are timed, after one that is not: the fastest counts."""
+CLEARLY = 0.95
+"""The share of the time of an earlier way that a later one must stay below to be taken."""
+
+_log = logging.getLogger(__name__)
+_chosen: dict[str, int] = {}
+
+
+def choose(step: Primitive, ways: Sequence[Any], prepared: Sequence[jit.Prepared], scratch: Sequence[int]) -> int:
+    """The number of the way to take, of `ways` that are `prepared` and need as many bytes of `scratch`."""
+    described = f"{step.op.name} {step.params} {step.inputs[0].dtype} {list(map(str, ways))}"
+    name = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
+    if name not in _chosen:
+        kept = warm.recall(name)
+        _chosen[name] = kept[0] if kept is not None else _fastest(step, prepared, scratch)
+        if kept is None:
+            warm.remember(name, [_chosen[name]])
+            if settings.config.debug >= 1:
+                _log.warning("%s: %s", described, ways[_chosen[name]])
+    return _chosen[name]
+
+
+def forget() -> None:
+    """Ask the index again for what was chosen."""
+    _chosen.clear()
+
+
+def _fastest(step: Primitive, prepared: Sequence[jit.Prepared], scratch: Sequence[int]) -> int:
+    """The first of the ways than which none is clearly faster, on operands of zeros."""
+    operands = [_zeros(_bytes(ref)) for ref in step.operands]
+    found, least = 0, math.inf
+    for number, (way, size) in enumerate(zip(prepared, scratch)):
+        held = [*operands, _zeros(size)] if size else operands
+        seconds = _seconds(way, [a.ctypes.data for a in held], [0] * len(step.scalars))
+        if seconds < CLEARLY * least:
+            found, least = number, seconds
+    return found
+
+
+def _zeros(size: int) -> np.ndarray:
+    """Bytes at an address that is a multiple of 64."""
+    room = np.zeros(size + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size]
+
+
+def _bytes(ref: Ref) -> int:
+    """Bytes from the first element of a place to its last."""
+    return (1 + sum((n - 1) * max(s, 0) for n, s in zip(ref.shape, ref.strides))) * ref.dtype.itemsize
+
+
+def _seconds(way: jit.Prepared, addresses: list[int], numbers: list[int]) -> float:
+    times = []
+    for _ in range(1 + RUNS):
+        start = time.perf_counter()
+        way.run(addresses, numbers)
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
