@@ -3,7 +3,8 @@
 
 Sizes: cubes in every transpose, those of DeepBench (gemm_problems.h of baidu-research/DeepBench), skinny ones, batches.
 `nt` says how a and b lie: t is transposed. Operands beyond 2^27 elements are cut along k. `--quick` takes those of at
-most 3 GFLOP, cubes without transposes.
+most 3 GFLOP, cubes without transposes. Shares are of the multiply-adds of vectors: a product on the matrix unit may
+have more than all of them.
 """
 
 from __future__ import annotations

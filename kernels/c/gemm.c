@@ -74,7 +74,16 @@ typedef struct call {
 } call;
 
 static inline int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static inline int64_t ceiling(int64_t x, int64_t y) { return (x + y - 1) / y; }
+static inline int64_t ceiling(int64_t x, int64_t y) { return x <= y ? x > 0 : (x + y - 1) / y; }
+
+// x becomes x / y; what remains. Divisions are slow, and small products have many batches of one task.
+static inline int64_t remainder_of(int64_t *x, int64_t y) {
+    if (y == 1)
+        return 0;
+    const int64_t rest = *x % y;
+    *x /= y;
+    return rest;
+}
 
 // Strides of operand `which`: those of the batch axes, then two.
 static inline const int64_t *strides_of(const call *g, int which) { return g->stride + which * (g->size[BATCH_RANK] + 2); }
@@ -83,11 +92,9 @@ static inline const int64_t *strides_of(const call *g, int which) { return g->st
 static int64_t batch_offset(const call *g, int which, int64_t batch) {
     const int64_t *const stride = strides_of(g, which);
     int64_t at = 0;
-    for (int64_t axis = g->size[BATCH_RANK] - 1; axis >= 0; --axis) {
-        at += batch % g->size[FIRST + axis] * stride[axis];
-        batch /= g->size[FIRST + axis];
-    }
-    return at;
+    int64_t axis = g->size[BATCH_RANK] - 1;
+    for (; axis > 0; --axis) at += remainder_of(&batch, g->size[FIRST + axis]) * stride[axis];
+    return axis < 0 ? at : at + batch * stride[0];
 }
 
 static inline const int64_t *pair_of(const call *g, int which) { return strides_of(g, which) + g->size[BATCH_RANK]; }
@@ -104,14 +111,24 @@ typedef struct work {
     int columns, add;
 } work;
 
-// Sums that do not fill whole vectors of contiguous results.
+typedef TB_T half_vector __attribute__((vector_size(TB_VECTOR / 2), aligned(sizeof(TB_T)), may_alias));
+
+// Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.
 static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int vectors, const work *w) {
-    for (int i = 0; i < rows; ++i)
-        for (int j = 0; j < w->columns; ++j) {
-            TB_T *const to = w->t + i * w->t_row + j * w->t_column;
-            const TB_T x = sum[i * vectors * LANES + j];
-            *to = w->add ? *to + x : x;
+    enum { HALF_LANES = LANES / 2 };
+    for (int i = 0; i < rows; ++i, sum += vectors * LANES) {
+        TB_T *const t = w->t + i * w->t_row;
+        int j = 0;
+        for (; w->t_column == 1 && j + HALF_LANES <= w->columns; j += HALF_LANES) {
+            half_vector x = *(const half_vector *)(sum + j), *const to = (half_vector *)(t + j);
+            if (w->add) x += *to;
+            *to = x;
         }
+        for (; j < w->columns; ++j) {
+            TB_T *const to = t + j * w->t_column;
+            *to = w->add ? *to + sum[j] : sum[j];
+        }
+    }
 }
 
 // A run of panels (of `width` columns as copied) side by side: column `j` of panel q comes from column q * step + j. Panels
@@ -163,9 +180,9 @@ static int64_t groups_of(int64_t panels, int64_t width) { return ceiling(panels,
 
 static unit unit_of(const call *g, int64_t number, int64_t panels, int64_t width) {
     const int64_t groups = groups_of(panels, width), each = ceiling(PACK_COLUMNS, width);
-    const int64_t chunk = number % g->chunks, group = number / g->chunks % groups;
-    unit u = {number / g->chunks / groups, group * each, least(group * each + each, panels), chunk * PACK_K, 0};
-    const int64_t split = u.part % g->size[SPLITS];
+    const int64_t chunk = remainder_of(&number, g->chunks), group = remainder_of(&number, groups);
+    unit u = {number, group * each, least(group * each + each, panels), chunk * PACK_K, 0};
+    const int64_t split = g->size[SPLITS] > 1 ? number % g->size[SPLITS] : 0;
     u.k = least(PACK_K, k_end(g, split) - k_begin(g, split) - u.k0);
     return u;
 }
@@ -266,14 +283,12 @@ typedef struct block {
 
 static block block_of(const call *g, int64_t task) {
     block at;
-    at.i = task % g->row_tasks * g->size[TASK_ROWS];
+    at.i = remainder_of(&task, g->row_tasks) * g->size[TASK_ROWS];
     at.rows = least(g->size[TASK_ROWS], g->rows - at.i);
-    task /= g->row_tasks;
-    at.j = task % g->column_tasks * g->size[TASK_COLUMNS];
+    at.j = remainder_of(&task, g->column_tasks) * g->size[TASK_COLUMNS];
     at.columns = least(g->size[TASK_COLUMNS], g->columns - at.j);
-    task /= g->column_tasks;
-    at.split = task % g->size[SPLITS];
-    at.batch = task / g->size[SPLITS];
+    at.split = remainder_of(&task, g->size[SPLITS]);
+    at.batch = task;
     return at;
 }
 

@@ -47,7 +47,7 @@ CYCLE = 0.33
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
-UNIT_MULTIPLY, UNIT_START = 0.0013, 6000.0
+UNIT_MULTIPLY, UNIT_START = 0.0013, 8000.0
 """Nanoseconds of a multiply-add of the matrix unit, and of what a pair of planes costs beside them."""
 UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.4
 """Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
