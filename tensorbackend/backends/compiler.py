@@ -136,18 +136,23 @@ class Library:
     It stays loaded until the process ends: kernels may be running in other threads at any time.
     """
 
-    __slots__ = ("_functions", "_handle", "key", "path")
+    __slots__ = ("_functions", "_handle", "_path", "key")
 
-    def __init__(self, key: str, path: Path) -> None:
+    def __init__(self, key: str, path: str) -> None:
         self.key = key
-        self.path = path
+        self._path = path
         self._functions: ctypes.CDLL | None = None
         try:
             # What `ctypes.CDLL` does, without the class that it makes for each library, in half the time.
-            self._handle = _ctypes.dlopen(os.fspath(path), ctypes.DEFAULT_MODE)
+            self._handle = _ctypes.dlopen(path, ctypes.DEFAULT_MODE)
         except OSError as error:
             text = f"the compiled library cannot be loaded: {error}\n  kept      {self.source_path}"
             raise CompileError(text) from error
+
+    @property
+    def path(self) -> Path:
+        """The file that was loaded."""
+        return Path(self._path)
 
     @property
     def source_path(self) -> Path:
@@ -158,7 +163,7 @@ class Library:
         """The function `name` as a ctypes function, to which the caller gives `argtypes` and `restype`."""
         self.address(name)
         if self._functions is None:
-            self._functions = ctypes.CDLL(os.fspath(self.path), handle=self._handle)
+            self._functions = ctypes.CDLL(self._path, handle=self._handle)
         return self._functions[name]
 
     def address(self, name: str) -> int:
@@ -198,7 +203,7 @@ def load(key: str) -> Library | None:
     return None
 
 
-def _open(cache: disk_cache.DiskCache, key: str, path: Path) -> Library:
+def _open(cache: disk_cache.DiskCache, key: str, path: str) -> Library:
     """The library of an entry. One that cannot be loaded leaves the cache: what made it may be mended next time."""
     try:
         return Library(key, path)

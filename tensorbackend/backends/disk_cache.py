@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -47,12 +48,13 @@ class DiskCache:
 
     def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
         self.folder = folder
+        self._where = os.fspath(folder)
         self.limit = limit
         self._swept = False
 
-    def get(self, key: str) -> Path | None:
-        """The checked library of `key`, or None. A damaged entry is removed, so that it gets rebuilt."""
-        path = self.folder / f"{key}.so"
+    def get(self, key: str) -> str | None:
+        """The path of the checked library of `key`, or None. A damaged entry is removed, so that it gets rebuilt."""
+        path = f"{self._where}/{key}.so"
         try:
             content, used = _read(path)
         except OSError:
@@ -61,7 +63,7 @@ class DiskCache:
             log.warning(
                 "tensorbackend: %s is damaged (%d bytes, wrong checksum); it is built again", path, len(content)
             )
-            self._remove(path)
+            self._remove(Path(path))
             return None
         self._mark_used(path, used)
         return path
@@ -165,7 +167,7 @@ class DiskCache:
             self._swept = True
             self.sweep()
 
-    def _mark_used(self, path: Path, used: float) -> None:
+    def _mark_used(self, path: str, used: float) -> None:
         if time.time() - used < USE_PRECISION:
             return
         try:
@@ -252,7 +254,7 @@ def _modified(entry: os.DirEntry[str]) -> float:
         return time.time()
 
 
-def _read(path: Path) -> tuple[bytes, float]:
+def _read(path: str) -> tuple[bytes, float]:
     """The content of a file, and its modification time. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -368,7 +370,7 @@ def _shared_cache() -> DiskCache | None:
 def _wanted_folder() -> str:
     """TB_CACHE, else a folder in XDG_CACHE_HOME, else in ~/.cache; empty without any of them."""
     if config.cache:
-        return os.path.abspath(os.path.expanduser(config.cache))
+        return _absolute(config.cache)
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return os.path.join(base, "tensorbackend")
@@ -376,6 +378,11 @@ def _wanted_folder() -> str:
     if os.path.isabs(home):
         return os.path.join(home, ".cache", "tensorbackend")
     return ""
+
+
+@functools.lru_cache(maxsize=8)
+def _absolute(folder: str) -> str:
+    return os.path.abspath(os.path.expanduser(folder))
 
 
 def _open_shared(wanted: str) -> DiskCache | None:
