@@ -315,9 +315,10 @@ def test_backends_of_other_packages_are_found_by_entry_point(tmp_path) -> None:
 def test_a_broken_package_is_named_and_left_out(tmp_path) -> None:
     distribution(tmp_path, "broken", "import a_module_that_is_nowhere\n")
     code = """
-        import logging, sys
+        import argparse, logging, sys
         logging.basicConfig(format="%(message)s", stream=sys.stdout)
-        from tensorbackend import gen_backend
+        from tensorbackend import add_backend_arguments, gen_backend
+        add_backend_arguments(argparse.ArgumentParser())
         print(gen_backend().backend_name)
         """
     warning, name = in_process(code, tmp_path).splitlines()
@@ -334,3 +335,13 @@ def test_a_broken_package_is_named_and_left_out(tmp_path) -> None:
 def test_an_option_that_a_backend_does_not_take_is_named(name, options, kind, message) -> None:
     with pytest.raises(kind, match=message):
         gen_backend(name, **options)
+
+
+def test_other_packages_are_looked_for_only_where_they_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bool] = []
+    monkeypatch.setattr(registry, "_load_entry_points", lambda: looked.append(True))
+    registry.allocate("cpu", jit=False).cleanup_backend()
+    assert not looked
+    with pytest.raises(ValueError, match="no_such"):
+        registry.allocate("no_such")
+    assert looked
