@@ -14,10 +14,11 @@ NCCL (through CuPy) with MPI as the way to find each other; neither is imported 
 from tensorbackend.distributed.buckets import GradientBuckets
 from tensorbackend.distributed.checkpoint import load_checkpoint, save_checkpoint
 from tensorbackend.distributed.communicator import Alone, Communicator
+from tensorbackend.distributed.optimizer import AverageGradients, distributed_optimizer
 from tensorbackend.distributed.sampler import ShardedBatches
 from tensorbackend.distributed.start import init, processes
 
 __all__ = [
-    "Alone", "Communicator", "GradientBuckets", "ShardedBatches", "init", "load_checkpoint", "processes",
-    "save_checkpoint",
+    "Alone", "AverageGradients", "Communicator", "GradientBuckets", "ShardedBatches", "distributed_optimizer", "init",
+    "load_checkpoint", "processes", "save_checkpoint",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ BUCKET_BYTES = 4 << 20
 
 
 class _Bucket:
-    """Gradients that are exchanged together: `parts` are (gradient, its place in `flat`)."""
+    """Gradients that are exchanged together: `parts` are (number of a gradient, its place in `flat`)."""
 
     def __init__(self, gradients: Sequence[tuple[int, Tensor]], dtype: np.dtype) -> None:
         self.flat = vector(gradients[0][1].backend, sum(g.size for _, g in gradients), dtype)
@@ -29,29 +29,30 @@ class _Bucket:
         self.exchange: Future | None = None
         self.parts = []
         first = 0
-        for _, g in gradients:
-            self.parts.append((g, self.flat[first : first + g.size].reshape(g.shape)))
+        for k, g in gradients:
+            self.parts.append((k, self.flat[first : first + g.size].reshape(g.shape)))
             first += g.size
 
-    def start(self, comm: Communicator) -> None:
+    def start(self, comm: Communicator, gradients: Sequence[Tensor]) -> None:
         """Pack, and begin the exchange. Halves would lose small shares: their mean is made in float32, on the way."""
         half = dtypes.is_half(self.flat.dtype)
         with self.flat.backend.fuse():
-            for gradient, place in self.parts:
-                place[:] = gradient if half else gradient * (1 / comm.size)
+            for k, place in self.parts:
+                place[:] = gradients[k] if half else gradients[k] * (1 / comm.size)
         self.exchange = comm.start_allreduce(self.flat, "mean" if half else "sum")
 
-    def end(self) -> None:
+    def end(self, gradients: Sequence[Tensor]) -> None:
         """Wait for the exchange, and unpack."""
         self.exchange.result()
         self.exchange = None
         with self.flat.backend.fuse():
-            for gradient, place in self.parts:
-                gradient[:] = place
+            for k, place in self.parts:
+                gradients[k][:] = place
 
 
 class GradientBuckets:
-    """Averages `gradients` over the processes of `comm`, in place.
+    """Averages `gradients` over the processes of `comm`, in place. The list is the user's: other tensors of the same
+    shapes and types may take the place of its entries between steps.
 
     In a backward pass, tell it of each gradient when it is written: `ready(k, ...)` with its place in the list. A
     bucket whose gradients are all there is packed and its exchange begins, while the pass goes on; `wait()` ends the
@@ -86,7 +87,7 @@ class GradientBuckets:
                 raise BackendError(complain("GradientBuckets.ready", f"gradient {k} twice in one step", "each once"))
             bucket.missing -= {k}
             if not bucket.missing and self.comm.size > 1:
-                bucket.start(self.comm)
+                bucket.start(self.comm, self.gradients)
 
     def wait(self) -> None:
         """End the step: every gradient is the mean over processes."""
@@ -96,7 +97,7 @@ class GradientBuckets:
         for bucket in self.buckets:
             bucket.missing = bucket.numbers
             if bucket.exchange is not None:
-                bucket.end()
+                bucket.end(self.gradients)
 
     def reduce(self) -> None:
         """`ready` for all, and `wait`."""

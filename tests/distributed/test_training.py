@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorbackend import BackendError, DTypeError, ShapeError, distributed, testing
+import tensorbackend.links as L
+from tensorbackend import BackendError, DTypeError, ShapeError, distributed, optimizers, testing
 from tests.distributed.conftest import ROOT, command, environment
 
 SCRIPT = str(ROOT / "examples" / "parallel_digits.py")
@@ -45,6 +46,43 @@ for step in range(2):
 print(buckets.buckets[0].flat.dtype)
 """,
     )
+
+
+def test_links_learn_together(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+import tensorbackend as tb, tensorbackend.functions as F, tensorbackend.links as L
+from tensorbackend import optimizers
+
+def trained(comm, xs, ts):
+    comm.backend.rng_reset()
+    net = tb.Sequential(L.Linear(3, 5), F.tanh, L.Linear(5, 2))
+    net.to_device(be)
+    for k, (_, p) in enumerate(sorted(net.namedparams())):
+        p.array[...] = be.array(np.random.default_rng(k).standard_normal(p.shape), min_dims=0)
+    opt = distributed.distributed_optimizer(optimizers.MomentumSGD(0.1).setup(net), comm)
+    for x, t in zip(xs, ts):
+        opt.update(lambda: F.mean_squared_error(net(be.array(x, min_dims=0)), be.array(t, min_dims=0)))
+    return [p.array.get() for _, p in sorted(net.namedparams())]
+
+random = np.random.default_rng(0)
+xs, ts = random.standard_normal((4, 8, 3)), random.standard_normal((4, 8, 2))
+mine = slice(4 * comm.rank, 4 * comm.rank + 4)
+together = trained(comm, xs[:, mine], ts[:, mine])
+alone = trained(distributed.Alone(be), xs, ts)
+for a, b in zip(together, alone):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+""",
+    )
+
+
+def test_parameters_must_be_on_the_communicators_backend(alone: distributed.Communicator) -> None:
+    optimizer = optimizers.SGD().setup(L.Linear(3, 2))
+    with pytest.raises(BackendError, match="to_device"):
+        distributed.distributed_optimizer(optimizer, alone)
+    with pytest.raises(BackendError, match="no shape yet"):
+        distributed.distributed_optimizer(optimizers.SGD().setup(L.Linear(2)), alone)
 
 
 def test_a_step_must_be_whole(alone: distributed.Communicator) -> None:
