@@ -84,8 +84,19 @@ TB_FN plan plan_of(const sizes *g) {
     p.line = pixels * g->images + LANES;
     p.windows = (g->out[3] + 2 * guard) * g->images + LANES;
     const tb_i64 rows = g->window[0] * g->window[1] * g->window[2];
-    p.laid = g->images < LANES && rows * higher(step * p.line, p.windows) <= ROOM;
+    p.laid = g->images < LANES && g->out[3] > 1 && rows * higher(step * p.line, p.windows) <= ROOM;
     return p;
+}
+
+// The strides whose pixels at place f are in the image.
+TB_FN range strides_of(const sizes *g, const plan *p, tb_i64 f) {
+    const tb_i64 step = g->step[3], pad = g->pad[3], last = (p->pixels - 1) * step + f - pad;
+    return (range){f < pad ? (pad - f + step - 1) / step : 0, p->pixels - (last >= g->in[3])};
+}
+
+// By how many strides the first window that may hold a pixel begins before the pixel, at place f of its stride.
+TB_FN tb_i64 reach(const sizes *g, const plan *p, tb_i64 f) {
+    return p->guard - (p->guard * g->step[3] + f >= g->window[3]);
 }
 
 // Where the windows end that have the same cells along the width as window q.
@@ -277,7 +288,6 @@ TB_FN void take_usual(TB_W *to, const TB_W *from, tb_i64 count, tb_i64 step, tb_
     if (step == 1) take_pixels(to, from, count * m, 1, 1);
     else if (m == 1 && step == 2) take_pixels(to, from, count, 2, 1);
     else if (m == 1) take_pixels(to, from, count, step, 1);
-    else if (m == 2) take_pixels(to, from, count, step, 2);
     else if (m == 4) take_pixels(to, from, count, step, 4);
     else if (m == 8) take_pixels(to, from, count, step, 8);
     else take_pixels(to, from, count, step, m);
@@ -292,9 +302,9 @@ TB_FN void lay_rows(const sizes *g, const plan *p, const row *o, TB_W *rows) {
             for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
                 const TB_W *const from = read_pieces(buffer, o->x + inner(o->xs, a, b, c), o->xs[3], g->in[3], images);
                 for (tb_i64 f = 0; f < step; ++f, rows += p->line) {
-                    const tb_i64 skipped = f < pad ? (pad - f + step - 1) / step : 0, first = skipped * step + f - pad;
-                    const tb_i64 count = first < g->in[3] ? (g->in[3] - first + step - 1) / step : 0;
-                    take_usual(rows + skipped * images, from + first * images, count, step, images);
+                    const range at = strides_of(g, p, f);
+                    const tb_i64 first = at.from * step + f - pad;
+                    take_usual(rows + at.from * images, from + first * images, length(at), step, images);
                 }
             }
         }
@@ -449,7 +459,7 @@ TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 
     if (f >= g->window[3]) return 0;
     for (int r = 0; r < o->count; ++r) {
         const tap row = o->rows[r];
-        for (tb_i64 j = (g->window[3] - 1 - f) / g->step[3]; j >= 0; --j) {
+        for (tb_i64 j = reach(g, p, f); j >= 0; --j) {
             const tb_i64 q = i - j;
             if (i >= 0 && (q < 0 || q >= g->out[3])) continue;
             const tb_i64 laid = r * p->windows + (p->guard - j) * g->images;
@@ -463,28 +473,23 @@ TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 
     return count;
 }
 
-// The strides whose pixels at place f are in the image, and those of them amid the row: all windows that can hold them
-// are there (mean: and whole).
-typedef struct {
-    range all, amid;
-} strides;
-
-TB_FN strides strides_of(const sizes *g, const plan *p, tb_i64 f) {
-    const tb_i64 step = g->step[3], pad = g->pad[3], reach = f < g->window[3] ? (g->window[3] - 1 - f) / step : 0;
+// Those of some strides whose pixels at place f are amid the row: all windows that can hold them are there (mean: and
+// whole).
+TB_FN range amid(const sizes *g, const plan *p, tb_i64 f, range all) {
     const range windows = TB_OP == 1 ? p->whole : (range){0, g->out[3]};
-    const range all = {f < pad ? (pad - f + step - 1) / step : 0, (g->in[3] + pad - f + step - 1) / step};
-    const tb_i64 from = lower(higher(all.from, windows.from + reach), all.to);
-    return (strides){all, {from, higher(from, lower(all.to, windows.to))}};
+    const tb_i64 first = windows.from + (f < g->window[3] ? reach(g, p, f) : 0);
+    const tb_i64 from = lower(higher(all.from, first), all.to);
+    return (range){from, higher(from, lower(all.to, windows.to))};
 }
 
 // A row of the gradient, span by span: pixels at the same place of their strides.
 TB_FN void bprop_pixels(const sizes *g, const plan *p, const gradient *o) {
     tap list[TB_CELLS];
     for (tb_i64 f = 0; f < g->step[3]; ++f) {
-        const strides found = strides_of(g, p, f);
-        for (tb_i64 i = found.all.from, to; i < found.all.to; i = to) {
-            to = last_alike(found.amid, i);
-            const int count = list_windows(g, p, o, i == found.amid.from && length(found.amid) ? -1 : i, f, list);
+        const range all = strides_of(g, p, f), whole = amid(g, p, f, all);
+        for (tb_i64 i = all.from, to; i < all.to; i = to) {
+            to = last_alike(whole, i);
+            const int count = list_windows(g, p, o, i == whole.from && length(whole) ? -1 : i, f, list);
             const tb_i64 w = i * g->step[3] + f - g->pad[3], by = g->step[3];
             span s = {to - i, g->images, o->e + i * o->e_step, 0, o->out + w * o->step, 0, o->e_step, o->other_step,
                       by * o->step, 0, o->x + w * o->x_step, by * o->x_step};
@@ -530,7 +535,6 @@ TB_FN void join_lines(TB_W *restrict to, const TB_W *restrict lines, tb_i64 line
 TB_FN void join_usual(TB_W *to, const TB_W *lines, tb_i64 line, tb_i64 count, tb_i64 step, tb_i64 m) {
     if (m == 1 && step == 2) join_lines(to, lines, line, count, 2, 1);
     else if (m == 1) join_lines(to, lines, line, count, step, 1);
-    else if (m == 2) join_lines(to, lines, line, count, step, 2);
     else if (m == 4) join_lines(to, lines, line, count, step, 4);
     else if (m == 8) join_lines(to, lines, line, count, step, 8);
     else join_lines(to, lines, line, count, step, m);
