@@ -111,6 +111,20 @@ TB_FN void multiply(const TB_C left[TB_DEPTH][TB_ROWS + 1], const TB_C right[TB_
     }
 }
 
+// The tile whose first result is (row, column) of a matrix of rows x columns, whose rows are `pitch` apart.
+TB_FN void put_tile(TB_C *out, tb_i64 pitch, tb_i64 rows, tb_i64 columns, tb_i64 row, tb_i64 column,
+                    const TB_C sum[ROWS_EACH][COLUMNS_EACH]) {
+#pragma unroll
+    for (int i = 0; i < ROWS_EACH; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS_EACH; ++j) {
+            const tb_i64 k = row + (int)threadIdx.x / SIDE + i * SIDE;
+            const tb_i64 at = column + (int)threadIdx.x % SIDE + j * SIDE;
+            if (k < rows && at < columns) out[k * pitch + at] = sum[i][j];
+        }
+    }
+}
+
 TB_FN int smaller(tb_i64 x, int y) { return x < y ? (int)x : y; }
 
 extern "C" __global__ void __launch_bounds__(256) conv_fprop(const conv_args a) {
@@ -143,14 +157,7 @@ extern "C" __global__ void __launch_bounds__(256) conv_fprop(const conv_args a) 
         multiply(left, right, smaller(terms - deep, TB_DEPTH), sum);
         __syncthreads();
     }
-#pragma unroll
-    for (int i = 0; i < ROWS_EACH; ++i) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS_EACH; ++j) {
-            const tb_i64 k = row + thread / SIDE + i * SIDE, at = column + thread % SIDE + j * SIDE;
-            if (k < g.k && at < columns) a.out[(group * g.k + k) * columns + at] = sum[i][j];
-        }
-    }
+    put_tile(a.out + group * g.k * columns, columns, g.k, columns, row, column, sum);
 }
 
 extern "C" __global__ void __launch_bounds__(256) conv_bprop(const conv_args a) {
@@ -183,14 +190,7 @@ extern "C" __global__ void __launch_bounds__(256) conv_bprop(const conv_args a) 
         multiply(left, right, smaller(terms - deep, TB_DEPTH), sum);
         __syncthreads();
     }
-#pragma unroll
-    for (int i = 0; i < ROWS_EACH; ++i) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS_EACH; ++j) {
-            const tb_i64 c = row + thread / SIDE + i * SIDE, at = column + thread % SIDE + j * SIDE;
-            if (c < g.c && at < columns) a.out[(group * g.c + c) * columns + at] = sum[i][j];
-        }
-    }
+    put_tile(a.out + group * g.c * columns, columns, g.c, columns, row, column, sum);
 }
 
 // Segment blockIdx.y / groups of the sums over pixels and images; `out` holds (segment, C T R S, K).
@@ -226,14 +226,7 @@ extern "C" __global__ void __launch_bounds__(256) conv_update(const conv_args a)
         __syncthreads();
     }
     const tb_i64 maps = g.k * g.groups;
-#pragma unroll
-    for (int i = 0; i < ROWS_EACH; ++i) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS_EACH; ++j) {
-            const tb_i64 at = row + thread / SIDE + i * SIDE, k = column + thread % SIDE + j * SIDE;
-            if (at < rows && k < g.k) a.out[(part * rows + at) * maps + group * g.k + k] = sum[i][j];
-        }
-    }
+    put_tile(a.out + part * rows * maps + group * g.k, maps, rows, g.k, row, column, sum);
 }
 
 struct conv_join_args {
@@ -244,8 +237,7 @@ struct conv_join_args {
 
 // The sums of the segments, in order.
 extern "C" __global__ void __launch_bounds__(256) conv_join(const conv_join_args a) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 n = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; n < a.count; n += step) {
+    TB_EACH(n, a.count) {
         TB_C sum = a.parts[n];
         for (tb_i64 part = 1; part < a.segments; ++part) sum += a.parts[part * a.count + n];
         a.out[n] = sum;

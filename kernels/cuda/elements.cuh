@@ -17,6 +17,10 @@ struct tb_bfloat {
     tb_u16 bits;
 };
 
+// What a thread does of `count` pieces of work, where threads beside each other do pieces beside each other.
+#define TB_EACH(at, count) \
+    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < (count); at += gridDim.x * (tb_i64)blockDim.x)
+
 // An element as a number of type C.
 template <class C, class T> TB_FN C tb_as(T x) { return (C)x; }
 template <class C> TB_FN C tb_as(tb_half x) { return (C)tb_f16_to_f32(x.bits); }

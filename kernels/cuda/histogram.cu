@@ -22,8 +22,7 @@ extern "C" __global__ void __launch_bounds__(256) histogram(const histogram_args
     const bool shared = g.bins <= LOCAL_BINS;
     for (unsigned bin = threadIdx.x; bin < LOCAL_BINS; bin += blockDim.x) local[bin] = 0;
     __syncthreads();
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 n = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; n < g.count; n += step) {
+    TB_EACH(n, g.count) {
         const TB_W x = tb_as<TB_W>(g.x[tb_locate(g.axes, n).first]);
         double place = (double)JOIN(tb_rint_, TB_S)(JOIN(tb_log2_, TB_S)(x < 0 ? -x : x)) - g.offset;
         place = place > 0 ? place : 0;

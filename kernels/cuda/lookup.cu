@@ -26,8 +26,7 @@ TB_FN bool skipped(const lut_args &g, tb_i64 word) { return g.padded && word == 
 TB_FN bool missing(const lut_args &g, tb_i64 word) { return word < 0 || word >= g.words; }
 
 extern "C" __global__ void __launch_bounds__(THREADS) lut_count(const lut_args g) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 j = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; j < g.count; j += step) {
+    TB_EACH(j, g.count) {
         const tb_i64 word = (tb_i64)g.ids[j];
         if (skipped(g, word)) continue;
         if (missing(g, word)) *g.wrong = 1;
@@ -74,8 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) lut_sort(const lut_args g)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) lut_sum(const lut_args g) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < g.words * g.length; at += step) {
+    TB_EACH(at, g.words * g.length) {
         const tb_i64 word = at / g.length, column = at % g.length;
         TB_W sum = 0;
         for (tb_i32 k = word ? g.ends[word - 1] : 0; k < g.ends[word]; ++k) {

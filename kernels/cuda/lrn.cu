@@ -36,8 +36,7 @@ struct lrn_fprop_args {
 
 extern "C" __global__ void __launch_bounds__(256) lrn_fprop(const lrn_fprop_args a) {
     const lrn_sizes &g = a.g;
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < g.maps * g.length; at += step) {
+    TB_EACH(at, g.maps * g.length) {
         const tb_i64 pixel = at % g.length;
         const around near = maps_around(g, at / g.length);
         TB_C sum = 0;
@@ -59,8 +58,7 @@ struct lrn_bprop_args {
 
 extern "C" __global__ void __launch_bounds__(256) lrn_bprop(const lrn_bprop_args a) {
     const lrn_sizes &g = a.g;
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < g.maps * g.length; at += step) {
+    TB_EACH(at, g.maps * g.length) {
         const tb_i64 pixel = at % g.length;
         const around near = maps_around(g, at / g.length);
         TB_C sum = 0;

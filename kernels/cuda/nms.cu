@@ -38,8 +38,8 @@ TB_FN bool overlaps(const nms_args &g, const box &a, const box &b) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) nms_compare(const nms_args g) {
-    const tb_i64 words = (g.count + WORD - 1) / WORD, step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < g.count * words; at += step) {
+    const tb_i64 words = (g.count + WORD - 1) / WORD;
+    TB_EACH(at, g.count * words) {
         const tb_i64 place = at / words, first = at % words * WORD;
         const box mine = box_of(g, place);
         tb_u64 bits = 0;

@@ -69,8 +69,8 @@ struct pool_fprop_args {
 
 extern "C" __global__ void __launch_bounds__(256, 2) pool_fprop(const pool_fprop_args a) {
     const pool_sizes &g = a.g;
-    const tb_i64 count = g.out[0] * g.out[1] * g.out[2] * g.out[3] * g.images, step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < count; at += step) {
+    const tb_i64 count = g.out[0] * g.out[1] * g.out[2] * g.out[3] * g.images;
+    TB_EACH(at, count) {
         const place o = place_of(at, g.out, g.images);
         const range j = cells_of(g, 0, o.axis[0]), t = cells_of(g, 1, o.axis[1]);
         const range r = cells_of(g, 2, o.axis[2]), s = cells_of(g, 3, o.axis[3]);
@@ -123,8 +123,8 @@ struct pool_bprop_args {
 
 extern "C" __global__ void __launch_bounds__(256, 2) pool_bprop(const pool_bprop_args a) {
     const pool_sizes &g = a.g;
-    const tb_i64 count = g.in[0] * g.in[1] * g.in[2] * g.in[3] * g.images, step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < count; at += step) {
+    const tb_i64 count = g.in[0] * g.in[1] * g.in[2] * g.in[3] * g.images;
+    TB_EACH(at, count) {
         const place i = place_of(at, g.in, g.images);
         const range ks = windows_of(g, 0, i.axis[0]), ms = windows_of(g, 1, i.axis[1]);
         const range ps = windows_of(g, 2, i.axis[2]), qs = windows_of(g, 3, i.axis[3]);

@@ -38,8 +38,7 @@ struct roi_check_args {
 };
 
 extern "C" __global__ void __launch_bounds__(256) roi_check(const roi_check_args a) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 r = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; r < a.g.regions; r += step) {
+    TB_EACH(r, a.g.regions) {
         if (a.boxes[r * 5] < 0 || a.boxes[r * 5] >= a.g.images) *a.wrong = 1;
     }
 }
@@ -54,8 +53,8 @@ struct roi_fprop_args {
 
 extern "C" __global__ void __launch_bounds__(256) roi_fprop(const roi_fprop_args a) {
     const roi_sizes &g = a.g;
-    const tb_i64 count = g.maps * g.rows * g.columns * g.regions, step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < count; at += step) {
+    const tb_i64 count = g.maps * g.rows * g.columns * g.regions;
+    TB_EACH(at, count) {
         const tb_i32 *const box = a.boxes + at % g.regions * 5;
         const tb_i64 bin = at / g.regions % (g.rows * g.columns), map = at / g.regions / (g.rows * g.columns);
         const range h = span(box[2], box[4], bin / g.columns, g.rows, g.height);
@@ -87,8 +86,8 @@ struct roi_bprop_args {
 
 extern "C" __global__ void __launch_bounds__(256) roi_bprop(const roi_bprop_args a) {
     const roi_sizes &g = a.g;
-    const tb_i64 area = g.height * g.width, count = g.maps * area * g.images, step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 at = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; at < count; at += step) {
+    const tb_i64 area = g.height * g.width, count = g.maps * area * g.images;
+    TB_EACH(at, count) {
         const tb_i64 image = at % g.images, pixel = at / g.images % area, map = at / g.images / area;
         TB_C sum = 0;
         for (tb_i64 r = 0; r < g.regions; ++r) {

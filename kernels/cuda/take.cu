@@ -16,8 +16,7 @@ struct check_places_args {
 
 // *bad is set where a place is outside the axis.
 extern "C" __global__ void __launch_bounds__(256) check_places(const check_places_args g) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 n = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; n < g.count; n += step) {
+    TB_EACH(n, g.count) {
         const TB_I place = g.places[tb_locate(g.axes, n).first];
         const bool above = place > 0 && (tb_u64)place >= (tb_u64)g.length;
         const bool below = place < 0 && (tb_i64)place < -g.length;
@@ -34,8 +33,7 @@ struct take_args {
 };
 
 extern "C" __global__ void __launch_bounds__(256) take(const take_args g) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x;
-    for (tb_i64 n = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; n < g.count; n += step) {
+    TB_EACH(n, g.count) {
         const tb_offsets at = tb_locate(g.axes, n);
         g.out[n] = tb_as<TB_C>(g.x[at.first + tb_entry(g.places[at.second], g.length) * g.stride]);
     }
@@ -52,8 +50,8 @@ struct put_args {
 
 // A thread owns a range of entries of one line, and goes through all places in order: sums have one order.
 extern "C" __global__ void __launch_bounds__(256) put(const put_args g) {
-    const tb_i64 step = gridDim.x * (tb_i64)blockDim.x, each = (g.length + g.ranges - 1) / g.ranges;
-    for (tb_i64 n = blockIdx.x * (tb_i64)blockDim.x + threadIdx.x; n < g.lines * g.ranges; n += step) {
+    const tb_i64 each = (g.length + g.ranges - 1) / g.ranges;
+    TB_EACH(n, g.lines * g.ranges) {
         const tb_offsets line = tb_locate(g.line, n % g.lines);
         const tb_i64 low = n / g.lines * each, high = low + each;
         for (tb_i64 k = 0; k < g.count; ++k) {
