@@ -226,18 +226,37 @@ INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image
 
 // Forward and backward ------------------------------------------------------------------------------------------------
 
-// U of a tile of maps and a channel. from: their first filter; taps lie `row` apart, maps `step`.
+// U of a tile of maps and a channel, from its taps.
+INLINE void transform_taps(const shape *s, const maps *g, TB_T *to) {
+    maps half[POINTS * TAPS], whole[SQUARE];
+    for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
+    for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
+    for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * s->u_point) = whole[p];
+}
+
+// The same from memory: taps lie `row` apart, maps `step`.
 INLINE void transform_tile(const shape *s, const TB_S *from, int64_t row, int64_t step, int64_t count, int flip,
                            TB_T *to) {
-    maps g[TAPS * TAPS], half[POINTS * TAPS], whole[SQUARE];
+    maps g[TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
         maps *const at = &g[flip ? TAPS * TAPS - 1 - i : i];
         *at = (maps){0};
         for (int64_t k = 0; k < count; ++k) (*at)[k] = TB_WIDE(from[i * row + k * step]);
     }
-    for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
-    for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
-    for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * s->u_point) = whole[p];
+    transform_taps(s, g, to);
+}
+
+// The same of MR maps and LANES channels, which lie side by side, with taps in reverse order.
+static void transform_turned(const shape *s, const TB_S *from, int64_t row, int64_t step, TB_T *to) {
+    maps g[LANES][TAPS * TAPS];
+    for (int i = 0; i < TAPS * TAPS; ++i) {
+        vec r[LANES];
+        for (int k = 0; k < LANES; ++k) r[k] = k < MR ? load(from + i * row + k * step) : (vec){0};
+        transpose(r);
+        for (int l = 0; l < LANES; ++l)
+            for (int k = 0; k < MR && k < LANES; ++k) g[l][TAPS * TAPS - 1 - i][k] = r[l][k];
+    }
+    for (int l = 0; l < LANES; ++l) transform_taps(s, g[l], to + l * MR);
 }
 
 // To U[group][point][tile][channel][MR]. A task: COPIED_CHANNELS channels of a group.
@@ -253,14 +272,19 @@ void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *s
         const int64_t last = least(first + COPIED_CHANNELS, s.maps_in);
         const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
         TB_T *const to = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
-        for (int64_t map = 0; map < s.maps_out; map += MR)
-            for (int64_t c = first; c < last; ++c) {
-                const int64_t count = least(MR, s.maps_out - map);
+        for (int64_t map = 0; map < s.maps_out; map += MR) {
+            const int64_t count = least(MR, s.maps_out - map);
+            int64_t c = first;
+            if (backward && count == MR && MR <= LANES)
+                for (; c + LANES <= last; c += LANES)
+                    transform_turned(&s, from + map * channel + c, row, channel, to + map * s.maps_in + c * MR);
+            for (; c < last; ++c) {
                 TB_T *const tile = to + map * s.maps_in + c * MR;
                 if (backward) transform_tile(&s, from + map * channel + c, row, channel, count, 1, tile);
                 else if (count == MR) transform_tile(&s, from + c * channel + map, row, 1, MR, 0, tile);
                 else transform_tile(&s, from + c * channel + map, row, 1, count, 0, tile);
             }
+        }
     }
 }
 
