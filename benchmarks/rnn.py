@@ -77,7 +77,7 @@ class Tanh:
         return 1 - h * h
 
 
-def plain(be: Any, layer: Layer, t: dict[str, Any], out: dict[str, Any]) -> tuple[Callable, Callable]:
+def plain(be: Any, layer: Layer, t: dict[str, Any], out: dict[str, Any], alone: bool) -> tuple[Callable, Callable]:
     """Both passes of a layer with tanh."""
     N, h, activation = layer.N, t["h"], Tanh(be)
     zero, errors = be.zeros((layer.hidden, N), dtype=h.dtype), be.empty_like(h)
@@ -99,15 +99,16 @@ def plain(be: Any, layer: Layer, t: dict[str, Any], out: dict[str, Any]) -> tupl
     return forward, back
 
 
-def gated(be: Any, layer: Layer, t: dict[str, Any], out: dict[str, Any]) -> tuple[Callable, Callable]:
-    """Both passes of an LSTM or a GRU."""
+def gated(be: Any, layer: Layer, t: dict[str, Any], out: dict[str, Any], alone: bool) -> tuple[Callable, Callable]:
+    """Both passes of an LSTM or a GRU; the forward pass keeps nothing for the other, if it is measured `alone`."""
     gates, c = be.empty((4 * layer.hidden, t["h"].shape[1]), dtype=t["h"].dtype), be.empty_like(t["h"])
     weights, extra = (t["W_in"], t["W_recur"]), (c,) if layer.kind == "lstm" else ()
     biases = (t["bias"],) if layer.kind == "lstm" else (t["bias"], t["bias_recur"])
     if layer.kind == "gru":
         out["dbias_recur"] = be.empty_like(t["bias_recur"])
     fprop, bprop = (getattr(be, f"compound_{layer.kind}_unroll_{way}") for way in ("fprop", "bprop"))
-    forward = partial(fprop, *weights, *biases, t["x"], t["h"], *extra, gates, layer.steps)
+    kept = (None,) * (len(extra) + 1) if alone else (*extra, gates)
+    forward = partial(fprop, *weights, *biases, t["x"], t["h"], *kept, layer.steps)
     return forward, partial(bprop, *weights, t["x"], t["h"], *extra, gates, t["delta"], layer.steps, **out)
 
 
@@ -117,7 +118,7 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) ->
     t = {name: be.array(x, dtype=dtype) for name, x in data(layer).items()}
     t["h"] = be.empty_like(t["x"])
     out = {f"d{name}": be.empty_like(t[name]) for name in ("x", "W_in", "W_recur", "bias")}
-    forward, back = (plain if layer.kind == "rnn" else gated)(be, layer, t, out)
+    forward, back = (plain if layer.kind == "rnn" else gated)(be, layer, t, out, kind == "fprop")
 
     def both() -> None:
         forward()

@@ -34,6 +34,7 @@ enum {
     FEW = 8,            // samples at most where lanes are units
     ROOM = 1 << 15,
     SLOTS = 64,
+    AHEAD = 48,         // steps of k by which R is fetched ahead
     SQUARE = 16,
 };
 
@@ -47,6 +48,7 @@ enum {
     UNITS,         // units of a block
     WIDTH,         // of a row of buffers and state: samples, and padding
     ROWS, PANEL,   // of a tile, and vectors of samples, where lanes are samples
+    CHUNK,         // steps of k for which a panel of the state stays in the first-level cache
     PLACE_R, PLACE_STATE, PLACE_OWN,
     BUFFERS,       // of a task
     OWNS,          // of these, the first ones that a block keeps
@@ -135,11 +137,13 @@ static void pack_block(const unroll *u, int64_t block) {
     const TB_T *const R = u->ptr[size[R_POINTER]];
     TB_T *to = u->scratch + size[PLACE_R] + block * block_of_R(u);
     const int64_t height = size[BY_UNITS] ? size[UNITS] : size[ROWS];
-    for (int64_t g = 0; g < size[PRODUCTS]; ++g)
-        for (int64_t i = 0; i < size[UNITS]; i += height, to += height * k) {
-            const int64_t n = units - i < 0 ? 0 : least(height, units - i);
-            pack(to, R + (g * size[NOUT] + first + i) * row, row, column, k, n, height);
-        }
+    for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK])
+        for (int64_t g = 0; g < size[PRODUCTS]; ++g)
+            for (int64_t i = 0; i < size[UNITS]; i += height) {
+                const int64_t n = units - i < 0 ? 0 : least(height, units - i), depth = least(size[CHUNK], k - k0);
+                pack(to, R + (g * size[NOUT] + first + i) * row + k0 * column, row, column, depth, n, height);
+                to += height * depth;
+            }
 }
 
 // Products ------------------------------------------------------------------------------------------------------------
@@ -148,22 +152,25 @@ static void pack_block(const unroll *u, int64_t block) {
 
 // ROWS rows of R (as [k][ROWS]) by NV vectors of samples.
 #define BY_SAMPLES(MR, NV) \
-    static void samples_##MR##_##NV(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to) { \
+    static void samples_##MR##_##NV(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to, int add) { \
         vector sum[MR][NV]; \
         UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
         for (int64_t p = 0; p < k; ++p, a += MR, b += width) { \
             vector y[NV]; \
             UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(b + j * LANES); \
-            __builtin_prefetch(a + 32 * MR); \
+            __builtin_prefetch(a + AHEAD * MR); \
             UNROLL for (int i = 0; i < MR; ++i) { \
                 const vector x = a[i] - (vector){0};  /* one load that fills a vector */ \
                 UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
             } \
         } \
-        UNROLL for (int i = 0; i < MR; ++i) \
-            UNROLL for (int j = 0; j < NV; ++j) *(vector *)(to + i * width + j * LANES) = sum[i][j]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
+            vector *const place = (vector *)(to + i * width + j * LANES); \
+            if (add) sum[i][j] += *place; \
+            *place = sum[i][j]; \
+        } \
     }
-typedef void (*samples)(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to);
+typedef void (*samples)(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to, int add);
 #if TB_VECTOR == 64
 BY_SAMPLES(12, 1) BY_SAMPLES(12, 2) BY_SAMPLES(8, 3) BY_SAMPLES(6, 4)
 static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_12_2, samples_8_3, samples_6_4};
@@ -176,10 +183,12 @@ static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_6_2};
 static void product_by_samples(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
     const int64_t *const size = u->size, rows = size[ROWS], width = size[WIDTH], k = depth(u);
     const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
-    for (int64_t g = 0; g < size[PRODUCTS]; ++g, to += buffer_length(u))
-        for (int64_t i = 0; i < size[UNITS]; i += rows, R += rows * k)
+    for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK]) {
+        const int64_t here = least(size[CHUNK], k - k0);
+        for (int64_t i = 0; i < size[PRODUCTS] * size[UNITS]; i += rows, R += rows * here)  // buffers of sums follow each other
             for (int64_t v = 0; v < width; v += size[PANEL] * LANES)
-                by_samples[size[PANEL] - 1](k, R, state + v, width, to + i * width + v);
+                by_samples[size[PANEL] - 1](here, R, state + k0 * width + v, width, to + i * width + v, k0 > 0);
+    }
 }
 
 // MR samples by NV vectors of R's rows (as [k][units]); sample i's sums go to `to + i * step`.

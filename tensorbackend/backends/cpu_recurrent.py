@@ -36,6 +36,10 @@ MOST_SAMPLES = 128
 """Samples up to which a task's buffers stay in cache; products of more are as fast by themselves."""
 LONG_BLOCK = 24
 """Units of a block where lanes are samples and there are many units."""
+CACHED = 1 << 13
+"""Elements of a panel of the state that stay in the first-level cache."""
+WHOLE = 1 << 40
+"""Steps of k, more than there are: lanes along units need no chunks."""
 BLOCKS = 12
 """Blocks that there should be at least."""
 STAND_IN = 4099
@@ -62,12 +66,13 @@ class Blocks(NamedTuple):
     width: int
     rows: int
     panel: int
+    chunk: int
 
 
 def runs_steps(cell: Cell, run: Run, dtype: np.dtype) -> bool:
     """Whether a run is one for the compiled kernel."""
     plain = dtype in (np.float32, np.float64)
-    return plain and run.steps >= FEWEST_STEPS and 0 < run.N <= MOST_SAMPLES and cell is not cells.LSTM_BACK_LENGTHS
+    return plain and run.steps >= FEWEST_STEPS and 0 < run.N <= MOST_SAMPLES
 
 
 @functools.lru_cache(maxsize=256)
@@ -82,7 +87,7 @@ def blocks(run: Run, facts: Facts, buffers: int) -> Blocks:
     if facts.few >= run.N:
         lines = -(-run.nout // (facts.lanes * BLOCKS))
         units = facts.lanes * (1 if lines == 1 else 2 if lines <= 3 else 4)
-        return Blocks(True, min(units, -(-run.nout // facts.lanes) * facts.lanes), run.N, 0, 0)
+        return Blocks(True, min(units, -(-run.nout // facts.lanes) * facts.lanes), run.N, 0, 0, WHOLE)
     vectors = -(-run.N // facts.lanes)
     panels = [v for v, rows in enumerate(facts.rows, start=1) if rows]
     panel = min(panels, key=lambda v: (-(-vectors // v) * v, -v))
@@ -90,7 +95,7 @@ def blocks(run: Run, facts: Facts, buffers: int) -> Blocks:
     width = -(-vectors // panel) * panel * facts.lanes
     wanted = LONG_BLOCK if run.nout >= 2 * LONG_BLOCK * BLOCKS else rows
     units = rows * max(min(wanted, facts.room // (width * buffers)) // rows, 1)
-    return Blocks(False, units, width, rows, panel)
+    return Blocks(False, units, width, rows, panel, CACHED // (panel * facts.lanes))
 
 
 class _Buffers:
@@ -120,8 +125,8 @@ class _Buffers:
 def _kernel(cell: Cell, buffers: _Buffers) -> tuple[Kernel, list[int], list[int]]:
     """The cell as one kernel; the buffer of each of its operands; its numbers as 8-byte words."""
     sums = buffers.tensors[buffers.first["sums"] :][: cell.products]
-    parts = [buffers.of(p.name, p.groups) for p in cell.parts]
-    assigned = list(cell.assign(composite, lambda new, old: new, sums, *parts))
+    parts = {p.name: buffers.of(p.name, p.groups) for p in cell.parts}
+    assigned = list(cell.assign(composite, lambda new, old: new, sums, **parts))
     leaves = [walk(value)[0] for _, value in assigned]
     statements = [
         Statement(target.structure, value, int(any(x is target for x in found)), target.address)
@@ -170,8 +175,8 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     runtime = native.runtime()
     head = [
         run.nout, run.N, run.steps, int(run.reverse), cell.products, cell.state.state, int(run.from_zero),
-        int(by.by_units), by.units, by.width, by.rows, by.panel, *places, len(buffers.tensors), buffers.owns, 0,
-        *weights.strides, len(step.operands), runtime.address("tb_run"), address, len(slots),
+        *map(int, by), *places, len(buffers.tensors), buffers.owns, 0, *weights.strides,
+        len(step.operands), runtime.address("tb_run"), address, len(slots),
     ]  # fmt: skip
     size = [*head, len(head) + 2 + len(parts) + len(slots), len(cell.parts), *parts, *slots, *words]
     cost = 2 * cell.products * run.nout * depth * run.N * run.steps // FLOPS_A_NANOSECOND + 100
@@ -188,6 +193,4 @@ def _placed(lengths: list[int], unit: int) -> tuple[list[int], int]:
     return ends[:-1], ends[-1]
 
 
-PRIMITIVES = {
-    cell.name: functools.partial(_prepare, cell) for cell in (cells.LSTM, cells.LSTM_BACK, cells.GRU, cells.GRU_BACK)
-}
+PRIMITIVES = {cell.name: functools.partial(_prepare, cell) for cell in cells.CELLS}

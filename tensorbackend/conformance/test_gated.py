@@ -181,6 +181,21 @@ def test_a_run_goes_on_from_steps_of_its_own_buffers(backend: Any, kind: str) ->
 
 
 @KINDS
+@pytest.mark.parametrize("options", [{}, {"lengths": [6, 0, 3, 1]}, {"used": 2, "reverse": True}])
+def test_without_a_backward_pass_nothing_is_kept(backend: Any, kind: str, options: dict) -> None:
+    case = Case(kind, **options)
+    t = case.forward(backend)
+    h = backend.full(t["h"].shape, np.nan, dtype="float64")
+    if kind == "lstm":
+        backend.compound_lstm_unroll_fprop(t["W_in"], t["W_recur"], t["bias"], t["x"], h, None, None, 6, t["h_init"],
+                                           t["c_init"], **case.flags)  # fmt: skip
+    else:
+        backend.compound_gru_unroll_fprop(t["W_in"], t["W_recur"], t["bias"], t["bias_recur"], t["x"], h, None, 6,
+                                          t["h_init"], **case.flags)  # fmt: skip
+    np.testing.assert_allclose(h.get(), t["h"].get(), rtol=1e-12)
+
+
+@KINDS
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_run_repeats_bit_for_bit(backend: Any, kind: str, dtype: str) -> None:
     case = Case(kind, 17, 33, 16, 3, dtype=dtype)
@@ -230,6 +245,7 @@ BAD: list[tuple[dict[str, Callable], type, str]] = [
     ({"x": lambda be: be.zeros((3, 20))}, ShapeError, "shape of x"),
     ({"x": lambda be: be.zeros((3, 4, 6))}, ShapeError, "shape of x"),
     ({"c": lambda be: be.zeros((5, 23))}, ShapeError, "shape of c"),
+    ({"c": lambda be: None}, ValueError, "c and gates[\\s\\S]*both"),
     ({"num_steps": lambda be: 5}, ShapeError, "h[\\s\\S]*5 steps"),
     ({"num_steps": lambda be: 0}, ShapeError, "num_steps[\\s\\S]*0"),
     ({"h": lambda be: 3}, ShapeError, "h[\\s\\S]*int"),

@@ -18,7 +18,8 @@ import numpy as np
 from tensorbackend import numerics, ops
 from tensorbackend.ops import Op
 
-__all__ = ["GRU", "GRU_BACK", "LSTM", "LSTM_BACK", "LSTM_BACK_LENGTHS", "OPS", "Cell", "Part", "Run", "reference"]
+__all__ = ["CELLS", "GRU", "GRU_BACK", "GRU_USE", "LSTM", "LSTM_BACK", "LSTM_BACK_LENGTHS", "LSTM_USE", "Cell", "Part",
+           "Run", "reference"]  # fmt: skip
 
 Kept = Callable[[Any, Any], Any]
 Statements = Iterator[tuple[Any, Any]]
@@ -60,7 +61,7 @@ class Run:
 class Cell:
     """A cell: `products` groups of rows of the weights, its parts, and what it assigns.
 
-    `assign(o, kept, sums, *parts)` yields targets and values; `o` has the functions `sig` and `tanh`, `sums` are the
+    `assign(o, kept, sums, **parts)` yields targets and values; `o` has the functions `sig` and `tanh`, `sums` are the
     groups of the product; a part of several groups is a list. Nothing is read after it was assigned.
     """
 
@@ -77,7 +78,7 @@ class Cell:
     @property
     def op(self) -> Op:
         """All steps as a call: operands are the weights and what is read; results what is written; then a `Run`."""
-        return OPS[self.name]
+        return _OPS[self.name]
 
     def operands(self, tensors: dict[str, Any]) -> tuple[list, list]:
         """What the call writes and reads, in its order, from tensors by name; of "before" a pair, buffer and last."""
@@ -108,8 +109,8 @@ def reference(cell: Cell, *rest: Any) -> tuple[np.ndarray, ...]:
         after = times[number + 1] if number + 1 < run.steps else None
         views = {p.name: _at(p, found[p.name], t, after, N) for p in cell.parts}
         sums = _groups(weights @ state, nout)
-        parts = [_groups(views[p.name], nout) if p.groups > 1 else views[p.name] for p in cell.parts]
-        for target, value in list(cell.assign(_NUMPY, _all_kept, sums, *parts)):
+        parts = {p.name: _groups(views[p.name], nout) if p.groups > 1 else views[p.name] for p in cell.parts}
+        for target, value in list(cell.assign(_NUMPY, _all_kept, sums, **parts)):
             target[...] = value
         state = views[cell.state.name][: cell.state.state * nout]
     return tuple(found[p.name] for p in cell.parts if p.written)
@@ -133,17 +134,19 @@ def _all_kept(new: Any, old: Any) -> Any:
 # What is assigned
 
 
-def _lstm(o: Any, kept: Kept, sums: list, gates: list, state: Any, carry: Any, h: Any, c: Any) -> Statements:
-    """h and c from the product with the state; gates have W x + b, and then their values."""
+def _lstm(o: Any, kept: Kept, sums: list, gates: list, state: Any, carry: Any, h: Any, c: Any = None,
+          values: Any = ()) -> Statements:  # fmt: skip
+    """h and c from the product with the state; `gates` are W x + b, and `values` what becomes of them."""
     i, f, g, out = [function(pre + s) for function, pre, s in zip((o.sig, o.sig, o.tanh, o.sig), gates, sums)]
     cell = f * carry + i * g
     value = kept(out * o.tanh(cell), state)
     cell = kept(cell, carry)
     yield h, value
     yield state, value
-    yield c, cell
+    if c is not None:
+        yield c, cell
     yield carry, cell
-    yield from zip(gates, (i, f, g, out))
+    yield from zip(values, (i, f, g, out))
 
 
 def _lstm_back(o: Any, kept: Kept, sums: list, delta: Any, gates: list, c: Any, before: Any, errors: list, carry: Any,
@@ -161,15 +164,14 @@ def _lstm_back(o: Any, kept: Kept, sums: list, delta: Any, gates: list, c: Any, 
         yield passed, kept(0, dh)
 
 
-def _gru(o: Any, kept: Kept, sums: list, gates: list, state: Any, bias: Any, h: Any) -> Statements:
-    """h from the product with the state; gates have W x + b of r, z, n, and then r, z, q, n."""
-    pre_r, pre_z, pre_n, place_n = gates
-    r, z, q = o.sig(pre_r + sums[0]), o.sig(pre_z + sums[1]), sums[2] + bias
-    n = o.tanh(pre_n + r * q)
+def _gru(o: Any, kept: Kept, sums: list, gates: list, state: Any, bias: Any, h: Any, values: Any = ()) -> Statements:
+    """h from the product with the state; `gates` are W x + b of r, z, n, and `values` are r, z, q, n."""
+    r, z, q = o.sig(gates[0] + sums[0]), o.sig(gates[1] + sums[1]), sums[2] + bias
+    n = o.tanh(gates[2] + r * q)
     value = kept(n + z * (state - n), state)
     yield h, value
     yield state, value
-    yield from ((place_n, n), (pre_r, r), (pre_z, z), (pre_n, q))
+    yield from reversed([*zip(values, (r, z, q, n))])  # n is a value of what r, z and q are written over
 
 
 def _gru_back(o: Any, kept: Kept, sums: list, delta: Any, gates: list, before: Any, errors: list,
@@ -187,15 +189,18 @@ def _gru_back(o: Any, kept: Kept, sums: list, delta: Any, gates: list, before: A
 _STATE = Part("state", "own", written=True, state=1)
 _WRITTEN = partial(Part, read=False, written=True)
 
-LSTM = Cell("lstm_fprop", 4, (Part("gates", "step", 4, written=True), _STATE, Part("carry", "own", written=True),
-                              _WRITTEN("h", "step"), _WRITTEN("c", "step")), _lstm)  # fmt: skip
+_VALUES = _WRITTEN("values", "step", 4)
+
+LSTM_USE = Cell("lstm_use", 4, (Part("gates", "step", 4), _STATE, Part("carry", "own", written=True),
+                                _WRITTEN("h", "step")), _lstm)  # fmt: skip
+LSTM = replace(LSTM_USE, name="lstm_fprop", parts=(*LSTM_USE.parts, _WRITTEN("c", "step"), _VALUES))
 LSTM_BACK = Cell("lstm_bprop", 1, (Part("delta", "step"), Part("gates", "step", 4), Part("c", "step"),
                                    Part("before", "before"), _WRITTEN("errors", "step", 4, state=4),
                                    Part("carry", "own", written=True)), _lstm_back)  # fmt: skip
 LSTM_BACK_LENGTHS = replace(LSTM_BACK, name="lstm_bprop_lengths",
                             parts=(*LSTM_BACK.parts, Part("passed", "own", written=True)))  # fmt: skip
-GRU = Cell("gru_fprop", 3, (Part("gates", "step", 4, written=True), _STATE, Part("bias", "fixed"),
-                            _WRITTEN("h", "step")), _gru)  # fmt: skip
+GRU_USE = Cell("gru_use", 3, (Part("gates", "step", 3), _STATE, Part("bias", "fixed"), _WRITTEN("h", "step")), _gru)
+GRU = replace(GRU_USE, name="gru_fprop", parts=(*GRU_USE.parts, _VALUES))
 GRU_BACK = Cell("gru_bprop", 1, (Part("delta", "step"), Part("gates", "step", 4), Part("before", "before"),
                                  _WRITTEN("errors", "step", 4, state=3), Part("passed", "own", written=True)),
                 _gru_back)  # fmt: skip
@@ -205,9 +210,14 @@ def _operations(cell: Cell, run: Run) -> int:
     return 2 * cell.products * cell.state.state * run.nout**2 * run.N * run.steps
 
 
-OPS = {
-    cell.name: ops.call(cell.name, len(cell.operands({p.name: (0, 0) for p in cell.parts} | {"weights": 0})[1]),
-                        partial(reference, cell), f"The steps of {cell.name}.", partial(_operations, cell))
-    for cell in (LSTM, LSTM_BACK, LSTM_BACK_LENGTHS, GRU, GRU_BACK)
-}  # fmt: skip
-"""The calls of all cells, by name."""
+CELLS = (LSTM_USE, LSTM, LSTM_BACK, GRU_USE, GRU, GRU_BACK)
+"""Those whose steps can be one primitive: without lengths of samples."""
+
+
+def _op(cell: Cell) -> Op:
+    _, reads = cell.operands({p.name: (0, 0) for p in cell.parts} | {"weights": 0})
+    run, work = partial(reference, cell), partial(_operations, cell)
+    return ops.call(cell.name, len(reads), run, f"The steps of {cell.name}.", work)
+
+
+_OPS = {cell.name: _op(cell) for cell in CELLS}

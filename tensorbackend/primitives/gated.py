@@ -39,7 +39,7 @@ class _Steps:
     def __init__(self, name: str, h: Any, num_steps: int, num_used_steps: int | None, reverse: bool,
                  lengths: Any) -> None:  # fmt: skip
         self.name, self.reverse, self.lengths = name, bool(reverse), lengths
-        self.used = used_steps(name, num_steps, num_used_steps)
+        self.num_steps, self.used = num_steps, used_steps(name, num_steps, num_used_steps)
         if not isinstance(h, Tensor) or len(h.shape) != 2 or h.shape[1] % num_steps:
             given = f"{h.shape} of {num_steps} steps" if isinstance(h, Tensor) else type(h).__name__
             raise ShapeError(complain(f"{name}: h", given, "a tensor (nout, N steps)"))
@@ -86,7 +86,7 @@ class _Steps:
 
     def all(self, buffer: Tensor) -> Tensor:
         """The steps of a buffer that are run."""
-        return buffer[:, : self.used * self.N]
+        return buffer if self.used == self.num_steps else buffer[:, : self.used * self.N]
 
     def kept(self, t: int, new: Any, old: Any) -> Any:
         """A value where step t is one of the sample's own, else the old one."""
@@ -145,13 +145,13 @@ def _by_primitive(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: 
 
 def _run_cell(be: Any, steps: _Steps, cell: cells.Cell, t: int, sums: list[Tensor], tensors: dict[str, Any]) -> None:
     """The cell of step t as one kernel."""
-    parts = []
+    parts = {}
     for p in cell.parts:
         x = tensors[p.name]
         x = steps.before(x[0], t, x[1]) if p.kind == "before" else steps.at(x, t) if p.kind == "step" else x
-        parts.append(steps.groups(x, p.groups))
+        parts[p.name] = steps.groups(x, p.groups)
     with be.fuse():
-        for target, value in cell.assign(composite, partial(steps.kept, t), sums, *parts):
+        for target, value in cell.assign(composite, partial(steps.kept, t), sums, **parts):
             target._assign(value)
 
 
@@ -189,13 +189,14 @@ class Gated:
         h = o tanh(c), where h', c' are those of the step before.
 
         Read: `W_in` (4 nout, nin), `W_recur` (4 nout, nout), `bias` (4 nout, 1) or None, rows in the order i, f, g, o;
-        `x` (nin, N steps). Written: `h`, `c` (nout, N steps), and `gates` (4 nout, N steps), the values of i, f, g, o,
-        which the backward pass reads. All of one float type; step t is in columns t N to (t + 1) N. `h_init`, `c_init`
-        (nout, N) are the state before the first step (None: zeros, a reset); they may be steps of h and c. `reverse`
-        begins at the last step; only the first `num_used_steps` are run, if that is not None. With `lengths` (integers,
-        (1, N)) a sample's state is passed on unchanged from its step `lengths` on, and a reversed one begins before it.
-        For two directions, call twice, with halves of the rows of one buffer as h. Everything is checked first. Raises
-        `ShapeError`, `DTypeError`, `TypeError`, and `ValueError` when outputs overlap operands or each other.
+        `x` (nin, N steps). Written: `h`, `c` (nout, N steps), and `gates` (4 nout, N steps), the values of i, f, g, o;
+        c and gates, which only the backward pass reads, may both be None. All of one float type; step t is in columns
+        t N to (t + 1) N. `h_init`, `c_init` (nout, N) are the state before the first step (None: zeros, a reset); they
+        may be steps of h and c. `reverse` begins at the last step; only the first `num_used_steps` are run, if that is
+        not None. With `lengths` (integers, (1, N)) a sample's state is passed on unchanged from its step `lengths` on,
+        and a reversed one begins before it. For two directions, call twice, with halves of the rows of one buffer as h.
+        Everything is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, and `ValueError` when outputs
+        overlap operands or each other.
         """
         steps = _Steps("compound_lstm_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
@@ -203,11 +204,14 @@ class Gated:
         steps.check(W_in=(W_in, 4 * nout, nin), W_recur=(W_recur, 4 * nout, nout), bias=(bias, 4 * nout, 1),
                     x=(x, nin, columns), c=(c, nout, columns), gates=(gates, 4 * nout, columns),
                     h_init=(h_init, nout, N), c_init=(c_init, nout, N))  # fmt: skip
+        if (c is None) != (gates is None):
+            raise ValueError(complain(f"{steps.name}: c and gates", "one of them", "both, or None for both"))
         steps.check_outputs([W_in, W_recur, bias, x, lengths], h=h, c=c, gates=gates)
-        tensors = {"gates": gates, "h": h, "c": c, "state": _state(self, steps, h_init, steps.dtype)}
+        before = self.empty((4 * nout, steps.used * N), steps.dtype) if gates is None else gates
+        tensors = {"gates": before, "values": before, "h": h, "c": c, "state": _state(self, steps, h_init, steps.dtype)}
         tensors["carry"] = _state(self, steps, c_init, dtypes.compute(steps.dtype))
-        _through(self, W_in, bias, steps.all(x), steps.all(gates))
-        _forward(self, steps, cells.LSTM, W_recur, tensors, h_init is None)
+        _through(self, W_in, bias, steps.all(x), before[:, : steps.used * N])
+        _forward(self, steps, cells.LSTM_USE if gates is None else cells.LSTM, W_recur, tensors, h_init is None)
 
     def compound_lstm_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, c: Any, gates: Any, delta: Any,
                                    num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,
@@ -250,8 +254,8 @@ class Gated:
         h = (1 - z) n + z h', where h' is that of the step before.
 
         Read: `W_in` (3 nout, nin), `W_recur` (3 nout, nout), `bias` (3 nout, 1) or None, rows in the order r, z, n;
-        `bias_recur` (nout, 1) or None, of q alone. Written: `h` (nout, N steps) and `gates` (4 nout, N steps), the
-        values of r, z, q, n. All else as `compound_lstm_unroll_fprop`.
+        `bias_recur` (nout, 1) or None, of q alone. Written: `h` (nout, N steps) and `gates` (4 nout, N steps) or None,
+        the values of r, z, q, n. All else as `compound_lstm_unroll_fprop`.
         """
         steps = _Steps("compound_gru_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
@@ -260,10 +264,11 @@ class Gated:
                     bias_recur=(bias_recur, nout, 1), x=(x, nin, columns), gates=(gates, 4 * nout, columns),
                     h_init=(h_init, nout, N))  # fmt: skip
         steps.check_outputs([W_in, W_recur, bias, bias_recur, x, lengths], h=h, gates=gates)
-        bias_recur = self.zeros((nout, 1), steps.dtype) if bias_recur is None else bias_recur
-        tensors = {"gates": gates, "h": h, "state": _state(self, steps, h_init, steps.dtype), "bias": bias_recur}
-        _through(self, W_in, bias, steps.all(x), steps.all(gates)[: 3 * nout])
-        _forward(self, steps, cells.GRU, W_recur, tensors, h_init is None)
+        before = self.empty((3 * nout, steps.used * N), steps.dtype) if gates is None else gates[: 3 * nout]
+        tensors = {"gates": before, "values": gates, "h": h, "state": _state(self, steps, h_init, steps.dtype)}
+        tensors["bias"] = self.zeros((nout, 1), steps.dtype) if bias_recur is None else bias_recur
+        _through(self, W_in, bias, steps.all(x), before[:, : steps.used * N])
+        _forward(self, steps, cells.GRU_USE if gates is None else cells.GRU, W_recur, tensors, h_init is None)
 
     def compound_gru_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, gates: Any, delta: Any,
                                   num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,

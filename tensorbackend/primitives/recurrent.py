@@ -52,14 +52,17 @@ def by_rows(backend: Any, W: Tensor, uses: int) -> Tensor:
 
 def _check_steps(name: str, used: int, rows: int, dtype: Any, **lists: Sequence) -> None:
     """That each list has tensors of its type for so many steps, with so many rows and all with equal columns."""
-    columns = None
+    columns, right = None, set()
     for what, steps in lists.items():
         if len(steps) < used:
             raise ShapeError(complain(f"{name}: {what}", f"{len(steps)} steps", f"{used}"))
         for t in range(used):
+            if isinstance(steps[t], Tensor) and steps[t].structure in right:  # most are views of one layout
+                continue
             if columns is None and isinstance(steps[t], Tensor):
                 columns = steps[t].shape[-1]
             check_tensor(name, f"{what}[{t}]", steps[t], (rows, columns), dtype)
+            right.add(steps[t].structure)
 
 
 def _fprop(be: Any, W: Any, h_prev_s: Sequence, h_ff_s: Sequence, h_s: Sequence, bias: Any, nout: int, num_steps: int,
