@@ -564,3 +564,18 @@ def _not_recording(backend: Backend) -> Iterator[None]:
     yield
     assert backend._recorder is None
     assert "_run_plan" not in vars(backend)
+
+
+def test_a_program_refuses_words_that_a_table_has_not(backend) -> None:
+    ids, dW = backend.array([[1, 0, 1]], dtype=np.int32), backend.zeros((2, 4))
+
+    def step(error: Tensor, ids: Tensor) -> None:
+        backend.compound_bprop_lut(3, ids, error, None, dW, None)
+
+    error = backend.ones((4, 3))
+    program = backend.capture(step, error, ids)
+    program(backend.full((4, 3), 2.0), ids)
+    assert dW.tolist() == [[2.0] * 4, [4.0] * 4]
+    with pytest.raises(IndexError, match="word 7 at place 1"):
+        program(error, backend.array([[1, 7, 1]], dtype=np.int32))
+    assert dW.tolist() == [[2.0] * 4, [4.0] * 4]
