@@ -69,7 +69,7 @@ SETTINGS = {
             "TB_MATRIX_UNIT",
             _flag,
             True,
-            "Multiply large matrices on the processor's matrix unit (AMX), float32 as three bfloat16 numbers each.",
+            "Multiply large matrices on the processor's matrix unit (AMX): a float32 as three bfloat16 numbers.",
         ),
         Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),

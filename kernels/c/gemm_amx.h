@@ -2,9 +2,9 @@
 // gemm_amx.h — the tiles and copies of gemm.c for a processor whose matrix unit multiplies bfloat16 (AMX)
 //
 // Numbers   A number is the sum of PLANES bfloat16 numbers, each the nearest to what the ones before leave: one for
-//           bfloat16, three for float32, which they hold exactly (8 bits each, the last one fewer).
-// Products  Of all pairs of planes, those that reach the last bits of a float32: the sum of their numbers is below PLANES.
-//           What is left out is less than two roundings of the product. Sums add up in float32, small products first.
+//           bfloat16, two for float16, three for float32. They hold it exactly: 8 bits each, the last one fewer.
+// Products  Of bfloat16 and float16 all pairs of planes; of float32 the six of nine that reach the last bits of a float32:
+//           what is left out is about 2^-23 of a product at most. Sums add up in float32, small products first.
 // Layout    Blocks of 32 steps of k by 32 rows (columns), plane by plane; of each, two halves of 16 rows (columns) as the
 //           unit wants them: rows of a as they are, of b pairs of steps of each column side by side. Rows of bfloat16 in whole blocks stay where
 //           they lie.
@@ -77,6 +77,11 @@ static void run_tile(int vectors, int rows, const work *w) {
         LOAD_A(0); ADD_ALL();
         LOAD_B(2); ADD_ALL();
         LOAD_B(0); ADD_ALL();
+#elif TB_PLANES == 2
+        LOAD_A(1); LOAD_B(1); ADD_ALL();
+        LOAD_B(0); ADD_ALL();
+        LOAD_A(0); ADD_ALL();
+        LOAD_B(1); ADD_ALL();
 #else
         LOAD_A(0); LOAD_B(0); ADD_ALL();
 #endif

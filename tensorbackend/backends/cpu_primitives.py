@@ -37,7 +37,7 @@ TURNED = 64
 FLOPS_A_NANOSECOND = 100
 
 
-PLANES = {"float32": 3, "bfloat16": 1}
+PLANES = {"float32": 3, "float16": 2, "bfloat16": 1}
 """Of how many bfloat16 numbers one of a type is the sum."""
 
 

@@ -2,8 +2,8 @@
 """How a product of matrices is computed on the CPU: which operand is copied, tiles, blocks, segments of k.
 
 A cost model on the shape decides, never the number of threads or a clock, so that results repeat bit for bit. The loops
-are those of `kernels/c/gemm.c`, whose names the fields here have. Large products of float32 and bfloat16 go to the
-processor's matrix unit where there is one, float32 as the sum of three planes of bfloat16 (`kernels/c/gemm_amx.h`).
+are those of `kernels/c/gemm.c`, whose names the fields here have. Large products of float32 and halves go to the
+processor's matrix unit where there is one, as sums of planes of bfloat16 (`kernels/c/gemm_amx.h`).
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ UNIT_ROWS, UNIT_COLUMNS = 256, 1024
 """Rows and columns of a task of the matrix unit at most."""
 UNIT_TASKS = 8
 """Tasks of the matrix unit at least, where there are so many blocks."""
+PAIRS = {1: 1, 2: 4, 3: 6}
+"""Products of planes that make one product."""
 EDGE = 32
 """Rows, columns and steps of k of a block of the matrix unit, as in gemm_amx.h."""
 
@@ -178,7 +180,7 @@ def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
 
 def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
     """Nanoseconds of one batch on the matrix unit, on one thread."""
-    pairs = planes * (planes + 1) // 2
+    pairs = PAIRS[planes]
     copies = (n + (0 if in_place else m)) * k * planes
     each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
     return m * n * k * pairs * UNIT_MULTIPLY + copies * each + pairs * UNIT_START / batches

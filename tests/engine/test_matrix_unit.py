@@ -11,7 +11,7 @@ from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
 from tests.engine.test_gemm import assert_product, laid, numbers
 
-DTYPES = ["float32", "bfloat16"]
+DTYPES = ["float32", "float16", "bfloat16"]
 SHAPES = [
     (32, 32, 32), (1, 1, 40), (33, 65, 97), (100, 70, 90), (16, 200, 33), (300, 17, 64), (70, 130, 1300), (64, 50, 96),
 ]  # fmt: skip
