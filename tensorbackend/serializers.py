@@ -11,7 +11,7 @@ import numpy as np
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 
-__all__ = ["DictionarySerializer", "NpzDeserializer", "load_npz", "save_npz"]
+__all__ = ["DictionarySerializer", "NpzDeserializer", "RandomState", "load_npz", "save_npz"]
 
 
 class DictionarySerializer:
@@ -93,6 +93,20 @@ class NpzDeserializer:
     def load(self, thing: Any) -> None:
         """Load a link or an optimizer."""
         thing.serialize(self)
+
+
+class RandomState:
+    """The random numbers of a backend (None: of NumPy arrays), to be saved with what uses them."""
+
+    def __init__(self, backend: Any = None) -> None:
+        self.backend = arrays.host_backend() if backend is None else backend
+
+    def serialize(self, serializer: Any) -> None:
+        """Save or load the state of all generators."""
+        (kind, words, *rest), key, draws = self.backend.rng_get_state()
+        place, has_normal, normal = (serializer(n, x) for n, x in zip(("place", "has_normal", "normal"), rest))
+        host = (kind, serializer("words", words), place, has_normal, normal)
+        self.backend.rng_set_state((host, int(serializer("key", np.uint64(key))), serializer("draws", draws)))
 
 
 def save_npz(file: Any, obj: Any, compression: bool = True) -> None:

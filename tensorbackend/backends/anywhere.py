@@ -120,13 +120,30 @@ def _default() -> Backend:
 
 
 def host_backend() -> Backend:
-    """The backend that computes on NumPy arrays: never closed, never the global one."""
+    """The backend that computes on NumPy arrays: never closed, never the global one.
+
+    Its random numbers follow from the seed of the global backend, if there is one that has a seed.
+    """
     global _host
     if _host is None:
         with _lock:
             if _host is None:
-                _host = Backend.allocate_backend("cpu", rng_seed=settings.config.seed, min_dims=0)
+                found = registry.current_backend().rng_seed if registry.has_backend() else settings.config.seed
+                _host = Backend.allocate_backend("cpu", rng_seed=_own_seed(found), min_dims=0)
     return _host
+
+
+def _own_seed(seed: int | None) -> int | None:
+    """A seed that follows from a global backend's, for other numbers than that draws."""
+    return None if seed is None else (seed + 0x9E3779B9) % 2**32
+
+
+def _seed_host(made: Backend) -> None:
+    if _host is not None and made.rng_seed is not None:
+        _host.gen_rng(_own_seed(made.rng_seed))
+
+
+registry.when_made(_seed_host)
 
 
 def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:

@@ -11,6 +11,7 @@ import argparse
 import atexit
 import logging
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from tensorbackend import settings
@@ -19,7 +20,7 @@ from tensorbackend.errors import BackendError, complain
 
 __all__ = [
     "add_backend_arguments", "allocate", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend",
-    "has_backend",
+    "has_backend", "when_made",
 ]  # fmt: skip
 
 GROUP = "tensorbackend.backends"
@@ -29,6 +30,7 @@ _global: Backend | None = None
 _exit_registered = False
 _loaded = False
 _warned: set[str] = set()
+_listeners: list[Callable[[Backend], None]] = []
 
 
 def _load_entry_points() -> None:
@@ -89,6 +91,8 @@ def gen_backend(
     made.bsz = batch_size
     cleanup_backend()
     _global = made
+    for listener in _listeners:
+        listener(made)
     if not _exit_registered:
         atexit.register(cleanup_backend)
         _exit_registered = True
@@ -106,6 +110,11 @@ def allocate(backend: str, **options: Any) -> Backend:
     if driver:
         options["driver"] = driver
     return Backend.allocate_backend(name, **options)
+
+
+def when_made(listener: Callable[[Backend], None]) -> None:
+    """Call `listener` with each global backend that is made."""
+    _listeners.append(listener)
 
 
 def current_backend() -> Backend:

@@ -466,3 +466,12 @@ def test_numbers_of_a_captured_function_may_change(be, array) -> None:
     for scale in (0.25, 3.0):
         expected = 2 * scale * scale * (1 - np.tanh(X * scale) ** 2)
         testing.assert_allclose(program(x, scale), expected)
+
+
+def test_parameters_follow_from_the_seed_of_the_global_backend() -> None:
+    made = []
+    for seed in (3, 4, 3):
+        tb.gen_backend("cpu", rng_seed=seed)
+        made.append(L.Linear(4, 4).W.array)
+    tb.cleanup_backend()
+    assert (made[0] == made[2]).all() and (made[0] != made[1]).any()
