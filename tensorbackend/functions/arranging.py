@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import shapes
 from tensorbackend.functions.losses import expect_labels
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import contraction
 
 __all__ = [
     "bias", "cumprod", "cumsum", "diagonal", "dstack", "einsum", "flip", "fliplr", "flipud", "hstack",
@@ -262,123 +262,24 @@ def _axis_of(name: str, x: Any, y: Any, axis: int) -> int:
 
 # Sums of products
 
-
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
-    """Sums of products over the last `axes` axes of `a` and the first of `b`, or over (axes of a, axes of b)."""
-    if isinstance(axes, (int, np.integer)):
-        left, right = list(range(len(a.shape) - axes, len(a.shape))), list(range(axes))
-    else:
-        left, right = ([k] if isinstance(k, (int, np.integer)) else list(k) for k in axes)
-    left, right = [k % len(a.shape) for k in left], [k % len(b.shape) for k in right]
-    if [a.shape[k] for k in left] != [b.shape[k] for k in right]:
-        given = f"{a.shape} and {b.shape}, axes {left} and {right}"
-        raise ValueError(complain("tensordot: shapes", given, "axes of the same lengths"))
-    keep_a = [k for k in range(len(a.shape)) if k not in left]
-    keep_b = [k for k in range(len(b.shape)) if k not in right]
-    inner = math.prod(a.shape[k] for k in left)
-    shape = tuple(a.shape[k] for k in keep_a) + tuple(b.shape[k] for k in keep_b)
-    rows = shapes.reshape(shapes.transpose(a, keep_a + left), (math.prod(a.shape[k] for k in keep_a), inner))
-    columns = shapes.reshape(shapes.transpose(b, right + keep_b), (inner, math.prod(b.shape[k] for k in keep_b)))
-    return shapes.reshape(rows @ columns, shape)
-
-
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_EINSUM = Rule("einsum", lambda *operands, expression: contraction.einsum(expression, operands))
+_TENSORDOT = Rule("tensordot", lambda a, b, axes: contraction.tensordot(a, b, axes), names=("a", "b"))
 
 
 def einsum(subscripts: str, *operands: Any) -> Variable:
     """The sum of products that NumPy's `einsum` names, such as 'ij,jk->ik'; `...` stands for further axes.
 
-    Products of two operands are matrix products; more are taken from left to right. Raises `ValueError` for index
-    names that do not fit the operands, or lengths that do not agree.
+    Products of two operands are matrix products; more are taken from left to right. Raises `ShapeError` for index
+    names that do not fit the operands.
     """
-    terms, output = _subscripts(subscripts, operands)
-    lengths: dict[str, int] = {}
-    for term, x in zip(terms, operands):
-        for letter, n in zip(term, x.shape):
-            if lengths.setdefault(letter, n) != n and 1 not in (n, lengths[letter]):
-                raise ValueError(complain(f"einsum: lengths of {letter}", f"{lengths[letter]} and {n}", "one length"))
-            lengths[letter] = max(lengths[letter], n) if n != 0 else 0
-    return _EINSUM(*operands, terms=terms, output=output)
+    return _EINSUM(*operands, expression=subscripts)
 
 
-def _subscripts(text: str, operands: Sequence[Any]) -> tuple[tuple[str, ...], str]:
-    """The index names of each operand and of the output, `...` spelled out."""
-    left, arrow, output = text.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(operands):
-        raise ValueError(complain("einsum", f"{text!r} for {len(operands)} operands", "index names for each operand"))
-    spread = max((len(x.shape) - len(t) + 3 for t, x in zip(terms, operands) if "..." in t), default=0)
-    free = [c for c in _LETTERS if c not in text][:spread]
-    found = []
-    for term, x in zip(terms, operands):
-        count = len(x.shape) - len(term) + 3
-        full = term.replace("...", "".join(free[spread - count :] if count > 0 else [])) if "..." in term else term
-        if len(full) != len(x.shape) or not full.isalpha() and full:
-            raise ValueError(complain("einsum", f"{term!r} for shape {x.shape}", "a letter for each axis"))
-        found.append(full)
-    if arrow:
-        output = output.replace("...", "".join(free))
-    else:
-        every = "".join(found)
-        output = "".join(free) + "".join(sorted(c for c in set(every) if every.count(c) == 1 and c not in free))
-    if len(set(output)) != len(output) or set(output) - set("".join(found)):
-        raise ValueError(complain("einsum", f"output {output!r}", "index names of the operands, each once"))
-    return tuple(found), output
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
+    """Sums of products over the last `axes` axes of `a` and the first of `b`, or over (axes of a, axes of b).
 
-
-def _einsum(*operands: Any, terms: tuple[str, ...], output: str) -> Any:
-    x, names = _own_sums(operands[0], terms[0], output + "".join(terms[1:]))
-    for k in range(1, len(operands)):
-        needed = output + "".join(terms[k + 1 :])
-        y, others = _own_sums(operands[k], terms[k], names + needed)
-        x, names = _pair(x, names, y, others, needed)
-    x, names = _own_sums(x, names, output)
-    return o.transpose(x, tuple(names.index(c) for c in output)) if names != output else x
-
-
-def _own_sums(x: Any, names: str, needed: str) -> tuple[Any, str]:
-    """The diagonals of names that x has twice, and the sums over names that nobody else needs."""
-    for letter in dict.fromkeys(names):
-        while names.count(letter) > 1:
-            first, second = names.index(letter), names.rindex(letter)
-            x, names = _diagonal(x, first, second), names[:second] + names[second + 1 :]
-    axes = tuple(k for k, letter in enumerate(names) if letter not in needed)
-    return (o.sum(x, axes, False), "".join(c for c in names if c in needed)) if axes else (x, names)
-
-
-def _diagonal(x: Any, first: int, second: int) -> Any:
-    places = [tuple(n if k == axis else 1 for k, n in enumerate(x.shape)) for axis in (first, second)]
-    table = x.structure.table
-    same = o.positions(table, first, places[0]) == o.positions(table, second, places[1])
-    return o.sum(o.where(same, x, 0), second, False)
-
-
-def _pair(a: Any, left: str, b: Any, right: str, needed: str) -> tuple[Any, str]:
-    """The product of two operands, summed over the names that only they have, as a batch of matrix products."""
-    batch = [c for c in left if c in right and c in needed]
-    inner = [c for c in left if c in right and c not in needed]
-    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
-    a, b = _alike(a, left, b, right, batch + inner)
-    size_a, size_b = dict(zip(left, a.shape)), dict(zip(right, b.shape))
-    lead = tuple(size_a[c] for c in batch)
-    k = math.prod(size_a[c] for c in inner)
-    a = o.transpose(a, tuple(left.index(c) for c in batch + rows + inner))
-    b = o.transpose(b, tuple(right.index(c) for c in batch + inner + columns))
-    a = o.reshape(a, (*lead, math.prod(size_a[c] for c in rows), k))
-    b = o.reshape(b, (*lead, k, math.prod(size_b[c] for c in columns)))
-    y = o.dot(a, b)
-    shape = (*lead, *(size_a[c] for c in rows), *(size_b[c] for c in columns))
-    return o.reshape(y, shape), "".join(batch + rows + columns)
-
-
-def _alike(a: Any, left: str, b: Any, right: str, common: list[str]) -> tuple[Any, Any]:
-    """Both with axes of length 1 broadcast to the other's, where they share a name."""
-    shape_a, shape_b = list(a.shape), list(b.shape)
-    for c in common:
-        i, j = left.index(c), right.index(c)
-        shape_a[i] = shape_b[j] = shape_b[j] if shape_a[i] == 1 else shape_a[i]
-    grow = lambda x, shape: x if x.shape == tuple(shape) else o.broadcast_to(x, tuple(shape))  # noqa: E731
-    return grow(a, shape_a), grow(b, shape_b)
-
-
-_EINSUM = Rule("einsum", _einsum)
+    Raises `ShapeError` for axes of different lengths.
+    """
+    if not isinstance(axes, int):
+        axes = tuple(tuple(k) if isinstance(k, (list, tuple)) else k for k in axes)
+    return _TENSORDOT(a, b, axes=axes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from string import ascii_letters
 from typing import Any
 
 from tensorbackend.errors import ShapeError, complain
@@ -36,11 +37,12 @@ def _matrix(x: Any, rows: list[int], columns: list[int]) -> Any:
 
 
 def einsum(expression: str, operands: Sequence[Any]) -> Any:
-    """NumPy's `einsum`, without `...`: operands are multiplied pair by pair, from the left.
+    """NumPy's `einsum`: operands are multiplied pair by pair, from the left; `...` stands for further axes, as many in
+    every operand that has it.
 
-    Raises `ValueError` for an expression that does not fit the operands.
+    Raises `ShapeError` for an expression that does not fit the operands.
     """
-    inputs, output = _parsed(expression, operands)
+    inputs, output = _parsed(_spelled(expression, operands), operands)
     terms = [_without_repeats(labels, x) for labels, x in zip(inputs, operands)]
     labels, total = terms[0]
     for number, (others, x) in enumerate(terms[1:], start=1):
@@ -49,9 +51,22 @@ def einsum(expression: str, operands: Sequence[Any]) -> Any:
     return _arranged(labels, total, output)
 
 
-def _parsed(expression: str, operands: Sequence[Any]) -> tuple[list[str], str]:
+def _spelled(expression: str, operands: Sequence[Any]) -> str:
+    """The expression with letters for `...`; without an output, these come first in it."""
     text = expression.replace(" ", "")
-    left, arrow, output = text.partition("->")
+    if "..." not in text:
+        return text
+    left, arrow, _ = text.partition("->")
+    places = [(term, x) for term, x in zip(left.split(","), operands) if "..." in term]
+    count = max(max((len(x.shape) - len(term) + 3 for term, x in places), default=0), 0)
+    free = "".join([c for c in ascii_letters if c not in text][:count])
+    if not arrow:
+        text += "->" + free + "".join(sorted(c for c in set(left) - set(",.") if left.count(c) == 1))
+    return text.replace("...", free)
+
+
+def _parsed(expression: str, operands: Sequence[Any]) -> tuple[list[str], str]:
+    left, arrow, output = expression.partition("->")
     inputs = left.split(",")
     if not arrow:
         output = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
