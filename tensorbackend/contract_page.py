@@ -127,13 +127,16 @@ print(sums.item(), variance.item(), round(gmean.item(), 4))     # 12.0 3.5 0.3
     Family(
         "Recurrent layers",
         """compound_rnn_unroll_fprop compound_rnn_unroll_bprop bibnrnn_layer compound_rnn_unroll_fprop_bibnrnn
-        compound_rnn_unroll_bprop_bibnrnn""",
+        compound_rnn_unroll_bprop_bibnrnn compound_lstm_unroll_fprop compound_lstm_unroll_bprop
+        compound_gru_unroll_fprop compound_gru_unroll_bprop""",
         """
 W, b, h0 = be.full((4, 4), 0.1), be.zeros((4, 1)), be.zeros((4, 2))
 ff, h = be.ones((4, 6)), be.empty((4, 6))
 given, states = ([t[:, 2 * step : 2 * step + 2] for step in range(3)] for t in (ff, h))
 be.compound_rnn_unroll_fprop(W, [h0, *states[:2]], given, states, b, 4, 3, None, be.tanh)
 print([round(float(v), 4) for v in h.get()[0, ::2]])                  # [0.7616, 0.8629, 0.8729]
+be.compound_gru_unroll_fprop(be.zeros((12, 4)), be.zeros((12, 4)), be.ones((12, 1)), None, ff, h, None, 3)
+print([round(float(v), 4) for v in h.get()[0, ::2]])                  # [0.2048, 0.3546, 0.464]
 """,
     ),
     Family(

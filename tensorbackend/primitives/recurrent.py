@@ -144,7 +144,7 @@ class Recurrent:
                                           h_prev: Sequence, h_ff_f: Sequence, h_f: Sequence, b_f: Any, W_recur_b: Any,
                                           h_next: Sequence, h_ff_b: Sequence, h_b: Sequence, b_b: Any, nout: int,
                                           nsteps: int, used_nsteps: int | None, activation: Any) -> None:  # fmt: skip
-        """Both directions: `compound_rnn_unroll_fprop` of (W_recur_f, h_prev, h_ff_f, h_f, b_f), then, reversed, of
+        """Both directions, by `compound_rnn_unroll_fprop` of (W_recur_f, h_prev, h_ff_f, h_f, b_f), then, reversed, of
         (W_recur_b, h_next, h_ff_b, h_b, b_b). The first three arguments have no effect."""
         sizes = (nout, nsteps, used_nsteps, activation)
         forwards = _fprop(self, W_recur_f, h_prev, h_ff_f, h_f, b_f, *sizes, False)
@@ -157,8 +157,8 @@ class Recurrent:
                                           W_recur_f: Any, W_recur_b: Any, h_f: Sequence, h_b: Sequence, nout: int,
                                           nsteps: int, used_nsteps: int | None, activation: Any,
                                           h_buffer_all: Any) -> None:  # fmt: skip
-        """Both directions back: `compound_rnn_unroll_bprop` of (W_recur_f.T, prev_in_deltas, in_deltas_f, h_f), then of
-        (W_recur_b.T, next_in_deltas, in_deltas_b, h_b) from the first step on. The weights are the forward pass's.
+        """Both directions back, by `compound_rnn_unroll_bprop` of (W_recur_f.T, prev_in_deltas, in_deltas_f, h_f), and
+        of (W_recur_b.T, next_in_deltas, in_deltas_b, h_b) from the first step on. The weights are the forward pass's.
         `ngLayer`, `error` and `h_buffer_all` have no effect."""
         sizes = (nout, nsteps, used_nsteps, activation)
         for what, W in (("W_recur_f", W_recur_f), ("W_recur_b", W_recur_b)):

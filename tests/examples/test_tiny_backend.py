@@ -56,4 +56,4 @@ def test_it_passes_the_suite(tmp_path) -> None:
 
 def test_the_page_of_methods_has_the_checklist() -> None:
     shown = {name for family in contract_page.FAMILIES for name in family.methods.split()}
-    assert set(test_checklist.SIGNATURES_BY_NAME) == shown
+    assert set(test_checklist.SIGNATURES_BY_NAME) <= shown  # and methods beyond it, of the same families
