@@ -21,7 +21,7 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cpu import array_at
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import Action, draws_numbers, number, references
-from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.plan import Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.tensor import Storage, Tensor
 
 ALIGNMENT = 64

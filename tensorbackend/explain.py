@@ -16,8 +16,8 @@ from typing import Any
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import nest
-from tensorbackend.graph.fuse import Kernel, Primitive, Ref
 from tensorbackend.graph.optree import OpTreeNode
+from tensorbackend.graph.plan import Kernel, Primitive, Ref
 
 __all__ = ["Explanation", "Roof", "Statement", "Step", "describe", "tree_lines", "work"]
 

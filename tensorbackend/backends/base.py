@@ -29,8 +29,9 @@ from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import composite
-from tensorbackend.graph.fuse import Plan, Statement, schedule, single_call, walk
+from tensorbackend.graph.fuse import schedule, single_call, walk
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
+from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import Structure, StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, TakeView, Tensor, as_shape, check_cast, check_writable
 from tensorbackend.primitives.conv import Convolution
@@ -971,7 +972,7 @@ class Backend(
 
     @abstractmethod
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-        """Run the steps of a plan on its targets and leaves (see `graph/fuse.py`), in order."""
+        """Run the steps of a plan on its targets and leaves (see `graph/plan.py`), in order."""
 
     @abstractmethod
     def _close(self) -> None:

@@ -13,8 +13,8 @@ from tensorbackend.backends import watch
 from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.errors import nearest
-from tensorbackend.graph.fuse import Plan, Statement
 from tensorbackend.graph.optree import OpTreeNode
+from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.conv import Convolution

@@ -18,8 +18,8 @@ import numpy as np
 
 from tensorbackend.backends.plans import Action, written
 from tensorbackend.errors import CaptureError, complain, user_line
-from tensorbackend.graph.fuse import Plan
 from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.plan import Plan
 from tensorbackend.graph.symbol import is_symbol, known
 from tensorbackend.graph.tensor import Storage, Tensor
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorbackend import settings
 from tensorbackend.backends import jit, warm
-from tensorbackend.graph.fuse import Primitive, Ref
+from tensorbackend.graph.plan import Primitive, Ref
 
 __all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget"]
 

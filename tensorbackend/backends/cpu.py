@@ -44,8 +44,8 @@ from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.forms import KnownPlan
-from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref, Statement
 from tensorbackend.graph.optree import OpTreeNode
+from tensorbackend.graph.plan import Kernel, Plan, Primitive, Ref, Statement
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.graph.tensor import Storage, Tensor, check_writable

@@ -22,7 +22,7 @@ from tensorbackend.backends import conv_tuning, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
-from tensorbackend.graph.fuse import Kernel, Primitive, Ref
+from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Winograd

@@ -15,7 +15,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends import jit, native, written
 from tensorbackend.codegen.render import ctype
-from tensorbackend.graph.fuse import Primitive
+from tensorbackend.graph.plan import Primitive
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend

@@ -20,7 +20,7 @@ from tensorbackend.backends import cpu_pool, cpu_recurrent, cpu_regions, jit, na
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
-from tensorbackend.graph.fuse import Primitive, Ref
+from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.graph.tails import over_matrix
 from tensorbackend.primitives import gemm
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices

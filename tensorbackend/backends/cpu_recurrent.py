@@ -19,7 +19,8 @@ from tensorbackend.backends import jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT, letter
 from tensorbackend.graph import composite
-from tensorbackend.graph.fuse import Kernel, Primitive, Ref, Statement, schedule, walk
+from tensorbackend.graph.fuse import schedule, walk
+from tensorbackend.graph.plan import Kernel, Primitive, Ref, Statement
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run

@@ -18,7 +18,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends import jit, native, written
 from tensorbackend.backends.cpu_pool import STREAM_ABOVE, TASK_BYTES
 from tensorbackend.codegen.render import ctype
-from tensorbackend.graph.fuse import Primitive
+from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import lookup, regions
 
 if TYPE_CHECKING:

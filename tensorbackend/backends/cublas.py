@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorbackend.errors import BackendError, complain
-from tensorbackend.graph.fuse import Ref
+from tensorbackend.graph.plan import Ref
 
 __all__ = ["Cublas", "Matrix", "Product", "find_library", "product_of"]
 

@@ -19,7 +19,7 @@ from tensorbackend.codegen.geometry import BLOCKS, THREADS
 from tensorbackend.codegen.render import ctype
 from tensorbackend.errors import complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.fuse import Instruction, Kernel, Primitive, Ref
+from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.kernel_files import kernel_path
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tensorbackend import settings
 from tensorbackend.backends.cublas import Product, product_of
-from tensorbackend.graph.fuse import Primitive
+from tensorbackend.graph.plan import Primitive
 
 if TYPE_CHECKING:
     from tensorbackend.backends.gpu import GpuBackend

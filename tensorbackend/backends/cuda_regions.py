@@ -23,7 +23,7 @@ from tensorbackend.backends.cuda_primitives import (
     written_function,
 )
 from tensorbackend.codegen.geometry import THREADS
-from tensorbackend.graph.fuse import Primitive, Ref
+from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.primitives import lookup, regions
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.fuse import Kernel, Plan, Primitive
+from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.tensor import Storage, Tensor
 
 __all__ = ["GpuBackend", "GpuTensor"]

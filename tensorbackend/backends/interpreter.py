@@ -16,8 +16,8 @@ import numpy as np
 
 from tensorbackend import dtypes, numerics
 from tensorbackend.backends import blas
-from tensorbackend.graph.fuse import Instruction, Kernel, Primitive
 from tensorbackend.graph.loops import collapse
+from tensorbackend.graph.plan import Instruction, Kernel, Primitive
 
 __all__ = ["Interpreter"]
 

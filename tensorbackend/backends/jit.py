@@ -25,7 +25,7 @@ from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import CompileError, complain
-from tensorbackend.graph.fuse import Instruction, Kernel, Primitive
+from tensorbackend.graph.plan import Instruction, Kernel, Primitive
 from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["Prepared", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.errors import complain
-from tensorbackend.graph.fuse import Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.plan import Kernel, Plan, Primitive, Ref
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend

@@ -24,8 +24,8 @@ from tensorbackend.backends.plans import ALIGNMENT, letter, word, written
 from tensorbackend.backends.replay import Replay
 from tensorbackend.backends.waves import Node, waves
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
-from tensorbackend.graph.fuse import Kernel
 from tensorbackend.graph.indexing import extent
+from tensorbackend.graph.plan import Kernel
 from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol
 from tensorbackend.graph.tensor import Tensor
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensorbackend.graph.fuse import Kernel
+from tensorbackend.graph.plan import Kernel
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend

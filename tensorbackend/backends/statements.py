@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tensorbackend.graph.fuse import Plan, Statement, can_join, walk
+from tensorbackend.graph.fuse import can_join, walk
 from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["FuseBlock", "StatementGroup"]

@@ -24,7 +24,7 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import plans
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
-from tensorbackend.graph.fuse import Kernel, Plan, Primitive
+from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:

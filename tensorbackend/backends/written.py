@@ -14,7 +14,7 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import compiler, jit
 from tensorbackend.backends.compiler import Library
 from tensorbackend.codegen.render import ctype
-from tensorbackend.graph.fuse import Primitive
+from tensorbackend.graph.plan import Primitive
 from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["block_library", "block_macros", "c_type", "library", "nbytes", "widened", "words"]

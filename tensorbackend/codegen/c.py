@@ -18,7 +18,7 @@ from tensorbackend import dtypes
 from tensorbackend.codegen.lanes import LaneRenderer
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed, accumulator, ctype, tag
-from tensorbackend.graph.fuse import Instruction, Kernel, Ref
+from tensorbackend.graph.plan import Instruction, Kernel, Ref
 
 __all__ = ["print_kernel"]
 

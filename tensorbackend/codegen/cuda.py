@@ -15,7 +15,7 @@ from tensorbackend import dtypes
 from tensorbackend.codegen.geometry import SIZES, THREADS, argument_words, pack_width
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed, Renderer, accumulator, ctype
-from tensorbackend.graph.fuse import Kernel, Ref
+from tensorbackend.graph.plan import Kernel, Ref
 
 __all__ = ["print_kernel"]
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
-from tensorbackend.graph.fuse import Kernel, Ref
+from tensorbackend.graph.plan import Kernel, Ref
 
 __all__ = [
     "SIZES",

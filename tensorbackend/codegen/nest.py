@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from tensorbackend.graph.fuse import Instruction, Kernel, Ref
 from tensorbackend.graph.loops import collapse
+from tensorbackend.graph.plan import Instruction, Kernel, Ref
 
 __all__ = ["Nest", "nest"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import COLUMNS, MAP, Nest
-from tensorbackend.graph.fuse import Instruction, Ref
+from tensorbackend.graph.plan import Instruction, Ref
 
 __all__ = ["Printed", "Renderer", "accumulator", "ctype", "tag"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import MAP
 from tensorbackend.codegen.render import Renderer, operation
-from tensorbackend.graph.fuse import Instruction
+from tensorbackend.graph.plan import Instruction
 
 __all__ = ["WideRenderer"]
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, ops
-from tensorbackend.graph.fuse import Plan, Statement, schedule, walk
+from tensorbackend.graph.fuse import schedule, walk
 from tensorbackend.graph.indexing import SliceKey
 from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import Structure
 
 __all__ = ["KnownPlan", "digest", "statements_of"]

@@ -9,15 +9,12 @@ the trees, temporaries). It is the only module that decides what one kernel is:
 - a tree is cut at primitives (dot, take …), at movements of computed values, at reductions that do not fit the
   kernel's space, and where a kernel would grow beyond `MAX_INSTRUCTIONS`. Each cut is listed with its reason.
 
-A kernel is a list of instructions in SSA form over an iteration space; it knows nothing of its target language.
-Values pass between kernels in the compute type, so a cut changes no number.
+What a plan consists of is in `plan.py`, how the instructions of one kernel are made in `region.py`. Values pass between
+kernels in the compute type, so a cut changes no number.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,173 +22,14 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
+from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref, Statement
+from tensorbackend.graph.region import Region
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 
-__all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement", "can_join", "schedule", "single_call",
-           "walk"]  # fmt: skip
+__all__ = ["can_join", "schedule", "single_call", "walk"]
 
 Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
-WHOLE_REDUCTION = 1 << 15
-"""Elements above which a reduction to one number is a kernel of its own, so that all cores share it."""
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A strided place in buffer number `buffer` of the plan; strides and offset count elements."""
-
-    buffer: int
-    shape: Shape
-    strides: Shape
-    offset: int
-    dtype: np.dtype
-
-    def broadcast_to(self, shape: Shape) -> Ref:
-        """The same place read over a larger space: strides of 0 where an axis repeats."""
-        lead = len(shape) - len(self.shape)
-        strides = tuple(0 if n == 1 and m != 1 else s for n, m, s in zip(self.shape, shape[lead:], self.strides))
-        return Ref(self.buffer, shape, (0,) * lead + strides, self.offset, self.dtype)
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One SSA value: `kind` is load, scalar, source, cast, op or reduce; `args` are earlier values by number.
-
-    `slot` counts the kernel's inputs, scalars or draws (load, scalar, source). `shape` has the kernel's rank, with 1
-    where the value does not vary. `stage` is how many reductions must be complete before it can be computed. `half`
-    says that the value is one of a half type, computed in float32.
-    """
-
-    kind: str
-    dtype: np.dtype
-    shape: Shape
-    op: ops.Op | None = None
-    args: tuple[int, ...] = ()
-    slot: int = 0
-    axis: int = 0
-    stage: int = 0
-    half: bool = False
-
-
-@dataclass
-class Kernel:
-    """One fused kernel: `body` over the space `shape`, whose `axes` are reduced (none: elementwise).
-
-    `inputs` are read, `scalars` are (leaf number, type), `draws` the leaf numbers of random nodes; `outputs` are
-    (place, value number). `reason` says why it is a kernel of its own. `in_place` says that an output with an element
-    for each of the space may be the very view that an input reads: an element may be written only when no later one
-    needs it. What is reduced is written when its row is done.
-    """
-
-    shape: Shape
-    axes: tuple[int, ...]
-    body: list[Instruction]
-    inputs: list[Ref]
-    scalars: list[tuple[int, np.dtype]]
-    draws: list[int]
-    outputs: list[tuple[Ref, int]]
-    reason: str
-    in_place: bool = False
-    cache: dict = field(default_factory=dict, repr=False)
-
-    @property
-    def operands(self) -> list[Ref]:
-        """The places that it reads, then those that it writes."""
-        return [*self.inputs, *(ref for ref, _ in self.outputs)]
-
-    @property
-    def name(self) -> str:
-        """A name that says what it does: the last ops, the reduced axes, the output's type."""
-        named = [i.op.name for i in self.body if i.op is not None]
-        kind = "reduce" if self.axes else "ew"
-        axes = "_axis" + "".join(map(str, self.axes)) if self.axes else ""
-        return f"{kind}_{'_'.join(named[-4:]) or 'copy'}{axes}_{dtypes.tag(self.outputs[0][0].dtype)}"
-
-
-@dataclass
-class Primitive:
-    """One call of a primitive of the op table on places in memory.
-
-    With a `tail` (see `tails.py`), an elementwise kernel that reads `output` through its input number `product`, the
-    call writes what the tail writes, and `output` is a place that need not exist. `others` are the results beyond the
-    first, of those primitives that have several.
-    """
-
-    op: ops.Op
-    inputs: list[Ref]
-    output: Ref
-    params: tuple
-    reason: str = "a primitive"
-    tail: Kernel | None = None
-    product: int = 0
-    cache: dict = field(default_factory=dict, repr=False)
-    others: list[Ref] = field(default_factory=list)
-
-    @property
-    def beside(self) -> list[Ref]:
-        """What the tail reads beside the product."""
-        return [] if self.tail is None else [r for n, r in enumerate(self.tail.inputs) if n != self.product]
-
-    @property
-    def target(self) -> Ref:
-        """Where the results go."""
-        return self.output if self.tail is None else self.tail.outputs[0][0]
-
-    @property
-    def written(self) -> list[Ref]:
-        """All places that it writes."""
-        return [self.target, *self.others]
-
-    @property
-    def operands(self) -> list[Ref]:
-        """The places that it reads, then those that it writes."""
-        return [*self.inputs, *self.beside, *self.written]
-
-    @property
-    def scalars(self) -> list[tuple[int, np.dtype]]:
-        """The numbers that the tail takes, as a kernel's."""
-        return [] if self.tail is None else self.tail.scalars
-
-    @property
-    def draws(self) -> list[int]:
-        """The random nodes that it draws: none."""
-        return []
-
-    @property
-    def name(self) -> str:
-        """The op, and what follows it."""
-        return self.op.name if self.tail is None else f"{self.op.name}+{self.tail.name}"
-
-
-@dataclass
-class Plan:
-    """What statements become: `steps` in order, over buffers: targets, then tensor leaves, then temporaries.
-
-    `tensors` are the leaf numbers of the buffers after the targets, and `layouts` their places; `temporaries` are the
-    temporaries' (shape, type).
-    """
-
-    targets: int
-    tensors: list[int]
-    temporaries: list[tuple[Shape, np.dtype]]
-    steps: list[Kernel | Primitive]
-    layouts: list[Ref] = field(default_factory=list)
-    cache: dict = field(default_factory=dict, repr=False)
-
-
-@dataclass
-class Statement:
-    """`target = value`.
-
-    `overlap` is 0 when the target shares no memory with the value's leaves, 1 when all that do are the very same view
-    (each element is read before it is written), else 2 (the value goes through a temporary). `address` is the
-    target's; statements that run as one group find by it what earlier ones wrote.
-    """
-
-    target: Structure
-    value: Any
-    overlap: int = 0
-    address: int = 0
 
 
 def walk(root: Any) -> tuple[list[Any], tuple[int, ...]]:
@@ -287,7 +125,7 @@ def _reduces(value: Any) -> bool:
 def schedule(statements: list[Statement], leaves: list[list[Any]]) -> Plan:
     """The plan of one statement, or of a group of statements that `can_join` allowed; their values are those of
     statements run one after the other. `leaves[i]` is what `walk` gave for statement i."""
-    return _Scheduler(statements, leaves).run()
+    return Scheduler(statements, leaves).run()
 
 
 def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: list[Structure]) -> Plan:
@@ -298,7 +136,9 @@ def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: lis
     return Plan(len(outputs), list(range(len(inputs))), [], [step], places[len(outputs) :])
 
 
-class _Scheduler:
+class Scheduler:
+    """The making of one plan. Regions read what is known of nodes: `shapes`, `cuts`, `places` in memory, numbers."""
+
     def __init__(self, statements: list[Statement], leaves: list[list[Any]]) -> None:
         self.statements = statements
         self.leaf_numbers: dict[int, int] = {}
@@ -440,8 +280,8 @@ class _Scheduler:
             if op.name == "transpose":
                 order = np.argsort(value.structure.params[0])
                 target = _transposed(target, tuple(order.tolist()))
-            elif op.name == "reshape" and _squeezed(self._shape(source)) == _squeezed(target.shape):
-                shape = self._shape(source)
+            elif op.name == "reshape" and _squeezed(self.shape_of(source)) == _squeezed(target.shape):
+                shape = self.shape_of(source)
                 strides = indexing.view_strides(target.shape, target.strides, shape)
                 if strides is None:
                     break
@@ -463,7 +303,8 @@ class _Scheduler:
 
     # Shapes that the partner or the target decides
 
-    def _shape(self, x: Any) -> Shape:
+    def shape_of(self, x: Any) -> Shape:
+        """The shape of a node, tensor or number, once `_resolve` has worked it out."""
         if isinstance(x, OpTreeNode):
             return self.shapes[id(x)]
         return x.shape if isinstance(x, Operators) else ()
@@ -513,7 +354,7 @@ class _Scheduler:
             if len(pending) > 1 and id(pending[-1][0][0]) in self.places:
                 pending.pop()
                 continue
-            region = _Region(self, pending[-1])
+            region = Region(self, pending[-1])
             missing = region.collect()
             if missing:
                 pending.extend([(node, None, reason)] for node, reason in missing)
@@ -524,7 +365,7 @@ class _Scheduler:
             else:
                 self._computed(region)
 
-    def _computed(self, region: _Region) -> None:
+    def _computed(self, region: Region) -> None:
         for position, (value, place, reason) in enumerate(region.outputs):
             if place is None:
                 home = self._temporary(self.shapes[id(value)], dtypes.compute(value.structure.dtype))
@@ -609,210 +450,3 @@ def _agree(s: Structure, before: Shape | None, asked: Shape) -> Shape:
     if before is None or before == asked:
         return asked
     return broadcast_shapes(f"{s.op.name}: one node used at two shapes", [before, asked])
-
-
-class _Region:
-    """The part of the trees that one kernel computes, and its instructions."""
-
-    def __init__(self, scheduler: _Scheduler, outputs: list[tuple[Any, Ref, str]]) -> None:
-        self.scheduler = scheduler
-        self.outputs = outputs
-        shapes = [scheduler.shapes[id(value)] if place is None else place.shape for value, place, _ in outputs]
-        self.rank = max(map(len, shapes))
-        self.space = _aligned(broadcast_shapes("fuse", shapes), self.rank)
-        self.axes: tuple[int, ...] = ()
-        self.order: list[OpTreeNode] = []
-        value, place, _ = outputs[0]
-        moved = place is None and value.structure.op.kind in (ops.MOVEMENT, ops.PRIMITIVE)
-        self.is_memory = moved and all(isinstance(x, Operators) for x in value.inputs)  # a spread number is computed
-
-    def collect(self) -> list[tuple[OpTreeNode, str]]:
-        """Gather the nodes to compute here; the result is what must be in memory first (empty: ready)."""
-        known = self.scheduler.places
-        roots = {id(value) for value, _, _ in self.outputs}
-        missing: dict[int, tuple[OpTreeNode, str]] = {}
-        seen: set[int] = set()
-        stack = [(value, False) for value, _, _ in self.outputs if isinstance(value, OpTreeNode)]
-        while stack:
-            node, done = stack.pop()
-            if done:
-                self.order.append(node)
-                continue
-            if id(node) in seen or id(node) in known:
-                continue
-            seen.add(id(node))
-            if self.is_memory:
-                needed = [x for x in node.inputs if id(x) not in known]
-                missing.update((id(x), (x, "an operand of " + node.structure.op.name)) for x in needed)
-                continue
-            reason = self._must_cut(node, id(node) in roots)
-            if reason:
-                missing[id(node)] = (node, reason)
-                continue
-            stack.append((node, True))
-            stack.extend((x, False) for x in node.inputs if isinstance(x, OpTreeNode))
-        return list(missing.values())
-
-    def _must_cut(self, node: OpTreeNode, is_root: bool) -> str | None:
-        """Why a node can't be computed in this kernel, or None. The first reduction decides the kernel's space."""
-        if id(node) in self.scheduler.cuts and (not is_root or node.structure.op.kind in (ops.MOVEMENT, ops.PRIMITIVE)):
-            return self.scheduler.cuts[id(node)]
-        axes = node.structure.params[0] if node.structure.op.kind == ops.REDUCTION else ()
-        if not axes:
-            return None
-        space = self.scheduler._shape(node.inputs[0])
-        if self.axes and (space != self.space or axes != self.axes):
-            return "its axes are not the kernel's"
-        if not self.axes and not self._fits(space, axes):
-            return "its space is not the kernel's"
-        whole = all(n == 1 for a, n in enumerate(space) if a not in axes)
-        if whole and not is_root and math.prod(space) > WHOLE_REDUCTION:
-            return "a whole large tensor to one number"
-        self.space, self.axes = space, axes
-        return None
-
-    def _fits(self, space: Shape, axes: tuple[int, ...]) -> bool:
-        if len(space) != self.rank:
-            return False
-        kept = all(n == m for a, (n, m) in enumerate(zip(self.space, space)) if a not in axes)
-        across = [(self.space[a], space[a]) for a in axes]
-        return kept and (all(n == 1 for n, _ in across) or all(n == m for n, m in across))
-
-    # Instructions
-
-    def kernel(self) -> Kernel:
-        """The kernel of the region, once everything it reads is in memory."""
-        self.body: list[Instruction] = []
-        self.numbered: dict[Any, int] = {}
-        self.values: dict[int, int] = {}
-        self.inputs: list[Ref] = []
-        self.scalars: list[tuple[int, np.dtype]] = []
-        self.draws: list[int] = []
-        for node in self.order:
-            self.values[id(node)] = self._node(node)
-        outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
-        reason = self.outputs[0][2]
-        in_place = any(self.scheduler.overlaps[p.buffer] and self._is_full(p) for p, _ in outputs if p.buffer >= 0)
-        return Kernel(
-            self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place
-        )
-
-    def _is_full(self, place: Ref) -> bool:
-        """Whether an output has an element for each of the space, not one for each row."""
-        return not self.axes or any(place.shape[a] != 1 for a in self.axes)
-
-    def _output(self, value: Any, place: Ref) -> int:
-        if isinstance(value, Operators):
-            return self._operand(value, None)
-        return self._scalar(self.scheduler.number_leaves[0, place.buffer], dtypes.compute(place.dtype))
-
-    def _add(self, key: tuple, instruction: Callable[[], Instruction]) -> int:
-        """The number of an instruction: an equal one made before serves."""
-        found = self.numbered.get(key)
-        if found is None:
-            found = self.numbered[key] = len(self.body)
-            self.body.append(instruction())
-        return found
-
-    def _load(self, place: Ref) -> int:
-        shape = _aligned(place.shape, self.rank)
-        lifted = _lifted(place, self.rank)
-
-        def make() -> Instruction:
-            self.inputs.append(lifted)
-            return Instruction("load", dtypes.compute(place.dtype), shape, slot=len(self.inputs) - 1)
-
-        return self._add(("load", lifted), make)
-
-    def _scalar(self, leaf: int, dtype: np.dtype) -> int:
-        def make() -> Instruction:
-            self.scalars.append((leaf, dtype))
-            return Instruction("scalar", dtype, (1,) * self.rank, slot=len(self.scalars) - 1)
-
-        return self._add(("scalar", leaf, dtype), make)
-
-    def _cast(self, value: int, dtype: np.dtype) -> int:
-        given = self.body[value]
-        if given.dtype == dtype:
-            return value
-        return self._add(
-            ("cast", value, dtype), lambda: Instruction("cast", dtype, given.shape, args=(value,), stage=given.stage)
-        )
-
-    def _operand(self, x: Any, dtype: np.dtype | None) -> int:
-        value = self.values.get(id(x))
-        if value is None:
-            value = self._load(self.scheduler.places[id(x)])
-        return value if dtype is None else self._cast(value, dtype)
-
-    def _node(self, node: OpTreeNode) -> int:
-        s = node.structure
-        if s.op.kind == ops.SOURCE:
-            return self._source(node)
-        args = tuple(self._argument(node, position, wanted) for position, wanted in enumerate(_operand_types(s)))
-        return args[0] if s.op.name == "broadcast" else self._operation(s, args)
-
-    def _argument(self, node: OpTreeNode, position: int, wanted: np.dtype | None) -> int:
-        x = node.inputs[position]
-        if isinstance(x, Operators):
-            return self._operand(x, wanted)
-        return self._scalar(self.scheduler.number_leaves[id(node), position], wanted or dtypes.BOOL)
-
-    def _operation(self, s: Structure, args: tuple[int, ...]) -> int:
-        if s.op.kind == ops.REDUCTION and not s.params[0]:
-            return self._reduced_over_nothing(s, args[0])
-        given = [self.body[a] for a in args]
-        stage = max((g.stage for g in given), default=0)
-        shape = broadcast_shapes(s.op.name, [g.shape for g in given])
-        kind = "op"
-        if s.op.kind == ops.REDUCTION:
-            kind = "reduce"
-            shape = tuple(1 if a in self.axes else n for a, n in enumerate(_aligned(self.space, self.rank)))
-            stage += 1
-        dtype, half = dtypes.compute(s.dtype), dtypes.is_half(s.dtype)
-        return self._add(
-            (kind, s.op, args, dtype, half),
-            lambda: Instruction(kind, dtype, shape, s.op, args, stage=stage, half=half),
-        )
-
-    def _reduced_over_nothing(self, s: Structure, value: int) -> int:
-        """A reduction over no axes: the value itself, or position 0."""
-        if s.op.dtype == "index":
-            truth = self._cast(value, dtypes.BOOL)
-            shape, xor = self.body[truth].shape, ops.OPS["bitxor"]
-            zero = Instruction("op", dtypes.BOOL, shape, xor, (truth, truth), stage=self.body[truth].stage)
-            value = self._add((xor, truth, truth), lambda: zero)
-        return self._cast(value, dtypes.compute(s.dtype))
-
-    def _source(self, node: OpTreeNode) -> int:
-        s = node.structure
-        shape = _aligned(self.scheduler.shapes[id(node)], self.rank)
-        dtype = dtypes.compute(s.dtype)
-        if s.op.name == "index":
-            axis = s.params[0] + self.rank - len(self.scheduler.shapes[id(node)])
-            shape = tuple(n if a == axis else 1 for a, n in enumerate(shape))
-            return self._add((s.op, axis, shape), lambda: Instruction("source", dtype, shape, s.op, axis=axis))
-        self.draws.append(self.scheduler.leaf_numbers[id(node)])
-        self.body.append(Instruction("source", dtype, shape, s.op, slot=len(self.draws) - 1))
-        return len(self.body) - 1
-
-
-def _aligned(shape: Shape, rank: int) -> Shape:
-    return (1,) * (rank - len(shape)) + tuple(shape)
-
-
-def _lifted(ref: Ref, rank: int) -> Ref:
-    """The place with leading axes of length 1."""
-    lead = rank - len(ref.shape)
-    return (
-        ref if not lead else Ref(ref.buffer, (1,) * lead + ref.shape, (0,) * lead + ref.strides, ref.offset, ref.dtype)
-    )
-
-
-def _operand_types(s: Structure) -> list[np.dtype | None]:
-    """The type in which each operand is read; None: as it is."""
-    if s.op.name == "where":
-        return [None, dtypes.compute(s.operands), dtypes.compute(s.operands)]
-    if s.op.name == "sround":
-        return [np.dtype(np.float32), np.dtype(np.uint32), np.dtype(np.uint32)]
-    return [dtypes.compute(s.operands)] * len(s.inputs)

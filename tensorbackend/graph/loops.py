@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensorbackend.graph.fuse import Instruction, Kernel, Ref
+from tensorbackend.graph.plan import Instruction, Kernel, Ref
 
 __all__ = ["collapse"]
 

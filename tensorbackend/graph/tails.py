@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensorbackend.graph.fuse import Instruction, Kernel, Plan, Primitive, Ref
+from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.structure import broadcast_shapes
 
 __all__ = ["MOST_OPERANDS", "as_matrix", "over_matrix", "with_tails"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorbackend.backends import jit
 from tensorbackend.backends.base import Backend
-from tensorbackend.graph.fuse import Kernel, Plan
+from tensorbackend.graph.plan import Kernel, Plan
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.testing.inputs import compiles
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.graph.fuse import Plan
+from tensorbackend.graph.plan import Plan
 
 SHAPE = (3, 40)
 EXPRESSIONS = [

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tensorbackend import BackendError, dtypes
 from tensorbackend.backends import native
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.graph.fuse import Primitive, Statement, schedule, walk
+from tensorbackend.graph.fuse import schedule, walk
+from tensorbackend.graph.plan import Primitive, Statement
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
