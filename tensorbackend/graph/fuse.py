@@ -197,6 +197,7 @@ class Scheduler:
         return self.layouts[-1]
 
     def run(self) -> Plan:
+        """Make the plan."""
         if len(self.statements) == 1:
             self._statement(0, self.statements[0])
         else:
