@@ -20,6 +20,12 @@ STREWN_K = 256
 """The same where b is used in place and its lines are far apart."""
 ONE_PANEL = 1 << 18
 """Elements of a panel of b, if it is the only one, that stay in the second-level cache."""
+COLUMNS_AT_ONCE = 16
+"""Columns of a that are read side by side where rows lie across memory: streams that a processor fetches ahead."""
+COLUMN_PIECE = 2304
+"""Rows of such a column at most that a task reads."""
+SHORT_K = 32
+"""Steps of k up to which a product takes the time that its result takes to be written."""
 DOT_K = 512
 """Elements of a row that the dots of a narrow type widen at a time, as in gemm.c."""
 ROWS_IN_CACHE = 128
@@ -143,8 +149,9 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     splits, split_k = _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
-    if x.n <= panel and not pack_a:  # rows of a are read once, in one go
-        block_k = _even(split_k, ONE_PANEL // panel)
+    by_columns = x.n <= panel and not pack_a and x.a[0] == 1 and x.a[1] != 1 and x.m * x.k > FAR
+    if x.n <= panel and not pack_a:  # a is read once, in one go: its rows, or a few of its columns side by side
+        block_k = _even(split_k, COLUMNS_AT_ONCE if by_columns else ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
     phase_rows = _multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
@@ -154,6 +161,10 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
     work = x.m * x.n * x.k * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
     rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK))
+    if x.k <= SHORT_K and x.sums[1] == 1 and x.m * x.n > FAR:  # most of the work is to write the result, along rows
+        rows, columns = tile_rows, _multiple(min(x.n, SIDE), panel)
+    if by_columns:  # long pieces of them
+        rows = max(rows, _multiple(_even(x.m, COLUMN_PIECE), tile_rows))
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
@@ -231,6 +242,8 @@ def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
     if not x.plain_a:
         return True, copied
     each = 0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 1.7 if far else 0.45
+    if passes == 1 and x.a[0] == 1 and far:
+        each = 0.1
     return copied < entries * passes * each, min(copied, entries * passes * each)
 
 

@@ -307,3 +307,14 @@ def test_check_finds_a_wrong_product(jit, monkeypatch) -> None:
     monkeypatch.setattr(Interpreter, "primitive", lambda self, step, inputs, outputs: outputs[0].fill(4))
     with using(check=True), pytest.raises(BackendError, match="dot"):
         z[:] = jit.dot(x, y)
+
+
+@pytest.mark.parametrize("shape", [(2100, 16, 2100), (2100, 2100, 16), (16, 2100, 2100)], ids=str)
+@pytest.mark.parametrize("layout", [0, 1])
+def test_flat_products_of_matrices_beyond_the_caches(backend, shape, layout) -> None:
+    if not backend.jit:
+        pytest.skip("for the compiled product: which way it goes depends on sizes alone")
+    m, n, k = shape
+    a, b = numbers(0, m, k), numbers(1, k, n)
+    got = backend.evaluate(backend.dot(laid(backend, a, layout), laid(backend, b, layout))).get()
+    assert_product(got, a, b, np.dtype(np.float32))
