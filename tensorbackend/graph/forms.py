@@ -129,21 +129,15 @@ def statements_of(key: tuple) -> tuple[list[Statement], list[list[Any]]]:
         target, root, repeats, overlap = key
         statements = [Statement(target, _tree(root, repeats, lambda s: _StandIn(s, 0)), overlap)]
     else:
-        views: dict[int, _StandIn] = {}
-        statements = [_grouped(views, *key[at : at + 6]) for at in range(0, len(key), 6)]
+        statements = [_grouped(*key[at : at + 6]) for at in range(0, len(key), 6)]
     return statements, [walk(statement.value)[0] for statement in statements]
 
 
-def _grouped(views: dict[int, _StandIn], target: Structure, number: int, root: Any, repeats: tuple[int, ...],
-             overlap: int, numbers: tuple[int, ...]) -> Statement:  # fmt: skip
-    """A statement of a group, whose `views` are tensors by their numbers."""
+def _grouped(target: Structure, number: int, root: Any, repeats: tuple[int, ...], overlap: int,
+             numbers: tuple[int, ...]) -> Statement:  # fmt: skip
+    """A statement of a group. Two tensors on one view have one number, and are two leaves: so are their stand-ins."""
     rest = iter(numbers)
-
-    def view(s: Structure) -> _StandIn:
-        n = next(rest)
-        return views.setdefault(n, _StandIn(s, n))
-
-    return Statement(target, _tree(root, repeats, view), overlap, number)
+    return Statement(target, _tree(root, repeats, lambda s: _StandIn(s, next(rest))), overlap, number)
 
 
 def _tree(root: Structure | type, repeats: tuple[int, ...], tensor: Callable[[Structure], Any]) -> Any:

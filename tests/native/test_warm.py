@@ -82,6 +82,23 @@ print([[(s.name, s.reason, s.source) for s in e.steps] for e in shown], y.get().
     assert run_python(USE + "program()", TB_CACHE=folder, TB_CHECK="1").stderr == ""
 
 
+def test_groups_with_two_tensors_on_one_view_are_rebuilt_as_they_were(run_python, tmp_path, cc) -> None:
+    """A program made of a plan of another process: each view of an expression is a leaf of its own."""
+    look = """
+def grouped(k):
+    with be.fuse():
+        other[:] = x[:, 40:0:-1] + x[:, 40:0:-1] * k
+other = be.empty((60, 40))
+grouped(2.0)
+again = be.capture(grouped, 2.0)
+again(3.0)
+print(other.get().tobytes().hex())
+"""
+    folder = str(tmp_path / "cache")
+    cold, warmed = (run_python(USE + look, TB_CACHE=folder, timeout=300) for _ in range(2))
+    assert warmed.stdout == cold.stdout != ""
+
+
 # In this process, as if it were several
 
 
