@@ -255,7 +255,8 @@ def test_groups_are_normalised(backend: Any, groups: int, each: int, pixels: int
     near(var, moments[1], kind)
     backend.compound_bprop_gn(E, grad_gamma, grad_beta, E, X, mean, var, G, groups, EPS)
     delta, *sums = group_gradients(ref.wide(x), ref.wide(gamma), groups, ref.wide(e))
-    near(E, delta, dtype)
+    terms = np.abs(gamma).max() * np.abs(ref.wide(e)).max() / np.sqrt(moments[1].min() + EPS)
+    near(E, delta, dtype, terms)  # it is what remains of them: of two elements next to nothing
     near(grad_gamma, sums[0], kind)
     near(grad_beta, sums[1], kind)
 

@@ -56,7 +56,8 @@ def limits(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, n
     a, b = a.astype(kind), b.astype(kind)
     inner = HALF_UNITS["float32" if dtypes.is_half(dtype) else dtype.name]
     scale = np.abs(a) @ np.abs(b)
-    return a @ b, ((a.shape[-1] + 3) * inner + HALF_UNITS[dtype.name]) * scale
+    least = 2.0**-25 if dtype == np.float16 else 0  # half the spacing below its normal numbers
+    return a @ b, ((a.shape[-1] + 3) * inner + HALF_UNITS[dtype.name]) * scale + least
 
 
 def assert_product(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> None:
