@@ -159,7 +159,7 @@ class Communicator(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.backend.backend_name})"
 
-    # ---- a transport: contiguous tensors of one axis, not empty
+    # ---- a transport: contiguous tensors, not empty
 
     @abstractmethod
     def _sum(self, flat: Tensor) -> None:
@@ -204,14 +204,14 @@ class Communicator(ABC):
     def _exchange(self, flat: Tensor, op: str) -> None:
         self._compare("start_allreduce", flat, op)
         if flat.size:
-            self._reduce(flat.reshape(-1), op)
+            self._reduce(flat, op)
 
     def _reduce(self, flat: Tensor, op: str) -> None:
         """`allreduce` of contiguous memory, in place."""
         if self.size == 1:
             return
         if not self._adds(flat.dtype):
-            self._reduce_by_parts(flat, op)
+            self._reduce_by_parts(flat.reshape(-1), op)
         elif op == "max":
             self._max(flat)
         else:
@@ -250,13 +250,15 @@ class Communicator(ABC):
         return copied
 
     def _in_contiguous(self, tensor: Tensor, change: Callable[[Tensor], None]) -> None:
-        """Let `change` work on the elements of `tensor` in one axis."""
+        """Let `change` work on the elements of `tensor` in contiguous memory."""
         if not tensor.size:
+            return
+        if tensor.is_contiguous:
+            change(tensor)
             return
         flat = self._flat(tensor)
         change(flat)
-        if not tensor.is_contiguous:
-            tensor[:] = flat.reshape(tensor.shape)
+        tensor[:] = flat.reshape(tensor.shape)
 
     def _check(self, tensor: Any, name: str, op: str = "max", axes: bool = False) -> None:
         if not isinstance(tensor, Tensor):
@@ -272,7 +274,7 @@ class Communicator(ABC):
 
     def _compare(self, name: str, tensor: Tensor | None = None, detail: Any = None) -> None:
         """With TB_CHECK=1: refuse to begin where processes ask for different things."""
-        if not config.check or self.size == 1:
+        if self.size == 1 or not config.check:
             return
         said = (name, *((tensor.shape, str(tensor.dtype)) if tensor is not None else ()), detail)
         asked = self._agree(said)

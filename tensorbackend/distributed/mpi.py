@@ -7,6 +7,7 @@ Tensors of the emulated GPU lie in the same memory, so they take this way too.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from typing import Any
 
 from tensorbackend.backends.base import Backend
@@ -31,6 +32,7 @@ class MpiCommunicator(Communicator):
         here.Free()
         self._mpi = MPI
         self._comm = comm.Dup()
+        self._type = cache(MPI.Datatype.fromcode)
         self._watch = Watch(self._comm.Abort, self.rank, self.size, timeout)
 
     def _sum(self, flat: Tensor) -> None:
@@ -66,7 +68,7 @@ class MpiCommunicator(Communicator):
         self._watch.close()
 
     def _numbers(self, flat: Tensor) -> list[Any]:
-        return [self._memory(flat), flat.size, self._mpi.Datatype.fromcode(flat.dtype.char)]
+        return [self._memory(flat), flat.size, self._type(flat.dtype.char)]
 
     def _bytes(self, flat: Tensor) -> list[Any]:
         return [self._memory(flat), self._mpi.BYTE]
