@@ -129,15 +129,22 @@ def statements_of(key: tuple) -> tuple[list[Statement], list[list[Any]]]:
         target, root, repeats, overlap = key
         statements = [Statement(target, _tree(root, repeats, lambda s: _StandIn(s, 0)), overlap)]
     else:
-        statements = [_grouped(*key[at : at + 6]) for at in range(0, len(key), 6)]
+        views: dict[tuple[int, int], _StandIn] = {}
+        statements = [_grouped(views, *key[at : at + 6]) for at in range(0, len(key), 6)]
     return statements, [walk(statement.value)[0] for statement in statements]
 
 
-def _grouped(target: Structure, number: int, root: Any, repeats: tuple[int, ...], overlap: int,
-             numbers: tuple[int, ...]) -> Statement:  # fmt: skip
-    """A statement of a group. Two tensors on one view have one number, and are two leaves: so are their stand-ins."""
-    rest = iter(numbers)
-    return Statement(target, _tree(root, repeats, lambda s: _StandIn(s, next(rest))), overlap, number)
+def _grouped(views: dict[tuple[int, int], _StandIn], target: Structure, number: int, root: Any,
+             repeats: tuple[int, ...], overlap: int, numbers: tuple[int, ...]) -> Statement:  # fmt: skip
+    """A statement of a group, whose `views` are tensors by their numbers; two on one view in a statement are two."""
+    place = iter(range(len(numbers)))
+
+    def view(s: Structure) -> _StandIn:
+        at = next(place)
+        n = numbers[at]
+        return views.setdefault((n, numbers[:at].count(n)), _StandIn(s, n))
+
+    return Statement(target, _tree(root, repeats, view), overlap, number)
 
 
 def _tree(root: Structure | type, repeats: tuple[int, ...], tensor: Callable[[Structure], Any]) -> Any:
