@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,9 @@ from tensorbackend.commands import Failure
 from tensorbackend.errors import complain
 
 __all__ = ["add", "run"]
+
+LOOK = 0.1
+"""Seconds between two looks at what processes have said."""
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -35,7 +41,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Hand over to mpiexec. Raises `Failure` with nothing to say when a process failed, and said so itself."""
+    """Hand over to mpiexec. Raises `Failure` when a process failed, with nothing more to say if it said why itself."""
     cores = len(os.sched_getaffinity(0))
     n = cores if options.n is None else options.n
     if n < 1:
@@ -46,12 +52,51 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     env = {**os.environ, "TB_THREADS": threads, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
     if options.timeout is not None:
         env["TB_DISTRIBUTED_TIMEOUT"] = str(options.timeout)
-    script = [sys.executable, "-u", options.script, *options.rest]
-    command = script if n == 1 else [*_starter(options.mpiexec), "-n", str(n), *script]
-    status = subprocess.run(command, env=env).returncode
-    if status:
+    script = [options.script, *options.rest]
+    if n > 1:
+        _together([*_starter(options.mpiexec), "-n", str(n), sys.executable, "-u"], script, env)
+    elif subprocess.run([sys.executable, "-u", *script], env=env).returncode:
         raise Failure("")
     yield from ()
+
+
+def _together(python: list[str], script: list[str], env: dict[str, str]) -> None:
+    """Run a script in many, and print what they say on their way out. Raises `Failure` when not all went well."""
+    from tensorbackend.distributed import runner  # with all that training needs: other commands do without
+
+    with tempfile.TemporaryDirectory(prefix="tensorbackend-") as name:
+        folder = Path(name)
+        with subprocess.Popen([*python, runner.__file__, *script], env={**env, runner.FOLDER: name}) as starter:
+            try:
+                told = _attend(starter, folder)
+            except BaseException:
+                starter.terminate()
+                raise
+        if starter.returncode or told:
+            crashes = "".join(file.read_text("utf-8") for file in sorted(folder.glob("*.fault")))
+            silent = complain("launch", f"a process ended without a word; status {starter.returncode}", "status 0")
+            raise Failure(crashes or ("" if told else silent))
+
+
+def _attend(starter: subprocess.Popen, folder: Path) -> bool:
+    """Print what processes say, the first first, until the starter has ended; end it when one has failed. Returns
+    whether anything was said."""
+    told = False
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            starter.wait(timeout=LOOK)
+        ended = starter.returncode is not None
+        words = sorted(path for path in folder.iterdir() if path.suffix in (".said", ".end"))
+        for path in words:
+            sys.stderr.write(path.read_text("utf-8"))
+            sys.stderr.flush()
+            path.unlink()
+        told = told or bool(words)
+        if ended:
+            return told
+        if any(path.suffix == ".end" for path in words):
+            time.sleep(LOOK)  # the starter passes on what others have printed
+            starter.terminate()
 
 
 def _starter(wanted: str | None) -> list[str]:

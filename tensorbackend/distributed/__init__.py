@@ -15,8 +15,9 @@ from tensorbackend.distributed.buckets import GradientBuckets
 from tensorbackend.distributed.checkpoint import load_checkpoint, save_checkpoint
 from tensorbackend.distributed.communicator import Alone, Communicator
 from tensorbackend.distributed.optimizer import AverageGradients, distributed_optimizer
+from tensorbackend.distributed.runner import processes
 from tensorbackend.distributed.sampler import ShardedBatches
-from tensorbackend.distributed.start import init, processes
+from tensorbackend.distributed.start import init
 
 __all__ = [
     "Alone", "AverageGradients", "Communicator", "GradientBuckets", "ShardedBatches", "distributed_optimizer", "init",

@@ -3,28 +3,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from types import TracebackType
 from typing import Any
 
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.registry import gen_backend
 from tensorbackend.distributed.communicator import Alone, Communicator
+from tensorbackend.distributed.runner import failure, processes, tell
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.settings import config
 
 __all__ = ["init", "processes"]
-
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
-"""Variables in which starters (MPICH's Hydra, Intel MPI, Open MPI, MVAPICH) say how many processes there are."""
-
-
-def processes() -> int:
-    """How many processes were started together with this one, itself included: what their starter says, or 1."""
-    return max((int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdigit()), default=1)
-
 
 def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **options: Any) -> Communicator:
     """The communicator of this process. Call it once, in every process.
@@ -76,14 +66,12 @@ def _local_rank(world: Any) -> int:
 
 
 def _end_all_on_errors(world: Any) -> None:
-    """Let an uncaught exception of this process end all: others would wait for it for ever."""
+    """Let an uncaught exception of this process end all, whoever started them: others would wait for it for ever."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, KeyboardInterrupt):
-            text = "".join(traceback.format_exception(kind, error, trace))
-            sys.stderr.write(f"rank {world.Get_rank()} of {world.Get_size()} failed:\n{text}")
-            sys.stderr.flush()
+            tell(failure(error.with_traceback(trace)))
             world.Abort(1)
         before(kind, error, trace)
 

@@ -8,10 +8,12 @@ the standard error, and all get a moment to do so before the first ends the othe
 from __future__ import annotations
 
 import faulthandler
-import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+
+from tensorbackend.distributed.runner import tell
 
 __all__ = ["GRACE", "Watch"]
 
@@ -55,7 +57,9 @@ class Watch:
 
     def _report(self) -> None:
         seconds = time.monotonic() - self._since
-        sys.stderr.write(f"{self._name}: {seconds:.0f} s in {self._doing}. It is at:\n")
-        sys.stderr.flush()
-        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        sys.stderr.flush()
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            file.write(f"{self._name}: {seconds:.0f} s in {self._doing}. It is at:\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            tell(file.read())

@@ -30,10 +30,34 @@ def test_an_error_in_one_process_ends_all(launch: Callable) -> None:
     assert done.stderr.index("no such luck") < (done.stderr + "BAD TERMINATION").index("BAD TERMINATION")
 
 
-def test_a_process_that_leaves_early_ends_all(launch: Callable) -> None:
-    done = launch(2, "if comm.rank == 1: os._exit(3)\ncomm.allreduce(be.ones((2, 2)))\nprint('past it')")
-    assert done.returncode != 0
+def test_an_error_before_the_processes_have_met_ends_all(mpi: None, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nfrom tensorbackend import distributed\n"
+                      "if sys.argv[1] != 'x' or os.environ['PMI_RANK'] == '1':\n    raise ValueError('no luck')\n"
+                      "distributed.init('cpu').barrier()\n")  # fmt: skip
+    line = command(2, str(script), "x")
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f'rank 1 of 2 failed:\nTraceback (most recent call last):\n  File "{script}", line 4')
+    assert done.stderr.count("ValueError: no luck") == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [("sys.exit(3)", "rank 1 of 2 failed:.*SystemExit: 3"), ("os._exit(3)", "a process ended without a word; status 3"),
+     ("import ctypes; ctypes.string_at(0)", "Segmentation fault.*in string_at")],
+)  # fmt: skip
+def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words: str) -> None:
+    done = launch(2, f"if comm.rank == 1: {last}\ncomm.allreduce(be.ones((2, 2)))\nprint('past it')")
+    assert done.returncode == 1
+    assert re.search(words, done.stderr, re.DOTALL), done.stderr
     assert "past it" not in done.stdout
+
+
+def test_a_script_finds_what_it_would_find_by_itself(check: Callable[..., None], tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("here = 5")
+    text = "import beside, pickle\nclass Thing: pass\nassert __name__ == '__main__' and beside.here == 5\n"
+    check(2, text + "assert sys.argv == [__file__]\nassert type(pickle.loads(pickle.dumps(Thing()))) is Thing")
 
 
 def test_a_hang_is_cut_and_every_position_is_told(launch: Callable) -> None:
