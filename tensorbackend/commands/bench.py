@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ from tensorbackend.errors import BackendError, nearest
 __all__ = ["FIRST", "Expression", "add", "cases", "families", "run"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SCRIPT = re.compile(r"\bbench\.(arguments|main)\(")
+"""What a script that measures a family calls: it takes the options that all have."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def families() -> dict[str, Path]:
     """The benchmark scripts of the checkout by name; none where only the package is installed."""
-    return {path.stem: path for path in sorted(FOLDER.glob("*.py")) if "bench.arguments(" in path.read_text("utf-8")}
+    return {path.stem: path for path in sorted(FOLDER.glob("*.py")) if SCRIPT.search(path.read_text("utf-8"))}
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
@@ -101,18 +104,25 @@ def _run_family(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
-    """Measure every family, unless all is measured, and write the page. Raises `Failure` with nothing to show."""
+    """Measure every family, unless all is measured, and write the page. Raises `Failure` with nothing to show, and at
+    the end for families that failed."""
+    failed = []
     for name in {} if options.measured else families():
         options.family, options.json = name, str(options.results / f"{name}.json")
         options.rest = ["--quick"] if options.quick else []
         yield f"== {name}"
-        _run_family(options)
+        try:
+            _run_family(options)
+        except Failure:
+            failed.append(name)
     found = [json.loads(path.read_text("utf-8")) for path in sorted(options.results.glob("*.json"))]
     documents = [document for document in found if "rows" in document]
     if not documents:
         raise Failure(f"no results in {options.results}: measure first, without --measured")
     options.report.write_text(bench_page.page(documents), encoding="utf-8")
     yield f"{options.report}: {', '.join(bench_page.Family(d).name for d in documents)}"
+    if failed:
+        raise Failure(f"not whole: {', '.join(failed)} (what they printed says why)")
 
 
 def _first(options: argparse.Namespace) -> Iterator[str]:

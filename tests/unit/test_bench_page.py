@@ -12,6 +12,7 @@ import pytest
 
 from tensorbackend import __main__ as command_line
 from tensorbackend import bench, bench_page
+from tensorbackend.commands import bench as bench_command
 
 MACHINE = {"cpu": "A <fast> CPU", "threads": 2, "compiler": "cc 1", "revision": "abc", "date": "2026-01-02T03:04:05",
            "load": 0.1, "versions": {"numpy": "2.0"}}  # fmt: skip
@@ -63,6 +64,19 @@ def test_the_command_writes_what_was_measured(document: dict, tmp_path: Path) ->
     asked = ["bench", "--report", str(page), "--measured", "--results", str(tmp_path)]
     assert command_line.main(asked) == 0
     assert "mine" in page.read_text(encoding="utf-8")
+
+
+def test_a_family_that_fails_is_named_and_the_others_are_shown(
+    document: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "poor.py").write_text("raise SystemExit(1)")
+    (tmp_path / "well.py").write_text("import sys\nassert '--quick' in sys.argv")
+    (tmp_path / "mine.json").write_text(json.dumps(document))
+    monkeypatch.setattr(bench_command, "families", lambda: {n: tmp_path / f"{n}.py" for n in ("poor", "well")})
+    page = tmp_path / "out.html"
+    assert command_line.main(["bench", "--report", str(page), "--quick", "--results", str(tmp_path)]) == 1
+    assert page.exists()
+    assert "not whole: poor (" in capsys.readouterr().err
 
 
 def test_no_results_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

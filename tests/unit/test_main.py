@@ -166,9 +166,14 @@ def test_explain_says_what_is_wrong_with_an_expression(capsys, tmp_path, express
 # bench
 
 
-def test_bench_lists_the_families(capsys) -> None:
+NO_FAMILIES = {"compare", "distributed", "scaling"}
+"""Scripts of the benchmarks' folder that measure no rivals, so that they have other options."""
+
+
+def test_bench_lists_every_script_that_compares(capsys) -> None:
+    described = re.findall(r"python benchmarks/(\w+)\.py", (ROOT / "benchmarks" / "README.md").read_text("utf-8"))
     assert command_line.main(["bench", "--list"]) == 0
-    assert "elementwise" in capsys.readouterr().out.split()
+    assert sorted(capsys.readouterr().out.split()) == sorted(set(described) - NO_FAMILIES)
 
 
 def test_an_unknown_family_names_the_nearest(capsys) -> None:
