@@ -10,7 +10,12 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 
-__all__ = ["BatchIterator"]
+__all__ = ["BatchIterator", "epoch_order"]
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> np.ndarray:
+    """The numbers 0 to `samples` - 1 in the random order of an epoch, which follows from `seed` and its number."""
+    return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
 class BatchIterator:
@@ -47,7 +52,7 @@ class BatchIterator:
         """The places of this process's samples in this epoch."""
         order = np.arange(self._samples)
         if self.shuffle:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(self._samples)
+            order = epoch_order(self._samples, self.seed, self.epoch)
         mine = -(-self._samples // self.size)
         whole = np.resize(order, mine * self.size) if self._samples else order
         return whole[self.rank :: self.size]

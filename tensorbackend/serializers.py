@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 
-__all__ = ["DictionarySerializer", "NpzDeserializer", "RandomState", "load_npz", "save_npz"]
+__all__ = ["DictionarySerializer", "NpzDeserializer", "RandomState", "load_npz", "save_npz", "write_npz"]
 
 
 class DictionarySerializer:
@@ -110,14 +112,30 @@ class RandomState:
 
 
 def save_npz(file: Any, obj: Any, compression: bool = True) -> None:
-    """Write a link or an optimizer to a file (a path or a file object) that `numpy.load` reads."""
-    write = np.savez_compressed if compression else np.savez
+    """Write a link or an optimizer to a file (a path or a file object) that `numpy.load` reads. At a path there is at
+    any moment a whole file, this one or the one before."""
     target = DictionarySerializer().save(obj)
     if hasattr(file, "write"):
-        write(file, **target)
+        (np.savez_compressed if compression else np.savez)(file, **target)
     else:
-        with open(file, "wb") as opened:  # NumPy would add an ending to a name
-            write(opened, **target)
+        write_npz(file, target, compression)
+
+
+def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = True) -> None:
+    """Write arrays by name as an .npz, beside its place and then into it: whoever is killed, what is there is whole.
+
+    Raises `OSError` where the folder cannot be written.
+    """
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "wb") as file:
+            (np.savez_compressed if compression else np.savez)(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def load_npz(file: Any, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None) -> None:

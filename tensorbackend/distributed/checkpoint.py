@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from tensorbackend import dtypes
 from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.errors import DTypeError, complain
 from tensorbackend.graph.tensor import Tensor
+from tensorbackend.serializers import write_npz
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -28,7 +27,7 @@ def save_checkpoint(comm: Communicator, path: str | Path, values: Mapping[str, A
     numbers, `OSError` where the folder cannot be written, in process 0.
     """
     if comm.rank == 0:
-        _write(Path(path), {name: _plain(name, value) for name, value in values.items()})
+        write_npz(path, {name: _plain(name, value) for name, value in values.items()}, compression=False)
     comm.barrier()
 
 
@@ -49,16 +48,3 @@ def _plain(name: str, value: Any) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         raise DTypeError(complain("save_checkpoint", f"{name}: {array.dtype}", "numbers"))
     return array
-
-
-def _write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise

@@ -15,7 +15,17 @@ from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.distributed.watch import Watch
 from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["MpiCommunicator"]
+__all__ = ["MpiCommunicator", "local_rank"]
+
+
+def local_rank(comm: Any) -> int:
+    """The number of this process among those of `comm` (of mpi4py) on its machine. Collective."""
+    from mpi4py import MPI
+
+    here = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    rank = here.Get_rank()
+    here.Free()
+    return rank
 
 
 class MpiCommunicator(Communicator):
@@ -27,9 +37,7 @@ class MpiCommunicator(Communicator):
     def __init__(self, backend: Backend, comm: Any, timeout: float | None = None) -> None:
         from mpi4py import MPI
 
-        here = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        super().__init__(backend, comm.Get_rank(), comm.Get_size(), here.Get_rank())
-        here.Free()
+        super().__init__(backend, comm.Get_rank(), comm.Get_size(), local_rank(comm))
         self._mpi = MPI
         self._comm = comm.Dup()
         self._type = cache(MPI.Datatype.fromcode)

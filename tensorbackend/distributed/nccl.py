@@ -15,6 +15,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends.base import Backend
 from tensorbackend.distributed.communicator import Communicator, done
+from tensorbackend.distributed.mpi import local_rank
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.tensor import Tensor
 
@@ -34,11 +35,7 @@ class NcclCommunicator(Communicator):
 
     def __init__(self, backend: Backend, world: Any, timeout: float | None = None) -> None:
         nccl = _nccl()
-        from mpi4py import MPI
-
-        here = world.Split_type(MPI.COMM_TYPE_SHARED)
-        super().__init__(backend, world.Get_rank(), world.Get_size(), here.Get_rank())
-        here.Free()
+        super().__init__(backend, world.Get_rank(), world.Get_size(), local_rank(world))
         self._world = world
         self._nccl = nccl
         identity = world.bcast(nccl.get_unique_id() if self.rank == 0 else None, root=0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.errors import ShapeError, complain
+from tensorbackend.iterators import epoch_order
 
 __all__ = ["ShardedBatches"]
 
@@ -41,7 +42,7 @@ class ShardedBatches:
         return self.samples // self.batch
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.samples)
+        order = epoch_order(self.samples, self.seed, self.epoch)
         each = self.batch // self.comm.size
         while self.position < len(self):
             first = self.position * self.batch + self.comm.rank * each

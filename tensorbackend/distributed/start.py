@@ -10,6 +10,7 @@ from typing import Any
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.registry import gen_backend
 from tensorbackend.distributed.communicator import Alone, Communicator
+from tensorbackend.distributed.mpi import MpiCommunicator, local_rank
 from tensorbackend.distributed.runner import failure, processes, tell
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.settings import config
@@ -32,7 +33,7 @@ def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **opti
     world = _world()
     if not isinstance(backend, Backend):
         if backend.partition(":")[0] == "gpu":
-            options.setdefault("device_id", _local_rank(world))
+            options.setdefault("device_id", local_rank(world))
         backend = gen_backend(backend, **options)
     _end_all_on_errors(world)
     timeout = config.distributed_timeout if timeout is None else timeout
@@ -40,8 +41,6 @@ def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **opti
         from tensorbackend.distributed.nccl import NcclCommunicator
 
         return NcclCommunicator(backend, world, timeout)
-    from tensorbackend.distributed.mpi import MpiCommunicator
-
     return MpiCommunicator(backend, world, timeout)
 
 
@@ -54,15 +53,6 @@ def _world() -> Any:
             complain("processes that talk", f"{processes()} of them, and no mpi4py ({error})", "mpi4py and an MPI",
                      "pip install 'tensorbackend[mpi]'")) from error  # fmt: skip
     return MPI.COMM_WORLD
-
-
-def _local_rank(world: Any) -> int:
-    from mpi4py import MPI
-
-    here = world.Split_type(MPI.COMM_TYPE_SHARED)
-    rank = here.Get_rank()
-    here.Free()
-    return rank
 
 
 def _end_all_on_errors(world: Any) -> None:

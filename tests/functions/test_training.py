@@ -340,6 +340,22 @@ def test_uninitialized_parameters(be) -> None:
     assert 0.8 < arrays.to_cpu(p.array).std() * np.sqrt(40) < 1.2
 
 
+def test_a_file_that_cannot_be_written_stays_what_it_was(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "link.npz"
+    serializers.save_npz(path, L.Linear(2, 2))
+    before = path.read_bytes()
+
+    def full(file, **arrays) -> None:
+        file.write(b"half of it")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="no space left"):
+        serializers.save_npz(path, L.Linear(2, 2))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_saving_what_is_not_initialized() -> None:
     file = io.BytesIO()
     serializers.save_npz(file, MLP())
