@@ -172,6 +172,8 @@ TB_BITS(tb_u32, u32, 32, 0)
 TB_BITS(tb_u64, u64, 64, 0)
 
 #ifndef TB_CUDA
+#include "inverse.h"
+#include "philox_block.h"
 #include "reduce.h"
 #include "wide.h"
 #endif

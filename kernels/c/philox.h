@@ -35,7 +35,7 @@ TB_FN tb_words tb_philox(tb_u64 index, tb_u64 draw, tb_u64 key) {
     return words;
 }
 
-TB_FN tb_u32 tb_randbits(tb_u64 index, tb_u64 draw, tb_u64 key) { return tb_philox(index, draw, key).x; }
+TB_FN tb_u32 tb_randbits(tb_words r) { return r.x; }
 
 // 24 and 53 random bits as an integer
 TB_FN float tb_bits24_f32(tb_u32 word) { return (float)(tb_i32)(word >> 8); }
@@ -44,18 +44,12 @@ TB_FN double tb_bits53_f64(tb_u32 high, tb_u32 low) {
 }
 
 // [0, 1) in steps of 2^-24 and 2^-53
-TB_FN float tb_uniform_f32(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    return tb_bits24_f32(tb_philox(index, draw, key).x) * 0x1p-24f;
-}
-TB_FN double tb_uniform_f64(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    tb_words r = tb_philox(index, draw, key);
-    return tb_bits53_f64(r.x, r.y) * 0x1p-53;
-}
+TB_FN float tb_uniform_f32(tb_words r) { return tb_bits24_f32(r.x) * 0x1p-24f; }
+TB_FN double tb_uniform_f64(tb_words r) { return tb_bits53_f64(r.x, r.y) * 0x1p-53; }
 
 // sqrt(-2 log u) cos(2 pi v), u in (0, 1], v in [0, 1): Box and Muller, "A note on the generation of random normal
 // deviates", 1958. 4 v is split into whole and broken quarter turns without error.
-TB_FN float tb_normal_f32(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    tb_words r = tb_philox(index, draw, key);
+TB_FN float tb_normal_f32(tb_words r) {
     float e;
     float f = tb_log_split_f32((tb_bits24_f32(r.x) + 1.0f) * 0x1p-24f, 0x3F400000u, &e);
     float radius = tb_sqrt_f32(-2.0f * tb_log_sum_f32(f, e));
@@ -68,8 +62,7 @@ TB_FN float tb_normal_f32(tb_u64 index, tb_u64 draw, tb_u64 key) {
     float v = n & 1u ? odd : even;
     return radius * tb_from_bits_f32(tb_bits_f32(v) ^ (((n + 1u) & 2u) << 30));
 }
-TB_FN double tb_normal_f64(tb_u64 index, tb_u64 draw, tb_u64 key) {
-    tb_words r = tb_philox(index, draw, key);
+TB_FN double tb_normal_f64(tb_words r) {
     double e;
     double f = tb_log_split_f64((tb_bits53_f64(r.x, r.y) + 1.0) * 0x1p-53, 0x3FE8000000000000ull, &e);
     double radius = tb_sqrt_f64(-2.0 * tb_log_sum_f64(f, e, 0.0));

@@ -35,7 +35,7 @@ TASK_ELEMENTS = 1 << 14
 """Elements of a task at most: some microseconds of work."""
 TASK_NS = 8000
 """Estimated nanoseconds of a map's task at most."""
-DRAW_FACTOR = 5
+DRAW_FACTOR = 2
 """By how much the operations of random numbers, multiplications to twice the width, take longer than others."""
 SEGMENT = 1 << 15
 """Elements along a reduced axis that one segment of a split reduction takes."""

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.codegen.lanes import LaneRenderer
+from tensorbackend.codegen.hoist import HoistRenderer
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed, accumulator, ctype, tag
 from tensorbackend.graph.plan import Instruction, Kernel, Ref
@@ -49,7 +49,7 @@ def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
     return printer.result()
 
 
-class _Printer(LaneRenderer):
+class _Printer(HoistRenderer):
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -508,7 +508,7 @@ class _Printer(LaneRenderer):
         loop = [n for n in needed if n not in before]
         direct = {} if columns else self._direct_sources(here, loop)
         along = self._sums_run_along(here, direct)
-        buffers = self._prepare_inputs(loop, along)
+        buffers = self._prepare_inputs(loop, along) | self._drawn(loop, self._block())
         if along:
             self._running_sums(loop, here, buffers)
         else:
@@ -601,7 +601,7 @@ class _Printer(LaneRenderer):
 
     def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict) -> None:
         """The loop over a padded block."""
-        buffers = {}
+        buffers = self._drawn(loop, self._block())
         for n in loop:
             i = self.body[n]
             if i.kind != "load" or i.slot not in rows:

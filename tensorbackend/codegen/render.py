@@ -415,16 +415,23 @@ class Renderer(ABC):
         return f"tb_{dtypes.tag(ref.dtype)}_to_f32({text})" if dtypes.is_half(ref.dtype) else text
 
     def _source(self, i: Instruction) -> str:
-        def place(axis: int) -> str:
-            return "at" if axis == self.nest.inner else f"x{axis}"
-
         if i.op.name == "index":
-            return place(i.axis)
+            return "at" if i.axis == self.nest.inner else f"x{i.axis}"
+        return self._random(i, f"tb_philox({self._index(i, 'at')}, draw{i.slot}, key)")
+
+    def _index(self, i: Instruction, inner: str) -> str:
+        """The number of an element of a source, in C order; `inner` is its place on the inner axis."""
         text = ""
         for axis, n in enumerate(i.shape):
             if n != 1:
-                text = f"({text} * n{axis} + {place(axis)})" if text else place(axis)
-        return i.op.code.format(index=f"(tb_u64)({text or 0})", draw=f"draw{i.slot}", key="key", t=tag(i.dtype))
+                here = inner if axis == self.nest.inner else f"x{axis}"
+                text = f"({text} * n{axis} + {here})" if text else here
+        return f"(tb_u64)({text or 0})"
+
+    @staticmethod
+    def _random(i: Instruction, words: str) -> str:
+        """The random number that is made of the `words` of its place."""
+        return i.op.code.format(words=words, t=tag(i.dtype))
 
     @staticmethod
     def _converted(text: str, given: np.dtype, wanted: np.dtype) -> str:

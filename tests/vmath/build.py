@@ -74,6 +74,19 @@ class Kernels:
         getattr(self.library, name)(_address(result), *words, ctypes.c_long(count))
         return result
 
+    def over(self, array: np.ndarray, divisor: np.float32) -> np.ndarray:
+        """The quotients of float32 numbers and one divisor, by `inverse.h`."""
+        result = np.empty_like(array)
+        self.library.over_f32(_address(result), _address(array), ctypes.c_float(divisor), ctypes.c_long(array.size))
+        return result
+
+    def philox_block(self, words: int, count: int, first: int = 0, draw: int = 0, key: int = 0) -> np.ndarray:
+        """The first `words` words of `count` positions, a multiple of 8, from `first` on, as (position, word)."""
+        result = np.empty((words, count), np.uint32)
+        given = [ctypes.c_uint64(word) for word in (draw, key)]
+        self.library.philox_block(_address(result), words, ctypes.c_uint64(first), count, *given)
+        return result.T
+
     def philox(self, index: int, draw: int, key: int) -> list[int]:
         """The four words of one counter."""
         result = np.empty(4, np.uint32)

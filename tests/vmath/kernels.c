@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels.c — every function of vmath.h, half.h and philox.h as a loop over arrays: what the tests call
+// kernels.c — every function of vmath.h, half.h, inverse.h and philox_block.h as a loop over arrays: what the tests call
 //
 // Compiled by build.py with the flags of generated kernels, and again with others to compare the bits. C or C++.
 #include "vmath.h"
 
 #include "half.h"
-#include "philox.h"
+#include "inverse.h"
+#include "philox_block.h"
 #include "wide.h"
 
 #ifdef __cplusplus
@@ -102,7 +103,7 @@ void store_bf16(tb_bf16 *__restrict to, const float *__restrict from, int m) { t
 
 #define RANDOM(name, T)                                                                          \
     void name(T *__restrict out, tb_u64 first, tb_u64 draw, tb_u64 key, long n) {                \
-        for (long i = 0; i < n; i++) out[i] = tb_##name(first + (tb_u64)i, draw, key);           \
+        for (long i = 0; i < n; i++) out[i] = tb_##name(tb_philox(first + (tb_u64)i, draw, key)); \
     }
 RANDOM(randbits, tb_u32)
 RANDOM(uniform_f32, float)
@@ -115,6 +116,13 @@ void philox(tb_u32 *out, tb_u64 index, tb_u64 draw, tb_u64 key) {
     out[1] = words.y;
     out[2] = words.z;
     out[3] = words.w;
+}
+void philox_block(tb_u32 *out, int count, tb_u64 index, int n, tb_u64 draw, tb_u64 key) {
+    tb_philox_block(out, n, count, index, n, draw, key);
+}
+void over_f32(float *__restrict out, const float *__restrict a, float c, long n) {
+    const tb_inverse inverse = tb_inverse_f32(c);
+    for (long i = 0; i < n; i++) out[i] = tb_over_f32(a[i], c, inverse);
 }
 
 #ifdef __cplusplus

@@ -40,6 +40,13 @@ def test_uniform_numbers_are_the_upper_bits(kernels: Kernels) -> None:
     assert np.array_equal(kernels.random("uniform_f64", COUNT, **SEEDS), bits.astype(np.float64) * 2.0**-53)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_words_of_a_block_are_those_of_its_positions(kernels: Kernels, count: int) -> None:
+    block = {**SEEDS, "first": (1 << 32) - 20}  # the lower word of the counter overflows
+    expected = [kernels.philox(block["first"] + i, block["draw"], block["key"])[:count] for i in range(64)]
+    assert np.array_equal(kernels.philox_block(count, 64, **block), expected)
+
+
 def test_normal_numbers_are_box_and_mullers(kernels: Kernels) -> None:
     w = words(kernels)
     for dtype, bits, epsilon in [("f32", 24, 2.0**-24), ("f64", 53, 2.0**-53)]:
