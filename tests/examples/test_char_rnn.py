@@ -32,6 +32,7 @@ def test_the_defaults_know_the_zen(script: Callable) -> None:
     assert curve.startswith(PNG)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_a_seed_repeats_a_run_captured_or_not(script: Callable, cell: str) -> None:
     runs = [script("char_rnn.py", *SHORT, "--cell", cell, *extra)[0] for extra in ((), ("--capture",))]

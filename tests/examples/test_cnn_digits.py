@@ -20,6 +20,7 @@ def test_defaults_reach_98_5_per_cent(train: Callable) -> None:
     assert curves.startswith(PNG)
 
 
+@pytest.mark.ci
 def test_a_captured_run_has_the_same_numbers(train: Callable) -> None:
     runs = [train(*SHORT, *extra, script_name="cnn_digits.py")[0] for extra in ((), ("--capture",))]
     lines = [re.findall(r"^(?:training|validation|test) +\d\.\d+ .*$", output, re.MULTILINE) for output in runs]

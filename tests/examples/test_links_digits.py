@@ -36,6 +36,7 @@ def test_defaults_reach_97_per_cent(train: Callable[..., str]) -> None:
     assert float(re.search(r"test +(\d+\.\d+)%", train()).group(1)) >= 97.0
 
 
+@pytest.mark.ci
 def test_a_stopped_run_goes_on_to_the_same_numbers(train: Callable[..., str]) -> None:
     straight = train("--maps", "4", "--epochs", "2").splitlines()
     train("--maps", "4", "--epochs", "1", "--save", "run.npz")
