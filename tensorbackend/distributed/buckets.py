@@ -55,8 +55,9 @@ class GradientBuckets:
     shapes and types may take the place of its entries between steps.
 
     In a backward pass, tell it of each gradient when it is written: `ready(k, ...)` with its place in the list. A
-    bucket whose gradients are all there is packed and its exchange begins, while the pass goes on; `wait()` ends the
-    step: then every gradient holds the mean over processes. `reduce()` does all at once.
+    bucket whose gradients are all there, and all those before it, is packed and its exchange begins, while the pass
+    goes on: in the same order in every process, in whatever order gradients come. `wait()` ends the step: then every
+    gradient holds the mean over processes. `reduce()` does all at once.
 
     Buckets are filled from the last gradient to the first, the order of a backward pass, up to `nbytes` each.
     `compress` ("float16" or "bfloat16") sends halves instead of the gradients' own type, for half the bytes; sums
@@ -86,7 +87,10 @@ class GradientBuckets:
             if k not in bucket.missing:
                 raise BackendError(complain("GradientBuckets.ready", f"gradient {k} twice in one step", "each once"))
             bucket.missing -= {k}
-            if not bucket.missing and self.comm.size > 1:
+        for bucket in self.buckets if self.comm.size > 1 else ():
+            if bucket.missing:
+                break
+            if bucket.exchange is None:
                 bucket.start(self.comm, self.gradients)
 
     def wait(self) -> None:
@@ -94,10 +98,16 @@ class GradientBuckets:
         missing = sorted(k for bucket in self.buckets for k in bucket.missing)
         if missing:
             raise BackendError(complain("GradientBuckets.wait", f"no gradients {missing} yet", "ready(k) for each"))
+        self.stop()
+
+    def stop(self) -> list[int]:
+        """End the step as it is: gradients whose exchange has begun are means. Returns the numbers of the others."""
+        others = [k for bucket in self.buckets if bucket.exchange is None for k in bucket.numbers]
         for bucket in self.buckets:
             bucket.missing = bucket.numbers
             if bucket.exchange is not None:
                 bucket.end(self.gradients)
+        return sorted(others)
 
     def reduce(self) -> None:
         """`ready` for all, and `wait`."""

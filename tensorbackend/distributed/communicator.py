@@ -113,6 +113,11 @@ class Communicator(ABC):
             tensor[:] = self.allgather(mine.transpose(1, 0)).transpose(1, 0)
         return tensor
 
+    def agreed(self, words: Hashable) -> Any:
+        """What process 0 says, in every process: any object that can be pickled."""
+        self.wait()
+        return self._agree(words)[0]
+
     def barrier(self) -> None:
         """Wait until every process is here."""
         self.wait()

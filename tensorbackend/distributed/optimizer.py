@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tensorbackend.distributed.buckets import BUCKET_BYTES, GradientBuckets
 from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.function import arrays
+from tensorbackend.function.ready import listeners
+from tensorbackend.function.variable import Variable
+from tensorbackend.links import Link
 from tensorbackend.optimizers import Optimizer
 
 __all__ = ["AverageGradients", "distributed_optimizer"]
@@ -18,7 +22,8 @@ class AverageGradients:
     """A hook of an optimizer: before each step, gradients become their means over the processes.
 
     A parameter takes part if it has a gradient, which must be so in all processes. `compress` is that of
-    `GradientBuckets`.
+    `GradientBuckets`. With `watch(link)` the gradients of a link's parameters are exchanged while backward passes go
+    on, and are means when a pass is over; what has other gradients by the time of the step is averaged then.
     """
 
     name = "AverageGradients"
@@ -27,26 +32,97 @@ class AverageGradients:
     def __init__(self, comm: Communicator, nbytes: int = BUCKET_BYTES, compress: Any = None) -> None:
         self.comm = comm
         self._options = {"nbytes": nbytes, "compress": compress}
-        self._buckets: dict[tuple, GradientBuckets] = {}
+        self._buckets: dict[tuple[str, ...], tuple[list[str], GradientBuckets]] = {}
+        self._watched: Link | None = None
+        self._means: dict[str, Any] = {}
+        self._pass: _Exchange | None = None
+
+    def watch(self, link: Link) -> None:
+        """Average the gradients of a link's parameters in each backward pass, beside it."""
+        self._watched = link
+        if self.comm.size > 1:
+            listeners.add(self)
 
     def __call__(self, optimizer: Optimizer) -> None:
-        """Average the gradients of the optimizer's target."""
-        found = [p for _, p in sorted(optimizer.target.namedparams()) if p.grad is not None]
-        gradients = [arrays.tensor_of(arrays.plain(p.grad)) for p in found]
-        key = tuple((g.shape, g.dtype) for g in gradients)
+        """Average the gradients of the optimizer's target that are not means yet."""
+        params = {path: p for path, p in sorted(optimizer.target.namedparams()) if p.grad is not None}
+        self._average({path: p for path, p in params.items() if _raw(p) is not self._means.get(path)})
+        self._means.clear()
+
+    def _average(self, params: dict[str, Variable]) -> None:
+        if params:
+            order, buckets = self._of(params)
+            buckets.gradients[:] = [arrays.tensor_of(_raw(params[path])) for path in order]
+            buckets.reduce()
+
+    def _of(self, params: dict[str, Variable]) -> tuple[list[str], GradientBuckets]:
+        """The buckets of these parameters, and their order, which is that of process 0 when they first came."""
+        key = tuple(sorted(params))
         if key not in self._buckets:
-            self._buckets[key] = GradientBuckets(self.comm, gradients, **self._options)
-        buckets = self._buckets[key]
-        buckets.gradients[:] = gradients
-        buckets.reduce()
+            order = list(reversed(self.comm.agreed(tuple(params))))
+            tensors = [arrays.tensor_of(arrays.plain(params[path].array)) for path in order]
+            self._buckets[key] = order, GradientBuckets(self.comm, tensors, **self._options)
+        return self._buckets[key]
+
+    # ---- as a listener of backward passes
+
+    def begin(self, leaves: Sequence[Variable]) -> None:
+        """A pass begins: choose the buckets for the watched parameters that it reaches."""
+        paths = {id(p): path for path, p in self._watched.namedparams()}
+        params = {paths[id(leaf)]: leaf for leaf in leaves if id(leaf) in paths}
+        self._means.clear()
+        self._pass = _Exchange(params, *self._of(params)) if params else None
+
+    def ready(self, leaf: Variable) -> None:
+        """A gradient is there: its exchange may begin."""
+        if self._pass is not None:
+            self._pass.ready(leaf)
+
+    def end(self) -> None:
+        """The pass is over: wait for the exchanges."""
+        if self._pass is not None:
+            rest = self._pass.end()
+            self._average(rest)
+            self._means = {path: _raw(p) for path, p in self._pass.params.items() if p.grad is not None}
+            self._pass = None
+
+
+class _Exchange:
+    """The parameters of one backward pass, by path, and the buckets in which their gradients travel."""
+
+    def __init__(self, params: dict[str, Variable], order: list[str], buckets: GradientBuckets) -> None:
+        self.params = params
+        self._order = order
+        self._buckets = buckets
+        self._numbers = {id(params[path]): k for k, path in enumerate(order)}
+        buckets.stop()  # what a pass has left that was broken off
+
+    def ready(self, p: Variable) -> None:
+        k = self._numbers.get(id(p))
+        if k is not None:
+            self._buckets.gradients[k] = arrays.tensor_of(_raw(p))
+            self._buckets.ready(k)
+
+    def end(self) -> dict[str, Variable]:
+        """Wait. Returns the parameters with gradients that were not exchanged, since others got none in this pass."""
+        left = [self._order[k] for k in self._buckets.stop()]
+        return {path: self.params[path] for path in left if self.params[path].grad is not None}
+
+
+def _raw(p: Variable) -> Any:
+    """A gradient's plain array, the same object as long as nobody has replaced it."""
+    return p.grad_var._data
 
 
 def distributed_optimizer(optimizer: Optimizer, comm: Communicator, nbytes: int = BUCKET_BYTES,
-                          compress: Any = None) -> Optimizer:  # fmt: skip
+                          compress: Any = None, overlap: bool = True) -> Optimizer:  # fmt: skip
     """Have the steps of an optimizer, which has its target, use the gradients of all processes; returns it.
 
     Call it in every process, before other hooks are added: they see averaged gradients. Parameters become those of
-    process 0. Raises `BackendError` where the parameters are not on the communicator's backend, or have no shape yet.
+    process 0. With `overlap` gradients are exchanged while backward passes go on, as buckets of them get whole, and
+    are means as soon as `backward` returns; otherwise in the step.
+
+    Raises `BackendError` where the parameters are not on the communicator's backend, or have no shape yet.
     """
     for path, p in sorted(optimizer.target.namedparams()):
         if p.array is None:
@@ -56,5 +132,8 @@ def distributed_optimizer(optimizer: Optimizer, comm: Communicator, nbytes: int 
             given, hint = f"{path} of {tensor.backend}", "link.to_device(comm.backend)"
             raise BackendError(complain("distributed_optimizer", given, f"{comm.backend}", hint))
         comm.broadcast(tensor)
-    optimizer.add_hook(AverageGradients(comm, nbytes, compress))
+    hook = AverageGradients(comm, nbytes, compress)
+    if overlap:
+        hook.watch(optimizer.target)
+    optimizer.add_hook(hook)
     return optimizer

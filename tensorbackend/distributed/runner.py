@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["FOLDER", "failure", "main", "processes", "tell"]
+__all__ = ["FOLDER", "give_up", "main", "processes", "tell"]
 
 FOLDER = "TB_LAUNCH_FOLDER"
 """The variable with the launcher's folder. Files in it: NAME.said is to be printed, so is NAME.end, after which all are
@@ -41,7 +41,7 @@ def _numbers(names: tuple[str, ...]) -> Iterator[int]:
     return (int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit())
 
 
-def failure(error: BaseException) -> str:
+def _failure(error: BaseException) -> str:
     """An exception's traceback, from the script's first line on, under the number of this process."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
@@ -50,22 +50,30 @@ def failure(error: BaseException) -> str:
     return f"rank {next(_numbers(RANKS), '?')} of {processes()} failed:\n{text}"
 
 
-def tell(text: str, end: bool = False) -> None:
+def tell(text: str, end: bool = False) -> bool:
     """Print on the standard error, through the launcher if there is one here; with `end` it then ends all processes.
 
-    Returns when the text is printed.
+    Returns when the text is printed: whether there is a launcher.
     """
     folder = Path(os.environ.get(FOLDER, "/nowhere"))
-    if folder.is_dir():
-        words = folder / f"{time.time_ns()}-{os.getpid()}.part"
-        words.write_text(text, encoding="utf-8")
-        words = words.replace(words.with_suffix(".end" if end else ".said"))
-        given_up = time.monotonic() + PATIENCE
-        while words.exists() and time.monotonic() < given_up:
-            time.sleep(0.01)
-    else:
+    if not folder.is_dir():
         sys.stderr.write(text)
         sys.stderr.flush()
+        return False
+    words = folder / f"{time.time_ns()}-{os.getpid()}.part"
+    words.write_text(text, encoding="utf-8")
+    words = words.replace(words.with_suffix(".end" if end else ".said"))
+    given_up = time.monotonic() + PATIENCE
+    while words.exists() and time.monotonic() < given_up:
+        time.sleep(0.01)
+    return True
+
+
+def give_up(error: BaseException) -> None:
+    """Tell of an error that nobody has caught; if there is a launcher here, let it end this process with all."""
+    sys.stdout.flush()
+    if tell(_failure(error), end=True):
+        time.sleep(PATIENCE)
 
 
 def main(script: str, *arguments: str) -> None:
@@ -86,9 +94,7 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    sys.stdout.flush()
-    tell(failure(error.with_traceback(trace)), end=True)
-    time.sleep(PATIENCE)
+    give_up(error.with_traceback(trace))
     os._exit(1)
 
 

@@ -11,7 +11,7 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.backends.registry import gen_backend
 from tensorbackend.distributed.communicator import Alone, Communicator
 from tensorbackend.distributed.mpi import MpiCommunicator, local_rank
-from tensorbackend.distributed.runner import failure, processes, tell
+from tensorbackend.distributed.runner import give_up, processes
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.settings import config
 
@@ -61,7 +61,7 @@ def _end_all_on_errors(world: Any) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if not issubclass(kind, KeyboardInterrupt):
-            tell(failure(error.with_traceback(trace)))
+            give_up(error.with_traceback(trace))
             world.Abort(1)
         before(kind, error, trace)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays, hooks
 from tensorbackend.function.config import lookup, using_config
 from tensorbackend.function.node import FunctionNode, check_gradient, refuse_nan
+from tensorbackend.function.ready import Countdown, listeners
 from tensorbackend.function.variable import Variable, VariableNode, as_variable
 
 __all__ = ["backward", "grad"]
@@ -41,12 +42,31 @@ def backward(
         if y.creator_node is not None:
             run.begin(y.node, g)
     with using_config("enable_backprop", enable_double_backprop):
-        run.run(None)
-        for node, g in run.grads.items():
-            variable = node.variable()
-            if node.creator_node is None and variable is not None:
-                variable._grad = g if variable._grad is None else run.sum(variable._grad, g)
+        if listeners:
+            _tell(run, [y.node for y in outputs])
+        else:
+            run.run(None)
+        for node in tuple(run.grads):
+            run.settle(node)
     run.store_passed()
+
+
+def _tell(run: _Pass, outputs: list[VariableNode]) -> None:
+    """Run back, and tell the listeners of each leaf's gradient as soon as it is whole."""
+    countdown = Countdown(_reached(outputs))
+    told = tuple(listeners)
+    for listener in told:
+        listener.begin(countdown.leaves)
+
+    def visited(function: FunctionNode) -> None:
+        for node in countdown.visited(function):
+            leaf = run.settle(node)
+            for listener in told if leaf is not None else ():
+                listener.ready(leaf)
+
+    run.run(None, visited)
+    for listener in told:
+        listener.end()
 
 
 def grad(
@@ -115,9 +135,8 @@ def _start(y: Variable, given: Any, loss_scale: float | None) -> Any:
     return arrays.filled_like(data, 1 if loss_scale is None else loss_scale)
 
 
-def _between(outputs: list[VariableNode], wanted: set[VariableNode]) -> set[FunctionNode]:
-    """The functions on ways from the wanted nodes to the outputs."""
-    found: set[FunctionNode] = set()
+def _reached(outputs: list[VariableNode]) -> dict[FunctionNode, None]:
+    """The functions on ways back from the outputs."""
     functions: dict[FunctionNode, None] = {}
     waiting = [node.creator_node for node in outputs if node.creator_node is not None]
     while waiting:
@@ -125,7 +144,13 @@ def _between(outputs: list[VariableNode], wanted: set[VariableNode]) -> set[Func
         if function not in functions and function.inputs is not None:
             functions[function] = None
             waiting += [x.creator_node for x in function.inputs if x.creator_node is not None]
-    for function in sorted(functions, key=lambda f: f.rank):
+    return functions
+
+
+def _between(outputs: list[VariableNode], wanted: set[VariableNode]) -> set[FunctionNode]:
+    """The functions on ways from the wanted nodes to the outputs."""
+    found: set[FunctionNode] = set()
+    for function in sorted(_reached(outputs), key=lambda f: f.rank):
         if any(x in wanted or x.creator_node in found for x in function.inputs):
             found.add(function)
     return found
@@ -175,13 +200,24 @@ class _Pass:
             if variable is not None:
                 variable._grad = g
 
-    def run(self, allowed: set[FunctionNode] | None) -> None:
-        """Visit functions until none is left; of `allowed` only, if that is given."""
+    def settle(self, node: VariableNode) -> Variable | None:
+        """Give a leaf the gradient that was collected for it, if there is one. Returns the leaf, if so."""
+        variable = node.variable()
+        if node not in self.grads or node.creator_node is not None or variable is None:
+            return None
+        g = self.grads.pop(node)
+        variable._grad = g if variable._grad is None else self.sum(variable._grad, g)
+        return variable
+
+    def run(self, allowed: set[FunctionNode] | None, visited: Callable[[FunctionNode], None] | None = None) -> None:
+        """Visit functions until none is left; of `allowed` only, if that is given. `visited` is told of each."""
         debug = lookup("debug")
         while self._heap:
             _, _, function = heapq.heappop(self._heap)
             if allowed is None or function in allowed:
                 self._visit(function, allowed, debug)
+                if visited is not None:
+                    visited(function)
 
     def _visit(self, function: FunctionNode, allowed: set[FunctionNode] | None, debug: bool) -> None:
         grads = self.grads

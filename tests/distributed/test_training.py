@@ -77,6 +77,161 @@ for a, b in zip(together, alone):
     )
 
 
+OVERLAP = """
+import tensorbackend as tb, tensorbackend.function_hooks, tensorbackend.functions as F, tensorbackend.links as L
+from tensorbackend import optimizers
+
+class Net(tb.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.a, self.b, self.z = L.Linear(3, 3), L.Linear(3, 3), L.Linear(3, 3)
+
+    def forward(self, x, twice=False, skip=False):
+        h = F.tanh(self.z(x))                      # the first by its name is the last in the graph
+        h = h if skip else F.tanh(self.b(h))
+        return F.sum(self.a(self.a(h) if twice else h) ** 2)
+
+def data(rank, step):
+    return be.array(np.random.default_rng([rank, step]).standard_normal((4, 3)), min_dims=0)
+
+def gradients(net):
+    return {path: p.grad.get() for path, p in net.namedparams() if p.grad is not None}
+
+def expected(*passes):
+    plain.cleargrads()
+    for (step, how) in passes:
+        for rank in range(comm.size):
+            (plain(data(rank, step), **how) / comm.size).backward()
+    return gradients(plain)
+
+def same(found, wanted):
+    assert set(found) == set(wanted), (set(found), set(wanted))
+    for path, g in wanted.items():
+        np.testing.assert_allclose(found[path], g, rtol=1e-5, atol=1e-6, err_msg=path)
+
+comm.seed(0, apart=False)
+net, plain = Net().to_device(be), Net().to_device(be)
+opt = distributed.distributed_optimizer(optimizers.SGD(0.0).setup(net), comm, nbytes=1)
+hook = opt._pre["AverageGradients"]
+plain.copyparams(net)
+"""
+
+
+def test_gradients_are_exchanged_while_the_pass_goes_on(check: Callable[..., None]) -> None:
+    """Each begins its way when the functions that use it are done, and not before: a is used twice."""
+    check(
+        2,
+        OVERLAP
+        + """
+from tensorbackend.distributed import buckets
+events = []
+class Told(tb.function_hooks.FunctionHook):
+    name = "told"
+    def backward_postprocess(self, function, in_data, out_grad):
+        events.append(function.label.partition("(")[0])
+start = buckets._Bucket.start
+def noted(self, comm, gradients):
+    events.append(len(self.parts))
+    start(self, comm, gradients)
+buckets._Bucket.start = noted
+with Told():
+    net(data(comm.rank, 0), twice=True).backward()
+sent = [k for k, event in enumerate(events) if isinstance(event, int)]
+functions = [k for k, event in enumerate(events) if not isinstance(event, int)]
+assert len(sent) == 6 and all(events[k] == 1 for k in sent), events
+assert sent[0] < functions[-1] and sent[-1] > functions[-1], events
+products = [k for k in functions if "inear" in events[k]]
+assert len(products) == 4, events
+assert products[1] < sent[0] < products[2] < sent[2] < products[3], events
+same(gradients(net), expected((0, dict(twice=True))))
+""",
+    )
+
+
+def test_gradients_of_any_passes_are_means(check: Callable[..., None]) -> None:
+    check(
+        2,
+        OVERLAP
+        + """
+for step, how in enumerate([{}, {}, dict(twice=True), dict(skip=True), {}, dict(skip=True)]):
+    net.cleargrads()
+    net(data(comm.rank, step), **how).backward()
+    same(gradients(net), expected((step, how)))
+    opt.update()
+    same(gradients(net), expected((step, how)))
+
+net.cleargrads()                                   # two passes before a step
+net(data(comm.rank, 7)).backward()
+net(data(comm.rank, 8), skip=True).backward()
+same(gradients(net), expected((7, {}), (8, dict(skip=True))))
+
+net.cleargrads()                                   # gradients that are set, not passed back
+for path, p in net.namedparams():
+    p.grad = be.array(np.full(p.shape, comm.rank + 1.0), min_dims=0)
+opt.update()
+assert all((g == 1.5).all() for g in gradients(net).values())
+
+net.cleargrads()                                   # replaced between the pass and the step
+net(data(comm.rank, 9)).backward()
+net.b.W.grad = be.array(np.full((3, 3), comm.rank + 1.0), min_dims=0)
+opt.update()
+wanted = expected((9, {}))
+wanted["/b/W"] = np.full((3, 3), 1.5)
+same(gradients(net), wanted)
+""",
+    )
+
+
+def test_a_pass_in_which_a_leaf_gets_no_gradient(check: Callable[..., None]) -> None:
+    """Its bucket never gets whole, and those after it are sent when the pass is over."""
+    check(
+        2,
+        OVERLAP
+        + """
+class Cut(tb.FunctionNode):
+    def forward(self, inputs):
+        return inputs
+    def backward(self, indexes, grads):
+        return (None,)
+
+class Partly(Net):
+    def forward(self, x):
+        return F.sum(F.tanh(self.z(x)) + self.a(x) + Cut().apply((self.b(x),))[0])
+
+for other in (net, plain):
+    other.__class__ = Partly
+for step in range(2):
+    net.cleargrads()
+    net(data(comm.rank, step)).backward()
+    same(gradients(net), expected((step, {})))
+    assert set(gradients(net)) == {"/a/W", "/a/b", "/z/W", "/z/b"}
+    opt.update()
+
+class Broken(tb.FunctionNode):
+    def forward(self, inputs):
+        return inputs
+    def backward(self, indexes, grads):
+        raise RuntimeError("broken off")
+
+class Breaks(Net):
+    def forward(self, x):
+        return F.sum(self.a(Broken().apply((F.tanh(self.b(x)),))[0]))
+
+net.__class__ = Breaks
+net.cleargrads()
+try:
+    net(data(comm.rank, 5)).backward()
+except RuntimeError as error:
+    assert "broken off" in str(error)
+net.__class__ = plain.__class__ = Net
+net.cleargrads()
+net(data(comm.rank, 6)).backward()
+same(gradients(net), expected((6, {})))
+""",
+    )
+
+
 def test_parameters_must_be_on_the_communicators_backend(alone: distributed.Communicator) -> None:
     optimizer = optimizers.SGD().setup(L.Linear(3, 2))
     with pytest.raises(BackendError, match="to_device"):
