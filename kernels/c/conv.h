@@ -4,17 +4,26 @@
 // Macros    TB_T the type in which products add up; TB_S that of operands, TB_R that of results in memory; TB_WIDE(x)
 //           from TB_S, TB_NARROW(x) to TB_R; TB_INDEX integers of the size of TB_T; TB_PLAIN defined where all three are
 //           the same.
-// Tiles     MR maps by NV vectors of places: as many sums as stay in registers.
+//           TB_PLANES: products run on the matrix unit of amx.h.
+// Tiles     TILE maps by WIDTH places: as many sums as stay in registers, MR maps by NV vectors, or a block of the unit.
 #ifndef TB_CONV_H
 #define TB_CONV_H
 
+#include "amx.h"
 #include "runtime.h"
 #include "tail.h"
 #include "vector.h"
 enum {
     LANES = TB_VECTOR / (int)sizeof(TB_T),
+#if defined(TB_PLANES)
+    MR = HALF,
+    NV = EDGE / LANES,
+    TILE = EDGE,
+#else
     MR = TB_VECTOR == 64 ? 8 : 4,
     NV = TB_VECTOR == 16 ? 2 : 3,
+    TILE = MR,
+#endif
     WIDTH = NV * LANES,
     LINE = 64 / (int)sizeof(TB_T),  // elements of a cache line
 };
@@ -121,11 +130,12 @@ void tb_conv_copy(void *const *ptr, const int64_t *size, const int64_t *stride, 
         }
 }
 
-// out: LANES, MR, WIDTH.
+// out: LANES, TILE, WIDTH, whether there is a matrix unit for TB_PLANES.
 void tb_conv_facts(int64_t *out) {
     out[0] = LANES;
-    out[1] = MR;
+    out[1] = TILE;
     out[2] = WIDTH;
+    out[3] = may_use_unit();
 }
 
 #endif

@@ -12,17 +12,18 @@
 // Lanes     The tiles of all images, flattened over (depth, row, column, image), are the lanes of a product of matrices
 //           for each point.
 // Stages    A block of panels of WIDTH lanes goes through
-//               in        V[point][panel][channel][WIDTH]   B' d B for each tile of data d
+//               in        V, of each point and panel        B' d B for each tile of data d
 //               multiply  M[point][panel][map][WIDTH]       sums over channels of U V, with U = G f G' of the filters
 //               out       A' m A, the outputs of each tile
 //           Either one task takes a block through all three in its own memory, or all tasks share each stage.
-//           For dF: V[point][channel][lane], W[point][panel of maps][lane][WIDTH], their products added up over lanes.
+//           For dF: V of the data and W of the errors, their products added up over lanes.
+//           U, V and W lie as the products want them: conv_winograd_fma.h or, with TB_PLANES, conv_winograd_amx.h.
 // Order     Sums run over channels (dF: lanes, in blocks). That depends on shapes alone.
 // Error     grows with the points: about 1e-6 of the largest result with four, 2e-5 with six
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv.h"
 
-enum { SQUARE = POINTS * POINTS, COPIED_CHANNELS = 16 };
+enum { SQUARE = POINTS * POINTS, COPIED_MAPS = 32 };
 
 typedef TB_T maps __attribute__((vector_size(MR * sizeof(TB_T)), aligned(sizeof(TB_T)), may_alias));
 
@@ -39,34 +40,11 @@ typedef struct shape {
     int64_t images, maps_in, maps_out, groups, depth, in_high, in_wide, out_high, out_wide, pad_high, pad_wide, panels;
     int64_t rows, columns;                       // tiles of an image
     int64_t lanes, blocks;                       // of a group
-    int64_t tiles, padded;                       // of MR maps; maps in whole panels
+    int64_t channels, tiles, padded;             // maps_in that are filled; of TILE maps; maps in whole panels
     int64_t in_map, out_map;                     // elements of a map
     int64_t u_point, v_point, m_point, w_point;  // from a point to the next; v_point of dF has other axes
     int64_t pitch, sums;                         // dF: from a channel of V to the next, from a point of the sums
 } shape;
-
-static shape read_shape(const int64_t *size) {
-    shape s = {
-        .images = size[IMAGES], .maps_in = size[MAPS_IN], .maps_out = size[MAPS_OUT], .groups = size[GROUPS],
-        .depth = size[DEPTH], .in_high = size[IN_HIGH], .in_wide = size[IN_WIDE], .out_high = size[OUT_HIGH],
-        .out_wide = size[OUT_WIDE], .pad_high = size[PAD_HIGH], .pad_wide = size[PAD_WIDE], .panels = size[PANELS],
-    };
-    s.rows = ceil_div(s.out_high, STEP);
-    s.columns = ceil_div(s.out_wide, STEP);
-    s.lanes = s.depth * s.rows * s.columns * s.images;
-    s.blocks = ceil_div(s.lanes, s.panels * WIDTH);
-    s.tiles = ceil_div(s.maps_out, MR);
-    s.padded = ceil_div(s.maps_out, WIDTH) * WIDTH;
-    s.in_map = s.depth * s.in_high * s.in_wide * s.images;
-    s.out_map = s.depth * s.out_high * s.out_wide * s.images;
-    s.u_point = apart(s.tiles * s.maps_in * MR);
-    s.v_point = apart(s.panels * s.maps_in * WIDTH);
-    s.m_point = apart(s.panels * s.tiles * MR * WIDTH);
-    s.pitch = apart(s.panels * WIDTH);
-    s.w_point = apart(s.padded * s.panels * WIDTH);
-    s.sums = apart(s.maps_in * s.padded);
-    return s;
-}
 
 // Transforms of one axis ----------------------------------------------------------------------------------------------
 
@@ -226,28 +204,34 @@ INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image
 
 // Forward and backward ------------------------------------------------------------------------------------------------
 
-// U of a tile of maps and a channel, from its taps.
-INLINE void transform_taps(const shape *s, const maps *g, TB_T *to) {
+// The filters of a group, and how they lie: taps `row` apart, channels `channel`; backward channels lie side by side, and
+// maps `channel` apart.
+typedef struct taps {
+    const TB_S *from;
+    int64_t row, channel, backward;
+} taps;
+
+// U of MR maps and a channel, from its taps.
+INLINE void transform_taps(const maps *g, TB_T *to, int64_t point) {
     maps half[POINTS * TAPS], whole[SQUARE];
     for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
     for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
-    for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * s->u_point) = whole[p];
+    for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * point) = whole[p];
 }
 
-// The same from memory: taps lie `row` apart, maps `step`.
-INLINE void transform_tile(const shape *s, const TB_S *from, int64_t row, int64_t step, int64_t count, int flip,
-                           TB_T *to) {
+// The same from memory: maps lie `step` apart.
+INLINE void transform_tile(const TB_S *from, int64_t row, int64_t step, int64_t count, int flip, TB_T *to, int64_t point) {
     maps g[TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
         maps *const at = &g[flip ? TAPS * TAPS - 1 - i : i];
         *at = (maps){0};
         for (int64_t k = 0; k < count; ++k) (*at)[k] = TB_WIDE(from[i * row + k * step]);
     }
-    transform_taps(s, g, to);
+    transform_taps(g, to, point);
 }
 
 // The same of MR maps and LANES channels, which lie side by side, with taps in reverse order.
-static void transform_turned(const shape *s, const TB_S *from, int64_t row, int64_t step, TB_T *to) {
+static void transform_turned(const TB_S *from, int64_t row, int64_t step, TB_T *to, int64_t point, int64_t next) {
     maps g[LANES][TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
         vec r[LANES];
@@ -256,35 +240,70 @@ static void transform_turned(const shape *s, const TB_S *from, int64_t row, int6
         for (int l = 0; l < LANES; ++l)
             for (int k = 0; k < MR && k < LANES; ++k) g[l][TAPS * TAPS - 1 - i][k] = r[l][k];
     }
-    for (int l = 0; l < LANES; ++l) transform_taps(s, g[l], to + l * MR);
+    for (int l = 0; l < LANES; ++l) transform_taps(g[l], to + l * next, point);
 }
 
-// To U[group][point][tile][channel][MR]. A task: COPIED_CHANNELS channels of a group.
+// U of MR maps and of channels [first, last): from a point to the next `point` elements, from a channel `next`.
+static void transform_maps(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *to,
+                           int64_t point, int64_t next) {
+    const int64_t count = least(MR, s->maps_out - map), row = given->row, channel = given->channel;
+    int64_t c = first;
+    if (given->backward && count == MR && MR <= LANES)
+        for (; c + LANES <= last; c += LANES)
+            transform_turned(given->from + map * channel + c, row, channel, to + (c - first) * next, point, next);
+    for (; c < last; ++c) {
+        TB_T *const tile = to + (c - first) * next;
+        if (given->backward) transform_tile(given->from + map * channel + c, row, channel, count, 1, tile, point);
+        else if (count == MR) transform_tile(given->from + c * channel + map, row, 1, MR, 0, tile, point);
+        else transform_tile(given->from + c * channel + map, row, 1, count, 0, tile, point);
+    }
+}
+
+#if defined(TB_PLANES)
+#include "conv_winograd_amx.h"
+#else
+#include "conv_winograd_fma.h"
+#endif
+
+static shape read_shape(const int64_t *size) {
+    shape s = {
+        .images = size[IMAGES], .maps_in = size[MAPS_IN], .maps_out = size[MAPS_OUT], .groups = size[GROUPS],
+        .depth = size[DEPTH], .in_high = size[IN_HIGH], .in_wide = size[IN_WIDE], .out_high = size[OUT_HIGH],
+        .out_wide = size[OUT_WIDE], .pad_high = size[PAD_HIGH], .pad_wide = size[PAD_WIDE], .panels = size[PANELS],
+    };
+    s.rows = ceil_div(s.out_high, STEP);
+    s.columns = ceil_div(s.out_wide, STEP);
+    s.lanes = s.depth * s.rows * s.columns * s.images;
+    s.blocks = ceil_div(s.lanes, s.panels * WIDTH);
+    s.channels = ceil_div(s.maps_in, FILLED) * FILLED;
+    s.tiles = ceil_div(s.maps_out, TILE);
+    s.padded = ceil_div(s.maps_out, WIDTH) * WIDTH;
+    s.in_map = s.depth * s.in_high * s.in_wide * s.images;
+    s.out_map = s.depth * s.out_high * s.out_wide * s.images;
+    s.u_point = apart(s.tiles * stored(s.maps_in, TILE));
+    s.v_point = apart(s.panels * stored(s.maps_in, WIDTH));
+    s.m_point = apart(s.panels * s.tiles * TILE * WIDTH);
+    s.pitch = apart(s.panels * WIDTH);
+    s.w_point = apart(s.padded / WIDTH * stored(s.panels * WIDTH, WIDTH));
+    s.sums = apart(ceil_div(s.maps_in, TILE) * TILE * s.padded);
+    return s;
+}
+
+// To U. A task: COPIED_CHANNELS channels and COPIED_MAPS maps of a group.
 void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                          int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const int64_t backward = size[BACKWARD], row = (backward ? s.maps_in : s.maps_out) * s.groups;
-    const int64_t channel = TAPS * TAPS * row, blocks = ceil_div(s.maps_in, COPIED_CHANNELS);
+    const int64_t blocks = ceil_div(s.maps_in, COPIED_CHANNELS), parts = ceil_div(s.maps_out, COPIED_MAPS);
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t group = task / blocks, first = task % blocks * COPIED_CHANNELS;
-        const int64_t last = least(first + COPIED_CHANNELS, s.maps_in);
+        const int64_t group = task / parts / blocks, first = task / parts % blocks * COPIED_CHANNELS;
+        const int64_t map = task % parts * COPIED_MAPS;
         const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
-        TB_T *const to = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
-        for (int64_t map = 0; map < s.maps_out; map += MR) {
-            const int64_t count = least(MR, s.maps_out - map);
-            int64_t c = first;
-            if (backward && count == MR && MR <= LANES)
-                for (; c + LANES <= last; c += LANES)
-                    transform_turned(&s, from + map * channel + c, row, channel, to + map * s.maps_in + c * MR);
-            for (; c < last; ++c) {
-                TB_T *const tile = to + map * s.maps_in + c * MR;
-                if (backward) transform_tile(&s, from + map * channel + c, row, channel, count, 1, tile);
-                else if (count == MR) transform_tile(&s, from + c * channel + map, row, 1, MR, 0, tile);
-                else transform_tile(&s, from + c * channel + map, row, 1, count, 0, tile);
-            }
-        }
+        const taps given = {from, row, TAPS * TAPS * row, backward};
+        TB_T *const u = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
+        put_filters(&s, &given, map, first, least(first + COPIED_CHANNELS, s.maps_in), u);
     }
 }
 
@@ -292,42 +311,18 @@ void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *s
 static void transform_in(const shape *s, const TB_S *in, int64_t c0, int64_t c1, int64_t lane, TB_T *v) {
     piece pieces[WIDTH];
     find_pieces(s, lane, WIDTH, pieces);
-    for (int64_t c = c0; c < c1; ++c)
+    for (int64_t c = c0; c < c1; c += TOGETHER)
         for (int at = 0; at < WIDTH; at += LANES) {
-            vec d[SQUARE];
-            if (c + 1 < c1) prefetch_data(s, pieces + at / LENGTH, in + (c + 1) * s->in_map);
-            fetch_data(s, pieces + at / LENGTH, in + c * s->in_map, d);
-            transform_square(d);
-            for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * WIDTH + at) = d[p];
+            vec d[TOGETHER][SQUARE];
+            for (int i = 0; i < TOGETHER; ++i) {
+                const TB_S *const map = in + (c + i) * s->in_map;
+                if (c + i + TOGETHER < s->maps_in) prefetch_data(s, pieces + at / LENGTH, map + TOGETHER * s->in_map);
+                if (c + i >= s->maps_in) __builtin_memset(d[i], 0, sizeof d[i]);
+                else fetch_data(s, pieces + at / LENGTH, map, d[i]);
+                transform_square(d[i]);
+            }
+            put_data(s, d, c, at, v);
         }
-}
-
-// MR maps and a panel of lanes at one point.
-static __attribute__((noinline)) void multiply(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m) {
-    vec sum[MR][NV];
-    for (int i = 0; i < MR; ++i)
-        for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0};
-    const TB_T *const end = u + channels * MR;
-    _Pragma("GCC unroll 2")
-    for (; u < end; u += MR, v += WIDTH) {
-        vec y[NV];
-        for (int j = 0; j < NV; ++j) y[j] = *(const vec *)(v + j * LANES);
-        for (int i = 0; i < MR; ++i) {
-            const vec x = spread(u[i]);
-            for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j];
-        }
-    }
-    for (int i = 0; i < MR; ++i)
-        for (int j = 0; j < NV; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j];
-}
-
-// The products of `panels` panels at a point; u: the filters of the group.
-static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t panels, const TB_T *v, TB_T *m) {
-    for (int64_t p = 0; p < panels; ++p)
-        for (int64_t t = 0; t < s->tiles; ++t)
-            multiply(s->maps_in, u + point * s->u_point + t * s->maps_in * MR,
-                     v + point * s->v_point + p * s->maps_in * WIDTH,
-                     m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH);
 }
 
 // The tiles of maps [k0, k1) and of the panel that begins with `lane`.
@@ -395,27 +390,29 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
     for (int64_t task = begin; task < end; ++task) {
         const block b = find_block(&s, ptr, size, task);
         for (int64_t p = 0; p < b.panels; ++p)
-            transform_in(&s, b.in, 0, s.maps_in, b.lane + p * WIDTH, v + p * s.maps_in * WIDTH);
+            transform_in(&s, b.in, 0, s.channels, b.lane + p * WIDTH, v + p * stored(s.maps_in, WIDTH));
+        begin_tiles();
         for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, b.u, point, b.panels, v, m);
+        end_tiles();
         for (int64_t p = 0; p < b.panels; ++p) {
-            transform_out(&s, m + p * s.tiles * MR * WIDTH, 0, s.maps_out, b.lane + p * WIDTH, b.out);
+            transform_out(&s, m + p * s.tiles * TILE * WIDTH, 0, s.maps_out, b.lane + p * WIDTH, b.out);
             finish(&s, task / s.blocks, 0, s.maps_out, b.lane + p * WIDTH, ptr, size, stride, scalar);
         }
     }
     give_slot(TB_PLACE(OWN), slot);
 }
 
-// The stages of block size[BLOCK], shared by all tasks: MR channels of a panel; a point; MR maps of a panel.
+// The stages of block size[BLOCK], shared by all tasks: TILE channels of a panel; a point; TILE maps of a panel.
 void tb_winograd_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                     int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t p = task % s.panels, c = task / s.panels * MR;
+        const int64_t p = task % s.panels, c = task / s.panels * TILE;
         if (p >= b.panels) continue;
-        TB_T *const v = (TB_T *)TB_PLACE(DATA) + p * s.maps_in * WIDTH;
-        transform_in(&s, b.in, c, least(c + MR, s.maps_in), b.lane + p * WIDTH, v);
+        TB_T *const v = (TB_T *)TB_PLACE(DATA) + p * stored(s.maps_in, WIDTH);
+        transform_in(&s, b.in, c, least(c + TILE, s.channels), b.lane + p * WIDTH, v);
     }
 }
 
@@ -424,8 +421,10 @@ void tb_winograd_multiply(void *const *ptr, const int64_t *size, const int64_t *
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
+    begin_tiles();
     for (int64_t point = begin; point < end; ++point)
         multiply_point(&s, b.u, point, b.panels, TB_PLACE(DATA), TB_PLACE(PRODUCTS));
+    end_tiles();
 }
 
 void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
@@ -433,10 +432,10 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t p = task % s.panels, k = task / s.panels * MR;
+        const int64_t p = task % s.panels, k = task / s.panels * TILE;
         if (p >= b.panels) continue;
-        const TB_T *const m = (const TB_T *)TB_PLACE(PRODUCTS) + p * s.tiles * MR * WIDTH;
-        const int64_t last = least(k + MR, s.maps_out), group = size[BLOCK] / s.blocks;
+        const TB_T *const m = (const TB_T *)TB_PLACE(PRODUCTS) + p * s.tiles * TILE * WIDTH;
+        const int64_t last = least(k + TILE, s.maps_out), group = size[BLOCK] / s.blocks;
         transform_out(&s, m, k, last, b.lane + p * WIDTH, b.out);
         finish(&s, group, k, last, b.lane + p * WIDTH, ptr, size, stride, scalar);
     }
@@ -444,109 +443,78 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
 
 // The gradient by the filters -----------------------------------------------------------------------------------------
 
-// Up to LANES channels at a panel of lanes.
-static void update_data(const shape *s, const piece *pieces, const TB_S *in, int64_t count, TB_T *v) {
-    for (int64_t c = 0; c < count; ++c)
-        for (int at = 0; at < WIDTH; at += LANES) {
-            vec d[SQUARE];
-            if (c + 1 < count) prefetch_data(s, pieces + at / LENGTH, in + (c + 1) * s->in_map);
-            fetch_data(s, pieces + at / LENGTH, in + c * s->in_map, d);
-            transform_square(d);
-            for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * s->pitch + at) = d[p];
+// Elements of V at a point.
+static int64_t update_point_elements(const shape *s) { return apart(stored_channels(s->maps_in, s->panels * WIDTH)); }
+
+// Up to LANES channels from channel c on, at a panel of lanes.
+static void update_data(const shape *s, const piece *pieces, const TB_S *in, int64_t c, int64_t panel, TB_T *v) {
+    for (const int64_t end = least(c + LANES, s->maps_in); c < end; ++c) {
+        vec d[NV][SQUARE];
+        for (int j = 0; j < NV; ++j) {
+            const piece *const p = pieces + j * LANES / LENGTH;
+            if (c + 1 < end) prefetch_data(s, p, in + (c + 1) * s->in_map);
+            fetch_data(s, p, in + c * s->in_map, d[j]);
+            transform_square(d[j]);
         }
+        put_lanes(s, d, c, panel, v);
+    }
 }
 
-// Up to LANES maps at a panel of lanes: turned so that maps lie side by side, then transformed, lane by lane.
-static void update_errors(const shape *s, const piece *pieces, const TB_S *errors, int64_t count, TB_T *w) {
+// Up to LANES maps from map k on, at a panel of lanes: turned so that maps lie side by side, then transformed, lane by lane.
+static void update_errors(const shape *s, const piece *pieces, const TB_S *errors, int64_t k, int64_t panel, TB_T *w) {
     enum { CELLS = TAPS * TAPS };
+    const int64_t count = s->maps_out - k;
     for (int at = 0; at < WIDTH; at += LANES) {
         vec e[CELLS], turned[CELLS][LANES];
-        for (int k = 0; k < LANES; ++k) {
-            if (k < count) fetch_errors(s, pieces + at / LENGTH, errors + k * s->out_map, e);
-            for (int i = 0; i < CELLS; ++i) turned[i][k] = k < count ? e[i] : (vec){0};
+        for (int i = 0; i < LANES; ++i) {
+            if (i < count) fetch_errors(s, pieces + at / LENGTH, errors + (k + i) * s->out_map, e);
+            for (int j = 0; j < CELLS; ++j) turned[j][i] = i < count ? e[j] : (vec){0};
         }
         for (int i = 0; i < CELLS; ++i) transpose(turned[i]);
-        for (int l = 0; l < LANES; ++l) {
-            vec half[POINTS * TAPS], whole[SQUARE];
-            for (int i = 0; i < CELLS; ++i) e[i] = turned[i][l];
-            for (int j = 0; j < TAPS; ++j) transform_errors(e + j, TAPS, half + j, TAPS);
-            for (int i = 0; i < POINTS; ++i) transform_errors(half + i * TAPS, 1, whole + i * POINTS, 1);
-            for (int p = 0; p < SQUARE; ++p) *(vec *)(w + p * s->w_point + (at + l) * WIDTH) = whole[p];
+        for (int l = 0; l < LANES; l += TOGETHER) {
+            vec half[POINTS * TAPS], whole[TOGETHER][SQUARE];
+            for (int n = 0; n < TOGETHER; ++n) {
+                for (int i = 0; i < CELLS; ++i) e[i] = turned[i][l + n];
+                for (int j = 0; j < TAPS; ++j) transform_errors(e + j, TAPS, half + j, TAPS);
+                for (int i = 0; i < POINTS; ++i) transform_errors(half + i * TAPS, 1, whole[n] + i * POINTS, 1);
+            }
+            put_errors(s, whole, k, panel * WIDTH + at + l, w);
         }
     }
 }
 
-// To V[point][channel][lane] and W[point][panel of maps][lane][WIDTH]. A task: a panel of lanes of LANES channels, or,
-// after all of them, of LANES maps.
+// To V and W. A task: a panel of lanes of LANES channels, or, after all of them, of LANES maps.
 void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                            int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     shape s = read_shape(size);
-    s.v_point = apart(s.maps_in * s.pitch);
-    const int64_t group = size[BLOCK] / s.blocks, lanes = s.panels * WIDTH, first = size[BLOCK] % s.blocks * lanes;
+    s.v_point = update_point_elements(&s);
+    const int64_t group = size[BLOCK] / s.blocks, first = size[BLOCK] % s.blocks * s.panels * WIDTH;
     const int64_t channels = ceil_div(s.maps_in, LANES) * LANES;
     piece pieces[WIDTH];
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t at = task % s.panels * WIDTH, c = task / s.panels * LANES, k = c - channels;
-        find_pieces(&s, first + at, WIDTH, pieces);
-        if (c < channels) {
-            const TB_S *const in = (const TB_S *)TB_PLACE(IN) + (group * s.maps_in + c) * s.in_map;
-            TB_T *const v = (TB_T *)TB_PLACE(DATA) + c * s.pitch + at;
-            update_data(&s, pieces, in, least(LANES, s.maps_in - c), v);
-        } else {
-            const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + (group * s.maps_out + k) * s.out_map;
-            TB_T *const w = (TB_T *)TB_PLACE(PRODUCTS) + k / WIDTH * WIDTH * lanes + at * WIDTH + k % WIDTH;
-            update_errors(&s, pieces, errors, s.maps_out - k, w);
-        }
+        const int64_t panel = task % s.panels, c = task / s.panels * LANES;
+        find_pieces(&s, first + panel * WIDTH, WIDTH, pieces);
+        if (c < channels)
+            update_data(&s, pieces, (const TB_S *)TB_PLACE(IN) + group * s.maps_in * s.in_map, c, panel, TB_PLACE(DATA));
+        else
+            update_errors(&s, pieces, (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map, c - channels,
+                          panel, TB_PLACE(PRODUCTS));
     }
 }
-
-// M channels and a panel of maps at one point; `more`: added to the sums.
-#define TB_UPDATE(M) \
-    static __attribute__((noinline)) void update_##M(int64_t lanes, const TB_T *v, int64_t pitch, const TB_T *w, \
-            TB_T *to, int64_t step, int more) { \
-        vec sum[M][NV]; \
-        const TB_T *x[M]; \
-        for (int i = 0; i < M; ++i) { \
-            x[i] = v + i * pitch; \
-            for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0}; \
-            for (int j = 0; j < WIDTH; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
-        } \
-        _Pragma("GCC unroll 2") \
-        for (int64_t l = 0; l < lanes; ++l, w += WIDTH) { \
-            vec y[NV]; \
-            for (int j = 0; j < NV; ++j) y[j] = *(const vec *)(w + j * LANES); \
-            for (int i = 0; i < M; ++i) { \
-                const vec value = spread(x[i][l]); \
-                for (int j = 0; j < NV; ++j) sum[i][j] += value * y[j]; \
-            } \
-        } \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < NV; ++j) { \
-                vec *const at = (vec *)(to + i * step + j * LANES); \
-                if (more) sum[i][j] += *at; \
-                *at = sum[i][j]; \
-            } \
-    }
-TB_UPDATE(8)
-TB_UPDATE(1)
 
 // A task: a point.
 void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                                  int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t group = size[BLOCK] / s.blocks, more = size[BLOCK] % s.blocks > 0, lanes = s.panels * WIDTH;
+    const int64_t group = size[BLOCK] / s.blocks, more = size[BLOCK] % s.blocks > 0;
+    begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        for (int64_t k = 0; k < s.padded; k += WIDTH) {
-            const TB_T *const v = (const TB_T *)TB_PLACE(DATA) + point * apart(s.maps_in * s.pitch);
-            const TB_T *const w = (const TB_T *)TB_PLACE(PRODUCTS) + point * s.w_point + k * lanes;
-            TB_T *const to = (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums + k;
-            int64_t c = 0;
-            for (; c + 8 <= s.maps_in; c += 8)
-                update_8(lanes, v + c * s.pitch, s.pitch, w, to + c * s.padded, s.padded, more);
-            for (; c < s.maps_in; ++c) update_1(lanes, v + c * s.pitch, s.pitch, w, to + c * s.padded, s.padded, more);
-        }
+        update_point(&s, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
+                     (const TB_T *)TB_PLACE(PRODUCTS) + point * s.w_point,
+                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums, more);
+    end_tiles();
 }
 
 // A task: the filters of a channel of a group.
@@ -579,7 +547,7 @@ void tb_winograd_needs(const int64_t *size, int64_t *out) {
     out[0] = s.groups * s.u_point * item;
     out[1] = s.v_point * item;
     out[2] = s.m_point * item;
-    out[3] = apart(s.maps_in * s.pitch) * item;
+    out[3] = update_point_elements(&s) * item;
     out[4] = s.w_point * item;
     out[5] = s.groups * s.sums * item;
 }

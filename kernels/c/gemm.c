@@ -137,7 +137,6 @@ typedef struct run {
     int64_t panels, columns, step, width, apart;
 } run;
 
-#define UNROLL _Pragma("GCC unroll 16")
 #if defined(TB_PLANES)
 #include "gemm_amx.h"
 COPY(copy_a, TB_A, TB_WIDE_A, 0)

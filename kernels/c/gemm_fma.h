@@ -3,6 +3,7 @@
 //
 // A tile of MR rows by NV vectors of columns keeps its sums in registers while k runs; entries of `a` are spread over a
 // vector as they are loaded. What is copied is panels of b as [k][columns] and tiles of a as [k][rows].
+#include "amx.h"
 
 // How many elements of TB_T hold the copy of n elements.
 static inline int64_t packed(int64_t n) { return n; }
@@ -109,17 +110,13 @@ static const int most_rows[MOST_VECTORS] = {8, 6, 0, 2};
 
 static inline void run_tile(int vectors, int rows, const work *w) { tiles[vectors - 1][rows - 1](w); }
 
-// Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether Linux lets the
-// process use a matrix unit that gemm_amx.h knows.
+// Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether there is a
+// matrix unit for gemm_amx.h.
 void tb_gemm_facts(int64_t *out) {
     out[0] = LANES;
     for (int v = 0; v < MOST_VECTORS; ++v)
         out[1 + v] = most_rows[v];
-    int64_t refused = 1;
-#if defined(__AMX_BF16__) && defined(__linux__) && TB_VECTOR == 64
-    __asm__ volatile("syscall" : "=a"(refused) : "a"(158), "D"(0x1023), "S"(18) : "rcx", "r11", "memory");  // arch_prctl
-#endif
-    out[1 + MOST_VECTORS] = !refused;
+    out[1 + MOST_VECTORS] = may_use_unit();
 }
 
 enum { SQUARE = 16 };

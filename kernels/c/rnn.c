@@ -148,7 +148,6 @@ static void pack_block(const unroll *u, int64_t block) {
 
 // Products ------------------------------------------------------------------------------------------------------------
 
-#define UNROLL _Pragma("GCC unroll 24")
 
 // ROWS rows of R (as [k][ROWS]) by NV vectors of samples.
 #define BY_SAMPLES(MR, NV) \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vector.h — how many bytes a vector of the compiler's target holds
+// vector.h — how many bytes a vector of the compiler's target holds, and how loops over vectors are unrolled
 #ifndef TB_VECTOR_H
 #define TB_VECTOR_H
 
@@ -10,5 +10,8 @@
 #else
 #define TB_VECTOR 16
 #endif
+
+// Of loops over vectors that must become one instruction after the other.
+#define UNROLL _Pragma("GCC unroll 24")
 
 #endif

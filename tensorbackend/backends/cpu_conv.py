@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, settings
 from tensorbackend.backends import conv_tuning, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
@@ -36,8 +36,8 @@ PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
 TURNED = 64
 """The side of a tail's square tiles: `TILE` of codegen/c.py."""
-COPIED_CHANNELS = 16
-"""Channels whose filters a task copies, as in the sources."""
+COPIED_CHANNELS, COPIED_MAPS = 16, 32
+"""Channels, and maps, whose filters a task copies, as in the sources."""
 
 
 def _source(file: str, dtype: np.dtype, result: np.dtype, macros: tuple[tuple[str, int], ...] = ()) -> str:
@@ -64,9 +64,10 @@ def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> li
 
 def facts(dtype: np.dtype) -> Facts:
     """What the kernels for an element type have. Raises `CompileError`."""
-    said = (ctypes.c_int64 * 3)()
+    said = (ctypes.c_int64 * 4)()
     written.library(_source("conv.h", dtype, dtype), FLAGS).function("tb_conv_facts")(said)
-    return Facts(*said)
+    lanes, rows, width, unit = said
+    return Facts(lanes, rows, width, bool(unit) and settings.config.matrix_unit)
 
 
 def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) -> jit.Prepared:
@@ -245,7 +246,7 @@ class _Winograd(_Pass):
     def __init__(self, step: Primitive, facts: Facts, way: Winograd) -> None:
         stride = way.taps if step.op.name == UPDATE else way.out
         self.macros = (("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride),
-                       ("LENGTH", way.length))  # fmt: skip
+                       ("LENGTH", way.length), *((("TB_PLANES", way.planes),) if way.planes else ()))  # fmt: skip
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0, block: int = 0) -> list[int]:
@@ -272,7 +273,7 @@ class _Winograd(_Pass):
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """The stages."""
-        g, way, facts = self.geometry, self.way, self.facts
+        g, way, facts = self.geometry, self.way, self.way.tile(self.facts)
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         tiles, points = -(-maps_out // facts.rows), way.points**2
         sizes = self._sizes(self.slot_bytes)
@@ -282,7 +283,9 @@ class _Winograd(_Pass):
             stages = [("tb_winograd_update_in", tasks), ("tb_winograd_update_multiply", points)]
             parts = [(name, count, block) for block in blocks for name, count in stages]
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]
-        filters = ("tb_winograd_filters", -(-maps_in // COPIED_CHANNELS) * g.groups, sizes)
+        channels = conv_blocking.EDGE if way.planes else COPIED_CHANNELS
+        copies = -(-maps_in // channels) * -(-maps_out // COPIED_MAPS) * g.groups
+        filters = ("tb_winograd_filters", copies, sizes)
         if not way.shared:
             return [filters, ("tb_winograd", way.blocks * g.groups, sizes)]
         inputs = -(-maps_in // facts.rows) * way.panels

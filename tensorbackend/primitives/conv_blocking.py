@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorbackend.primitives.geometry import ConvGeometry
 
@@ -36,20 +36,31 @@ STAGE_BYTES = 1_500_000
 MOST_STAGE_BYTES = 2_200_000
 """Bytes of a panel from which stages are shared: it would not stay in the second-level cache, and the filters would
 come from memory for each panel."""
-SHARED_PANELS = 6
-"""Panels of a block whose stages are shared."""
+SHARED_PANELS, SHARED_LANES = 6, 288
+"""Panels of a block whose stages are shared, for the filters' gradient at least; lanes of one for the other passes."""
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
+EDGE = 32
+"""Maps, places and channels of a block of the matrix unit."""
+PLANES = 3
+"""Parts of a float32 on the matrix unit."""
+PLANE_BYTES = 2
+PRODUCTS, UNIT_PRODUCTS = 130, 260
+"""Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the compiled kernels have: `lanes` of a vector, `rows` and `width` of a tile."""
+    """What the compiled kernels have: `lanes` of a vector, `rows` and `width` of a tile.
+
+    `matrix_unit` says whether products may run on the processor's.
+    """
 
     lanes: int
     rows: int
     width: int
+    matrix_unit: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,10 @@ class Direct:
 
 @dataclass(frozen=True)
 class Winograd:
-    """Blocks of `kernels/c/conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile."""
+    """Blocks of `kernels/c/conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile.
+
+    `planes` are those of a number on the matrix unit, 0 for multiply-adds.
+    """
 
     points: int
     out: int
@@ -77,6 +91,11 @@ class Winograd:
     panels: int
     blocks: int
     shared: bool
+    planes: int
+
+    def tile(self, facts: Facts) -> Facts:
+        """Rows and width of its tiles."""
+        return replace(facts, rows=EDGE, width=EDGE) if self.planes else facts
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
@@ -194,27 +213,30 @@ def _lanes(images: int, most: int) -> int:
     return length
 
 
-def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int) -> Winograd:
+def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int) -> Winograd:
     maps_in, maps_out, _, out = sides(g, op)
+    width = EDGE if planes else facts.width
     taps = g.S
     tile = points + 1 - taps
     lanes = out[0] * -(-out[1] // tile) * -(-out[2] // tile) * g.N
-    total = -(-lanes // facts.width)
+    total = -(-lanes // width)
     length = _lanes(g.N, facts.lanes)
-    each = points**2 * facts.width * itemsize
+    each, data = points**2 * width, PLANE_BYTES * planes or itemsize
     if op == UPDATE:
-        padded = -(-maps_out // facts.width) * facts.width
-        most = max(SHARED_PANELS, SUM_BYTES // 6 // (each * (maps_in + padded)))
-        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // (each * (maps_in + padded))))
+        padded = -(-maps_out // width) * width
+        panel = each * data * (maps_in + padded)
+        most = max(SHARED_PANELS, SUM_BYTES // 6 // panel)
+        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel))
         blocks = -(-total // panels)
-        return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True)
-    panel = each * (maps_in + maps_out)
-    shared = total < TASKS or panel > MOST_STAGE_BYTES
-    if shared:
-        blocks = -(-total // SHARED_PANELS)
-        return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True)
+        return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True, planes)
+    panel = each * (data * maps_in + itemsize * maps_out)
+    # The matrix unit is done with a panel so soon that filters must come from the same cache.
+    filters = points**2 * data * maps_in * maps_out if planes else 0
+    if total < TASKS or panel + filters > MOST_STAGE_BYTES:
+        blocks = -(-total // (SHARED_LANES // width))
+        return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes)
     panels = max(1, min(total // TASKS, STAGE_BYTES // panel))
-    return Winograd(points, tile, taps, length, panels, -(-total // panels), False)
+    return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes)
 
 
 def _square(g: ConvGeometry) -> bool:
@@ -232,7 +254,10 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     found: list[Direct | Winograd] = []
     if winograd and _square(g) and itemsize == 4:
         points = (4, 6) if winograd >= 4 else (4,)
-        found = [_winograd(g, op, facts, itemsize, p) for p in points if p + 1 - g.S > 1]
+        planes = (0, PLANES) if facts.matrix_unit else (0,)
+        for p in (p for p in points if p + 1 - g.S > 1):
+            ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
+            found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
@@ -247,9 +272,13 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
         filters = math.prod(g.dimF) * 0.5
         return g.flops / 110 / max(used, 0.25) + filters
     cells = way.points**2
-    lanes = way.blocks * way.panels * facts.width
+    lanes = way.blocks * way.panels * way.tile(facts).width
     slow = 1 if way.length == facts.lanes else 2 if way.length >= facts.lanes // 4 else 4
-    products = 2 * g.groups * maps_in * maps_out * lanes * cells / 130
-    moved = g.groups * lanes * cells * slow * (0.8 * maps_in + (1.4 if op == UPDATE else 0.6) * maps_out)
+    each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
+    moved = g.groups * lanes * cells * slow * (each[0] * maps_in + each[1] * maps_out)
     filters = g.groups * maps_in * maps_out * cells * 1.5
+    if way.planes:
+        maps_in, maps_out = (-(-maps // EDGE) * EDGE for maps in (maps_in, maps_out))
+        filters *= 2
+    products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
     return products + moved + filters

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// amx.h — products of float32 numbers on a matrix unit that multiplies bfloat16 (AMX)
+//
+// Numbers   A number is the sum of PLANES bfloat16 numbers, each the nearest to what the ones before leave: one for
+//           bfloat16, two for float16, three for float32. They hold it exactly: 8 bits each, the last one fewer.
+// Products  Of bfloat16 and float16 all pairs of planes; of float32 the six of nine that reach the last bits of a float32:
+//           what is left out is about 2^-23 of a product at most. Sums add up in float32, small products first.
+// Layout    Blocks of EDGE steps of k by EDGE rows (columns), plane by plane; of each, two halves of HALF rows (columns)
+//           as the unit wants them: rows of a as they are, of b pairs of steps of each column side by side.
+//
+//               a block of a:   plane 0: rows 0-15, rows 16-31 | plane 1: ... | plane 2: ...     64 bytes a row
+//               a block of b:   plane 0: columns 0-15, columns 16-31 | ...                       64 bytes a pair of steps
+//
+// Limits    Products and numbers below 2^-126 become zero. The parts of an infinite number are not its sum.
+// Macros    TB_PLANES; without it there is only `may_use_unit`
+#ifndef TB_AMX_H
+#define TB_AMX_H
+
+#include <stdint.h>
+
+#include "vector.h"
+
+// Whether Linux lets the process use the unit; asks for it.
+static inline int may_use_unit(void) {
+    int64_t refused = 1;
+#if defined(__AMX_BF16__) && defined(__linux__) && TB_VECTOR == 64
+    __asm__ volatile("syscall" : "=a"(refused) : "a"(158), "D"(0x1023), "S"(18) : "rcx", "r11", "memory");  // arch_prctl
+#endif
+    return !refused;
+}
+
+#if defined(TB_PLANES)
+typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t half_words __attribute__((vector_size(32), aligned(2), may_alias));
+
+enum {
+    EDGE = 32,               // rows, columns and steps of k of a block
+    HALF = 16,
+    UNIT = HALF * EDGE * 2,  // bytes of half a block of one plane
+    PLANES = TB_PLANES,
+    BLOCK_BYTES = 2 * PLANES * UNIT,  // bytes of a block
+};
+
+#define LOAD(R, FROM, STEP) \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #R : : "r"(FROM), "r"((int64_t)(STEP)) : "memory")
+#define STORE(R, TO, STEP) \
+    __asm__ volatile("tilestored %%tmm" #R ", (%0,%1,1)" : : "r"(TO), "r"((int64_t)(STEP)) : "memory")
+#define ZERO(R) __asm__ volatile("tilezero %%tmm" #R :)
+#define ADD(T, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #T :)
+
+// Eight registers of 16 rows of 64 bytes: 0 to 3 are sums (by rows, then columns), 4 and 5 the halves of a, 6 and 7 of b.
+static inline void begin_tiles(void) {
+    struct {
+        uint8_t palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    for (int r = 0; r < 8; ++r) shape.bytes[r] = 64, shape.rows[r] = HALF;
+    __asm__ volatile("ldtilecfg %0" : : "m"(shape));
+}
+
+static inline void end_tiles(void) { __asm__ volatile("tilerelease" :); }
+
+// Sums of EDGE rows of EDGE columns, `step` bytes apart.
+static inline void clear_sums(void) { ZERO(0); ZERO(1); ZERO(2); ZERO(3); }
+
+static inline void load_sums(const char *from, int64_t step) {
+    LOAD(0, from, step); LOAD(1, from + UNIT / HALF, step);
+    LOAD(2, from + HALF * step, step); LOAD(3, from + HALF * step + UNIT / HALF, step);
+}
+
+static inline void store_sums(char *to, int64_t step) {
+    STORE(0, to, step); STORE(1, to + UNIT / HALF, step);
+    STORE(2, to + HALF * step, step); STORE(3, to + HALF * step + UNIT / HALF, step);
+}
+
+#define LOAD_A(PLANE) LOAD(4, a + (PLANE) * 2 * UNIT, a_line); LOAD(5, a + (PLANE) * 2 * UNIT + a_half, a_line)
+#define LOAD_B(PLANE) LOAD(6, b + (PLANE) * 2 * UNIT, 64); LOAD(7, b + ((PLANE) * 2 + 1) * UNIT, 64)
+#define ADD_ALL() ADD(0, 4, 6); ADD(1, 4, 7); ADD(2, 5, 6); ADD(3, 5, 7)
+
+// Adds the products of so many blocks to the sums. Rows of a lie `a_line` bytes apart, its halves `a_half`, its blocks
+// `a_next`: 64, UNIT and BLOCK_BYTES, unless whole rows of one plane are used where they are.
+static inline void add_blocks(int64_t blocks, const char *a, int64_t a_line, int64_t a_half, int64_t a_next, const char *b) {
+    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES) {
+#if TB_PLANES == 3
+        LOAD_A(2); LOAD_B(0); ADD_ALL();
+        LOAD_A(1); ADD_ALL();
+        LOAD_B(1); ADD_ALL();
+        LOAD_A(0); ADD_ALL();
+        LOAD_B(2); ADD_ALL();
+        LOAD_B(0); ADD_ALL();
+#elif TB_PLANES == 2
+        LOAD_A(1); LOAD_B(1); ADD_ALL();
+        LOAD_B(0); ADD_ALL();
+        LOAD_A(0); ADD_ALL();
+        LOAD_B(1); ADD_ALL();
+#else
+        LOAD_A(0); LOAD_B(0); ADD_ALL();
+#endif
+    }
+}
+
+// Copies --------------------------------------------------------------------------------------------------------------
+
+// The planes of 16 numbers, each in the upper half of a word.
+static inline __attribute__((always_inline)) void planes_of(floats rest, words *out) {
+    UNROLL for (int p = 0; p < PLANES; ++p) {
+        const words bits = (words)rest + (p < PLANES - 1 ? 0x8000 : 0);
+        out[p] = bits & 0xFFFF0000;
+        rest -= (floats)out[p];
+    }
+}
+
+// A row of a: 32 numbers side by side, plane by plane.
+static inline __attribute__((always_inline)) void row_planes(floats first, floats second, words *out) {
+    words low[PLANES], high[PLANES];
+    planes_of(first, low);
+    planes_of(second, high);
+    UNROLL for (int p = 0; p < PLANES; ++p) {
+        half_words *const both = (half_words *)&out[p];
+        both[0] = __builtin_convertvector(low[p] >> 16, half_words);
+        both[1] = __builtin_convertvector(high[p] >> 16, half_words);
+    }
+}
+
+// A row of b: two steps of 16 columns, side by side, plane by plane.
+static inline __attribute__((always_inline)) void pair_planes(floats even, floats odd, words *out) {
+    words low[PLANES], high[PLANES];
+    planes_of(even, low);
+    planes_of(odd, high);
+    UNROLL for (int p = 0; p < PLANES; ++p) out[p] = low[p] >> 16 | high[p];
+}
+
+// x[i][j] becomes x[j][i], for words: squares of 2, 4, 8 and 16.
+static inline __attribute__((always_inline)) void turn(words x[HALF]) {
+    const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    UNROLL for (int step = 1; step < HALF; step *= 2) {
+        const words low = lane + ((words)((lane & step) != 0) & (HALF - step)), high = low + step;
+        UNROLL for (int i = 0; i < HALF; ++i)
+            if (!(i & step)) {
+                const words y = x[i], z = x[i | step];
+                x[i] = __builtin_shuffle(y, z, low);
+                x[i | step] = __builtin_shuffle(y, z, high);
+            }
+    }
+}
+
+static inline void put_half(char *to, words (*line)[HALF], int turned) {
+    for (int p = 0; p < PLANES; ++p) {
+        if (turned) turn(line[p]);
+        __builtin_memcpy(to + 2 * p * UNIT, line[p], UNIT);
+    }
+}
+
+// Half a block, of a or (`paired`) of b, from its rows of 32 steps or from 32 steps of its columns.
+static inline void half_of_rows(char *to, const float (*x)[EDGE], int paired) {
+    words line[PLANES][HALF], row[PLANES];
+    for (int j = 0; j < HALF; ++j) {
+        row_planes(*(const floats *)x[j], *(const floats *)(x[j] + HALF), row);
+        UNROLL for (int p = 0; p < PLANES; ++p) line[p][j] = row[p];
+    }
+    put_half(to, line, paired);
+}
+
+static inline void half_of_columns(char *to, const float (*x)[HALF], int paired) {
+    words line[PLANES][HALF], row[PLANES];
+    for (int i = 0; i < HALF; ++i) {
+        pair_planes(*(const floats *)x[2 * i], *(const floats *)x[2 * i + 1], row);
+        UNROLL for (int p = 0; p < PLANES; ++p) line[p][i] = row[p];
+    }
+    put_half(to, line, !paired);
+}
+#endif
+#endif

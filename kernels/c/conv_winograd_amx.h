@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_winograd_amx.h — what conv_winograd.c multiplies, and how, on the matrix unit of amx.h
+//
+// Layout    Blocks of amx.h, one after the other along channels (dF: lanes), with zeros for channels that are missing:
+//           U[group][point][tile] of a, V[point][panel] of b; for dF V[point][tile of channels] of a,
+//           W[point][panel of maps] of b.
+
+enum {
+    COPIED_CHANNELS = EDGE,
+    FILLED = EDGE,  // channels come in multiples of it, with zeros
+    TOGETHER = 2,   // channels, or lanes of errors, that are put at a time
+};
+
+// Elements that `steps` channels (dF: lanes) of `width` columns take.
+INLINE int64_t stored(int64_t steps, int64_t width) {
+    return ceil_div(steps, EDGE) * (width / EDGE) * (BLOCK_BYTES / (int64_t)sizeof(TB_T));
+}
+INLINE int64_t stored_channels(int64_t channels, int64_t lanes) { return stored(lanes, ceil_div(channels, EDGE) * EDGE); }
+
+// Where half a block lies: of the blocks of `steps` steps of k, the one with step k of row or column j.
+INLINE char *half_at(TB_T *blocks, int64_t steps, int64_t k, int64_t j) {
+    return (char *)blocks + (j / EDGE * ceil_div(steps, EDGE) + k / EDGE) * BLOCK_BYTES + j % EDGE / HALF * UNIT;
+}
+
+INLINE void put_line(const words *line, char *to) {
+    UNROLL for (int p = 0; p < PLANES; ++p) *(words *)(to + 2 * p * UNIT) = line[p];
+}
+
+// The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group: HALF maps at a time.
+INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *u) {
+    float squares[SQUARE][EDGE][HALF];
+    for (const int64_t end = least(map + COPIED_MAPS, s->tiles * TILE); map < end; map += HALF) {
+        if (last - first < EDGE || s->maps_out - map < HALF) __builtin_memset(squares, 0, sizeof squares);
+        if (map < s->maps_out) transform_maps(s, given, map, first, last, &squares[0][0][0], EDGE * HALF, HALF);
+        for (int p = 0; p < SQUARE; ++p)
+            half_of_columns(half_at(u + p * s->u_point, s->maps_in, first, map), (const float (*)[HALF])squares[p], 0);
+    }
+}
+
+// Channels c and c + 1 of a panel at lanes [at, at + LANES).
+INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *v) {
+    for (int p = 0; p < SQUARE; ++p) {
+        words line[PLANES];
+        pair_planes(d[0][p], d[1][p], line);
+        put_line(line, half_at(v + p * s->v_point, s->maps_in, c, at) + c % EDGE / 2 * 64);
+    }
+}
+
+// The products of `panels` panels at a point; u: the filters of the group.
+static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t panels, const TB_T *v, TB_T *m) {
+    const int64_t blocks = ceil_div(s->maps_in, EDGE), each = stored(s->maps_in, EDGE);
+    for (int64_t t = 0; t < s->tiles; ++t)
+        for (int64_t p = 0; p < panels; ++p) {
+            const TB_T *const a = u + point * s->u_point + t * each, *const b = v + point * s->v_point + p * each;
+            clear_sums();
+            add_blocks(blocks, (const char *)a, 64, UNIT, BLOCK_BYTES, (const char *)b);
+            store_sums((char *)(m + point * s->m_point + (p * s->tiles + t) * TILE * WIDTH), WIDTH * sizeof(TB_T));
+        }
+}
+
+// dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
+INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t panel, TB_T *v) {
+    for (int p = 0; p < SQUARE; ++p) {
+        words line[PLANES];
+        row_planes(whole[0][p], whole[1][p], line);
+        put_line(line, half_at(v + p * s->v_point, s->panels * WIDTH, panel * WIDTH, c) + c % HALF * 64);
+    }
+}
+
+// dF: LANES maps from map k on, at a lane and the next.
+INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t lane, TB_T *w) {
+    for (int p = 0; p < SQUARE; ++p) {
+        words line[PLANES];
+        pair_planes(whole[0][p], whole[1][p], line);
+        put_line(line, half_at(w + p * s->w_point, s->panels * WIDTH, lane, k) + lane % EDGE / 2 * 64);
+    }
+}
+
+// dF: the products of a block of lanes at a point, to the point's sums.
+static void update_point(const shape *s, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+    const int64_t each = stored(s->panels * WIDTH, EDGE), step = s->padded * (int64_t)sizeof(TB_T);
+    for (int64_t c = 0; c < s->maps_in; c += EDGE, v += each)
+        for (int64_t k = 0; k < s->padded; k += EDGE) {
+            char *const sums = (char *)(to + c * s->padded + k);
+            if (more) load_sums(sums, step);
+            else clear_sums();
+            add_blocks(s->panels, (const char *)v, 64, UNIT, BLOCK_BYTES, (const char *)(w + k / EDGE * each));
+            store_sums(sums, step);
+        }
+}

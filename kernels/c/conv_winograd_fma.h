@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_winograd_fma.h — what conv_winograd.c multiplies, and how, on any processor: multiply-adds on vectors
+//
+// Layout    U[group][point][tile][channel][MR], V[point][panel][channel][WIDTH]; for dF V[point][channel][lane],
+//           W[point][panel of maps][lane][WIDTH].
+
+enum {
+    COPIED_CHANNELS = 16,
+    FILLED = 1,    // channels come in multiples of it
+    TOGETHER = 1,  // channels, or lanes of errors, that are put at a time
+};
+
+// Elements that `steps` channels (dF: lanes) of `width` columns take.
+INLINE int64_t stored(int64_t steps, int64_t width) { return steps * width; }
+INLINE int64_t stored_channels(int64_t channels, int64_t lanes) { return channels * apart(lanes); }
+
+INLINE void begin_tiles(void) {}
+INLINE void end_tiles(void) {}
+
+// The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group.
+INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *u) {
+    for (const int64_t end = least(map + COPIED_MAPS, s->maps_out); map < end; map += MR)
+        transform_maps(s, given, map, first, last, u + map * s->maps_in + first * MR, s->u_point, MR);
+}
+
+// Channel c of a panel at lanes [at, at + LANES).
+INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *v) {
+    for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * WIDTH + at) = d[0][p];
+}
+
+// MR maps and a panel of lanes at one point.
+static __attribute__((noinline)) void multiply(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m) {
+    vec sum[MR][NV];
+    for (int i = 0; i < MR; ++i)
+        for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0};
+    const TB_T *const end = u + channels * MR;
+    _Pragma("GCC unroll 2")
+    for (; u < end; u += MR, v += WIDTH) {
+        vec y[NV];
+        for (int j = 0; j < NV; ++j) y[j] = *(const vec *)(v + j * LANES);
+        for (int i = 0; i < MR; ++i) {
+            const vec x = spread(u[i]);
+            for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j];
+        }
+    }
+    for (int i = 0; i < MR; ++i)
+        for (int j = 0; j < NV; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j];
+}
+
+// The products of `panels` panels at a point; u: the filters of the group.
+static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t panels, const TB_T *v, TB_T *m) {
+    for (int64_t p = 0; p < panels; ++p)
+        for (int64_t t = 0; t < s->tiles; ++t)
+            multiply(s->maps_in, u + point * s->u_point + t * s->maps_in * MR,
+                     v + point * s->v_point + p * s->maps_in * WIDTH,
+                     m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH);
+}
+
+// dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
+INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t panel, TB_T *v) {
+    for (int j = 0; j < NV; ++j)
+        for (int p = 0; p < SQUARE; ++p)
+            *(vec *)(v + p * s->v_point + c * s->pitch + panel * WIDTH + j * LANES) = whole[j][p];
+}
+
+// dF: LANES maps from map k on, at a lane.
+INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t lane, TB_T *w) {
+    TB_T *const to = w + k / WIDTH * WIDTH * s->panels * WIDTH + lane * WIDTH + k % WIDTH;
+    for (int p = 0; p < SQUARE; ++p) *(vec *)(to + p * s->w_point) = whole[0][p];
+}
+
+// M channels and a panel of maps at one point; `more`: added to the sums.
+#define TB_UPDATE(M) \
+    static __attribute__((noinline)) void update_##M(int64_t lanes, const TB_T *v, int64_t pitch, const TB_T *w, \
+            TB_T *to, int64_t step, int more) { \
+        vec sum[M][NV]; \
+        const TB_T *x[M]; \
+        for (int i = 0; i < M; ++i) { \
+            x[i] = v + i * pitch; \
+            for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0}; \
+            for (int j = 0; j < WIDTH; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
+        } \
+        _Pragma("GCC unroll 2") \
+        for (int64_t l = 0; l < lanes; ++l, w += WIDTH) { \
+            vec y[NV]; \
+            for (int j = 0; j < NV; ++j) y[j] = *(const vec *)(w + j * LANES); \
+            for (int i = 0; i < M; ++i) { \
+                const vec value = spread(x[i][l]); \
+                for (int j = 0; j < NV; ++j) sum[i][j] += value * y[j]; \
+            } \
+        } \
+        for (int i = 0; i < M; ++i) \
+            for (int j = 0; j < NV; ++j) { \
+                vec *const at = (vec *)(to + i * step + j * LANES); \
+                if (more) sum[i][j] += *at; \
+                *at = sum[i][j]; \
+            } \
+    }
+TB_UPDATE(8)
+TB_UPDATE(1)
+
+// dF: the products of a block of lanes at a point, to the point's sums.
+static void update_point(const shape *s, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+    const int64_t lanes = s->panels * WIDTH;
+    for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * lanes) {
+        int64_t c = 0;
+        for (; c + 8 <= s->maps_in; c += 8)
+            update_8(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
+        for (; c < s->maps_in; ++c)
+            update_1(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
+    }
+}
