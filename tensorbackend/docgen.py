@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written from tables rather than by hand: docs/ops.md, docs/settings.md, docs/primitives.md, type stubs.
+"""What is written from tables rather than by hand: docs/ops.md, docs/settings.md, docs/primitives.md,
+docs/api.md, type stubs.
 
 `python -m tensorbackend.docgen` (or `./dev docs`) writes them anew in a checkout; a test says when they are stale.
 Gradients are shown as the op-trees that autodiff builds: the rules run on small tensors named x, y, z and g.
@@ -11,7 +12,7 @@ import inspect
 from collections.abc import Iterable
 from pathlib import Path
 
-from tensorbackend import contract_page, ops, stubgen
+from tensorbackend import api_page, contract_page, ops, stubgen
 from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import OpTreeNode
@@ -178,6 +179,7 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "docs" / "ops.md": ops_page(),
         ROOT / "docs" / "settings.md": settings_page(),
+        ROOT / "docs" / "api.md": api_page.api_page(),
         ROOT / "docs" / "primitives.md": contract_page.primitives_page(),
         **stubgen.stubs(),
     }

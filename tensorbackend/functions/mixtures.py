@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of the seed examples that combine two inputs: bilinear forms, row operations, PReLU, Gaussian mixtures."""
+"""Layers that combine two inputs: bilinear forms, row operations, PReLU, Gaussian mixtures."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 # Lowest first: a module imports from those before it. A folder counts as one; inside it every import is allowed.
 LAYERS = (
     "errors settings kernel_files dtypes numerics ops graph user_kernels codegen primitives explain_page explain "
-    "backends stubgen contract_page docgen function function_hooks functions initializers links optimizers serializers "
-    "gradient_check iterators distributed __init__ testing bench bench_page conformance commands __main__"
+    "backends stubgen contract_page function function_hooks functions initializers links optimizers serializers "
+    "gradient_check iterators distributed api_page docgen __init__ testing bench bench_page conformance commands __main__"
 ).split()
 
 
