@@ -22,6 +22,8 @@ EXAMPLES = """examples:
   python -m tensorbackend explain model.py:loss     one expression, or a function, by its name in a file
   python -m tensorbackend bench                     a first look at this machine, in a minute
   python -m tensorbackend bench elementwise --quick a family of benchmarks (in a checkout)
+  python -m tensorbackend bench --report page.html  all families, and a page that compares them (in a checkout)
+  python -m tensorbackend launch -n 2 train.py      a script in two processes, which train together
   python -m tensorbackend cache list -n 5           the kernels used last
 """
 

@@ -24,7 +24,7 @@ svg.bars text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg.bars t
 td.lost { color: var(--poor); font-weight: 600; } td.won { color: var(--good); }
 p.lead { font-size: 1.05rem; max-width: 46rem; }
 """
-NAMES, PER_OCTAVE, ROW = 250, 90, 22  # pixels: of a bar's name, of a factor of two, of a row
+NAMES, PER_OCTAVE, ROW = 330, 90, 22  # pixels: of a bar's name, of a factor of two, of a row
 SLOWEST, FASTEST = 0.25, 16.0
 
 
@@ -81,6 +81,8 @@ def _lead(families: Sequence[Family]) -> str:
         f"run, all writing into memory that exists. The ratio is the time of the fastest other library over ours: "
         f"above 1 we are faster. Of {len(ratios)} cases we are faster in {won}, slower in {lost}, even in the rest."
     )
+    if all(f.document["backend"].partition(":")[0] == "cpu" for f in families):
+        text += " All of them ran on the CPU: no GPU was measured."
     where = html.escape("; ".join(cpus))
     return f'<p class="lead">{html.escape(text)}</p><p class="machine">{where}</p>'
 

@@ -29,9 +29,9 @@ DRIVERS = {"cupy": "pip install 'cupy-cuda13x[ctk]'", "pycuda": "pip install pyc
 LIBRARIES = {
     "tqdm": "progress bars", "matplotlib": "plots of benchmarks", "sklearn": "data of the examples",
     "numexpr": "a rival in benchmarks", "numba": "a rival in benchmarks", "torch": "a rival in benchmarks",
-    "jax": "a rival in benchmarks",
+    "jax": "a rival in benchmarks", "mpi4py": "training in several processes",
 }  # fmt: skip
-PACKAGES = {"sklearn": "scikit-learn"}
+PACKAGES = {"sklearn": "scikit-learn", "mpi4py": "mpi4py mpich"}
 NVIDIA = Path("/proc/driver/nvidia/version")
 
 

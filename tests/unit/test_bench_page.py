@@ -32,7 +32,7 @@ def document() -> dict:
         row("even & more", "tensorbackend", 10.0, 1.0), row("even & more", "numpy", 10.0, kind="rival"),
         row("won", "triad", 5.0, kind="probe", gbs=40.0), row("won", "fma", 5.0, kind="probe", gflops=300.0),
     ]  # fmt: skip
-    return {"script": "mine.py", "quick": True, "machine": MACHINE, "rows": rows,
+    return {"script": "mine.py", "backend": "cpu", "quick": True, "machine": MACHINE, "rows": rows,
             "history": [{"date": "2025-12-31", "revision": "old", "geomean": 1.1, "cases": 3}]}  # fmt: skip
 
 
@@ -51,6 +51,12 @@ def test_the_page_says_who_wins_and_hides_no_loss(document: dict) -> None:
         assert part in text, part
     assert text.count("<circle") == 3
     ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+
+
+def test_the_page_says_whether_a_gpu_was_measured(document: dict) -> None:
+    words = "no GPU was measured"
+    assert words in bench_page.page([document])
+    assert words not in bench_page.page([document, {**document, "backend": "gpu:cupy"}])
 
 
 def test_the_page_fetches_nothing(document: dict) -> None:
