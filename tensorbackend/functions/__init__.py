@@ -27,7 +27,7 @@ are fused kernels:
 - Random numbers are `uniform(x)` and `normal(x)` of `trees.py`: one draw a call, seen by both ways.
 - `check(in_types, **params)` uses `type_check`, and runs once for each layout.
 
-*As a node.* What is no tree (several results of a primitive, indexing by masks, copies between backends) is a
+*As a node.* What is no tree (several results of a primitive, copies between backends) is a
 `FunctionNode` with `_run_forward(self, data)` on plain arrays (`function/arrays.py`), as `concat` in `shapes.py`;
 `backward` is written with functions of this package. `arrays.tensor_of` lets the engine see a NumPy array,
 and `arrays.fresh` allocates.
@@ -47,6 +47,7 @@ from tensorbackend.functions.losses import *  # noqa: F403
 from tensorbackend.functions.mixtures import *  # noqa: F403
 from tensorbackend.functions.noise import *  # noqa: F403
 from tensorbackend.functions.normalization import *  # noqa: F403
+from tensorbackend.functions.picking import *  # noqa: F403
 from tensorbackend.functions.pooling import *  # noqa: F403
 from tensorbackend.functions.products import *  # noqa: F403
 from tensorbackend.functions.recurrent import *  # noqa: F403

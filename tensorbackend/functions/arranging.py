@@ -12,7 +12,7 @@ from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import shapes
+from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.losses import expect_labels
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction
@@ -44,7 +44,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Var
     axis = axis % len(x.shape)
     if not isinstance(repeats, (int, np.integer)):
         places = np.repeat(np.arange(x.shape[axis], dtype=np.int64), repeats)
-        return shapes.get_item(x, (slice(None),) * axis + (places,))
+        return picking.get_item(x, (slice(None),) * axis + (places,))
     before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     apart = shapes.reshape(x, (*before, n, 1, *behind))
     return shapes.reshape(shapes.broadcast_to(apart, (*before, n, repeats, *behind)), (*before, n * repeats, *behind))
@@ -80,7 +80,7 @@ def _with_three(x: Any) -> Any:
 
 def flip(x: Any, axis: int) -> Variable:
     """The entries along an axis in reverse order."""
-    return shapes.get_item(x, (slice(None),) * (axis % len(x.shape)) + (slice(None, None, -1),))
+    return picking.get_item(x, (slice(None),) * (axis % len(x.shape)) + (slice(None, None, -1),))
 
 
 def fliplr(x: Any) -> Variable:
@@ -103,7 +103,7 @@ def permutate(x: Any, indices: Any, axis: int = 0, inv: bool = False) -> Variabl
     places = np.asarray(indices.get() if hasattr(indices, "structure") else indices)
     if places.shape != (x.shape[axis],) or not np.array_equal(np.sort(places), np.arange(x.shape[axis])):
         raise ValueError(complain("permutate: indices", f"{places}", f"each of 0 to {x.shape[axis] - 1} once"))
-    return shapes.get_item(x, (slice(None),) * axis + (np.argsort(places) if inv else places,))
+    return picking.get_item(x, (slice(None),) * axis + (np.argsort(places) if inv else places,))
 
 
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
@@ -113,7 +113,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
     first = max(-offset, 0)
     length = max(min(rows - first, columns - max(offset, 0)), 0)
     places = (first * columns + max(offset, 0)) + np.arange(length, dtype=np.int64) * (columns + 1)
-    return shapes.get_item(shapes.reshape(turned, (*lead, rows * columns)), (slice(None),) * len(lead) + (places,))
+    return picking.get_item(shapes.reshape(turned, (*lead, rows * columns)), (slice(None),) * len(lead) + (places,))
 
 
 def _check_select(in_types: Any) -> None:
@@ -156,7 +156,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     for axis, (before, after) in enumerate(widths):
         if before or after:
             places = np.pad(np.arange(x.shape[axis], dtype=np.int64), (before, after), mode)
-            x = shapes.get_item(x, (slice(None),) * axis + (places,))
+            x = picking.get_item(x, (slice(None),) * axis + (places,))
     return as_variable(x)
 
 
@@ -193,7 +193,7 @@ def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
     if sorted(lengths, reverse=True) != lengths:
         raise ValueError(complain("transpose_sequence: lengths", str(lengths), "the longest first"))
     steps = range(lengths[0] if lengths else 0)
-    return tuple(shapes.stack([shapes.get_item(x, k) for x, n in zip(xs, lengths) if n > k]) for k in steps)
+    return tuple(shapes.stack([picking.get_item(x, k) for x, n in zip(xs, lengths) if n > k]) for k in steps)
 
 
 # Running sums and products

@@ -11,7 +11,7 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import shapes
+from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.arranging import pad as padded
 
 __all__ = ["depth2space", "im2col", "resize_images", "space2depth"]
@@ -44,7 +44,7 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
     more = sy - 1 if cover_all else 0, sx - 1 if cover_all else 0
     whole = padded(x, ((0, 0), (0, 0), (ph, ph + more[0]), (pw, pw + more[1])))
     cells = [
-        shapes.get_item(whole, (slice(None), slice(None), slice(i, i + sy * (height - 1) + 1, sy),
+        picking.get_item(whole, (slice(None), slice(None), slice(i, i + sy * (height - 1) + 1, sy),
                                 slice(j, j + sx * (width - 1) + 1, sx)))
         for i in range(0, dy * kh, dy) for j in range(0, dx * kw, dx)
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from tensorbackend.errors import complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import shapes
+from tensorbackend.functions import picking
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -365,5 +365,5 @@ def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]
     drawn = np.array(drawn.get() if hasattr(drawn, "structure") else drawn)
     host = labels.get() if hasattr(labels, "structure") else labels
     drawn[:, 0] = np.where(host == -1, 0, host)
-    rows = shapes.get_item(W, arrays.moved(drawn.astype(np.int64), arrays.backend_of(arrays.plain(labels))))
+    rows = picking.get_item(W, arrays.moved(drawn.astype(np.int64), arrays.backend_of(arrays.plain(labels))))
     return _SAMPLED(x, rows, labels, reduce=reduce)

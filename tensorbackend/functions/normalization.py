@@ -15,7 +15,7 @@ from tensorbackend.function import arrays, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import shapes
+from tensorbackend.functions import picking
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
 
@@ -271,6 +271,6 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
         if wrong.any():
             raise IndexError(complain("embed_id", f"{host[wrong][0]}", f"rows 0 to {W.shape[0] - 1}"))
     if ignore_label is None:
-        return shapes.get_item(W, ids)
+        return picking.get_item(W, ids)
     places = arrays.moved(np.where(host == ignore_label, 0, host), arrays.backend_of(ids))
-    return _IGNORING(shapes.get_item(W, places), ids, label=ignore_label)
+    return _IGNORING(picking.get_item(W, places), ids, label=ignore_label)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
-from tensorbackend.functions import elementwise, products, reductions, shapes
+from tensorbackend.functions import elementwise, picking, products, reductions, shapes
 
 __all__ = ["install"]
 
@@ -52,7 +52,7 @@ def install() -> None:
     Variable.__neg__ = _method(elementwise.negative)
     Variable.__abs__ = _method(elementwise.absolute)
     Variable.__pos__ = _method(elementwise.identity)
-    Variable.__getitem__ = _method(shapes.get_item)
+    Variable.__getitem__ = _method(picking.get_item)
     Variable.reshape, Variable.transpose, Variable.item = _reshape, _transpose, _item
     Variable.T = property(_method(shapes.transpose))
     for function in (reductions.sum, reductions.mean, shapes.flatten):

@@ -10,7 +10,7 @@ from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import arranging, shapes
+from tensorbackend.functions import arranging, picking, shapes
 from tensorbackend.functions.activations import relu
 from tensorbackend.functions.elementwise import tanh
 from tensorbackend.functions.noise import dropout
@@ -179,7 +179,7 @@ def _n_step(name: str, step: Step, n_layers: int, ratio: float, states: list[Any
         found = []
         for direction in range(directions):
             k = layer * directions + direction
-            new, outputs = _run(step, [shapes.get_item(s, k) for s in states], ws[k], bs[k], steps, direction == 1)
+            new, outputs = _run(step, [picking.get_item(s, k) for s in states], ws[k], bs[k], steps, direction == 1)
             found.append(outputs)
             for kept, s in zip(last, new):
                 kept.append(s)

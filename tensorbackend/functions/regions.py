@@ -11,7 +11,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import reductions, shapes
+from tensorbackend.functions import picking, reductions, shapes
 from tensorbackend.functions.arranging import einsum
 from tensorbackend.functions.elementwise import where
 from tensorbackend.functions.pooling import batch_first, engine_first
@@ -87,7 +87,7 @@ class _LargestGradient(_Regions):
         maps = self._rois[:, 0].astype(np.int64).reshape(-1, 1, 1, 1) * c + np.arange(c).reshape(1, -1, 1, 1)
         backend = arrays.backend_of(arrays.plain(g.array))
         flat = arrays.moved(np.where(places < 0, 0, maps * h * w + places), backend)
-        picked = shapes.get_item(shapes.flatten(g), flat)
+        picked = picking.get_item(shapes.flatten(g), flat)
         return (where(arrays.moved(places >= 0, backend), picked, 0.0),)
 
 
@@ -116,7 +116,7 @@ def _weighed(x: Any, rois: np.ndarray, rows: np.ndarray, columns: np.ndarray) ->
     """The sums over pixels of each region's image, weighed by rows (R, P, H) and columns (R, Q, W): (R, C, P, Q)."""
     data = arrays.plain(as_variable(x).array)
     backend = arrays.backend_of(data)
-    images = shapes.get_item(x, arrays.moved(rois[:, 0].astype(np.int64), backend))
+    images = picking.get_item(x, arrays.moved(rois[:, 0].astype(np.int64), backend))
     rows, columns = (arrays.moved(a.astype(data.dtype), backend) for a in (rows, columns))
     return einsum("rph,rchw,rqw->rcpq", rows, images, columns)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that move elements: reshape, transpose, broadcast, concatenation, splitting, indexing."""
+"""Functions that move elements: reshape, transpose, broadcast, concatenation, splitting, copies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing
 
 __all__ = [
-    "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "get_item", "moveaxis", "reshape",
-    "rollaxis", "scatter_add", "separate", "split_axis", "squeeze", "stack", "swapaxes", "transpose",
+    "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
+    "rollaxis", "separate", "split_axis", "squeeze", "stack", "swapaxes", "transpose",
 ]  # fmt: skip
 
 
@@ -38,13 +38,17 @@ def _check_order(in_types: Any, axes: tuple[int, ...]) -> None:
 _RESHAPE = Rule("reshape", lambda x, shape: o.reshape(x, shape), None, _check_size, ("x",))
 _TRANSPOSE = Rule("transpose", lambda x, axes: o.transpose(x, axes), None, _check_order, ("x",))
 _BROADCAST_TO = Rule("broadcast_to", lambda x, shape: o.broadcast_to(x, shape), names=("x",))
-_GET_ITEM = Rule("get_item", lambda x, key: o.slice(x, _unhashed(key)), names=("x",))
-_TAKE = Rule("get_item", lambda x, places, axis: o.take(x, places, axis), names=("x", "indices"))
-_PUT = Rule("scatter_add", lambda x, places, shape, axis: o.put(x, places, shape, axis), names=("x", "indices"))
+_PART = Rule("get_item", lambda x, key: o.slice(x, unhashed(key)), names=("x",))
 
 
-def _unhashed(key: tuple) -> tuple:
+def unhashed(key: tuple) -> tuple:
+    """The index of which `indexing.hashable` made `key`."""
     return tuple(slice(*k.indices) if isinstance(k, indexing.SliceKey) else k for k in key)
+
+
+def part(x: Any, key: tuple) -> Variable:
+    """The part that integers, slices, `...` and new axes pick, given as `indexing.hashable` makes them."""
+    return _PART(x, key=key)
 
 
 def reshape(x: Any, shape: Any) -> Variable:
@@ -154,7 +158,7 @@ class _Concat(FunctionNode):
         """The parts of the gradient."""
         (g,) = grad_outputs
         parts = _parts(self._axis % len(g.shape), self._lengths)
-        return tuple(get_item(g, parts[i]) for i in target_input_indexes)
+        return tuple(part(g, indexing.hashable(parts[i])) for i in target_input_indexes)
 
 
 def _parts(axis: int, lengths: list[int]) -> list[tuple]:
@@ -221,118 +225,6 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
 def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
     """The entries along an axis, without it: a tuple of variables."""
     return tuple(squeeze(part, axis) for part in split_axis(x, x.shape[axis], axis))
-
-
-# Indexing
-
-
-def get_item(x: Any, slices: Any) -> Variable:
-    """The part that an index picks: integers, slices, None, `...`, integer arrays and masks."""
-    key = slices if isinstance(slices, tuple) else (slices,)
-    key = tuple(_index(k) for k in key)
-    if not indexing.is_fancy(key):
-        return _GET_ITEM(x, key=indexing.hashable(key))
-    one = _one_array(key, len(x.shape))
-    if one is None:
-        return _Pick(key).apply((x,))[0]
-    axis, places = one
-    whole = tuple(slice(None) if k is places else k for k in key)
-    if any(k != slice(None) for k in whole):
-        return _Pick(key).apply((x,))[0]
-    return _TAKE(x, _beside(x, places), axis=axis)
-
-
-def _index(k: Any) -> Any:
-    k = k.array if isinstance(k, Variable) else k
-    return np.asarray(k) if isinstance(k, list) else k
-
-
-def _one_array(key: tuple, rank: int) -> tuple[int, Any] | None:
-    """The axis and the places of an index with one array of integers from 0, behind whole axes; None for others."""
-    picked = [(i, k) for i, k in enumerate(key) if hasattr(k, "dtype") and getattr(k, "shape", ())]
-    if len(picked) != 1 or not dtypes.is_integer(picked[0][1].dtype) or None in [k if k is None else 0 for k in key]:
-        return None
-    if any(k is Ellipsis for k in key):
-        return None
-    axis, places = picked[0]
-    return None if isinstance(places, np.ndarray) and (places < 0).any() else (axis, places)
-
-
-def _beside(x: Any, places: Any) -> Any:
-    """Indices where x is."""
-    backend = arrays.backend_of(as_variable(x)._known())
-    return arrays.moved(arrays.plain(places), backend)
-
-
-class _Pick(FunctionNode):
-    """What several index arrays or a mask pick; goes through the host on devices."""
-
-    label = "get_item"
-
-    def __init__(self, key: tuple) -> None:
-        self._key = key
-
-    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        (x,) = data
-        self._shape = x.shape
-        return (np.asarray(x[_host_key(self._key)]) if type(x) is np.ndarray else arrays.plain(x[self._key]),)
-
-    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Zeros with the gradient added at the picked places."""
-        return (_PutAt(self._key, self._shape).apply(grad_outputs)[0],)
-
-
-class _PutAt(FunctionNode):
-    """Zeros with numbers added at the places of an index."""
-
-    label = "gradient of get_item"
-
-    def __init__(self, key: tuple, shape: tuple[int, ...]) -> None:
-        self._key = key
-        self._shape = shape
-
-    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        (g,) = data
-        backend = arrays.backend_of(g)
-        values = g if backend is None else g.get()
-        whole = np.zeros(self._shape, values.dtype)
-        np.add.at(whole, _host_key(self._key), values)
-        return (arrays.moved(whole, backend),)
-
-    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The picked part of the gradient."""
-        return (get_item(grad_outputs[0], self._key),)
-
-
-def _host_key(key: tuple) -> tuple:
-    return tuple(k.get() if hasattr(k, "structure") else k for k in key)
-
-
-class _Scatter(FunctionNode):
-    """An array with another added at the places of an index."""
-
-    label = "scatter_add"
-
-    def __init__(self, key: tuple) -> None:
-        self._key = key
-
-    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        a, b = data
-        backend = arrays.backend_of(a)
-        values = np.array(a if backend is None else a.get())
-        np.add.at(values, _host_key(self._key), b if backend is None else b.get())
-        return (arrays.moved(values, backend),)
-
-    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The gradient, and its picked part."""
-        (g,) = grad_outputs
-        return tuple(g if i == 0 else get_item(g, self._key) for i in target_input_indexes)
-
-
-def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
-    """a with b added at the places of an index; places that are named twice get both."""
-    key = slices if isinstance(slices, tuple) else (slices,)
-    return _Scatter(tuple(_index(k) for k in key)).apply((a, b))[0]
 
 
 # Copies

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorbackend.backends import jit
@@ -28,11 +29,35 @@ def compile_together(backend: Backend, statements: Iterable[tuple[Tensor, Any]])
             target[:] = value
     finally:
         del backend._run_plan
-    made = [plan for plan in plans if not plan.cache.get(True)]
-    kernels = [step for plan in made for step in plan.steps if isinstance(step, Kernel) and _writes(step)]
-    getattr(backend, "_compile_kernels", jit.compile_all)(kernels)
-    return len(kernels)
+    return compile_plans(backend, [plan for plan in plans if not plan.cache.get(True)])
 
 
 def _writes(kernel: Kernel) -> bool:
     return all(0 not in ref.shape for ref, _ in kernel.outputs)
+
+
+@contextlib.contextmanager
+def noted_plans(backend: Backend) -> Iterator[list[Plan]]:
+    """A block in which every plan that runs on a backend is noted; one that repeats a statement natively need not."""
+    plans: list[Plan] = []
+    run = backend._run_plan
+
+    def note(plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        plans.append(plan)
+        run(plan, targets, leaves)
+
+    backend._run_plan = note
+    try:
+        yield plans
+    finally:
+        del backend._run_plan
+
+
+def compile_plans(backend: Backend, plans: Iterable[Plan]) -> int:
+    """Compile the kernels of plans, which may be another backend's: `noted_plans` of one that runs through NumPy.
+
+    Gives the number of kernels. The backend must compile. Raises `CompileError`.
+    """
+    kernels = [step for plan in plans for step in plan.steps if isinstance(step, Kernel) and _writes(step)]
+    getattr(backend, "_compile_kernels", jit.compile_all)(kernels)
+    return len(kernels)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case of `test_functions.py` is, and makers of inputs."""
+"""What a case of `test_every_function.py` is, and makers of inputs."""
 
 from __future__ import annotations
 

@@ -11,26 +11,9 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend, testing
-from tensorbackend.conformance.plugin import PROFILE
 from tensorbackend.function import arrays
 
 KINDS = ["numpy", *(kind for kind in testing.backend_kinds() if kind != "jit-python")]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """NumPy arrays run on the same kernels as tensors: one type and first gradients will do, but in long runs."""
-    if PROFILE == "long":
-        return
-    left = {item for item in items if _says_little(item)}
-    config.hook.pytest_deselected(items=list(left))
-    items[:] = [item for item in items if item not in left]
-
-
-def _says_little(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if item.path.name != "test_functions.py" or parameters.get("be") != "numpy" or "name" not in parameters:
-        return False
-    return parameters.get("dtype", "float32") != "float32" or item.originalname.startswith("test_second_gradient")
 
 
 @cache

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of `test_functions.py` with images: convolutions, pooling, normalization; the references are loops in NumPy."""
+"""Cases of `test_every_function.py` with images: convolutions, pooling, normalization; references are loops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More cases of `test_functions.py`: mixtures, arrangements, further losses, recurrent steps, matrices."""
+"""More cases of `test_every_function.py`: mixtures, arrangements, further losses, recurrent steps, matrices."""
 
 from __future__ import annotations
 

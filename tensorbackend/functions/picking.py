@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indexing: parts by slices, elements by masks and arrays of places, and sums at such places.
+
+However many arrays an index has, it is one look-up: the axes that they index become one, their places one array of
+places along it. So elements stay on their device, and sums come in the order of the places. The host looks at masks
+alone, for how many elements they pick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import complain
+from tensorbackend.function import arrays
+from tensorbackend.function.trees import Rule
+from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions import elementwise, shapes
+from tensorbackend.graph import composite as o
+from tensorbackend.graph import indexing
+
+__all__ = ["get_item", "scatter_add"]
+
+_TAKE = Rule("get_item", lambda x, places, axis: o.take(x, places, axis), names=("x", "indices"))
+_PUT = Rule("scatter_add", lambda x, places, shape, axis: o.put(x, places, shape, axis), names=("x", "indices"))
+_PUT_PART = Rule("scatter_add", lambda x, shape, key: o.unslice(x, shape, shapes.unhashed(key)), names=("x",))
+
+
+def _joined(*places: Any, lengths: tuple[int, ...]) -> Any:
+    """Places on several axes as places on the one that they become, beyond its end where one is outside its axis."""
+    joined, inside = 0, True
+    for at, length in zip(places, lengths):
+        joined = joined * length + o.where(at < 0, at + length, at)
+        inside = (at >= -length) & (at < length) & inside
+    return o.where(inside, joined, math.prod(lengths))
+
+
+_JOINED = Rule("get_item", _joined)
+
+
+class _Lookup:
+    """An index with arrays, for `x` of a shape: a part by slices, its axes in another order, and a look-up along one
+    axis. Raises `IndexError` for what is no index of such an array."""
+
+    def __init__(self, x: Variable, key: tuple) -> None:
+        self.shape = x.shape
+        self._backend = arrays.backend_of(x._known())
+        parts, places = _by_axis(key, x.shape)
+        self.whole = all(part == slice(None) for part in parts)
+        self.part = indexing.hashable(parts)
+        sliced = indexing.basic(parts, x.shape, (0,) * len(x.shape), 0)[0]
+        axes = [axis for axis, _ in places]
+        rest = [axis for axis in range(len(sliced)) if axis not in axes]
+        beside = axes == list(range(axes[0], axes[0] + len(axes)))
+        self.axis = axes[0] if beside else 0
+        self.order = (*rest[: self.axis], *axes, *rest[self.axis :])
+        self.turned = tuple(sliced[axis] for axis in self.order)
+        self.lengths = tuple(sliced[axis] for axis in axes)
+        behind = self.turned[self.axis + len(axes) :]
+        self.merged = (*self.turned[: self.axis], math.prod(self.lengths), *behind)
+        self.places = self._joined([array for _, array in places])
+        self.result = (*self.merged[: self.axis], *self.places.shape, *behind)
+
+    def _joined(self, places: list[Any]) -> Any:
+        """The places along the axis that is looked up, where x is."""
+        found = [arrays.moved(arrays.plain(k), self._backend) for k in places]
+        if len(found) == 1:
+            return found[0]
+        return _JOINED(*(shapes.cast(k, np.int64) for k in found), lengths=self.lengths)
+
+    def picked(self, x: Variable) -> Variable:
+        """The elements of x at the places."""
+        part = x if self.whole else shapes.part(x, self.part)
+        return _TAKE(_arranged(part, self.order, self.merged), self.places, axis=self.axis)
+
+    def put(self, y: Variable) -> Variable:
+        """Zeros of x's shape with elements added at the places."""
+        merged = _PUT(shapes.broadcast_to(y, self.result), self.places, shape=self.merged, axis=self.axis)
+        part = _arranged(_arranged(merged, range(len(self.merged)), self.turned), np.argsort(self.order).tolist())
+        return part if self.whole else _PUT_PART(part, shape=self.shape, key=self.part)
+
+
+def _arranged(x: Variable, order: Sequence[int], shape: tuple[int, ...] | None = None) -> Variable:
+    """x with its axes in an order, and then of a shape (None: as it is)."""
+    turned = x if list(order) == list(range(len(x.shape))) else shapes.transpose(x, order)
+    return turned if shape in (None, turned.shape) else shapes.reshape(turned, shape)
+
+
+def _by_axis(key: tuple, shape: tuple[int, ...]) -> tuple[tuple, list[tuple[int, Any]]]:
+    """An index as slices and new axes, and for axes of the part that these make, arrays of places. Beside arrays,
+    integers are arrays too, as in NumPy."""
+    consumed = sum(k.ndim if _is_mask(k) else k is not None and k is not Ellipsis for k in key)
+    parts: list[Any] = []
+    places: list[tuple[int, Any]] = []
+    for k in indexing.expand(key, len(shape), consumed):
+        if k is None or isinstance(k, slice):
+            parts.append(k)
+            continue
+        axis = sum(p is not None for p in parts)
+        for found in _masked(k, shape[axis : axis + k.ndim]) if _is_mask(k) else [_place(k, shape[axis])]:
+            places.append((len(parts), found))
+            parts.append(slice(None))
+    return tuple(parts), places
+
+
+def _is_mask(k: Any) -> bool:
+    return getattr(k, "dtype", None) == np.bool_ and len(k.shape) > 0
+
+
+def _masked(mask: Any, lengths: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """The places where a mask is true, an array for each of its axes."""
+    if tuple(mask.shape) != tuple(lengths):
+        raise IndexError(complain("index: a mask of another shape", f"{mask.shape}", f"{tuple(lengths)}"))
+    return np.nonzero(mask if isinstance(mask, np.ndarray) else mask.get())
+
+
+def _place(k: Any, length: int) -> Any:
+    """Places along an axis of a length, an array of integers; those on a device are looked at there."""
+    array = k if hasattr(k, "shape") else np.asarray(k)
+    if not dtypes.is_integer(array.dtype):
+        raise IndexError(complain("index: an array of another type", f"{array.dtype}", "integers, or truth values"))
+    if isinstance(array, np.ndarray) and array.size and not -length <= array.min() <= array.max() < length:
+        given = f"{array.min()} to {array.max()} on an axis of length {length}"
+        raise IndexError(complain("index: out of range", given, f"-{length} to {length - 1}"))
+    return array
+
+
+def _key(slices: Any) -> tuple:
+    """An index as a tuple, lists as arrays, variables as their arrays."""
+    key = slices if isinstance(slices, tuple) else (slices,)
+    return tuple(_index(k) for k in key)
+
+
+def _index(k: Any) -> Any:
+    k = k.array if isinstance(k, Variable) else k
+    return np.asarray(k, None if k else np.int64) if isinstance(k, list) else k
+
+
+def get_item(x: Any, slices: Any) -> Variable:
+    """The part that an index picks: integers, slices, None, `...`, integer arrays and masks, as in NumPy.
+
+    Raises `IndexError` for places outside, for arrays of other types, and masks of other shapes.
+    """
+    key = _key(slices)
+    if not indexing.is_fancy(key):
+        return shapes.part(x, indexing.hashable(key))
+    x = as_variable(x)
+    return _Lookup(x, key).picked(x)
+
+
+def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
+    """a with b added at the places of an index; places that are named twice get both. Raises as `get_item`."""
+    a, b, key = as_variable(a), as_variable(b), _key(slices)
+    if indexing.is_fancy(key):
+        return elementwise.add(a, _Lookup(a, key).put(b))
+    part = indexing.basic(key, a.shape, (0,) * len(a.shape), 0)[0]
+    return elementwise.add(a, _PUT_PART(shapes.broadcast_to(b, part), shape=a.shape, key=indexing.hashable(key)))

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Indices with arrays and masks beside NumPy's, and sums at such places, on all backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend import Backend, testing
+from tensorbackend.function import arrays
+from tests.functions.conftest import KINDS, shared
+
+X = np.random.RandomState(0).normal(size=(3, 4, 5)).astype(np.float32)
+MASK = X > 0.3
+A, COLUMN = np.array([0, 2, -1]), np.array([[1], [-2]])
+KEYS = {
+    "mask": MASK,
+    "mask of two axes": MASK[:, :, 0],
+    "mask behind": (slice(None), MASK[0]),
+    "mask and places": (MASK[:, 0, 0], slice(None), [4]),
+    "mask and integer": (1, MASK[0]),
+    "mask of nothing": np.zeros((3, 4), bool),
+    "places": A,
+    "places from the end": (Ellipsis, A),
+    "places of two axes": (A, [1, 0, 3]),
+    "places apart": (A, slice(1, 3), A),
+    "places beside an integer": (slice(None), A, 1),
+    "places apart from an integer": (0, slice(None), A),
+    "places that broadcast": (slice(None), COLUMN, A, None),
+    "places behind a new axis": (None, A, Ellipsis, [1, 2, 0]),
+    "places and steps": (slice(None, None, 2), A[:2], slice(None, None, -1)),
+    "one place": np.array(1),
+    "no places": [],
+    "short integers": np.array([[0, 1], [2, 2]], np.int8),
+    "several short integers": (np.array([2, 1], np.int8), slice(None), np.array([[4], [-5]], np.int8)),
+    "slice": slice(1, 2),
+}
+
+
+def placed(key: Any, be: Backend | None) -> tuple:
+    """An index with its arrays on a backend."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return tuple(arrays.moved(k, be) if isinstance(k, np.ndarray) else k for k in parts)
+
+
+@pytest.fixture(params=[*KINDS, "emulator"])
+def where(request, absent) -> Backend | None:
+    """The backends in turn; None stands for NumPy."""
+    be = None if request.param == "numpy" else shared(request.param)
+    if request.param in ("jit", "emulator") and not testing.compiles(be):
+        absent("cpu", "no C compiler works here")
+    return be
+
+
+def test_indices_are_numpys(where) -> None:
+    for name, key in KEYS.items():
+        for index in (key, placed(key, where)):
+            x = tb.Variable(arrays.moved(X, where))
+            y = F.get_item(x, index)
+            testing.assert_allclose(y, X[key], atol=0, rtol=0)
+            g = np.random.RandomState(1).normal(size=y.shape).astype(np.float32)
+            y.grad = arrays.moved(g, where)
+            y.backward()
+            expected = np.zeros(X.shape)
+            np.add.at(expected, key, g)
+            assert y.shape == g.shape, name
+            testing.assert_allclose(x.grad, expected, atol=1e-6)
+
+
+def test_sums_at_places_are_numpys(where) -> None:
+    for key in KEYS.values():
+        b = np.random.RandomState(2).normal(size=X[key].shape).astype(np.float32)
+        expected = X.astype(np.float64)
+        np.add.at(expected, key, b)
+        a = arrays.moved(X, where)
+        found = F.scatter_add(a, placed(key, where), arrays.moved(b, where))
+        testing.assert_allclose(found, expected, atol=1e-6)
+        testing.assert_allclose(a, X, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (([0, 3], [0, 0]), r"out of range[\s\S]*0 to 3[\s\S]*length 3"),
+        ([-4], "out of range"),
+        (np.zeros((2, 4), bool), r"mask of another shape[\s\S]*\(2, 4\)[\s\S]*\(3, 4\)"),
+        (np.array([0.5]), r"another type[\s\S]*float64"),
+        ((0, 0, 0, [1]), "too many indices"),
+    ],
+)
+def test_what_is_no_index_is_refused(key, text, where) -> None:
+    with pytest.raises(IndexError, match=text):
+        F.get_item(tb.Variable(arrays.moved(X, where)), key)
+
+
+def test_places_outside_are_refused_on_the_device_too(where) -> None:
+    rows, columns = (arrays.moved(np.array(k), where) for k in ([0, 3], [0, 0]))
+    with pytest.raises(IndexError):
+        F.get_item(tb.Variable(arrays.moved(X, where)), (rows, columns))
