@@ -123,16 +123,14 @@ def _check_select(in_types: Any) -> None:
 
 
 def _select(x: Any, t: Any) -> Any:
-    chosen = o.positions(x.structure.table, 1, (1, x.shape[1])) == o.reshape(t, (t.shape[0], 1))
-    return o.sum(o.where(chosen, x, 0), 1, False)
+    return o.sum(o.where(o.onehot(t, 1), x, 0), 1, False)
 
 
 _SELECT = Rule("select_item", _select, lambda g, y, x, t: (_placed(g, x, t), None), _check_select, ("x", "t"))
 
 
 def _placed(g: Any, x: Any, t: Any) -> Any:
-    chosen = o.positions(x.structure.table, 1, (1, x.shape[1])) == o.reshape(t, (t.shape[0], 1))
-    return o.where(chosen, o.reshape(g, (g.shape[0], 1)), 0)
+    return o.where(o.onehot(t, 1), o.broadcast_to(o.reshape(g, (g.shape[0], 1)), x.shape), 0)
 
 
 def select_item(x: Any, t: Any) -> Variable:

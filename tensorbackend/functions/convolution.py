@@ -45,11 +45,7 @@ def from_engine(y: Any, rank: int) -> Any:
 
 def _layer(backend: Any, dtype: Any, n: int, c: int, k: int, image: Sequence[int], window: Sequence[int],
            stride: Sequence[int], pads: Pads, dilate: Sequence[int], groups: int) -> Any:  # fmt: skip
-    names, missing = "DHW", 3 - len(image)
-    sizes = {}
-    for letter, small, tap, at in zip(names[missing:], "dhw"[missing:], "TRS"[missing:], range(3)):
-        sizes |= {letter: image[at], tap: window[at], f"str_{small}": stride[at], f"pad_{small}": pads[at],
-                  f"dil_{small}": dilate[at]}  # fmt: skip
+    sizes = images.by_axis(image, window, str=stride, pad=pads, dil=dilate)
     return backend.conv_layer(dtype, N=n, C=c, K=k, groups=groups, **sizes)
 
 

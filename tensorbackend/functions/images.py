@@ -13,6 +13,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.arranging import pad as padded
+from tensorbackend.primitives.geometry import output_length
 
 __all__ = ["depth2space", "im2col", "resize_images", "space2depth"]
 
@@ -26,9 +27,18 @@ def each(value: Any, axes: int) -> tuple[int, ...]:
 
 
 def output_size(size: int, k: int, stride: int, pad: int, cover_all: bool = False, dilate: int = 1) -> int:
-    """How many places a window has along an axis."""
-    room = size + 2 * pad - dilate * (k - 1) - 1 + (stride - 1 if cover_all else 0)
-    return room // stride + 1
+    """How many places a window has along an axis; with `cover_all` no pixel is left out."""
+    return output_length(size, dilate * (k - 1) + 1, (pad, pad + stride - 1 if cover_all else pad), stride)
+
+
+def by_axis(image: Sequence[int], window: Sequence[int], **each_axis: Sequence[Any]) -> dict[str, Any]:
+    """What `conv_layer` and `pool_layer` call sizes of images of one to three axes: `D`, `H`, `W` of the image, `T`,
+    `R`, `S` of the window, and what else there is for each axis, as `str_d`, `str_h`, `str_w`."""
+    first = 3 - len(image)
+    sizes = dict(zip("DHW"[first:], image)) | dict(zip("TRS"[first:], window))
+    for name, values in each_axis.items():
+        sizes |= {f"{name}_{axis}": value for axis, value in zip("dhw"[first:], values)}
+    return sizes
 
 
 def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1) -> Variable:

@@ -190,7 +190,7 @@ def _check_hinge(in_types: Any, **params: Any) -> None:
 
 
 def _hinge(x: Any, t: Any, norm: str, reduce: str) -> Any:
-    right = o.positions(x.structure.table, 1, (1, x.shape[1])) == o.reshape(t, (t.shape[0], 1))
+    right = o.onehot(t, 1)
     margin = o.maximum(1 + o.where(right, -x, x), 0)
     each = margin if norm == "L1" else margin * margin
     return each if reduce == "no" else o.sum(each, None, False) / max(x.shape[0], 1)

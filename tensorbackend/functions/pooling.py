@@ -19,7 +19,7 @@ from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import shapes
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
-from tensorbackend.functions.images import each, output_size
+from tensorbackend.functions.images import by_axis, each, output_size
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -48,11 +48,7 @@ class _Windows:
     def layer(self, backend: Any, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """The engine's parameters for images of a shape."""
         n, c, *image = shape
-        missing = 3 - len(image)
-        sizes: dict[str, Any] = {}
-        for at, (letter, small, tap) in enumerate(list(zip("DHW", "dhw", "TRS"))[missing:]):
-            sizes |= {letter: image[at], tap: self.ksize[at]}
-            sizes |= {f"str_{small}": self.stride[at], f"pad_{small}": self.pads[at]}
+        sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
         return backend.pool_layer(dtype, op, N=n, C=c, **sizes)
 
 
@@ -69,11 +65,14 @@ def batch_first(y: Any, host: bool) -> Any:
     return turned._tensor if host else turned
 
 
-class _Pooling(FunctionNode):
-    """What poolings and their gradients have in common."""
+class OnImages(FunctionNode):
+    """A function of images (N, C, …) that primitives compute on (C, …, N), or its gradient at them.
 
-    def __init__(self, windows: _Windows, shape: tuple[int, ...], argmax: Any = None) -> None:
-        self._windows = windows
+    `_shape` is that of the images, `argmax` what the gradient of maxima needs. `_output()` gives the shape of what
+    `_compute(backend, x, out)` writes, the batch last; what has no elements is not computed.
+    """
+
+    def __init__(self, shape: tuple[int, ...], argmax: Any = None) -> None:
         self._shape = tuple(shape)
         self.argmax = argmax
 
@@ -84,21 +83,27 @@ class _Pooling(FunctionNode):
 
     def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
         (x,) = data
-        host = type(x) is np.ndarray
         tensor = arrays.tensor_of(x)
-        n, c, *image = self._shape
         out = arrays.fresh(tensor.backend, self._output(), tensor.dtype)
-        if n:
-            self._pool(tensor.backend, engine_first(tensor), out)
-        return (batch_first(out, host),)
-
-    def _pooled(self) -> tuple[int, ...]:
-        n, c, *_ = self._shape
-        return (c, *self._windows.sizes, n)
+        if out.size:
+            self._compute(tensor.backend, engine_first(tensor), out)
+        return (batch_first(out, type(x) is np.ndarray),)
 
     def _images(self) -> tuple[int, ...]:
         n, *rest = self._shape
         return (*rest, n)
+
+
+class _Pooling(OnImages):
+    """What poolings and their gradients have in common."""
+
+    def __init__(self, windows: _Windows, shape: tuple[int, ...], argmax: Any = None) -> None:
+        super().__init__(shape, argmax)
+        self._windows = windows
+
+    def _pooled(self) -> tuple[int, ...]:
+        n, c, *_ = self._shape
+        return (c, *self._windows.sizes, n)
 
     def _layer(self, backend: Any, op: str, dtype: Any) -> Any:
         return self._windows.layer(backend, op, self._shape, dtype)
@@ -110,7 +115,7 @@ class _Max(_Pooling):
     def _output(self) -> tuple[int, ...]:
         return self._pooled()
 
-    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+    def _compute(self, backend: Any, x: Any, out: Any) -> None:
         self.argmax = arrays.fresh(backend, self._pooled(), np.dtype(np.int32))
         backend.fprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
 
@@ -125,7 +130,7 @@ class _MaxGradient(_Pooling):
     def _output(self) -> tuple[int, ...]:
         return self._images()
 
-    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+    def _compute(self, backend: Any, x: Any, out: Any) -> None:
         backend.bprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -163,7 +168,7 @@ class _Average(_Pooling):
     def _output(self) -> tuple[int, ...]:
         return self._pooled()
 
-    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+    def _compute(self, backend: Any, x: Any, out: Any) -> None:
         backend.fprop_pool(self._layer(backend, "avg", x.dtype), x, out)
         self._weigh(out)
 
@@ -190,7 +195,7 @@ class _AverageGradient(_Average):
     def _output(self) -> tuple[int, ...]:
         return self._images()
 
-    def _pool(self, backend: Any, x: Any, out: Any) -> None:
+    def _compute(self, backend: Any, x: Any, out: Any) -> None:
         self._weigh(x)
         backend.bprop_pool(self._layer(backend, "avg", x.dtype), x, out)
 

@@ -8,44 +8,33 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
-from tensorbackend.function import arrays, type_check
-from tensorbackend.function.node import FunctionNode
+from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, reductions, shapes
 from tensorbackend.functions.arranging import einsum
 from tensorbackend.functions.elementwise import where
-from tensorbackend.functions.pooling import batch_first, engine_first
+from tensorbackend.functions.pooling import OnImages
 
 __all__ = ["roi_average_align_2d", "roi_average_pooling_2d", "roi_max_align_2d", "roi_pooling_2d"]
 
 
-class _Regions(FunctionNode):
-    """The largest of each bin of regions, or its gradient: `shape` is that of the images."""
+class _Regions(OnImages):
+    """The largest of each bin of regions, or its gradient."""
 
     def __init__(self, shape: tuple[int, ...], rois: Any, size: tuple[int, int], scale: float,
                  argmax: Any = None) -> None:  # fmt: skip
-        self._shape = tuple(shape)
+        super().__init__(shape, argmax)
         self._rois = rois
         self._size = size
         self._scale = scale
-        self.argmax = argmax
 
-    def check_type_forward(self, in_types: Any) -> None:
-        """Images of floats."""
-        type_check.expect_float(*in_types)
-        type_check.expect(in_types[0].ndim == 4)
-
-    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        (x,) = data
-        tensor = arrays.tensor_of(x)
-        be, (_, c, h, w) = tensor.backend, self._shape
-        rois = arrays.fresh(be, self._rois.shape, tensor.dtype)
+    def _placed_rois(self, x: Any) -> Any:
+        rois = arrays.fresh(x.backend, self._rois.shape, x.dtype)
         rois.set(self._rois)
-        out = arrays.fresh(be, self._output(), tensor.dtype)
-        if out.size:
-            sizes = (len(self._rois), c, h, w, *self._size, self._scale)
-            self._pool(be, engine_first(tensor), rois, out, sizes)
-        return (batch_first(out, type(x) is np.ndarray),)
+        return rois
+
+    def _sizes(self) -> tuple[Any, ...]:
+        return (len(self._rois), *self._shape[1:], *self._size, self._scale)
 
     def _pooled(self) -> tuple[int, ...]:
         return (self._shape[1], *self._size, len(self._rois))
@@ -60,9 +49,9 @@ class _Largest(_Regions):
     def _output(self) -> tuple[int, ...]:
         return self._pooled()
 
-    def _pool(self, be: Any, x: Any, rois: Any, out: Any, sizes: tuple) -> None:
-        self.argmax = arrays.fresh(be, self._pooled(), np.dtype(np.int32))
-        be.roipooling_fprop(x, rois, out, self.argmax, *sizes)
+    def _compute(self, backend: Any, x: Any, out: Any) -> None:
+        self.argmax = arrays.fresh(backend, self._pooled(), np.dtype(np.int32))
+        backend.roipooling_fprop(x, self._placed_rois(x), out, self.argmax, *self._sizes())
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The errors at the places of the maxima."""
@@ -73,11 +62,10 @@ class _LargestGradient(_Regions):
     label = "gradient of roi_pooling_2d"
 
     def _output(self) -> tuple[int, ...]:
-        n, c, h, w = self._shape
-        return (c, h, w, n)
+        return self._images()
 
-    def _pool(self, be: Any, x: Any, rois: Any, out: Any, sizes: tuple) -> None:
-        be.roipooling_bprop(x, rois, out, self.argmax, *sizes)
+    def _compute(self, backend: Any, x: Any, out: Any) -> None:
+        backend.roipooling_bprop(x, self._placed_rois(x), out, self.argmax, *self._sizes())
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The numbers at the places of the maxima, zero for empty bins."""
