@@ -305,7 +305,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
 def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
     """The maxima of 1, 4, 16 … parts of images (N, C, H, W), `pyramid_height` levels, side by side: (N, D, 1, 1) (He et
     al. 2014). Raises `ShapeError` for images smaller than the parts."""
-    n, _, height, width = x.shape
+    n, channels, height, width = x.shape
     if pyramid_height < 1 or min(height, width) < 2 ** (pyramid_height - 1):
         given = f"images {(height, width)}, {pyramid_height} levels"
         raise ShapeError(complain("spatial_pyramid_pooling_2d", given, "a pixel for each part"))
@@ -315,5 +315,5 @@ def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
         window = [-(-size // parts) for size in (height, width)]
         sides = [(k * parts - size + 1) // 2 for k, size in zip(window, (height, width))]
         pooled = max_pooling_2d(x, window, window, sides, True)
-        levels.append(shapes.reshape(pooled, (n, -1, 1, 1)))
+        levels.append(shapes.reshape(pooled, (n, channels * parts * parts, 1, 1)))
     return shapes.concat(levels, 1)

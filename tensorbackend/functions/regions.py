@@ -65,7 +65,10 @@ class _LargestGradient(_Regions):
         return self._images()
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
-        backend.roipooling_bprop(x, self._placed_rois(x), out, self.argmax, *self._sizes())
+        if x.size:
+            backend.roipooling_bprop(x, self._placed_rois(x), out, self.argmax, *self._sizes())
+        else:
+            out[:] = 0
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The numbers at the places of the maxima, zero for empty bins."""
@@ -150,8 +153,8 @@ def roi_average_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale:
     """Regions without rounding: each bin is the mean of `sampling_ratio`² points of images x (N, C, H, W), by linear
     interpolation (He et al. 2017): (R, C, outh, outw). Raises as `roi_pooling_2d`, `ValueError` for a ratio below 1."""
     found, rows, columns = _aligned("roi_average_align_2d", x, rois, spatial_scale, outh, outw, sampling_ratio)
-    rows = rows.reshape(len(found), outh, sampling_ratio, -1).mean(2)
-    columns = columns.reshape(len(found), outw, sampling_ratio, -1).mean(2)
+    rows = rows.reshape(len(found), outh, sampling_ratio, x.shape[2]).mean(2)
+    columns = columns.reshape(len(found), outw, sampling_ratio, x.shape[3]).mean(2)
     return _weighed(x, found, rows, columns)
 
 

@@ -9,6 +9,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import testing
+from tensorbackend.errors import ShapeError
 from tensorbackend.function.type_check import InvalidType
 
 FLAT = {"ceil": np.ceil, "fix": np.fix, "floor": np.floor, "sign": np.sign}
@@ -56,13 +57,58 @@ def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
         assert host(loss) == 0 and host(v.grad).shape == v.shape and not host(v.grad).any()
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (1, 1)])
-def test_empty_and_single(shape, array, host) -> None:
-    x = tb.Variable(array(np.ones(shape)))
-    w = tb.Variable(array(np.ones((2, shape[1]))))
-    y = F.sum(F.softmax(F.linear(F.tanh(x), w)) * 2)
-    y.backward()
-    assert host(x.grad).shape == shape and host(w.grad).shape == w.shape
+def test_single_elements(array, host) -> None:
+    x, w = tb.Variable(array([[2.0]])), tb.Variable(array([[1.0], [1.0]]))
+    F.sum(F.softmax(F.linear(F.tanh(x), w)) * 2).backward()
+    assert host(x.grad).tolist() == [[0.0]] and host(w.grad).tolist() == [[0.0], [0.0]]
+
+
+def test_a_mixture_of_far_targets_has_a_finite_loss(array, host) -> None:
+    names = [tb.Variable(array(np.full((2, 1), v))) for v in (0.0, 500.0, -500.0, 0.0, 0.0, 20.0)]  # tanh(20) is 1
+    targets = [array(np.zeros((2, 1)))] * 2
+    loss = F.gaussian_mixture_2d_nll(*names, *targets, reduce="no")
+    F.sum(loss).backward()
+    assert loss.shape == (2,) and np.isfinite(host(loss)).all() and (host(loss) > 1e4).all()
+    assert all(np.isfinite(host(v.grad)).all() for v in names)
+
+
+def test_a_density_without_a_weight_has_a_gradient(array, host) -> None:
+    w = tb.Variable(array(np.zeros((2, 3))))
+    others = [array(np.full((2, 3), v)) for v in (0.1, 0.2, 1.0, 1.0, 0.5)]
+    F.sum(F.gaussian_mixture_2d(w, *others, array(np.zeros((2, 1))), array(np.zeros((2, 1))))).backward()
+    assert (host(w.grad) > 0.1).all()
+
+
+def test_slopes_of_prelu_begin_below_zero(array, host) -> None:
+    x, w = tb.Variable(array([[0.0, -0.0, -1.0]])), tb.Variable(array(0.25))
+    F.sum(F.prelu(x, w)).backward()
+    assert host(x.grad).tolist() == [[1.0, 1.0, 0.25]] and host(w.grad) == -1.0
+
+
+def test_a_column_may_need_no_gradient(array, host) -> None:
+    lhs, rhs = tb.Variable(array(np.ones((2, 1)))), tb.Variable(array(np.ones((2, 3))))
+    F.sum(F.broadcast_sub(lhs, rhs, lhs_bwd=False)).backward()
+    assert lhs.grad is None and (host(rhs.grad) == -1).all()
+
+
+def test_bilinear_takes_all_linear_terms_or_none(array) -> None:
+    e1, e2, w, v1 = (array(np.ones(shape)) for shape in ((2, 3), (2, 4), (3, 4, 5), (3, 5)))
+    with pytest.raises(ValueError, match="1 of V1, V2 and b"):
+        F.bilinear(e1, e2, w, v1)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x, w: F.convolution_2d(x, w), r"3[\s\S]*5"),
+        (lambda x, w: F.deconvolution_2d(x, w, outsize=(20, 20)), r"\(3, 3\) to \(20, 20\)"),
+        (lambda x, w: F.max_pooling_2d(x, 5, cover_all=False), r"\(3, 3\)[\s\S]*\(5, 5\)"),
+        (lambda x, w: F.im2col(x, 5), r"\(3, 3\)[\s\S]*\(5, 5\)"),
+    ],
+)
+def test_no_output_is_refused_with_the_sizes(call, text, array) -> None:
+    with pytest.raises(ShapeError, match=text):
+        call(array(np.ones((1, 2, 3, 3))), array(np.ones((2, 2, 5, 5))))
 
 
 def test_dropout(array, host) -> None:

@@ -23,7 +23,7 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 LAYERS = (
     "errors settings kernel_files dtypes numerics ops graph user_kernels codegen primitives explain_page explain "
     "backends stubgen contract_page function function_hooks functions initializers links optimizers serializers "
-    "gradient_check iterators distributed __init__ api_page docgen testing bench bench_page conformance commands "
+    "gradient_check iterators utils distributed __init__ api_page docgen testing bench bench_page conformance commands "
     "__main__"
 ).split()
 

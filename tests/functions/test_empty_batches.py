@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of nothing: outputs are empty, gradients of parameters are zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend.function import arrays
+
+
+def integers(like: Any, *shape: int) -> Any:
+    """Zeros of integers where an array is."""
+    return arrays.moved(np.zeros(shape, np.int32), arrays.backend_of(tb.as_variable(like)._data))
+
+
+def no_regions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of images with no regions of them."""
+    return lambda x: function(x, integers(x, 0, 5), 2, 3, 1.0)
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "average_pooling_2d": (lambda x: F.average_pooling_2d(x, 2), ((0, 3, 4, 4),)),
+    "batch_matmul": (F.batch_matmul, ((0, 2, 3), (0, 3, 2))),
+    "batch_normalization": (F.batch_normalization, ((0, 3, 4), (3,), (3,))),
+    "bilinear": (F.bilinear, ((0, 2), (0, 3), (2, 3, 4), (2, 4), (3, 4), (4,))),
+    "convolution_2d": (lambda *xs: F.convolution_2d(*xs, 2, 1), ((0, 3, 5, 5), (4, 3, 3, 3), (4,))),
+    "cumsum": (lambda x: F.cumsum(x, 0), ((0, 3),)),
+    "deconvolution_2d": (lambda *xs: F.deconvolution_2d(*xs, 2, 1), ((0, 3, 5, 5), (3, 4, 3, 3), (4,))),
+    "dense": (F.dense, ((0, 4), (4, 3), (3,))),
+    "depthwise_convolution_2d": (F.depthwise_convolution_2d, ((0, 3, 3, 3), (2, 3, 2, 2), (6,))),
+    "einsum": (lambda x, y: F.einsum("ij,ik->jk", x, y), ((0, 3), (0, 2))),
+    "embed_id": (lambda w: F.embed_id(integers(w, 0), w), ((4, 3),)),
+    "fixed_batch_normalization": (F.fixed_batch_normalization, ((0, 3, 4), (3,), (3,), (3,), (3,))),
+    "gaussian_mixture_2d": (F.gaussian_mixture_2d, ((0, 2),) * 6 + ((0, 1),) * 2),
+    "gaussian_mixture_2d_nll": (F.gaussian_mixture_2d_nll, ((0, 2),) * 6 + ((0, 1),) * 2),
+    "group_normalization": (lambda x, g, b: F.group_normalization(x, 1, g, b), ((0, 3, 4), (3,), (3,))),
+    "im2col": (lambda x: F.im2col(x, 2), ((0, 2, 3, 3),)),
+    "layer_normalization": (F.layer_normalization, ((0, 3), (3,), (3,))),
+    "linear": (F.linear, ((0, 4), (3, 4), (3,))),
+    "local_convolution_2d": (F.local_convolution_2d, ((0, 3, 3, 3), (2, 2, 2, 3, 2, 2), (2, 2, 2))),
+    "local_response_normalization": (F.local_response_normalization, ((0, 3, 4, 4),)),
+    "logsumexp": (lambda x: F.logsumexp(x, 1), ((0, 3),)),
+    "lstm": (F.lstm, ((0, 2), (0, 8))),
+    "matmul of no columns": (F.matmul, ((3, 0), (0, 4))),
+    "max_pooling_2d": (lambda x: F.max_pooling_2d(x, 2), ((0, 3, 4, 4),)),
+    "maxout": (lambda x: F.maxout(x, 2), ((0, 4),)),
+    "normalize": (F.normalize, ((0, 3),)),
+    "pad": (lambda x: F.pad(x, ((0, 0), (1, 1)), "constant"), ((0, 3),)),
+    "prelu": (F.prelu, ((0, 3, 4), (3,))),
+    "resize_images": (lambda x: F.resize_images(x, (2, 2)), ((0, 2, 3, 3),)),
+    "roi_average_align_2d of no regions": (no_regions(F.roi_average_align_2d), ((1, 3, 4, 4),)),
+    "roi_max_align_2d of no regions": (no_regions(F.roi_max_align_2d), ((1, 3, 4, 4),)),
+    "roi_pooling_2d of no regions": (no_regions(F.roi_pooling_2d), ((1, 3, 4, 4),)),
+    "rowconv": (lambda *xs: F.rowconv(*xs, 2), ((0, 3, 3, 3), (12, 2), (2,))),
+    "select_item": (lambda x: F.select_item(x, integers(x, 0)), ((0, 4),)),
+    "softmax": (F.softmax, ((0, 3),)),
+    "spatial_pyramid_pooling_2d": (lambda x: F.spatial_pyramid_pooling_2d(x, 2), ((0, 3, 4, 4),)),
+    "squared_error": (F.squared_error, ((0, 3), (0, 3))),
+    "sum_axis02": (F.sum_axis02, ((0, 3, 2),)),
+    "unpooling_2d": (lambda x: F.unpooling_2d(x, 2), ((0, 3, 4, 4),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_nothing_are_zero(name, array, host) -> None:
+    function, shapes = CASES[name]
+    inputs = [tb.Variable(array(np.ones(shape))) for shape in shapes]
+    found = function(*inputs)
+    outputs = list(found) if isinstance(found, tuple) else [found]
+    starts = [tb.Variable(array(np.ones(y.shape))) for y in outputs]
+    for x, g in zip(inputs, tb.grad(outputs, inputs, starts), strict=True):
+        assert g.shape == x.shape and g.dtype == x.dtype and not host(g).any()
