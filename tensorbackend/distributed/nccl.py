@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,12 @@ class NcclCommunicator(Communicator):
         self._world = world
         self._nccl = nccl
         identity = world.bcast(nccl.get_unique_id() if self.rank == 0 else None, root=0)
-        self._comm = nccl.NcclCommunicator(self.size, identity, self.rank)
+        with self._device("init"):
+            self._comm = nccl.NcclCommunicator(self.size, identity, self.rank)
+
+    def _device(self, what: str) -> AbstractContextManager[None]:
+        """NCCL works on the current device, which need not be that of the backend."""
+        return self.backend.driver.using_device(what)
 
     @property
     def _stream(self) -> int:
@@ -56,24 +62,28 @@ class NcclCommunicator(Communicator):
 
     def _all_reduce(self, flat: Tensor, operation: int) -> None:
         kind = getattr(self._nccl, TYPES[flat.dtype.name])
-        self._comm.allReduce(flat.address, flat.address, flat.size, kind, operation, self._stream)
+        with self._device("allreduce"):
+            self._comm.allReduce(flat.address, flat.address, flat.size, kind, operation, self._stream)
 
     def _broadcast(self, flat: Tensor, root: int) -> None:
-        self._comm.bcast(flat.address, flat.nbytes, self._nccl.NCCL_UINT8, root, self._stream)
+        with self._device("broadcast"):
+            self._comm.bcast(flat.address, flat.nbytes, self._nccl.NCCL_UINT8, root, self._stream)
 
     def _allgather(self, part: Tensor, whole: Tensor) -> None:
-        self._comm.allGather(part.address, whole.address, part.nbytes, self._nccl.NCCL_UINT8, self._stream)
+        with self._device("allgather"):
+            self._comm.allGather(part.address, whole.address, part.nbytes, self._nccl.NCCL_UINT8, self._stream)
 
     def _alltoall(self, given: Tensor, taken: Tensor) -> None:
         nbytes = given.nbytes // self.size
-        self._nccl.groupStart()
-        for k in range(self.size):
-            self._comm.send(given.address + k * nbytes, nbytes, self._nccl.NCCL_UINT8, k, self._stream)
-            self._comm.recv(taken.address + k * nbytes, nbytes, self._nccl.NCCL_UINT8, k, self._stream)
-        self._nccl.groupEnd()
+        with self._device("alltoall"):
+            self._nccl.groupStart()
+            for k in range(self.size):
+                self._comm.send(given.address + k * nbytes, nbytes, self._nccl.NCCL_UINT8, k, self._stream)
+                self._comm.recv(taken.address + k * nbytes, nbytes, self._nccl.NCCL_UINT8, k, self._stream)
+            self._nccl.groupEnd()
 
     def _barrier(self) -> None:
-        self.backend.driver.synchronize()
+        self.backend.driver.synchronise()
         self._world.Barrier()
 
     def _agree(self, words: Hashable) -> list[Any]:
