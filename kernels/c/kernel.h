@@ -103,6 +103,9 @@ TB_FN void tb_fetch1(const void *from) { __builtin_prefetch((const char *)from +
 TB_FN void tb_fetch2(const void *from) { tb_fetch1(from); tb_fetch1((const char *)from + 64); }
 TB_FN void tb_fetch4(const void *from) { tb_fetch2(from); tb_fetch2((const char *)from + 128); }
 TB_FN void tb_fetch8(const void *from) { tb_fetch4(from); tb_fetch4((const char *)from + 256); }
+// For each block of a row whose results leave, one line of what follows the row, into the second-level cache: so memory
+// reads while it is written, and no more than that cache holds beside the row.
+TB_FN void tb_fetch_after(const void *row_end, tb_i64 offset) { __builtin_prefetch((const char *)row_end + offset, 0, 2); }
 
 // What is left of a row becomes whole vectors: `bytes` bytes, and zeros behind them up to `room`, a multiple of 64 that
 // is more than `bytes`. And the way back.

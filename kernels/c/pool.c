@@ -14,18 +14,9 @@
 // TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, and TB_WHOLE, the cells of this one if
 // it is one of the usual, which get loops of their own.
 #include "kernel.h"
+#include "pool_spans.h"
 
-#define LANES (64 / (int)sizeof(TB_W))
 #define ROOM 4096  // elements of rows that are laid side by side, at most
-
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
-typedef TB_N mask __attribute__((vector_size(64)));
-typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
-
-typedef struct {
-    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, streams, alpha, beta;
-} sizes;
 
 typedef struct {
     tb_i64 from, to;
@@ -39,24 +30,6 @@ typedef struct {
     tb_i64 guard, pixels, line, windows;
     int laid;
 } plan;
-
-// What a result reads through one cell of its window, or a pixel from one window: where it lies, where the place or
-// forward output lies, the number of the cell, and the part of the error that a cell gets (mean).
-typedef struct {
-    tb_i64 at, other;
-    TB_N number;
-    TB_W share;
-} tap;
-
-// `count` results along a row that have the same taps, each of `numbers` neighbours: what they read, and how far apart.
-typedef struct {
-    tb_i64 count, numbers;
-    const void *x, *other;
-    void *out, *places;
-    tb_i64 x_step, other_step, out_step, places_step;
-    const TB_X *factor;  // of a gradient: the forward input (root of squares)
-    tb_i64 factor_step;
-} span;
 
 TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
 TB_FN tb_i64 higher(tb_i64 x, tb_i64 y) { return x > y ? x : y; }
@@ -95,9 +68,7 @@ TB_FN range strides_of(const sizes *g, const plan *p, tb_i64 f) {
 }
 
 // By how many strides the first window that may hold a pixel begins before the pixel, at place f of its stride.
-TB_FN tb_i64 reach(const sizes *g, const plan *p, tb_i64 f) {
-    return p->guard - (p->guard * g->step[3] + f >= g->window[3]);
-}
+TB_FN tb_i64 reach(const sizes *g, tb_i64 f) { return (g->window[3] - 1 - f) / g->step[3]; }
 
 // Where the windows end that have the same cells along the width as window q.
 TB_FN tb_i64 last_alike(range whole, tb_i64 q) { return q >= whole.from && q < whole.to ? whole.to : q + 1; }
@@ -106,38 +77,7 @@ TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
     return a * stride[0] + b * stride[1] + c * stride[2];
 }
 
-// m elements as a vector; what is in the lanes beyond does not matter.
-TB_FN vec load(const TB_X *x, int m) {
-    TB_W buffer[LANES], padded[LANES];
-    const TB_W *const from = TB_READ(buffer, x, m);
-    if (m == LANES) return *(const loose *)from;
-    return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
-}
-
-// Number n of what is read at x: elements or, `laid`, numbers to compute with, where vectors are whole.
-TB_FN vec met(const void *x, tb_i64 n, int m, int laid) {
-    if (laid) return *(const loose *)((const TB_W *)x + n);
-    return load((const TB_X *)x + n, m);
-}
-
-// to = alpha v + beta to, for m elements. Without beta the old contents are not read.
-TB_FN void finish(const sizes *g, TB_X *to, vec v, int m) {
-#if !TB_PLAIN
-    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
-    v *= alpha;
-    if (beta != 0) v += beta * load(to, m);
-#endif
-    if (sizeof(TB_X) == sizeof(TB_W) && m == LANES) {
-        if (g->streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
-        else *(loose *)to = v;
-        return;
-    }
-    TB_W from[LANES];
-    *(loose *)from = v;
-    TB_WRITE(to, from, m, 0);
-}
-
-// The same for `count` pieces of m elements, `step` apart, that lie one behind the other.
+// `count` pieces of m numbers, one behind the other, as results `step` apart.
 TB_FN void finish_pieces(const sizes *g, TB_X *to, tb_i64 step, const TB_W *from, tb_i64 count, tb_i64 m) {
     if (step == m) m *= count, count = 1;
     for (tb_i64 i = 0; i < count; ++i, to += step, from += m) {
@@ -165,52 +105,6 @@ TB_FN void copy_places(TB_I *to, tb_i64 to_step, const TB_I *from, tb_i64 from_s
     }
     for (tb_i64 i = 0; i < count; ++i) {
         for (tb_i64 n = 0; n < m; ++n) to[i * to_step + n] = from[i * from_step + n];
-    }
-}
-
-TB_FN vec roots(vec x) {
-    for (int i = 0; i < LANES; ++i) x[i] = TB_SQRT(x[i]);
-    return x;
-}
-
-// The largest (and its place), mean or root of squares of what the taps meet, m numbers from x on.
-TB_FN vec pooled(const void *x, tb_i64 n, const tap *list, int count, int m, int laid, mask *where) {
-    vec best = met(x, list[0].at + n, m, laid);
-    *where = list[0].number + (mask){0};
-    if (TB_OP == 2) best *= best;
-    for (int c = 1; c < count; ++c) {
-        const vec v = met(x, list[c].at + n, m, laid);
-#if TB_OP == 0
-        const mask wins = ~(v <= best) & (best == best);  // a NaN wins, and the first of them stays
-        best = (vec)(((mask)v & wins) | ((mask)best & ~wins));
-        *where = ((list[c].number + (mask){0}) & wins) | (*where & ~wins);
-#else
-        best += TB_OP == 1 ? v : v * v;
-#endif
-    }
-    if (TB_OP == 1) best /= (TB_W)count;
-    return TB_OP == 2 ? roots(best) : best;
-}
-
-TB_FN void pool_vector(const sizes *g, span s, tb_i64 n, const tap *list, int count, int m, int laid) {
-    mask where;
-    const vec best = pooled(s.x, n, list, count, m, laid, &where);
-    if (laid) *(loose *)((TB_W *)s.out + n) = best;
-    else finish(g, (TB_X *)s.out + n, best, m);
-    if (TB_OP != 0) return;
-    const small found = __builtin_convertvector(where, small);
-    if (m == LANES) __builtin_memcpy((TB_I *)s.places + n, &found, sizeof found);
-    else tb_unpad((TB_I *)s.places + n, &found, m * (int)sizeof(TB_I), sizeof found);
-}
-
-TB_FN void pool_span(const sizes *g, span s, const tap *restrict list, int count, int laid) {
-    for (tb_i64 i = 0; i < s.count; ++i) {
-        tb_i64 n = 0;
-        for (; n + LANES <= s.numbers; n += LANES) pool_vector(g, s, n, list, count, LANES, laid);
-        if (n < s.numbers) pool_vector(g, s, n, list, count, laid ? LANES : (int)(s.numbers - n), laid);
-        s.x = (const TB_X *)s.x + s.x_step;
-        s.out = (TB_X *)s.out + s.out_step;
-        s.places = (TB_I *)s.places + s.places_step;
     }
 }
 
@@ -271,8 +165,7 @@ TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, taps *foun
         to = last_alike(p->whole, q);
         const span s = {to - q, g->images, o->x + (q * g->step[3] - g->pad[3]) * o->xs[3], 0, o->out + q * o->step,
                         o->places + q * o->places_step, g->step[3] * o->xs[3], 0, o->step, o->places_step, 0, 0};
-        if (found->count == TB_WHOLE) pool_span(g, s, found->list, TB_WHOLE, 0);
-        else pool_span(g, s, found->list, found->count, 0);
+        run_usual(g, s, found->list, found->count, 0, 0);
     }
 }
 
@@ -321,8 +214,7 @@ TB_FN void fprop_line(const sizes *g, const plan *p, const row *o, taps *found) 
         const tb_i64 n = q * g->images;
         to = last_alike(p->whole, q);
         const span s = {1, (to - q) * g->images, rows + n, 0, out + n, places + n, 0, 0, 0, 0, 0, 0};
-        if (found->count == TB_WHOLE) pool_span(g, s, found->list, TB_WHOLE, 1);
-        else pool_span(g, s, found->list, found->count, 1);
+        run_usual(g, s, found->list, found->count, 1, 0);
     }
     finish_pieces(g, o->out, o->step, out, g->out[3], g->images);
     if (TB_OP == 0) copy_places(o->places, o->places_step, places, g->images, g->out[3], g->images);
@@ -384,82 +276,13 @@ TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, 
     o->step = os[3];
 }
 
-// sum + e where the place is `number`. gcc would make 32 bits of bytes before it compares them.
-TB_FN vec added_there(vec sum, vec e, const TB_I *places, TB_N number, int m) {
-    small here = {0};
-    if (m == LANES) __builtin_memcpy(&here, places, sizeof here);
-    else tb_pad(&here, places, m * (int)sizeof(TB_I), sizeof here);
-#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
-    typedef char bytes __attribute__((vector_size(16)));
-    typedef float wide __attribute__((vector_size(64)));
-    if (sizeof(TB_I) == 1 && sizeof(TB_W) == 4) {
-        bytes packed;
-        __builtin_memcpy(&packed, &here, 16);
-        const unsigned short there = __builtin_ia32_pcmpeqb128_mask(packed, (char)number + (bytes){0}, -1);
-        return (vec)__builtin_ia32_addps512_mask((wide)sum, (wide)e, (wide)sum, there, 4);
-    }
-#endif
-    return sum + (vec)((mask)e & (__builtin_convertvector(here, mask) == number));
-}
-
-// What m numbers of a pixel get through the taps; laid rows of errors have been shared out already.
-TB_FN vec received(span s, tb_i64 n, const tap *list, int count, int m, int laid) {
-    vec sum = {0};
-    for (int c = 0; c < count; ++c) {
-        const vec e = met(s.x, list[c].at + n, m, laid);
-        if (TB_OP == 0) {
-            sum = added_there(sum, e, (const TB_I *)s.other + list[c].other + n, list[c].number, m);
-        } else if (laid) {
-            sum += e;
-        } else if (TB_OP == 1) {
-            sum += e * list[c].share;
-        } else {
-            const vec root = load((const TB_X *)s.other + list[c].other + n, m);
-            sum += (vec)((mask)(e / root) & (root != 0));
-        }
-    }
-    return sum;
-}
-
-TB_FN void gather_vector(const sizes *g, span s, tb_i64 n, const tap *list, int count, int m, int laid) {
-    vec sum = received(s, n, list, count, m, laid);
-    if (laid) {
-        *(loose *)((TB_W *)s.out + n) = sum;
-        return;
-    }
-    if (TB_OP == 2) sum *= load(s.factor + n, m);
-    finish(g, (TB_X *)s.out + n, sum, m);
-}
-
-TB_FN void gather_span(const sizes *g, span s, const tap *restrict list, int count, int laid) {
-    for (tb_i64 i = 0; i < s.count; ++i) {
-        tb_i64 n = 0;
-        for (; n + LANES <= s.numbers; n += LANES) gather_vector(g, s, n, list, count, LANES, laid);
-        if (n < s.numbers) gather_vector(g, s, n, list, count, laid ? LANES : (int)(s.numbers - n), laid);
-        s.x = (const TB_X *)s.x + s.x_step;
-        s.other = (const TB_I *)s.other + (TB_OP == 0 ? s.other_step : 0);
-        if (TB_OP == 2) s.other = (const TB_X *)s.other + s.other_step;
-        s.out = (TB_X *)s.out + s.out_step;
-        s.factor += s.factor_step;
-    }
-}
-
-// The same, in loops of their own for the usual numbers of taps.
-TB_FN void gather_usual(const sizes *g, span s, const tap *list, int count, int laid) {
-    if (count == 1) gather_span(g, s, list, 1, laid);
-    else if (count == 2) gather_span(g, s, list, 2, laid);
-    else if (count == 4) gather_span(g, s, list, 4, laid);
-    else if (count == TB_WHOLE) gather_span(g, s, list, TB_WHOLE, laid);
-    else gather_span(g, s, list, count, laid);
-}
-
 // The taps of pixels at place f of stride i; of those amid the row if i is -1.
 TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 i, tb_i64 f, tap *list) {
     int count = 0;
     if (f >= g->window[3]) return 0;
     for (int r = 0; r < o->count; ++r) {
         const tap row = o->rows[r];
-        for (tb_i64 j = reach(g, p, f); j >= 0; --j) {
+        for (tb_i64 j = reach(g, f); j >= 0; --j) {
             const tb_i64 q = i - j;
             if (i >= 0 && (q < 0 || q >= g->out[3])) continue;
             const tb_i64 laid = r * p->windows + (p->guard - j) * g->images;
@@ -477,9 +300,24 @@ TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 
 // whole).
 TB_FN range amid(const sizes *g, const plan *p, tb_i64 f, range all) {
     const range windows = TB_OP == 1 ? p->whole : (range){0, g->out[3]};
-    const tb_i64 first = windows.from + (f < g->window[3] ? reach(g, p, f) : 0);
+    const tb_i64 first = windows.from + (f < g->window[3] ? reach(g, f) : 0);
     const tb_i64 from = lower(higher(all.from, first), all.to);
     return (range){from, higher(from, lower(all.to, windows.to))};
+}
+
+// A row of the gradient, window by window, which do not overlap: all pixels of one receive the same.
+TB_FN void bprop_apart(const sizes *g, const plan *p, const gradient *o) {
+    tap list[TB_CELLS];
+    for (tb_i64 w = 0, to; w < g->in[3]; w = to) {
+        const tb_i64 i = (w + g->pad[3]) / g->step[3], f = w + g->pad[3] - i * g->step[3];
+        const tb_i64 length = f < g->window[3] ? g->window[3] : g->step[3];
+        to = lower(w - f + length, g->in[3]);
+        const int count = list_windows(g, p, o, i, f, list);
+        span s = {to - w, g->images, o->e + i * o->e_step, 0, o->out + w * o->step, 0, 0, 0, o->step, 0,
+                  o->x + w * o->x_step, o->x_step};
+        if (TB_OP == 2) s.other = (const TB_X *)o->others + i * o->other_step;
+        run_usual(g, s, list, count, 0, 1);
+    }
 }
 
 // A row of the gradient, span by span: pixels at the same place of their strides.
@@ -495,7 +333,7 @@ TB_FN void bprop_pixels(const sizes *g, const plan *p, const gradient *o) {
                       by * o->step, 0, o->x + w * o->x_step, by * o->x_step};
             if (TB_OP == 0) s.other = (const TB_I *)o->others + i * o->other_step;
             if (TB_OP == 2) s.other = (const TB_X *)o->others + i * o->other_step;
-            gather_usual(g, s, list, count, 0);
+            run_usual(g, s, list, count, 0, 1);
         }
     }
 }
@@ -554,7 +392,7 @@ TB_FN void bprop_line(const sizes *g, const plan *p, const gradient *o) {
     }
     for (tb_i64 f = 0; f < step; ++f) {
         const span s = {1, p->pixels * images, sent, places, lines + f * p->line, 0, 0, 0, 0, 0, 0, 0};
-        gather_usual(g, s, list, list_windows(g, p, o, -1, f, list), 1);
+        run_usual(g, s, list, list_windows(g, p, o, -1, f, list), 1, 1);
     }
     if (step > 1) join_usual(pixels, lines, p->line, p->pixels, step, images);
     TB_W *const found = (step > 1 ? pixels : lines) + g->pad[3] * images;
@@ -571,6 +409,7 @@ TB_FN void bprop_row(const sizes *g, const plan *known, void *const *ptr, const 
     const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
     find_windows(g, ptr, stride, c, d, h, &o);
     if (known->laid) bprop_line(g, known, &o);
+    else if (TB_OP != 0 && g->step[3] >= g->window[3] && known->pixels < g->step[3]) bprop_apart(g, known, &o);
     else bprop_pixels(g, known, &o);
 }
 

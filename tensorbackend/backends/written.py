@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import struct
 from typing import Any
 
@@ -26,6 +27,8 @@ _BLOCK_MOVES = {
     "bfloat16": ("(tb_load_bf16(buffer, from, m), (const float *)buffer)", "tb_store_bf16(to, from, m)"),
 }
 """For each type, how `TB_READ(buffer, from, m)` and `TB_WRITE(to, from, m, past)` move a block."""
+_PART = re.compile(r'^#include "((?!kernel\.h)[^"]+)"\n', re.MULTILINE)
+"""A file's line for a header of its own; what it needs of `kernel.h` is found by name."""
 _C_TYPES = {"f16": "tb_u16", "bf16": "tb_u16", "f32": "float", "f64": "double", "b8": "uint8_t"}
 
 
@@ -63,8 +66,14 @@ def block_library(file: str, macros: dict[str, Any]) -> tuple[Library, str]:
 def _block_library(file: str, macros: tuple, sanitize: bool, cflags: str) -> tuple[Library, str]:
     """`sanitize` and `cflags` are here only to be part of what the answer is remembered for."""
     head = "".join(f"#define {macro} {value}\n" for macro, value in macros)
-    source = head + kernel_path(f"c/{file}.c").read_text(encoding="utf-8")
+    source = head + _with_parts(f"{file}.c")
     return jit.compile_text(source), source
+
+
+def _with_parts(file: str) -> str:
+    """A file's text, with the headers of its own in place of their includes."""
+    text = kernel_path(f"c/{file}").read_text(encoding="utf-8")
+    return _PART.sub(lambda found: _with_parts(found[1]), text)
 
 
 def block_macros(dtype: np.dtype) -> dict[str, Any]:

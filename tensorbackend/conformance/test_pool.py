@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import DTypeError, ShapeError
@@ -27,8 +27,8 @@ def geometries(draw: Callable) -> dict[str, Any]:
     for image, window, letter in zip("CDHW", "JTRS", "cdhw"):
         if image not in axes:
             continue
-        found[image] = draw(st.integers(1, 7))
-        found[window] = draw(st.integers(1, 4))
+        found[image] = draw(st.integers(1, 9))
+        found[window] = draw(st.integers(1, 6))
         pad = st.integers(0, found[window] - 1)
         found[f"pad_{letter}"] = draw(st.one_of(pad, st.tuples(pad, pad)))
         found[f"str_{letter}"] = draw(st.one_of(st.none(), st.integers(1, found[window] + 1)))
@@ -79,6 +79,10 @@ def check_both_passes(backend: Any, layer: Any, dtype: str, places: str = "uint8
     dtype=st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"]),
     places=st.sampled_from(["uint8", "uint8", "int16", "int32"]),
 )
+@example({"N": 2, "C": 1, "W": 11, "S": 6, "pad_w": 2, "str_w": 4}, "max", "float32", "uint8")
+@example({"N": 16, "C": 1, "W": 11, "S": 5, "str_w": 3}, "avg", "float32", "uint8")
+@example({"N": 17, "C": 2, "H": 7, "W": 8, "R": 7, "S": 7, "str_w": 9}, "avg", "float32", "uint8")
+@example({"N": 33, "C": 2, "W": 9, "S": 3, "str_w": 4}, "l2", "float32", "uint8")
 def test_passes_are_their_definitions(backend: Any, sizes: dict, op: str, dtype: str, places: str) -> None:
     check_both_passes(backend, layer_of(backend, op, sizes, dtype), dtype, places)
 

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// pool_spans.h — results of pooling that have the same taps, forward and back: from what they read to where they go
+//
+// Part of pool.c, with its macros. Several vectors go through the taps together, and share what is looked up of a tap.
+#include "kernel.h"
+
+#define LANES (64 / (int)sizeof(TB_W))
+#define TOGETHER 2  // vectors that go through the taps together
+
+typedef TB_W vec __attribute__((vector_size(64)));
+typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
+typedef TB_N mask __attribute__((vector_size(64)));
+typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
+
+typedef struct {
+    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, streams, alpha, beta;
+} sizes;
+
+// What a result reads through one cell of its window, or a pixel from one window: where it lies, where the place or
+// forward output lies, the number of the cell, and the part of the error that a cell gets (mean).
+typedef struct {
+    tb_i64 at, other;
+    TB_N number;
+    TB_W share;
+} tap;
+
+// `count` results along a row that have the same taps, each of `numbers` neighbours: what they read, and how far apart.
+typedef struct {
+    tb_i64 count, numbers;
+    const void *x, *other;
+    void *out, *places;
+    tb_i64 x_step, other_step, out_step, places_step;
+    const TB_X *factor;  // of a gradient: the forward input (root of squares)
+    tb_i64 factor_step;
+} span;
+
+// m elements as a vector; what is in the lanes beyond does not matter.
+TB_FN vec load(const TB_X *x, int m) {
+    TB_W buffer[LANES], padded[LANES];
+    const TB_W *const from = TB_READ(buffer, x, m);
+    if (m == LANES) return *(const loose *)from;
+    return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
+}
+
+// Number n of what is read at x: elements or, `laid`, numbers to compute with, where vectors are whole.
+TB_FN vec met(const void *x, tb_i64 n, int m, int laid) {
+    if (laid) return *(const loose *)((const TB_W *)x + n);
+    return load((const TB_X *)x + n, m);
+}
+
+// to = alpha v + beta to, for m elements. Without beta the old contents are not read.
+TB_FN void finish(const sizes *g, TB_X *to, vec v, int m) {
+#if !TB_PLAIN
+    const TB_W alpha = (TB_W)tb_word_double(g->alpha), beta = (TB_W)tb_word_double(g->beta);
+    v *= alpha;
+    if (beta != 0) v += beta * load(to, m);
+#endif
+    if (sizeof(TB_X) == sizeof(TB_W) && m == LANES) {
+        if (g->streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
+        else *(loose *)to = v;
+        return;
+    }
+    TB_W from[LANES];
+    *(loose *)from = v;
+    TB_WRITE(to, from, m, 0);
+}
+
+TB_FN vec roots(vec x) {
+    for (int i = 0; i < LANES; ++i) x[i] = TB_SQRT(x[i]);
+    return x;
+}
+
+// A vector of a span's results goes to its place, or among rows that are laid side by side.
+TB_FN void deliver(const sizes *g, const span *s, tb_i64 n, vec v, int m, int laid) {
+    if (laid) *(loose *)((TB_W *)s->out + n) = v;
+    else finish(g, (TB_X *)s->out + n, v, m);
+}
+
+TB_FN void store_places(TB_I *to, mask where, int m) {
+    const small found = __builtin_convertvector(where, small);
+    if (m == LANES) __builtin_memcpy(to, &found, sizeof found);
+    else tb_unpad(to, &found, m * (int)sizeof(TB_I), sizeof found);
+}
+
+// The largest (and its place), mean or root of squares of what the taps meet: `vectors` vectors of m numbers from n on.
+TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
+                        int laid) {
+    vec best[TOGETHER];
+    mask where[TOGETHER];
+    for (int v = 0; v < vectors; ++v) {
+        best[v] = met(s->x, list[0].at + n + v * LANES, m, laid);
+        if (TB_OP == 2) best[v] *= best[v];
+        where[v] = list[0].number + (mask){0};
+    }
+    for (int c = 1; c < count; ++c) {
+        for (int v = 0; v < vectors; ++v) {
+            const vec x = met(s->x, list[c].at + n + v * LANES, m, laid);
+#if TB_OP == 0
+            const mask wins = ~(x <= best[v]) & (best[v] == best[v]);  // a NaN wins, and the first of them stays
+            best[v] = (vec)(((mask)x & wins) | ((mask)best[v] & ~wins));
+            where[v] = ((list[c].number + (mask){0}) & wins) | (where[v] & ~wins);
+#else
+            best[v] += TB_OP == 1 ? x : x * x;
+#endif
+        }
+    }
+    for (int v = 0; v < vectors; ++v) {
+        const vec found = TB_OP == 1 ? best[v] / (TB_W)count : TB_OP == 2 ? roots(best[v]) : best[v];
+        deliver(g, s, n + v * LANES, found, m, laid);
+        if (TB_OP == 0) store_places((TB_I *)s->places + n + v * LANES, where[v], m);
+    }
+}
+
+// sum + e where the place is `number`. gcc would make 32 bits of bytes before it compares them.
+TB_FN vec added_there(vec sum, vec e, const TB_I *places, TB_N number, int m) {
+    small here = {0};
+    if (m == LANES) __builtin_memcpy(&here, places, sizeof here);
+    else tb_pad(&here, places, m * (int)sizeof(TB_I), sizeof here);
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
+    typedef char bytes __attribute__((vector_size(16)));
+    typedef float wide __attribute__((vector_size(64)));
+    if (sizeof(TB_I) == 1 && sizeof(TB_W) == 4) {
+        bytes packed;
+        __builtin_memcpy(&packed, &here, 16);
+        const unsigned short there = __builtin_ia32_pcmpeqb128_mask(packed, (char)number + (bytes){0}, -1);
+        return (vec)__builtin_ia32_addps512_mask((wide)sum, (wide)e, (wide)sum, there, 4);
+    }
+#endif
+    return sum + (vec)((mask)e & (__builtin_convertvector(here, mask) == number));
+}
+
+// What a pixel gets through the taps: `vectors` vectors of m numbers from n on. Laid rows of errors have been shared out.
+TB_FN void gather_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
+                          int laid) {
+    vec sum[TOGETHER];
+    for (int v = 0; v < vectors; ++v) sum[v] = (vec){0};
+    for (int c = 0; c < count; ++c) {
+        for (int v = 0; v < vectors; ++v) {
+            const tb_i64 at = n + v * LANES;
+            const vec e = met(s->x, list[c].at + at, m, laid);
+            if (TB_OP == 0) {
+                sum[v] = added_there(sum[v], e, (const TB_I *)s->other + list[c].other + at, list[c].number, m);
+            } else if (laid) {
+                sum[v] += e;
+            } else if (TB_OP == 1) {
+                sum[v] += e * list[c].share;
+            } else {
+                const vec root = load((const TB_X *)s->other + list[c].other + at, m);
+                sum[v] += (vec)((mask)(e / root) & (root != 0));
+            }
+        }
+    }
+    for (int v = 0; v < vectors; ++v) {
+        if (TB_OP == 2 && !laid) sum[v] *= load(s->factor + n + v * LANES, m);
+        deliver(g, s, n + v * LANES, sum[v], m, laid);
+    }
+}
+
+// Asks for what is met later through the last tap, which windows before have not met.
+TB_FN void fetch_ahead(const span *s, tb_i64 n, const tap *last) {
+    const TB_X *const x = (const TB_X *)s->x + last->at + n;
+    for (int v = 0; v < TOGETHER; ++v) __builtin_prefetch((const char *)(x + v * LANES) + 4096);
+}
+
+// All results of a span, `back`: of a gradient. Several vectors share what is looked up of a tap.
+TB_FN void run_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m, int laid,
+                       int back) {
+    if (back) gather_vectors(g, s, n, list, count, vectors, m, laid);
+    else pool_vectors(g, s, n, list, count, vectors, m, laid);
+}
+
+// A span whose results follow each other in memory, with all that they read, as one result of as many numbers.
+TB_FN span joined(span s, int back) {
+    const tb_i64 m = s.numbers;
+    int beside = s.x_step == m && s.out_step == m;
+    if (TB_OP == 0 && !back) beside &= s.places_step == m;
+    if (TB_OP != 1 && back) beside &= s.other_step == m;
+    if (TB_OP == 2 && back) beside &= s.factor_step == m;
+    if (beside) s.numbers *= s.count, s.count = 1;
+    return s;
+}
+
+TB_FN void run_span(const sizes *g, span s, const tap *restrict list, int count, int laid, int back) {
+    s = joined(s, back);
+    for (tb_i64 i = 0; i < s.count; ++i) {
+        tb_i64 n = 0;
+        for (; n + TOGETHER * LANES <= s.numbers; n += TOGETHER * LANES) {
+            if (g->streams && !laid && count) fetch_ahead(&s, n, list + count - 1);
+            run_vectors(g, &s, n, list, count, TOGETHER, LANES, laid, back);
+        }
+        for (; n + LANES <= s.numbers; n += LANES) run_vectors(g, &s, n, list, count, 1, LANES, laid, back);
+        if (n < s.numbers) run_vectors(g, &s, n, list, count, 1, laid ? LANES : (int)(s.numbers - n), laid, back);
+        s.x = (const TB_X *)s.x + s.x_step;
+        s.out = (TB_X *)s.out + s.out_step;
+        if (TB_OP == 0 && !back) s.places = (TB_I *)s.places + s.places_step;
+        if (TB_OP == 0 && back) s.other = (const TB_I *)s.other + s.other_step;
+        if (TB_OP == 2 && back) s.other = (const TB_X *)s.other + s.other_step, s.factor += s.factor_step;
+    }
+}
+
+// The same, in loops of their own for the usual numbers of taps.
+TB_FN void run_usual(const sizes *g, span s, const tap *list, int count, int laid, int back) {
+    if (count == TB_WHOLE) run_span(g, s, list, TB_WHOLE, laid, back);
+    else if (back && count == 1) run_span(g, s, list, 1, laid, back);
+    else if (back && count == 2) run_span(g, s, list, 2, laid, back);
+    else if (back && count == 4) run_span(g, s, list, 4, laid, back);
+    else run_span(g, s, list, count, laid, back);
+}
