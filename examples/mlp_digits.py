@@ -154,7 +154,7 @@ def train(training: Training, epochs: int, train_set: Samples, validation_set: S
     be, network = training.be, training.network
     history = History()
     best = [be.copy(p.value) for p in network.parameters]
-    with tqdm(range(epochs), desc="training", unit="epoch", disable=None) as bar:
+    with tqdm(range(epochs), desc="training", unit="epoch") as bar:
         for epoch in bar:
             history.train.append(training.epoch(train_set))
             history.validation.append(evaluate(be, network, validation_set))
