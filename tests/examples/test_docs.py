@@ -80,6 +80,19 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert not [name for name in names if not (ROOT / name).exists()]
 
 
+@each_page
+def test_tests_that_are_named_exist(page: Path) -> None:
+    names = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+    assert not [name for path, name in names if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")]
+
+
+@each_page
+def test_blocks_are_of_a_kind_that_is_tested_or_only_shown(page: Path) -> None:
+    """python blocks run, sh blocks are checked, diffs applied; what programs print and excerpts are shown."""
+    kinds = re.findall(r"^```(\w*)\n.*?^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert set(kinds) <= {"python", "sh", "diff", "c", "toml", "text", ""}
+
+
 def test_new_op_example_runs() -> None:
     printed = run((ROOT / "examples" / "new_op.py").read_text(encoding="utf-8"), ROOT)
     assert "smoothstep(x) * 2 [0.     0.     0.3125 1.     1.6875 2.     2.    ]" in printed
