@@ -20,6 +20,7 @@
 // Limits    OPERANDS operands of a tail, RANK axes of batches
 // Checked   tests/engine/test_gemm.py, test_matrix_unit.py; timed by benchmarks/gemm.py
 #include "runtime.h"
+#include "square.h"
 #include "vector.h"
 
 typedef TB_T vector __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), may_alias));

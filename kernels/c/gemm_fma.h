@@ -119,7 +119,37 @@ void tb_gemm_facts(int64_t *out) {
     out[1 + MOST_VECTORS] = may_use_unit();
 }
 
-enum { SQUARE = 16 };
+// Writes `to[p * width + j] = from[j * step + p]` for p < SQUARE, j < wanted. TURNS: by shuffles of registers, from wherever
+// the numbers lie, and zeros from column `columns` on; else they should lie in the first-level cache, zeros included.
+#if defined(__AVX512BW__) && !defined(__clang__)
+enum { TURNS = 1, SQUARE = 64 / (int)sizeof(TB_T) };
+typedef int32_t words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int64_t long_words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef char bytes __attribute__((vector_size(64)));
+#define TURN(NAME, V, N, IN_REGISTERS) \
+    static void NAME(TB_T *to, int64_t width, int wanted, const TB_T *from, int64_t step, int columns) { \
+        const uint64_t stored = ~(uint64_t)0 >> (64 - wanted * (int)sizeof(TB_T)); \
+        V v[N]; \
+        for (int j = 0; j < N; ++j) v[j] = j < columns ? *(const V *)(from + j * step) : (V){0}; \
+        IN_REGISTERS(V, v) \
+        for (int p = 0; p < N; ++p) __builtin_ia32_storedquqi512_mask((char *)(to + p * width), (bytes)v[p], stored); \
+    }
+TURN(turn_words, words, 16, TB_TURN_16)
+TURN(turn_long_words, long_words, 8, TB_TURN_8)
+static void turn_square(TB_T *to, int64_t width, int wanted, const TB_T *from, int64_t step, int columns) {
+    (sizeof(TB_T) == 4 ? turn_words : turn_long_words)(to, width, wanted, from, step, columns);
+}
+#else
+enum { TURNS = 0, SQUARE = 16 };
+static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T *restrict from, int64_t step, int columns) {
+    for (int p = 0; p < SQUARE; ++p)
+        if (wanted == SQUARE)
+            for (int j = 0; j < SQUARE; ++j) to[p * width + j] = from[j * step + p];
+        else
+            for (int j = 0; j < wanted; ++j) to[p * width + j] = from[j * step + p];
+    (void)columns;
+}
+#endif
 
 // COPY(x, S, WIDE) copies k steps of a run, `to[p * width + j] = from[p * step_p + j * step_j]`: in the order of memory where
 // columns lie side by side, else through squares that are turned in cache.
@@ -148,13 +178,20 @@ enum { SQUARE = 16 };
     } \
     static void NAME##_turned(TB_T *restrict to, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, int64_t n, \
                               int64_t width) { \
+        const int in_place = TURNS && __builtin_types_compatible_p(S, TB_T) && step_p == 1; \
         for (int64_t p0 = 0; p0 < k; p0 += SQUARE) \
             for (int64_t j0 = 0; j0 < width; j0 += SQUARE) { \
                 TB_T square[SQUARE][SQUARE]; \
                 const int rows = (int)least(SQUARE, k - p0), all = (int)least(SQUARE, width - j0); \
                 const int columns = (int)(n - j0 < 0 ? 0 : least(all, n - j0)); \
+                const S *const first = from + j0 * step_j + p0 * step_p; \
+                TB_T *const place = to + p0 * width + j0; \
+                if (in_place && rows == SQUARE) { \
+                    turn_square(place, width, all, (const TB_T *)first, step_j, columns); \
+                    continue; \
+                } \
                 for (int j = 0; j < columns; ++j) { \
-                    const S *const line = from + (j0 + j) * step_j + p0 * step_p; \
+                    const S *const line = first + j * step_j; \
                     if (step_p == 1 && rows == SQUARE) \
                         for (int p = 0; p < SQUARE; ++p) square[j][p] = WIDE(line[p]); \
                     else \
@@ -162,12 +199,12 @@ enum { SQUARE = 16 };
                 } \
                 for (int j = columns; j < all; ++j) \
                     for (int p = 0; p < rows; ++p) square[j][p] = 0; \
-                if (all == SQUARE) \
-                    for (int p = 0; p < rows; ++p) \
-                        for (int j = 0; j < SQUARE; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
-                else \
-                    for (int p = 0; p < rows; ++p) \
-                        for (int j = 0; j < all; ++j) to[(p0 + p) * width + j0 + j] = square[j][p]; \
+                if (rows == SQUARE) { \
+                    turn_square(place, width, all, square[0], SQUARE, all); \
+                    continue; \
+                } \
+                for (int p = 0; p < rows; ++p) \
+                    for (int j = 0; j < all; ++j) place[p * width + j] = square[j][p]; \
             } \
     } \
     static void NAME(TB_T *to, const S *from, int64_t step_p, int64_t step_j, int64_t k, const run *r) { \

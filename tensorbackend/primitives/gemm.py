@@ -160,11 +160,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
     work = x.m * x.n * x.k * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
-    rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK))
-    if x.k <= SHORT_K and x.sums[1] == 1 and x.m * x.n > FAR:  # most of the work is to write the result, along rows
-        rows, columns = tile_rows, _multiple(min(x.n, SIDE), panel)
-    if by_columns:  # long pieces of them
-        rows = max(rows, _multiple(_even(x.m, COLUMN_PIECE), tile_rows))
+    rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK), by_columns)
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
@@ -251,7 +247,7 @@ def _cost_of_b(x: Matrices, height: int, panel: int) -> tuple[bool, float]:
     """Whether to copy b; only columns side by side can stay where they are, but for a last panel that is not full."""
     entries, passes = x.n * x.k, -(-x.m // height)
     far = 2 if entries > FAR else 1
-    copied = entries * (0.4 if x.b[1] == 1 else 0.65 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + 500
+    copied = entries * (0.4 if x.b[1] == 1 else 0.3 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + 500
     if not x.plain_b or x.b[1] != 1:
         return True, copied
     in_place = entries * (far * 13 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
@@ -320,8 +316,19 @@ def _phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, i
     return _multiple(_even(split_k, steps), block_k), round_
 
 
-def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
-    """Rows and columns of a task of about so many multiply-adds."""
+def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int, by_columns: bool) -> tuple[int, int]:
+    """Rows and columns of a task of about so many multiply-adds; `by_columns`: that reads columns of a side by side."""
+    if x.k <= SHORT_K and x.sums[1] == 1 and x.m * x.n > FAR:  # most of the work is to write the result, along rows
+        rows, columns = tile_rows, _multiple(min(x.n, SIDE), panel)
+    else:
+        rows, columns = _task_of_work(x, tile_rows, panel, k, wanted)
+    if by_columns:  # long pieces of them
+        rows = max(rows, _multiple(_even(x.m, COLUMN_PIECE), tile_rows))
+    return rows, columns
+
+
+def _task_of_work(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
+    """Rows and columns of a task of about so many multiply-adds, whose rows of a stay in cache."""
     rows = min(_multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
