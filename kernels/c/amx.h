@@ -76,29 +76,33 @@ static inline void store_sums(char *to, int64_t step) {
 }
 
 #define LOAD_A(PLANE) LOAD(4, a + (PLANE) * 2 * UNIT, a_line); LOAD(5, a + (PLANE) * 2 * UNIT + a_half, a_line)
-#define LOAD_B(PLANE) LOAD(6, b + (PLANE) * 2 * UNIT, 64); LOAD(7, b + ((PLANE) * 2 + 1) * UNIT, 64)
+#define LOAD_B(PLANE) LOAD(6, b + (PLANE) * b_plane, b_line); LOAD(7, b + (PLANE) * b_plane + b_half, b_line)
 #define ADD_ALL() ADD(0, 4, 6); ADD(1, 4, 7); ADD(2, 5, 6); ADD(3, 5, 7)
 
-// Adds the products of so many blocks to the sums. Rows of a lie `a_line` bytes apart, its halves `a_half`, its blocks
-// `a_next`: 64, UNIT and BLOCK_BYTES, unless whole rows of one plane are used where they are.
-static inline void add_blocks(int64_t blocks, const char *a, int64_t a_line, int64_t a_half, int64_t a_next, const char *b) {
-    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES) {
+// Adds the products of a block to the sums. Rows of a lie `a_line` bytes apart and its halves `a_half`, pairs of b `b_line`,
+// its halves `b_half` and its planes `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
+static inline __attribute__((always_inline)) void add_block(const char *a, int64_t a_line, int64_t a_half, const char *b,
+                                                            int64_t b_line, int64_t b_half, int64_t b_plane) {
 #if TB_PLANES == 3
-        LOAD_A(2); LOAD_B(0); ADD_ALL();
-        LOAD_A(1); ADD_ALL();
-        LOAD_B(1); ADD_ALL();
-        LOAD_A(0); ADD_ALL();
-        LOAD_B(2); ADD_ALL();
-        LOAD_B(0); ADD_ALL();
+    LOAD_A(2); LOAD_B(0); ADD_ALL();
+    LOAD_A(1); ADD_ALL();
+    LOAD_B(1); ADD_ALL();
+    LOAD_A(0); ADD_ALL();
+    LOAD_B(2); ADD_ALL();
+    LOAD_B(0); ADD_ALL();
 #elif TB_PLANES == 2
-        LOAD_A(1); LOAD_B(1); ADD_ALL();
-        LOAD_B(0); ADD_ALL();
-        LOAD_A(0); ADD_ALL();
-        LOAD_B(1); ADD_ALL();
+    LOAD_A(1); LOAD_B(1); ADD_ALL();
+    LOAD_B(0); ADD_ALL();
+    LOAD_A(0); ADD_ALL();
+    LOAD_B(1); ADD_ALL();
 #else
-        LOAD_A(0); LOAD_B(0); ADD_ALL();
+    LOAD_A(0); LOAD_B(0); ADD_ALL();
 #endif
-    }
+}
+
+// The same of blocks one after the other; those of a are `a_next` bytes apart.
+static inline void add_blocks(int64_t blocks, const char *a, int64_t a_line, int64_t a_half, int64_t a_next, const char *b) {
+    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES) add_block(a, a_line, a_half, b, 64, UNIT, 2 * UNIT);
 }
 
 // Copies --------------------------------------------------------------------------------------------------------------

@@ -3,13 +3,12 @@
 //
 // Computes  out[k, o, n] = sum over c, taps of F[tap, c, k] in[c, i(o, tap), n], with i of conv_copies.h
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K)
-// Tiles     MR maps x NV vectors of places, over all channels and taps
+// Tiles     TILE maps x WIDTH places, over all channels and taps: conv_fma.h or, with TB_PLANES, conv_amx.h. Sums of the
+//           matrix unit that are not finite are made anew.
 // Order     Sums run over channels, then taps, in blocks that depend on shapes alone.
 // Bound by  multiply-adds; with few maps, by the copies
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv_copies.h"
-
-enum { COPIED_CHANNELS = 16 };
 
 static int64_t count_column_taps(const shape *s, int64_t phase) {
     int64_t count = 0, shift, from;
@@ -17,43 +16,24 @@ static int64_t count_column_taps(const shape *s, int64_t phase) {
     return count;
 }
 
-// Filters: copied to [group][phase of the columns][tile of maps][t][r][channel][s of the phase][MR]
+// The filters and the inputs of one (t, r).
+typedef struct strip {
+    const TB_T *filter, *in;
+} strip;
+
+#if defined(TB_PLANES)
+#include "conv_amx.h"
+#else
+#include "conv_fma.h"
+#endif
+
+// Filters: copied to [group][phase of the columns][tile of maps][t][r], each with all channels and all s of the phase.
 
 static int64_t filters_at(const shape *s, int64_t group, int64_t phase) {
     int64_t taps = 0;
     for (int64_t before = 0; before < phase; ++before) taps += count_column_taps(s, before);
-    const int64_t a_tap = s->deep.taps * s->high.taps * s->maps_in * ceil_div(s->maps_out, MR) * MR;
+    const int64_t a_tap = s->deep.taps * s->high.taps * ceil_div(s->maps_out, TILE) * stored(s->maps_in);
     return a_tap * (group * s->wide.taps + taps);
-}
-
-// MR maps, `map` apart, of LANES neighbouring channels: [channel][MR], `step` apart.
-static void copy_square(const TB_S *from, int64_t map, TB_T *to, int64_t step) {
-    vec r[LANES];
-    for (int k = 0; k < LANES; ++k) r[k] = k < MR ? load(from + k * map) : (vec){0};
-    transpose(r);
-    for (int c = 0; c < LANES; ++c)
-        for (int k = 0; k < MR && k < LANES; ++k) to[c * step + k] = r[c][k];
-}
-
-// The filters of a tile of maps, for channels [c0, c1) of a cell (t, r).
-static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t phase, int64_t c0, int64_t c1,
-                         int64_t channel, int64_t row, int64_t backward, TB_T *to) {
-    const int64_t maps = least(MR, s->maps_out - map), taps = count_column_taps(s, phase) * MR;
-    for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
-        int64_t shift, unused, c = c0;
-        if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
-        const TB_S *const at = from + tap * row + map * (backward ? channel : 1);
-        const int64_t next = backward ? 1 : channel, step = backward ? channel : 1;
-        TB_T *place = to;
-        if (backward && maps == MR && MR <= LANES)
-            for (; c + LANES <= c1; c += LANES, place += LANES * taps) copy_square(at + c, channel, place, taps);
-        for (; c < c1; ++c, place += taps)
-            if (maps == MR && !backward)
-                for (int k = 0; k < MR; ++k) place[k] = TB_WIDE(at[c * next + k]);
-            else
-                for (int k = 0; k < MR; ++k) place[k] = k < maps ? TB_WIDE(at[c * next + k * step]) : 0;
-        to += MR;
-    }
 }
 
 // A task: COPIED_CHANNELS channels of a group and a phase.
@@ -71,59 +51,13 @@ void tb_conv_filters(void *const *ptr, const int64_t *size, const int64_t *strid
         const int64_t taps = count_column_taps(&s, phase);
         const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
         TB_T *const to = (TB_T *)TB_PLACE(PACKED) + filters_at(&s, group, phase);
-        for (int64_t map = 0; map < s.maps_out; map += MR)
+        for (int64_t map = 0; map < s.maps_out; map += TILE)
             for (int64_t cell = 0; cell < cells; ++cell) {
-                TB_T *const tile = to + ((map * cells + cell * MR) * s.maps_in + first * MR) * taps;
+                TB_T *const tile = to + ((map / TILE * cells + cell) * stored(s.maps_in) + stored(first)) * taps;
                 const TB_S *const cell_from = from + cell * s.wide.taps * row;
                 copy_filters(&s, cell_from, map, phase, first, last, channel, row, backward, tile);
             }
     }
-}
-
-// The filters and the inputs of one (t, r): [channel][s] of both.
-typedef struct strip {
-    const TB_T *filter, *in;
-} strip;
-
-// M maps x V vectors of places over strips of `steps`, whose inputs lie `offset` bytes from a strip's. `more`: on sums.
-#define TB_TILE(M, V) \
-    static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, int64_t steps, \
-            const int64_t *offset, TB_T *sums, int64_t pitch, int more) { \
-        vec sum[M][V]; \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
-        for (const strip *const last = strips + count; strips < last; ++strips) { \
-            const TB_T *f = strips->filter; \
-            const char *const in = (const char *)strips->in; \
-            _Pragma("GCC unroll 2") \
-            for (const int64_t *o = offset, *const end = offset + steps; o < end; ++o, f += MR) { \
-                const TB_T *const at = (const TB_T *)(in + *o); \
-                vec y[V]; \
-                for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
-                for (int i = 0; i < M; ++i) { \
-                    const vec x = spread(f[i]); \
-                    for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
-                } \
-            } \
-        } \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < V; ++j) { \
-                vec *const to = (vec *)(sums + i * pitch + j * LANES); \
-                if (more) sum[i][j] += *to; \
-                *to = sum[i][j]; \
-            } \
-    }
-#define TB_TILES(V) TB_TILE(1, V) TB_TILE(4, V) TB_TILE(8, V)
-TB_TILES(1)
-TB_TILES(2)
-TB_TILES(3)
-
-typedef void (*tile)(const strip *, int64_t, int64_t, const int64_t *, TB_T *, int64_t, int);
-
-static tile tile_for(int64_t maps, int64_t vectors) {
-    static const tile tiles[3][3] = {{tile_1x1, tile_1x2, tile_1x3}, {tile_4x1, tile_4x2, tile_4x3},
-                                     {tile_8x1, tile_8x2, tile_8x3}};
-    return tiles[maps > 4 ? 2 : maps > 1 ? 1 : 0][vectors - 1];
 }
 
 // The strips of a row of a job (if flat: of all its rows) whose input exists.
@@ -139,7 +73,7 @@ static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, 
             const int64_t d = (j->depth / s->deep.b + deep_shift) * s->deep.a + deep_from;
             const int64_t h = (j->row + row + shift) * s->high.a + from;
             if (d < 0 || d >= s->deep.in || (!s->flat && (h < 0 || h >= s->high.in))) continue;
-            strips[count].filter = filters + ((t * s->high.taps + r) * s->maps_in + channel) * taps * MR;
+            strips[count].filter = filters + ((t * s->high.taps + r) * stored(s->maps_in) + stored(channel)) * taps;
             strips[count++].in = copy + (t * s->high.a + from) * s->wide.a * j->plane +
                                  (row + shift - s->high.low) * j->pitch;
         }
@@ -149,10 +83,10 @@ static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, 
 static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
     const axis *const x = &j->s->wide;
     int64_t count = 0, shift, from;
-    for (int64_t c = 0; c < channels; ++c)
+    for (int64_t step = 0; step < steps_of(channels); ++step)
         for (int64_t tap = 0; tap < x->taps; ++tap)
             if (reach(x, tap, j->column_phase, &shift, &from)) {
-                const int64_t place = c * j->channel + from * j->plane + (shift - x->low) * j->s->images;
+                const int64_t place = step * step_elements(j) + from * j->plane + (shift - x->low) * j->s->images;
                 offset[count++] = place * (int64_t)sizeof(TB_T);
             }
     return count;
@@ -189,49 +123,95 @@ static void put_flat(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t
     }
 }
 
-// One job. `partial` holds sums between blocks of channels: [map][row][place].
-static void run_job(const job *j, const TB_S *in, const TB_T *filters, TB_R *out, TB_T *copy, TB_T *partial,
+// One job; whether all its sums are finite. `partial` holds sums between blocks of channels: [map][row][place].
+static int run_job(const job *j, const TB_S *in, const TB_T *filters, TB_R *out, TB_T *copy, TB_T *partial,
                     int64_t *offset) {
     const shape *const s = j->s;
     const int64_t taps = count_column_taps(s, j->column_phase), cells = s->deep.taps * s->high.taps;
     const int64_t segments = s->flat ? 1 : j->rows;
     const int64_t places = (s->flat ? (j->rows - 1) * j->pitch : 0) + j->columns * s->images;
-    const int64_t padded = ceil_div(places, LANES) * LANES, several = s->channels < s->maps_in;
+    const int64_t padded = ceil_div(places, WRITTEN) * WRITTEN, several = s->channels < s->maps_in;
     const int64_t pitch = several ? segments * padded : WIDTH;
     strip strips[cells];
-    TB_T local[MR * WIDTH];
+    TB_T local[TILE * WIDTH];
+    int finite = 1;
     for (int64_t first = 0; first < s->maps_in; first += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - first), last = first + channels == s->maps_in;
-        copy_input(j, in, first, channels, copy);
+        copy_channels(j, in, first, channels, copy);
         const int64_t steps = find_offsets(j, channels, offset);
-        for (int64_t map = j->map; map < j->map + j->maps; map += MR)
+        for (int64_t map = j->map; map < j->map + j->maps; map += TILE)
             for (int64_t segment = 0; segment < segments; ++segment) {
-                const int64_t maps = least(MR, s->maps_out - map);
-                const TB_T *const filter = filters + map * cells * s->maps_in * taps;
+                const int64_t maps = least(TILE, s->maps_out - map);
+                const TB_T *const filter = filters + map / TILE * cells * stored(s->maps_in) * taps;
                 const int64_t count = find_strips(j, filter, copy, segment, first, taps, strips);
                 for (int64_t lane = 0; lane < places; lane += WIDTH) {
                     const int64_t width = least(WIDTH, places - lane);
                     TB_T *const sums = several ? partial + (map - j->map) * pitch + segment * padded + lane : local;
-                    tile_for(maps, ceil_div(width, LANES))(strips, count, steps, offset, sums, pitch, first > 0);
+                    run_tile(j, maps, width, strips, count, steps, offset, sums, pitch, first > 0);
                     for (int64_t n = 0; n < count; ++n) strips[n].in += WIDTH;
+                    if (last) finite &= all_finite(sums, maps, width, pitch);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);
                     else if (last) put(j, out, map, maps, segment, lane, width, sums, pitch);
                 }
             }
     }
+    return finite;
+}
+
+// Which input an output meets at a tap of an axis, if there is one.
+static int meets(const axis *x, int64_t output, int64_t tap, int64_t *input) {
+    const int64_t away = tap * x->dilation - x->pad;
+    *input = x->backward ? floor_div(output - away, x->stride) : output * x->stride + away;
+    return *input >= 0 && *input < x->in && (!x->backward || *input * x->stride == output - away);
+}
+
+// One sum by its definition; it stops at what can be no number any more.
+static TB_T sum_at(const job *j, const TB_S *in, const TB_S *filters, int64_t map, int64_t h, int64_t w, int64_t n) {
+    const shape *const s = j->s;
+    const int64_t backward = s->wide.backward, cells = s->deep.taps * s->high.taps * s->wide.taps;
+    const int64_t row = (backward ? s->maps_in : s->maps_out) * s->groups, area = s->high.in * s->wide.in;
+    TB_T sum = 0;
+    for (int64_t c = 0; c < s->maps_in && sum == sum; ++c)
+        for (int64_t cell = 0; cell < cells; ++cell) {
+            int64_t d, y, x;
+            if (!meets(&s->deep, j->depth, cell / s->wide.taps / s->high.taps, &d)) continue;
+            if (!meets(&s->high, h, cell / s->wide.taps % s->high.taps, &y)) continue;
+            if (!meets(&s->wide, w, cell % s->wide.taps, &x)) continue;
+            const int64_t channel = j->group * s->maps_in + c, place = (channel * s->deep.in + d) * area + y * s->wide.in + x;
+            const TB_S filter = backward ? filters[(map * cells + cell) * row + channel]
+                                         : filters[(c * cells + cell) * row + j->group * s->maps_out + map];
+            sum += TB_WIDE(in[place * s->images + n]) * TB_WIDE(filter);
+        }
+    return sum;
+}
+
+// Makes the sums of a job that are not finite anew, by multiply-adds.
+static void mend_job(const job *j, const TB_S *in, const TB_S *filters, TB_R *out) {
+    const shape *const s = j->s;
+    const int64_t last = least(j->map + j->maps, s->maps_out);
+    for (int64_t map = j->map; map < last; ++map)
+        for (int64_t row = 0; row < j->rows; ++row)
+            for (int64_t place = 0; place < j->columns * s->images; ++place) {
+                const int64_t h = (j->row + row) * s->high.b + j->row_phase, n = place % s->images;
+                const int64_t w = (j->column + place / s->images) * s->wide.b + j->column_phase;
+                const int64_t deep = (j->group * s->maps_out + map) * s->deep.out + j->depth;
+                TB_R *const to = out + ((deep * s->high.out + h) * s->wide.out + w) * s->images + n;
+                const TB_T sum = sizeof *to == sizeof(TB_T) ? (TB_T)*to : (TB_T)TB_WIDE((TB_S)*to);
+                if (!(sum * 0 == 0)) *to = TB_NARROW(sum_at(j, in, filters, map, h, w, n));
+            }
 }
 
 // Elements of the sums in a slot, which come after the copy, and before bytes with the offsets.
 static int64_t partial_elements(const shape *s, const job *j) {
     if (s->channels == s->maps_in) return 0;
-    return s->part_maps * (s->flat ? s->rows * j->pitch + LANES : s->rows * (s->columns * s->images + LANES));
+    return s->part_maps * (s->flat ? s->rows * j->pitch + WRITTEN : s->rows * (s->columns * s->images + WRITTEN));
 }
 
 // out: bytes of the copied filters, and of a slot.
 void tb_conv_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     const job j = new_job(&s);
-    const int64_t item = sizeof(TB_T), copied = copied_elements(&s, &j), partial = partial_elements(&s, &j);
+    const int64_t item = sizeof(TB_T), copied = held_elements(&s, &j), partial = partial_elements(&s, &j);
     out[0] = filters_at(&s, s.groups, 0) * item;
     out[1] = (apart(copied) + apart(partial)) * item + ceil_div(s.channels * s.wide.taps, 8) * 64;
 }
@@ -256,8 +236,9 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
     const shape s = read_shape(size);
     job j = new_job(&s);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
+    begin_tiles();
     TB_T *const copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    TB_T *const sums = copy + apart(copied_elements(&s, &j));
+    TB_T *const sums = copy + apart(held_elements(&s, &j));
     int64_t *const offset = (int64_t *)(sums + apart(partial_elements(&s, &j)));
     const int64_t row_blocks = count_blocks(&s.high, s.rows), column_blocks = count_blocks(&s.wide, s.columns);
     for (int64_t task = begin; task < end; ++task) {
@@ -269,8 +250,10 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
         j.map = part * s.part_maps;
         j.maps = least(s.part_maps, s.maps_out - j.map);
         const TB_T *const filters = (const TB_T *)TB_PLACE(PACKED) + filters_at(&s, j.group, j.column_phase);
-        run_job(&j, TB_PLACE(IN), filters, TB_PLACE(RESULT), copy, sums, offset);
+        if (!run_job(&j, TB_PLACE(IN), filters, TB_PLACE(RESULT), copy, sums, offset))
+            mend_job(&j, TB_PLACE(IN), TB_PLACE(FILTERS), TB_PLACE(RESULT));
         finish_job(&j, ptr, size, stride, scalar);
     }
+    end_tiles();
     give_slot(TB_PLACE(OWN), slot);
 }

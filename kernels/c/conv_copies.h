@@ -172,6 +172,6 @@ static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t chan
 }
 
 // Elements of the copy in a slot.
-static int64_t copied_elements(const shape *s, const job *j) { return s->channels * j->channel + 2 * WIDTH; }
+INLINE int64_t copied_elements(const shape *s, const job *j) { return s->channels * j->channel + 2 * WIDTH; }
 
 #endif

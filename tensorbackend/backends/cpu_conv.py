@@ -208,6 +208,7 @@ class _Direct(_Pass):
 
     def __init__(self, step: Primitive, facts: Facts, way: Direct) -> None:
         self.file = "conv_update.c" if step.op.name == UPDATE else "conv.c"
+        self.macros = (("TB_PLANES", way.planes),) if way.planes else ()
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
@@ -234,7 +235,7 @@ class _Direct(_Pass):
             return [("tb_conv_start", 1, sizes), update, ("tb_conv_join", g.C, sizes)]
         maps_in, _, _, _ = conv_blocking.sides(g, self.op)
         phases = g.strides[2] if self.backward else 1
-        blocks = -(-maps_in // COPIED_CHANNELS) * phases * g.groups
+        blocks = -(-maps_in // (conv_blocking.EDGE if self.way.planes else COPIED_CHANNELS)) * phases * g.groups
         return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
 
 

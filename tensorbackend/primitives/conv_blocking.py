@@ -25,6 +25,9 @@ STEP_NS, SINGLE_NS = 1.3, 0.7
 """Of a tap of a channel: for each vector of places and a tile's maps, and more for a tile that is not full."""
 TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
 """Of a tile; of a tile's sums that are put aside and taken up again; of an element that is copied, and of a row."""
+UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS = 1400 << 10, 4.5, 0.6
+"""The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
+is copied."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_PLACES = 1024
@@ -41,6 +44,8 @@ SHARED_PANELS, SHARED_LANES = 6, 288
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
+FEWEST_UNIT_MAPS = 16
+"""Maps of a group from which on it is worth while to fill them up for the matrix unit."""
 EDGE = 32
 """Maps, places and channels of a block of the matrix unit."""
 PLANES = 3
@@ -48,6 +53,8 @@ PLANES = 3
 PLANE_BYTES = 2
 PRODUCTS, UNIT_PRODUCTS = 130, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
+UNIT_DIRECT = 170
+"""Operations of `conv.c` a nanosecond on the matrix unit."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Facts:
 @dataclass(frozen=True)
 class Direct:
     """Blocks of `conv.c` and `conv_update.c`: outputs of a task, channels at a time, parts of the maps (or segments of
-    the places)."""
+    the places). `planes` as those of `Winograd`."""
 
     rows: int
     columns: int
@@ -75,6 +82,7 @@ class Direct:
     splits: int
     part_maps: int
     tasks: int
+    planes: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,15 +128,18 @@ def _blocks(length: int, phases: int, each: int) -> int:
     return sum(-(-n // each) for n in lengths)
 
 
-def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int) -> Direct:
+def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int = 0) -> Direct:
     """Of all blocks the ones that a cost model finds cheapest."""
+    if planes:
+        facts = replace(facts, rows=EDGE, width=EDGE)
     maps_in, _, _, out = sides(g, op)
     steps = g.strides if op == BPROP else (1, 1, 1)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < high] + [high]
     columns = sorted({-(-wide // parts) for parts in (1, 2, 3, 4, 6, 8, 12, 16)})
-    channels = _halves(maps_in, FEWEST_CHANNELS)
-    found = (_DirectCost(g, op, facts, itemsize, *block) for block in itertools.product(rows, columns, channels))
+    channels = _halves(maps_in, EDGE if planes else FEWEST_CHANNELS)
+    blocks = itertools.product(rows, columns, channels)
+    found = (_DirectCost(g, op, facts, itemsize, planes, *block) for block in blocks)
     return min((cost.best() for cost in found), key=lambda pair: pair[0])[1]
 
 
@@ -144,9 +155,10 @@ def _halves(whole: int, least: int) -> list[int]:
 class _DirectCost:
     """What a pass costs with `rows` x `columns` outputs of a phase a task and `channels` at a time."""
 
-    def __init__(self, g: ConvGeometry, op: str, facts: Facts, itemsize: int, rows: int, columns: int,
+    def __init__(self, g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int, rows: int, columns: int,
                  channels: int) -> None:  # fmt: skip
-        self.facts, self.rows, self.columns, self.channels, self.itemsize = facts, rows, columns, channels, itemsize
+        self.facts, self.rows, self.columns, self.channels, self.planes = facts, rows, columns, channels, planes
+        self.itemsize = PLANE_BYTES * planes or itemsize
         maps_in, maps_out, _, out = sides(g, op)
         backward = op == BPROP
         tall, broad = (_reach(g, axis, backward) for axis in (1, 2))
@@ -158,7 +170,7 @@ class _DirectCost:
         self.pitch, self.places = (columns + broad) * g.N, columns * g.N
         self.copied = g.T * apart * (rows + tall) * self.pitch
         self.rows_copied = g.T * apart * (rows + tall)
-        self.maps_in = maps_in
+        self.maps_in = -(-maps_in // EDGE) * EDGE if planes else maps_in
         self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
 
     def best(self) -> tuple[float, Direct]:
@@ -177,11 +189,14 @@ class _DirectCost:
         vectors, tiles = -(-places // self.facts.lanes) * segments, -(-places // self.facts.width) * segments
         short = segments if places % self.facts.width else 0
         held = self.copied * self.channels + (part * self.facts.rows * places if self.chunks > 1 else 0)
-        over = max(0.0, held * self.itemsize / COPY_BYTES - 1)
-        each = part * (vectors * STEP_NS + short * SINGLE_NS) * self.maps_in * self.taps * (1 + min(over, 1))
+        # The matrix unit uses a tile's filters so fast that they must stay beside the copy.
+        filters = self.taps * self.channels * EDGE if self.planes else 0
+        over = max(0.0, (held + filters) * self.itemsize / (UNIT_BYTES if self.planes else COPY_BYTES) - 1)
+        steps = tiles * UNIT_STEP_NS if self.planes else vectors * STEP_NS + short * SINGLE_NS
+        each = part * steps * self.maps_in * self.taps * (1 + min(over, 1))
         each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS)
-        each += self.maps_in * (self.copied * COPY_NS + self.rows_copied * ROW_NS)
-        way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks)
+        each += self.maps_in * (self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS)
+        way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)
         return -(-tasks // TASKS) * TASKS * each, way
 
 
@@ -259,6 +274,8 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
             ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
             found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
+    if facts.matrix_unit and itemsize == 4 and op != UPDATE and min(g.C, g.K) // g.groups >= FEWEST_UNIT_MAPS:
+        found.append(_direct(g, op, facts, itemsize, PLANES))
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
@@ -268,9 +285,12 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     maps_in, maps_out, _, out = sides(g, op)
     if isinstance(way, Direct):
         # Few maps leave rows of a tile empty, few places lanes.
-        used = maps_out / (-(-maps_out // facts.rows) * facts.rows) if op != UPDATE else 1.0
-        filters = math.prod(g.dimF) * 0.5
-        return g.flops / 110 / max(used, 0.25) + filters
+        rows = EDGE if way.planes else facts.rows
+        used = maps_out / (-(-maps_out // rows) * rows) if op != UPDATE else 1.0
+        if way.planes:
+            used *= maps_in / (-(-maps_in // EDGE) * EDGE)
+            return g.flops / UNIT_DIRECT / used + math.prod(g.dimF)
+        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.5
     cells = way.points**2
     lanes = way.blocks * way.panels * way.tile(facts).width
     slow = 1 if way.length == facts.lanes else 2 if way.length >= facts.lanes // 4 else 4

@@ -95,21 +95,63 @@ def test_every_algorithm_is_the_definition(backends: dict[int, Backend], sizes: 
             assert np.abs(found - wanted).max() <= BOUNDS[ways] * max(scale.max(), 1e-30)
 
 
+@pytest.fixture
+def unit(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrix unit is chosen wherever it can be."""
+    if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
+        pytest.skip("for a processor with a matrix unit that the system lets us use")
+    monkeypatch.setattr(conv_blocking, "FEWEST_UNIT_MAPS", 1)
+    monkeypatch.setattr(conv_blocking, "nanoseconds", _favoured)
+
+
+def _favoured(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) -> float:
+    return 8.0 - way.planes - isinstance(way, Winograd)
+
+
+def chosen(backend: Backend, layer: Any) -> str:
+    """How a backend computes a layer's images."""
+    node = backend.conv(layer, backend.ones(layer.dimI, dtype=layer.dtype), backend.ones(layer.dimF, dtype=layer.dtype))
+    return backend.explain(node).steps[0].source.partition("\n")[0]
+
+
+def on_unit(backend: Backend, layer: Any) -> bool:
+    return "planes=3" in chosen(backend, layer)
+
+
+@pytest.mark.parametrize("value", [None, np.inf, np.nan])
+@pytest.mark.parametrize("sizes", [
+    {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
+    {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
+    {"N": 2, "C": 34, "K": 66, "D": 3, "H": 9, "W": 9, "T": 2, "R": 3, "S": 3, "pad_h": (0, 2), "groups": 2},
+], ids=["square", "strided", "deep", "groups"])  # fmt: skip
+def test_direct_products_of_the_matrix_unit(unit: None, sizes: dict[str, int], value: float | None) -> None:
+    backend = Backend.allocate_backend("cpu", enable_winograd=0, rng_seed=0)
+    layer = backend.conv_layer("float32", **sizes)
+    assert on_unit(backend, layer)
+    operands = drawn(layer)
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    if value is not None:
+        operands["I"][0, 0, 2, 3, 0] = operands["E"][1, 0, 1, 1, 0] = value
+    with np.errstate(all="ignore"):
+        expected = exact(layer, operands)
+    for found, wanted, scale in zip(run(backend, layer, operands), expected, most):
+        finite = np.isfinite(wanted)
+        np.testing.assert_array_equal(found[~finite], wanted[~finite])
+        assert np.abs(found[finite] - wanted[finite]).max() <= BOUNDS[0] * scale.max()
+
+
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 64, "K": 80, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 5, "C": 40, "K": 50, "H": 13, "W": 11, "R": 3, "S": 3, "pad_h": (1, 0), "pad_w": 1},
     {"N": 4, "C": 64, "K": 48, "H": 14, "W": 14, "R": 5, "S": 5, "pad_h": 2, "pad_w": 2},
     {"N": 16, "C": 66, "K": 72, "H": 12, "W": 12, "R": 3, "S": 3, "groups": 2},
 ], ids=["even", "odd", "five", "groups"])  # fmt: skip
-def test_the_matrix_unit_is_as_exact(cc: Any, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
-    if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
-        pytest.skip("for a processor with a matrix unit that the system lets us use")
-    monkeypatch.setattr(conv_blocking, "nanoseconds", lambda g, op, facts, way: 8.0 - getattr(way, "planes", 0))
+def test_the_matrix_unit_is_as_exact(unit: None, sizes: dict[str, int]) -> None:
     for winograd in (2, 4):
         backend = Backend.allocate_backend("cpu", enable_winograd=winograd, rng_seed=0)
         layer = backend.conv_layer("float32", **sizes)
-        node = backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF))
-        assert winograd == 2 and layer.TRS[1] == 5 or "planes=3" in backend.explain(node).steps[0].source
+        assert winograd == 2 and layer.TRS[1] == 5 or "Winograd" in chosen(backend, layer) and on_unit(backend, layer)
         operands = drawn(layer)
         most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
         for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_fma.h — the tiles and copies of conv.c on any processor: multiply-adds on vectors
+//
+// A tile's filters are [channel][s of the phase][MR]; the copy of the input is as conv_copies.h makes it.
+
+enum {
+    COPIED_CHANNELS = 16,
+    WRITTEN = LANES,  // places that a tile writes at a time
+};
+
+INLINE void begin_tiles(void) {}
+INLINE void end_tiles(void) {}
+
+// Elements that so many channels of a tile's filters take, for each tap.
+INLINE int64_t stored(int64_t channels) { return channels * MR; }
+
+// Steps that so many channels are at each tap, and elements of the copy from a step to the next.
+INLINE int64_t steps_of(int64_t channels) { return channels; }
+INLINE int64_t step_elements(const job *j) { return j->channel; }
+
+INLINE int64_t held_elements(const shape *s, const job *j) { return copied_elements(s, j); }
+
+INLINE void copy_channels(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
+    copy_input(j, in, first, channels, copy);
+}
+
+// MR maps, `map` apart, of LANES neighbouring channels: [channel][MR], `step` apart.
+static void copy_square(const TB_S *from, int64_t map, TB_T *to, int64_t step) {
+    vec r[LANES];
+    for (int k = 0; k < LANES; ++k) r[k] = k < MR ? load(from + k * map) : (vec){0};
+    transpose(r);
+    for (int c = 0; c < LANES; ++c)
+        for (int k = 0; k < MR && k < LANES; ++k) to[c * step + k] = r[c][k];
+}
+
+// The filters of a tile of maps, for channels [c0, c1) of a cell (t, r).
+static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t phase, int64_t c0, int64_t c1,
+                         int64_t channel, int64_t row, int64_t backward, TB_T *to) {
+    const int64_t maps = least(MR, s->maps_out - map), taps = count_column_taps(s, phase) * MR;
+    for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
+        int64_t shift, unused, c = c0;
+        if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
+        const TB_S *const at = from + tap * row + map * (backward ? channel : 1);
+        const int64_t next = backward ? 1 : channel, step = backward ? channel : 1;
+        TB_T *place = to;
+        if (backward && maps == MR && MR <= LANES)
+            for (; c + LANES <= c1; c += LANES, place += LANES * taps) copy_square(at + c, channel, place, taps);
+        for (; c < c1; ++c, place += taps)
+            if (maps == MR && !backward)
+                for (int k = 0; k < MR; ++k) place[k] = TB_WIDE(at[c * next + k]);
+            else
+                for (int k = 0; k < MR; ++k) place[k] = k < maps ? TB_WIDE(at[c * next + k * step]) : 0;
+        to += MR;
+    }
+}
+
+// M maps x V vectors of places over strips of `steps`, whose inputs lie `offset` bytes from a strip's. `more`: on sums.
+#define TB_TILE(M, V) \
+    static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, int64_t steps, \
+            const int64_t *offset, TB_T *sums, int64_t pitch, int more) { \
+        vec sum[M][V]; \
+        for (int i = 0; i < M; ++i) \
+            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        for (const strip *const last = strips + count; strips < last; ++strips) { \
+            const TB_T *f = strips->filter; \
+            const char *const in = (const char *)strips->in; \
+            _Pragma("GCC unroll 2") \
+            for (const int64_t *o = offset, *const end = offset + steps; o < end; ++o, f += MR) { \
+                const TB_T *const at = (const TB_T *)(in + *o); \
+                vec y[V]; \
+                for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
+                for (int i = 0; i < M; ++i) { \
+                    const vec x = spread(f[i]); \
+                    for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
+                } \
+            } \
+        } \
+        for (int i = 0; i < M; ++i) \
+            for (int j = 0; j < V; ++j) { \
+                vec *const to = (vec *)(sums + i * pitch + j * LANES); \
+                if (more) sum[i][j] += *to; \
+                *to = sum[i][j]; \
+            } \
+    }
+#define TB_TILES(V) TB_TILE(1, V) TB_TILE(4, V) TB_TILE(8, V)
+TB_TILES(1)
+TB_TILES(2)
+TB_TILES(3)
+
+typedef void (*tile)(const strip *, int64_t, int64_t, const int64_t *, TB_T *, int64_t, int);
+
+static tile tile_for(int64_t maps, int64_t vectors) {
+    static const tile tiles[3][3] = {{tile_1x1, tile_1x2, tile_1x3}, {tile_4x1, tile_4x2, tile_4x3},
+                                     {tile_8x1, tile_8x2, tile_8x3}};
+    return tiles[maps > 4 ? 2 : maps > 1 ? 1 : 0][vectors - 1];
+}
+
+// Sums of `maps` maps at `width` places, over `count` strips of `steps`. `more`: on sums.
+static void run_tile(const job *j, int64_t maps, int64_t width, const strip *strips, int64_t count, int64_t steps,
+                     const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
+    (void)j;
+    tile_for(maps, ceil_div(width, LANES))(strips, count, steps, offset, sums, pitch, more);
+}
+
+// Multiply-adds make of numbers that are not finite what they should.
+INLINE int all_finite(const TB_T *sums, int64_t maps, int64_t width, int64_t pitch) {
+    (void)sums, (void)maps, (void)width, (void)pitch;
+    return 1;
+}
