@@ -42,6 +42,7 @@ def test_an_error_before_the_processes_have_met_ends_all(mpi: None, tmp_path: Pa
     assert done.stderr.count("ValueError: no luck") == 1
 
 
+@pytest.mark.ci
 def test_another_starter_shows_the_error_too(mpi: None, tmp_path: Path) -> None:
     """There is nobody to give last words to: they go to the standard error, and MPI ends all."""
     script = tmp_path / "script.py"
@@ -54,8 +55,9 @@ def test_another_starter_shows_the_error_too(mpi: None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("last", "words"),
-    [("sys.exit(3)", "rank 1 of 2 failed:.*SystemExit: 3"), ("os._exit(3)", "a process ended without a word; status 3"),
-     ("import ctypes; ctypes.string_at(0)", "Segmentation fault.*in string_at")],
+    [pytest.param("sys.exit(3)", "rank 1 of 2 failed:.*SystemExit: 3", marks=pytest.mark.ci),
+     ("os._exit(3)", "a process ended without a word; status 3"),
+     pytest.param("import ctypes; ctypes.string_at(0)", "Segmentation fault.*in string_at", marks=pytest.mark.ci)],
 )  # fmt: skip
 def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words: str) -> None:
     done = launch(2, f"if comm.rank == 1: {last}\ncomm.allreduce(be.ones((2, 2)))\nprint('past it')")
@@ -64,6 +66,7 @@ def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words
     assert "past it" not in done.stdout
 
 
+@pytest.mark.ci
 def test_a_script_finds_what_it_would_find_by_itself(check: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("here = 5")
     text = "import beside, pickle\nclass Thing: pass\nassert __name__ == '__main__' and beside.here == 5\n"

@@ -183,6 +183,7 @@ same(gradients(net), wanted)
     )
 
 
+@pytest.mark.ci
 def test_a_pass_in_which_a_leaf_gets_no_gradient(check: Callable[..., None]) -> None:
     """Its bucket never gets whole, and those after it are sent when the pass is over."""
     check(
