@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["FOLDER", "give_up", "main", "processes", "tell"]
+__all__ = ["FOLDER", "STARTERS", "give_up", "main", "processes", "tell"]
 
 FOLDER = "TB_LAUNCH_FOLDER"
 """The variable with the launcher's folder. Files in it: NAME.said is to be printed, so is NAME.end, after which all are
@@ -28,6 +28,8 @@ to be ended; NAME.fault is what the interpreter wrote when it crashed."""
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables in which starters (MPICH's Hydra, Intel MPI, Open MPI, MVAPICH) say how many processes there are."""
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
+STARTERS = (__file__, runpy.__file__, "<frozen runpy>")
+"""The files that are on the stack before a script's own."""
 PATIENCE = 5.0
 """Seconds that a process waits for the launcher: to print, and then to end all."""
 
@@ -44,7 +46,7 @@ def _numbers(names: tuple[str, ...]) -> Iterator[int]:
 def _failure(error: BaseException) -> str:
     """An exception's traceback, from the script's first line on, under the number of this process."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    while trace is not None and trace.tb_frame.f_code.co_filename in STARTERS:
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     return f"rank {next(_numbers(RANKS), '?')} of {processes()} failed:\n{text}"

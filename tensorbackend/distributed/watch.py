@@ -7,13 +7,13 @@ the standard error, and all get a moment to do so before the first ends the othe
 
 from __future__ import annotations
 
-import faulthandler
-import tempfile
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
-from tensorbackend.distributed.runner import tell
+from tensorbackend.distributed.runner import STARTERS, tell
 
 __all__ = ["GRACE", "Watch"]
 
@@ -57,9 +57,15 @@ class Watch:
 
     def _report(self) -> None:
         seconds = time.monotonic() - self._since
-        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-            file.write(f"{self._name}: {seconds:.0f} s in {self._doing}. It is at:\n")
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            tell(file.read())
+        tell(f"{self._name}: {seconds:.0f} s in {self._doing}. It is at:\n{_positions()}")
+
+
+def _positions() -> str:
+    """The stacks of all threads but this one, without what started the script."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for number, frame in sys._current_frames().items():
+        if number != threading.get_ident():
+            stack = [entry for entry in traceback.extract_stack(frame) if entry.filename not in STARTERS]
+            parts.append(f"  thread {names.get(number, number)}\n{''.join(traceback.format_list(stack))}")
+    return "".join(parts)
