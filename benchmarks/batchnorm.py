@@ -17,7 +17,6 @@ from typing import Any
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 
 EPS, RHO = 1e-3, 0.9
@@ -42,11 +41,6 @@ class Layer:
 
 SIZES = [(32, 64, 56, 56), (1, 256, 100, 1000), (32, 2048, 7, 7), (32, 256, 56, 56), (32, 128, 28, 28),
          (32, 512, 28, 28), (32, 1024, 14, 14)]  # fmt: skip
-
-
-@cache
-def _backend(name: str, threads: int, jit: bool) -> Any:
-    return tensorbackend.Backend.allocate_backend(name, threads=threads, rng_seed=0, **({} if jit else {"jit": False}))
 
 
 @cache
@@ -75,7 +69,7 @@ def truth(layer: Layer, kind: str) -> np.ndarray:
 
 def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
     """The engine."""
-    be = _backend(options.backend if jit else "cpu", options.threads, jit)
+    be = libraries.backend(options, jit)
     x, e, gamma, beta = (be.array(v.reshape(layer.C, -1), dtype=np.float32) for v in data(layer))
     x, e = (be.copy(v) if dtype == "float32" else be.evaluate(v, dtype=dtype) for v in (x, e))
     y, delta = be.empty(x.shape, dtype), be.empty(x.shape, dtype)
@@ -91,9 +85,8 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) ->
     if kind != "inference":
         forward()
     passes = {"inference": partial(forward, inference=True), "training": forward, "backward": back}
-    name = "tensorbackend" if jit else "interpreter"
     result = y if kind in ("inference", "training") else delta
-    return bench.Contender(name, passes.get(kind, both), result.get, kind="ours" if jit else "rival")
+    return libraries.own(passes.get(kind, both), result.get, jit)
 
 
 def as_images(x: np.ndarray, layer: Layer) -> np.ndarray:
@@ -182,10 +175,10 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         "jax": partial(jax, layer, kind, dtype),
     }
     moved = PASSES[kind] * data(layer)[0].size * libraries.dtype_of(dtype).itemsize
-    tolerance = max(1e-4, 4 * float(libraries.ml_dtypes.finfo(libraries.dtype_of(dtype)).eps))
+    tolerance = libraries.tolerance(dtype)
     expected = partial(truth, layer, kind)
     return bench.Case(f"batch norm {kind}", layer.shape, dtype, expected, makers, moved, 0, tolerance,
-                      lambda: np.abs(expected()).max())  # fmt: skip
+                      libraries.largest(expected))  # fmt: skip
 
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:

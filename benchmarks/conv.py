@@ -19,7 +19,6 @@ from typing import Any
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 from tensorbackend.primitives.conv import bprop_reference, fprop_reference, update_reference
 from tensorbackend.primitives.geometry import ConvGeometry
@@ -119,15 +118,9 @@ def truth(layer: Layer, kind: str) -> np.ndarray:
     return update_reference(x["I"], x["E"], g, np.float64)
 
 
-@cache
-def _backend(name: str, threads: int, winograd: Any) -> Any:
-    made = tensorbackend.Backend.allocate_backend
-    return made(name, threads=threads, rng_seed=0, enable_winograd=winograd)
-
-
 def ours(layer: Layer, kind: str, dtype: str, options: Any, name: str) -> bench.Contender:
     """The engine, with one setting of `enable_winograd`; only the default is the project's figure."""
-    be = _backend(options.backend, options.threads, WAYS[name])
+    be = libraries.backend(options, enable_winograd=WAYS[name])
     g = layer.geometry
     made = be.conv_layer(dtype, g.N, g.C, g.K, H=g.H, W=g.W, R=g.R, S=g.S, pad_h=layer.pad, pad_w=layer.pad,
                          str_h=layer.stride, str_w=layer.stride, groups=layer.groups)  # fmt: skip
@@ -142,23 +135,15 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, name: str) -> bench.
     return bench.Contender(name, calls[kind], out.get, kind="ours")
 
 
-def images_first(x: np.ndarray) -> np.ndarray:
-    """From (maps, 1, height, width, last) to (last, maps, height, width)."""
-    return np.ascontiguousarray(x[:, 0].transpose(3, 0, 1, 2))
-
-
-def maps_first(x: np.ndarray) -> np.ndarray:
-    """And back."""
-    return np.ascontiguousarray(np.asarray(x, dtype=np.float32).transpose(1, 2, 3, 0))[:, None]
-
-
 def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     """PyTorch in one memory format, on its own layout."""
     library = libraries.Torch()
     t = library.torch
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
-    x, w, e = (t.from_numpy(images_first(x)).to(getattr(t, dtype)).contiguous(memory_format=layout)
-               for x in operands(layer).values())  # fmt: skip
+    x, w, e = (
+        t.from_numpy(libraries.images_first(x[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
+        for x in operands(layer).values()
+    )
     stride, pad = [layer.stride] * 2, [layer.pad] * 2
     mask = [kind == "bprop", kind == "update", False]
     kept: list[Any] = [None]
@@ -170,14 +155,15 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
             both = t.ops.aten.convolution_backward(e, x, w, None, stride, pad, [1, 1], 0, [0, 0], layer.groups, mask)
             kept[0] = both[0 if kind == "bprop" else 1]
 
-    return bench.Contender(form, call, lambda: maps_first(kept[0].float().numpy()))
+    return bench.Contender(form, call, lambda: libraries.images_last(kept[0].float().numpy()))
 
 
 def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
     """JAX: XLA's convolution, and what differentiation makes of it; results go into a donated array."""
     library = libraries.Jax()
     j = library.jax
-    images, filters, errors = (images_first(x).astype(libraries.dtype_of(dtype)) for x in operands(layer).values())
+    element = libraries.dtype_of(dtype)
+    images, filters, errors = (libraries.images_first(x[:, 0]).astype(element) for x in operands(layer).values())
 
     def conv(x: Any, w: Any) -> Any:
         pads = [(layer.pad, layer.pad)] * 2
@@ -192,7 +178,7 @@ def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
     into = j.jit(function, donate_argnums=0, keep_unused=True)
     arrays = [library.array(x) for x in (images, filters, errors)]
     found = library.donating(into, None, library.array(np.zeros_like(like)), arrays)
-    return replace(found, result=lambda: maps_first(found.result().reshape(like.shape)))
+    return replace(found, result=lambda: libraries.images_last(found.result().reshape(like.shape)))
 
 
 def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
@@ -204,11 +190,11 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         makers[form] = partial(torch, layer, kind, dtype, form)
     makers["jax"] = partial(jax, layer, kind, dtype)
     size = sum(x.size for x in operands(layer).values()) * libraries.dtype_of(dtype).itemsize
-    tolerance = max(1e-4, 4 * float(libraries.ml_dtypes.finfo(libraries.dtype_of(dtype)).eps))
+    tolerance = libraries.tolerance(dtype)
     expected = partial(truth, layer, kind)
     return bench.Case(
         f"conv {kind}", layer.shape, dtype, expected, makers, size, layer.geometry.flops, tolerance,
-        lambda: np.abs(expected()).max(),
+        libraries.largest(expected),
     )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def case(expression: Expression, shape: tuple[int, ...], dtype: str, options) ->
     size = math.prod(shape)
     read = {"f": size, "c": shape[0], "r": shape[-1], "T": size, "2": 2 * size}
     moved = (size + sum(read[k] for _, k in e.operands())) * kind.itemsize
-    tolerance = 32 * float(libraries.ml_dtypes.finfo(kind).eps)
+    tolerance = libraries.tolerance(dtype, 0, 32)
     return bench.Case(e.name, shape, dtype, lambda: truth(e, arrays()), makers, moved, e.flops * size, tolerance)
 
 

@@ -98,7 +98,7 @@ def case(
         return product({key: np.abs(v.astype(np.float32)) for key, v in arrays().items()})
 
     moved = sum(math.prod(s) for s in (*shapes.values(), (*batch, m, n))) * kind.itemsize
-    tolerance = max(1e-4, 4 * float(libraries.ml_dtypes.finfo(kind).eps))
+    tolerance = libraries.tolerance(dtype)
     label = name if tail is not None or not set(layout) & {"t"} else f"{name} {layout}"
     shape = (*batch, m, n, k)
     return bench.Case(label, shape, dtype, truth, makers, moved, 2.0 * math.prod(shape), tolerance, scale)

@@ -41,6 +41,38 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
+def tolerance(dtype: str, least: float = 1e-4, epsilons: float = 4) -> float:
+    """The error that results in `dtype` may have: so many of its epsilons, or `least` where that is more."""
+    return max(least, epsilons * float(ml_dtypes.finfo(dtype_of(dtype)).eps))
+
+
+def computed(make: Callable[[], Contender]) -> Callable[[], np.ndarray]:
+    """The result of one call of a contender, which is made and called when the result is first asked for."""
+
+    @cache
+    def result() -> np.ndarray:
+        contender = make()
+        contender.call()
+        return contender.result()
+
+    return result
+
+
+def largest(expected: Callable[[], np.ndarray]) -> Callable[[], float]:
+    """The scale of errors that count as shares of the largest value."""
+    return lambda: np.abs(expected()).max()
+
+
+def images_first(x: np.ndarray) -> np.ndarray:
+    """From the engine's order (maps, height, width, images) to (images, maps, height, width)."""
+    return np.ascontiguousarray(x.transpose(3, 0, 1, 2))
+
+
+def images_last(x: Any) -> np.ndarray:
+    """And back, in float32."""
+    return np.asarray(x, dtype=np.float32).transpose(1, 2, 3, 0)
+
+
 def function(body: str, names: Mapping[str, Any], head: str = "") -> Callable[[], Any]:
     """`def call(): body`, with `names` as cells of an enclosing function: as fast as written by hand.
 
@@ -299,6 +331,26 @@ class Engine:
         out = self.be.empty(o.shape, dtype=o.dtype)
         names = self.known(body) | dict(tensors) | {"o": out}
         return Contender(self.name, function(body, names, head), out.get, kind="ours")
+
+
+@cache
+def _backend(name: str, threads: int, **settings: Any) -> Any:
+    return tensorbackend.Backend.allocate_backend(name, threads=threads, rng_seed=0, **settings)
+
+
+def interpreter(threads: int = 1) -> Any:
+    """The CPU's interpreter, made once."""
+    return _backend("cpu", threads, jit=False)
+
+
+def backend(options: Any, jit: bool = True, **settings: Any) -> Any:
+    """The backend with a script's options, made once; the interpreter without `jit`."""
+    return _backend(options.backend, options.threads, **settings) if jit else interpreter(options.threads)
+
+
+def own(run: Callable[[], object], result: Callable[[], Any], jit: bool = True) -> Contender:
+    """The contender that this project is: its figure, or with `jit=False` the interpreter beside it."""
+    return Contender("tensorbackend" if jit else "interpreter", run, result, kind="ours" if jit else "rival")
 
 
 @cache

@@ -16,7 +16,6 @@ from typing import Any
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 
 
@@ -50,13 +49,12 @@ def data(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 def ours(table: Table, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
     """The engine."""
-    keywords = {} if jit else {"jit": False}
-    be = tensorbackend.Backend.allocate_backend(options.backend if jit else "cpu", threads=options.threads, **keywords)
+    be = libraries.backend(options, jit)
     ids, errors = data(table)
     inputs, error = be.array(ids[None], dtype=np.int32), be.array(np.ascontiguousarray(errors.T), dtype=dtype)
     turned, dW = be.empty(errors.shape, dtype=dtype), be.empty((table.words, table.columns), dtype=dtype)
     call = partial(be.compound_bprop_lut, 1, inputs, error, turned, dW, None)
-    return bench.Contender("tensorbackend" if jit else "interpreter", call, dW.get, kind="ours" if jit else "rival")
+    return libraries.own(call, dW.get, jit)
 
 
 def torch(table: Table, dtype: str, how: str) -> bench.Contender:
@@ -101,15 +99,10 @@ def case(table: Table, dtype: str, options: Any) -> bench.Case:
     item = libraries.dtype_of(dtype).itemsize
     moved = (table.count + table.words) * table.columns * item
 
-    @cache
-    def truth() -> np.ndarray:
-        found = ours(table, "float64", options, False)
-        found.call()
-        return found.result()
-
-    tolerance = max(1e-4, 4 * float(libraries.ml_dtypes.finfo(libraries.dtype_of(dtype)).eps))
-    scale = lambda: np.abs(truth()).max()  # noqa: E731
-    return bench.Case("lookup bprop", table.shape, dtype, truth, makers, moved, 0, tolerance, scale)
+    truth = libraries.computed(partial(ours, table, "float64", options, False))
+    tolerance = libraries.tolerance(dtype)
+    return bench.Case("lookup bprop", table.shape, dtype, truth, makers, moved, 0, tolerance,
+                      libraries.largest(truth))  # fmt: skip
 
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:

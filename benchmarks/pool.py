@@ -17,7 +17,6 @@ from typing import Any
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 
 ASCALE, BPOWER = 1e-2, 0.75
@@ -63,21 +62,16 @@ def layers(quick: bool) -> list[Layer]:
 
 
 @cache
-def _backend(name: str, threads: int, jit: bool) -> Any:
-    return tensorbackend.Backend.allocate_backend(name, threads=threads, rng_seed=0, **({} if jit else {"jit": False}))
-
-
-@cache
 def data(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
     """Images and errors in float32, in the engine's layout."""
-    made = layer.made(_backend("cpu", 1, False))
+    made = layer.made(libraries.interpreter())
     draw = np.random.default_rng(0)
     return draw.standard_normal(made.dimI, dtype=np.float32), draw.standard_normal(made.dimO, dtype=np.float32)
 
 
 def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
     """The engine."""
-    be = _backend(options.backend if jit else "cpu", options.threads, jit)
+    be = libraries.backend(options, jit)
     made = layer.made(be, dtype)
     images, errors = (be.array(x.reshape(-1, layer.N), dtype=dtype) for x in data(layer))
     out, delta = be.empty(made.dimO2, dtype=dtype), be.empty(made.dimI2, dtype=dtype)
@@ -90,27 +84,18 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) ->
         forward = partial(be.fprop_pool, made, images, out, places)
         back = partial(be.bprop_pool, made, errors, delta, places)
     forward()
-    name = "tensorbackend" if jit else "interpreter"
     run, result = (forward, out) if kind == "fprop" else (back, delta)
-    return bench.Contender(name, run, result.get, kind="ours" if jit else "rival")
-
-
-def images_first(x: np.ndarray) -> np.ndarray:
-    """From (maps, 1, height, width, images) to (images, maps, height, width)."""
-    return np.ascontiguousarray(x[:, 0].transpose(3, 0, 1, 2))
-
-
-def as_rows(x: Any) -> np.ndarray:
-    """And back, as a matrix."""
-    x = np.asarray(x, dtype=np.float32)
-    return np.ascontiguousarray(x.transpose(1, 2, 3, 0)).reshape(-1, len(x))
+    return libraries.own(run, result.get, jit)
 
 
 def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     """PyTorch in one memory format, on its own layout."""
     t = libraries.Torch().torch
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
-    x, e = (t.from_numpy(images_first(a)).to(getattr(t, dtype)).contiguous(memory_format=layout) for a in data(layer))
+    x, e = (
+        t.from_numpy(libraries.images_first(a[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
+        for a in data(layer)
+    )
     sizes = (layer.R, layer.stride, layer.pad)
     functions: dict[str, Callable] = {
         "max": lambda v: t.nn.functional.max_pool2d(v, *sizes),
@@ -128,7 +113,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
         else:
             (kept[0],) = t.autograd.grad(y, x, e, retain_graph=True)
 
-    return bench.Contender(form, call, lambda: as_rows(kept[0].detach().float().numpy()))
+    return bench.Contender(form, call, lambda: libraries.images_last(kept[0].detach().float().numpy()))
 
 
 def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
@@ -148,7 +133,7 @@ def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
         sums = lax.reduce_window(x * x, 0.0, lax.add, (1, layer.R, 1, 1), (1,) * 4, around)
         return x * (1 + ASCALE / layer.R * sums) ** -BPOWER
 
-    images, errors = (images_first(x).astype(libraries.dtype_of(dtype)) for x in data(layer))
+    images, errors = (libraries.images_first(x[:, 0]).astype(libraries.dtype_of(dtype)) for x in data(layer))
     passes = {
         "fprop": (lambda o, x, e: function(x), errors),
         "bprop": (lambda o, x, e: j.vjp(function, x)[1](e)[0], images),
@@ -157,7 +142,7 @@ def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
     into = j.jit(chosen, donate_argnums=0, keep_unused=True)
     arrays = [library.array(x) for x in (images, errors)]
     found = library.donating(into, None, library.array(np.zeros_like(like)), arrays)
-    return replace(found, result=lambda: as_rows(np.asarray(found.result()).reshape(like.shape)))
+    return replace(found, result=lambda: libraries.images_last(found.result().reshape(like.shape)))
 
 
 def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
@@ -175,15 +160,10 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
     if layer.op == "lrn":
         moved = (3 if kind == "fprop" else 5) * images * item
 
-    @cache
-    def truth() -> np.ndarray:
-        found = ours(layer, kind, "float64", options, False)
-        found.call()
-        return found.result()
-
-    tolerance = max(1e-4, 4 * float(libraries.ml_dtypes.finfo(libraries.dtype_of(dtype)).eps))
+    truth = libraries.computed(partial(ours, layer, kind, "float64", options, False))
+    tolerance = libraries.tolerance(dtype)
     name = f"{layer.op if layer.op == 'lrn' else layer.op + ' pool'} {kind}"
-    return bench.Case(name, layer.shape, dtype, truth, makers, moved, 0, tolerance, lambda: np.abs(truth()).max())
+    return bench.Case(name, layer.shape, dtype, truth, makers, moved, 0, tolerance, libraries.largest(truth))
 
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:

@@ -155,7 +155,7 @@ def case(r: Reduction, shape: tuple[int, int], dtype: str, options) -> bench.Cas
         makers["torch.compile"] = lambda: libraries.Torch().compiled(r.torch_new, "", {"x": x()}, fresh())
     moved = (math.prod(shape) + math.prod(fresh().shape)) * kind.itemsize
     scale = magnitude if r.is_sum else None
-    tolerance = max(1e-3, 32 * float(libraries.ml_dtypes.finfo(kind).eps))
+    tolerance = libraries.tolerance(dtype, 1e-3, 32)
     return bench.Case(r.name, shape, dtype, truth, makers, moved, 0, tolerance, scale)
 
 

@@ -16,10 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-OURS = "tensorbackend"
+from tensorbackend.bench_results import OURS, Family
 
-Row = dict[str, Any]
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
 def machine(document: dict[str, Any]) -> str:
@@ -34,31 +33,24 @@ def machine(document: dict[str, Any]) -> str:
     )
 
 
-def grouped(rows: list[Row]) -> dict[tuple, dict[str, Row]]:
-    """The rows of each (case, shape, dtype), by contender."""
-    groups: dict[tuple, dict[str, Row]] = {}
-    for row in rows:
-        groups.setdefault((row["case"], tuple(row["shape"]), row["dtype"]), {})[row["contender"]] = row
-    return groups
-
-
 def number(value: float | None, form: str = "{:.4g}") -> str:
     """A figure as text; nothing for what was not measured."""
     return "" if value is None else form.format(value)
 
 
-def table(rows: list[Row]) -> list[str]:
+def table(family: Family) -> list[str]:
     """One line a case: this project's time, spread and share of the peak, its rivals' times, and the ratio."""
+    rows = family.document["rows"]
     rivals = list(dict.fromkeys(r["contender"] for r in rows if r["kind"] == "rival"))
     kinds = {r["contender"]: r["kind"] for r in rows}
     rivals = rivals or [c for c, kind in kinds.items() if c != OURS and kind != "probe"]
     head = ["case", "shape", "dtype", "us", "+-", "GB/s", "peak", *rivals, "ratio"]
     lines = ["| " + " | ".join(head) + " |", "|---|---|---|" + "---:|" * (len(head) - 3)]
-    for (case, shape, dtype), group in grouped(rows).items():
+    for (case, shape, dtype), group in family.groups.items():
         ours = group.get(OURS)
         if ours is None:
             continue
-        cells = [case, "x".join(map(str, shape)), dtype, number(ours["us"]), number(ours["spread_us"], "{:.2g}")]
+        cells = [case, shape, dtype, number(ours["us"]), number(ours["spread_us"], "{:.2g}")]
         cells += [number(ours["gbs"], "{:.1f}"), number(ours["share"], "{:.0%}")]
         cells += [number(group[name]["us"]) if name in group else "" for name in rivals]
         lines.append("| " + " | ".join([*cells, number(ours["ratio"], "{:.2f}")]) + " |")
@@ -92,11 +84,10 @@ def main() -> int:
     options = parser.parse_args()
     page, missing = options.page.read_text(), []
     for path in options.results:
-        document = json.loads(Path(path).read_text())
-        name = document["script"].removesuffix(".py")
-        parts = [machine(document), "", *table(document["rows"]), *summary(document)]
-        new = filled(page, name, "\n".join(parts))
-        missing += [name] if new is None else []
+        family = Family(json.loads(Path(path).read_text()))
+        parts = [machine(family.document), "", *table(family), *summary(family.document)]
+        new = filled(page, family.name, "\n".join(parts))
+        missing += [family.name] if new is None else []
         page = new or page
     options.page.write_text(page)
     for name in missing:

@@ -16,7 +16,6 @@ from typing import Any
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 
 SIZES = {
@@ -46,11 +45,6 @@ class Layer:
     def flops(self) -> int:
         """Of the products of a forward pass."""
         return 2 * 2 * GATES[self.kind] * self.hidden**2 * self.N * self.steps
-
-
-@cache
-def _backend(name: str, threads: int, jit: bool) -> Any:
-    return tensorbackend.Backend.allocate_backend(name, threads=threads, rng_seed=0, **({} if jit else {"jit": False}))
 
 
 @cache
@@ -114,7 +108,7 @@ def gated(be: Any, layer: Layer, t: dict[str, Any], out: dict[str, Any], alone: 
 
 def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
     """The engine."""
-    be = _backend(options.backend if jit else "cpu", options.threads, jit)
+    be = libraries.backend(options, jit)
     t = {name: be.array(x, dtype=dtype) for name, x in data(layer).items()}
     t["h"] = be.empty_like(t["x"])
     out = {f"d{name}": be.empty_like(t[name]) for name in ("x", "W_in", "W_recur", "bias")}
@@ -124,9 +118,8 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) ->
         forward()
         back()
 
-    name = "tensorbackend" if jit else "interpreter"
     run, result = (forward, t["h"]) if kind == "fprop" else (both, out["dx"])
-    return bench.Contender(name, run, result.get, kind="ours" if jit else "rival")
+    return libraries.own(run, result.get, jit)
 
 
 def by_steps(x: np.ndarray, layer: Layer) -> np.ndarray:
@@ -176,17 +169,12 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         "torch": partial(torch, layer, kind, dtype),
     }
 
-    @cache
-    def truth() -> np.ndarray:
-        found = ours(layer, kind, "float64", options, False)
-        found.call()
-        return found.result()
-
+    truth = libraries.computed(partial(ours, layer, kind, "float64", options, False))
     flops = layer.flops * (1 if kind == "fprop" else 3)
     moved = sum(x.nbytes for x in data(layer).values())
-    tolerance = max(1e-3, 8 * float(libraries.ml_dtypes.finfo(libraries.dtype_of(dtype)).eps))
+    tolerance = libraries.tolerance(dtype, 1e-3, 8)
     name = f"{layer.kind} {kind}"
-    return bench.Case(name, layer.shape, dtype, truth, makers, moved, flops, tolerance, lambda: np.abs(truth()).max())
+    return bench.Case(name, layer.shape, dtype, truth, makers, moved, flops, tolerance, libraries.largest(truth))
 
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:

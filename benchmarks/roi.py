@@ -17,7 +17,6 @@ from typing import Any
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 
 SCALE, THRESHOLD = 1 / 16, 0.7
@@ -45,12 +44,6 @@ POOLINGS = [Pooling(512, 38, 50, 1, 300, 7), Pooling(512, 38, 50, 2, 128, 7), Po
 BOXES = [(2000, 200), (6000, 1000), (12000, 4000)]
 
 
-def _backend(options: Any, jit: bool) -> Any:
-    keywords = {} if jit else {"jit": False}
-    name = options.backend if jit else "cpu"
-    return tensorbackend.Backend.allocate_backend(name, threads=options.threads, rng_seed=0, **keywords)
-
-
 def _torchvision() -> Any:
     libraries.Torch()
     return libraries.library("torchvision").ops
@@ -72,7 +65,7 @@ def data(g: Pooling) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def ours(g: Pooling, kind: str, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
     """The engine."""
-    be = _backend(options, jit)
+    be = libraries.backend(options, jit)
     images, rois, errors = data(g)
     maps, E = (be.array(x.reshape(-1, x.shape[-1]), dtype=dtype) for x in (images, errors))
     R, argmax = be.array(rois, dtype="float32"), be.zeros(E.shape, dtype=np.int32)
@@ -81,14 +74,14 @@ def ours(g: Pooling, kind: str, dtype: str, options: Any, jit: bool = True) -> b
     back = partial(be.roipooling_bprop, E, R, delta, argmax, *g.sizes)
     forward()
     run, result = (forward, out) if kind == "fprop" else (back, delta)
-    return bench.Contender("tensorbackend" if jit else "interpreter", run, result.get, kind="ours" if jit else "rival")
+    return libraries.own(run, result.get, jit)
 
 
 def torchvision(g: Pooling, kind: str, dtype: str) -> bench.Contender:
     """torchvision's roi_pool on its own layout."""
     ops, t = _torchvision(), libraries.Torch().torch
     images, rois, errors = data(g)
-    x, e = (t.from_numpy(np.ascontiguousarray(a.transpose(3, 0, 1, 2))).to(getattr(t, dtype)) for a in (images, errors))
+    x, e = (t.from_numpy(libraries.images_first(a)).to(getattr(t, dtype)) for a in (images, errors))
     boxes, kept = t.from_numpy(rois).to(x.dtype), [None]
     with t.enable_grad():
         x.requires_grad_(kind == "bprop")
@@ -100,11 +93,7 @@ def torchvision(g: Pooling, kind: str, dtype: str) -> bench.Contender:
         else:
             (kept[0],) = t.autograd.grad(y, x, e, retain_graph=True)
 
-    def result() -> np.ndarray:
-        found = kept[0].detach().float().numpy().transpose(1, 2, 3, 0)
-        return np.ascontiguousarray(found).reshape(-1, found.shape[-1])
-
-    return bench.Contender("torchvision", call, result)
+    return bench.Contender("torchvision", call, lambda: libraries.images_last(kept[0].detach().float().numpy()))
 
 
 def pooling_case(g: Pooling, kind: str, dtype: str, options: Any) -> bench.Case:
@@ -116,15 +105,11 @@ def pooling_case(g: Pooling, kind: str, dtype: str, options: Any) -> bench.Case:
     images, _, errors = (x.size for x in data(g))
     item = libraries.dtype_of(dtype).itemsize
 
-    @cache
-    def truth() -> np.ndarray:
-        found = ours(g, kind, "float64", options, False)
-        found.call()
-        return found.result()
-
-    tolerance = max(1e-4, 4 * float(libraries.ml_dtypes.finfo(libraries.dtype_of(dtype)).eps))
-    moved, scale = (images + errors) * item + errors * 4, lambda: np.abs(truth()).max()
-    return bench.Case(f"roi {kind}", astuple(g), dtype, truth, makers, moved, 0, tolerance, scale)
+    truth = libraries.computed(partial(ours, g, kind, "float64", options, False))
+    tolerance = libraries.tolerance(dtype)
+    moved = (images + errors) * item + errors * 4
+    return bench.Case(f"roi {kind}", astuple(g), dtype, truth, makers, moved, 0, tolerance,
+                      libraries.largest(truth))  # fmt: skip
 
 
 @cache
@@ -142,14 +127,13 @@ def suppression_case(count: int, clusters: int, options: Any) -> bench.Case:
     boxes = detections(count, clusters)
 
     def engine(jit: bool) -> bench.Contender:
-        be, kept = _backend(options, jit), [[]]
+        be, kept = libraries.backend(options, jit), [[]]
         tensor = be.array(boxes)
 
         def call() -> None:
             kept[0] = be.nms(tensor, THRESHOLD, normalized=True)
 
-        name, kind = ("tensorbackend", "ours") if jit else ("interpreter", "rival")
-        return bench.Contender(name, call, lambda: np.array(kept[0], np.float64), kind=kind)
+        return libraries.own(call, lambda: np.array(kept[0], np.float64), jit)
 
     def rival() -> bench.Contender:
         ops, t = _torchvision(), libraries.Torch().torch
@@ -160,12 +144,7 @@ def suppression_case(count: int, clusters: int, options: Any) -> bench.Case:
 
         return bench.Contender("torchvision", call, lambda: kept[0].numpy().astype(np.float64))
 
-    @cache
-    def truth() -> np.ndarray:
-        found = engine(False)
-        found.call()
-        return found.result()
-
+    truth = libraries.computed(partial(engine, False))
     makers = {"tensorbackend": partial(engine, True), "interpreter": partial(engine, False), "torchvision": rival}
     return bench.Case("nms", (count, clusters), "float32", truth, makers, boxes.nbytes, 0, 1e-6, lambda: float(count))
 

@@ -18,14 +18,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import libraries
 import numpy as np
 
-import tensorbackend
 from tensorbackend import bench
 
 RATE, MOMENTUM, CLASSES = 1e-3, 0.9, 1000
@@ -245,21 +244,16 @@ class Network:
         return self.layers[0].F.velocity.get()
 
 
-@cache
-def _backend(name: str, threads: int) -> Any:
-    return tensorbackend.Backend.allocate_backend(name, threads=threads, rng_seed=0)
-
-
-def eager(problem: Problem, options: Any) -> bench.Contender:
-    """This project, statement by statement."""
-    network = Network(_backend(options.backend, options.threads), problem)
+def eager(problem: Problem, options: Any, dtype: str = "float32") -> bench.Contender:
+    """This project, statement by statement; its first filters' velocity after a step in float64 is what is expected."""
+    network = Network(libraries.backend(options), problem, dtype)
     call = partial(network.step, network.images, network.labels)
     return bench.Contender("tensorbackend eager", call, network.result, kind="ours")
 
 
 def captured(problem: Problem, options: Any) -> bench.Contender:
     """This project, as a captured program; the first call captures, which is a step."""
-    be = _backend(options.backend, options.threads)
+    be = libraries.backend(options)
     network, program = Network(be, problem), []
 
     def call() -> None:
@@ -269,14 +263,6 @@ def captured(problem: Problem, options: Any) -> bench.Contender:
             program.append(be.capture(network.step, network.images, network.labels))
 
     return bench.Contender("tensorbackend", call, network.result, kind="ours")
-
-
-@cache
-def truth(problem: Problem, backend: str, threads: int) -> np.ndarray:
-    """The first filters' velocity after one step in float64."""
-    network = Network(_backend(backend, threads), problem, "float64")
-    network.step(network.images, network.labels)
-    return network.result()
 
 
 # ------------------------------------------------------------------------------------------------- others
@@ -302,7 +288,7 @@ def torch(problem: Problem, options: Any, form: str = "torch") -> bench.Contende
     model = nn.Sequential(*modules[:-1]).to(memory_format=layout)
     forward = t.compile(model) if form == "torch.compile" else model
     images, labels = problem.data()
-    x = t.from_numpy(np.ascontiguousarray(images.transpose(3, 0, 1, 2))).contiguous(memory_format=layout)
+    x = t.from_numpy(libraries.images_first(images)).contiguous(memory_format=layout)
     wanted = t.from_numpy(labels.astype(np.int64))
     optimizer = t.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
 
@@ -417,10 +403,10 @@ def rows(problem: Problem, session: bench.Session) -> list[bench.Row]:
     options = session.options
     left_out = {*options.without, *(["torch.compile"] if options.quick else [])}
     makers = {n: partial(make, problem, options) for n, make in MAKERS.items() if n not in left_out}
-    expected = partial(truth, problem, options.backend, options.threads)
+    expected = libraries.computed(partial(eager, problem, options, "float64"))
     shape = (problem.batch, problem.side)
     case = bench.Case(f"train {problem.stack}", shape, "float32", expected, makers, 0.0, problem.flops(), 1e-2,
-                      lambda: np.abs(expected()).max())  # fmt: skip
+                      libraries.largest(expected))  # fmt: skip
     found = bench.measure(case, session.protocol, session.probes(case))
     measured = [r for r in found if r.us is not None and r.kind != "probe"]
     notes = {r.contender: peak_memory(r.contender, problem, options) for r in measured}

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.backends import probes
+from tensorbackend.bench_results import geometric_mean, history
 from tensorbackend.errors import CompileError, complain
 
 __all__ = [
@@ -366,7 +367,7 @@ def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
         shares = [r.share for r in group if r.share]
         out.append({
             "case": case, "dtype": dtype, "contender": contender, "sizes": len(group),
-            "geomean": math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None,
+            "geomean": geometric_mean(ratios),
             "least": min(ratios, default=None), "least_share": min(shares, default=None),
             "worst_error": max(r.error or 0.0 for r in group),
         })  # fmt: skip
@@ -556,18 +557,6 @@ class Session:
             "machine": self.machine | {"versions": versions()}, "protocol": asdict(self.protocol),
             "rows": [asdict(r) for r in self.rows], "summary": list(lines),
         }  # fmt: skip
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """What a result file says of the results it had before, the one in it included: date, revision, geometric mean of
-    this project's ratios, number of cases."""
-    if not path.exists():
-        return []
-    old = json.loads(path.read_text())
-    ratios = [r["ratio"] for r in old["rows"] if r["contender"] == "tensorbackend" and r["ratio"]]
-    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
-    facts = {name: old["machine"][name] for name in ("date", "revision")}
-    return [*old.get("history", []), facts | {"geomean": mean, "cases": len(ratios)}]
 
 
 def main(description: str, *cases: Callable[[argparse.Namespace, Session], Iterable[Case]]) -> int:

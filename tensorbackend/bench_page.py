@@ -9,15 +9,14 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from tensorbackend.bench_results import OURS, Family
 from tensorbackend.explain_page import STYLE, roofline
 
 __all__ = ["Family", "page"]
 
-OURS = "tensorbackend"
 MORE_STYLE = """
 table.cases td, table.cases th { padding: .15rem .9rem .15rem 0; white-space: nowrap; }
 svg.bars text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg.bars text.f { fill: var(--faint); }
@@ -26,39 +25,6 @@ p.lead { font-size: 1.05rem; max-width: 46rem; }
 """
 NAMES, PER_OCTAVE, ROW = 330, 90, 22  # pixels: of a bar's name, of a factor of two, of a row
 SLOWEST, FASTEST = 0.25, 16.0
-
-
-@dataclass(frozen=True)
-class Family:
-    """One script's result: the `document` it wrote, and what that says of this project's rows."""
-
-    document: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The script's name without `.py`."""
-        return self.document["script"].removesuffix(".py")
-
-    @property
-    def groups(self) -> dict[tuple[str, str, str], dict[str, Mapping[str, Any]]]:
-        """The rows of each (case, shape, dtype), by contender."""
-        found: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
-        for row in self.document["rows"]:
-            key = (row["case"], "x".join(map(str, row["shape"])), row["dtype"])
-            found.setdefault(key, {})[row["contender"]] = row
-        return found
-
-    @property
-    def ratios(self) -> dict[tuple[str, str, str], float]:
-        """How many times faster than the fastest other library each case is, the least first."""
-        found = {key: rows[OURS]["ratio"] for key, rows in self.groups.items() if rows.get(OURS, {}).get("ratio")}
-        return dict(sorted(found.items(), key=lambda item: item[1]))
-
-    @property
-    def geomean(self) -> float | None:
-        """The geometric mean of the ratios, None without any."""
-        logs = [math.log(r) for r in self.ratios.values()]
-        return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def page(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -196,12 +162,10 @@ def _history(history: Sequence[Mapping[str, Any]], family: Family) -> str:
     """Earlier results of the script, as a line each."""
     if not history:
         return ""
-    now = {"date": family.document["machine"]["date"], "revision": family.document["machine"]["revision"],
-           "geomean": family.geomean, "cases": len(family.ratios)}  # fmt: skip
     rows = "".join(
         f"<tr><td>{html.escape(entry['date'][:10])}</td><td><code>{html.escape(str(entry['revision']))}</code></td>"
         f'{_ratio(entry["geomean"])}<td class="n">{entry["cases"]}</td></tr>'
-        for entry in [*history, now]
+        for entry in [*history, family.record]
     )
     heads = '<tr><th>date</th><th>revision</th><th class="n">geometric mean</th><th class="n">cases</th></tr>'
     return f"<details><summary>earlier results</summary><table>{heads}{rows}</table></details>"

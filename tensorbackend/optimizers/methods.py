@@ -42,7 +42,11 @@ class MomentumSGDRule(UpdateRule):
         (v,) = self.tensors()
         with p.backend.fuse():
             v[:] = h.momentum * v - h.lr * g
-            p[:] = p + v
+            p[:] = p + self.change(v, g)
+
+    def change(self, v: Any, g: Any) -> Any:
+        """What p changes by, once v is that of this step."""
+        return v
 
 
 class MomentumSGD(GradientMethod):
@@ -54,27 +58,18 @@ class MomentumSGD(GradientMethod):
         super().__init__(lr=lr, momentum=momentum)
 
 
-class NesterovAGRule(UpdateRule):
+class NesterovAGRule(MomentumSGDRule):
     """v = momentum v - lr g; p += momentum v - lr g."""
 
-    states = ("v",)
-
-    def step(self, p: Any, g: Any) -> None:
-        """Two statements."""
-        h = self.hyperparam
-        (v,) = self.tensors()
-        with p.backend.fuse():
-            v[:] = h.momentum * v - h.lr * g
-            p[:] = p + (h.momentum * v - h.lr * g)
+    def change(self, v: Any, g: Any) -> Any:
+        """One more step of v."""
+        return self.hyperparam.momentum * v - self.hyperparam.lr * g
 
 
-class NesterovAG(GradientMethod):
+class NesterovAG(MomentumSGD):
     """Nesterov's accelerated gradient: v = momentum v - lr g; p += momentum v - lr g."""
 
     rule = NesterovAGRule
-
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
-        super().__init__(lr=lr, momentum=momentum)
 
 
 class AdaGradRule(UpdateRule):

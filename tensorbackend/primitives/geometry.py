@@ -56,8 +56,9 @@ def output_length(length: int, window: int, pad: Pad, stride: int, pooling: bool
     return size - 1 if sum(pad) > 0 and (size - 1) * stride >= length + pad[0] else size
 
 
+@dataclass(frozen=True)
 class _Images:
-    """What geometries of images have in common."""
+    """What geometries of images have in common: N images of C maps of D x H x W before, and K of M x P x Q after."""
 
     N: int
     C: int
@@ -84,19 +85,9 @@ class _Images:
 class ConvGeometry(_Images):
     """A convolution's sizes. `strides`, `pads` (before, after) and `dilations` are for depth, height and width.
 
-    Each of N images has C maps of D x H x W before, and K maps of M x P x Q after. Filters are T x R x S. Map k of the
-    output sees the C / groups maps of group k // (K / groups).
+    Filters are T x R x S. Map k of the output sees the C / groups maps of group k // (K / groups).
     """
 
-    N: int
-    C: int
-    D: int
-    H: int
-    W: int
-    K: int
-    M: int
-    P: int
-    Q: int
     T: int
     R: int
     S: int
@@ -149,15 +140,6 @@ class PoolGeometry(_Images):
     """
 
     op: str
-    N: int
-    C: int
-    D: int
-    H: int
-    W: int
-    K: int
-    M: int
-    P: int
-    Q: int
     J: int
     T: int
     R: int

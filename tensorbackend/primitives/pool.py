@@ -145,7 +145,7 @@ def pool_geometry(name: str, op: str, sizes: list[int], window: list[int], pads:
             raise ShapeError(complain(f"{name}: no output", f"{given}, which gives {count}", "at least 1"))
         if (count - 1) * s - pad[0] >= n:
             raise ShapeError(complain(f"{name}: a window wholly outside the image", given, "a stride up to the window"))
-    return PoolGeometry(op, *sizes, *results, *window, tuple(steps), tuple(ends))
+    return PoolGeometry(*sizes, *results, op, *window, tuple(steps), tuple(ends))
 
 
 # Methods of the contract

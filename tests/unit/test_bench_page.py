@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tensorbackend import __main__ as command_line
-from tensorbackend import bench, bench_page
+from tensorbackend import bench_page, bench_results
 from tensorbackend.commands import bench as bench_command
 
 MACHINE = {"cpu": "A <fast> CPU", "threads": 2, "compiler": "cc 1", "revision": "abc", "date": "2026-01-02T03:04:05",
@@ -37,7 +37,7 @@ def document() -> dict:
 
 
 def test_ratios_come_least_first(document: dict) -> None:
-    family = bench_page.Family(document)
+    family = bench_results.Family(document)
     assert list(family.ratios.values()) == [0.5, 1.0, 4.0]
     assert family.geomean == pytest.approx(2 ** (1 / 3))
 
@@ -94,8 +94,8 @@ def test_no_results_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_result_remembers_those_before_it(document: dict, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    assert bench.history(path) == []
+    assert bench_results.history(path) == []
     path.write_text(json.dumps(document))
-    first, last = bench.history(path)
+    first, last = bench_results.history(path)
     assert first["revision"] == "old"
     assert last == {"date": MACHINE["date"], "revision": "abc", "geomean": pytest.approx(2 ** (1 / 3)), "cases": 3}

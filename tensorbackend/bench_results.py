@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What benchmark scripts wrote, read again: one script's rows by case, its ratios, and the results before it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["OURS", "Family", "geometric_mean", "history"]
+
+OURS = "tensorbackend"
+"""The contender that ratios are about."""
+
+
+def geometric_mean(ratios: Collection[float]) -> float | None:
+    """The geometric mean of ratios, None without any."""
+    return statistics.geometric_mean(ratios) if ratios else None
+
+
+@dataclass(frozen=True)
+class Family:
+    """One script's result: the `document` it wrote, and what that says of this project's rows."""
+
+    document: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The script's name without `.py`."""
+        return self.document["script"].removesuffix(".py")
+
+    @property
+    def groups(self) -> dict[tuple[str, str, str], dict[str, Mapping[str, Any]]]:
+        """The rows of each (case, shape, dtype), by contender."""
+        found: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
+        for row in self.document["rows"]:
+            key = (row["case"], "x".join(map(str, row["shape"])), row["dtype"])
+            found.setdefault(key, {})[row["contender"]] = row
+        return found
+
+    @property
+    def ratios(self) -> dict[tuple[str, str, str], float]:
+        """How many times faster than the fastest other library each case is, the least first."""
+        found = {key: rows[OURS]["ratio"] for key, rows in self.groups.items() if rows.get(OURS, {}).get("ratio")}
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    @property
+    def geomean(self) -> float | None:
+        """The geometric mean of the ratios, None without any."""
+        return geometric_mean(self.ratios.values())
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What later results remember of this one: date, revision, geometric mean of the ratios, number of cases."""
+        facts = {name: self.document["machine"][name] for name in ("date", "revision")}
+        return facts | {"geomean": self.geomean, "cases": len(self.ratios)}
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """The records of a result file: of the results it had before, and of the one in it; none without a file."""
+    if not path.exists():
+        return []
+    old = json.loads(path.read_text())
+    return [*old.get("history", []), Family(old).record]
