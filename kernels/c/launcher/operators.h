@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// launcher/operators.h — operators and methods: nodes and trees of known structure, made without Python
+#ifndef TB_LAUNCHER_OPERATORS_H
+#define TB_LAUNCHER_OPERATORS_H
+
+#include "memo.h"
+
+// The node that Python made of these very operands, as a Node; what it made is remembered. Takes `made` over.
+static object *adopt(object *made, object *const *key, object *const *operands, int count) {
+    if (!made || made->type != py.node_class)
+        return made;
+    object *inputs = slot(made, at.node_inputs), *structure = slot(made, at.node_structure);
+    memo *m = memo_of(structure);
+    int same = m && PyTuple_Size(inputs) == count;
+    for (int i = 0; same && i < count; i++)
+        same = key[i + 1] && PyTuple_GetItem(inputs, i) == operands[i];
+    if (!same)
+        return made;
+    remember_node(m, key, structure);
+    object *node = node_new(structure, operands, count);
+    Py_DecRef(made);
+    return node;
+}
+
+static inline object *known_node(const memo *m, object *const *key, object *const *operands, int count) {
+    if (!m || !m->n_nodes)
+        return NULL;
+    object *structure = find_node(m->nodes, m->node_places, key)->result;
+    return structure ? node_new(structure, operands, count) : NULL;
+}
+
+// A Python operator: its op, the method and the reflected method.
+typedef struct { const char *name; int slot; void *function; } operator_def;
+static struct { object *op, *method, *reflected; } operators[32];
+
+static inline object *binary(int number, object *a, object *b) {
+    object *const operands[2] = {a, b};
+    object *const key[OPERANDS + 1] = {operators[number].op, key_of(a), key_of(b)};
+    int a_owns = key[1] && key[1] != a->type;
+    if (key[1] && key[2]) {
+        object *node = known_node(memo_of(key[a_owns ? 1 : 2]), key, operands, 2);
+        if (node)
+            return node;
+    }
+    object *made = a_owns ? PyObject_CallFunctionObjArgs(operators[number].method, a, b, NULL)
+                   : operators[number].reflected ? PyObject_CallFunctionObjArgs(operators[number].reflected, b, a, NULL)
+                                                 : kept(py.not_implemented);
+    return adopt(made, key, operands, 2);
+}
+
+static inline object *unary(int number, object *a) {
+    object *const operands[1] = {a};
+    object *const key[OPERANDS + 1] = {operators[number].op, key_of(a)};
+    object *node = known_node(memo_of(key[1]), key, operands, 1);
+    return node ? node : adopt(PyObject_CallFunctionObjArgs(operators[number].method, a, NULL), key, operands, 1);
+}
+
+enum { LT, LE, EQ, NE, GT, GE, ADD, SUB, MUL, TRUEDIV, FLOORDIV, MOD, LSHIFT, RSHIFT, AND, OR, XOR, POW, NEG, ABS, INVERT, MATMUL };
+
+#define BINARY(name, number) \
+    static object *name(object *a, object *b) { return binary(number, a, b); }
+#define UNARY(name, number) \
+    static object *name(object *a) { return unary(number, a); }
+BINARY(op_add, ADD)
+BINARY(op_sub, SUB)
+BINARY(op_mul, MUL)
+BINARY(op_truediv, TRUEDIV)
+BINARY(op_floordiv, FLOORDIV)
+BINARY(op_mod, MOD)
+BINARY(op_lshift, LSHIFT)
+BINARY(op_rshift, RSHIFT)
+BINARY(op_and, AND)
+BINARY(op_or, OR)
+BINARY(op_xor, XOR)
+BINARY(op_matmul, MATMUL)
+UNARY(op_neg, NEG)
+UNARY(op_abs, ABS)
+UNARY(op_invert, INVERT)
+
+static object *op_pow(object *a, object *b, object *modulus) {
+    return modulus == py.none ? binary(POW, a, b) : kept(py.not_implemented);
+}
+
+static object *compare(object *a, object *b, int number) { return binary(number, a, b); }
+
+// As Operators.__hash__: equality builds a node, so objects are told apart by identity.
+static intptr_t identity_hash(object *self) { return (intptr_t)((uintptr_t)self >> 4); }
+
+// Python's names for its operators, in the order of the numbers above. Comparisons share one slot.
+static const operator_def operator_defs[] = {
+    {"lt", 0, 0}, {"le", 0, 0}, {"eq", 0, 0}, {"ne", 0, 0}, {"gt", 0, 0}, {"ge", 0, 0},
+    {"add", NB_ADD, op_add}, {"sub", NB_SUBTRACT, op_sub}, {"mul", NB_MULTIPLY, op_mul},
+    {"truediv", NB_TRUE_DIVIDE, op_truediv}, {"floordiv", NB_FLOOR_DIVIDE, op_floordiv}, {"mod", NB_REMAINDER, op_mod},
+    {"lshift", NB_LSHIFT, op_lshift}, {"rshift", NB_RSHIFT, op_rshift}, {"and", NB_AND, op_and}, {"or", NB_OR, op_or},
+    {"xor", NB_XOR, op_xor}, {"pow", NB_POWER, op_pow}, {"neg", NB_NEGATIVE, op_neg}, {"abs", NB_ABSOLUTE, op_abs},
+    {"invert", NB_INVERT, op_invert}, {"matmul", NB_MATRIX_MULTIPLY, op_matmul},
+};
+enum { N_OPERATORS = sizeof operator_defs / sizeof *operator_defs };
+
+// Methods -------------------------------------------------------------------------------------------------------------
+
+// A backend's method of an op, bound to the backend. In all but calls it is the Python method.
+typedef struct method {
+    object head;
+    object *(*call)(object *, object *const *, size_t, object *);
+    object *op, *python, *memo;
+    length arity;
+} method;
+
+// The Python method with `count` arguments by place and more by name. (PyObject_Vectorcall is no function in 3.10.)
+static object *call_python(object *python, object *const *arguments, length count, object *names) {
+    object *all = PyTuple_New(count), *named = names ? PyDict_New() : NULL, *made = NULL;
+    int good = all && (named || !names);
+    for (length i = 0; good && i < count; i++)
+        PyTuple_SetItem(all, i, kept(arguments[i]));
+    for (length i = 0; good && named && i < PyTuple_Size(names); i++)
+        good = PyDict_SetItem(named, PyTuple_GetItem(names, i), arguments[count + i]) == 0;
+    if (good)
+        made = PyObject_Call(python, all, named);
+    drop(all);
+    drop(named);
+    return made;
+}
+
+static object *method_call(object *self, object *const *arguments, size_t count, object *names) {
+    const method *f = (const method *)self;
+    object *key[OPERANDS + 1] = {f->op};
+    length by_place = (length)(count & ARGUMENT_COUNT);
+    int n = (int)f->arity, known = !names && by_place == n;
+    for (int i = 0; known && i < n; i++)
+        known = (key[i + 1] = key_of(arguments[i])) != NULL;
+    object *node = known ? known_node((memo *)f->memo, key, arguments, n) : NULL;
+    if (node)
+        return node;
+    object *made = call_python(f->python, arguments, by_place, names);
+    return known ? adopt(made, key, arguments, n) : made;
+}
+
+enum { MOST_PARTS = 32, OPERAND = -1 };
+
+// A tree like the one that a template was made of. Its words: the number of nodes, then for each its structure, the
+// number of its operands, and these: OPERAND, the number of an earlier node, or the address of a constant.
+static object *instantiate(object *template, object *operand) {
+    const int64_t *words = data_of(PyTuple_GetItem(template, 0));
+    object *parts[MOST_PARTS], *made = NULL;
+    int total = (int)*words++, n = 0;
+    kept(template);
+    for (; n < total; n++) {
+        object *operands[OPERANDS];
+        int count = (int)words[1];
+        for (int i = 0; i < count; i++) {
+            int64_t word = words[2 + i];
+            operands[i] = word == OPERAND ? operand : word < MOST_PARTS ? parts[word] : (object *)word;
+        }
+        made = parts[n] = node_new((object *)words[0], operands, count);
+        if (!made)
+            break;
+        words += 2 + count;
+    }
+    for (int i = 0; i < n - (made != NULL); i++)
+        Py_DecRef(parts[i]);
+    Py_DecRef(template);
+    return made;
+}
+
+// Arguments that decide the form of a tree by what they are: None, truth values, and integers as small as axes.
+static inline int is_static(object *x) {
+    if (x == py.none || x == py.true_ || x == py.false_)
+        return 1;
+    return x->type == py.int_ && (unsigned long long)PyLong_AsLongLongAndOverflow(x, &(int){0}) + 4 <= 68;
+}
+
+// A method of one operand and at most one more argument that is static; all other calls are Python's.
+static object *tree_call(object *self, object *const *arguments, size_t count, object *names) {
+    const method *f = (const method *)self;
+    memo *m = (memo *)f->memo;
+    object *key[OPERANDS + 1] = {f->op};
+    length by_place = (length)(count & ARGUMENT_COUNT), all = by_place + (names ? PyTuple_Size(names) : 0);
+    int known = by_place >= 1 && all <= 2 && (all == 1 || is_static(arguments[1]));
+    if (known) {
+        key[1] = key_of(arguments[0]);
+        key[2] = all == 2 ? arguments[1] : NULL;
+        key[3] = all > by_place ? PyTuple_GetItem(names, 0) : NULL;
+        known = key[1] && key[1] != arguments[0]->type && memo_of(key[1]) == m;
+    }
+    object *template = known && m->n_nodes ? find_node(m->nodes, m->node_places, key)->result : NULL;
+    if (template && template != py.none)
+        return instantiate(template, arguments[0]);
+    object *made = call_python(f->python, arguments, by_place, names);
+    if (!made || !known || template)
+        return made;
+    template = PyObject_CallFunctionObjArgs(py.template, arguments[0], made, NULL);
+    if (!template) {
+        Py_DecRef(made);
+        return NULL;
+    }
+    remember_node(m, key, template);
+    Py_DecRef(template);
+    return made;
+}
+
+static object *method_attribute(object *self, object *name) { return PyObject_GetAttr(((method *)self)->python, name); }
+
+static int method_traverse(object *self, visitor visit, void *argument) {
+    method *f = (method *)self;
+    object *all[4] = {self->type, f->op, f->python, f->memo};
+    return visit_all(all, 4, visit, argument);
+}
+
+static void method_free(object *self) {
+    method *f = (method *)self;
+    object *type = self->type;
+    PyObject_GC_UnTrack(self);
+    drop(f->op);
+    drop(f->python);
+    drop(f->memo);
+    PyObject_GC_Del(self);
+    Py_DecRef(type);
+}
+
+// (op or function, bound Python method, memo, arity of an op, 0 for a method that makes a tree of one operand) -> Method
+object *tb_launcher_method(object *parts) {
+    method *f = (method *)PyType_GenericAlloc(method_type, 0);
+    if (!f)
+        return NULL;
+    f->op = kept(PyTuple_GetItem(parts, 0));
+    f->python = kept(PyTuple_GetItem(parts, 1));
+    f->memo = kept(PyTuple_GetItem(parts, 2));
+    f->arity = (length)PyLong_AsLongLong(PyTuple_GetItem(parts, 3));
+    f->call = f->arity ? method_call : tree_call;
+    return &f->head;
+}
+
+#endif
