@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New tensors: the allocating methods of the contract."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.errors import DTypeError, ShapeError, complain
+from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.structure import StructureTable
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["Allocation", "host_array", "rank_rule"]
+
+
+class Allocation:
+    """The allocating methods of the contract; `Backend` inherits them."""
+
+    structures: StructureTable
+    default_dtype: np.dtype
+    tensor_cls: type[Tensor]
+    bsz: int | None
+    num_devices: int
+    evaluate: Callable[..., Tensor]
+    _upload: Callable[[Tensor, np.ndarray], None]
+
+    def empty(
+        self,
+        shape: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+        min_dims: int | None = None,
+    ) -> Tensor:
+        """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel`, `distributed`: no effect here."""
+        self.structures.check_open()
+        kind = dtype or self.default_dtype
+        return self.tensor_cls(self, shape, kind, name=name, persist_values=persist_values, min_dims=min_dims)
+
+    def array(
+        self,
+        ary: Any,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        parallel: bool = False,
+        distributed: bool = False,
+        min_dims: int | None = None,
+    ) -> Tensor:
+        """A tensor with a copy of host data (anything `np.asarray` takes), converted to `dtype` (None: the default)."""
+        self.structures.check_open()
+        values = host_array(ary, "array")
+        out = self.empty(values.shape, dtype, name, persist_values, min_dims=min_dims)
+        self._upload(out, values.reshape(out.shape))
+        return out
+
+    def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True,
+              parallel: bool = False, distributed: bool = False, min_dims: int | None = None) -> Tensor:  # fmt: skip
+        """A tensor of zeros; arguments as `empty`."""
+        return self.empty(shape, dtype, name, persist_values, min_dims=min_dims)._assign(0)
+
+    def ones(self, shape: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True,
+             parallel: bool = False, distributed: bool = False, min_dims: int | None = None) -> Tensor:  # fmt: skip
+        """A tensor of ones; arguments as `empty`."""
+        return self.empty(shape, dtype, name, persist_values, min_dims=min_dims)._assign(1)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None,
+             min_dims: int | None = None) -> Tensor:  # fmt: skip
+        """A tensor with every element `value`."""
+        return self.empty(shape, dtype, name, min_dims=min_dims)._assign(value)
+
+    def arange(
+        self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, min_dims: int | None = None
+    ) -> Tensor:
+        """The numbers from `start` (0 if only one is given) up to `stop`, as NumPy's `arange`."""
+        values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+        return self.array(values, dtype=dtype, min_dims=min_dims)
+
+    def empty_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
+        """An uninitialised tensor of the argument's shape and (unless `dtype` is given) type."""
+        return self.empty(other_ary.shape, dtype or other_ary.dtype, name, min_dims=rank_rule(other_ary))
+
+    def zeros_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
+        """Zeros of the argument's shape and (unless `dtype` is given) type."""
+        return self.empty_like(other_ary, name, dtype)._assign(0)
+
+    def ones_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
+        """Ones of the argument's shape and (unless `dtype` is given) type."""
+        return self.empty_like(other_ary, name, dtype)._assign(1)
+
+    def copy(self, a: Any, name: str | None = None) -> Tensor:
+        """A new contiguous tensor with the value of a tensor or op-tree."""
+        out = self.evaluate(a)
+        out.name = name
+        return out
+
+    def iobuf(
+        self,
+        dim0: Any,
+        x: Tensor | None = None,
+        dtype: Any = None,
+        name: str | None = None,
+        persist_values: bool = True,
+        shared: Tensor | None = None,
+        parallelism: str | None = None,
+    ) -> Tensor:
+        """A zeroed buffer for activations of the current batch size `bsz`.
+
+        `x` is returned unchanged if given. `dim0` an int gives (dim0, bsz), two ints (features, steps · bsz), more
+        (their product, bsz). `shared` lends its memory. `parallelism` ('Data', 'Model', 'Disabled') has no effect
+        on one device. Raises `ValueError` when no batch size is set.
+        """
+        if x is not None:
+            return x
+        if self.bsz is None:
+            raise ValueError(
+                complain(
+                    "iobuf: no batch size", "be.bsz is None", "an int", "be.bsz = 128, or gen_backend(batch_size=128)"
+                )
+            )
+        if isinstance(dim0, (tuple, list)):
+            pair = len(dim0) == 2
+            shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(dim0), self.bsz)
+        else:
+            shape = (dim0, self.bsz)
+        if shared is None:
+            return self.zeros(shape, dtype, name, persist_values)
+        fits = shared.shape == shape and dtype in (None, shared.dtype)
+        out = shared if fits else shared.share(shape, dtype, name)
+        return out._assign(0)
+
+    def shared_iobuf_size(self, shape: Any, parallelism: str | None) -> int:
+        """The elements of a shared buffer: the shape's, times the devices unless `parallelism` is 'Data' or 'Model'."""
+        size = math.prod(shape) if isinstance(shape, (tuple, list)) else int(shape)
+        return size if parallelism in ("Data", "Model") else size * self.num_devices
+
+
+def rank_rule(like: Any) -> int:
+    """The least rank that a tensor made in the likeness of another, or of a tree, has."""
+    return min(like.structure.min_dims, len(like.shape)) if isinstance(like, Operators) else 0
+
+
+def host_array(value: Any, name: str) -> np.ndarray:
+    """Host data as an array of numbers. Raises `DTypeError` for objects, strings and complex numbers."""
+    if isinstance(value, Tensor):
+        return value.get()
+    try:
+        values = np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
+    if values.dtype.kind not in "biuf" and not dtypes.is_float(values.dtype):
+        raise DTypeError(complain(f"{name}: not numbers", f"{type(value).__name__} of {values.dtype}", "numbers"))
+    return values

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histograms of tensors by powers of two: what `tensor.hist` counts, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tensorbackend import ops
+from tensorbackend.errors import complain
+from tensorbackend.graph.optree import apply
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["Histograms"]
+
+MAX_HISTOGRAMS = 4096
+
+
+class Histograms:
+    """The histograms of the contract; `Backend` inherits them."""
+
+    evaluate: Callable[..., Tensor]
+    zeros: Callable[..., Tensor]
+    hist_bins: int
+    hist_offset: int
+    _hist_rows: list[tuple[str, Tensor]]
+
+    def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
+        """Choose the number of bins and the exponent of the first; drops what was counted if they change.
+
+        Raises `ValueError` for fewer bins than one.
+        """
+        if hist_bins < 1:
+            raise ValueError(complain("set_hist_buffers: bins", repr(hist_bins), "1 or more"))
+        if (hist_bins, hist_offset) != (self.hist_bins, self.hist_offset):
+            self.hist_bins, self.hist_offset = int(hist_bins), int(hist_offset)
+            self._hist_rows.clear()
+
+    def _histogram(self, tensor: Tensor, tag: str) -> Tensor:
+        if len(self._hist_rows) >= MAX_HISTOGRAMS:
+            raise ValueError(complain("hist: full", f"{MAX_HISTOGRAMS} histograms", "fewer", "dump_hist_data() resets"))
+        counts = apply(ops.OPS["histogram"], tensor, params=(self.hist_offset, self.hist_bins))
+        row = self.evaluate(counts)
+        self._hist_rows.append((tag, row))
+        return row
+
+    def dump_hist_data(self) -> tuple[Tensor, dict[str, int]]:
+        """All histograms since the last call: int32 (histograms, bins) in order, and each tag's (last) row. Resets."""
+        rows = self._hist_rows
+        data = self.zeros((max(len(rows), 1), self.hist_bins), dtype=np.int32)[: len(rows)]
+        for number, (_, row) in enumerate(rows):
+            data[number] = row
+        tags = {tag: number for number, (tag, _) in enumerate(rows)}
+        self._hist_rows = []
+        return data, tags

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers: the state of the generators, and the methods of the contract that draw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensorbackend import ops
+from tensorbackend.errors import complain
+from tensorbackend.graph.optree import OpTreeNode, source
+from tensorbackend.graph.structure import StructureTable
+from tensorbackend.graph.tensor import Tensor, as_shape
+
+__all__ = ["RandomNumbers"]
+
+
+class RandomNumbers:
+    """The random methods of the contract; `Backend` inherits them.
+
+    Tensors are filled by a counter-based generator: a draw is named by a key and a number, and says all its values.
+    """
+
+    structures: StructureTable
+    _lock: Any
+    _finish: Callable[..., Any]
+
+    def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
+        """Seed the host generator `rng` and the counter-based generator of tensors; returns `rng`.
+
+        Raises `ValueError` for a seed outside 0 to 2^32 - 1.
+        """
+        if seed is not None and not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
+            raise ValueError(complain("rng_seed", repr(seed), "an int from 0 to 2^32 - 1"))
+        self.rng_seed = seed
+        self.rng = np.random.RandomState(seed)
+        self._key = int.from_bytes(os.urandom(8), "little") if seed is None else _spread_seed(int(seed))
+        self._draws = 0
+        self.init_rng_state = self.rng_get_state()
+        return self.rng
+
+    def rng_get_state(self) -> tuple:
+        """The state of all generators: the host's, the key and the number of draws made."""
+        return self.rng.get_state(), self._key, self._draws
+
+    def rng_set_state(self, rng_states: tuple) -> None:
+        """Return to a state that `rng_get_state` gave. Raises `ValueError` for anything else."""
+        if not (isinstance(rng_states, tuple) and len(rng_states) == 3):
+            raise ValueError(complain("rng_set_state", type(rng_states).__name__, "what rng_get_state returned"))
+        host, key, draws = rng_states
+        self.rng.set_state(host)
+        self._key, self._draws = key, draws
+
+    def rng_reset(self) -> None:
+        """Return to the state right after seeding."""
+        self.rng_set_state(self.init_rng_state)
+
+    def _next_draw(self) -> int:
+        with self._lock:
+            self._draws += 1
+            return self._draws - 1
+
+    def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]:
+        """The draw of each random leaf: its pinned number, or the next."""
+        draws = {}
+        for number, x in enumerate(leaves):
+            if isinstance(x, OpTreeNode) and x.structure.op.name != "index":
+                pinned = getattr(x, "draw", None)
+                draws[number] = self._next_draw() if pinned is None else pinned
+        return draws
+
+    def rand(self, out: Tensor | None = None, shape: Any = None) -> Any:
+        """Uniform random numbers of [0, 1): a node that takes its partner's or target's shape (or `shape`).
+
+        A node is drawn anew by each statement that runs it.
+        """
+        return self._finish(source(ops.OPS["rand"], self.structures, self._asked(shape)), out)
+
+    def randn(self, out: Tensor | None = None, shape: Any = None) -> Any:
+        """Standard normal random numbers; as `rand`."""
+        return self._finish(source(ops.OPS["randn"], self.structures, self._asked(shape)), out)
+
+    def _asked(self, shape: Any) -> tuple | None:
+        return None if shape is None else as_shape(shape, 0)
+
+    def fill_normal(self, ary: Tensor, mean: float = 0, stdv: float = 1) -> Tensor:
+        """Fill with normal random numbers of a mean and standard deviation; returns the tensor."""
+        return ary._assign(self.randn(shape=ary.shape) * stdv + mean)
+
+    def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> Tensor:
+        """Fill with 1 at probability `keepthresh`, else 0; returns the tensor."""
+        return out._assign(self.rand(shape=out.shape) < keepthresh)
+
+    def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
+        """1 at probability `keep`, else 0; not rescaled. A node, or `out`."""
+        return self._finish(self.rand() <= keep, out)
+
+
+def _spread_seed(seed: int) -> int:
+    """A 64-bit key from a seed, by SplitMix64 (Steele et al. 2014), so that neighbouring seeds share no bits."""
+    z = (seed + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return z ^ (z >> 31)
