@@ -182,8 +182,7 @@ class _Printer(HoistRenderer):
         self.say("tb_stream_end(streams);")
 
     def _map(self) -> None:
-        inner = self.nest.inner
-        self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and i.shape[inner] == 1])
+        self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and not self.nest.varies(i)])
         goals = [value for _, value in self.kernel.outputs]
         loop = self._needed(goals)
         if self._is_contiguous(loop):
@@ -214,6 +213,9 @@ class _Printer(HoistRenderer):
 
     def _columns(self) -> None:
         self.say("const int m = (int)(to - from);")
+        self._statements(
+            [n for n, i in enumerate(self.body) if not (self.full[n] or self._constant(i) or self.nest.varies(i))]
+        )
         needed = self._array_values()
         for n in sorted(needed):
             self.say(f"{ctype(self.body[n].dtype)} w{n}[{STRIP}];")
@@ -239,7 +241,7 @@ class _Printer(HoistRenderer):
         """Values of a strip that later loops read: kept in arrays, one entry a column."""
         found = set()
         for n, i in enumerate(self.body):
-            if self.full[n] or self._constant(i):
+            if not self._differs_by_column(n):
                 continue
             readers = [k for k, other in enumerate(self.body) if n in other.args]
             output = any(value == n for _, value in self.kernel.outputs)
@@ -248,11 +250,12 @@ class _Printer(HoistRenderer):
                 found.add(n)
         return found
 
+    def _differs_by_column(self, n: int) -> bool:
+        """Whether a value is one for each column of a strip, and not for each element of it."""
+        return not self.full[n] and self.nest.varies(self.body[n])
+
     def _column_values(self, stage: int, needed: set[int]) -> None:
-        wanted = [
-            n for n, i in enumerate(self.body)
-            if not self.full[n] and not self._constant(i) and i.stage == stage
-        ]  # fmt: skip
+        wanted = [n for n, i in enumerate(self.body) if self._differs_by_column(n) and i.stage == stage]
         if not wanted:
             return
         self.in_arrays = {n for n in needed if n not in wanted}
@@ -499,11 +502,7 @@ class _Printer(HoistRenderer):
         else:
             self.open("")
             self.say("const tb_i64 b = from;")
-        before: list[int] = []
-        for n in needed:  # what a strip keeps in arrays has an entry a column, even if all are equal
-            late = any(a in self.in_arrays or (a in needed and a not in before) for a in self.body[n].args)
-            if self.body[n].shape[inner] == 1 and not late:
-                before.append(n)
+        before = [n for n in needed if not self.nest.varies(self.body[n])]
         self._statements(before)
         loop = [n for n in needed if n not in before]
         direct = {} if columns else self._direct_sources(here, loop)
@@ -531,7 +530,7 @@ class _Printer(HoistRenderer):
     def _padded_row(self, needed: list[int], lo: str, hi: str) -> None:
         """What is stored of a row, in padded blocks."""
         self.open("")
-        before = [n for n in needed if self.body[n].shape[self.nest.inner] == 1]
+        before = [n for n in needed if not self.nest.varies(self.body[n])]
         self._statements(before)
         self.say(f"const tb_i64 from = {lo}, to = {hi};")
         self._padded_loop([n for n in needed if n not in before])
