@@ -20,10 +20,11 @@ from tensorbackend.backends import compiler, native, toolchain
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
-from tensorbackend.codegen.c import HEADER, LOT, STRIP, TILE, print_kernel
+from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
+from tensorbackend.codegen.segments import LOT
 from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.plan import Instruction, Kernel, Primitive
 from tensorbackend.kernel_files import kernel_path

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop over a kernel's inner axis in C, a block at a time.
+
+Halves are converted into stack buffers before the loop over a block; results that go past the cache are computed into
+one and streamed after it; what is reduced goes into one for the block reducers of `kernels/c/reduce.h`, which add up in
+a fixed order. Where everything lies side by side, a block is whole vectors, and what is left at the end is padded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorbackend import dtypes
+from tensorbackend.codegen.hoist import HoistRenderer
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.codegen.render import accumulator, ctype, tag
+from tensorbackend.graph.plan import Ref
+
+__all__ = ["BlockRenderer"]
+
+BLOCK = 1024
+HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-level cache loses what has been converted
+FAR_BLOCK = 64
+"""Elements of a block of elementwise work on memory beyond the caches: so few that the processor computes one block
+while it stores the one before and fetches those to come."""
+ALIGNED = "__attribute__((aligned(64)))"
+
+
+class BlockRenderer(HoistRenderer):
+    """A dialect that can print the loop over the inner axis, for a map, or one pass over a row or a strip of columns.
+
+    `stage` is the pass that is printed. `kept_value` is a value that the pass `kept_stage` leaves in the output, for
+    later passes to read.
+    """
+
+    def __init__(self, found: Nest, split: bool) -> None:
+        super().__init__(found, split)
+        self.stage = 0
+        self.kept_value: int | None = None
+        self.kept_stage = 0
+
+    def _block_loop(self, goals: list[int], here: list[int], store: bool) -> None:
+        """The loop over the inner axis, a block at a time."""
+        inner = self.nest.inner
+        needed = self._needed(goals)
+        columns = self.nest.form == COLUMNS
+        lo, hi = ("from", "to") if self.nest.form != ROWS else ("0", f"n{inner}")
+        if inner == self.segment_axis:
+            lo, hi = self._range(inner)
+        if store and self.nest.form == ROWS and self.kept_value is None and self._is_contiguous(needed):
+            self._padded_row(needed, lo, hi)
+            return
+        far = self.nest.form == MAP
+        if not columns:
+            step = f"(streams ? {FAR_BLOCK} : {self._block()})" if far else self._block()
+            self.open(f"for (tb_i64 b = {lo}, stop = {hi}; b < stop; b += {step})")
+            self.say(f"const int m = (int)(stop - b < {step} ? stop - b : {step});")
+        else:
+            self.open("")
+            self.say("const tb_i64 b = from;")
+        before = [n for n in needed if not self.nest.varies(self.body[n])]
+        self._statements(before)
+        loop = [n for n in needed if n not in before]
+        direct = {} if columns else self._direct_sources(here, loop)
+        along = self._sums_run_along(here, direct)
+        buffers = self._prepare_inputs(loop, along) | self._drawn(loop, self._block())
+        if along:
+            self._running_sums(loop, here, buffers)
+        else:
+            self._buffered_block(loop, here, direct, buffers, store)
+        self.close()
+
+    @staticmethod
+    def _range(axis: int) -> tuple[str, str]:
+        """Where a segment begins and ends."""
+        return "part * segment", f"((part + 1) * segment < n{axis} ? (part + 1) * segment : n{axis})"
+
+    def _buffered_block(self, loop: list[int], here: list[int], direct: dict[int, str], buffers: dict[int, str],
+                        store: bool) -> None:  # fmt: skip
+        """One block: compute what is stored or reduced, into buffers for the block reducers where they need them."""
+        for n in here:
+            if n not in direct and self.nest.form != COLUMNS:
+                self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{self._block()}];")
+        targets = self._prepare_outputs() if store else {}
+        goals_in_loop = [n for n in here if n not in direct]
+        keeps = self.stage == self.kept_stage and self.kept_value in loop
+        if store or goals_in_loop or keeps:
+            self._inner_loop(loop, goals_in_loop, targets, buffers)
+        self._after_block(here, direct, targets)
+
+    def _inner_loop(self, loop: list[int], here: list[int], targets: dict, buffers: dict[int, str]) -> None:
+        self.say("#pragma GCC ivdep")
+        self.open("for (int j = 0; j < m; ++j)")
+        self._element_of_block(loop, buffers)
+        for n in here:
+            self._accumulate(n)
+        for k, (place, form) in targets.items():
+            self._store(k, place, form)
+        self.close()
+
+    def _element_of_block(self, loop: list[int], buffers: dict[int, str]) -> None:
+        """The values of element j of a block."""
+        self.say("const tb_i64 at = b + j;", "(void)at;")
+        self._statements(loop, buffers)
+        if self.stage == self.kept_stage and self.kept_value in loop:
+            self.say(f"{self._kept_place()} = v{self.kept_value};")
+
+    def _accumulate(self, n: int) -> None:
+        i = self.body[n]
+        value = self._value(i.args[0])
+        if self.nest.form != COLUMNS:
+            self.say(f"r{n}[j] = {value};")
+        elif i.op.dtype == "index":
+            better = ">" if i.op.name == "argmax" else "<"
+            self.say(f"const int z{n} = ({value} {better} a{n}[j]) | (({value} != {value}) & (a{n}[j] == a{n}[j]));")
+            self.say(f"a{n}[j] = z{n} ? {value} : a{n}[j];", f"k{n}[j] = z{n} ? {self._position()} : k{n}[j];")
+        elif self._buffered_sum(n):
+            self.say(f"b{n}[j] = {i.op.code.format(x=f'b{n}[j]', y=value, t='f32')};")
+        else:
+            kind = accumulator(i)
+            given = f"({value} != 0)" if i.dtype == dtypes.BOOL else f"({kind}){value}"
+            self.say(f"a{n}[j] = {self._combined(n, f'a{n}[j]', given, kind)};")
+
+    def _buffered_sum(self, n: int) -> bool:
+        """Column sums of float32 add up a few rows in float32 before they go to float64."""
+        i = self.body[n]
+        return self.nest.form == COLUMNS and i.op.dtype == "sum" and i.dtype == np.float32
+
+    def _after_block(self, here: list[int], direct: dict[int, str], targets: dict) -> None:
+        if self.nest.form == ROWS:
+            for n in here:
+                self._reduce_block(n, direct.get(n, f"r{n}"))
+        for k, (_, form) in targets.items():
+            ref = self.kernel.outputs[k][0]
+            if form == "half":
+                self.say(f"tb_store_{dtypes.tag(ref.dtype)}(q{k} + b, d{k}, m);")
+            elif form == "stream":
+                self.say(f"if (streams > 1) tb_stream(q{k} + b, e{k}, m * (int)sizeof(e{k}[0]));")
+
+    def _reduce_block(self, n: int, buffer: str) -> None:
+        i = self.body[n]
+        suffix = tag(self.body[i.args[0]].dtype)
+        if i.op.dtype == "index":
+            better = ">" if i.op.name == "argmax" else "<"
+            base = self._position("b")
+            value_type = ctype(self.body[i.args[0]].dtype)
+            self.open("")
+            self.say("int where;")
+            self.say(f"const {value_type} most = tb_block_{i.op.name}_{suffix}({buffer}, m, &where);")
+            self.open(f"if (most {better} a{n} || (most != most && a{n} == a{n}))")
+            self.say(f"a{n} = most;", f"k{n} = {base} + where;")
+            self.close(2)
+        else:
+            self.say(
+                f"a{n} = {self._combined(n, f'a{n}', f'tb_block_{i.op.name}_{suffix}({buffer}, m)', accumulator(i))};"
+            )
+
+    # Where a block is read and written
+
+    def _block(self) -> int:
+        """Elements of a block."""
+        operands = [*self.kernel.inputs, *(ref for ref, _ in self.kernel.outputs)]
+        halves = any(dtypes.is_half(ref.dtype) for ref in operands)
+        return HALF_BLOCK if halves and self.nest.form == MAP else BLOCK
+
+    def _prepare_inputs(self, needed: list[int], fetched: bool = False) -> dict[int, str]:
+        """Addresses of what the block reads; halves that lie contiguously are converted into a buffer.
+
+        `fetched`: the loop itself asks for what is not halves before it is needed.
+        """
+        buffers = {}
+        for n in needed:
+            i = self.body[n]
+            if i.kind != "load":
+                continue
+            ref = self.kernel.inputs[i.slot]
+            self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
+            half = dtypes.is_half(ref.dtype)
+            far = self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1 and (half or not fetched))
+            if far and self._stride_class(ref, self.nest.inner) == "one":
+                self.say(f"if (streams) tb_prefetch(p{i.slot} + b, m * (int)sizeof(p{i.slot}[0]));")
+            if half and self._stride_class(ref, self.nest.inner) == "one":
+                load = f"tb_load_{dtypes.tag(ref.dtype)}(h{i.slot}, p{i.slot} + b, m);"
+                self.say(f"float h{i.slot}[{self._block()}];", load)
+                buffers[n] = f"h{i.slot}[j]"
+        return buffers
+
+    def _direct_sources(self, here: list[int], needed: list[int]) -> dict[int, str]:
+        """Reductions of plain contiguous input, or of what this pass keeps: the reducer reads it where it lies."""
+        direct = {}
+        for n in here:
+            source = self.body[n].args[0]
+            i = self.body[source]
+            if source == self.kept_value and self.stage >= self.kept_stage:
+                direct[n] = f"o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])} + b"
+            elif i.kind == "load" and source in needed:
+                ref = self.kernel.inputs[i.slot]
+                if self._stride_class(ref, self.nest.inner) == "one" and dtypes.compute(ref.dtype) == ref.dtype:
+                    direct[n] = f"p{i.slot} + b"
+        return direct
+
+    def _prepare_outputs(self) -> dict[int, tuple[str, str]]:
+        """Where each full output's results go in the loop: in place, or into a buffer that is streamed or converted."""
+        targets = {}
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            if not self._full_output(k):
+                continue
+            slot = len(self.kernel.inputs) + k
+            kind = ctype(ref.dtype)
+            self.say(f"{kind} *const q{k} = o{k}{self._offset(slot, ref)};")
+            if self._stride_class(ref, self.nest.inner) != "one":
+                targets[k] = (self._output_place(k, ref), "plain")
+            elif dtypes.is_half(ref.dtype):
+                self.say(f"float d{k}[{self._block()}];")
+                targets[k] = (f"d{k}[j]", "half")
+            elif ref.dtype.itemsize >= 4 and self.kept_value is None:
+                self.say(f"{kind} e{k}[{self._block()}] __attribute__((aligned(64)));")
+                self.say(f"{kind} *const d{k} = streams > 1 ? e{k} : q{k} + b;")
+                targets[k] = (f"d{k}[j]", "stream")
+            else:
+                targets[k] = (f"q{k}[b + j]", "plain")
+        return targets
+
+    def _output_place(self, k: int, ref: Ref) -> str:
+        slot = len(self.kernel.inputs) + k
+        kind = self._stride_class(ref, self.nest.inner)
+        return f"q{k}[0]" if kind == "zero" else f"q{k}[(b + j) * s{slot}_{self.nest.inner}]"
+
+    def _is_kept(self, n: int) -> bool:
+        """Whether an earlier pass left the value in the output."""
+        return n == self.kept_value and self.stage > self.kept_stage
+
+    def _kept_place(self) -> str:
+        return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
+
+    # Padded blocks
+
+    def _padded_row(self, needed: list[int], lo: str, hi: str) -> None:
+        """What is stored of a row, in padded blocks."""
+        self.open("")
+        before = [n for n in needed if not self.nest.varies(self.body[n])]
+        self._statements(before)
+        self.say(f"const tb_i64 from = {lo}, to = {hi};")
+        self._padded_loop([n for n in needed if n not in before])
+        self.close()
+
+    def _is_contiguous(self, loop: list[int]) -> bool:
+        """Whether all that a loop reads and stores along the inner axis lies side by side."""
+        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
+        stores = [self.kernel.outputs[k][0] for k in self._stored()]
+        along = [self._stride_class(ref, self.nest.inner) for ref in stores]
+        return set(along) == {"one"} and "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
+
+    def _stored(self) -> list[int]:
+        """The outputs with an element for each of the space."""
+        return [k for k in range(len(self.kernel.outputs)) if self._full_output(k)]
+
+    def _padded_loop(self, loop: list[int]) -> None:
+        """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more.
+
+        So the compiler has one loop to make, without the remainders of its own.
+        """
+        inner, lanes, block = self.nest.inner, self._lanes(), self._block()
+        self.open("for (tb_i64 b = from; b < to;)")
+        self.say("const tb_i64 left = to - b;", f"const int tail = left < {lanes};")
+        self.say(f"const int most = streams ? {FAR_BLOCK} : {block};")
+        self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
+        self.say("const int n = tail ? (int)left : m;")
+        read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
+        rows = {slot: ref for slot in read if self._stride_class(ref := self.kernel.inputs[slot], inner) == "one"}
+        for slot, ref in rows.items():
+            kind = ctype(ref.dtype)
+            self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
+            self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
+        targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
+        self.say("if (streams) { " + " ".join(self._fetch(slot, ref) for slot, ref in rows.items()) + " }")
+        self.open("if (tail)")
+        for slot, ref in rows.items():
+            size = ref.dtype.itemsize
+            self.say(f"p{slot} = (const {ctype(ref.dtype)} *)tb_pad(t{slot}, p{slot}, n * {size}, {lanes * size});")
+        self.close()
+        wide = self._fits_wide(loop)
+        if wide:
+            self.say("#ifdef TB_WIDE")
+            self._wide_loop(loop)
+            self.say("#else")
+        self._vector_loop(loop, rows, targets)
+        if wide:
+            self.say("#endif")
+        for k in self._stored():
+            self._take_back(k, self.kernel.outputs[k][0], lanes)
+        self.say("b += n;")
+        self.close()
+
+    def _fetch(self, slot: int, ref: Ref) -> str:
+        """Ask for what is read later: further on in the row, or what follows a row that an earlier pass has read."""
+        cached = self.stage > 1 and not self.split
+        return f"tb_fetch_after(p{slot} + left, b);" if cached else f"tb_fetch{ref.dtype.itemsize}(p{slot});"
+
+    def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
+        """Declare where an output's results go in the loop: in place, or into a buffer."""
+        kind = ctype(ref.dtype)
+        self.say(f"{kind} *const q{k} = o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b;")
+        if dtypes.is_half(ref.dtype):
+            self.say(f"{kind} e{k}[{lanes}] {ALIGNED}, *const w{k} = tail ? e{k} : q{k};")
+            self.say(f"float d{k}[{self._block()}];")
+            return f"d{k}[j]", "half"
+        self.say(f"{kind} e{k}[{FAR_BLOCK}] {ALIGNED};")
+        aligned = f"n == {FAR_BLOCK} && ((unsigned long)q{k} & 63) == 0"
+        past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
+        self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = past{k} || tail ? e{k} : q{k};")
+        return f"d{k}[j]", "stream"
+
+    def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict) -> None:
+        """The loop over a padded block."""
+        buffers = self._drawn(loop, self._block())
+        for n in loop:
+            i = self.body[n]
+            if i.kind != "load" or i.slot not in rows:
+                continue
+            buffers[n] = f"p{i.slot}[j]"
+            if dtypes.is_half(i_dtype := rows[i.slot].dtype):
+                self.say(f"float h{i.slot}[{self._block()}];")
+                self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
+                buffers[n] = f"h{i.slot}[j]"
+        self._inner_loop(loop, [], targets, buffers)
+        for k in targets:
+            if dtypes.is_half((ref := self.kernel.outputs[k][0]).dtype):
+                self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
+
+    def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
+        """Move an output's results from its buffer to where they belong."""
+        size = ref.dtype.itemsize
+        if not dtypes.is_half(ref.dtype):
+            self.say(f"if (past{k}) tb_past{size}(q{k}, e{k});")
+        self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
+
+    def _lanes(self) -> int:
+        """Elements of the widest vector (64 bytes) of the smallest type that a loop handles."""
+        kinds = [ref.dtype for ref in self.kernel.inputs] + [ref.dtype for ref, _ in self.kernel.outputs]
+        return 64 // min(dtype.itemsize for dtype in [*kinds, *(i.dtype for i in self.body)])
