@@ -22,7 +22,9 @@ from tensorbackend.graph.tensor import Tensor
 if TYPE_CHECKING:
     from tensorbackend.user_kernels import Elementwise, Reduction
 
-__all__ = ["AnywhereKernel", "clear_memo", "device_view", "elementwise", "host_backend", "memoize", "reduction"]
+__all__ = [
+    "AnywhereKernel", "TextKernel", "clear_memo", "device_view", "elementwise", "host_backend", "memoize", "reduction",
+]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _memos: list[dict] = []
@@ -30,12 +32,10 @@ _lock = threading.RLock()
 _host: Backend | None = None
 
 
-class AnywhereKernel:
-    """A user kernel of all backends; make it with `tensorbackend.elementwise` or `reduction`. Called as a backend's."""
+class TextKernel:
+    """A kernel made from texts, which `spec` holds."""
 
-    def __init__(self, spec: Elementwise | Reduction, make: Callable[[Backend], Any]) -> None:
-        self.spec = spec
-        self._make = make
+    spec: Elementwise | Reduction
 
     @property
     def name(self) -> str:
@@ -46,6 +46,14 @@ class AnywhereKernel:
     def nargs(self) -> int:
         """The number of parameters, outputs included."""
         return len(self.spec.parameters)
+
+
+class AnywhereKernel(TextKernel):
+    """A user kernel of all backends; make it with `tensorbackend.elementwise` or `reduction`. Called as a backend's."""
+
+    def __init__(self, spec: Elementwise | Reduction, make: Callable[[Backend], Any]) -> None:
+        self.spec = spec
+        self._make = make
 
     @property
     def source(self) -> str:

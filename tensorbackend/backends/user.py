@@ -8,10 +8,7 @@ decided is remembered by the layouts of its arguments, so that its like only fil
 
 from __future__ import annotations
 
-import ctypes
 import math
-import re
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,112 +18,23 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import watch
-from tensorbackend.backends.anywhere import device_view
-from tensorbackend.backends.plans import word
+from tensorbackend.backends.anywhere import TextKernel, device_view
+from tensorbackend.backends.user_known import NUMBERS, Known, Prepared, remember, tokens_of
 from tensorbackend.backends.user_launch import Run, Target, Work
+from tensorbackend.backends.user_texts import described, described_form, explained
 from tensorbackend.codegen.user import POSITION, Form, UserSource, names_position
 from tensorbackend.errors import BackendError, CompileError, ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.user_kernels import Elementwise, Parameter, Reduction, Weak, bind, broadcast, by_memory, merged
 
 __all__ = ["ElementwiseKernel", "ReductionKernel"]
 
-NUMBERS = (bool, int, float)
-_PLAIN = frozenset(NUMBERS)
 SHORT = 24
 """Elements of a result below which it is best computed beside others, wherever they lie."""
-MOST_REMEMBERED = 512
-"""Layouts of calls that a kernel remembers."""
 
 
-class _Prepared:
-    """A launch for values of certain layouts: it takes the addresses of the values number `pointers`, which it `writes`
-    or not, the values number `numbers` (with their types), and `scratch` 8-byte words. `facts` are the kernel, the
-    generated text, the space and the reduced axes."""
-
-    __slots__ = ("_facts", "_types", "lock", "numbers", "pointers", "run", "scratch", "writes")
-
-    def __init__(self, run: Run, facts: tuple[Any, UserSource, tuple[int, ...], tuple[int, ...]], pointers: list[int],
-                 writes: list[bool], numbers: list[tuple[int, np.dtype]], scratch: int = 0) -> None:  # fmt: skip
-        self.run = run
-        self._facts = facts
-        self.pointers = pointers
-        self.writes = writes
-        self.numbers = [k for k, _ in numbers]
-        self._types = [dtype for _, dtype in numbers]
-        self.scratch = scratch
-        self.lock = threading.Lock()
-
-    def __call__(self, backend: Any, addresses: list[int], numbers: Sequence[Any]) -> None:
-        scratch = backend._allocate(8 * self.scratch) if self.scratch else None
-        if scratch is not None:
-            addresses = [*addresses, scratch.address]
-        words = [word(x, dtype) for x, dtype in zip(numbers, self._types)] if numbers else ()
-        with self.lock:
-            self.run(addresses, words)
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self._facts[0].name
-
-    def call(self, tensors: Sequence[Tensor]) -> watch.UserCall:
-        """What is said of a call to those who look."""
-        spec, made, space, axes = self._facts
-        names = [spec.parameters[k].name for k in self.pointers]
-        arrays = list(zip(names, tensors, self.writes))
-        return watch.UserCall(spec.name, _described(spec), made.source, space, axes, arrays)
-
-
-class _Known:
-    """What a call decided, for calls with arguments of the same layouts.
-
-    `prepared` is the launch; `made` the layouts of outputs to make (as NumPy arrays if `host`); `written` are the
-    arguments that it writes; `apart` pairs of arguments that must not overlap (True: but may be one view). Addresses of
-    the arrays among `values` and the numbers are all that a call adds.
-    """
-
-    __slots__ = ("apart", "extents", "host", "made", "prepared", "written")
-
-    def __init__(self, prepared: _Prepared, values: Sequence[Any], made: list[Structure], host: bool,
-                 written: list[int], apart: list[tuple[int, int, bool]]) -> None:  # fmt: skip
-        self.prepared = prepared
-        self.made = made
-        self.host = host
-        self.written = written
-        self.apart = apart
-        self.extents = [x.structure.extent if isinstance(x, Tensor) else (0, 0) for x in values]
-
-    def __call__(self, backend: Any, arguments: Sequence[Any]) -> Sequence[Any] | None:
-        """Make the call. Returns the arguments and the outputs made; None when something that it writes may not be
-        written, or overlaps what it must not."""
-        for k in self.written:
-            x = arguments[k]
-            if not (x.flags.writeable if self.host else x.storage.writable):
-                return None
-        if self.host:
-            places = [_host_address(x) if type(x) is np.ndarray else 0 for x in arguments]
-        else:
-            places = [getattr(x, "address", 0) for x in arguments]
-        for j, k, may_be_one in self.apart:
-            x, y = places[j], places[k]
-            (x0, x1), (y0, y1) = self.extents[j], self.extents[k]
-            if x + x0 < y + y1 and y + y0 < x + x1 and not (may_be_one and x == y):
-                return None
-        values = arguments
-        if self.made:
-            make, address = (_host_array, _host_address) if self.host else (_fresh, _device_address)
-            made = [make(backend, layout) for layout in self.made]
-            values = [*arguments, *made]
-            places += map(address, made)
-        prepared = self.prepared
-        prepared(backend, [places[k] for k in prepared.pointers], [values[k] for k in prepared.numbers])
-        return values
-
-
-class _Kernel:
+class _Kernel(TextKernel):
     """What both kinds share: arguments to tensors, launches, compile errors by the user's lines."""
 
     def __init__(self, backend: Any, spec: Elementwise | Reduction) -> None:
@@ -134,19 +42,9 @@ class _Kernel:
         self.spec = spec
         self._target: Target | None = None
         self._sources: dict[Form, UserSource] = {}
-        self._launches: dict[tuple, _Prepared] = {}
-        self._known: dict[tuple, _Known] = {}
+        self._launches: dict[tuple, Prepared] = {}
+        self._known: dict[tuple, Known] = {}
         self._making = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self.spec.name
-
-    @property
-    def nargs(self) -> int:
-        """The number of parameters, outputs included."""
-        return len(self.spec.parameters)
 
     @property
     def source(self) -> str:
@@ -155,9 +53,9 @@ class _Kernel:
 
     def explain(self) -> str:
         """The kernel's texts, then each form that was called: its types, how its arrays are walked, its source."""
-        lines = [f"{self.name} on {self.backend!r}", *_described(self.spec)]
+        lines = [f"{self.name} on {self.backend!r}", *described(self.spec)]
         for form, made in self._sources.items():
-            lines += ["", *_described_form(self.spec, form), *(f"  | {line}" for line in made.source.splitlines())]
+            lines += ["", *described_form(self.spec, form), *(f"  | {line}" for line in made.source.splitlines())]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -215,13 +113,13 @@ class _Kernel:
 
     # Launches
 
-    def _launch(self, key: tuple, prepare: Callable[[], _Prepared], values: list[Any]) -> _Prepared:
+    def _launch(self, key: tuple, prepare: Callable[[], Prepared], values: list[Any]) -> Prepared:
         """Run the launch for values of these layouts, which is prepared the first time."""
         prepared = self._launches.get(key)
         if prepared is None:
             with self._making:
                 prepared = self._launches.get(key) or prepare()
-                _remember(self._launches, key, prepared)
+                remember(self._launches, key, prepared)
         tensors = [values[k] for k in prepared.pointers]
         numbers = [values[k] for k in prepared.numbers]
         with self.backend._lock:
@@ -241,7 +139,7 @@ class _Kernel:
         try:
             run = self._target.prepare(made, form, work)
         except CompileError as error:
-            raise CompileError(_explained(self.spec, str(error))) from error
+            raise CompileError(explained(self.spec, str(error))) from error
         self._sources[form] = made
         return made, run
 
@@ -263,63 +161,7 @@ def _kind(p: Parameter, x: Any) -> Any:
     return None if x is None else type(x)
 
 
-def _fresh(backend: Any, layout: Structure) -> Tensor:
-    """A new tensor of a layout."""
-    storage = backend._allocate(math.prod(layout.shape) * layout.dtype.itemsize)
-    out = object.__new__(backend.tensor_cls)
-    out._place(layout, storage, storage.address)
-    out.base, out.name, out.persist_values, out.rounding = None, None, True, backend.round_mode
-    return out
-
-
-def _host_array(backend: Any, layout: Structure) -> np.ndarray:
-    return np.empty(layout.shape, layout.dtype)
-
-
-def _device_address(x: Tensor) -> int:
-    return x.address
-
-
-def _host_address(x: np.ndarray) -> int:
-    """Where an array's first element is."""
-    return _pointer_at(id(x) + _HEAD).value or 0 if _HEAD else x.ctypes.data
-
-
-def _array_head() -> int:
-    """Where NumPy's arrays keep the address of their first element: reading it there takes a quarter of the time that
-    NumPy takes to say so. 0 where that is not so."""
-    probe, head = np.empty(1), object.__basicsize__
-    plain = sys.implementation.name == "cpython" and _pointer_at(id(probe) + head).value == probe.ctypes.data
-    return head if plain else 0
-
-
-_pointer_at = ctypes.c_void_p.from_address
-_HEAD = _array_head()
-
-
-def _remember(table: dict, key: Any, value: Any) -> None:
-    if len(table) >= MOST_REMEMBERED:
-        table.clear()
-    table[key] = value
-
-
-def _tokens(arguments: Sequence[Any], tensor_cls: type) -> list[Any]:
-    """The layouts of arguments, by which calls are remembered; none for a call that is not."""
-    found: list[Any] = []
-    for x in arguments:
-        kind = type(x)
-        if kind is tensor_cls:
-            found.append(x.structure)
-        elif kind in _PLAIN:
-            found.append(kind)
-        elif kind is np.ndarray and x.ndim and x.dtype in dtypes.DTYPES:
-            found.append((x.dtype, x.shape, x.strides))
-        else:
-            return []
-    return found
-
-
-def _all_host(arguments: Sequence[Any]) -> bool:
+def all_host(arguments: Sequence[Any]) -> bool:
     """Whether all arrays among arguments are NumPy's, and there is one."""
     arrays = [x for x in arguments if isinstance(x, (Tensor, np.ndarray))]
     return bool(arrays) and all(isinstance(x, np.ndarray) for x in arrays)
@@ -333,7 +175,7 @@ class ElementwiseKernel(_Kernel):
 
     def __call__(self, *arguments: Any, size: int | None = None) -> Any:
         self.backend.structures.check_open()
-        tokens = _tokens(arguments, self.backend.tensor_cls)
+        tokens = tokens_of(arguments, self.backend.tensor_cls)
         known = self._known.get((size, *tokens))
         if known is not None and not self._observed():
             self.backend._flush()
@@ -361,7 +203,7 @@ class ElementwiseKernel(_Kernel):
                 raise TypeError(complain(f"{self.name}: output {p.name}", repr(x), "a tensor or an array"))
         bound, types, values = self._bound(spec.parameters, given)
         shape = self._space(values, size)
-        host = _all_host(arguments)
+        host = all_host(arguments)
         full = self._with_outputs(values, types, shape)
         reached = [self._in_reach(p, x) for p, x in zip(spec.parameters, full)]
         if math.prod(shape):
@@ -374,14 +216,14 @@ class ElementwiseKernel(_Kernel):
         outputs[: len(arguments)] = arguments
         return self._result(outputs)
 
-    def _learn(self, key: tuple, prepared: _Prepared, arguments: tuple, full: list[Any], host: bool) -> None:
+    def _learn(self, key: tuple, prepared: Prepared, arguments: tuple, full: list[Any], host: bool) -> None:
         written = [k for k, p in enumerate(self.spec.parameters) if p.written and k < len(arguments)]
         if host != any(isinstance(x, np.ndarray) for x in arguments) or (host and not hasattr(self.backend, "view")):
             return
         arrays = [k for k, x in enumerate(arguments) if isinstance(full[k], Tensor) and not self.spec.pointer]
         apart = [(j, k, self._may_be_one(full, j, k)) for j in written for k in arrays if k != j]
         made = [x.structure for x in full[len(arguments) :]]
-        _remember(self._known, key, _Known(prepared, full, made, host, written, apart))
+        remember(self._known, key, Known(prepared, full, made, host, written, apart))
 
     def _may_be_one(self, values: list[Any], j: int, k: int) -> bool:
         """Whether an output may be the very view that an input is."""
@@ -445,16 +287,16 @@ class ElementwiseKernel(_Kernel):
                     given = f"{q.name} {y.shape} and {p.name} {x.shape}"
                     raise ShapeError(complain(f"{self.name}: two outputs share memory", given))
 
-    def _start(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...]) -> _Prepared:
+    def _start(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...]) -> Prepared:
         """Run the kernel on values that it can walk."""
         layouts = tuple(x.structure if isinstance(x, Tensor) else type(x) for x in values)
 
-        def prepare() -> _Prepared:
+        def prepare() -> Prepared:
             return self._prepare(values, bound, types, shape)
 
         return self._launch((layouts, bound, shape), prepare, values)
 
-    def _prepare(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...]) -> _Prepared:
+    def _prepare(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...]) -> Prepared:
         parameters = self.spec.parameters
         tensors = [k for k, x in enumerate(values) if isinstance(x, Tensor)]
         walked = [k for k in tensors if not parameters[k].whole]
@@ -475,7 +317,7 @@ class ElementwiseKernel(_Kernel):
         work = Work(axes.lengths, flat, math.prod(shape), len(pointers), tuple(d for _, d in numbers))
         made, run = self._compiled(form, work)
         writes = [parameters[k].written for k in pointers]
-        return _Prepared(run, (self.spec, made, shape, ()), pointers, writes, numbers)
+        return Prepared(run, (self.spec, made, shape, ()), pointers, writes, numbers)
 
 
 def _overlap(x: Tensor, y: Tensor) -> bool:
@@ -497,7 +339,7 @@ class ReductionKernel(_Kernel):
         self.backend.structures.check_open()
         axis = tuple(axis) if isinstance(axis, list) else axis
         everything = arguments if out is None else (*arguments, out)
-        tokens = _tokens(everything, self.backend.tensor_cls)
+        tokens = tokens_of(everything, self.backend.tensor_cls)
         key = (axis, keepdims, out is None, *tokens)
         known = self._known.get(key)
         if known is not None and not self._observed():
@@ -520,7 +362,7 @@ class ReductionKernel(_Kernel):
         shape = broadcast(self.name, [x.shape for x in tensors]) if tensors else ()
         axes = _axes(self.name, axis, len(shape))
         target = self._output(values[-1], tensors, types[-1], shape, axes, keepdims)
-        host = _all_host(arguments)
+        host = all_host(arguments)
         reached = [self._in_reach(p, self._apart(x, target)) for p, x in zip(spec.inputs, values)]
         if target.size:
             prepared = self._start([*reached, target], bound, types, shape, axes)
@@ -530,7 +372,7 @@ class ReductionKernel(_Kernel):
                 written = [] if out is None else [len(arguments)]
                 inputs = [k for k, x in enumerate(values[:-1]) if isinstance(x, Tensor)]
                 apart = [(j, k, False) for j in written for k in inputs]
-                _remember(self._known, key, _Known(prepared, [*values[:-1], target], made, host, written, apart))
+                remember(self._known, key, Known(prepared, [*values[:-1], target], made, host, written, apart))
         if isinstance(out, np.ndarray):
             if not hasattr(self.backend, "view"):
                 np.copyto(out, target.get())
@@ -563,16 +405,16 @@ class ReductionKernel(_Kernel):
         return out
 
     def _start(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...],
-               axes: tuple[int, ...]) -> _Prepared:  # fmt: skip
+               axes: tuple[int, ...]) -> Prepared:  # fmt: skip
         layouts = tuple(x.structure if isinstance(x, Tensor) else type(x) for x in values)
 
-        def prepare() -> _Prepared:
+        def prepare() -> Prepared:
             return self._prepare(values, bound, types, shape, axes)
 
         return self._launch((layouts, bound, axes), prepare, values)
 
     def _prepare(self, values: list[Any], bound: tuple, types: list[np.dtype], shape: tuple[int, ...],
-                 axes: tuple[int, ...]) -> _Prepared:  # fmt: skip
+                 axes: tuple[int, ...]) -> Prepared:  # fmt: skip
         parameters = self.spec.inputs
         tensors = [k for k, x in enumerate(values[:-1]) if isinstance(x, Tensor)]
         walked = [k for k in tensors if not parameters[k].raw]
@@ -599,7 +441,7 @@ class ReductionKernel(_Kernel):
         work = Work(lengths, flat, count, len(pointers) + (segments > 1), kinds, rows, segments, segment)
         made, run = self._compiled(form, work)
         writes = [k == len(values) - 1 for k in pointers]
-        return _Prepared(run, (self.spec, made, shape, axes), pointers, writes, numbers, scratch)
+        return Prepared(run, (self.spec, made, shape, axes), pointers, writes, numbers, scratch)
 
 
 def _spaces(shape: tuple[int, ...], axes: tuple[int, ...], strides: list[tuple[int, ...]]) -> tuple[Any, Any]:
@@ -645,64 +487,3 @@ def _axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
     if len(set(found)) != len(found) or any(not 0 <= a < rank for a in found):
         raise ShapeError(complain(f"{name}: axis", repr(axis), f"different axes of {rank}"))
     return tuple(found)
-
-
-# Texts
-
-
-def _described(spec: Elementwise | Reduction) -> list[str]:
-    """The parameters and texts of a kernel as lines."""
-    rows = [("inputs", spec.inputs), ("outputs", spec.outputs)]
-    lines = [f"  {label:<10}{', '.join(f'{_type(p)} {p.name}' for p in found)}" for label, found in rows if found]
-    return lines + [f"  {label:<10}{' '.join(text.split())}" for label, text in _texts(spec).items() if text]
-
-
-def _texts(spec: Elementwise | Reduction) -> dict[str, str]:
-    """The user's texts by their labels."""
-    labels = ("map", "reduce", "post", "identity")
-    texts = {"operation": spec.body} if isinstance(spec, Elementwise) else {x: getattr(spec, x) for x in labels}
-    return {**texts, "preamble": spec.preamble}
-
-
-def _type(p: Parameter) -> str:
-    return f"{'raw ' * p.raw}{p.type}{' *' * p.pointer}"
-
-
-def _described_form(spec: Elementwise | Reduction, form: Form) -> list[str]:
-    """A form that was called: types, and how each array is walked."""
-    bound = ", ".join(f"{letter} = {dtype.name}" for letter, dtype in form.bound)
-    steps = {0: "repeated", 1: "side by side", -1: "by strides"}
-    ways = [f"{name} {' x '.join(steps[u] for u in units)}" for name, units in form.units if name != POSITION]
-    ways += [f"{p.name} a number" for p, number in zip(spec.parameters, form.is_number) if number]
-    loop = f"{form.rank} axes" if form.rank != 1 else "one axis"
-    if isinstance(spec, Reduction):
-        loop = f"{form.kept} kept and {form.rank - form.kept} reduced axes, " + (
-            "neighbouring results together" if form.columns else "one result at a time"
-        )
-        loop += ", long ones in segments" * form.split
-    return [f"  called with {bound or 'fixed types'}: {'; '.join(ways)}", f"  loops over {loop}"]
-
-
-def _explained(spec: Elementwise | Reduction, message: str) -> str:
-    """A compile error with the kernel's name and the line of the user's text that the compiler names first."""
-    name = re.escape(spec.name)
-    pattern = rf"^.*?\b{name}(?: \((\w+)\))?(?::(\d+):(?:\d+:)? (?:fatal )?|\((\d+)\): )error:? (.*)$"
-    found = re.search(pattern, message, re.MULTILINE)
-    if found is not None:
-        label, number = found[1] or "operation", int(found[2] or found[3])
-        text = spec.body if label == "operation" else getattr(spec, label)
-        return f"{spec.name}: {found[4]}\n{_line_of(text, label, number)}\n{message}"
-    missing = re.search(r"undefined symbol: (\w+)", message)
-    if missing is None:
-        return f"{spec.name}: the kernel cannot be compiled\n{message}"
-    head = f"{spec.name}: there is no function {missing[1]}"
-    for label, text in _texts(spec).items():
-        for number, line in enumerate(text.splitlines(), start=1):
-            if re.search(rf"\b{missing[1]}\b", line):
-                return f"{head}\n{_line_of(text, label, number)}\n{message}"
-    return f"{head}\n{message}"
-
-
-def _line_of(text: str, label: str, number: int) -> str:
-    lines = text.splitlines() or [""]
-    return f"  line {number} of the {label}: {lines[min(number, len(lines)) - 1].strip()}"
