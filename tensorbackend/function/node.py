@@ -44,8 +44,6 @@ class FunctionNode:
     _retained_inputs: tuple[int, ...] | None = None
     _retained_outputs: tuple[int, ...] | None = None
     _output_data: tuple[Any, ...] | None = None
-    _output_types: tuple[Any, ...] = ()
-    _on_cpu: Any = None
 
     @property
     def label(self) -> str:

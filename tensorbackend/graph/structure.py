@@ -9,7 +9,6 @@ only when an expression is new. A structure holds no tensor and no number.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -349,8 +348,3 @@ _SHAPE_RULES: dict[str, Callable[..., tuple]] = {
     "unslice": _unslice_shape,
     "histogram": lambda op, inputs, params: ((1, params[1]), params),
 }
-
-
-def size_of(shape: Shape) -> int:
-    """The number of elements of a shape."""
-    return math.prod(shape)
