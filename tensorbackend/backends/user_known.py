@@ -115,6 +115,7 @@ class Known:
 
 
 def remember(table: dict, key: Any, value: Any) -> None:
+    """Put something into a table, which begins anew once it holds many."""
     if len(table) >= MOST_REMEMBERED:
         table.clear()
     table[key] = value

@@ -175,10 +175,9 @@ class _Printer(SegmentRenderer):
         else:
             self._block_loop(goals, [], store=True)
 
-    def _rows_form(self) -> None:
-        self._statements(
-            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
-        )
+    def _passes(self, after: Callable[[int], None]) -> bool:
+        """The passes over the reduced axes, `after` each what follows from it, and the loop that stores what is not
+        reduced. False where the function ends with a pass over segments."""
         for stage in range(1, self.nest.passes + 1):
             self.stage = stage
             here = [n for n in self.reductions if self.body[n].stage == stage]
@@ -186,15 +185,25 @@ class _Printer(SegmentRenderer):
                 self._reduce_pass(here)
             if stage == self.segmented_stage:
                 self._leave_partials(here)
-                return
-            for n in here:
-                self._finish(n, *self._accumulated(n))
-            self._statements(self._rows_after(stage))
+                return False
+            after(stage)
         self.stage = self.nest.passes + 1
-        if any(self._full_output(k) for k in range(len(self.kernel.outputs))):
+        if self._stored():
             self._reduce_loops([], store=True)
-        if not self.split:
+        return True
+
+    def _rows_form(self) -> None:
+        self._statements(
+            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
+        )
+        if self._passes(self._row_values) and not self.split:
             self._row_outputs("")
+
+    def _row_values(self, stage: int) -> None:
+        for n in self.reductions:
+            if self.body[n].stage == stage:
+                self._finish(n, *self._accumulated(n))
+        self._statements(self._rows_after(stage))
 
     def _columns(self) -> None:
         self.say("const int m = (int)(to - from);")
@@ -205,22 +214,11 @@ class _Printer(SegmentRenderer):
         for n in sorted(needed):
             self.say(f"{ctype(self.body[n].dtype)} w{n}[{STRIP}];")
         self._column_values(0, needed)
-        for stage in range(1, self.nest.passes + 1):
-            self.stage = stage
-            here = [n for n in self.reductions if self.body[n].stage == stage]
-            if not self._joined_before(stage):
-                self._reduce_pass(here)
-            if stage == self.segmented_stage:
-                self._leave_partials(here)
-                return
-            self._column_values(stage, needed)
-        self.stage = self.nest.passes + 1
-        if any(self._full_output(k) for k in range(len(self.kernel.outputs))):
-            self._reduce_loops([], store=True)
-        self.in_arrays = needed
-        if not self.split:
-            self._row_outputs("column")
-        self.in_arrays = set()
+        if self._passes(lambda stage: self._column_values(stage, needed)):
+            self.in_arrays = needed
+            if not self.split:
+                self._row_outputs("column")
+            self.in_arrays = set()
 
     def _array_values(self) -> set[int]:
         """Values of a strip that later loops read: kept in arrays, one entry a column."""

@@ -78,7 +78,7 @@ class SegmentRenderer(BlockRenderer):
         self.say(f"const int m = (int)(left < {LOT} ? left : {LOT});")
         if here:
             self._join_partials(here)
-        last = self.nest.passes + any(map(self._full_output, range(len(self.kernel.outputs))))
+        last = self.nest.passes + bool(self._stored())
         if stage == last:
             self._joined_outputs()
         else:

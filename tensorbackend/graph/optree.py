@@ -16,6 +16,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
+from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import Structure, StructureTable
 
 __all__ = ["OpTreeNode", "Operators", "apply", "nodes_of", "source"]
@@ -433,19 +434,8 @@ def _label(node: OpTreeNode) -> Any:
 
 
 def nodes_of(root: OpTreeNode) -> list[OpTreeNode]:
-    """The distinct nodes of a tree, operands before users. Iterative: depth is no limit."""
-    order: list[OpTreeNode] = []
-    seen: set[int] = set()
-    pending: list[tuple[OpTreeNode, bool]] = [(root, False)]
-    while pending:
-        node, done = pending.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            pending.append((node, True))
-            pending.extend((x, False) for x in node.inputs if isinstance(x, OpTreeNode))
-    return order
+    """The distinct nodes of a tree, operands before users."""
+    return operands_first([root], lambda node: [x for x in node.inputs if isinstance(x, OpTreeNode)])
 
 
 _LONGEST = 2000

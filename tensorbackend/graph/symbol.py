@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.errors import CaptureError, DTypeError, complain, user_line
+from tensorbackend.graph.order import operands_first
 
 __all__ = ["Arithmetic", "Symbol", "is_symbol", "known"]
 
@@ -112,7 +113,7 @@ class Arithmetic:
     def __init__(self, arguments: Sequence[Symbol], wanted: Sequence[Symbol]) -> None:
         self._first: list[Any] = []
         self._steps: list[tuple[Callable, list[int]]] = []
-        order = _in_order(wanted, {id(x) for x in arguments})
+        order = operands_first(wanted, lambda x: [y for y in x.operands if type(y) is Symbol], arguments)
         constants = [x for s in order for x in s.operands if type(x) is not Symbol]
         self._constants = [None] * len(arguments) + constants
         places = {id(x): n for n, x in enumerate(arguments)}
@@ -141,19 +142,3 @@ class Arithmetic:
                 given = f"{value!r}, a {type(value).__name__}"
                 raise DTypeError(complain("program: a number of another type", given, f"a {kind.__name__}"))
         return found
-
-
-def _in_order(wanted: Sequence[Symbol], arguments: set[int]) -> list[Symbol]:
-    """The symbols that must be worked out, operands before users."""
-    order: list[Symbol] = []
-    seen = set(arguments)
-    pending = [(x, False) for x in wanted]
-    while pending:
-        x, done = pending.pop()
-        if done:
-            order.append(x)
-        elif id(x) not in seen:
-            seen.add(id(x))
-            pending.append((x, True))
-            pending += [(y, False) for y in x.operands if type(y) is Symbol]
-    return order

@@ -16,6 +16,22 @@ from tensorbackend.backends import compiler, disk_cache, toolchain, warm
 from tensorbackend.settings import config
 
 ROOT = Path(__file__).resolve().parents[2]
+FORKS = """
+import os, signal, sys, time, traceback
+def spawn(work, *arguments):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(*arguments)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+def ended_well(pids):
+    return all([os.waitpid(pid, 0)[1] == 0 for pid in pids])
+"""
+"""What programs that fork begin with."""
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tensorbackend.backends import ahead, compiler, disk_cache
+from tests.native.conftest import FORKS
 
 SOURCE = "long answer(void) { return 42; }\n"
 USE = """
@@ -384,23 +385,10 @@ def test_lock_is_free_after_the_block_though_a_child_has_inherited_it(tmp_path):
 
 # Processes ------------------------------------------------------------------------------------------------------------
 
-FORKS = """
-import os, signal, sys, time, traceback
+COMPILING_FORKS = f"""{FORKS}
 import numpy
 from tensorbackend.backends import compiler
 from tensorbackend.backends.disk_cache import DiskCache
-def spawn(work, *arguments):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work(*arguments)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return pid
-def ended_well(pids):
-    return all([os.waitpid(pid, 0)[1] == 0 for pid in pids])
 def at_once(count, work):
     reader, writer = os.pipe()
     def wait_and_work(number):
@@ -427,7 +415,7 @@ def counting_compiler(imitation, tmp_path: Path) -> str:
 
 def test_processes_compile_the_same_kernels_once(run_python, cache, imitation, tmp_path):
     run_python(
-        FORKS + COMPILE_THREE + "assert at_once(10, work)",
+        COMPILING_FORKS + COMPILE_THREE + "assert at_once(10, work)",
         TB_CACHE=str(cache),
         TB_CC=counting_compiler(imitation, tmp_path),
     )
@@ -438,7 +426,9 @@ def test_processes_compile_the_same_kernels_once(run_python, cache, imitation, t
 @pytest.mark.ci
 def test_two_hundred_processes_compile_the_same_kernels(run_python, cache):
     for _ in range(3):
-        done = run_python(FORKS + COMPILE_THREE + "assert at_once(200, work)", timeout=120, TB_CACHE=str(cache))
+        done = run_python(
+            COMPILING_FORKS + COMPILE_THREE + "assert at_once(200, work)", timeout=120, TB_CACHE=str(cache)
+        )
         assert done.stderr == ""
         assert len(entries(cache)) == 3
         subprocess.run(["rm", "-r", cache], check=True)
@@ -447,7 +437,7 @@ def test_two_hundred_processes_compile_the_same_kernels(run_python, cache):
 @pytest.mark.ci
 def test_killed_processes_leave_a_cache_that_works(run_python, cache, monkeypatch, forget):
     run_python(
-        FORKS
+        COMPILING_FORKS
         + """
 def work():
     for n in range(1000):
@@ -479,7 +469,7 @@ for attempt in range(100):
 @pytest.mark.ci
 def test_caches_of_many_processes_stay_bounded(run_python, tmp_path):
     run_python(
-        FORKS
+        COMPILING_FORKS
         + """
 from pathlib import Path
 def work(number):

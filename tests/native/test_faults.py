@@ -13,6 +13,7 @@ import pytest
 from tensorbackend import Backend, testing
 from tensorbackend.errors import CompileError
 from tensorbackend.settings import config
+from tests.native.conftest import FORKS
 
 USE = """
 import numpy as np
@@ -123,22 +124,6 @@ def test_a_read_only_cache_serves_what_it_holds(run_python, tmp_path, cc) -> Non
 
 
 # Processes and threads
-
-FORKS = """
-import os, signal, sys, time, traceback
-def spawn(work):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return pid
-def ended_well(pids):
-    return all([os.waitpid(pid, 0)[1] == 0 for pid in pids])
-"""
 
 
 @pytest.mark.parametrize("native", ["0", "1"])
