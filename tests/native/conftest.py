@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tensorbackend import Backend, testing
 from tensorbackend.backends import compiler, disk_cache, toolchain, warm
 from tensorbackend.settings import config
 
@@ -74,6 +75,24 @@ def as_plain_user() -> list[str]:
     if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], capture_output=True).returncode != 0:
         pytest.skip("root is bound by no rights, and setpriv cannot change that here")
     return prefix
+
+
+@pytest.fixture
+def be(cc) -> Iterator[Backend]:
+    """A backend of its own with native types."""
+    made = testing.make_backend("jit", rng_seed=0)
+    assert made._native is not None, "the native types are switched off or could not be built"
+    yield made
+    made.cleanup_backend()
+
+
+@pytest.fixture
+def plain(cc) -> Iterator[Backend]:
+    """A backend that compiles, without native types."""
+    made = testing.make_backend("jit-python", rng_seed=0)
+    assert made._native is None
+    yield made
+    made.cleanup_backend()
 
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native nodes and statements: that nothing leaks, and that threads see whole statements."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+from tensorbackend import testing
+from tensorbackend.graph.optree import nodes_of
+from tests.native.statements import counts, tensors
+
+# Memory
+
+
+def test_repeated_statements_leave_no_references(be) -> None:
+    x, w, o = tensors(be, 3)
+    number = 12345.678
+    watched = (x, w, o, number, x.structure, type(o), be._native.node)
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            o[:] = (x * w + number) * be.tanh(x) - w
+            assert (x + w).inputs[0] is x
+            assert (o == x).shape == (16, 1)
+
+    repeat(1000)
+    gc.collect()
+    before = [sys.getrefcount(thing) for thing in watched]
+    repeat(20_000)
+    gc.collect()
+    assert [sys.getrefcount(thing) for thing in watched] == before
+
+
+def test_a_million_statements_take_no_memory(run_python) -> None:
+    code = """
+import numpy as np, tensorbackend
+be = tensorbackend.Backend.allocate_backend("cpu", min_dims=0)
+x, w, o = (be.array(np.ones(16, np.float32)) for _ in range(3))
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4
+def repeat(count):
+    for _ in range(count):
+        o[:] = (x * 0.5 + w) * x - 1
+repeat(10_000)
+before = resident()
+repeat(1_000_000)
+assert be.structures.memo.counts()[2] > 1_000_000
+print(resident() - before)
+"""
+    assert int(run_python(code).stdout) < 1024
+
+
+def test_nodes_in_cycles_are_collected(be) -> None:
+    x, y = tensors(be, 2)
+    x.tree = x + y * 2
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_backends_are_collected() -> None:
+    be = testing.make_backend("jit")
+    x, o = tensors(be, 2)
+    for _ in range(3):
+        o[:] = be.tanh(x) * 2 + x
+    gone = weakref.ref(be)
+    del be, x, o
+    gc.collect()
+    assert gone() is None
+
+
+def test_weak_references_to_nodes_end(be) -> None:
+    (x,) = tensors(be, 1)
+    calls = []
+    for _ in range(3):
+        x + 1
+    node = x + 1
+    outer = node * 2
+    references = [weakref.ref(n, lambda r: calls.append(r())) for n in (node, outer)]
+    del node
+    assert calls == []
+    del outer
+    assert calls == [None, None] and all(r() is None for r in references)
+
+
+@pytest.mark.parametrize("shape", ["left", "right", "both", "through python"])
+def test_deep_trees_are_freed(be, shape: str) -> None:
+    (x,) = tensors(be, 1)
+    grow = {
+        "left": lambda t: t + 1.0,
+        "right": lambda t: 1.0 + t,
+        "both": lambda t: t * t,
+        "through python": lambda t: be.sum(t * 2.0, axis=0) + x,
+    }[shape]
+    tree = x
+    for _ in range(100_000):
+        tree = grow(tree)
+    gone = weakref.ref(tree)
+    del tree
+    assert gone() is None
+
+
+def test_trees_that_share_parts_are_freed_last_user_first(be) -> None:
+    x, y = tensors(be, 2)
+    layers = [[x + y, x * y]]
+    for _ in range(200):
+        a, b = layers[-1]
+        layers.append([a + b, a * b])
+    parts = [weakref.ref(n) for layer in layers for n in layer]
+    kept = layers[100][0]
+    del a, b, layers
+    assert [p() is not None for p in parts].count(True) == len(nodes_of(kept))
+    del kept
+    assert all(p() is None for p in parts)
+
+
+def test_forgetting_is_only_forgetting(be) -> None:
+    x, o = tensors(be, 2)
+    for k in range(6):
+        o[:] = x * 2 + k
+        if k % 2:
+            be.structures.clear()
+            assert counts(be)[:2] == (0, 0)
+        np.testing.assert_array_equal(o.get(), x.get() * 2 + k)
+
+
+def test_many_forms_are_held_within_bounds(be) -> None:
+    o = be.zeros((1, 1))
+    for k in range(1, 600):
+        t = be.zeros((k, 1))
+        t[:] = t + 1
+        t[:] = t + 1
+    structures, statements, _ = counts(be)
+    assert 500 <= structures <= 1 << 16 and 500 <= statements <= 1 << 13
+    o[:] = 1
+    assert o.get()[0, 0] == 1
+
+
+# Threads
+
+
+def test_four_threads_use_one_backend(be) -> None:
+    failures = []
+
+    def work(seed: int) -> None:
+        x, w, o = tensors(be, 3)
+        big, out = be.array(np.full((300, 300), seed, np.float32)), be.empty((300, 300))
+        expected = (x.get() * w.get() + np.float32(seed)) * x.get()
+        for _ in range(400):
+            o[:] = (x * w + float(seed)) * x
+            out[:] = big * 2 + float(seed)
+            if not (np.array_equal(o.get(), expected) and (out.get() == 3 * seed).all()):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_statements_are_whole_to_other_threads(be) -> None:
+    t, one = be.zeros((700, 700)), be.zeros((1, 1))
+    torn = []
+
+    def write(number: int) -> None:
+        for _ in range(60):
+            t[:] = t * 0 + number
+            t[:1] = float(number)
+            one[:] = one * 0 + number
+
+    def read() -> None:
+        for _ in range(60):
+            values = t[1:].get()
+            torn.append(values.min() != values.max())
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in (1, 2)] + [threading.Thread(target=read)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(torn)
