@@ -176,33 +176,26 @@ static void memo_free(object *self) {
     Py_DecRef(type);
 }
 
-static int grow_nodes(memo *m) {
-    length places = m->node_places ? 2 * m->node_places : FIRST_SIZE;
-    known *table = calloc((size_t)places, sizeof *table);
-    if (!table)
-        return 0;
-    for (length i = 0; i < m->node_places; i++)
-        if (m->nodes[i].result)
-            *find_node(table, places, m->nodes[i].key) = m->nodes[i];
-    free(m->nodes);
-    m->nodes = table;
-    m->node_places = places;
-    return 1;
-}
-
-static int grow_statements(memo *m) {
-    length places = m->statement_places ? 2 * m->statement_places : FIRST_SIZE;
-    statement *table = calloc((size_t)places, sizeof *table);
-    if (!table)
-        return 0;
-    for (length i = 0; i < m->statement_places; i++)
-        if (m->statements[i].recipe)
-            *find_statement(table, places, &m->statements[i]) = m->statements[i];
-    free(m->statements);
-    m->statements = table;
-    m->statement_places = places;
-    return 1;
-}
+// A table with twice the places, in which FIND says where an entry x of the old one goes. 0 without memory for it.
+#define GROW(NAME, ENTRY, TABLE, PLACES, TAKEN, FIND) \
+    static int NAME(memo *m) { \
+        length places = m->PLACES ? 2 * m->PLACES : FIRST_SIZE; \
+        ENTRY *table = calloc((size_t)places, sizeof *table); \
+        if (!table) \
+            return 0; \
+        for (length i = 0; i < m->PLACES; i++) { \
+            const ENTRY *x = &m->TABLE[i]; \
+            if (x->TAKEN) \
+                *FIND = *x; \
+        } \
+        free(m->TABLE); \
+        m->TABLE = table; \
+        m->PLACES = places; \
+        return 1; \
+    }
+GROW(grow_nodes, known, nodes, node_places, result, find_node(table, places, x->key))
+GROW(grow_statements, statement, statements, statement_places, recipe, find_statement(table, places, x))
+GROW(grow_joins, joining, joins, join_places, key, find_joining(table, places, x->key, x->words))
 
 // Memory that is missing only means that nothing is remembered.
 static void remember_node(memo *m, object *const *key, object *result) {
@@ -239,20 +232,6 @@ static void remember_statement(memo *m, const statement *s, object *recipe) {
     kept(s->root);
     place->recipe = kept(recipe);
     m->n_statements++;
-}
-
-static int grow_joins(memo *m) {
-    length places = m->join_places ? 2 * m->join_places : FIRST_SIZE;
-    joining *table = calloc((size_t)places, sizeof *table);
-    if (!table)
-        return 0;
-    for (length i = 0; i < m->join_places; i++)
-        if (m->joins[i].key)
-            *find_joining(table, places, m->joins[i].key, m->joins[i].words) = m->joins[i];
-    free(m->joins);
-    m->joins = table;
-    m->join_places = places;
-    return 1;
 }
 
 // The number of a new state, UNTRACKED when there is no memory for it.
