@@ -158,7 +158,7 @@ class NativeTypes:
         """
         found = [(name, op, op.arity) for op in ops.elementwise() for name in op.methods]
         found += [(name, getattr(Backend, name), 2) for name in ("dot", "matmul")]
-        found += [(name, vars(Backend)[name], 0) for name in _tree_methods()]
+        found += [(name, getattr(Backend, name), 0) for name in _tree_methods()]
         for name, what, arity in found:
             if getattr(type(backend), name) is getattr(Backend, name):
                 setattr(backend, name, self._method((what, getattr(backend, name), backend.structures.memo, arity)))
