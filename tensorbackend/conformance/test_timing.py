@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend
-from tensorbackend.backends import base
+from tensorbackend.backends import histograms
 
 # Histograms
 
@@ -79,7 +79,7 @@ def test_new_bins_drop_what_was_counted(counting) -> None:
 
 
 def test_histograms_are_bounded_in_number(counting, monkeypatch) -> None:
-    monkeypatch.setattr(base, "MAX_HISTOGRAMS", 3)
+    monkeypatch.setattr(histograms, "MAX_HISTOGRAMS", 3)
     t = counting.ones((2, 2))
     for number in range(3):
         t.hist(str(number))
