@@ -23,8 +23,8 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 LAYERS = (
     "errors settings kernel_files dtypes numerics ops graph user_kernels codegen primitives explain_page explain "
     "backends stubgen contract_page function function_hooks functions initializers links optimizers serializers "
-    "gradient_check iterators utils distributed __init__ api_page docgen testing bench_results bench bench_page conformance "
-    "commands __main__"
+    "gradient_check iterators utils distributed __init__ api_page docgen testing bench_results bench bench_page "
+    "conformance commands __main__"
 ).split()
 
 
