@@ -111,12 +111,15 @@ class Rule:
     `compute(*operands, **params)` gives a tree, or a tuple of trees, of operands that are nodes and numbers.
     `gradient(g, y, *operands, **params)`, if given, makes the operands' gradients (None: none) of those of the outputs
     and the outputs, in place of the op table's rules; `g` and `y` are tuples if `compute` gives one. `check(in_types,
-    **params)` checks types with `type_check`, `names` are the operands' names there.
+    **params)` checks types with `type_check`, `names` are the operands' names there. `batch_last` puts the first axis
+    of outputs last in memory, as the engine's convolutions make them; other outputs lie as operands of their shape do.
     """
 
     def __init__(self, name: str, compute: Callable[..., Any], gradient: Callable[..., Any] | None = None,
-                 check: Callable[..., None] | None = None, names: Sequence[str] = ()) -> None:  # fmt: skip
+                 check: Callable[..., None] | None = None, names: Sequence[str] = (),
+                 batch_last: bool = False) -> None:  # fmt: skip
         self.name = name
+        self.batch_last = batch_last
         self.compute = compute
         self.gradient = gradient
         self.check = check
@@ -180,6 +183,10 @@ class _GradientRule:
         """The types of the gradients: those of the inputs."""
         return [self._form.layouts[i].dtype for i in self._targets]
 
+    def output_orders(self) -> list[tuple[int, ...]]:
+        """How axes of the gradients lie in memory: as those of the inputs."""
+        return [_order(self._form.layouts[i]) for i in self._targets]
+
     def compute(self, *operands: Any) -> tuple[Any, ...]:
         """The gradients' trees."""
         rule, form = self._rule, self._form
@@ -223,11 +230,22 @@ class _Form:
         self.template = Template((found,) if self.single else found, tensors)
         self.draws = _trace.draws
         types = rule.output_types() if isinstance(rule, _GradientRule) else [None] * len(self.template.roots)
-        made = list(map(_layout, self.template.structures, types))
+        made = list(map(_layout, self.template.structures, types, self._orders()))
         self.results = [new or s for new, s in zip(made, self.template.structures)]
         self._outputs = [(number, new, new.extent[1] if new else 0) for number, new in zip(self.template.roots, made)]
         self._gradients: dict[tuple, _GradientRule] = {}
         self._kept: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    def _orders(self) -> list[tuple[int, ...] | None]:
+        """In which order axes of the outputs lie in memory: a gradient's as its input's; else as the rule says, or as
+        those of the first operand of the output's shape; None is C order."""
+        structures = self.template.structures
+        if isinstance(self.rule, _GradientRule):
+            return self.rule.output_orders()
+        if self.rule.batch_last:
+            return [None if s is None else (*range(1, len(s.shape)), 0) for s in structures]
+        like = {s.shape: _order(s) for s in reversed(self.layouts)}
+        return [None if s is None else like.get(s.shape) for s in structures]
 
     @property
     def kept(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -270,12 +288,17 @@ class _Form:
         return made
 
 
-def _layout(structure: Any, dtype: np.dtype | None) -> Any:
+def _order(layout: Any) -> tuple[int, ...]:
+    return indexing.memory_order(layout.shape, layout.strides)
+
+
+def _layout(structure: Any, dtype: np.dtype | None, order: tuple[int, ...] | None) -> Any:
     """The layout of the fresh memory that a root needs: None for one that is an operand, a view of one, or none."""
     if structure is None or (structure.op is None and dtype in (None, structure.dtype)):
         return None
     shape = structure.shape
-    return structure.table.tensor(dtype or structure.dtype, shape, indexing.contiguous_strides(shape), 0)
+    strides = indexing.dense_strides(shape, order or tuple(range(len(shape))))
+    return structure.table.tensor(dtype or structure.dtype, shape, strides, 0)
 
 
 def _filled(pattern: tuple[Any, ...], tensors: Sequence[Any]) -> list[Any]:

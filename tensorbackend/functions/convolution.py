@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions of images, batch first, as trees over the engine's: `graph` nodes with gradients of any order.
 
-Images (N, C, H, W) are seen as the engine has them, (C, H, W, N), and filters (O, C, kH, kW) as (C, kH, kW, O): a
-transposed copy in, and one out.
+Images (N, C, H, W) are seen as the engine has them, (C, H, W, N), and filters (O, C, kH, kW) as (C, kH, kW, O). What a
+convolution makes stays in memory as the engine has it, and so does what is made of it element by element; images that
+lie otherwise, as users' do, are copied on their way in.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def _check_transposed(in_types: Any, groups: int = 1, **params: Any) -> None:
         type_check.expect(b.ndim == 1, b.shape[0] == w.shape[1] * groups, b.dtype == x.dtype)
 
 
-_CONVOLUTION = Rule("convolution", _convolution, None, _check, ("x", "W", "b"))
-_DECONVOLUTION = Rule("deconvolution", _deconvolution, None, _check_transposed, ("x", "W", "b"))
+_CONVOLUTION = Rule("convolution", _convolution, None, _check, ("x", "W", "b"), True)
+_DECONVOLUTION = Rule("deconvolution", _deconvolution, None, _check_transposed, ("x", "W", "b"), True)
 
 
 def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,

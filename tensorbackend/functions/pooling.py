@@ -53,10 +53,9 @@ class _Windows:
 
 
 def engine_first(x: Any) -> Any:
-    """A plain tensor (N, C, …) as fresh (C, …, N)."""
-    out = arrays.fresh(x.backend, (*x.shape[1:], x.shape[0]), x.dtype)
-    out[:] = x.transpose(*range(1, len(x.shape)), 0)
-    return out
+    """A plain tensor (N, C, …) as one (C, …, N) without gaps: a view where it lies so, else a copy."""
+    turned = x.transpose(*range(1, len(x.shape)), 0)
+    return arrays.plain(turned) if turned.is_contiguous else arrays.copied(turned)
 
 
 def batch_first(y: Any, host: bool) -> Any:
@@ -170,19 +169,18 @@ class _Average(_Pooling):
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
         backend.fprop_pool(self._layer(backend, "avg", x.dtype), x, out)
-        self._weigh(out)
+        if any(map(any, self._windows.pads)):
+            out[:] = self._weighed(out)
 
-    def _weigh(self, y: Any) -> None:
-        """Multiply pooled images by the share of each window that lies inside."""
+    def _weighed(self, y: Any) -> Any:
+        """The tree of pooled images times the share of each window that lies inside."""
         w = self._windows
-        if not any(map(any, w.pads)):
-            return
         shares = np.ones((1,) * (len(w.ksize) + 2))
         for axis, (n, k, s, (p, _), m) in enumerate(zip(self._shape[2:], w.ksize, w.stride, w.pads, w.sizes)):
             first = np.arange(m) * s - p
             inside = np.minimum(first + k, n) - np.maximum(first, 0)
             shares = shares * (inside / k).reshape((1,) * (axis + 1) + (m,) + (1,) * (len(w.ksize) - axis))
-        y[:] = y * y.backend.array(shares, dtype=dtypes.compute(y.dtype), min_dims=0)
+        return y * y.backend.array(shares, dtype=dtypes.compute(y.dtype), min_dims=0)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The errors spread over their windows."""
@@ -196,7 +194,8 @@ class _AverageGradient(_Average):
         return self._images()
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
-        self._weigh(x)
+        if any(map(any, self._windows.pads)):
+            x = arrays.evaluated(self._weighed(x), x.dtype)
         backend.bprop_pool(self._layer(backend, "avg", x.dtype), x, out)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -14,8 +14,8 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
-    "SliceKey", "basic", "check_rank", "contiguous_strides", "extent", "hashable", "is_fancy", "reshaped",
-    "view_strides",
+    "SliceKey", "basic", "check_rank", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
+    "memory_order", "reshaped", "view_strides",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -48,6 +48,25 @@ def contiguous_strides(shape: Shape) -> Shape:
         strides.append(step)
         step *= max(length, 1)
     return tuple(reversed(strides))
+
+
+def memory_order(shape: Shape, strides: Shape) -> Shape:
+    """The axes of an array as they lie in memory, the outermost first; axes of length 1 at their own places.
+
+    C order for an array with gaps, repeats or turned axes.
+    """
+    plain = tuple(range(len(shape)))
+    long = [axis for axis in plain if shape[axis] != 1]
+    turned = iter(sorted(long, key=lambda axis: -strides[axis]))
+    order = tuple(axis if shape[axis] == 1 else next(turned) for axis in plain)
+    dense = contiguous_strides(tuple(shape[axis] for axis in order))
+    return order if all(shape[a] == 1 or strides[a] == n for a, n in zip(order, dense)) else plain
+
+
+def dense_strides(shape: Shape, order: Shape) -> Shape:
+    """The strides, in elements, of an array without gaps whose axes lie in memory in an order."""
+    strides = dict(zip(order, contiguous_strides(tuple(shape[axis] for axis in order))))
+    return tuple(strides[axis] for axis in range(len(shape)))
 
 
 def extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
