@@ -44,6 +44,7 @@ class FunctionNode:
     _retained_inputs: tuple[int, ...] | None = None
     _retained_outputs: tuple[int, ...] | None = None
     _output_data: tuple[Any, ...] | None = None
+    _missed: str | None = None  # what backward asked for, and forward did not retain
 
     @property
     def label(self) -> str:
@@ -96,12 +97,16 @@ class FunctionNode:
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
         """The variables of the retained inputs, in the order of the marks; the graph's own, so gradients go through."""
-        kept = self._retained_inputs or ()
+        kept = self._retained_inputs
+        if kept is None:
+            self._missed, kept = "inputs", ()
         return tuple(self.inputs[i].get_variable() for i in kept) if self.inputs is not None else ()
 
     def get_retained_outputs(self) -> tuple[Variable, ...]:
         """The variables of the retained outputs, in the order of the marks, linked to this node."""
-        kept, data = self._retained_outputs or (), self._output_data
+        kept, data = self._retained_outputs, self._output_data
+        if kept is None:
+            self._missed, kept = "outputs", ()
         return () if data is None else tuple(self._retained_output(i, x) for i, x in zip(kept, data))
 
     def _retained_output(self, index: int, data: Any) -> Variable:
@@ -188,10 +193,17 @@ class FunctionNode:
             node.creator_node, node.rank = self, rank
             references.append(_ref(node))
         self.outputs = tuple(references)
+        self._expect_marks("inputs", self._retained_inputs, len(nodes))
+        self._expect_marks("outputs", self._retained_outputs, len(made))
         for i in self._retained_inputs or ():
             nodes[i].data = variables[i]._data
         if self._retained_outputs:
             self._output_data = tuple([made[i]._data for i in self._retained_outputs])
+
+    def _expect_marks(self, what: str, marks: tuple[int, ...] | None, count: int) -> None:
+        """Raise `IndexError` for a retained input or output that is not there."""
+        if marks and not -count <= min(marks) <= max(marks) < count:
+            raise IndexError(complain(f"{self.label}: retain_{what}", f"{marks} of {count}", f"0 to {count - 1}"))
 
     # Going back
 
@@ -204,11 +216,22 @@ class FunctionNode:
         accumulates = type(self).backward_accumulate is not FunctionNode.backward_accumulate
         if accumulates:
             before = tuple(_wrapped(present(i)) for i in targets)
-            found = self.backward_accumulate(targets, wrapped, before)
+            found = self._told(self.backward_accumulate, targets, wrapped, before)
         else:
-            found = self.backward(targets, wrapped)
+            found = self._told(self.backward, targets, wrapped)
         chosen = _for_targets(self, targets, found)
         return (chosen if double else tuple([None if g is None else g._data for g in chosen])), accumulates
+
+    def _told(self, method: Any, *arguments: Any) -> Any:
+        """What a user's backward gives. Raises `RuntimeError` where it fails for want of what was not retained."""
+        try:
+            return method(*arguments)
+        except (IndexError, ValueError) as error:
+            if self._missed is None:
+                raise
+            head = f"{self.label}: {method.__name__} asked for retained {self._missed}"
+            hint = f"self.retain_{self._missed}(indexes) in forward"
+            raise RuntimeError(complain(head, "none: forward retained none", "", hint)) from error
 
     def unchain(self) -> None:
         """Cut the graph at this node: outputs forget it, and it forgets its inputs."""

@@ -51,9 +51,9 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def memory_order(shape: Shape, strides: Shape) -> Shape:
-    """The axes of an array as they lie in memory, the outermost first; axes of length 1 at their own places.
+    """The axes of an array as they lie in memory, the outermost first; those of length 1 stay at their places.
 
-    C order for an array with gaps, repeats or turned axes.
+    C order for an array with gaps, repeated or turned axes.
     """
     plain = tuple(range(len(shape)))
     long = [axis for axis in plain if shape[axis] != 1]

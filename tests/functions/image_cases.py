@@ -186,7 +186,51 @@ CONVOLUTIONS = {
     "wider than the image": ((1, 2, 2, 3), (2, 2, 4, 3), {"pad": 2}),
     "of a line": ((3, 2, 1, 6), (2, 2, 1, 3), {}),
 }
+
+
+def random_convolution(seed: int) -> Case:
+    """A convolution of a random geometry, of one to three axes."""
+    r = np.random.RandomState(seed)
+    axes, groups = r.randint(1, 4), r.randint(1, 3)
+    window, dilate, stride, pad = (r.randint(low, high, axes) for low, high in ((1, 4), (1, 3), (1, 4), (0, 3)))
+    image = dilate * (window - 1) + 1 + r.randint(0, 4, axes)
+    channels, maps = r.randint(1, 3, 2)
+    shape, filters = (r.randint(1, 4), groups * channels, *image), (groups * maps, channels, *window)
+    options = {"stride": tuple(stride), "pad": tuple(pad), "dilate": tuple(dilate), "groups": groups,
+               "cover_all": bool(r.randint(2))}  # fmt: skip
+    return Case(lambda x, w, b: F.convolution_nd(x, w, b, **options), lambda x, w, b: conv(x, w, b, **options),
+                (normal(*shape), normal(*filters), normal(filters[0])))  # fmt: skip
+
+
+def random_deconvolution(seed: int) -> Case:
+    """A deconvolution of a random geometry."""
+    r = np.random.RandomState(seed)
+    axes, groups = r.randint(1, 4), r.randint(1, 3)
+    window, dilate, stride = (r.randint(1, high, axes) for high in (4, 3, 4))
+    pad = [r.randint(0, d * (k - 1) // 2 + 1) for d, k in zip(dilate, window)]
+    shape, filters = (r.randint(1, 4), groups * r.randint(1, 3), *r.randint(1, 5, axes)), (r.randint(1, 3), *window)
+    options = {"stride": tuple(stride), "pad": tuple(pad), "dilate": tuple(dilate), "groups": groups}
+    return Case(lambda x, w, b: F.deconvolution_nd(x, w, b, **options), lambda x, w, b: deconv(x, w, b, **options),
+                (normal(*shape), normal(shape[1], *filters), normal(groups * filters[0])))  # fmt: skip
+
+
+def random_pooling(seed: int) -> Case:
+    """A pooling of a random geometry: of maxima for odd seeds, of means for even ones."""
+    r = np.random.RandomState(seed)
+    axes = r.randint(1, 4)
+    window = r.randint(1, 4, axes)
+    stride, pad = ([r.randint(low, k + low) for k in window] for low in (1, 0))
+    shape = (r.randint(1, 4), r.randint(1, 4), *(window + r.randint(0, 4, axes)))
+    geometry = tuple(window), tuple(stride), tuple(pad)
+    if seed % 2:
+        return Case(lambda x: F.max_pooling_nd(x, *geometry), lambda x: pool(x, *geometry), (normal(*shape),))
+    return Case(lambda x: F.average_pooling_nd(x, *geometry), lambda x: pool(x, *geometry, False, np.mean),
+                (normal(*shape),))  # fmt: skip
+
+
+RANDOM = {"convolution": random_convolution, "deconvolution": random_deconvolution, "pooling": random_pooling}
 IMAGE_CASES = {
+    **{f"random {name} {seed}": make(seed) for name, make in RANDOM.items() for seed in range(6)},
     **{
         f"convolution_2d {name}".strip(): Case(
             lambda x, w, b, o=options: F.convolution_2d(x, w, b, **o),

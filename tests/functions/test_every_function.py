@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every function against NumPy, and its gradients, once and twice, against differences: in all types, on all backends.
+"""Every function against NumPy, and its gradients, once and twice, against differences, in all types.
 
 A case is a function, its reference in NumPy, and the inputs. Add a line to `basic_cases.py` or one of its neighbours
-for a new function. What a group of cases needs of a compiler is compiled together: before their tests, they run
-through NumPy, which shows the kernels.
+for a new function. The interpreter is what is checked by differences; compiled kernels, on the CPU and the emulator,
+give the same values and gradients, element by element, which takes fewer kernels. What a group of cases needs is
+compiled together: it runs through NumPy first, which shows the kernels.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,11 @@ from tests.functions.more_cases import MORE_CASES
 
 CASES = BASIC_CASES | MORE_CASES | IMAGE_CASES
 NAMES = list(CASES)
+DTYPES = ("float64", "float32", "float16")
 GROUP = 24
 """So many cases are compiled together."""
-EVERY_DAY, IN_CI = NAMES[::4], [name for k, name in enumerate(NAMES) if k % 4]
-"""The cases that run on the emulator every day, and those in ci beside."""
-DTYPES = ("float64", "float32", "float16")
+PART = 4
+"""One of so many cases is compiled in all types, and for the emulator, every day."""
 
 STEP = float(np.finfo(np.float64).eps) ** (1 / 3)
 """Of differences in float64: where what they leave out, STEP², and what rounding does to them, eps / STEP, meet."""
@@ -53,11 +54,6 @@ def host(x: Any) -> np.ndarray:
     return np.asarray(arrays.moved(arrays.plain(getattr(x, "array", x)), None))
 
 
-def size(values: Iterable[Any]) -> float:
-    """The Euclidean length of all numbers, at least 1."""
-    return max(1.0, math.sqrt(sum(float(np.sum(np.square(host(v).astype(np.float64)))) for v in values)))
-
-
 def contiguous(x: np.ndarray, be: Backend | None) -> Any:
     return arrays.moved(x, be)
 
@@ -67,47 +63,74 @@ def strided(x: np.ndarray, be: Backend | None) -> Any:
     return arrays.plain(arrays.moved(x.T.copy(), be).T)
 
 
-def inputs_of(case: Case) -> list[np.ndarray]:
-    """The inputs of a case, such as all types have."""
-    made = [make(np.random.RandomState(i)) for i, make in enumerate(case.inputs)]
-    return [x if x.dtype.kind == "i" else x.astype(np.float16).astype(np.float64) for x in made]
+class Operands:
+    """The inputs of a case, gradients for its outputs, and directions for its inputs, such as all types have."""
+
+    def __init__(self, case: Case) -> None:
+        made = [make(np.random.RandomState(i)) for i, make in enumerate(case.inputs)]
+        self.inputs = [x if x.dtype.kind == "i" else x.astype(np.float16).astype(np.float64) for x in made]
+        self.expected = listed(case.reference(*self.inputs))
+        random = np.random.RandomState(9)
+        shapes = [list(map(np.shape, xs)) for xs in (self.expected, self.inputs)]
+        self.grads, self.second = ([random.normal(size=s).astype(np.float16) for s in every] for every in shapes)
+
+    def placed(self, dtype: str, place: Callable[[np.ndarray], Any]) -> list[list[Any]]:
+        """Inputs, gradients and directions in a type, where a test has them."""
+        every = (self.inputs, self.grads, self.second)
+        return [[place(x if x.dtype.kind == "i" else x.astype(dtype)) for x in xs] for xs in every]
 
 
-def check(case: Case, dtypes: Sequence[str], be: Backend | None, place: Callable[..., Any] = contiguous) -> None:
-    """The case in each type on a backend (None: NumPy arrays): values, gradients, gradients of gradients."""
-    values = inputs_of(case)
-    expected = listed(case.reference(*values))
-    random = np.random.RandomState(9)
-    grads, second = ([random.normal(size=np.shape(x)).astype(np.float16) for x in xs] for xs in (expected, values))
-    lengths = _sizes(case, [place(x, be) for x in values], *([place(g.astype(np.float64), be) for g in gs]
-                                                            for gs in (grads, second)))  # fmt: skip
-    for dtype in dtypes:
-        x, g, gg = ([place(v if v.dtype.kind == "i" else v.astype(dtype), be) for v in vs]
-                    for vs in (values, grads, second))  # fmt: skip
-        for y, e in zip(listed(case.function(*x)), expected, strict=True):
-            assert y.shape == np.shape(e) and y.dtype == dtype
-            atol = tolerance(dtype) * max(1.0, float(np.max(np.abs(e), initial=0)))
-            testing.assert_allclose(y, e, atol=atol, rtol=0)
-        np.random.seed(0)
-        options = {"eps": STEP, "rtol": 0, "dtype": np.float64}
-        gradient_check.check_backward(case.function, x, g, atol=tolerance(dtype) * lengths[0], **options)
-        if case.double:
-            atol = tolerance(dtype) * lengths[1]
-            gradient_check.check_double_backward(case.function, x, g, gg, atol=atol, **options)
-
-
-def _sizes(case: Case, data: list[Any], grads: list[Any], second: list[Any]) -> list[float]:
-    """How long the first and the second gradient are."""
-    x = [tb.Variable(v) for v in data]
-    starts = [tb.Variable(g) for g in grads]
-    floats = [v for v in x if v.dtype.kind == "f"]
-    first = tb.grad(listed(case.function(*x)), floats, starts, enable_double_backprop=True)
-    there = [(g, w) for g, w in zip(first, [s for v, s in zip(x, second) if v.dtype.kind == "f"]) if g is not None]
-    lengths = [size(g for g, _ in there)]
+def results(case: Case, data: list[Any], grads: list[Any], second: list[Any]) -> list[list[np.ndarray]]:
+    """The values, the gradients, and if the case has them the gradients of those along directions."""
+    x, starts = [[tb.Variable(v) for v in vs] for vs in (data, grads)]
+    values = listed(case.function(*x))
+    floats = [i for i, v in enumerate(x) if v.dtype.kind == "f"]
+    found = tb.grad(values, [x[i] for i in floats], starts, enable_double_backprop=True)
+    first = [(g, tb.Variable(second[i])) for i, g in zip(floats, found) if g is not None]
+    every = [values, [g for g, _ in first]]
     if case.double:
-        again = tb.grad([g for g, _ in there], [*floats, *starts], [tb.Variable(w) for _, w in there])
-        lengths.append(size(g for g in again if g is not None))
-    return lengths
+        every.append(tb.grad([g for g, _ in first], [*(x[i] for i in floats), *starts], [w for _, w in first]))
+    return [[host(y) for y in ys if y is not None] for ys in every]
+
+
+def size(values: Iterable[np.ndarray]) -> float:
+    """The Euclidean length of all numbers, at least 1."""
+    return max(1.0, math.sqrt(sum(float(np.sum(np.square(v.astype(np.float64)))) for v in values)))
+
+
+@cache
+def wide_results(name: str) -> list[list[np.ndarray]]:
+    """What a case gives in float64 through NumPy."""
+    place = partial(contiguous, be=shared("interpreter"))
+    return results(CASES[name], *Operands(CASES[name]).placed("float64", place))
+
+
+def check(name: str, dtype: str, be: Backend, place: Callable[..., Any] = contiguous) -> None:
+    """Values are the reference's; gradients, once and twice, are those of differences."""
+    case, operands = CASES[name], Operands(CASES[name])
+    x, grads, second = operands.placed(dtype, partial(place, be=be))
+    for y, expected in zip(listed(case.function(*x)), operands.expected, strict=True):
+        assert y.shape == np.shape(expected) and y.dtype == dtype
+        atol = tolerance(dtype) * max(1.0, float(np.max(np.abs(expected), initial=0)))
+        testing.assert_allclose(y, expected, atol=atol, rtol=0)
+    np.random.seed(0)
+    _, *lengths = map(size, wide_results(name))
+    options = {"eps": STEP, "rtol": 0, "dtype": np.float64}
+    gradient_check.check_backward(case.function, x, grads, atol=tolerance(dtype) * lengths[0], **options)
+    if case.double:
+        atol = tolerance(dtype) * lengths[1]
+        gradient_check.check_double_backward(case.function, x, grads, second, atol=atol, **options)
+
+
+def agree(name: str, dtypes: Iterable[str], be: Backend | None) -> None:
+    """A backend (None: NumPy arrays) gives what the interpreter gives in float64."""
+    for dtype in dtypes:
+        found = results(CASES[name], *Operands(CASES[name]).placed(dtype, partial(contiguous, be=be)))
+        for order, (ys, expected) in enumerate(zip(found, wide_results(name), strict=True)):
+            atol = tolerance(dtype) * size(expected)
+            for y, e in zip(ys, expected, strict=True):
+                assert y.shape == e.shape and y.dtype == dtype, f"{dtype}, derivative {order}"
+                testing.assert_allclose(y, e, atol=atol, rtol=0)
 
 
 def grouped(kind: str, names: Sequence[str], *marks: Any) -> list[Any]:
@@ -118,9 +141,15 @@ def grouped(kind: str, names: Sequence[str], *marks: Any) -> list[Any]:
     ]
 
 
+def in_parts(kind: str, mark: Any) -> list[Any]:
+    """The names of all cases; those that do not run every day are marked."""
+    rest = [name for k, name in enumerate(NAMES) if k % PART]
+    return grouped(kind, NAMES[::PART]) + grouped(f"{kind}, the rest", rest, mark)
+
+
 @pytest.fixture
-def check_compiled(request, absent) -> Callable[..., None]:
-    """`check_compiled(kind, name, dtypes)` checks a case after compiling what its group needs."""
+def agree_compiled(request, absent) -> Callable[..., None]:
+    """`agree_compiled(kind, name, dtypes)` checks a case after compiling what its group needs."""
     if not testing.compiles(shared("jit")):
         absent("cpu", "no C compiler works here")
     group = request.node.get_closest_marker("xdist_group")
@@ -128,7 +157,7 @@ def check_compiled(request, absent) -> Callable[..., None]:
 
     def run(kind: str, name: str, dtypes: tuple[str, ...]) -> None:
         compile_together(kind, tuple(item.callspec.params["name"] for item in beside), dtypes)
-        check(CASES[name], dtypes, shared(kind))
+        agree(name, dtypes, shared(kind))
 
     return run
 
@@ -138,28 +167,36 @@ def compile_together(kind: str, names: tuple[str, ...], dtypes: tuple[str, ...])
     """Compile what cases need."""
     with testing.noted_plans(shared("interpreter")) as plans:
         for name in names:
-            check(CASES[name], dtypes, shared("interpreter"))
+            agree(name, dtypes, shared("interpreter"))
     testing.compile_plans(shared(kind), plans)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreted(name) -> None:
-    check(CASES[name], DTYPES, shared("interpreter"))
-    check(CASES[name], ("float32",), shared("interpreter"), strided)
+    for dtype in DTYPES:
+        check(name, dtype, shared("interpreter"))
+    check(name, "float32", shared("interpreter"), strided)
 
 
 @pytest.mark.parametrize("name", grouped("compiled", NAMES))
-def test_compiled(name, check_compiled) -> None:
-    check_compiled("jit", name, DTYPES)
-    check(CASES[name], ("float32",), None)  # NumPy's arrays, on the same kernels
+def test_compiled(name, agree_compiled) -> None:
+    agree_compiled("jit", name, ("float32",))
+    agree(name, ("float32",), None)  # NumPy's arrays, on the same kernels
 
 
-@pytest.mark.parametrize("name", grouped("emulated", EVERY_DAY) + grouped("emulated in ci", IN_CI, pytest.mark.ci))
-def test_emulated(name, check_compiled) -> None:
-    check_compiled("emulator", name, ("float32",))
+@pytest.mark.parametrize("name", in_parts("compiled in other types", pytest.mark.long))
+def test_compiled_in_other_types(name, agree_compiled) -> None:
+    agree_compiled("jit", name, ("float16", "float64"))
+
+
+@pytest.mark.parametrize("name", in_parts("emulated", pytest.mark.ci))
+def test_emulated(name, agree_compiled) -> None:
+    agree_compiled("emulator", name, ("float32",))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", grouped("emulated in all types", NAMES))
-def test_emulated_in_all_types(name, check_compiled) -> None:
-    check_compiled("emulator", name, DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["jit", "emulator"])
+def test_compiled_by_differences(kind, name) -> None:
+    for dtype in DTYPES:
+        check(name, dtype, shared(kind))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,23 @@ def test_single_elements(array, host) -> None:
     x, w = tb.Variable(array([[2.0]])), tb.Variable(array([[1.0], [1.0]]))
     F.sum(F.softmax(F.linear(F.tanh(x), w)) * 2).backward()
     assert host(x.grad).tolist() == [[0.0]] and host(w.grad).tolist() == [[0.0], [0.0]]
+
+
+def strides(x: Any) -> list[int]:
+    """By how many elements neighbours along each axis lie apart."""
+    data = x.array if isinstance(x, tb.Variable) else x
+    return [n // (data.dtype.itemsize if isinstance(data, np.ndarray) else 1) for n in data.strides]
+
+
+def test_images_stay_as_convolutions_make_them(array, host) -> None:
+    x, w = tb.Variable(array(np.ones((2, 3, 4, 5)))), tb.Variable(array(np.ones((6, 3, 3, 3))))
+    y = F.convolution_2d(x, w, pad=1)
+    z = F.max_pooling_2d(F.relu(y) + 1, (2, 5))
+    assert strides(y) == strides(F.relu(y)) == strides(1 - F.tanh(y)) == [1, 40, 10, 2] and strides(z) == [1, 4, 2, 2]
+    assert strides(F.sum(y, 1)) == [20, 5, 1]
+    F.sum(z * z).backward(retain_grad=True)
+    assert strides(y.grad) == strides(y) and strides(w.grad) == strides(w) and strides(x.grad) == strides(x)
+    assert (host(F.reshape(y, (2, 120))) == host(y).reshape(2, 120)).all()
 
 
 def test_a_mixture_of_far_targets_has_a_finite_loss(array, host) -> None:

@@ -253,6 +253,29 @@ def test_nothing_is_retained_unasked(array) -> None:
     assert y.creator.inputs[0].data is None
 
 
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_a_forgotten_retain_is_named(what, array) -> None:
+    class Forgetful(Returns):
+        def backward(self, target_input_indexes, grad_outputs):
+            (x,) = getattr(self, f"get_retained_{what}")()
+            return (grad_outputs[0] * x,)
+
+    (y,) = Forgetful(lambda x: (x * 2,)).apply((tb.Variable(array([1.0, 2.0])),))
+    with pytest.raises(RuntimeError, match=rf"Forgetful: backward asked for retained {what}[\s\S]*retain_{what}"):
+        F.sum(y).backward()
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_what_is_not_there_cannot_be_retained(what, array) -> None:
+    class Wrong(Returns):
+        def forward(self, inputs):
+            getattr(self, f"retain_{what}")((0, 1))
+            return (inputs[0] * 2,)
+
+    with pytest.raises(IndexError, match=rf"Wrong: retain_{what}[\s\S]*\(0, 1\) of 1"):
+        Wrong(None).apply((tb.Variable(array([1.0])),))
+
+
 def test_only_needed_target_indexes_are_asked_for(array) -> None:
     asked = []
 
