@@ -31,7 +31,7 @@ NAMES = list(CASES)
 DTYPES = ("float64", "float32", "float16")
 GROUP = 24
 """So many cases are compiled together."""
-PART = 4
+PART = 6
 """One of so many cases is compiled in all types, and for the emulator, every day."""
 
 STEP = float(np.finfo(np.float64).eps) ** (1 / 3)
