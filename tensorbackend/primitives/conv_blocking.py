@@ -293,10 +293,11 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.5
     cells = way.points**2
     lanes = way.blocks * way.panels * way.tile(facts).width
-    slow = 1 if way.length == facts.lanes else 2 if way.length >= facts.lanes // 4 else 4
+    whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4)
+    slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
     each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
     moved = g.groups * lanes * cells * slow * (each[0] * maps_in + each[1] * maps_out)
-    filters = g.groups * maps_in * maps_out * cells * 1.5
+    filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.5)
     if way.planes:
         maps_in, maps_out = (-(-maps // EDGE) * EDGE for maps in (maps_in, maps_out))
         filters *= 2
