@@ -3,8 +3,8 @@
 
 A case is a function, its reference in NumPy, and the inputs. Add a line to `basic_cases.py` or one of its neighbours
 for a new function. The interpreter is what is checked by differences; compiled kernels, on the CPU and the emulator,
-give the same values and gradients, element by element, which takes fewer kernels. What a group of cases needs is
-compiled together: it runs through NumPy first, which shows the kernels.
+give the same values and gradients, element by element, which takes fewer kernels (one case in a few: gradients of
+gradients too). What a group of cases needs is compiled together: it runs through NumPy first, which shows the kernels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = ("float64", "float32", "float16")
 GROUP = 24
 """So many cases are compiled together."""
 PART = 6
-"""One of so many cases is compiled in all types, and for the emulator, every day."""
+"""One of so many cases is compiled in all types, with second gradients, and for the emulator, every day."""
 
 STEP = float(np.finfo(np.float64).eps) ** (1 / 3)
 """Of differences in float64: where what they leave out, STEP², and what rounding does to them, eps / STEP, meet."""
@@ -80,15 +80,15 @@ class Operands:
         return [[place(x if x.dtype.kind == "i" else x.astype(dtype)) for x in xs] for xs in every]
 
 
-def results(case: Case, data: list[Any], grads: list[Any], second: list[Any]) -> list[list[np.ndarray]]:
-    """The values, the gradients, and if the case has them the gradients of those along directions."""
+def results(case: Case, data: list[Any], grads: list[Any], second: list[Any], twice: bool) -> list[list[np.ndarray]]:
+    """The values, the gradients, and if wanted, and if the case has them, the gradients of those along directions."""
     x, starts = [[tb.Variable(v) for v in vs] for vs in (data, grads)]
     values = listed(case.function(*x))
     floats = [i for i, v in enumerate(x) if v.dtype.kind == "f"]
-    found = tb.grad(values, [x[i] for i in floats], starts, enable_double_backprop=True)
+    found = tb.grad(values, [x[i] for i in floats], starts, enable_double_backprop=twice)
     first = [(g, tb.Variable(second[i])) for i, g in zip(floats, found) if g is not None]
     every = [values, [g for g, _ in first]]
-    if case.double:
+    if case.double and twice:
         every.append(tb.grad([g for g, _ in first], [*(x[i] for i in floats), *starts], [w for _, w in first]))
     return [[host(y) for y in ys if y is not None] for ys in every]
 
@@ -102,7 +102,7 @@ def size(values: Iterable[np.ndarray]) -> float:
 def wide_results(name: str) -> list[list[np.ndarray]]:
     """What a case gives in float64 through NumPy."""
     place = partial(contiguous, be=shared("interpreter"))
-    return results(CASES[name], *Operands(CASES[name]).placed("float64", place))
+    return results(CASES[name], *Operands(CASES[name]).placed("float64", place), True)
 
 
 def check(name: str, dtype: str, be: Backend, place: Callable[..., Any] = contiguous) -> None:
@@ -122,11 +122,11 @@ def check(name: str, dtype: str, be: Backend, place: Callable[..., Any] = contig
         gradient_check.check_double_backward(case.function, x, grads, second, atol=atol, **options)
 
 
-def agree(name: str, dtypes: Iterable[str], be: Backend | None) -> None:
+def agree(name: str, dtypes: Iterable[str], twice: bool, be: Backend | None) -> None:
     """A backend (None: NumPy arrays) gives what the interpreter gives in float64."""
     for dtype in dtypes:
-        found = results(CASES[name], *Operands(CASES[name]).placed(dtype, partial(contiguous, be=be)))
-        for order, (ys, expected) in enumerate(zip(found, wide_results(name), strict=True)):
+        found = results(CASES[name], *Operands(CASES[name]).placed(dtype, partial(contiguous, be=be)), twice)
+        for order, (ys, expected) in enumerate(zip(found, wide_results(name))):
             atol = tolerance(dtype) * size(expected)
             for y, e in zip(ys, expected, strict=True):
                 assert y.shape == e.shape and y.dtype == dtype, f"{dtype}, derivative {order}"
@@ -149,25 +149,25 @@ def in_parts(kind: str, mark: Any) -> list[Any]:
 
 @pytest.fixture
 def agree_compiled(request, absent) -> Callable[..., None]:
-    """`agree_compiled(kind, name, dtypes)` checks a case after compiling what its group needs."""
+    """`agree_compiled(kind, name, dtypes, twice)` checks a case after compiling what its group needs."""
     if not testing.compiles(shared("jit")):
         absent("cpu", "no C compiler works here")
     group = request.node.get_closest_marker("xdist_group")
     beside = [item for item in request.session.items if item.get_closest_marker("xdist_group") == group]
 
-    def run(kind: str, name: str, dtypes: tuple[str, ...]) -> None:
-        compile_together(kind, tuple(item.callspec.params["name"] for item in beside), dtypes)
-        agree(name, dtypes, shared(kind))
+    def run(kind: str, name: str, dtypes: tuple[str, ...], twice: bool = False) -> None:
+        compile_together(kind, tuple(item.callspec.params["name"] for item in beside), dtypes, twice)
+        agree(name, dtypes, twice, shared(kind))
 
     return run
 
 
 @cache
-def compile_together(kind: str, names: tuple[str, ...], dtypes: tuple[str, ...]) -> None:
+def compile_together(kind: str, names: tuple[str, ...], dtypes: tuple[str, ...], twice: bool) -> None:
     """Compile what cases need."""
     with testing.noted_plans(shared("interpreter")) as plans:
         for name in names:
-            agree(name, dtypes, shared("interpreter"))
+            agree(name, dtypes, twice, shared("interpreter"))
     testing.compile_plans(shared(kind), plans)
 
 
@@ -181,12 +181,12 @@ def test_interpreted(name) -> None:
 @pytest.mark.parametrize("name", grouped("compiled", NAMES))
 def test_compiled(name, agree_compiled) -> None:
     agree_compiled("jit", name, ("float32",))
-    agree(name, ("float32",), None)  # NumPy's arrays, on the same kernels
+    agree(name, ("float32",), False, None)  # NumPy's arrays, on the same kernels
 
 
-@pytest.mark.parametrize("name", in_parts("compiled in other types", pytest.mark.long))
-def test_compiled_in_other_types(name, agree_compiled) -> None:
-    agree_compiled("jit", name, ("float16", "float64"))
+@pytest.mark.parametrize("name", in_parts("compiled in all types", pytest.mark.long))
+def test_compiled_in_all_types(name, agree_compiled) -> None:
+    agree_compiled("jit", name, DTYPES, twice=True)
 
 
 @pytest.mark.parametrize("name", in_parts("emulated", pytest.mark.ci))
