@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +155,78 @@ def test_training_follows_a_numpy_transcription(be, array) -> None:
     for _ in range(50):
         optimizer.update(lambda: losses.append(loss_of(model, x, t)) or losses[-1])
     testing.assert_allclose(np.array([y.item() for y in losses]), transcription(50), atol=1e-4)
+
+
+IMAGES = np.random.RandomState(3).normal(size=(4, 2, 6, 6)).astype(np.float32)
+LABELS = np.array([0, 2, 1, 2], np.int32)
+
+
+def convnet() -> tb.Sequential:
+    """A convolution, maxima of squares, and an affine map."""
+    made = tb.Sequential(L.Convolution2D(2, 3, 3, pad=1), F.relu, lambda x: F.max_pooling_2d(x, 2), L.Linear(27, 3))
+    random = np.random.RandomState(4)
+    for _, p in sorted(made.namedparams()):
+        p.array = (random.normal(size=p.shape) * 0.3).astype(np.float32)
+    return made
+
+
+def convnet_transcription(steps: int) -> list[float]:
+    """The losses of the convnet trained by momentum, in NumPy."""
+    w = {path: p.array.astype(np.float64) for path, p in convnet().namedparams()}
+    speeds, losses = {path: np.zeros(p.shape) for path, p in w.items()}, []
+    whole = np.pad(IMAGES.astype(np.float64), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    windows = np.lib.stride_tricks.sliding_window_view(whole, (3, 3), axis=(2, 3))
+    for _ in range(steps):
+        c = np.einsum("nchwij,ocij->nohw", windows, w["/0/W"]) + w["/0/b"].reshape(3, 1, 1)
+        squares = np.maximum(c, 0).reshape(4, 3, 3, 2, 3, 2)
+        largest = squares.max((3, 5), keepdims=True)
+        flat = largest.reshape(4, 27)
+        y = flat @ w["/3/W"].T + w["/3/b"]
+        p = np.exp(y - y.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        losses.append(-np.log(p[np.arange(4), LABELS]).mean())
+        gy = (p - np.eye(3)[LABELS]) / 4
+        gc = ((squares == largest) * (gy @ w["/3/W"]).reshape(largest.shape)).reshape(c.shape) * (c > 0)
+        grads = {"/0/W": np.einsum("nohw,nchwij->ocij", gc, windows), "/0/b": gc.sum((0, 2, 3)),
+                 "/3/W": gy.T @ flat, "/3/b": gy.sum(0)}  # fmt: skip
+        for path, g in grads.items():
+            speeds[path] = 0.9 * speeds[path] - 0.02 * g
+            w[path] = w[path] + speeds[path]
+    return losses
+
+
+def test_a_convnet_follows_a_numpy_transcription(be, array) -> None:
+    model = convnet().to_device(be)
+    optimizer = optimizers.MomentumSGD(0.02, 0.9).setup(model)
+    x, t, losses = array(IMAGES), array(LABELS, np.int32), []
+    for _ in range(50):
+        optimizer.update(lambda: losses.append(F.softmax_cross_entropy(model(x), t)) or losses[-1])
+    expected = convnet_transcription(50)
+    assert expected[-1] < 0.1 * expected[0]
+    testing.assert_allclose(np.array([y.item() for y in losses]), expected, atol=1e-4)
+
+
+def resident() -> float:
+    """MiB of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux says how much memory a process has")
+def test_memory_of_ten_thousand_steps_is_flat(be, array) -> None:
+    model = network(be)
+    optimizer = optimizers.Adam().setup(model)
+    x, t = array(X), array(T, np.int32)
+    gc.collect()
+    gc.disable()
+    try:
+        for step in range(10_000):
+            optimizer.update(loss_of, model, x, t)
+            if step == 500:
+                before = resident()
+        assert resident() - before < 1
+    finally:
+        gc.enable()
 
 
 def test_a_captured_step_trains_as_a_plain_one(be, array) -> None:
