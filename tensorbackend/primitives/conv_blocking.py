@@ -300,6 +300,5 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.5)
     if way.planes:
         maps_in, maps_out = (-(-maps // EDGE) * EDGE for maps in (maps_in, maps_out))
-        filters *= 2
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
     return products + moved + filters
