@@ -3,12 +3,12 @@
 //
 // Words that occur are numbered once. Then a task takes a vector of columns through all look-ups, in order: squares of
 // errors, whose neighbours belong to neighbouring look-ups, are turned in registers, and each look-up's vector is added
-// to its word's sum. The sums of the words that occur stay in cache however large the table is; rows of the others are
-// written last, whole. Tasks decide nothing but time.
+// to its word's sum. The sums of the words that occur stay in cache however large the table is; other tasks write the
+// rows of the other words, whole. Tasks decide nothing but time.
 //
 // The host defines TB_X, TB_W and TB_S, the types of elements, of what they are read as and of sums, TB_I, that of
-// words, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W, and
-// TB_OUTPUT, the number of the result's pointer.
+// words, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_READ and TB_WRITE, which move
+// blocks between TB_X and TB_W, and TB_OUTPUT, the number of the result's pointer.
 #include "kernel.h"
 
 #define BLOCK 256  // columns of a row that are written at a time
@@ -18,7 +18,7 @@ typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // 
 typedef TB_S wide __attribute__((vector_size(TB_LANES * sizeof(TB_S))));
 
 typedef struct {
-    tb_i64 count, words, length, stride, pad, padded, group, vectors, alpha, beta, streams;
+    tb_i64 count, words, length, stride, pad, padded, group, parts, vectors, alpha, beta, streams;
 } sizes;
 
 // Scratch: a look-up of a word that is not in the table (0: none; else its place + 1) and that word, how many words
@@ -121,40 +121,42 @@ TB_FN void sum_columns(const sizes *g, const TB_X *errors, TB_X *out, const scra
     }
 }
 
-// Tasks are `vectors` vectors of columns, one after the other.
-void lut_add(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
-             tb_i64 end) {
-    const sizes *const g = (const sizes *)size;
-    const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
-    (void)stride, (void)scalar;
-    for (tb_i64 task = begin; task < end; ++task) {
-        wide *const sums = s.sums + task * (lower(g->words, g->count) + 1);
-        const tb_i64 last = lower((task + 1) * g->vectors * TB_LANES, g->length);
-        for (tb_i64 column = task * g->vectors * TB_LANES; column < last; column += TB_LANES) {
-            sum_columns(g, (const TB_X *)ptr[0], (TB_X *)ptr[TB_OUTPUT], &s, sums, column);
-        }
+// `vectors` vectors of columns, one after the other: part number `part`.
+TB_FN void add_part(const sizes *g, const TB_X *errors, TB_X *out, const scratch *s, tb_i64 part) {
+    wide *const sums = s->sums + part * (lower(g->words, g->count) + 1);
+    const tb_i64 last = lower((part + 1) * g->vectors * TB_LANES, g->length);
+    for (tb_i64 column = part * g->vectors * TB_LANES; column < last; column += TB_LANES) {
+        sum_columns(g, errors, out, s, sums, column);
     }
-    tb_stream_end(g->streams);
 }
 
-// The rows of words that do not occur. Tasks are groups of words.
-void lut_rest(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
-              tb_i64 end) {
-    const sizes *const g = (const sizes *)size;
-    const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
+// The rows of words that do not occur, of a group of words.
+TB_FN void write_rest(const sizes *g, TB_X *out, const scratch *s, tb_i64 group) {
     const TB_W zeros[BLOCK] __attribute__((aligned(64))) = {0};
     const TB_S none[TB_LANES] = {0};
     const int keeps = tb_word_double(g->beta) != 0, step = keeps ? TB_LANES : BLOCK;
-    const tb_i64 last = lower(end * g->group, g->words);
-    (void)stride, (void)scalar;
-    for (tb_i64 w = begin * g->group; w < last; ++w) {
-        if (s.number[w] >= 0) continue;
+    const tb_i64 last = lower((group + 1) * g->group, g->words);
+    for (tb_i64 w = group * g->group; w < last; ++w) {
+        if (s->number[w] >= 0) continue;
         for (tb_i64 column = 0; column < g->length; column += step) {
-            TB_X *const to = (TB_X *)ptr[TB_OUTPUT] + w * g->length + column;
+            TB_X *const to = out + w * g->length + column;
             const int m = (int)lower(step, g->length - column);
             if (keeps) finish(g, to, none, m, 0);
             else TB_WRITE(to, zeros, m, g->streams);
         }
+    }
+}
+
+// Tasks are the parts of columns, then the groups of words: whoever is done with one takes of the other.
+void lut_sum(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+             tb_i64 end) {
+    const sizes *const g = (const sizes *)size;
+    const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
+    TB_X *const out = (TB_X *)ptr[TB_OUTPUT];
+    (void)stride, (void)scalar;
+    for (tb_i64 task = begin; task < end; ++task) {
+        if (task < g->parts) add_part(g, (const TB_X *)ptr[0], out, &s, task);
+        else write_rest(g, out, &s, task - g->parts);
     }
     tb_stream_end(g->streams);
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import jit, native, written
-from tensorbackend.backends.cpu_pool import STREAM_ABOVE, TASK_BYTES
+from tensorbackend.backends.cpu_pool import STREAM_ABOVE
 from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import lookup, regions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES"]
 
-TASKS_A_THREAD = 2
+TASKS_A_THREAD = 3
 SUM_BYTES = {"float": 4, "double": 8}
 STATUS = 64
 """Bytes of scratch for what a check finds."""
@@ -66,7 +66,7 @@ def _vectors(dtype: np.dtype) -> tuple[int, dict[str, Any]]:
 
 
 def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
-    """The gradient of look-ups: words numbered by one task, vectors of columns added up, then the other rows."""
+    """The gradient of look-ups: words numbered by one task, then vectors of columns added up, and the other rows."""
     g, alpha, beta = step.params
     if g.count >= 1 << 31 or g.words >= 1 << 31:
         return None
@@ -76,17 +76,17 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     macros |= {"TB_I": ctype(ids.dtype), "TB_S": sums, "TB_OUTPUT": len(step.inputs)}
     library, source = written.block_library("lookup", macros)
     nbytes, columns = written.nbytes(step), -(-g.length // lanes)
-    group = max(1, min(TASK_BYTES // (g.length * errors.dtype.itemsize), g.words))
-    sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group]
     cost, pointers, runtime = int(nbytes * 0.1), len(step.operands) + 1, native.runtime()
     vectors = max(1, columns // (TASKS_A_THREAD * runtime.threads))  # what a task has added up, it has in cache
+    parts, group = -(-columns // vectors), -(-g.words // (TASKS_A_THREAD * runtime.threads))
+    sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group, parts]
     sizes += [vectors, *written.words(alpha, beta), 2 * (nbytes > STREAM_ABOVE and beta == 0)]
-    tasks = {"lut_number": 1, "lut_add": -(-columns // vectors), "lut_rest": -(-g.words // group)}
+    tasks = {"lut_number": 1, "lut_sum": parts + -(-g.words // group)}
     launches = [
         runtime.prepare(library.address(name), count, cost, pointers, sizes, [], 0) for name, count in tasks.items()
     ]
     occur = min(g.words, g.count)
-    scratch = STATUS + 4 * (g.words + occur + g.count) + 128 + tasks["lut_add"] * (occur + 1) * lanes * SUM_BYTES[sums]
+    scratch = STATUS + 4 * (g.words + occur + g.count) + 128 + parts * (occur + 1) * lanes * SUM_BYTES[sums]
     return _Checked(step, source, launches, -(-scratch // 8), lambda place, word: lookup.out_of_range(g, place, word))
 
 
