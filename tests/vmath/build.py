@@ -77,7 +77,7 @@ class Kernels:
     def over(self, array: np.ndarray, divisor: np.float32) -> np.ndarray:
         """The quotients of float32 numbers and one divisor, by `inverse.h`."""
         result = np.empty_like(array)
-        self.library.over_f32(_address(result), _address(array), ctypes.c_float(divisor), ctypes.c_long(array.size))
+        self.library.over_f32(_address(result), _address(array), ctypes.c_float(divisor), ctypes.c_int(array.size))
         return result
 
     def philox_block(self, words: int, count: int, first: int = 0, draw: int = 0, key: int = 0) -> np.ndarray:

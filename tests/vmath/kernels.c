@@ -120,9 +120,9 @@ void philox(tb_u32 *out, tb_u64 index, tb_u64 draw, tb_u64 key) {
 void philox_block(tb_u32 *out, int count, tb_u64 index, int n, tb_u64 draw, tb_u64 key) {
     tb_philox_block(out, n, count, index, n, draw, key);
 }
-void over_f32(float *__restrict out, const float *__restrict a, float c, long n) {
+void over_f32(float *__restrict out, const float *__restrict a, float c, int n) {
     const tb_inverse inverse = tb_inverse_f32(c);
-    for (long i = 0; i < n; i++) out[i] = tb_over_f32(a[i], c, inverse);
+    for (int i = 0; i < n; i++) out[i] = tb_over_f32(a[i], c, inverse);
 }
 
 #ifdef __cplusplus

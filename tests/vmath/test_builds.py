@@ -92,6 +92,8 @@ def test_conversions_and_random_numbers_have_the_same_bits_in_every_build(
         assert_same_bits(others.random(name, **seeds), kernels.random(name, **seeds), name)
     seeds = {"words": 4, "count": 1 << 10, "first": 1 << 40, "draw": 3, "key": 9}
     assert np.array_equal(others.philox_block(**seeds), kernels.philox_block(**seeds))
+    for divisor in np.float32([3, -0.1, 1e-40]):
+        assert_same_bits(others.over(x, divisor), kernels.over(x, divisor), f"x / {divisor}")
 
 
 def test_every_function_but_a_few_becomes_vector_code(kernels: build.Kernels) -> None:
