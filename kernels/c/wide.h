@@ -2,9 +2,9 @@
 // wide.h — thirty-two values at a time in two vector registers: kernels that read or write halves
 //
 // Compilers convert halves through memory, or one at a time. Here loads widen and stores narrow in registers, and the
-// functions between are those of half.h on vectors, operation by operation: the same bits. The two vectors hold the
-// elements at even and at odd places of bfloat16, where each is half of a 32-bit word; of other types the first and the
-// last sixteen. TB_WIDE is defined where this exists: AVX-512 with gcc, whose names for the instructions are used.
+// functions between are those of half.h on vectors, with the same bits. The two vectors hold the elements at even and
+// at odd places of bfloat16, where each is half of a 32-bit word; of other types the first and the last sixteen.
+// TB_WIDE is defined where this exists: AVX-512 with gcc, whose names for the instructions are used.
 #ifndef TB_WIDE_H
 #define TB_WIDE_H
 
@@ -36,16 +36,25 @@ TB_FN tb_wide_f32 tb_wide_max(tb_wide_f32 a, tb_wide_f32 b) { return __builtin_i
 TB_FN tb_wide_f32 tb_wide_tanh_half(tb_wide_f32 x) {
     tb_wide_f32 y = tb_wide_max(TB_ALL(-7.0f), tb_wide_min(TB_ALL(7.0f), x));
     tb_wide_f32 q = y * y;
-    return y * TB_TANH_HALF_P(WIDE, q) / TB_TANH_HALF_Q(WIDE, q);
+    return y * TB_TANH_HALF_P(WIDE, q, 1.0f) / TB_TANH_HALF_Q(WIDE, q);
 }
 
-TB_FN tb_wide_f32 tb_wide_sigmoid_half(tb_wide_f32 x) {
-    tb_wide_f32 c = tb_wide_min(TB_ALL(70.0f), x);
-    tb_wide_i32 k = (tb_wide_i32)TB_FMA_WIDE(c, -1.44269502f, TB_ROUND_F32 + 103.0f);
-    k = __builtin_ia32_pminsd512_mask(k, TB_SIGMOID_HALF_LAST - (tb_wide_i32){}, k, -1);
-    tb_wide_f32 n = (tb_wide_f32)k - (TB_ROUND_F32 + 103.0f);
-    tb_wide_f32 f = TB_FMA_WIDE(c, -1.44269502f, -n);
-    return 0x1p-24f / TB_FMA_WIDE(TB_EXP2_HALF(WIDE, f), (tb_wide_f32)(k << 23), 0x1p-24f);
+// The instructions for t - rint(t), which is 0 for infinities, and for p 2^n need no limits of t.
+TB_FN tb_wide_f32 tb_wide_one_plus_exp_half(tb_wide_f32 x) {
+    tb_wide_f32 t = TB_FMA_WIDE(x, -1.44269502f, -24.0f);
+    tb_wide_f32 f = __builtin_ia32_reduceps512_mask(t, 0, t, -1);
+    return __builtin_ia32_scalefps512_mask(TB_EXP2_HALF(WIDE, f), t - f, t, -1, 4) + 0x1p-24f;
+}
+
+TB_FN tb_wide_f32 tb_wide_sigmoid_half(tb_wide_f32 x) { return 0x1p-24f / tb_wide_one_plus_exp_half(x); }
+
+// The exponential comes first: it takes longest, and processors look ahead only so far.
+TB_FN tb_wide_f32 tb_wide_gate_half(tb_wide_f32 x, tb_wide_f32 z) {
+    tb_wide_f32 d = tb_wide_one_plus_exp_half(x);
+    tb_wide_f32 y = tb_wide_max(TB_ALL(-7.0f), tb_wide_min(TB_ALL(7.0f), z));
+    tb_wide_f32 q = y * y;
+    d *= TB_TANH_HALF_Q(WIDE, q);
+    return y * (TB_TANH_HALF_P(WIDE, q, 0x1p-24f) / d);
 }
 
 TB_FN void tb_wide_load_f32(const float *from, tb_wide_f32 *a, tb_wide_f32 *b) {
@@ -84,29 +93,16 @@ TB_FN void tb_wide_store_f16(tb_u16 *to, tb_wide_f32 a, tb_wide_f32 b, int past)
     }
 }
 
-// tb_f32_to_bf16, the result in the upper half of each word
-TB_FN tb_wide_u32 tb_wide_round_bf16(tb_wide_f32 x) {
-    tb_wide_u32 u = (tb_wide_u32)x;
-    tb_wide_u32 r = u + 0x7FFFu + ((u >> 16) & 1u);
-    unsigned short nan = __builtin_ia32_cmpps512_mask(x, x, 3, -1, 4);
-    return (tb_wide_u32)__builtin_ia32_blendmd_512_mask((tb_wide_i32)r, (tb_wide_i32)(u | 0x400000u), nan);
-}
-TB_FN tb_wide_u32 tb_wide_pair_bf16(tb_wide_f32 a, tb_wide_f32 b) {
-    return (tb_wide_round_bf16(a) >> 16) | (tb_wide_round_bf16(b) & 0xFFFF0000u);
-}
+// Both at a time in integers: `high` is what the results are before rounding, `low` what is cut off. (The processor's
+// own conversion takes denormals for zero.) Sums saturate, so that a NaN stays one, if it is quiet as after operations.
 TB_FN void tb_wide_store_bf16(tb_u16 *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
-#if defined(__AVX512BF16__)
-    // The processor's conversion differs only in taking denormals for zero.
-    const tb_wide_i16 pairs = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    tb_wide_i16 both;
-    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(a), "v"(b));
-    tb_wide_u32 r = (tb_wide_u32)__builtin_ia32_permvarhi512_mask(both, pairs, both, -1);
-    int denormal = __builtin_ia32_fpclassps512_mask(a, 0x20, -1) | __builtin_ia32_fpclassps512_mask(b, 0x20, -1);
-    if (__builtin_expect(denormal & 0xFFFF, 0)) r = tb_wide_pair_bf16(a, b);
-#else
-    tb_wide_u32 r = tb_wide_pair_bf16(a, b);
-#endif
+    tb_wide_u32 first = (tb_wide_u32)a, second = (tb_wide_u32)b;
+    tb_wide_i16 high = (tb_wide_i16)(first >> 16 | (second & 0xFFFF0000u));
+    tb_wide_i16 low = (tb_wide_i16)((first & 0xFFFFu) | second << 16);
+    tb_wide_i16 half = (tb_wide_i16){} - 0x7FFF - 1, one = (tb_wide_i16){} + 1;
+    tb_u32 up = __builtin_ia32_ucmpw512_mask(low | (high & 1), half, 6, -1);
+    tb_wide_i16 sum = __builtin_ia32_paddsw512_mask(high, one, high, up);
+    tb_wide_u32 r = (tb_wide_u32)__builtin_ia32_pmaxuw512_mask(sum, high, sum, -1);
     if (past) {
         __builtin_ia32_movntdq512((tb_wide_i64 *)to, (tb_wide_i64)r);
     } else {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorbackend
-from tensorbackend import BackendError, using
+from tensorbackend import BackendError, testing, using
 from tensorbackend.backends import watch
 from tensorbackend.explain import Roof, Step
 from tensorbackend.explain_page import highlighted, roofline
@@ -50,6 +50,19 @@ def test_one_expression_is_one_kernel_with_its_facts(backend, tensors) -> None:
     assert [text.split()[0] for text in step.reads] == ["x", "b"]
     assert len(step.times) == 10 and step.seconds > 0
     assert bool(step.source) == bool(getattr(backend, "jit", False))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "row", "gated"),
+    [("float16", False, True), ("bfloat16", False, True), ("float32", False, False), ("bfloat16", True, False)],
+)
+def test_a_gate_of_halves_divides_once_where_both_factors_vary_alike(backend, dtype, row, gated) -> None:
+    x = backend.array(np.linspace(-3, 3, 24).reshape(4, 6), dtype=dtype)
+    z = x[:1] if row else x
+    for tree in (backend.sig(x) * backend.tanh(z), backend.tanh(z) * backend.sig(x)):
+        (step,) = backend.explain(tree).steps
+        assert ("_gate_half(" in step.source) == (gated and bool(step.source))
+        testing.assert_bounded(backend.evaluate(tree).get(), testing.reference(tree))
 
 
 def test_the_text_names_why_a_tree_was_cut(backend, tensors) -> None:

@@ -17,6 +17,7 @@ SHAPE = (3, 40)
 EXPRESSIONS = [
     lambda be, x, y: x + y,
     lambda be, x, y: be.tanh(x * 0.5) - y,
+    lambda be, x, y: be.tanh(x * 0.5) * be.sig(y),
     lambda be, x, y: be.where(x > y, x * 2.0, y),
     lambda be, x, y: x - be.mean(y, axis=1),
     lambda be, x, y: be.softmax(x, axis=1) + y * 0.1,

@@ -58,6 +58,7 @@ INTEGER(tb_u64, u64)
 
 LOOP1(tanh_half, float, float, tb_tanh_half)
 LOOP1(sigmoid_half, float, float, tb_sigmoid_half)
+LOOP2(gate_half, float, float, tb_gate_half)
 
 #ifdef TB_WIDE
 // The count is a multiple of 32. What is stored of a load at `from` has the order of the type.
@@ -85,6 +86,14 @@ TB_FN void store_pairs(float *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
 }
 WIDE(tanh_half, float, float, tb_wide_load_f32, tb_wide_tanh_half, tb_wide_store_f32)
 WIDE(sigmoid_half, float, float, tb_wide_load_f32, tb_wide_sigmoid_half, tb_wide_store_f32)
+void wide_gate_half(float *out, const float *x, const float *y, long count) {
+    for (long i = 0; i < count; i += TB_WIDE) {
+        tb_wide_f32 a, b, c, d;
+        tb_wide_load_f32(x + i, &a, &b);
+        tb_wide_load_f32(y + i, &c, &d);
+        tb_wide_store_f32(out + i, tb_wide_gate_half(a, c), tb_wide_gate_half(b, d), 0);
+    }
+}
 WIDE(f16_to_f32, float, tb_u16, tb_wide_load_f16, , tb_wide_store_f32)
 WIDE(f32_to_f16, tb_u16, float, tb_wide_load_f32, , tb_wide_store_f16)
 WIDE(bf16_to_f32, float, tb_u16, tb_wide_load_bf16, , store_pairs)
