@@ -14,7 +14,8 @@ from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
-shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture],
+                  max_examples=settings.default.max_examples // 2)  # fmt: skip
 
 
 def near(actual: Any, expected: np.ndarray, dtype: str) -> None:

@@ -15,7 +15,8 @@ from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
-shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+                  max_examples=settings.default.max_examples // 2)  # fmt: skip
 KINDS = pytest.mark.parametrize("op", ["max", "avg", "l2"])
 
 
