@@ -59,6 +59,18 @@ def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
         assert host(loss) == 0 and host(v.grad).shape == v.shape and not host(v.grad).any()
 
 
+@pytest.mark.parametrize("loss, size", [(F.softmax_cross_entropy, 2), (F.sigmoid_cross_entropy, (2, 3))])
+def test_labels_of_a_type_without_the_ignored_number_all_count(loss, size, array, host) -> None:
+    random = np.random.RandomState(0)
+    x, t = random.normal(size=(2, 3)), random.randint(0, 2, size)
+    v, w = tb.Variable(array(x)), tb.Variable(array(x))
+    found, expected = loss(v, array(t, np.uint8)), loss(w, array(t, np.int32))
+    found.backward()
+    expected.backward()
+    np.testing.assert_array_equal(host(found), host(expected))
+    np.testing.assert_array_equal(host(v.grad), host(w.grad))
+
+
 def test_single_elements(array, host) -> None:
     x, w = tb.Variable(array([[2.0]])), tb.Variable(array([[1.0], [1.0]]))
     F.sum(F.softmax(F.linear(F.tanh(x), w)) * 2).backward()
