@@ -25,7 +25,7 @@ __all__ = ["OWN_KINDS", "PROFILE", "session_backend"]
 COMMON = {"deadline": None, "print_blob": True}  # the first example of a case compiles: no deadline suits it
 
 settings.register_profile("everyday", max_examples=20, **COMMON)
-settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **COMMON)
+settings.register_profile("ci", max_examples=30, derandomize=True, database=None, **COMMON)
 settings.register_profile("long", max_examples=5000, **COMMON)
 PROFILE = os.environ.get("TB_TEST_PROFILE", "everyday")
 settings.load_profile(PROFILE)

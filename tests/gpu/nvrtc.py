@@ -32,7 +32,7 @@ class Use:
     shared: int
 
 
-def _folder(name: str) -> Path | None:
+def folder_of(name: str) -> Path | None:
     """A folder of the installed wheels of CUDA."""
     spec = importlib.util.find_spec("nvidia")
     places = list(spec.submodule_search_locations) if spec is not None else []
@@ -42,7 +42,7 @@ def _folder(name: str) -> Path | None:
 @cache
 def library() -> ctypes.CDLL | None:
     """The library of the package nvidia-cuda-nvrtc; None where it is not installed."""
-    folder = _folder("lib")
+    folder = folder_of("lib")
     found = sorted(folder.glob("libnvrtc.so.[0-9]*")) if folder is not None else []
     return ctypes.CDLL(str(found[-1])) if found else None
 
@@ -56,20 +56,35 @@ def version() -> str:
 
 def compile_cubin(source: str, architecture: str, options: tuple[str, ...] = ()) -> dict[str, Use]:
     """Compile; what each kernel takes. Raises `AssertionError` with the log."""
+    cubin, log = _compiled(source, architecture, ("--ptxas-options=-v", *options), "CUBIN")
+    assert cubin.startswith(b"\x7fELF")
+    return uses(log)
+
+
+def compile_ptx(source: str, architecture: str) -> bytes:
+    """Compile to the assembly of a virtual architecture ("compute_80"), which devices from that on can run."""
+    return _compiled(source, architecture, (), "PTX")[0]
+
+
+def uses(log: str) -> dict[str, Use]:
+    """What each kernel takes, from the log of a compiler that was asked to say it."""
+    return {name: _use(*facts) for name, *facts in _KERNEL.findall(log)}
+
+
+def _compiled(source: str, architecture: str, options: tuple[str, ...], what: str) -> tuple[bytes, str]:
     nvrtc = library()
     program = ctypes.c_void_p()
-    folders = [kernel_dir() / "c", kernel_dir() / "cuda", _folder("include")]
-    flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false", "--ptxas-options=-v"]
+    folders = [kernel_dir() / "c", kernel_dir() / "cuda", folder_of("include")]
+    flags = [f"--gpu-architecture={architecture}", "--std=c++17", "--fmad=false"]
     flags = [*flags, *(f"--include-path={folder}" for folder in folders if folder is not None), *options]
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
     try:
         failed = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags)))
         log = _text(nvrtc, program, "ProgramLog").decode()
         assert not failed, f"{architecture}:\n{log}"
-        assert _text(nvrtc, program, "CUBIN").startswith(b"\x7fELF")
+        return _text(nvrtc, program, what), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return {name: _use(*facts) for name, *facts in _KERNEL.findall(log)}
 
 
 def _use(stack: str, stores: str, loads: str, registers: str, rest: str) -> Use:
