@@ -14,6 +14,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.backprop import grad
 from tensorbackend.function.config import using_config
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.images import output_size
 
 __all__ = ["col2im", "im2col", "im2row", "row2im"]
 
@@ -54,7 +55,7 @@ def im2row(img: Any, kh: int, kw: int, sy: int, sx: int, ph: int, pw: int) -> An
 def row2im(rows: Any, kh: int, kw: int, sy: int, sx: int, ph: int, pw: int, h: int, w: int) -> Any:
     """Images (N, C, h, w) of rows, the adjoint of `im2row`. Raises `ShapeError` for rows of other images."""
     n, _, inputs = rows.shape
-    height, width = (h + 2 * ph - kh) // sy + 1, (w + 2 * pw - kw) // sx + 1
+    height, width = output_size(h, kh, sy, ph), output_size(w, kw, sx, pw)
     with using_config("enable_backprop", False):
         col = F.reshape(F.swapaxes(rows, 1, 2), (n, inputs // (kh * kw), kh, kw, height, width)).array
     return col2im(col, sy, sx, ph, pw, h, w)

@@ -203,12 +203,22 @@ class _Pass(ABC):
         return jit.Prepared(self.step, source, self.step.name, launches, self.scratch // 8)
 
 
+def _planes(way: Direct | Winograd) -> tuple[tuple[str, int], ...]:
+    """The macro of what runs on the matrix unit."""
+    return (("TB_PLANES", way.planes),) if way.planes else ()
+
+
+def _copied_channels(way: Direct | Winograd) -> int:
+    """Channels whose filters a task copies."""
+    return conv_blocking.EDGE if way.planes else COPIED_CHANNELS
+
+
 class _Direct(_Pass):
     """`kernels/c/conv.c` and `kernels/c/conv_update.c`."""
 
     def __init__(self, step: Primitive, facts: Facts, way: Direct) -> None:
         self.file = "conv_update.c" if step.op.name == UPDATE else "conv.c"
-        self.macros = (("TB_PLANES", way.planes),) if way.planes else ()
+        self.macros = _planes(way)
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
@@ -235,7 +245,7 @@ class _Direct(_Pass):
             return [("tb_conv_start", 1, sizes), update, ("tb_conv_join", g.C, sizes)]
         maps_in, _, _, _ = conv_blocking.sides(g, self.op)
         phases = g.strides[2] if self.backward else 1
-        blocks = -(-maps_in // (conv_blocking.EDGE if self.way.planes else COPIED_CHANNELS)) * phases * g.groups
+        blocks = -(-maps_in // _copied_channels(self.way)) * phases * g.groups
         return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
 
 
@@ -247,7 +257,7 @@ class _Winograd(_Pass):
     def __init__(self, step: Primitive, facts: Facts, way: Winograd) -> None:
         stride = way.taps if step.op.name == UPDATE else way.out
         self.macros = (("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride),
-                       ("LENGTH", way.length), *((("TB_PLANES", way.planes),) if way.planes else ()))  # fmt: skip
+                       ("LENGTH", way.length), *_planes(way))  # fmt: skip
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0, block: int = 0) -> list[int]:
@@ -274,7 +284,7 @@ class _Winograd(_Pass):
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """The stages."""
-        g, way, facts = self.geometry, self.way, self.way.tile(self.facts)
+        g, way, facts = self.geometry, self.way, self.facts.tile(self.way.planes)
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         tiles, points = -(-maps_out // facts.rows), way.points**2
         sizes = self._sizes(self.slot_bytes)
@@ -284,8 +294,7 @@ class _Winograd(_Pass):
             stages = [("tb_winograd_update_in", tasks), ("tb_winograd_update_multiply", points)]
             parts = [(name, count, block) for block in blocks for name, count in stages]
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]
-        channels = conv_blocking.EDGE if way.planes else COPIED_CHANNELS
-        copies = -(-maps_in // channels) * -(-maps_out // COPIED_MAPS) * g.groups
+        copies = -(-maps_in // _copied_channels(way)) * -(-maps_out // COPIED_MAPS) * g.groups
         filters = ("tb_winograd_filters", copies, sizes)
         if not way.shared:
             return [filters, ("tb_winograd", way.blocks * g.groups, sizes)]

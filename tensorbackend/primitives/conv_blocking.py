@@ -69,6 +69,10 @@ class Facts:
     width: int
     matrix_unit: bool = False
 
+    def tile(self, planes: int) -> Facts:
+        """With the rows and width of the matrix unit's tiles, if numbers have `planes` there."""
+        return replace(self, rows=EDGE, width=EDGE) if planes else self
+
 
 @dataclass(frozen=True)
 class Direct:
@@ -101,10 +105,6 @@ class Winograd:
     shared: bool
     planes: int
 
-    def tile(self, facts: Facts) -> Facts:
-        """Rows and width of its tiles."""
-        return replace(facts, rows=EDGE, width=EDGE) if self.planes else facts
-
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
     """Maps of a group in and out, lengths of an image in and out, as the kernels see a pass."""
@@ -130,8 +130,7 @@ def _blocks(length: int, phases: int, each: int) -> int:
 
 def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int = 0) -> Direct:
     """Of all blocks the ones that a cost model finds cheapest."""
-    if planes:
-        facts = replace(facts, rows=EDGE, width=EDGE)
+    facts = facts.tile(planes)
     maps_in, _, _, out = sides(g, op)
     steps = g.strides if op == BPROP else (1, 1, 1)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
@@ -230,7 +229,7 @@ def _lanes(images: int, most: int) -> int:
 
 def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int) -> Winograd:
     maps_in, maps_out, _, out = sides(g, op)
-    width = EDGE if planes else facts.width
+    width = facts.tile(planes).width
     taps = g.S
     tile = points + 1 - taps
     lanes = out[0] * -(-out[1] // tile) * -(-out[2] // tile) * g.N
@@ -285,14 +284,14 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     maps_in, maps_out, _, out = sides(g, op)
     if isinstance(way, Direct):
         # Few maps leave rows of a tile empty, few places lanes.
-        rows = EDGE if way.planes else facts.rows
+        rows = facts.tile(way.planes).rows
         used = maps_out / (-(-maps_out // rows) * rows) if op != UPDATE else 1.0
         if way.planes:
             used *= maps_in / (-(-maps_in // EDGE) * EDGE)
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF)
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.5
     cells = way.points**2
-    lanes = way.blocks * way.panels * way.tile(facts).width
+    lanes = way.blocks * way.panels * facts.tile(way.planes).width
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
     each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
