@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving links and optimizers as NumPy's npz files, and loading them. No pickle is written or read."""
+"""Saving links and optimizers as NumPy's npz files or safetensors files, and loading them.
+
+No pickle is written or read.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tensorbackend import dtypes
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 
-__all__ = ["DictionarySerializer", "NpzDeserializer", "RandomState", "load_npz", "save_npz", "write_npz"]
+__all__ = [
+    "DictionarySerializer", "NpzDeserializer", "RandomState", "load_npz", "load_safetensors", "read_npz",
+    "save_npz", "save_safetensors", "write_npz",
+]  # fmt: skip
 
 
 class DictionarySerializer:
@@ -66,19 +76,29 @@ class NpzDeserializer:
 
     def __getitem__(self, name: str) -> NpzDeserializer:
         """The deserializer of a part."""
-        return NpzDeserializer(self.npz, f"{self.path}{name}/", self.strict, self._ignored)
+        return type(self)(self.npz, f"{self.path}{name}/", self.strict, self._ignored)
 
     def _ignores(self, key: str) -> bool:
         return any(name(key) if callable(name) else name == key for name in self._ignored)
 
-    def __call__(self, key: str, value: Any) -> Any:
-        """Load a value: into an array in place, which keeps device and type; a number is returned."""
-        path = f"{self.path}{key}"
+    def _holds(self, path: str, value: Any) -> bool:
+        """Whether there is something for a value; it has been checked that it fits."""
         if self._ignores(path):
-            return value
+            return False
         if path not in self.npz:
             if self.strict:
                 raise KeyError(complain("load: a missing key", repr(path), "a file of the same model", "strict=False"))
+            return False
+        if f"{path}{_ABSENT}" not in self.npz and value is not None:
+            shape, wanted = self.npz[path].shape, value.shape if arrays.is_array(value) else ()
+            if shape != wanted:
+                raise ValueError(complain(f"load: {path}", f"shape {shape}", f"shape {wanted}"))
+        return True
+
+    def __call__(self, key: str, value: Any) -> Any:
+        """Load a value: into an array in place, which keeps device and type; a number is returned."""
+        path = f"{self.path}{key}"
+        if not self._holds(path, value):
             return value
         if f"{path}{_ABSENT}" in self.npz:
             return None
@@ -87,14 +107,22 @@ class NpzDeserializer:
             return found
         if not arrays.is_array(value):
             return type(value)(found.item())
-        if found.shape != value.shape:
-            raise ValueError(complain(f"load: {path}", f"shape {found.shape}", f"shape {value.shape}"))
         arrays.copy_into(arrays.plain(value), found)
         return value
 
     def load(self, thing: Any) -> None:
-        """Load a link or an optimizer."""
+        """Load a link or an optimizer. Raises `KeyError` for what is missing, if `strict`, and `ValueError` for a shape
+        that differs, before anything is changed."""
+        thing.serialize(_Checker(self.npz, self.path, self.strict, self._ignored))
         thing.serialize(self)
+
+
+class _Checker(NpzDeserializer):
+    """Finds out whether everything fits, and changes nothing."""
+
+    def __call__(self, key: str, value: Any) -> Any:
+        self._holds(f"{self.path}{key}", value)
+        return value
 
 
 class RandomState:
@@ -113,26 +141,39 @@ class RandomState:
 
 def save_npz(file: Any, obj: Any, compression: bool = True) -> None:
     """Write a link or an optimizer to a file (a path or a file object) that `numpy.load` reads. At a path there is at
-    any moment a whole file, this one or the one before."""
-    target = DictionarySerializer().save(obj)
-    if hasattr(file, "write"):
-        (np.savez_compressed if compression else np.savez)(file, **target)
-    else:
-        write_npz(file, target, compression)
+    any moment a whole file, this one or the one before. bfloat16, which NumPy's files lack, is stored as float32."""
+    with _opened(file) as out:
+        _write_npz(out, DictionarySerializer().save(obj), compression)
 
 
 def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = True) -> None:
     """Write arrays by name as an .npz, beside its place and then into it: whoever is killed, what is there is whole.
+    bfloat16, which NumPy's files lack, is stored as float32.
 
     Raises `OSError` where the folder cannot be written.
     """
-    path = Path(path)
+    with _opened(path) as out:
+        _write_npz(out, arrays, compression)
+
+
+def _write_npz(file: Any, arrays: Mapping[str, np.ndarray], compression: bool) -> None:
+    plain = {name: x.astype(np.float32) if x.dtype == dtypes.BFLOAT16 else x for name, x in arrays.items()}
+    (np.savez_compressed if compression else np.savez)(file, **plain)
+
+
+@contextmanager
+def _opened(file: Any) -> Iterator[Any]:
+    """A file object, or a file that takes its place at a path once it is whole."""
+    if hasattr(file, "write"):
+        yield file
+        return
+    path = Path(file)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(beside, "wb") as file:
-            (np.savez_compressed if compression else np.savez)(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
+        with open(beside, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -140,6 +181,66 @@ def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = T
 
 def load_npz(file: Any, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None) -> None:
     """Load a link or an optimizer from a file of `save_npz`; `path` is where it is inside. Raises `KeyError` for what
-    is missing, if `strict`."""
-    with np.load(file, allow_pickle=False) as npz:
-        NpzDeserializer(npz, path, strict, ignore_names).load(obj)
+    is missing, if `strict`, and `ValueError` for a file that is not whole and for shapes that differ, before anything
+    is changed."""
+    NpzDeserializer(read_npz(file), path, strict, ignore_names).load(obj)
+
+
+def read_npz(file: Any) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name. Raises `OSError` without the file, `ValueError` for one that is not whole."""
+    try:
+        with np.load(file, allow_pickle=False) as npz:
+            return dict(npz)
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError) as error:
+        raise ValueError(complain("not a whole .npz", f"{file}: {error}", "a file of arrays by name")) from error
+
+
+def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a link or an optimizer to a file (a path or a file object) in the safetensors format, with every type as
+    it is, and `metadata`, texts by name, beside it. At a path there is at any moment a whole file.
+
+    Raises `ImportError` without the package: pip install 'tensorbackend[safetensors]'. Source: the format's
+    description, https://huggingface.co/docs/safetensors.
+    """
+    safetensors = _safetensors()
+    target = DictionarySerializer().save(obj)
+    stored = {name: np.array(x, order="C") for name, x in target.items()}
+    with _opened(file) as out:
+        out.write(safetensors.numpy.save(stored, dict(metadata) if metadata else None))
+
+
+def load_safetensors(file: Any, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None) -> None:
+    """Load a link or an optimizer from a file of `save_safetensors`; arguments and `KeyError` as of `load_npz`.
+
+    Raises `ValueError` for a file that is no whole safetensors file, or holds types that no backend has, before
+    anything is changed; `ImportError` without the package.
+    """
+    safetensors = _safetensors()
+    data = file.read() if hasattr(file, "read") else Path(file).read_bytes()
+    try:
+        stored = {name: _unpacked(name, **facts) for name, facts in safetensors.deserialize(data)}
+    except safetensors.SafetensorError as error:
+        raise ValueError(complain("load_safetensors", str(error), "a whole file in the safetensors format")) from error
+    NpzDeserializer(stored, path, strict, ignore_names).load(obj)
+
+
+def _unpacked(name: str, dtype: str, shape: list[int], data: bytes) -> np.ndarray:
+    if dtype not in _SAFETENSORS_TYPES:
+        raise ValueError(complain(f"load_safetensors: {name}", f"type {dtype}", ", ".join(_SAFETENSORS_TYPES)))
+    return np.frombuffer(data, _SAFETENSORS_TYPES[dtype]).reshape(shape)
+
+
+_SAFETENSORS_TYPES = {"BOOL": np.dtype(bool), "BF16": np.dtype(dtypes.BFLOAT16)} | {
+    f"{letter}{8 * size}": np.dtype(f"<{kind}{size}")
+    for letter, kind, sizes in [("F", "f", (2, 4, 8)), ("I", "i", (1, 2, 4, 8)), ("U", "u", (1, 2, 4, 8))]
+    for size in sizes
+}
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        wanted = "pip install 'tensorbackend[safetensors]'"
+        raise ImportError(complain("safetensors files", f"no package safetensors ({error})", "it", wanted)) from error
+    return safetensors

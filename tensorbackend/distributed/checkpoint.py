@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from tensorbackend import dtypes
 from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.errors import DTypeError, complain
 from tensorbackend.graph.tensor import Tensor
-from tensorbackend.serializers import write_npz
+from tensorbackend.serializers import read_npz, write_npz
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
@@ -33,18 +32,11 @@ def save_checkpoint(comm: Communicator, path: str | Path, values: Mapping[str, A
 
 def load_checkpoint(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint by name. Raises `OSError` without one, `ValueError` for a file that is not whole."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        expected = "a file that save_checkpoint wrote"
-        raise ValueError(complain("not a whole checkpoint", f"{path}: {error}", expected)) from error
+    return read_npz(path)
 
 
 def _plain(name: str, value: Any) -> np.ndarray:
     array = value.get() if isinstance(value, Tensor) else np.asarray(value)
-    if array.dtype == dtypes.BFLOAT16:
-        return array.astype(np.float32)
-    if array.dtype.kind not in "biuf":
+    if array.dtype != dtypes.BFLOAT16 and array.dtype.kind not in "biuf":
         raise DTypeError(complain("save_checkpoint", f"{name}: {array.dtype}", "numbers"))
     return array

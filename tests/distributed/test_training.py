@@ -310,7 +310,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, alone: distributed.Comm
     path = tmp_path / "state.npz"
     distributed.save_checkpoint(alone, path, {"a": np.arange(100.0)})
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ValueError, match="not a whole checkpoint"):
+    with pytest.raises(ValueError, match="not a whole .npz"):
         distributed.load_checkpoint(path)
 
 

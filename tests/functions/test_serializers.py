@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of links and optimizers: every type comes back bit for bit, others can read them, bad files are refused."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import tensorbackend as tb
+import tensorbackend.links as L
+from tensorbackend import optimizers, serializers
+from tensorbackend.function import arrays
+
+FORMATS = {
+    "npz": (serializers.save_npz, serializers.load_npz),
+    "safetensors": (serializers.save_safetensors, serializers.load_safetensors),
+}
+each_format = pytest.mark.parametrize("save, load", FORMATS.values(), ids=FORMATS)
+
+
+def numbers(link: tb.Link) -> list[bytes]:
+    return [np.ascontiguousarray(arrays.to_cpu(p.array)).tobytes() for p in link.params()]
+
+
+@each_format
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_every_type_comes_back(save, load, dtype, be, array) -> None:
+    with tb.using_config("dtype", np.dtype(getattr(ml_dtypes, dtype, dtype))):
+        first, second = (L.Linear(3, 4).to_device(be) for _ in range(2))
+    assert numbers(first) != numbers(second)
+    file = io.BytesIO()
+    save(file, first)
+    load(io.BytesIO(file.getvalue()), second)
+    assert numbers(first) == numbers(second)
+    assert second.W.dtype == dtype and second.W.device is be
+
+
+@each_format
+def test_a_part_of_a_file(save, load) -> None:
+    whole = tb.Chain(head=L.Linear(2, 3), tail=L.Linear(3, 1))
+    file = io.BytesIO()
+    save(file, whole)
+    tail = L.Linear(3, 1)
+    load(io.BytesIO(file.getvalue()), tail, path="tail/")
+    assert numbers(tail) == numbers(whole.tail)
+    with pytest.raises(KeyError, match="body/W"):
+        load(io.BytesIO(file.getvalue()), tail, path="body/")
+    load(io.BytesIO(file.getvalue()), tail, path="body/", strict=False)
+    assert numbers(tail) == numbers(whole.tail)
+
+
+def test_others_read_and_write_safetensors(tmp_path) -> None:
+    link = L.Linear(2, 3)
+    path = tmp_path / "link.safetensors"
+    serializers.save_safetensors(path, link, {"made by": "a test"})
+    found = safetensors.numpy.load_file(path)
+    assert set(found) == {"W", "b"}
+    assert (found["W"] == link.W.array).all() and (found["b"] == link.b.array).all()
+    with safetensors.safe_open(path, framework="np") as file:
+        assert file.metadata() == {"made by": "a test"}
+    turned = np.arange(6, dtype=np.float32).reshape(2, 3)
+    safetensors.numpy.save_file({"W": np.ascontiguousarray(turned.T), "b": np.ones(3, np.float32)}, path)
+    serializers.load_safetensors(path, link)
+    assert (link.W.array == turned.T).all()
+
+
+def test_a_strided_array_is_stored_in_the_order_of_its_axes() -> None:
+    link = L.Linear(2, 3)
+    link.W.array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    file = io.BytesIO()
+    serializers.save_safetensors(file, link)
+    assert (safetensors.numpy.load(file.getvalue())["W"] == link.W.array).all()
+
+
+def test_what_is_no_file_of_safetensors_is_refused_and_nothing_changes(tmp_path) -> None:
+    link = L.Linear(2, 3)
+    file = io.BytesIO()
+    serializers.save_safetensors(file, L.Linear(2, 3))
+    before = numbers(link)
+    for data in (b"", b"PK\3\4", file.getvalue()[:-1], file.getvalue() + b"?"):
+        with pytest.raises(ValueError, match="safetensors"):
+            serializers.load_safetensors(io.BytesIO(data), link)
+    complex_numbers = safetensors.numpy.save({"W": np.zeros((3, 2), np.complex64), "b": np.zeros(3, np.float32)})
+    with pytest.raises(ValueError, match="W\n.*C64"):
+        serializers.load_safetensors(io.BytesIO(complex_numbers), link)
+    with pytest.raises(FileNotFoundError):
+        serializers.load_safetensors(tmp_path / "absent.safetensors", link)
+    assert numbers(link) == before
+
+
+def test_what_is_no_whole_npz_is_refused_and_nothing_changes(tmp_path) -> None:
+    link = L.Linear(20, 30)
+    path = tmp_path / "link.npz"
+    serializers.save_npz(path, L.Linear(20, 30))
+    data, before = path.read_bytes(), numbers(link)
+    damaged = bytearray(data)
+    damaged[len(data) // 3] ^= 0xFF
+    for bad in (b"", b"no zip at all", data[:-1], data[: len(data) // 2], bytes(damaged)):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match="not a whole"):
+            serializers.load_npz(path, link)
+    assert numbers(link) == before
+
+
+@each_format
+def test_a_shape_that_differs_changes_nothing(save, load) -> None:
+    file = io.BytesIO()
+    save(file, tb.Chain(a=L.Linear(2, 3), b=L.Linear(3, 4)))
+    other = tb.Chain(a=L.Linear(2, 3), b=L.Linear(3, 5))
+    before = numbers(other)
+    with pytest.raises(ValueError, match=r"b/W\n.*\(4, 3\)\n.*\(5, 3\)"):
+        load(io.BytesIO(file.getvalue()), other)
+    assert numbers(other) == before
+
+
+def test_without_the_package_the_error_says_how_to_get_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r"pip install 'tensorbackend\[safetensors\]'"):
+        serializers.save_safetensors(io.BytesIO(), L.Linear(2, 3))
+    with pytest.raises(ImportError, match=r"pip install 'tensorbackend\[safetensors\]'"):
+        serializers.load_safetensors(io.BytesIO(), L.Linear(2, 3))
+
+
+@each_format
+def test_an_optimizer_comes_back(save, load, be, array) -> None:
+    def stepped(optimizer: tb.optimizers.Optimizer) -> None:
+        for p in optimizer.target.params():
+            p.grad = arrays.moved(np.ones(p.shape, np.float32), be)
+        optimizer.update()
+
+    first = optimizers.Adam().setup(L.Linear(2, 3).to_device(be))
+    stepped(first)
+    files = io.BytesIO(), io.BytesIO()
+    save(files[0], first)
+    save(files[1], first.target)
+    second = optimizers.Adam().setup(L.Linear(2, 3).to_device(be))
+    load(io.BytesIO(files[0].getvalue()), second)
+    load(io.BytesIO(files[1].getvalue()), second.target)
+    for optimizer in (first, second):
+        stepped(optimizer)
+    assert second.t == 2 and numbers(first.target) == numbers(second.target)
