@@ -417,6 +417,16 @@ void tb_run_together(void *const *ptr, const int64_t *size, const int64_t *strid
     }
 }
 
+void tb_fill(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+             int64_t end) {
+    (void)scalar;
+    uint64_t *const words = ptr[0];
+    const uint64_t *const given = ptr[1];
+    const int64_t count = begin < end ? size[0] : 0, *const to = size + 1, *const from = to + count;
+    for (int64_t i = 0; i < count; i++)
+        words[to[i]] = given[from[i]] + (uint64_t)stride[i];
+}
+
 int64_t tb_get_threads(void) { return atomic_load_explicit(&pool.threads, memory_order_relaxed); }
 
 int64_t tb_set_threads(int64_t threads) {

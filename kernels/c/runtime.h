@@ -31,6 +31,11 @@ void tb_run_list(const tb_launch *launch, int64_t count);
 void tb_run_together(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                      int64_t begin, int64_t end);
 
+// A kernel that fills in what other launches of a list take: word `to` of ptr[0] becomes word `from` of ptr[1] plus an
+// offset. `size` holds their number, all `to`, all `from`; `stride` the offsets. Its one task does it all.
+void tb_fill(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+             int64_t end);
+
 // Threads that work on a launch, the caller's included. 0 and below stands for the default: OMP_NUM_THREADS, else the
 // CPUs that the process may use. Returns what is in force.
 int64_t tb_set_threads(int64_t threads);

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import operator
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["Program", "capture"]
 
 HEAD = native.HEAD
+MOST_CHECKED = 1024
+"""Sets of arguments' addresses that a program knows to share memory as they should."""
 _log = logging.getLogger("tensorbackend")
 
 
@@ -115,6 +118,7 @@ class Program:
         self._changing = _holds_containers(out_form) or any(kind != "tensor" for kind, _ in self._out)
         self._bound: list[Any] = [None] * len(self._structures)
         self._addresses = [0] * len(self._structures)
+        self._checked: set[tuple[int, ...]] = set()
         self._build(calls, [v.address for v in recorder.views])
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         self._overlaps = self._shared([(t.start, t.stop) for t in tensors])
@@ -172,7 +176,7 @@ class Program:
         def extents(call: Call) -> tuple[list, list]:
             return _extents(call, arguments)
 
-        self._native = _NativeCalls([c for c in calls if c.action.launches], self._numbers)
+        self._native = _NativeCalls([c for c in calls if c.action.launches], len(arguments), self._numbers)
         self._others: list[_OtherCall] = []
         self._runs: list[Callable[[], None]] = []
         pending: list[Call] = []
@@ -215,8 +219,10 @@ class Program:
             if not again or self._last is not last:
                 self._bind(leaves)
                 self._last = arguments if self._tensors_only else None
+                again = False
             self._first, self._key = be._draws, be._key
-            self._native.draw(self._first, self._key)
+            if self._draws or not again:
+                self._native.give(self._addresses, self._first, self._key, self._values)
             be._draws += self._draws
             if watch.wanted(be):
                 self._run_watched()
@@ -235,18 +241,14 @@ class Program:
         if changed:
             for k in changed:
                 self._check(k, tensors[k])
-            if self._shared([(t.start, t.stop) for t in tensors]) != self._overlaps:
-                hint = "be.copy(t) of an argument that shares memory"
-                raise ValueError(complain("program: memory is shared otherwise than when captured", "", "", hint))
+            self._check_sharing(tensors)
             for k in changed:
                 self._addresses[k] = tensors[k].address
-                self._native.bind(k, tensors[k].address)
                 self._bound[k] = tensors[k]
             for other in self._others:
                 other.bind(self._addresses)
         if self._arithmetic is not None:
             self._values = self._arithmetic([x for x, is_tensor in zip(leaves, self._is_tensor) if not is_tensor])
-            self._native.fill(self._values)
 
     def _check(self, k: int, tensor: Tensor) -> None:
         """That a tensor has the layout of argument tensor `k`."""
@@ -261,6 +263,18 @@ class Program:
                 raise ShapeError(complain(f"program: the layout of {name}", given, expected, "capture again"))
         if self._written[k] and (not tensor.storage.writable or tensor.rounding != self._rounding[k]):
             raise ValueError(complain(f"program: {name} is written", "read-only, or rounded otherwise", "as captured"))
+
+    def _check_sharing(self, tensors: Sequence[Tensor]) -> None:
+        """That these tensors share memory as the captured ones did, which depends on their addresses alone."""
+        addresses = tuple([t.address for t in tensors])
+        if addresses in self._checked:
+            return
+        if self._shared([(t.start, t.stop) for t in tensors]) != self._overlaps:
+            hint = "be.copy(t) of an argument that shares memory"
+            raise ValueError(complain("program: memory is shared otherwise than when captured", "", "", hint))
+        if len(self._checked) >= MOST_CHECKED:
+            self._checked.clear()
+        self._checked.add(addresses)
 
     def _shared(self, spans: Sequence[tuple[int, int]]) -> list[tuple]:
         """Which arguments share memory that is written, with each other and with what the function used besides."""
@@ -382,28 +396,32 @@ def _address(place: tuple, arguments: Sequence[int]) -> int:
 
 class _NativeCalls:
     """The native launches of a program: one array of their addresses and numbers, and their heads in the order in which
-    they run."""
+    they run.
 
-    def __init__(self, calls: Sequence[Call], numbers: dict[int, int]) -> None:
+    What a call of the program gives (addresses of arguments, the first draw and the key, numbers) is packed side by
+    side, and one launch brings it to all places that need it: Python, whose code and data the kernels have driven from
+    the caches, does little.
+    """
+
+    def __init__(self, calls: Sequence[Call], arguments: int, numbers: dict[int, int]) -> None:
         blocks = [len(c.places) + len(c.scalars) + len(c.draws) + bool(c.draws) for c in calls]
-        self._words = words = np.zeros(sum(blocks) + 1, np.int64)
-        self._bits, self._doubles = words.view(np.uint64), words.view(np.float64)
+        self._words = np.zeros(sum(blocks) + 1, np.int64)
         self._at: dict[int, int] = {}
         self._keep: list[Any] = []
-        self._of_arguments: dict[int, tuple[list[int], list[int]]] = {}
-        self._of_draws: tuple[list[int], list[int]] = ([], [])
-        self._of_keys: list[int] = []
-        self._of_numbers: dict[tuple[int, np.dtype], list[int]] = {}
-        self._last_key: int | None = None
+        self._draw = arguments
+        self._given_numbers: dict[tuple[int, np.dtype], int] = {}
+        self._moves: list[tuple[int, int, int]] = []
         at = 0
         for call, block in zip(calls, blocks):
             self._at[id(call)] = at
             self._pack_places(call, at)
             self._pack_numbers(call, at + len(call.places), numbers)
             at += block
-        self._draw_at, self._draw_number = (np.array(x, np.int64) for x in self._of_draws)
-        self._draw_number = self._draw_number.astype(np.uint64)
-        self._argument = {k: (np.array(at), np.array(off)) for k, (at, off) in self._of_arguments.items()}
+        form = "".join(letter(dtype) for _, dtype in self._given_numbers)
+        packed = struct.Struct(f"{arguments}qQQ{form}")
+        self._given = np.zeros(packed.size, np.uint8)
+        self._pack = packed.pack_into
+        self._fill = self._prepare_fill() if self._moves else lambda: None
 
     def _pack_places(self, call: Call, at: int) -> None:
         for n, (base, offset) in enumerate(call.places, start=at):
@@ -412,30 +430,37 @@ class _NativeCalls:
             elif base is None:
                 self._words[n] = offset
             else:
-                where, offsets = self._of_arguments.setdefault(base, ([], []))
-                where.append(n)
-                offsets.append(offset)
+                self._moves.append((n, base, offset))
 
     def _pack_numbers(self, call: Call, at: int, numbers: dict[int, int]) -> None:
         for n, (x, (_, dtype)) in enumerate(zip(call.scalars, call.action.step.scalars), start=at):
             if is_symbol(x):
-                self._of_numbers.setdefault((numbers[id(x)], dtype), []).append(n)
+                known = self._given_numbers
+                source = known.setdefault((numbers[id(x)], dtype), self._draw + 2 + len(known))
+                self._moves.append((n, source, 0))
             else:
-                self._store(n, x, dtype)
+                struct.pack_into(letter(dtype), self._words, 8 * n, word(x, dtype))
         at += len(call.scalars)
         for n, (own, number) in enumerate(call.draws, start=at):
             if own:
-                self._of_draws[0].append(n)
-                self._of_draws[1].append(number)
+                self._moves.append((n, self._draw, number))
             else:
-                self._bits[n] = number
+                struct.pack_into("Q", self._words, 8 * n, number)
         if call.draws:
-            self._of_keys.append(at + len(call.draws))
+            self._moves.append((at + len(call.draws), self._draw + 1, 0))
 
-    def _store(self, n: int | list[int], x: Any, dtype: np.dtype) -> None:
-        form = letter(dtype)
-        target = self._doubles if form == "d" else self._bits if form == "Q" else self._words
-        target[n] = word(x, dtype)
+    def _prepare_fill(self) -> Callable[[], None]:
+        runtime = native.runtime()
+        to, source, offset = zip(*self._moves)
+        fill = runtime.prepare(runtime.address("tb_fill"), 1, 0, 2, [len(to), *to, *source], offset, 0)
+        fill.ptr[:] = self._words.ctypes.data, self._given.ctypes.data
+        return fill.run
+
+    def give(self, addresses: Sequence[int], first: int, key: int, values: Sequence[Any]) -> None:
+        """Take where arguments lie, the number of the first draw, the generator's key, and numbers."""
+        words = [word(values[number], dtype) for number, dtype in self._given_numbers]
+        self._pack(self._given, 0, *addresses, first, key, *words)
+        self._fill()
 
     def run(self, calls: Sequence[Call], extents: Callable[[Call], tuple[list, list]]) -> Callable[[], None]:
         """What makes these calls, which follow each other, those side by side that may be."""
@@ -473,22 +498,3 @@ class _NativeCalls:
         cost = sum(head[2] for head in heads)
         return [native.runtime().address("tb_run_together"), int(first[-1]), cost, pointer.ctypes.data,
                 size.ctypes.data, 0, 0]  # fmt: skip
-
-    def bind(self, argument: int, address: int) -> None:
-        """Fill in where an argument lies."""
-        if argument in self._argument:
-            at, offsets = self._argument[argument]
-            self._words[at] = offsets + address
-
-    def draw(self, first: int, key: int) -> None:
-        """Fill in the number of the first draw and the generator's key."""
-        if len(self._draw_at):
-            self._bits[self._draw_at] = self._draw_number + np.uint64(first)
-        if self._of_keys and key != self._last_key:
-            self._bits[self._of_keys] = key
-            self._last_key = key
-
-    def fill(self, values: Sequence[Any]) -> None:
-        """Fill in the numbers."""
-        for (number, dtype), places in self._of_numbers.items():
-            self._store(places, values[number], dtype)
