@@ -4,6 +4,8 @@
 `Communicator` checks, and brings tensors into the form that a transport takes: contiguous memory of one of its element
 types. A transport is a subclass with five methods. Calls are collective: every process makes the same ones in the same
 order, with tensors of the same shape and type; TB_CHECK=1 compares what they ask for before each.
+
+What `allreduce` has to do is worked out once for each layout of tensors: an exchange of a few bytes takes microseconds.
 """
 
 from __future__ import annotations
@@ -18,12 +20,27 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
-from tensorbackend.settings import config
+from tensorbackend.settings import anywhere, config, when_changed
 
-__all__ = ["OPERATIONS", "Alone", "Communicator"]
+__all__ = ["OPERATIONS", "Alone", "Communicator", "Reduction"]
 
 OPERATIONS = ("sum", "mean", "max")
+MAX_REDUCTIONS = 1 << 10
+Reduction = Callable[[Tensor], None]
+"""Replaces the elements of tensors of one layout, in every process, by what an operation makes of them."""
+
+checking = False
+"""Whether any thread has TB_CHECK on."""
+
+
+def _decide() -> None:
+    global checking
+    checking = anywhere("check", bool)
+
+
+when_changed(_decide)
 
 
 class Communicator(ABC):
@@ -41,6 +58,7 @@ class Communicator(ABC):
         backend.communicator = self if size > 1 else None
         self._helper: ThreadPoolExecutor | None = None
         self._last: Future | None = None
+        self._reductions: dict[tuple[Structure, str], Reduction] = {}
 
     # ---- what users call
 
@@ -51,10 +69,9 @@ class Communicator(ABC):
         so a run repeats to the last bit. Returns `tensor`. Raises `ValueError` for another `op`, `DTypeError` for a
         mean of integers or a sum of booleans, `BackendError` for a tensor of another backend.
         """
-        self._check(tensor, "allreduce", op)
-        self.wait()
-        self._compare("allreduce", tensor, op)
-        self._in_contiguous(tensor, lambda flat: self._reduce(flat, op))
+        reduce = self._reductions.get((getattr(tensor, "structure", None), op)) or self._reduction(tensor, op)
+        self._begin("allreduce", tensor, op)
+        reduce(tensor)
         return tensor
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> Tensor:
@@ -63,8 +80,7 @@ class Communicator(ABC):
         self._check(tensor, "broadcast")
         if not (isinstance(root, (int, np.integer)) and 0 <= root < self.size):
             raise ValueError(complain("broadcast", f"root {root!r}", f"a rank, 0 to {self.size - 1}"))
-        self.wait()
-        self._compare("broadcast", tensor, int(root))
+        self._begin("broadcast", tensor, int(root))
         self._in_contiguous(tensor, lambda flat: self._broadcast(flat, int(root)))
         return tensor
 
@@ -72,8 +88,7 @@ class Communicator(ABC):
         """The tensors of all processes, in order of rank, joined along the first axis: (n, ...) becomes (size n, ...)
         in every process. Raises `ShapeError` for a tensor without axes."""
         self._check(tensor, "allgather", axes=True)
-        self.wait()
-        self._compare("allgather", tensor)
+        self._begin("allgather", tensor)
         whole = vector(self.backend, self.size * tensor.size, tensor.dtype)
         if whole.size:
             self._allgather(self._flat(tensor), whole)
@@ -89,8 +104,7 @@ class Communicator(ABC):
             raise ShapeError(
                 complain("reduce_scatter", f"shape {tensor.shape}", f"a first axis that {self.size} processes share")
             )
-        self.wait()
-        self._compare("reduce_scatter", tensor, op)
+        self._begin("reduce_scatter", tensor, op)
         part = vector(self.backend, tensor.size // self.size, tensor.dtype)
         if part.size:
             self._scatter(self._flat(tensor), part, op)
@@ -120,8 +134,7 @@ class Communicator(ABC):
 
     def barrier(self) -> None:
         """Wait until every process is here."""
-        self.wait()
-        self._compare("barrier")
+        self._begin("barrier")
         self._barrier()
 
     def start_allreduce(self, flat: Tensor, op: str = "sum") -> Future:
@@ -129,10 +142,16 @@ class Communicator(ABC):
 
         Exchanges run one after the other, in the order of their starts, beside whatever this thread does meanwhile.
         """
-        self._check(flat, "start_allreduce", op)
+        reduce = self._reduction(flat, op)
         if not flat.is_contiguous:
             raise ShapeError(complain("start_allreduce", f"strides {flat.strides}", "a contiguous tensor"))
-        self._last = self._start(lambda: self._exchange(flat, op))
+        self.backend._host_access()
+
+        def exchange() -> None:
+            self._compare("start_allreduce", flat, op)
+            reduce(flat)
+
+        self._last = self._start(exchange)
         return self._last
 
     def wait(self) -> None:
@@ -167,12 +186,9 @@ class Communicator(ABC):
     # ---- a transport: contiguous tensors, not empty
 
     @abstractmethod
-    def _sum(self, flat: Tensor) -> None:
-        """Add up over processes, in place, an element type that `_adds` names."""
-
-    @abstractmethod
-    def _max(self, flat: Tensor) -> None:
-        """The maximum over processes, in place, of an element type that `_adds` names."""
+    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
+        """What adds up tensors of a layout over processes in place, or with `largest` takes the maximum. Their element
+        type is one that `_adds` names."""
 
     @abstractmethod
     def _broadcast(self, flat: Tensor, root: int) -> None:
@@ -206,23 +222,40 @@ class Communicator(ABC):
 
     # ---- from what users ask to what transports do
 
-    def _exchange(self, flat: Tensor, op: str) -> None:
-        self._compare("start_allreduce", flat, op)
-        if flat.size:
-            self._reduce(flat, op)
+    def _begin(self, name: str, tensor: Tensor | None = None, detail: Any = None) -> None:
+        """What comes before every exchange: earlier ones end, what waits in a `fuse` block runs, requests agree."""
+        if self._last is not None:
+            self.wait()
+        self.backend._host_access()
+        if checking:
+            self._compare(name, tensor, detail)
 
-    def _reduce(self, flat: Tensor, op: str) -> None:
-        """`allreduce` of contiguous memory, in place."""
-        if self.size == 1:
-            return
-        if not self._adds(flat.dtype):
-            self._reduce_by_parts(flat.reshape(-1), op)
-        elif op == "max":
-            self._max(flat)
-        else:
-            self._sum(flat)
-            if op == "mean":
-                flat[:] = flat / self.size
+    def _reduction(self, tensor: Tensor, op: str) -> Reduction:
+        """What `allreduce` does with tensors of this layout: worked out, checked and remembered."""
+        self._check(tensor, "allreduce", op)
+        key = (tensor.structure, op)
+        if key not in self._reductions:
+            if len(self._reductions) >= MAX_REDUCTIONS:
+                self._reductions.clear()
+            self._reductions[key] = self._way(tensor, op)
+        return self._reductions[key]
+
+    def _way(self, tensor: Tensor, op: str) -> Reduction:
+        if self.size == 1 or not tensor.size:
+            return lambda tensor: None
+        if not tensor.is_contiguous:
+            return lambda tensor: self._in_contiguous(tensor, lambda flat: self._reduction(flat, op)(flat))
+        if not self._adds(tensor.dtype):
+            return lambda flat: self._reduce_by_parts(flat.reshape(-1), op)
+        reduce = self._reducing(tensor.structure, op == "max")
+        return self._mean_of(reduce) if op == "mean" else reduce
+
+    def _mean_of(self, add: Reduction) -> Reduction:
+        def mean(flat: Tensor) -> None:
+            add(flat)
+            flat[:] = flat / self.size
+
+        return mean
 
     def _reduce_by_parts(self, flat: Tensor, op: str) -> None:
         """Each process combines one part of all, and all gather the parts: as many bytes as a reduction of the same
@@ -294,11 +327,8 @@ class Alone(Communicator):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend, 0, 1, 0)
 
-    def _sum(self, flat: Tensor) -> None:
-        pass
-
-    def _max(self, flat: Tensor) -> None:
-        pass
+    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
+        return lambda flat: None
 
     def _broadcast(self, flat: Tensor, root: int) -> None:
         pass

@@ -6,13 +6,15 @@ Tensors of the emulated GPU lie in the same memory, so they take this way too.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Hashable
-from functools import cache
 from typing import Any
 
 from tensorbackend.backends.base import Backend
-from tensorbackend.distributed.communicator import Communicator
+from tensorbackend.distributed.communicator import Communicator, Reduction
 from tensorbackend.distributed.watch import Watch
+from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["MpiCommunicator", "local_rank"]
@@ -31,7 +33,8 @@ def local_rank(comm: Any) -> int:
 class MpiCommunicator(Communicator):
     """Processes that talk over `comm`, an mpi4py communicator, of which a copy is made.
 
-    `timeout` are the seconds that a process may spend between two exchanges, or in one, before all are ended.
+    `timeout` are the seconds that a process may spend between two exchanges, or in one, before all are ended (None:
+    for ever).
     """
 
     def __init__(self, backend: Backend, comm: Any, timeout: float | None = None) -> None:
@@ -40,14 +43,19 @@ class MpiCommunicator(Communicator):
         super().__init__(backend, comm.Get_rank(), comm.Get_size(), local_rank(comm))
         self._mpi = MPI
         self._comm = comm.Dup()
-        self._type = cache(MPI.Datatype.fromcode)
-        self._watch = Watch(self._comm.Abort, self.rank, self.size, timeout)
+        self._watch = None if timeout is None else Watch(self._comm.Abort, self.rank, self.size, timeout)
 
-    def _sum(self, flat: Tensor) -> None:
-        self._call("allreduce", self._comm.Allreduce, self._mpi.IN_PLACE, self._numbers(flat), self._mpi.SUM)
+    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
+        n = math.prod(layout.shape)
+        nbytes = n * layout.dtype.itemsize
+        kind = self._mpi.Datatype.fromcode(layout.dtype.char)
+        operation = self._mpi.MAX if largest else self._mpi.SUM
+        allreduce, memory, in_place = self._comm.Allreduce, self._mpi.buffer.fromaddress, self._mpi.IN_PLACE
 
-    def _max(self, flat: Tensor) -> None:
-        self._call("allreduce", self._comm.Allreduce, self._mpi.IN_PLACE, self._numbers(flat), self._mpi.MAX)
+        def reduce(flat: Tensor) -> None:
+            allreduce(in_place, [memory(flat.address, nbytes), n, kind], operation)
+
+        return reduce if self._watch is None else functools.partial(self._call, "allreduce", reduce)
 
     def _broadcast(self, flat: Tensor, root: int) -> None:
         self._call("broadcast", self._comm.Bcast, self._bytes(flat), root)
@@ -65,6 +73,8 @@ class MpiCommunicator(Communicator):
         return self._call("comparison", self._comm.allgather, words)
 
     def _call(self, name: str, function: Any, *arguments: Any) -> Any:
+        if self._watch is None:
+            return function(*arguments)
         self._watch.enter(name)
         try:
             return function(*arguments)
@@ -73,13 +83,8 @@ class MpiCommunicator(Communicator):
 
     def close(self) -> None:
         super().close()
-        self._watch.close()
-
-    def _numbers(self, flat: Tensor) -> list[Any]:
-        return [self._memory(flat), flat.size, self._type(flat.dtype.char)]
+        if self._watch is not None:
+            self._watch.close()
 
     def _bytes(self, flat: Tensor) -> list[Any]:
-        return [self._memory(flat), self._mpi.BYTE]
-
-    def _memory(self, flat: Tensor) -> Any:
-        return self._mpi.buffer.fromaddress(flat.address, flat.nbytes)
+        return [self._mpi.buffer.fromaddress(flat.address, flat.nbytes), self._mpi.BYTE]

@@ -6,6 +6,7 @@ An exchange is put into the stream like a kernel, so it begins when those before
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -15,9 +16,10 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends.base import Backend
-from tensorbackend.distributed.communicator import Communicator, done
+from tensorbackend.distributed.communicator import Communicator, Reduction, done
 from tensorbackend.distributed.mpi import local_rank
 from tensorbackend.errors import BackendError, complain
+from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["NcclCommunicator"]
@@ -54,16 +56,16 @@ class NcclCommunicator(Communicator):
     def _adds(self, dtype: np.dtype) -> bool:
         return dtypes.as_dtype(dtype).name in TYPES
 
-    def _sum(self, flat: Tensor) -> None:
-        self._all_reduce(flat, self._nccl.NCCL_SUM)
+    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
+        n = math.prod(layout.shape)
+        kind = getattr(self._nccl, TYPES[layout.dtype.name])
+        operation = self._nccl.NCCL_MAX if largest else self._nccl.NCCL_SUM
 
-    def _max(self, flat: Tensor) -> None:
-        self._all_reduce(flat, self._nccl.NCCL_MAX)
+        def reduce(flat: Tensor) -> None:
+            with self._device("allreduce"):
+                self._comm.allReduce(flat.address, flat.address, n, kind, operation, self._stream)
 
-    def _all_reduce(self, flat: Tensor, operation: int) -> None:
-        kind = getattr(self._nccl, TYPES[flat.dtype.name])
-        with self._device("allreduce"):
-            self._comm.allReduce(flat.address, flat.address, flat.size, kind, operation, self._stream)
+        return reduce
 
     def _broadcast(self, flat: Tensor, root: int) -> None:
         with self._device("broadcast"):

@@ -34,7 +34,7 @@ class AverageGradients:
         self._options = {"nbytes": nbytes, "compress": compress}
         self._buckets: dict[tuple[str, ...], tuple[list[str], GradientBuckets]] = {}
         self._watched: Link | None = None
-        self._means: dict[str, Any] = {}
+        self._means: dict[int, Any] = {}  # by the parameter's identity, from a pass to the step
         self._pass: _Exchange | None = None
 
     def watch(self, link: Link) -> None:
@@ -46,7 +46,7 @@ class AverageGradients:
     def __call__(self, optimizer: Optimizer) -> None:
         """Average the gradients of the optimizer's target that are not means yet."""
         params = {path: p for path, p in sorted(optimizer.target.namedparams()) if p.grad is not None}
-        self._average({path: p for path, p in params.items() if _raw(p) is not self._means.get(path)})
+        self._average({path: p for path, p in params.items() if _raw(p) is not self._means.get(id(p))})
         self._means.clear()
 
     def _average(self, params: dict[str, Variable]) -> None:
@@ -83,8 +83,13 @@ class AverageGradients:
         if self._pass is not None:
             rest = self._pass.end()
             self._average(rest)
-            self._means = {path: _raw(p) for path, p in self._pass.params.items() if p.grad is not None}
+            self._means = {id(p): _raw(p) for p in self._pass.params.values() if p.grad is not None}
             self._pass = None
+
+    def scaled(self, leaf: Variable, before: Any) -> None:
+        """A multiple of a mean is one."""
+        if self._means.get(id(leaf)) is before:
+            self._means[id(leaf)] = _raw(leaf)
 
 
 class _Exchange:

@@ -22,17 +22,16 @@ GRACE = 2.0
 
 
 class Watch:
-    """Calls `end(1)` when `timeout` seconds go by without `enter` or `leave`. None: never."""
+    """Calls `end(1)` when `timeout` seconds go by without `enter` or `leave`."""
 
-    def __init__(self, end: Callable[[int], None], rank: int, size: int, timeout: float | None) -> None:
+    def __init__(self, end: Callable[[int], None], rank: int, size: int, timeout: float) -> None:
         self._end = end
         self._name = f"rank {rank} of {size}"
         self._timeout = timeout
         self._doing = "its own work, before the first exchange"
         self._since = time.monotonic()
         self._closed = threading.Event()
-        if timeout is not None:
-            threading.Thread(target=self._run, name="tensorbackend watch", daemon=True).start()
+        threading.Thread(target=self._run, name="tensorbackend watch", daemon=True).start()
 
     def enter(self, name: str) -> None:
         """An exchange begins."""

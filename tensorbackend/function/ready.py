@@ -14,7 +14,8 @@ __all__ = ["Countdown", "Listener", "listeners"]
 
 
 class Listener(Protocol):
-    """What is told, once it is among `listeners`, of each pass of `backward` (not of `grad`)."""
+    """What is told, once it is among `listeners`, of each pass of `backward` (not of `grad`), and of what an optimizer
+    with a loss scale does to gradients after it."""
 
     def begin(self, leaves: Sequence[Variable]) -> None:
         """A pass begins that reaches these leaves; their gradients will be there in about this order."""
@@ -24,6 +25,9 @@ class Listener(Protocol):
 
     def end(self) -> None:
         """The pass is over. Leaves of which `ready` was not called got no gradient."""
+
+    def scaled(self, leaf: Variable, before: Any) -> None:
+        """An optimizer has put a multiple, the same in all processes, in the place of a leaf's gradient `before`."""
 
 
 listeners: weakref.WeakSet[Any] = weakref.WeakSet()

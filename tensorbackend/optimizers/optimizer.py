@@ -12,6 +12,7 @@ from tensorbackend import dtypes
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward
+from tensorbackend.function.ready import listeners
 
 __all__ = ["GradientMethod", "Hyperparameter", "Optimizer", "UpdateRule"]
 
@@ -235,7 +236,10 @@ class GradientMethod(Optimizer):
         factor = 1.0 / self.loss_scale
         for p in self.target.params():
             if p._grad is not None:
+                before = p.grad_var._data
                 scale_gradient(p, factor)
+                for listener in listeners:
+                    listener.scaled(p, before)
 
     def _has_nan(self) -> bool:
         return any(not np.isfinite(arrays.to_cpu(p.grad)).all() for p in self.target.params() if p._grad is not None)

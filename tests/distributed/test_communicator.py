@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tensorbackend import BackendError, DTypeError, ShapeError, distributed, testing
+from tensorbackend import BackendError, CaptureError, DTypeError, ShapeError, distributed, testing
 
 DATA = """
 def mine(rank, dtype, shape=(5, 3)):
@@ -130,6 +130,31 @@ assert [float(x[0]) for x in tensors] == [2 * k + 1 for k in range(20)]
 np.testing.assert_array_equal(last.get(), [[0], [1]])
 """,
     )
+
+
+def test_statements_of_a_fuse_block_come_before_an_exchange(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+x, y = be.zeros((3, 4)), be.zeros((3, 4))
+for step in range(3):
+    with be.fuse():
+        x[:] = comm.rank + step
+        comm.allreduce(x)
+        y[:] = x + comm.rank
+        started = comm.start_allreduce(y)
+        started.result()
+    np.testing.assert_array_equal(x.get(), np.full((3, 4), 2 * step + 1))
+    np.testing.assert_array_equal(y.get(), np.full((3, 4), 2 * (2 * step + 1) + 1))
+""",
+    )
+
+
+def test_an_exchange_is_no_part_of_a_captured_function(alone: distributed.Communicator) -> None:
+    be = alone.backend
+    x = be.ones((2, 2))
+    with pytest.raises(CaptureError, match="a host read"):
+        be.capture(lambda x: alone.allreduce(x), x)
 
 
 def test_seeds_are_apart_or_alike(check: Callable[..., None]) -> None:

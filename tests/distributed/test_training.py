@@ -183,6 +183,30 @@ same(gradients(net), wanted)
     )
 
 
+def test_gradients_of_scaled_losses_travel_once(check: Callable[..., None]) -> None:
+    """Gradients that are set by hand are no means yet, and the hook averages them."""
+    check(
+        2,
+        OVERLAP
+        + """
+exchanges = []
+start = comm.start_allreduce
+comm.start_allreduce = lambda flat, op: exchanges.append(op) or start(flat, op)
+opt.loss_scaling(1024.0)
+for step in range(2):
+    opt.update(lambda: net(data(comm.rank, step)))
+    same(gradients(net), expected((step, {})))
+    assert len(exchanges) == 6 * (step + 1), exchanges
+
+for path, p in net.namedparams():
+    p.grad = be.array(np.full(p.shape, 1024 * (comm.rank + 1.0)), min_dims=0)
+opt.update()
+assert all((g == 1.5).all() for g in gradients(net).values())
+assert len(exchanges) == 18, exchanges
+""",
+    )
+
+
 @pytest.mark.ci
 def test_a_pass_in_which_a_leaf_gets_no_gradient(check: Callable[..., None]) -> None:
     """Its bucket never gets whole, and those after it are sent when the pass is over."""

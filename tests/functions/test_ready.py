@@ -10,6 +10,8 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
+import tensorbackend.links as L
+from tensorbackend import optimizers
 from tensorbackend.function.ready import listeners
 
 
@@ -25,10 +27,14 @@ class Notes:
 
     def ready(self, leaf: tb.Variable) -> None:
         self.told.append(("ready", [leaf.name]))
-        self.grads[leaf.name] = float(leaf.grad)
+        self.grads[leaf.name] = leaf.grad.item()
 
     def end(self) -> None:
         self.told.append(("end", []))
+
+    def scaled(self, leaf: tb.Variable, before: np.ndarray) -> None:
+        self.told.append(("scaled", [leaf.name]))
+        self.grads[leaf.name] = before.item()
 
 
 @pytest.fixture
@@ -73,6 +79,15 @@ def test_leaves_without_gradients_are_not_ready(notes: Notes) -> None:
     assert sorted(notes.told[0][1]) == ["w", "x"]
     assert notes.told[1:] == [("ready", ["x"]), ("end", [])]
     assert w.grad is None
+
+
+def test_an_optimizer_tells_what_it_divides_by_its_loss_scale(notes: Notes) -> None:
+    net = L.Scale(W_shape=(1,))
+    net.W.name = "W"
+    opt = optimizers.SGD(0.5).setup(net).loss_scaling(8.0)
+    opt.update(lambda: F.sum(net(tb.Variable(np.full((1, 1), 3, np.float32)))))
+    assert notes.told[1:] == [("ready", ["W"]), ("end", []), ("scaled", ["W"])]
+    assert notes.grads == {"W": 24.0} and net.W.grad.item() == 3.0
 
 
 def test_passes_of_grad_tell_nobody(notes: Notes) -> None:
