@@ -14,16 +14,19 @@
 //            same order of leaves, the same repeats. A recipe is a tuple (words in bytes, whatever must live as long).
 // Trees      (method, structure of the operand, one more argument and its name) -> a template of the tree that a method
 //            such as `softmax` makes of one operand, a tuple like a recipe. Nothing but structures decides its form.
+// Calls      of primitives, which Python has checked and run before: see launcher/calls.h.
 // Groups     statements of a `with be.fuse():` block that run together: see launcher/groups.h.
 // Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
 // Parts      launcher/python.h Python's ABI, nodes.h nodes, memo.h what is remembered, operators.h nodes from operators and
-//            methods, statements.h a statement by itself, groups.h those that wait; here assignment and the types.
+//            methods, statements.h a statement by itself, groups.h those that wait, calls.h primitives; here assignment
+//            and the types.
 // Python     3.10 to 3.14, with the interpreter lock.
 // Locking    the interpreter lock protects everything here. It is given up around long launches only, and the backend's
 //            own lock is then held. Statements are whole to other threads: a short one runs without the backend's lock
 //            only where nobody holds that, which the lock tells the memo, and then no other thread can begin.
 #include "launcher/operators.h"
 #include "launcher/groups.h"
+#include "launcher/calls.h"
 
 // Assignment ----------------------------------------------------------------------------------------------------------
 
@@ -31,7 +34,7 @@ static int assign_whole(object *target, object *value, object *key) {
     stated s;
     statement known;
     memo *m = memo_of(slot(target, at.tensor_structure));
-    int examined = m && examine(&s, target, value);
+    int examined = m && !m->aside && examine(&s, target, value);
     fusing *f = m && m->fusing ? own_fusing(m) : NULL;
     if (f)
         return state_in_block(m, f, target, value, examined ? &s : NULL);
@@ -122,6 +125,7 @@ static object *make_memo_type(void) {
         {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},
         {"hold", memo_hold, ONE_ARGUMENT, "The backend's lock is held so many times more."},
+        {"stand_aside", memo_stand_aside, ONE_ARGUMENT, "So many more want all to go through Python."},
         {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of the backend's lock."},
         {"set_group", memo_set_group, ONE_ARGUMENT, "Take the functions `join`, `adopt` and `flush` of a fuse block."},
         {"begin", memo_begin, NO_ARGUMENTS, "A fuse block of this thread begins."},

@@ -420,6 +420,9 @@ class Backend(
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""
 
+    def _stand_aside(self, by: int) -> None:
+        """Have native code pass all statements and calls on to Python: while the sum of these numbers is above 0."""
+
     def _host_access(self) -> None:
         """The host is about to see memory as it is: what waits is run."""
         self._flush()

@@ -26,7 +26,7 @@ from tensorbackend.graph.tensor import Storage, Tensor
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
 
-__all__ = ["Call", "Memory", "Recorder", "Stated"]
+__all__ = ["Call", "Memory", "Recorder", "Stated", "stand_in"]
 
 
 class Memory:
@@ -150,7 +150,7 @@ class Recorder:
                 what = "inside another capture" if be._recorder.is_here() else "while another thread captures"
                 raise CaptureError(complain(f"capture: {what}", user_line(), "one capture of a backend at a time"))
             be._recorder = self
-            be._forget_recipes()
+            be._stand_aside(1)
             for name, stand_in in stand_ins.items():
                 setattr(be, name, stand_in)
         try:
@@ -163,6 +163,7 @@ class Recorder:
             with be._lock:
                 for name in stand_ins:
                     delattr(be, name)
+                be._stand_aside(-1)
                 be._recorder = None
 
     def _stand_ins(self) -> dict[str, Callable]:
@@ -170,7 +171,7 @@ class Recorder:
         own = {"_allocate": self._allocate, "_run_user": self._run_user, "_upload": self._upload,
                "_scatter": self._scatter, "fuse": self._fuse}  # fmt: skip
         made = {name: self._standing_in(name, stand_in) for name, stand_in in own.items()}
-        made |= {name: self._standing_in(name, _refusal(what)) for name, what in _REFUSED.items()}
+        made |= {name: self._standing_in(name, self._refusal(what)) for name, what in _REFUSED.items()}
         made["_run_plan"] = self._standing_in("_run_plan", self._run_plan, self._check_foreign_thread)
         for name, stand_in in (("_next_draw", self._next_draw), ("_draw_numbers", self._draw_numbers)):
             made[name] = self._standing_in(name, stand_in, within_steps=True)
@@ -205,6 +206,15 @@ class Recorder:
             if isinstance(x, Tensor) and x.storage.address in self._made:
                 text = "capture: another thread works on the function's tensors"
                 raise CaptureError(complain(text, user_line(), "statements in the thread that captures"))
+
+    def _refusal(self, what: str) -> Callable:
+        """What stands in for something that cannot be repeated."""
+
+        def refuse(original: Callable, *arguments: Any, **keywords: Any) -> Any:
+            hint = "return the tensor, and read it after the call"
+            raise CaptureError(complain(f"capture: {what} cannot be repeated", user_line(), "work on tensors", hint))
+
+        return refuse
 
     def _fuse(self, original: Callable) -> _CountedBlock:
         return _CountedBlock(self, original())
@@ -351,12 +361,11 @@ class Recorder:
         return None
 
 
-def _refusal(what: str) -> Callable:
-    def refuse(original: Callable, *arguments: Any, **keywords: Any) -> Any:
-        hint = "return the tensor, and read it after the call"
-        raise CaptureError(complain(f"capture: {what} cannot be repeated", user_line(), "work on tensors", hint))
-
-    return refuse
+def stand_in(x: Tensor) -> Tensor:
+    """The same tensor as an object of its own, so that a function's use of its argument can be told."""
+    view = x._view(x.structure.shape, x.structure.strides, 0)
+    view.__dict__.update(x.__dict__)
+    return view
 
 
 def _nbytes(shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -23,6 +23,7 @@ from tensorbackend.backends import (
     jit,
     launcher,
     native,
+    recipes,
     repeats,
     toolchain,
     warm,
@@ -352,6 +353,10 @@ class CPUBackend(Backend):
         if self._native is not None:
             self.structures.memo.clear()
 
+    def _stand_aside(self, by: int) -> None:
+        if self._native is not None:
+            self.structures.memo.stand_aside(by)
+
     def _tensor_at(self, layout: Structure, address: int) -> CPUTensor:
         return CPUTensor(self, ary=array_at(address, layout), min_dims=layout.min_dims)
 
@@ -439,12 +444,12 @@ class HostPlan(CompiledPlan):
         if self.draws or any(prepared is None for prepared, _, _, _ in self.steps):
             return None
         targets = self.plan.targets
-        sources = [launcher.TARGET - k for k in range(targets)] + self.plan.tensors + [launcher.ARENA]
+        sources = [recipes.TARGET - k for k in range(targets)] + self.plan.tensors + [recipes.ARENA]
         steps = []
         for prepared, places, _, step in self.steps:
             pointers = [(sources[b], offset) for b, offset in places]
-            steps += [launcher.Step(launch, pointers, step.scalars) for launch in prepared.launches]
-        return launcher.recipe(steps, self.total, leaves, self)
+            steps += [recipes.Step(launch, pointers, step.scalars) for launch in prepared.launches]
+        return recipes.recipe(steps, self.total, leaves, self)
 
     def _temporaries(self, storage: Storage | None) -> list[np.ndarray]:
         """The temporaries of a run, in the memory that it has for them."""

@@ -4,7 +4,8 @@
 `native_types()` builds or loads `kernels/c/launcher.c` and gives types that stand beside the Python classes: a tensor
 class whose operators and `t[:] = value` are native, and a table that carries their memo. A backend that uses them
 repeats statements without running Python; whatever the memo does not hold goes through the Python classes, whose
-rules it then remembers. This module says what is remembered of a statement (its recipe); the rest is in C.
+rules it then remembers. What is remembered of a statement is its recipe (`recipes.py`), of a call of a primitive
+likewise (`calls.py`); the rest is in C.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import struct
 import sys
 import sysconfig
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tensorbackend import ops
-from tensorbackend.backends import native
+from tensorbackend.backends import calls, native
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
@@ -31,15 +31,15 @@ from tensorbackend.graph.composite import COMPOSITES
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure, StructureTable
 from tensorbackend.graph.tensor import Storage, Tensor
+from tensorbackend.primitives.conv import ConvLayer, DeconvLayer
+from tensorbackend.primitives.pool import PoolLayer
 
-__all__ = ["NativeFuseBlock", "NativeTypes", "RememberingTable", "Step", "native_types", "recipe"]
+__all__ = ["NativeFuseBlock", "NativeTypes", "RememberingTable", "native_types"]
 
 SOURCE = '#include "launcher.c"\n'
-ARENA, TARGET = -1, -2
 OPERAND, MOST_PARTS, MOST_OPERANDS = -1, 32, 3
-MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
-_FLOAT, _DOUBLE, _INTEGER = range(3)
-_FLOATING = (float, int, bool, np.float32, np.float64)
+RUNS = ("compound_", "fprop_", "bprop_", "update_", "batched_")
+"""How the names begin of the methods that run: primitives, whose calls are remembered where they return nothing."""
 
 _starting = threading.Lock()  # there is one set of types a process
 _log = logging.getLogger("tensorbackend")
@@ -154,11 +154,13 @@ class NativeTypes:
     def install_methods(self, backend: Any) -> None:
         """Give a backend that has a table of ours native methods for what it has from `Backend`.
 
-        These are the elementwise ops, products, and the methods that make a tree of one operand and static arguments.
+        These are the elementwise ops, products, the methods that make a tree of one operand and static arguments, and
+        those that run (`RUNS`).
         """
         found = [(name, op, op.arity) for op in ops.elementwise() for name in op.methods]
         found += [(name, getattr(Backend, name), 2) for name in ("dot", "matmul")]
         found += [(name, getattr(Backend, name), 0) for name in _tree_methods()]
+        found += [(name, getattr(Backend, name), -1) for name in dir(Backend) if name.startswith(RUNS)]
         for name, what, arity in found:
             if getattr(type(backend), name) is getattr(Backend, name):
                 setattr(backend, name, self._method((what, getattr(backend, name), backend.structures.memo, arity)))
@@ -208,7 +210,7 @@ def _facts() -> tuple:
     objects = (
         OpTreeNode, Tensor, Storage, RememberingTable,
         None, True, False, 0, NotImplemented, slice, float, int, bytes, np.generic,
-        Tensor.__setitem__, _run_first, _template,
+        Tensor.__setitem__, _run_first, _template, calls.learn, PoolLayer, ConvLayer, DeconvLayer,
     )  # fmt: skip
     node = _slots(OpTreeNode, "structure", "inputs", "draw")
     tensor = _slots(Tensor, "structure", "storage", "rounding", "span", "address", "start", "stop")
@@ -264,47 +266,7 @@ def _slice_offset() -> int:
     return places[0]
 
 
-# Recipes
-
-
-class Step(NamedTuple):
-    """One launch: its packed form, (source, bytes) of each pointer, (leaf, type) of each scalar.
-
-    A source is the number of a leaf, ARENA, or TARGET - k for target k.
-    """
-
-    launch: native.Launch
-    pointers: Sequence[tuple[int, int]]
-    scalars: Sequence[tuple[int, np.dtype]]
-
-
-def recipe(steps: Sequence[Step], arena_bytes: int, leaves: list[Any], keep: Any) -> tuple | None:
-    """How native code runs a statement with leaves like these; None when it cannot. `keep` lives as long."""
-    pointers = sum(len(step.pointers) for step in steps)
-    scalars = sum(len(step.scalars) for step in steps)
-    if len(steps) > MOST_LAUNCHES or pointers > MOST_POINTERS or scalars > MOST_SCALARS:
-        return None
-    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps)]
-    for step in steps:
-        words += (step.launch.address, len(step.pointers), len(step.scalars))
-        for place in step.pointers:
-            words += place
-        for leaf, dtype in step.scalars:
-            scalar = _scalar(type(leaves[leaf]), dtype)
-            if scalar is None:
-                return None
-            words += (leaf, *scalar)
-    return struct.pack(f"{len(words)}q", *words), keep
-
-
-def _scalar(kind: type, dtype: np.dtype) -> tuple[int, int, int] | None:
-    """Format and bounds of a scalar of a type that numbers of a kind become; None where only Python knows how."""
-    if dtype in (np.float32, np.float64) and kind in _FLOATING:
-        return (_FLOAT if dtype == np.float32 else _DOUBLE), 0, 0
-    if dtype.kind in "iu" and kind in (int, bool):
-        info = np.iinfo(dtype)
-        return _INTEGER, int(info.min), min(int(info.max), 2**63 - 1)
-    return None
+# What Python does for native code
 
 
 def _run_first(target: Tensor, value: Any) -> Any:
@@ -315,9 +277,6 @@ def _run_first(target: Tensor, value: Any) -> Any:
     backend = target.backend
     backend._assign(target, value)
     return NotImplemented if backend.closed else backend._recipe(target, value)
-
-
-# Templates
 
 
 def _template(operand: Any, made: Any) -> tuple | None:

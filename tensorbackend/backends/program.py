@@ -20,7 +20,7 @@ import numpy as np
 from tensorbackend.backends import native, watch
 from tensorbackend.backends.arena import Lifetime, plan_arena
 from tensorbackend.backends.arguments import TENSOR, flatten, names, rebuild
-from tensorbackend.backends.capture import Call, Memory, Recorder
+from tensorbackend.backends.capture import Call, Memory, Recorder, stand_in
 from tensorbackend.backends.plans import ALIGNMENT, letter, word, written
 from tensorbackend.backends.replay import Replay
 from tensorbackend.backends.waves import Node, waves
@@ -47,7 +47,7 @@ def capture(backend: Backend, function: Callable, arguments: tuple) -> Program:
     form = flatten(arguments, leaves)
     for x in leaves:
         _check_owner(backend, x)
-    stand_ins = [_view(x) if isinstance(x, Tensor) else Symbol(x) for x in leaves]
+    stand_ins = [stand_in(x) if isinstance(x, Tensor) else Symbol(x) for x in leaves]
     recorder = Recorder(backend, [x for x in stand_ins if isinstance(x, Tensor)])
     given = iter(stand_ins)
     with recorder.recording():
@@ -56,13 +56,6 @@ def capture(backend: Backend, function: Callable, arguments: tuple) -> Program:
         out_form = flatten(result, out)
     del result
     return Program(backend, function, form, leaves, stand_ins, recorder, out_form, out)
-
-
-def _view(x: Tensor) -> Tensor:
-    """The same tensor as an object of its own, so that the function's use of its argument can be told."""
-    view = x._view(x.structure.shape, x.structure.strides, 0)
-    view.__dict__.update(x.__dict__)
-    return view
 
 
 def _check_owner(backend: Backend, x: Any) -> None:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// launcher/memo.h — what a backend's table remembers: structures of nodes, recipes of statements, states of groups
+// launcher/memo.h — what a backend's table remembers: structures of nodes, recipes of statements and calls, groups
 #ifndef TB_LAUNCHER_MEMO_H
 #define TB_LAUNCHER_MEMO_H
 
@@ -29,7 +29,15 @@ typedef struct joining {
     object *target, *root;  // kept, so that the key's addresses stay theirs
 } joining;
 
-// Three open-addressed tables of a power of two places, at most half full.
+// A call of a primitive: see calls.h.
+typedef struct called {
+    int64_t *key;  // NULL: a free place
+    int64_t words, runs;
+    object *kept;    // a tuple of the objects whose addresses are in the key, so that these stay theirs
+    object *recipe;  // None when only Python can run it, NULL as long as that is not known
+} called;
+
+// Four open-addressed tables of a power of two places, at most half full.
 typedef struct memo {
     object head;
     known *nodes;
@@ -38,12 +46,15 @@ typedef struct memo {
     length n_statements, statement_places;
     joining *joins;
     length n_joins, join_places;
+    called *calls;
+    length n_calls, call_places;
     object **recipes;  // of the states from first_state on; NULL where none is known
     int64_t first_state, n_states, state_places;
     object *acquire, *release;     // the backend's lock
     object *join, *adopt, *flush;  // Python's part of `be.fuse()`
     struct fusing *fusing, *idle;  // the threads in a `fuse` block, and records for others
-    long long hits;                // statements run from a recipe
+    long long hits;                // statements and calls run from a recipe
+    long long aside;               // above 0: all goes through Python, where somebody notes it
     long long held;                // how many times the lock is held
 } memo;
 
@@ -87,6 +98,17 @@ static joining *find_joining(joining *table, length places, const int64_t *key, 
     }
 }
 
+static called *find_call(called *table, length places, const int64_t *key, int64_t words) {
+    uint64_t h = 0;
+    for (int64_t i = 0; i < words; i++)
+        h = mixed(h, (uint64_t)key[i]);
+    for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) {
+        called *c = &table[i];
+        if (!c->key || (c->words == words && !memcmp(c->key, key, sizeof *key * (size_t)words)))
+            return c;
+    }
+}
+
 // Numbers of states are not given twice: a group that waits while its state is forgotten goes to Python.
 static void forget_groups(memo *m) {
     joining *joins = m->joins;
@@ -107,6 +129,19 @@ static void forget_groups(memo *m) {
         drop(recipes[i]);
     free(joins);
     free(recipes);
+}
+
+static void forget_calls(memo *m) {
+    called *calls = m->calls;
+    length places = m->call_places;
+    m->calls = NULL;
+    m->n_calls = m->call_places = 0;
+    for (length i = 0; i < places; i++) {
+        drop(calls[i].kept);
+        drop(calls[i].recipe);
+        free(calls[i].key);
+    }
+    free(calls);
 }
 
 // Empties the tables before it drops what they held: what is freed may call Python, and that may come back here.
@@ -132,6 +167,7 @@ static object *memo_clear(object *self, object *unused) {
     free(nodes);
     free(statements);
     forget_groups(m);
+    forget_calls(m);
     return kept(py.none);
 }
 
@@ -150,6 +186,10 @@ static int memo_traverse(object *self, visitor visit, void *argument) {
     }
     for (length i = 0; !stop && i < m->join_places; i++) {
         object *all[2] = {m->joins[i].target, m->joins[i].root};
+        stop = visit_all(all, 2, visit, argument);
+    }
+    for (length i = 0; !stop && i < m->call_places; i++) {
+        object *all[2] = {m->calls[i].kept, m->calls[i].recipe};
         stop = visit_all(all, 2, visit, argument);
     }
     return stop ? stop : visit_all(m->recipes, (int)m->n_states, visit, argument);
@@ -196,6 +236,7 @@ static void memo_free(object *self) {
 GROW(grow_nodes, known, nodes, node_places, result, find_node(table, places, x->key))
 GROW(grow_statements, statement, statements, statement_places, recipe, find_statement(table, places, x))
 GROW(grow_joins, joining, joins, join_places, key, find_joining(table, places, x->key, x->words))
+GROW(grow_calls, called, calls, call_places, key, find_call(table, places, x->key, x->words))
 
 // Memory that is missing only means that nothing is remembered.
 static void remember_node(memo *m, object *const *key, object *result) {
@@ -232,6 +273,29 @@ static void remember_statement(memo *m, const statement *s, object *recipe) {
     kept(s->root);
     place->recipe = kept(recipe);
     m->n_statements++;
+}
+
+// The entry of a call, made if there is none; `objects` are those whose addresses are in the key. NULL without memory.
+static called *entry_of_call(memo *m, const int64_t *key, int64_t words, object *const *objects, length count) {
+    if (m->n_calls >= MOST_STATEMENTS)
+        forget_calls(m);
+    if (2 * m->n_calls >= m->call_places && !grow_calls(m))
+        return NULL;
+    called *place = find_call(m->calls, m->call_places, key, words);
+    if (place->key)
+        return place;
+    int64_t *copy = malloc(sizeof *key * (size_t)words);
+    object *all = copy ? PyTuple_New(count) : NULL;
+    if (!all) {
+        PyErr_Clear();
+        free(copy);
+        return NULL;
+    }
+    for (length i = 0; i < count; i++)
+        PyTuple_SetItem(all, i, kept(objects[i]));
+    *place = (called){memcpy(copy, key, sizeof *key * (size_t)words), words, 0, all, NULL};
+    m->n_calls++;
+    return place;
 }
 
 // The number of a new state, UNTRACKED when there is no memory for it.
@@ -297,6 +361,12 @@ static object *memo_counts(object *self, object *unused) {
 // Adds to the count of how many times the lock is held.
 static object *memo_hold(object *self, object *by) {
     ((memo *)self)->held += PyLong_AsLongLong(by);
+    return PyErr_Occurred() ? NULL : kept(py.none);
+}
+
+// Adds to the count of those who want all statements and calls to go through Python.
+static object *memo_stand_aside(object *self, object *by) {
+    ((memo *)self)->aside += PyLong_AsLongLong(by);
     return PyErr_Occurred() ? NULL : kept(py.none);
 }
 

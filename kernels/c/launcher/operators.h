@@ -107,15 +107,22 @@ typedef struct method {
     length arity;
 } method;
 
+// `count` arguments by place as a tuple, and those by name as a dictionary (NULL: there are none). 0 on failure.
+static int as_objects(object *const *arguments, length count, object *names, object **all, object **named) {
+    *all = PyTuple_New(count);
+    *named = names ? PyDict_New() : NULL;
+    int good = *all && (*named || !names);
+    for (length i = 0; good && i < count; i++)
+        PyTuple_SetItem(*all, i, kept(arguments[i]));
+    for (length i = 0; good && *named && i < PyTuple_Size(names); i++)
+        good = PyDict_SetItem(*named, PyTuple_GetItem(names, i), arguments[count + i]) == 0;
+    return good;
+}
+
 // The Python method with `count` arguments by place and more by name. (PyObject_Vectorcall is no function in 3.10.)
 static object *call_python(object *python, object *const *arguments, length count, object *names) {
-    object *all = PyTuple_New(count), *named = names ? PyDict_New() : NULL, *made = NULL;
-    int good = all && (named || !names);
-    for (length i = 0; good && i < count; i++)
-        PyTuple_SetItem(all, i, kept(arguments[i]));
-    for (length i = 0; good && named && i < PyTuple_Size(names); i++)
-        good = PyDict_SetItem(named, PyTuple_GetItem(names, i), arguments[count + i]) == 0;
-    if (good)
+    object *all, *named, *made = NULL;
+    if (as_objects(arguments, count, names, &all, &named))
         made = PyObject_Call(python, all, named);
     drop(all);
     drop(named);
@@ -218,7 +225,10 @@ static void method_free(object *self) {
     Py_DecRef(type);
 }
 
-// (op or function, bound Python method, memo, arity of an op, 0 for a method that makes a tree of one operand) -> Method
+static object *call_again(object *self, object *const *arguments, size_t count, object *names);
+
+// (op or function, bound Python method, memo, arity) -> Method. The arity is that of an op, 0 for a method that makes a
+// tree of one operand, -1 for one that runs (calls.h).
 object *tb_launcher_method(object *parts) {
     method *f = (method *)PyType_GenericAlloc(method_type, 0);
     if (!f)
@@ -227,7 +237,7 @@ object *tb_launcher_method(object *parts) {
     f->python = kept(PyTuple_GetItem(parts, 1));
     f->memo = kept(PyTuple_GetItem(parts, 2));
     f->arity = (length)PyLong_AsLongLong(PyTuple_GetItem(parts, 3));
-    f->call = f->arity ? method_call : tree_call;
+    f->call = f->arity > 0 ? method_call : f->arity ? call_again : tree_call;
     return &f->head;
 }
 

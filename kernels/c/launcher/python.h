@@ -79,6 +79,8 @@ static struct {
     object *none, *true_, *false_, *zero, *not_implemented, *slice, *float_, *int_, *bytes, *generic;
     object *setitem, *learn;  // Tensor.__setitem__; (target, value) -> recipe: runs a statement for the first time
     object *template;         // (argument, tree made of it) -> template of such trees, or None
+    object *learn_call;       // (method, arguments, names) -> (result, recipe): runs a call that has come again
+    object *fixed[3];         // types of objects that say what a call does, and do not change
 } py;
 
 static struct {

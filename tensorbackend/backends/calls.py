@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What native code must know of a call of a primitive to repeat it without Python (`kernels/c/launcher/calls.h`).
+
+A call that has come again is run once more under a recorder, as captured programs are. Where it was nothing but native
+launches on its operands and on memory that it gave back, these are its recipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensorbackend.backends import watch
+from tensorbackend.backends.arena import Lifetime, plan_arena
+from tensorbackend.backends.capture import Call, Memory, Recorder, stand_in
+from tensorbackend.backends.plans import ALIGNMENT
+from tensorbackend.backends.recipes import ARENA, Step, recipe
+from tensorbackend.graph.tensor import Tensor
+
+__all__ = ["learn"]
+
+
+class _CallRecorder(Recorder):
+    """A recorder that notes what cannot be repeated, and lets it happen."""
+
+    repeatable = True
+
+    def _refusal(self, what: str) -> Callable:
+        def note(original: Callable, *arguments: Any, **keywords: Any) -> Any:
+            self.repeatable = False
+            return original(*arguments, **keywords)
+
+        return note
+
+
+def learn(method: Any, arguments: tuple, named: dict[str, Any] | None) -> tuple[Any, Any]:
+    """Run a backend's method. Returns its result, and how native code can run its like: a recipe whose leaves are the
+    tensors among the arguments and then its third part; None if it cannot; NotImplemented: do not remember."""
+    backend, named = method.__self__, named or {}
+    given = [stand_in(x) if isinstance(x, Tensor) else x for x in (*arguments, *named.values())]
+    views = [x for x in given if isinstance(x, Tensor)]
+    recorder = _CallRecorder(backend, views)
+    with contextlib.ExitStack() as stack:
+        with backend._lock:
+            if watch.wanted(backend) or backend._recorder is not None:
+                return method(*arguments, **named), NotImplemented
+            stack.enter_context(recorder.recording())
+        result = method(*given[: len(arguments)], **dict(zip(named, given[len(arguments) :])))
+    return result, None if result is not None or backend.closed else _recipe(recorder, len(views))
+
+
+def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
+    """What was recorded, as native code runs it; None where it cannot."""
+    calls = [call for stated in recorder.stated for call in stated.calls]
+    used = [memory for memory in recorder.memories if memory.first >= 0]
+    launched = all(call.action.launches and not call.draws for call in calls)
+    if not (recorder.repeatable and launched) or any(memory.held for memory in used):
+        return None
+    arena = plan_arena([Lifetime(m.nbytes, m.first, m.last) for m in used], ALIGNMENT)
+    offsets = {id(memory): offset for memory, offset in zip(used, arena.offsets)}
+    steps, numbers = [], []
+    for call in calls:
+        places = _places(call, offsets)
+        if places is None:
+            return None
+        scalars = [(tensors + len(numbers) + k, dtype) for k, (_, dtype) in enumerate(call.action.step.scalars)]
+        numbers += call.scalars
+        steps += [Step(launch, places, scalars) for launch in call.action.launches]
+    made = recipe(steps, arena.peak, [None] * tensors + numbers, [call.action for call in calls])
+    return made and (*made, tuple(numbers))
+
+
+def _places(call: Call, offsets: dict[int, int]) -> Sequence[tuple[int, int]] | None:
+    """Where the operands of a call lie, as (source, bytes); None where one is neither an argument nor temporary."""
+    places = []
+    for base, offset in call.places:
+        if isinstance(base, Memory):
+            places.append((ARENA, offsets[id(base)] + offset))
+        elif base is not None:
+            places.append((base, offset))
+    return places if len(places) == len(call.places) else None

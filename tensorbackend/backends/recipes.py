@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes: what native code (`kernels/c/launcher`) launches for a statement or a call, as words."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensorbackend.backends import native
+
+__all__ = ["ARENA", "TARGET", "Step", "recipe"]
+
+ARENA, TARGET = -1, -2
+MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
+_FLOAT, _DOUBLE, _INTEGER = range(3)
+_FLOATING = (float, int, bool, np.float32, np.float64)
+
+
+class Step(NamedTuple):
+    """One launch: its packed form, (source, bytes) of each pointer, (leaf, type) of each scalar.
+
+    A source is the number of a leaf, ARENA, or TARGET - k for target k.
+    """
+
+    launch: native.Launch
+    pointers: Sequence[tuple[int, int]]
+    scalars: Sequence[tuple[int, np.dtype]]
+
+
+def recipe(steps: Sequence[Step], arena_bytes: int, leaves: list[Any], keep: Any) -> tuple | None:
+    """How native code runs a statement with leaves like these; None when it cannot. `keep` lives as long."""
+    pointers = sum(len(step.pointers) for step in steps)
+    scalars = sum(len(step.scalars) for step in steps)
+    if len(steps) > MOST_LAUNCHES or pointers > MOST_POINTERS or scalars > MOST_SCALARS:
+        return None
+    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps)]
+    for step in steps:
+        words += (step.launch.address, len(step.pointers), len(step.scalars))
+        for place in step.pointers:
+            words += place
+        for leaf, dtype in step.scalars:
+            scalar = _scalar(type(leaves[leaf]), dtype)
+            if scalar is None:
+                return None
+            words += (leaf, *scalar)
+    return struct.pack(f"{len(words)}q", *words), keep
+
+
+def _scalar(kind: type, dtype: np.dtype) -> tuple[int, int, int] | None:
+    """Format and bounds of a scalar of a type that numbers of a kind become; None where only Python knows how."""
+    if dtype in (np.float32, np.float64) and kind in _FLOATING:
+        return (_FLOAT if dtype == np.float32 else _DOUBLE), 0, 0
+    if dtype.kind in "iu" and kind in (int, bool):
+        info = np.iinfo(dtype)
+        return _INTEGER, int(info.min), min(int(info.max), 2**63 - 1)
+    return None
