@@ -5,8 +5,8 @@
 // the cache. Sums go up the maps in order. The host defines TB_X and TB_W, the types of elements and of sums, TB_READ
 // and TB_WRITE, which move blocks between them, TB_LOG2 and TB_EXP2 in TB_W, TB_OUTPUT, the number of the first
 // result's pointer, TB_STRIP and TB_MAPS, the longest strip and window (strip times window is at most 8 TB_STRIP, or
-// the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get loops of their own, and
-// TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0.
+// the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get loops of their own, TB_QUARTERS,
+// the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of the two ways is compiled.
 #include "kernel.h"
 
 typedef struct {
@@ -179,6 +179,7 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
     }
 }
 
+#if !TB_BACK
 // Pointers: input, output, denom.
 void lrn_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
@@ -192,7 +193,7 @@ void lrn_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
     }
     tb_stream_end(p.g->streams);
 }
-
+#else
 // Pointers: input, output, error, denom, gradient.
 void lrn_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
@@ -204,3 +205,4 @@ void lrn_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
     }
     tb_stream_end(p.g->streams);
 }
+#endif

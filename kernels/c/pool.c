@@ -11,8 +11,8 @@
 // The host defines TB_OP (0 largest, 1 mean, 2 root of squares), TB_X, TB_W and TB_I, the types of elements, of sums
 // and of places, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W,
 // TB_SQRT, the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it),
-// TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, and TB_WHOLE, the cells of this one if
-// it is one of the usual, which get loops of their own.
+// TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, TB_WHOLE, the cells of this one if it
+// is one of the usual, which get loops of their own, and TB_BACK, which of the two ways is compiled.
 #include "kernel.h"
 #include "pool_spans.h"
 
@@ -413,6 +413,7 @@ TB_FN void bprop_row(const sizes *g, const plan *known, void *const *ptr, const 
     else bprop_pixels(g, known, &o);
 }
 
+#if !TB_BACK
 // Pointers: input, output, after which come places (largest only). Tasks are groups of rows of the output.
 void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                 tb_i64 end) {
@@ -425,7 +426,7 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     for (tb_i64 number = begin * g->group; number < last; ++number) fprop_row(g, &known, ptr, stride, number, &found);
     tb_stream_end(g->streams);
 }
-
+#else
 // Pointers: error, then places (largest) or forward input and output (root of squares), then the gradient. Tasks are
 // groups of rows of the gradient.
 void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
@@ -437,3 +438,4 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     for (tb_i64 number = begin * g->group; number < last; ++number) bprop_row(g, &known, ptr, stride, number);
     tb_stream_end(g->streams);
 }
+#endif

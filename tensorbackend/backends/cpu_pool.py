@@ -46,6 +46,7 @@ def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, co
               strides: list[int]) -> jit.Prepared:  # fmt: skip
     """The launch of the function of a file that has the op's name; its pointers are the step's operands."""
     macros |= {**written.block_macros(step.output.dtype), "TB_OUTPUT": len(step.inputs)}
+    macros["TB_BACK"] = int(step.op.name.endswith("bprop"))
     library, source = written.block_library(file, macros)
     address = library.address(step.op.name)
     launch = native.runtime().prepare(address, tasks, int(cost), len(step.operands), sizes, strides, 0)

@@ -22,7 +22,7 @@ __all__ = ["BOUNDS_FLAGS", "EmulatorModule", "Report", "Setup", "runtime"]
 
 # Overruns are to reach a guard page, not to be reasoned away; pointers to vectors alias arrays, as they do in CUDA.
 FLAGS = (
-    *("-x", "c++", "-std=c++17", "-O2", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fwrapv"),
+    *("-x", "c++", "-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fwrapv"),
     *("-fno-strict-aliasing", "-fno-aggressive-loop-optimizations", "-fno-omit-frame-pointer"),
 )
 if sys.platform == "darwin":
@@ -36,7 +36,10 @@ BOUNDS_FLAGS = {
     ),
     "clang": ("-fsanitize=array-bounds", "-fsanitize-trap=array-bounds"),
 }
-MODULE_FLAGS = (*FLAGS, "-g1", "-gdwarf-4")  # addr2line misreads version 5 in binutils 2.40
+# Kernels run briefly and are many: optimising one takes longer than it saves. addr2line misreads version 5 of DWARF in
+# binutils 2.40.
+MODULE_FLAGS = (*FLAGS, "-O0", "-g1", "-gdwarf-4")
+RUNTIME_FLAGS = (*FLAGS, "-O2")
 
 
 class Index(ctypes.Structure):
@@ -82,7 +85,7 @@ class Report(ctypes.Structure):
 @functools.cache
 def runtime() -> ctypes.CDLL:
     """The scheduler, compiled once, its functions visible to the modules loaded after it."""
-    library = compiler.compile_source(kernel_path("cuda/emulator.cpp").read_text(), flags=FLAGS, libc=True)
+    library = compiler.compile_source(kernel_path("cuda/emulator.cpp").read_text(), flags=RUNTIME_FLAGS, libc=True)
     loaded = ctypes.CDLL(os.fspath(library.path), mode=ctypes.RTLD_GLOBAL)
     loaded.emulator_allocate.argtypes = [ctypes.c_size_t]
     loaded.emulator_allocate.restype = ctypes.c_void_p

@@ -22,6 +22,8 @@ from tensorbackend.backends import registry
 
 __all__ = ["OWN_KINDS", "PROFILE", "session_backend"]
 
+pytest_plugins = ["tensorbackend.conformance.rehearsal"]
+
 COMMON = {"deadline": None, "print_blob": True}  # the first example of a case compiles: no deadline suits it
 
 settings.register_profile("everyday", max_examples=20, **COMMON)

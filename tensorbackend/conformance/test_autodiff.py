@@ -21,6 +21,8 @@ from tensorbackend.graph import composite
 from tensorbackend.graph.optree import apply
 from tensorbackend.testing.trees import Choices
 
+pytestmark = pytest.mark.rehearsed
+
 STEP = 1e-3
 
 

@@ -15,6 +15,8 @@ from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance import recurrent_references as ref
 from tensorbackend.conformance.references import EPSILON, TYPES, draw, wide
 
+pytestmark = pytest.mark.rehearsed
+
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = pytest.mark.parametrize("kind", ["lstm", "gru"])

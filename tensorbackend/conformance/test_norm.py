@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tensorbackend import BackendError, DTypeError, ShapeError, testing
 from tensorbackend.conformance import references as ref
 
+pytestmark = pytest.mark.rehearsed
+
 # A backend serves all examples; most of them compile kernels.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture],
                   max_examples=settings.default.max_examples // 2)  # fmt: skip

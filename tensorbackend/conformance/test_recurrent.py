@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance.references import EPSILON, TYPES, draw, wide
 
+pytestmark = pytest.mark.rehearsed
+
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 SIZE = st.sampled_from([1, 2, 3, 5, 7, 16, 17, 31])

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from tensorbackend import dtypes
 
+pytestmark = pytest.mark.rehearsed
+
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.DTYPES, ids=str)
 EDGES = [0.0, 0.5, -0.5, 1.0, -1.0, 1.9, -1.9, 127.0, 128.0, -129.0, 255.0, 256.0, 3e4, 7e4, -7e4, 2.0**31, -(2.0**33),

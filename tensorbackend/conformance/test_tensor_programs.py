@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.rehearsed
+
 # One backend serves all examples; half as many as elsewhere, since each has several statements to compile.
 shared = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 2

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tensorbackend import Backend, testing
 from tensorbackend.graph.plan import Plan
 
+pytestmark = pytest.mark.rehearsed
+
 SHAPE = (3, 40)
 EXPRESSIONS = [
     lambda be, x, y: x + y,

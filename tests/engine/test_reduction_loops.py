@@ -14,6 +14,8 @@ from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import fuse
 
+pytestmark = pytest.mark.rehearsed
+
 SINGLE = [((7, 1), 1), ((1, 7), 0), ((7, 1, 3), 1), ((1, 1), None), ((1, 7, 1, 3), (0, 2))]
 
 

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-import sys
 import threading
 
 import numpy as np
 import pytest
 
 from tensorbackend import ShapeError, Tensor
-from tests.native.statements import counts, tensors
+from tests.native.statements import assert_no_references_left, counts, tensors
 
 
 def test_fuse_blocks_wait_for_their_end(be) -> None:
@@ -127,19 +125,9 @@ def test_a_block_ends_where_it_began(be) -> None:
 
 
 def test_fused_statements_leave_no_references(be) -> None:
-    x, w, o = tensors(be, 3)
-    number = 12345.678
-    watched = (x, w, o, number, x.structure, type(o), be._native.node)
+    def statements(x, w, o, number) -> None:
+        with be.fuse():
+            o[:] = (x * w + number) * be.tanh(x) - w
+            w[:] = o * 1e-9
 
-    def repeat(times: int) -> None:
-        for _ in range(times):
-            with be.fuse():
-                o[:] = (x * w + number) * be.tanh(x) - w
-                w[:] = o * 1e-9
-
-    repeat(1000)
-    gc.collect()
-    before = [sys.getrefcount(thing) for thing in watched]
-    repeat(5000)
-    gc.collect()
-    assert [sys.getrefcount(thing) for thing in watched] == before
+    assert_no_references_left(be, statements, 5000)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import weakref
 
@@ -13,28 +12,18 @@ import pytest
 
 from tensorbackend import testing
 from tensorbackend.graph.optree import nodes_of
-from tests.native.statements import counts, tensors
+from tests.native.statements import assert_no_references_left, counts, tensors
 
 # Memory
 
 
 def test_repeated_statements_leave_no_references(be) -> None:
-    x, w, o = tensors(be, 3)
-    number = 12345.678
-    watched = (x, w, o, number, x.structure, type(o), be._native.node)
+    def statements(x, w, o, number) -> None:
+        o[:] = (x * w + number) * be.tanh(x) - w
+        assert (x + w).inputs[0] is x
+        assert (o == x).shape == (16, 1)
 
-    def repeat(times: int) -> None:
-        for _ in range(times):
-            o[:] = (x * w + number) * be.tanh(x) - w
-            assert (x + w).inputs[0] is x
-            assert (o == x).shape == (16, 1)
-
-    repeat(1000)
-    gc.collect()
-    before = [sys.getrefcount(thing) for thing in watched]
-    repeat(20_000)
-    gc.collect()
-    assert [sys.getrefcount(thing) for thing in watched] == before
+    assert_no_references_left(be, statements, 20_000)
 
 
 def test_a_million_statements_take_no_memory(run_python) -> None:
