@@ -12,7 +12,7 @@
 //
 //           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
 //           van de Geijn, 2015.)
-// Dots      few columns: sums along k of a and b in vectors, four rows at a time.
+// Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
 // Tail      When a task's block is complete, `tail`, an ordinary elementwise kernel over rows and columns, runs on it.
@@ -32,8 +32,6 @@ enum {
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn
-    DOT_ROWS = 4,
-    DOT_CHUNK = 512, // elements of a row that are widened at a time
     OPERANDS = 32,
     RANK = 16,
 };
@@ -50,7 +48,7 @@ enum {
     PHASE_ROWS,    // rows of a that are copied together
     PHASE_COLUMNS, // columns of b that are copied together
     TASK_ROWS, TASK_COLUMNS,
-    TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column: dots
+    TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column: gemm_few.h
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
@@ -380,87 +378,7 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     end_tiles();
 }
 
-// Dots ----------------------------------------------------------------------------------------------------------------
-
-static inline TB_T total(vector x) {
-    TB_T all[LANES];
-    __builtin_memcpy(all, &x, sizeof x);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; ++l) all[l] += all[l + half];
-    return all[0];
-}
-
-// Up to DOT_ROWS rows, each k long and contiguous, times one column.
-#define DOTS(ROWS) \
-    static void dots_##ROWS(int64_t k, const TB_T *const *a, const TB_T *b, TB_T *out) { \
-        vector sum[ROWS][2]; \
-        UNROLL for (int i = 0; i < ROWS; ++i) sum[i][0] = sum[i][1] = (vector){0}; \
-        int64_t p = 0; \
-        for (; p + 2 * LANES <= k; p += 2 * LANES) \
-            UNROLL for (int i = 0; i < ROWS; ++i) { \
-                sum[i][0] += *(const vector *)(a[i] + p) * *(const vector *)(b + p); \
-                sum[i][1] += *(const vector *)(a[i] + p + LANES) * *(const vector *)(b + p + LANES); \
-            } \
-        UNROLL for (int i = 0; i < ROWS; ++i) { \
-            TB_T rest = 0; \
-            for (int64_t q = p; q < k; ++q) rest += a[i][q] * b[q]; \
-            out[i] = total(sum[i][0] + sum[i][1]) + rest; \
-        } \
-    }
-DOTS(1) DOTS(2) DOTS(3) DOTS(4)
-static void (*const dots[DOT_ROWS])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {dots_1, dots_2, dots_3, dots_4};
-
-// DOT_ROWS rows of a block, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
-static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, sums to, int add) {
-    const int rows = (int)least(DOT_ROWS, at->rows - i);
-    const int64_t part = at->batch * g->size[SPLITS] + at->split, from = k_begin(g, at->split) + k0;
-    const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
-    const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, g->batch + at->batch) + (g->row + at->i + i) * a_step[0] + from;
-    const TB_T *line[DOT_ROWS];
-#ifdef TB_PLAIN_A
-    for (int r = 0; r < rows; ++r) line[r] = a + r * a_step[0];
-#else
-    TB_T wide[DOT_ROWS][DOT_CHUNK];
-    for (int r = 0; r < rows; ++r) {
-        for (int64_t p = 0; p < k; ++p) wide[r][p] = TB_WIDE_A(a[r * a_step[0] + p]);
-        line[r] = wide[r];
-    }
-#endif
-    for (int64_t j = 0; j < at->columns; ++j) {
-        const int64_t column = at->j + j;
-        const TB_T *b;
-        if (column >= first_panel(g))
-            b = place_of_b(g, part, column) + k0;
-        else
-            b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + at->batch) + from + (g->column + column) * b_step[1];
-        TB_T sum[DOT_ROWS];
-        dots[rows - 1](k, line, b, sum);
-        TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + column) * to.column;
-        for (int r = 0; r < rows; ++r) t[r * to.row] = add ? t[r * to.row] + sum[r] : sum[r];
-    }
-}
-
-// Tasks as those of `multiply`.
-static void multiply_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
-                         int64_t end) {
-    const call *const g = ptr[0];
-    (void)size, (void)stride, (void)scalar;
-    for (int64_t task = begin; task < end; ++task) {
-        const block at = block_of(g, task);
-        const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
-        const sums to = sums_of(g, batch, at.split);
-        for (int64_t i = 0; i < at.rows; i += DOT_ROWS) {
-            int64_t k0 = 0;
-            do {
-                const int64_t here = least(g->size[BLOCK_K], k - k0);
-                rows_by_columns(g, &at, i, k0, here, to, k0 > 0 || g->phase > 0);
-                k0 += here;
-            } while (k0 < k);
-        }
-        if (g->phase == g->phases - 1 && g->size[SPLITS] == 1)
-            finish(g, batch, g->row + at.i, g->column + at.j, at.rows, at.columns, &to);
-    }
-}
+#include "gemm_few.h"
 
 // Tasks: blocks of rows, whose segments are added up in order.
 static void join(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,

@@ -20,10 +20,6 @@ STREWN_K = 256
 """The same where b is used in place and its lines are far apart."""
 ONE_PANEL = 1 << 18
 """Elements of a panel of b, if it is the only one, that stay in the second-level cache."""
-COLUMNS_AT_ONCE = 16
-"""Columns of a that are read side by side where rows lie across memory: streams that a processor fetches ahead."""
-COLUMN_PIECE = 2304
-"""Rows of such a column at most that a task reads."""
 SHORT_K = 32
 """Steps of k up to which a product takes the time that its result takes to be written."""
 DOT_K = 512
@@ -48,7 +44,11 @@ LEAST_SEGMENT = 4096
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
-"""Columns up to which sums run along k."""
+"""Columns up to which a is read in the order of memory, by dots or sweeps (`kernels/c/gemm_few.h`)."""
+SWEEP_ROWS = 1024
+"""Rows of a sweep at most: their sums wait in the first-level cache."""
+SWEEPS = 8
+"""Tasks that the rows of sweeps are cut into, about."""
 CYCLE = 0.33
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
@@ -109,7 +109,7 @@ class Blocking:
     """How a product is computed; `swap` says that rows and columns change places first.
 
     `round_` batches are computed together, k in `splits` segments of `split_k`, of which `phase_k` steps are copied and
-    `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: dots).
+    `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: gemm_few.h).
     `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on.
     """
 
@@ -149,9 +149,8 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     splits, split_k = _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
-    by_columns = x.n <= panel and not pack_a and x.a[0] == 1 and x.a[1] != 1 and x.m * x.k > FAR
-    if x.n <= panel and not pack_a:  # a is read once, in one go: its rows, or a few of its columns side by side
-        block_k = _even(split_k, COLUMNS_AT_ONCE if by_columns else ONE_PANEL // panel)
+    if x.n <= panel and not pack_a:  # rows of a are read once, in one go
+        block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
     phase_rows = _multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
@@ -160,7 +159,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
     work = x.m * x.n * x.k * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
-    rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK), by_columns)
+    rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK))
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
@@ -218,10 +217,11 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
     """All ways to compute a product, seen one way round."""
     x = given.swapped() if swap else given
     stored = x.m * x.n * (0.05 if x.sums[1] == 1 else 1.5)
-    if x.n <= FEW_COLUMNS and (x.a[1] == 1 or x.k == 1):
-        pack_b = not x.plain_b or (x.b[0] != 1 and x.k != 1)
+    if x.n <= FEW_COLUMNS and 1 in x.a:
+        dots = x.a[1] == 1
+        pack_b = not x.plain_b or (dots and x.b[0] != 1)
         cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
-        yield _Way(cost, swap, 1, 4, False, pack_b)
+        yield _Way(cost, swap, 1, 4 if dots else min(_multiple(-(-x.m // SWEEPS), 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
             height, panel = _height(x, vectors, facts), vectors * facts.lanes
@@ -238,8 +238,6 @@ def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
     if not x.plain_a:
         return True, copied
     each = 0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 1.7 if far else 0.45
-    if passes == 1 and x.a[0] == 1 and far:
-        each = 0.1
     return copied < entries * passes * each, min(copied, entries * passes * each)
 
 
@@ -316,20 +314,13 @@ def _phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, i
     return _multiple(_even(split_k, steps), block_k), round_
 
 
-def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int, by_columns: bool) -> tuple[int, int]:
-    """Rows and columns of a task of about so many multiply-adds; `by_columns`: that reads columns of a side by side."""
-    if x.k <= SHORT_K and x.sums[1] == 1 and x.m * x.n > FAR:  # most of the work is to write the result, along rows
-        rows, columns = tile_rows, _multiple(min(x.n, SIDE), panel)
-    else:
-        rows, columns = _task_of_work(x, tile_rows, panel, k, wanted)
-    if by_columns:  # long pieces of them
-        rows = max(rows, _multiple(_even(x.m, COLUMN_PIECE), tile_rows))
-    return rows, columns
-
-
-def _task_of_work(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
+def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
     """Rows and columns of a task of about so many multiply-adds, whose rows of a stay in cache."""
+    if x.k <= SHORT_K and x.sums[1] == 1 and x.m * x.n > FAR:  # most of the work is to write the result, along rows
+        return tile_rows, _multiple(min(x.n, SIDE), panel)
     rows = min(_multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
+    if panel == 1:  # a is read once for all columns
+        return rows, x.n
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
         return rows, min(columns, _multiple(x.n, panel))

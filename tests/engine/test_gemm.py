@@ -99,7 +99,10 @@ def work_of(backend: Any) -> int:
     return 1 << 22 if getattr(backend, "jit", False) else 1 << 16
 
 
-LONG = [(1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097)]
+LONG = [
+    (1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097),
+    (2500, 3, 61),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", LONG, ids=str)

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemm_few.h — products with few columns, as gemm.c makes them: a is read once, in the order of memory
+//
+// Dots      Where k runs side by side in a: sums along k in vectors, four rows at a time.
+// Sweeps    Where rows lie side by side in a: LINES steps of k are added to the sums of CHUNK rows, which wait in cache.
+//           So a comes as a few long streams; along k, each step would touch another page.
+
+enum {
+    DOT_ROWS = 4,
+    DOT_CHUNK = 512,  // elements of a row that are widened at a time
+    MOST_COLUMNS = 4,
+    LINES = 8,
+    CHUNK = 1024,
+};
+
+// One column of b from step `k0` of the phase on: numbers `step` apart.
+static const TB_T *column_of_b(const call *g, const block *at, int64_t column, int64_t k0, int64_t *step) {
+    const int64_t *const b_step = pair_of(g, 1);
+    if (column >= first_panel(g)) {
+        *step = 1;
+        return place_of_b(g, at->batch * g->size[SPLITS] + at->split, column) + k0;
+    }
+    *step = b_step[0];
+    const int64_t from = k_begin(g, at->split) + k0;
+    return (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + at->batch) + from * b_step[0] + (g->column + column) * b_step[1];
+}
+
+// Row `i` of a block of a, from step `k0` of the phase on.
+static const TB_A *row_of_a(const call *g, const block *at, int64_t i, int64_t k0) {
+    const int64_t *const a_step = pair_of(g, 0);
+    const int64_t from = k_begin(g, at->split) + k0;
+    return (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, g->batch + at->batch) + (g->row + at->i + i) * a_step[0] + from * a_step[1];
+}
+
+// Dots ----------------------------------------------------------------------------------------------------------------
+
+static inline TB_T total(vector x) {
+    TB_T all[LANES];
+    __builtin_memcpy(all, &x, sizeof x);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; ++l) all[l] += all[l + half];
+    return all[0];
+}
+
+// Up to DOT_ROWS rows, each k long and contiguous, times one column.
+#define DOTS(ROWS) \
+    static void dots_##ROWS(int64_t k, const TB_T *const *a, const TB_T *b, TB_T *out) { \
+        vector sum[ROWS][2]; \
+        UNROLL for (int i = 0; i < ROWS; ++i) sum[i][0] = sum[i][1] = (vector){0}; \
+        int64_t p = 0; \
+        for (; p + 2 * LANES <= k; p += 2 * LANES) \
+            UNROLL for (int i = 0; i < ROWS; ++i) { \
+                sum[i][0] += *(const vector *)(a[i] + p) * *(const vector *)(b + p); \
+                sum[i][1] += *(const vector *)(a[i] + p + LANES) * *(const vector *)(b + p + LANES); \
+            } \
+        UNROLL for (int i = 0; i < ROWS; ++i) { \
+            TB_T rest = 0; \
+            for (int64_t q = p; q < k; ++q) rest += a[i][q] * b[q]; \
+            out[i] = total(sum[i][0] + sum[i][1]) + rest; \
+        } \
+    }
+DOTS(1) DOTS(2) DOTS(3) DOTS(4)
+static void (*const dots[DOT_ROWS])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {dots_1, dots_2, dots_3, dots_4};
+
+// DOT_ROWS rows of a block, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
+static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, sums to, int add) {
+    const int rows = (int)least(DOT_ROWS, at->rows - i);
+    const int64_t a_row = pair_of(g, 0)[0];
+    const TB_A *const a = row_of_a(g, at, i, k0);
+    const TB_T *line[DOT_ROWS];
+#ifdef TB_PLAIN_A
+    for (int r = 0; r < rows; ++r) line[r] = a + r * a_row;
+#else
+    TB_T wide[DOT_ROWS][DOT_CHUNK];
+    for (int r = 0; r < rows; ++r) {
+        for (int64_t p = 0; p < k; ++p) wide[r][p] = TB_WIDE_A(a[r * a_row + p]);
+        line[r] = wide[r];
+    }
+#endif
+    for (int64_t j = at->j; j < at->j + at->columns; ++j) {
+        int64_t side_by_side;
+        TB_T sum[DOT_ROWS];
+        dots[rows - 1](k, line, column_of_b(g, at, j, k0, &side_by_side), sum);
+        TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + j) * to.column;
+        for (int r = 0; r < rows; ++r) t[r * to.row] = add ? t[r * to.row] + sum[r] : sum[r];
+    }
+}
+
+static void dots_of_block(const call *g, const block *at, int64_t k, sums to) {
+    for (int64_t i = 0; i < at->rows; i += DOT_ROWS) {
+        int64_t k0 = 0;
+        do {
+            const int64_t here = least(g->size[BLOCK_K], k - k0);
+            rows_by_columns(g, at, i, k0, here, to, k0 > 0 || g->phase > 0);
+            k0 += here;
+        } while (k0 < k);
+    }
+}
+
+// Sweeps --------------------------------------------------------------------------------------------------------------
+
+// Adds so many steps of k, `a_k` apart, times x to the sums of n rows.
+#define SWEEP(STEPS) \
+    static void sweep_##STEPS(int64_t n, const TB_T *a, int64_t a_k, const TB_T *x, TB_T *sum) { \
+        vector all[STEPS]; \
+        UNROLL for (int u = 0; u < STEPS; ++u) all[u] = x[u] - (vector){0}; \
+        int64_t i = 0; \
+        for (; i + LANES <= n; i += LANES) { \
+            vector v = *(const vector *)(sum + i); \
+            UNROLL for (int u = 0; u < STEPS; ++u) v += *(const vector *)(a + u * a_k + i) * all[u]; \
+            *(vector *)(sum + i) = v; \
+        } \
+        for (; i < n; ++i) \
+            UNROLL for (int u = 0; u < STEPS; ++u) sum[i] += a[u * a_k + i] * x[u]; \
+    }
+SWEEP(1)
+SWEEP(8)
+
+// LINES steps of k from `k0` of the phase, or one, of `rows` rows from `i` of a block: added to the sums of all columns.
+static void sweep_lines(const call *g, const block *at, int64_t i, int64_t rows, int64_t k0, int steps, TB_T (*sum)[CHUNK]) {
+    const TB_A *const a = row_of_a(g, at, i, k0);
+    int64_t a_k = pair_of(g, 0)[1];
+#ifdef TB_PLAIN_A
+    const TB_T *const lines = a;
+#else
+    TB_T lines[LINES * CHUNK];
+    for (int u = 0; u < steps; ++u)
+        for (int64_t r = 0; r < rows; ++r) lines[u * CHUNK + r] = TB_WIDE_A(a[u * a_k + r]);
+    a_k = CHUNK;
+#endif
+    for (int64_t j = 0; j < at->columns; ++j) {
+        int64_t step;
+        const TB_T *const b = column_of_b(g, at, at->j + j, k0, &step);
+        TB_T x[LINES];
+        for (int u = 0; u < steps; ++u) x[u] = b[u * step];
+        (steps == LINES ? sweep_8 : sweep_1)(rows, lines, a_k, x, sum[j]);
+    }
+}
+
+static void sweeps_of_block(const call *g, const block *at, int64_t k, sums to) {
+    TB_T sum[MOST_COLUMNS][CHUNK];
+    for (int64_t i = 0; i < at->rows; i += CHUNK) {
+        const int64_t rows = least(CHUNK, at->rows - i);
+        for (int64_t j = 0; j < at->columns; ++j) __builtin_memset(sum[j], 0, sizeof sum[j]);
+        int64_t k0 = 0;
+        for (; k0 + LINES <= k; k0 += LINES) sweep_lines(g, at, i, rows, k0, LINES, sum);
+        for (; k0 < k; ++k0) sweep_lines(g, at, i, rows, k0, 1, sum);
+        for (int64_t j = 0; j < at->columns; ++j) {
+            TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + at->j + j) * to.column;
+            for (int64_t r = 0; r < rows; ++r) t[r * to.row] = g->phase ? t[r * to.row] + sum[j][r] : sum[j][r];
+        }
+    }
+}
+
+// Tasks as those of `multiply`.
+static void multiply_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                         int64_t end) {
+    const call *const g = ptr[0];
+    (void)size, (void)stride, (void)scalar;
+    for (int64_t task = begin; task < end; ++task) {
+        const block at = block_of(g, task);
+        const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
+        const sums to = sums_of(g, batch, at.split);
+        (pair_of(g, 0)[1] == 1 ? dots_of_block : sweeps_of_block)(g, &at, k, to);
+        if (g->phase == g->phases - 1 && g->size[SPLITS] == 1)
+            finish(g, batch, g->row + at.i, g->column + at.j, at.rows, at.columns, &to);
+    }
+}
