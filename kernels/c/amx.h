@@ -32,7 +32,7 @@ static inline int may_use_unit(void) {
 #if defined(TB_PLANES)
 typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t half_words __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint16_t half_words __attribute__((vector_size(64), aligned(2), may_alias));
 
 enum {
     EDGE = 32,               // rows, columns and steps of k of a block
@@ -75,14 +75,15 @@ static inline void store_sums(char *to, int64_t step) {
     STORE(2, to + HALF * step, step); STORE(3, to + HALF * step + UNIT / HALF, step);
 }
 
-#define LOAD_A(PLANE) LOAD(4, a + (PLANE) * 2 * UNIT, a_line); LOAD(5, a + (PLANE) * 2 * UNIT + a_half, a_line)
+#define LOAD_A(PLANE) LOAD(4, a + (PLANE) * a_plane, a_line); LOAD(5, a + (PLANE) * a_plane + a_half, a_line)
 #define LOAD_B(PLANE) LOAD(6, b + (PLANE) * b_plane, b_line); LOAD(7, b + (PLANE) * b_plane + b_half, b_line)
 #define ADD_ALL() ADD(0, 4, 6); ADD(1, 4, 7); ADD(2, 5, 6); ADD(3, 5, 7)
 
-// Adds the products of a block to the sums. Rows of a lie `a_line` bytes apart and its halves `a_half`, pairs of b `b_line`,
-// its halves `b_half` and its planes `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
-static inline __attribute__((always_inline)) void add_block(const char *a, int64_t a_line, int64_t a_half, const char *b,
-                                                            int64_t b_line, int64_t b_half, int64_t b_plane) {
+// Adds the products of a block to the sums. Rows of a lie `a_line` bytes apart, its halves `a_half` and its planes
+// `a_plane`; pairs of b `b_line`, its halves `b_half` and its planes `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
+static inline __attribute__((always_inline)) void add_block(const char *a, int64_t a_line, int64_t a_half,
+                                                            int64_t a_plane, const char *b, int64_t b_line,
+                                                            int64_t b_half, int64_t b_plane) {
 #if TB_PLANES == 3
     LOAD_A(2); LOAD_B(0); ADD_ALL();
     LOAD_A(1); ADD_ALL();
@@ -102,7 +103,7 @@ static inline __attribute__((always_inline)) void add_block(const char *a, int64
 
 // The same of blocks one after the other; those of a are `a_next` bytes apart.
 static inline void add_blocks(int64_t blocks, const char *a, int64_t a_line, int64_t a_half, int64_t a_next, const char *b) {
-    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES) add_block(a, a_line, a_half, b, 64, UNIT, 2 * UNIT);
+    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES) add_block(a, a_line, a_half, 2 * UNIT, b, 64, UNIT, 2 * UNIT);
 }
 
 // Copies --------------------------------------------------------------------------------------------------------------
@@ -121,11 +122,10 @@ static inline __attribute__((always_inline)) void row_planes(floats first, float
     words low[PLANES], high[PLANES];
     planes_of(first, low);
     planes_of(second, high);
-    UNROLL for (int p = 0; p < PLANES; ++p) {
-        half_words *const both = (half_words *)&out[p];
-        both[0] = __builtin_convertvector(low[p] >> 16, half_words);
-        both[1] = __builtin_convertvector(high[p] >> 16, half_words);
-    }
+    half_words upper;
+    UNROLL for (int i = 0; i < EDGE; ++i) upper[i] = 2 * i + 1;
+    UNROLL for (int p = 0; p < PLANES; ++p)
+        out[p] = (words)__builtin_shuffle((half_words)low[p], (half_words)high[p], upper);
 }
 
 // A row of b: two steps of 16 columns, side by side, plane by plane.

@@ -51,8 +51,9 @@ void tb_conv_filters(void *const *ptr, const int64_t *size, const int64_t *strid
         const int64_t taps = count_column_taps(&s, phase);
         const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
         TB_T *const to = (TB_T *)TB_PLACE(PACKED) + filters_at(&s, group, phase);
-        for (int64_t map = 0; map < s.maps_out; map += TILE)
-            for (int64_t cell = 0; cell < cells; ++cell) {
+        // In the order in which they lie in memory.
+        for (int64_t cell = 0; cell < cells; ++cell)
+            for (int64_t map = 0; map < s.maps_out; map += TILE) {
                 TB_T *const tile = to + ((map / TILE * cells + cell) * stored(s.maps_in) + stored(first)) * taps;
                 const TB_S *const cell_from = from + cell * s.wide.taps * row;
                 copy_filters(&s, cell_from, map, phase, first, last, channel, row, backward, tile);

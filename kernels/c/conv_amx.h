@@ -37,6 +37,16 @@ static void copy_channels(const job *j, const TB_S *in, int64_t first, int64_t c
     }
 }
 
+// Half a block of the filters: HALF maps of EDGE channels, as many of them as there are.
+static void copy_half(const TB_S *at, int64_t channel, int64_t maps, int64_t channels, int64_t backward, char *to) {
+    float x[HALF * EDGE];
+    const int64_t lines = backward ? maps : channels, length = backward ? channels : maps, all = backward ? EDGE : HALF;
+    if (lines < EDGE * HALF / all || length < all) __builtin_memset(x, 0, sizeof x);
+    for (int64_t i = 0; i < lines; ++i) copy_run(at + i * channel, length, x + i * all);
+    if (backward) half_of_rows(to, (const float (*)[EDGE])x, 0);
+    else half_of_columns(to, (const float (*)[HALF])x, 0);
+}
+
 // The filters of a tile of maps, for channels [c0, c1) of a cell (t, r).
 static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t phase, int64_t c0, int64_t c1,
                          int64_t channel, int64_t row, int64_t backward, TB_T *to) {
@@ -44,18 +54,11 @@ static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t 
     for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
         int64_t shift, unused;
         if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
-        for (int half = 0; half < 2; ++half, map += HALF, place += UNIT) {
-            float x[HALF * EDGE] = {0};
-            const int64_t maps = least(HALF, s->maps_out - map), channels = c1 - c0;
-            const TB_S *const at = from + tap * row + (backward ? map * channel + c0 : map + c0 * channel);
-            const int64_t lines = backward ? maps : channels, length = backward ? channels : maps;
-            for (int64_t i = 0; i < lines; ++i)
-                for (int64_t n = 0; n < length; ++n) x[i * (backward ? EDGE : HALF) + n] = TB_WIDE(at[i * channel + n]);
-            if (backward) half_of_rows(place, (const float (*)[EDGE])x, 0);
-            else half_of_columns(place, (const float (*)[HALF])x, 0);
-        }
-        map -= EDGE;
-        place += BLOCK_BYTES - 2 * UNIT;
+        const TB_S *const at = from + tap * row + (backward ? map * channel + c0 : map + c0 * channel);
+        const int64_t maps = least(EDGE, s->maps_out - map), first = least(HALF, maps);
+        copy_half(at, channel, first, c1 - c0, backward, place);
+        copy_half(at + HALF * (backward ? channel : 1), channel, maps - first, c1 - c0, backward, place + UNIT);
+        place += BLOCK_BYTES;
     }
 }
 
@@ -69,7 +72,7 @@ static void run_tile(const job *j, int64_t maps, int64_t width, const strip *str
     for (const strip *const last = strips + count; strips < last; ++strips) {
         const char *a = (const char *)strips->filter;
         for (int64_t n = 0; n < steps; ++n, a += BLOCK_BYTES)
-            add_block(a, 64, UNIT, (const char *)strips->in + offset[n], line, 64, PAIRS * line);
+            add_block(a, 64, UNIT, 2 * UNIT, (const char *)strips->in + offset[n], line, 64, PAIRS * line);
     }
     store_sums((char *)sums, sum_line);
 }

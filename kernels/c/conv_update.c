@@ -7,6 +7,8 @@
 //           maps are multiplied place by place.
 // Order     Sums run over places, in segments that depend on shapes alone.
 // Bound by  multiply-adds
+//           With TB_PLANES on the matrix unit: conv_update_amx.h. A task whose sums there are not all finite begins
+//           anew by multiply-adds.
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv_copies.h"
 
@@ -14,7 +16,7 @@ enum { UPDATE_ROWS = 8 };
 enum { NARROW = 3 };  // maps of a group up to which sums run over lanes of places
 
 // Errors of up to WIDTH maps, `map` apart, at `places` neighbouring places, as [place][WIDTH]; in whole squares.
-static void turn(const TB_S *from, int64_t map, int64_t maps, int64_t places, TB_T *to) {
+static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t places, TB_T *to) {
     for (int64_t p = 0; p < places; p += LANES)
         for (int64_t k = 0; k < maps; k += LANES) {
             vec r[LANES];
@@ -109,6 +111,26 @@ static void update_narrow(const shape *s, const TB_T *const *in, int64_t count, 
     }
 }
 
+// What a task adds up: channels and maps of a group, from the first on, over a segment of the blocks of places.
+typedef struct part {
+    int64_t first, channels, map, maps, item, end;
+    TB_T *sums;  // of the first channel and map: sums[channel][t][r][s][padded maps]
+} part;
+
+// The rows of a job that meet inputs at (t, r), and where in the copy the input of its first row would be.
+static int64_t find_rows(const job *j, int64_t t, int64_t r, int64_t *first, int64_t *last) {
+    const shape *const s = j->s;
+    const axis *const hx = &s->high;
+    int64_t deep_shift, deep_from, shift, from;
+    reach(&s->deep, t, 0, &deep_shift, &deep_from);
+    reach(hx, r, 0, &shift, &from);
+    const int64_t d = (j->depth + deep_shift) * s->deep.a + deep_from;
+    *first = 0, *last = d < 0 || d >= s->deep.in ? 0 : j->rows;
+    while (*first < *last && (j->row + *first + shift) * hx->a + from < 0) ++*first;
+    while (*last > *first && (j->row + *last - 1 + shift) * hx->a + from >= hx->in) --*last;
+    return (t * hx->a + from) * s->wide.a * j->plane + (shift - hx->low) * j->pitch;
+}
+
 // The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
 // Errors are `turned`, or, if maps are few, as they are from `plain`.
 static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
@@ -116,15 +138,11 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
     static const update updates[3][3] = {{update_1x1, update_1x2, update_1x3}, {update_4x1, update_4x2, update_4x3},
                                          {update_8x1, update_8x2, update_8x3}};
     const shape *const s = j->s;
-    const axis *const hx = &s->high, *const wx = &s->wide;
-    int64_t deep_shift, deep_from, shift, from, first = 0, last = j->rows;
-    reach(&s->deep, t, 0, &deep_shift, &deep_from);
-    reach(hx, r, 0, &shift, &from);
-    const int64_t d = (j->depth + deep_shift) * s->deep.a + deep_from, length = j->columns * s->images;
-    while (first < last && (j->row + first + shift) * hx->a + from < 0) ++first;
-    while (last > first && (j->row + last - 1 + shift) * hx->a + from >= hx->in) --last;
-    if (d < 0 || d >= s->deep.in) last = first;
-    const TB_T *const rows = copy + (t * hx->a + from) * wx->a * j->plane + (first + shift - hx->low) * j->pitch;
+    const axis *const wx = &s->wide;
+    const int64_t length = j->columns * s->images;
+    int64_t first, last;
+    const TB_T *rows = copy + find_rows(j, t, r, &first, &last);
+    rows += first * j->pitch;
     const TB_T *in[UPDATE_ROWS];
     TB_T *to[UPDATE_ROWS];
     const int64_t total = channels * wx->taps;
@@ -135,7 +153,7 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
             int64_t column_shift, phase;
             reach(wx, tap, 0, &column_shift, &phase);
             in[i] = rows + c * j->channel + phase * j->plane + (column_shift - wx->low) * s->images;
-            to[i] = sums + (((c * s->deep.taps + t) * hx->taps + r) * wx->taps + tap) * pitch;
+            to[i] = sums + (((c * s->deep.taps + t) * s->high.taps + r) * wx->taps + tap) * pitch;
         }
         const TB_T *const errors = turned + first * length * WIDTH;
         if (s->maps_out <= NARROW) {
@@ -150,34 +168,54 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
     }
 }
 
-// The products of a job's inputs and errors; sums begin at the job's first channel.
-static void update_job(const job *j, const TB_S *in, const TB_S *errors, int64_t first, int64_t channels, TB_T *copy,
-                       TB_T *turned, TB_T *sums, int more) {
+// The products of a job's inputs and errors, which begin at its first place of the part's first map.
+static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *errors, TB_T *copy, int more) {
     const shape *const s = j->s;
     const int64_t length = j->columns * s->images, row = s->wide.out * s->images;
     const int64_t map = s->deep.out * s->high.out * row, pitch = ceil_div(s->maps_out, WIDTH) * WIDTH;
-    copy_input(j, in, first, channels, copy);
-    for (int64_t k = 0; k < s->maps_out; k += WIDTH) {
-        const int64_t maps = least(WIDTH, s->maps_out - k);
-        const TB_S *const from = errors + (j->group * s->maps_out + k) * map +
-                                 (j->depth * s->high.out + j->row) * row + j->column * s->images;
+    TB_T *const turned = copy + apart(copied_elements(s, j));
+    copy_input(j, in, p->first, p->channels, copy);
+    for (int64_t k = 0; k < p->maps; k += WIDTH) {
+        const int64_t maps = least(WIDTH, p->maps - k);
+        const TB_S *const from = errors + k * map;
         for (int64_t r = 0; r < j->rows && s->maps_out > NARROW; ++r)
-            turn(from + r * row, map, maps, length, turned + r * length * WIDTH);
+            turn_places(from + r * row, map, maps, length, turned + r * length * WIDTH);
         for (int64_t t = 0; t < s->deep.taps; ++t)
             for (int64_t r = 0; r < s->high.taps; ++r)
-                update_row(j, t, r, channels, copy, turned, from, ceil_div(maps, LANES), pitch, sums + k, more);
+                update_row(j, t, r, p->channels, copy, turned, from, ceil_div(maps, LANES), pitch, p->sums + k, more);
     }
 }
 
-static int64_t turned_elements(const shape *s) { return (s->rows * s->columns * s->images + LANES) * WIDTH; }
+typedef void (*add_job)(const job *, const part *, const TB_S *, const TB_S *, TB_T *, int);
 
-// out: bytes of the sums, and of a slot: the copy, the turned errors.
+// Bytes of the copy and of the turned errors.
+static int64_t job_bytes(const job *j) {
+    const int64_t turned = (j->s->rows * j->s->columns * j->s->images + LANES) * WIDTH;
+    return (apart(copied_elements(j->s, j)) + apart(turned)) * (int64_t)sizeof(TB_T);
+}
+
+#if defined(TB_PLANES)
+#include "conv_update_amx.h"
+#else
+INLINE int64_t summed_channels(const shape *s) { return s->maps_in; }
+INLINE int64_t slot_bytes(const job *j) { return job_bytes(j); }
+INLINE void begin_tiles(void) {}
+INLINE void end_tiles(void) {}
+#endif
+
+// Elements of the sums: of a channel, and of a segment.
+static int64_t channel_sums(const shape *s) {
+    return s->deep.taps * s->high.taps * s->wide.taps * ceil_div(s->maps_out, WIDTH) * WIDTH;
+}
+static int64_t segment_sums(const shape *s) { return s->groups * summed_channels(s) * channel_sums(s); }
+
+// out: bytes of the sums, and of a slot.
 void tb_update_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
-    const job j = new_job(&s);
-    const int64_t item = sizeof(TB_T), cells = s.deep.taps * s.high.taps * s.wide.taps;
-    out[0] = s.splits * s.groups * s.maps_in * cells * ceil_div(s.maps_out, WIDTH) * WIDTH * item;
-    out[1] = (apart(copied_elements(&s, &j)) + apart(turned_elements(&s))) * item;
+    job j = new_job(&s);
+    j.rows = s.rows, j.columns = s.columns;
+    out[0] = s.splits * segment_sums(&s) * (int64_t)sizeof(TB_T);
+    out[1] = slot_bytes(&j);
 }
 
 // Before tb_conv_update.
@@ -187,32 +225,50 @@ void tb_conv_start(void *const *ptr, const int64_t *size, const int64_t *stride,
     free_slots(TB_PLACE(OWN), size[SLOTS]);
 }
 
-// To sums[segment][group][channel][t][r][s][padded maps]. A task: a block of channels of a group, for a segment of the
-// blocks of places.
+// All jobs of a part, one after the other.
+static void run_part(job *j, const part *p, void *const *ptr, const int64_t *size, TB_T *memory, add_job add) {
+    const shape *const s = j->s;
+    const int64_t row_blocks = count_blocks(&s->high, s->rows), column_blocks = count_blocks(&s->wide, s->columns);
+    const int64_t row = s->wide.out * s->images, map = j->group * s->maps_out + p->map;
+    for (int64_t item = p->item; item < p->end; ++item) {
+        find_block(&s->wide, s->columns, item % column_blocks, &j->column_phase, &j->column, &j->columns);
+        find_block(&s->high, s->rows, item / column_blocks % row_blocks, &j->row_phase, &j->row, &j->rows);
+        j->depth = item / column_blocks / row_blocks;
+        const int64_t line = (map * s->deep.out + j->depth) * s->high.out + j->row;
+        const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + line * row + j->column * s->images;
+        add(j, p, TB_PLACE(IN), errors, memory, item > p->item);
+    }
+}
+
+// To sums[segment][group][channel][t][r][s][padded maps]. A task: a part of the maps and a block of channels of a group,
+// for a segment of the blocks of places.
 void tb_conv_update(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                     int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     job j = new_job(&s);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
-    TB_T *const copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    TB_T *const turned = copy + apart(copied_elements(&s, &j));
-    const int64_t row_blocks = count_blocks(&s.high, s.rows), column_blocks = count_blocks(&s.wide, s.columns);
-    const int64_t items = s.deep.out * row_blocks * column_blocks, blocks = ceil_div(s.maps_in, s.channels);
-    const int64_t channel = s.deep.taps * s.high.taps * s.wide.taps * ceil_div(s.maps_out, WIDTH) * WIDTH;
+    TB_T *const memory = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
+    const int64_t items = s.deep.out * count_blocks(&s.high, s.rows) * count_blocks(&s.wide, s.columns);
+    const int64_t blocks = ceil_div(s.maps_in, s.channels), parts = ceil_div(s.maps_out, s.part_maps);
+    begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t first = task % blocks * s.channels, segment = task / blocks / s.groups;
-        j.group = task / blocks % s.groups;
-        TB_T *const sums = (TB_T *)TB_PLACE(PACKED) + ((segment * s.groups + j.group) * s.maps_in + first) * channel;
-        const int64_t item0 = items * segment / s.splits, item1 = items * (segment + 1) / s.splits;
-        for (int64_t item = item0; item < item1; ++item) {
-            find_block(&s.wide, s.columns, item % column_blocks, &j.column_phase, &j.column, &j.columns);
-            find_block(&s.high, s.rows, item / column_blocks % row_blocks, &j.row_phase, &j.row, &j.rows);
-            j.depth = item / column_blocks / row_blocks;
-            const int64_t channels = least(s.channels, s.maps_in - first);
-            update_job(&j, TB_PLACE(IN), TB_PLACE(FILTERS), first, channels, copy, turned, sums, item > item0);
-        }
+        const int64_t segment = task / parts / blocks / s.groups;
+        part p = {.first = task / parts % blocks * s.channels, .map = task % parts * s.part_maps};
+        j.group = task / parts / blocks % s.groups;
+        p.channels = least(s.channels, s.maps_in - p.first);
+        p.maps = least(s.part_maps, s.maps_out - p.map);
+        p.item = items * segment / s.splits, p.end = items * (segment + 1) / s.splits;
+        p.sums = (TB_T *)TB_PLACE(PACKED) + segment * segment_sums(&s) + p.map +
+                 (j.group * summed_channels(&s) + p.first) * channel_sums(&s);
+#if defined(TB_PLANES)
+        clear_places(&j, memory);
+        run_part(&j, &p, ptr, size, memory, unit_job);
+        if (sums_are_finite(&j, &p)) continue;
+#endif
+        run_part(&j, &p, ptr, size, memory, update_job);
     }
+    end_tiles();
     give_slot(TB_PLACE(OWN), slot);
 }
 
@@ -221,16 +277,16 @@ void tb_conv_join(void *const *ptr, const int64_t *size, const int64_t *stride, 
                   int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t padded = ceil_div(s.maps_out, WIDTH) * WIDTH, cells = s.deep.taps * s.high.taps * s.wide.taps;
-    const int64_t segment = s.groups * s.maps_in * cells * padded;
+    const int64_t padded = ceil_div(s.maps_out, WIDTH) * WIDTH, cells = channel_sums(&s) / padded;
     for (int64_t task = begin; task < end; ++task)
         for (int64_t cell = 0; cell < cells; ++cell) {
             const int64_t group = task / s.maps_in, channel = task % s.maps_in;
-            const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + (task * cells + cell) * padded;
+            const int64_t row = (group * summed_channels(&s) + channel) * cells + cell;
+            const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + row * padded;
             TB_R *const to = (TB_R *)TB_PLACE(RESULT) + ((channel * cells + cell) * s.groups + group) * s.maps_out;
             for (int64_t k = 0; k < s.maps_out; ++k) {
                 TB_T sum = from[k];
-                for (int64_t n = 1; n < s.splits; ++n) sum += from[n * segment + k];
+                for (int64_t n = 1; n < s.splits; ++n) sum += from[n * segment_sums(&s) + k];
                 to[k] = TB_NARROW(sum);
             }
         }

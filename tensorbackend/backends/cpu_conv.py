@@ -234,15 +234,23 @@ class _Direct(_Pass):
         """Scratch: the copied filters or the sums, and a slot a thread."""
         needs = "tb_update_needs" if self.op == UPDATE else "tb_conv_needs"
         packed, self.slot_bytes = _call(self.library, needs, self._sizes(), 2)
-        self.places["packed"] = self._reserve(packed)
+        self.places["packed"] = self.places["result"] if self._joined() else self._reserve(packed)
         self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+
+    def _joined(self) -> bool:
+        """Whether the sums of the filters' gradient lie as the result does: one segment, and whole tiles."""
+        g, tile = self.geometry, self.facts.tile(self.way.planes)
+        whole = not (g.K % tile.width or self.way.planes and g.C % tile.rows)
+        alike = self.dtype == dtypes.compute(self.dtype)
+        return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """Filters, then products; for their gradient products, then sums of the segments."""
         g, sizes = self.geometry, self._sizes(self.slot_bytes)
         if self.op == UPDATE:
             update = ("tb_conv_update", self.way.tasks, sizes)
-            return [("tb_conv_start", 1, sizes), update, ("tb_conv_join", g.C, sizes)]
+            join = [] if self._joined() else [("tb_conv_join", g.C, sizes)]
+            return [("tb_conv_start", 1, sizes), update, *join]
         maps_in, _, _, _ = conv_blocking.sides(g, self.op)
         phases = g.strides[2] if self.backward else 1
         blocks = -(-maps_in // _copied_channels(self.way)) * phases * g.groups

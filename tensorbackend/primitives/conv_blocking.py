@@ -28,6 +28,9 @@ TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
 UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS = 1400 << 10, 4.5, 0.6
 """The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
 is copied."""
+UNIT_BLOCK_NS, UNIT_SUMS_NS, JOIN_NS = 200.0, 250.0, 0.5
+"""Of a block of products of the filters' gradient on the matrix unit; of a tile's sums, taken up and put aside; of a
+sum of a segment."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_PLACES = 1024
@@ -216,7 +219,37 @@ def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
             splits *= 2
         if channels * apart * places * itemsize <= UPDATE_BYTES and splits * parts >= TASKS:
             break
-    return Direct(rows, columns, channels, False, splits, 0, splits * parts)
+    return Direct(rows, columns, channels, False, splits, g.K // g.groups, splits * parts)
+
+
+def _unit_update(g: ConvGeometry) -> tuple[float, Direct]:
+    """The time and the blocks of the filters' gradient on the matrix unit that a cost model finds cheapest."""
+    rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < g.P] + [g.P]
+    columns = sorted({-(-g.Q // parts) for parts in (1, 2, 3, 4, 8)})
+    channels, maps = _halves(g.C // g.groups, EDGE), _halves(g.K // g.groups, EDGE)
+    blocks = itertools.product(rows, columns, channels, maps, (False, True))
+    return min((_unit_update_cost(g, *block) for block in blocks), key=lambda pair: pair[0])
+
+
+def _unit_update_cost(
+    g: ConvGeometry, rows: int, columns: int, channels: int, maps: int, flat: bool
+) -> tuple[float, Direct]:
+    maps_in, maps_out, cells = g.C // g.groups, g.K // g.groups, g.T * g.R * g.S
+    tall, broad = (_reach(g, axis, False) for axis in (1, 2))
+    pitch, apart = (columns + broad) * g.N, g.T * g.strides[1] * g.strides[2]
+    copied, places = apart * (rows + tall) * pitch, columns * g.N
+    runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)
+    steps, high, wide = runs * -(-run // EDGE), -(-channels // EDGE), -(-maps // EDGE)
+    items = g.M * -(-g.P // rows) * -(-g.Q // columns)
+    parts, splits = g.groups * -(-maps_in // channels) * -(-maps_out // maps), 1
+    while splits * parts < TASKS and splits * 2 <= items:
+        splits *= 2
+    held = PLANES * PLANE_BYTES * EDGE * (high * copied + wide * steps * EDGE)
+    each = high * wide * cells * (steps * UNIT_BLOCK_NS * (1 + min(max(0.0, held / UNIT_BYTES - 1), 1)) + UNIT_SUMS_NS)
+    each += UNIT_COPY_NS * EDGE * (high * copied + wide * steps * EDGE) + ROW_NS * high * EDGE * apart * (rows + tall)
+    tasks = splits * parts
+    total = -(-tasks // TASKS) * TASKS * -(-items // splits) * each + splits * parts * JOIN_NS * cells * channels * maps
+    return total, Direct(rows, columns, channels, flat, splits, maps, tasks, PLANES)
 
 
 def _lanes(images: int, most: int) -> int:
@@ -273,8 +306,8 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
             ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
             found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
-    if facts.matrix_unit and itemsize == 4 and op != UPDATE and min(g.C, g.K) // g.groups >= FEWEST_UNIT_MAPS:
-        found.append(_direct(g, op, facts, itemsize, PLANES))
+    if facts.matrix_unit and itemsize == 4 and min(g.C, g.K) // g.groups >= FEWEST_UNIT_MAPS:
+        found.append(_unit_update(g)[1] if op == UPDATE else _direct(g, op, facts, itemsize, PLANES))
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
@@ -286,10 +319,12 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
         # Few maps leave rows of a tile empty, few places lanes.
         rows = facts.tile(way.planes).rows
         used = maps_out / (-(-maps_out // rows) * rows) if op != UPDATE else 1.0
+        if way.planes and op == UPDATE:
+            return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
         if way.planes:
             used *= maps_in / (-(-maps_in // EDGE) * EDGE)
-            return g.flops / UNIT_DIRECT / used + math.prod(g.dimF)
-        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.5
+            return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 0.9
+        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7
     cells = way.points**2
     lanes = way.blocks * way.panels * facts.tile(way.planes).width
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4)
