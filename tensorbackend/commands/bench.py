@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from tensorbackend.errors import BackendError, nearest
 
 __all__ = ["FIRST", "Expression", "add", "cases", "families", "run"]
 
+T = TypeVar("T")
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPT = re.compile(r"\bbench\.(arguments|main)\(")
 """What a script that measures a family calls: it takes the options that all have."""
@@ -98,23 +100,21 @@ def _run_family(options: argparse.Namespace) -> None:
     script = families().get(options.family)
     if script is None:
         raise Failure(f"no family {options.family!r}: {nearest(options.family, families()) if families() else 'none'}")
-    given = [f"--{name}={value}" for name in ("backend", "threads", "json") if (value := getattr(options, name))]
-    if subprocess.run([sys.executable, str(script), *given, *options.rest]).returncode:
+    if subprocess.run([*_command(script, options, options.json), *options.rest]).returncode:
         raise Failure()
+
+
+def _command(script: Path, options: argparse.Namespace, json_file: Any) -> list[str]:
+    given = {"backend": options.backend, "threads": options.threads, "json": json_file}
+    return [sys.executable, str(script), *(f"--{name}={value}" for name, value in given.items() if value)]
 
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
     """Measure every family, unless all is measured, and write the page. Raises `Failure` with nothing to show, and at
     the end for families that failed."""
-    failed = []
-    for name in {} if options.measured else families():
-        options.family, options.json = name, str(options.results / f"{name}.json")
-        options.rest = ["--quick"] if options.quick else []
-        yield f"== {name}"
-        try:
-            _run_family(options)
-        except Failure:
-            failed.append(name)
+    failed: list[str] = []
+    if not options.measured:
+        yield from _with_progress(families().items(), lambda family: _measured(*family, options, failed), "family")
     found = [json.loads(path.read_text("utf-8")) for path in sorted(options.results.glob("*.json"))]
     documents = [document for document in found if "rows" in document]
     if not documents:
@@ -123,6 +123,18 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     yield f"{options.report}: {', '.join(bench_page.Family(d).name for d in documents)}"
     if failed:
         raise Failure(f"not whole: {', '.join(failed)} (what they printed says why)")
+
+
+def _measured(name: str, script: Path, options: argparse.Namespace, failed: list[str]) -> Iterator[str]:
+    """Measure a family for the report, and give what its script says; note it where it has failed."""
+    yield f"== {name}"
+    command = _command(script, options, options.results / f"{name}.json") + ["--quick"] * options.quick
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
+        for line in running.stdout:
+            yield line.rstrip("\n")
+    if running.returncode:
+        failed.append(name)
 
 
 def _first(options: argparse.Namespace) -> Iterator[str]:
@@ -136,9 +148,12 @@ def _first(options: argparse.Namespace) -> Iterator[str]:
     facts = session.machine
     where = f"{threads} threads" if threads else repr(be)
     yield f"{facts['cpu']}, {where}, {facts['compiler']}; us a call, ratio over the fastest rival\n"
-    for case in _with_progress(list(cases(be))):
+
+    def measured(case: bench.Case) -> Iterator[str]:
         session.run([case])
         yield pending.pop().rstrip() + "\n"
+
+    yield from _with_progress(list(cases(be)), measured, "case")
     status = session.finish()
     yield from pending
     if status:
@@ -187,10 +202,17 @@ def _case(be: Any, expression: Expression, x: np.ndarray, y: np.ndarray) -> benc
     )  # fmt: skip
 
 
-def _with_progress(values: list) -> Iterable:
-    """The values under a progress bar, where there is a terminal and tqdm is installed."""
+def _with_progress(steps: Collection[T], said: Callable[[T], Iterator[str]], unit: str) -> Iterator[str]:
+    """What is said in each step, above a progress bar where there is a terminal and tqdm is installed."""
     if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
-        return values
+        yield from (line for step in steps for line in said(step))
+        return
     from tqdm import tqdm
 
-    return tqdm(values, unit="case", leave=False)
+    with tqdm(total=len(steps), unit=unit, leave=False) as bar:
+        for step in steps:
+            for line in said(step):
+                bar.clear()
+                yield line
+                bar.refresh()
+            bar.update()

@@ -69,8 +69,14 @@ class Communicator(ABC):
         so a run repeats to the last bit. Returns `tensor`. Raises `ValueError` for another `op`, `DTypeError` for a
         mean of integers or a sum of booleans, `BackendError` for a tensor of another backend.
         """
-        reduce = self._reductions.get((getattr(tensor, "structure", None), op)) or self._reduction(tensor, op)
-        self._begin("allreduce", tensor, op)
+        try:
+            reduce = self._reductions[tensor.structure, op]
+        except (AttributeError, KeyError):
+            reduce = None
+        reduce = reduce or self._reduction(tensor, op)
+        self.backend._host_access()
+        if self._last is not None or checking:  # as _begin says, without the time of its call
+            self._begin("allreduce", tensor, op)
         reduce(tensor)
         return tensor
 

@@ -35,6 +35,8 @@ and `arrays.fresh` allocates.
 A public function is a plain function with a docstring that builds the node, applies it and unpacks.
 """
 
+from types import ModuleType as _ModuleType
+
 from tensorbackend.functions import operators  # noqa: F401  gives variables their operators
 from tensorbackend.functions.activations import *  # noqa: F403
 from tensorbackend.functions.arranging import *  # noqa: F403
@@ -55,4 +57,4 @@ from tensorbackend.functions.reductions import *  # noqa: F403
 from tensorbackend.functions.regions import *  # noqa: F403
 from tensorbackend.functions.shapes import *  # noqa: F403
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "operators"]
+__all__ = [name for name in dir() if not (name.startswith("_") or isinstance(globals()[name], _ModuleType))]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from tensorbackend.errors import ShapeError
 from tensorbackend.function.type_check import InvalidType
 
 FLAT = {"ceil": np.ceil, "fix": np.fix, "floor": np.floor, "sign": np.sign}
+
+
+def test_public_names_are_functions() -> None:
+    assert len(F.__all__) > 150
+    assert not [name for name in F.__all__ if not inspect.isfunction(getattr(F, name))]
 
 
 @pytest.mark.parametrize("name", FLAT)
