@@ -58,6 +58,11 @@ def capture(backend: Backend, function: Callable, arguments: tuple) -> Program:
     return Program(backend, function, form, leaves, stand_ins, recorder, out_form, out)
 
 
+def _plain_types(form: tuple, leaves: Sequence[Any]) -> tuple[type, ...] | None:
+    """The types of arguments, if all are tensors and numbers side by side: others of these types have the same form."""
+    return tuple(map(type, leaves)) if all(isinstance(part, (type, str)) for part in form[1:]) else None
+
+
 def _check_owner(backend: Backend, x: Any) -> None:
     """Raise `BackendError` for a tensor of another backend or a closed one."""
     if isinstance(x, Tensor):
@@ -81,6 +86,7 @@ class Program:
         self.backend = backend
         self.function = function
         self._form = form
+        self._plain = _plain_types(form, leaves)
         self._is_tensor = [isinstance(x, Tensor) for x in leaves]
         called = [n for k, part in enumerate(form[1:]) for n in names(part, f"argument {k}")]
         self._names = [n for n, is_tensor in zip(called, self._is_tensor) if is_tensor]
@@ -203,7 +209,7 @@ class Program:
         be._flush()
         last, leaves = self._last, arguments
         again = last is not None and len(arguments) == len(last) and all(map(operator.is_, arguments, last))
-        if not again:
+        if not again and tuple(map(type, arguments)) != self._plain:
             leaves = []
             form = flatten(arguments, leaves)
             if form != self._form:
@@ -233,7 +239,8 @@ class Program:
         changed = [k for k, x in enumerate(tensors) if x is not self._bound[k]]
         if changed:
             for k in changed:
-                self._check(k, tensors[k])
+                if tensors[k].structure is not self._structures[k] or self._written[k]:
+                    self._check(k, tensors[k])
             self._check_sharing(tensors)
             for k in changed:
                 self._addresses[k] = tensors[k].address
@@ -411,6 +418,7 @@ class _NativeCalls:
             self._pack_numbers(call, at + len(call.places), numbers)
             at += block
         form = "".join(letter(dtype) for _, dtype in self._given_numbers)
+        self._wanted = [(*given, kind == "d") for given, kind in zip(self._given_numbers, form)]
         packed = struct.Struct(f"{arguments}qQQ{form}")
         self._given = np.zeros(packed.size, np.uint8)
         self._pack = packed.pack_into
@@ -451,7 +459,8 @@ class _NativeCalls:
 
     def give(self, addresses: Sequence[int], first: int, key: int, values: Sequence[Any]) -> None:
         """Take where arguments lie, the number of the first draw, the generator's key, and numbers."""
-        words = [word(values[number], dtype) for number, dtype in self._given_numbers]
+        words = [values[n] if is_plain and type(values[n]) is float else word(values[n], dtype)
+                 for n, dtype, is_plain in self._wanted]  # fmt: skip
         self._pack(self._given, 0, *addresses, first, key, *words)
         self._fill()
 
