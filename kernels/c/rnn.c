@@ -3,21 +3,18 @@
 //
 // Computes  for each step t: sums = R state; the cell, an ordinary elementwise kernel, makes of the sums and of what it
 //           has at step t what it writes there, and the next state
-// Macros    TB_T float or double
+// Macros    TB_T float or double; TB_PLANES where products run on the matrix unit
+// Products  rnn_fma.h    any processor
+//           rnn_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers
 // Blocks    A task does `UNITS` units in all groups of rows that R has (gates), so that the cell follows at once. What the
 //           cell reads is brought side by side into buffers of the task, one for each operand and group of rows.
 //           A block keeps what is its own (the cell's state) from step to step in these buffers' form.
 // Weights   R is copied once, in the order in which it is used; a block is done by the same thread in most steps, whose
 //           second-level cache then holds its part.
-// Lanes     Along the samples where there are many: `rows` of R by `panel` columns of the state at a time, the state as
-//           [row][width]. Along the units where there are few: a few samples by vectors of R's rows.
-//
-//               samples: sum[rows][vectors] += spread(R[k][rows]) * state[k][vectors]     buffers [unit][width]
-//               units:   sum[samples][vectors] += spread(state[k][samples]) * R[k][vectors]     buffers [sample][unit]
-//
 // Order     An element adds up its products one after the other. That depends on shapes alone, never on threads.
 // Limits    ROOM elements in the buffers of a task, SLOTS operands of a cell
 // Checked   tests/primitives/test_rnn_kernels.py; timed by benchmarks/rnn.py
+#include "amx.h"
 #include "runtime.h"
 #include "vector.h"
 
@@ -32,10 +29,8 @@ enum {
     SUMS = 12,
 #endif
     FEW = 8,            // samples at most where lanes are units
-    ROOM = 1 << 15,
+    ROOM = (1 << 18) / (int)sizeof(TB_T),
     SLOTS = 64,
-    AHEAD = 48,         // steps of k by which R is fetched ahead
-    SQUARE = 16,
 };
 
 // What the host passes in `size`. Counts are of elements; places are elements of scratch.
@@ -77,164 +72,52 @@ typedef struct unroll {
     TB_T *scratch;
     const part *parts;
     const int64_t *slots;
-    int64_t step;    // in the order of the run
+    int64_t step;    // in the order of the run; -1 before the first
 } unroll;
 
 static inline int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 static inline int64_t ceiling(int64_t x, int64_t y) { return (x + y - 1) / y; }
 static inline int64_t buffer_length(const unroll *u) { return u->size[UNITS] * u->size[WIDTH]; }
-static inline int64_t depth(const unroll *u) { return u->size[STATES] * u->size[NOUT]; }
 
 static inline int64_t time_of(const unroll *u, int64_t step) {
     return u->size[REVERSE] ? u->size[STEPS] - 1 - step : step;
-}
-
-// Elements of R that a block of units has.
-static inline int64_t block_of_R(const unroll *u) {
-    const int64_t *const size = u->size, units = size[BY_UNITS] ? size[UNITS] : ceiling(size[UNITS], size[ROWS]) * size[ROWS];
-    return size[PRODUCTS] * units * depth(u);
 }
 
 static inline TB_T *own_of(const unroll *u, int64_t block) {
     return u->scratch + u->size[PLACE_OWN] + block * u->size[OWNS] * buffer_length(u);
 }
 
+static inline int64_t state_length(const unroll *u);
 static inline TB_T *state_of(const unroll *u, int64_t step) {
-    return u->scratch + u->size[PLACE_STATE] + (step & 1) * depth(u) * u->size[WIDTH];
+    return u->scratch + u->size[PLACE_STATE] + (step & 1) * state_length(u);
 }
-
-// Facts ---------------------------------------------------------------------------------------------------------------
-
-// Lanes of a vector; most rows of a tile of 1, 2, … vectors of samples (0: there is no such tile); FEW; ROOM.
-static const int most_rows[MOST_VECTORS] = {12, SUMS / 2, SUMS == 24 ? 8 : 0, SUMS == 24 ? 6 : 0};
-void tb_rnn_facts(int64_t *out) {
-    out[0] = LANES;
-    for (int v = 0; v < MOST_VECTORS; ++v) out[1 + v] = most_rows[v];
-    out[1 + MOST_VECTORS] = FEW;
-    out[2 + MOST_VECTORS] = ROOM;
-}
-
-// Weights -------------------------------------------------------------------------------------------------------------
-
-// to[k * width + j] = from[j * row + k * column] for k of `depth`; zero from row `n` on.
-static void pack(TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t depth, int64_t n, int64_t width) {
-    for (int64_t k0 = 0; k0 < depth; k0 += SQUARE) {
-        const int64_t k1 = least(k0 + SQUARE, depth);
-        if (column == 1)
-            for (int64_t j = 0; j < n; ++j)
-                for (int64_t k = k0; k < k1; ++k) to[k * width + j] = from[j * row + k];
-        else
-            for (int64_t k = k0; k < k1; ++k)
-                for (int64_t j = 0; j < n; ++j) to[k * width + j] = from[j * row + k * column];
-        for (int64_t k = k0; k < k1; ++k)
-            for (int64_t j = n; j < width; ++j) to[k * width + j] = 0;
-    }
-}
-
-static void pack_block(const unroll *u, int64_t block) {
-    const int64_t *const size = u->size, row = size[R_ROW], column = size[R_COLUMN], k = depth(u);
-    const int64_t first = block * size[UNITS], units = least(size[UNITS], size[NOUT] - first);
-    const TB_T *const R = u->ptr[size[R_POINTER]];
-    TB_T *to = u->scratch + size[PLACE_R] + block * block_of_R(u);
-    const int64_t height = size[BY_UNITS] ? size[UNITS] : size[ROWS];
-    for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK])
-        for (int64_t g = 0; g < size[PRODUCTS]; ++g)
-            for (int64_t i = 0; i < size[UNITS]; i += height) {
-                const int64_t n = units - i < 0 ? 0 : least(height, units - i), depth = least(size[CHUNK], k - k0);
-                pack(to, R + (g * size[NOUT] + first + i) * row + k0 * column, row, column, depth, n, height);
-                to += height * depth;
-            }
-}
-
-// Products ------------------------------------------------------------------------------------------------------------
-
-
-// ROWS rows of R (as [k][ROWS]) by NV vectors of samples.
-#define BY_SAMPLES(MR, NV) \
-    static void samples_##MR##_##NV(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to, int add) { \
-        vector sum[MR][NV]; \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
-        for (int64_t p = 0; p < k; ++p, a += MR, b += width) { \
-            vector y[NV]; \
-            UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(b + j * LANES); \
-            __builtin_prefetch(a + AHEAD * MR); \
-            UNROLL for (int i = 0; i < MR; ++i) { \
-                const vector x = a[i] - (vector){0};  /* one load that fills a vector */ \
-                UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
-            } \
-        } \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
-            vector *const place = (vector *)(to + i * width + j * LANES); \
-            if (add) sum[i][j] += *place; \
-            *place = sum[i][j]; \
-        } \
-    }
-typedef void (*samples)(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to, int add);
-#if TB_VECTOR == 64
-BY_SAMPLES(12, 1) BY_SAMPLES(12, 2) BY_SAMPLES(8, 3) BY_SAMPLES(6, 4)
-static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_12_2, samples_8_3, samples_6_4};
-#else
-BY_SAMPLES(12, 1) BY_SAMPLES(6, 2)
-static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_6_2};
-#endif
-
-// The sums of a block, one buffer a group.
-static void product_by_samples(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
-    const int64_t *const size = u->size, rows = size[ROWS], width = size[WIDTH], k = depth(u);
-    const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
-    for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK]) {
-        const int64_t here = least(size[CHUNK], k - k0);
-        for (int64_t i = 0; i < size[PRODUCTS] * size[UNITS]; i += rows, R += rows * here)  // buffers of sums follow each other
-            for (int64_t v = 0; v < width; v += size[PANEL] * LANES)
-                by_samples[size[PANEL] - 1](here, R, state + k0 * width + v, width, to + i * width + v, k0 > 0);
-    }
-}
-
-// MR samples by NV vectors of R's rows (as [k][units]); sample i's sums go to `to + i * step`.
-#define BY_ROWS(MR, NV) \
-    static void units_##MR##_##NV(int64_t k, const TB_T *state, const TB_T *R, int64_t units, TB_T *to) { \
-        vector sum[MR][NV]; \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
-        for (int64_t p = 0; p < k; ++p, state += MR, R += units) { \
-            vector y[NV]; \
-            UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(R + j * LANES); \
-            UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(R + 16 * units + j * LANES); \
-            UNROLL for (int i = 0; i < MR; ++i) { \
-                const vector x = state[i] - (vector){0}; \
-                UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
-            } \
-        } \
-        UNROLL for (int i = 0; i < MR; ++i) \
-            UNROLL for (int j = 0; j < NV; ++j) *(vector *)(to + i * units + j * LANES) = sum[i][j]; \
-    }
-typedef void (*rows)(int64_t k, const TB_T *state, const TB_T *R, int64_t units, TB_T *to);
-#define EACH_FEW(NV) BY_ROWS(1, NV) BY_ROWS(2, NV) BY_ROWS(3, NV)
-#define EACH_MORE(NV) BY_ROWS(4, NV) BY_ROWS(5, NV) BY_ROWS(6, NV)
-#define EACH_MOST(NV) BY_ROWS(7, NV) BY_ROWS(8, NV)
-#define ALL(NV) EACH_FEW(NV) EACH_MORE(NV) EACH_MOST(NV)
-#define NAMES(NV) {units_1_##NV, units_2_##NV, units_3_##NV, units_4_##NV, units_5_##NV, units_6_##NV, units_7_##NV, units_8_##NV}
-ALL(1) ALL(2) ALL(4)
-static const rows by_units[3][FEW] = {NAMES(1), NAMES(2), NAMES(4)};
-
-static void product_by_units(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
-    const int64_t *const size = u->size, units = size[UNITS], k = depth(u);
-    const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
-    for (int64_t g = 0; g < size[PRODUCTS]; ++g, to += buffer_length(u), R += units * k)
-        for (int64_t at = 0; at < units;) {
-            int level = 2;
-            while (level && ((LANES << level) > units - at || (size[N] << level) > SUMS)) --level;
-            by_units[level][size[N] - 1](k, state, R + at, units, to + at);
-            at += LANES << level;
-        }
-}
-
-// Operands ------------------------------------------------------------------------------------------------------------
 
 static inline void copy(TB_T *restrict to, const TB_T *restrict from, int64_t n) {
     int64_t j = 0;
     for (; j + LANES <= n; j += LANES) *(vector *)(to + j) = *(const vector *)(from + j);
     for (; j < n; ++j) to[j] = from[j];
 }
+
+#if defined(TB_PLANES)
+#include "rnn_amx.h"
+#else
+#include "rnn_fma.h"
+#endif
+
+// Facts ---------------------------------------------------------------------------------------------------------------
+
+// Lanes of a vector; most rows of a tile of 1, 2, … vectors of samples (0: there is no such tile); FEW; ROOM; whether
+// the process may use the matrix unit.
+static const int most_rows[MOST_VECTORS] = {12, SUMS / 2, SUMS == 24 ? 8 : 0, SUMS == 24 ? 6 : 0};
+void tb_rnn_facts(int64_t *out) {
+    out[0] = LANES;
+    for (int v = 0; v < MOST_VECTORS; ++v) out[1 + v] = most_rows[v];
+    out[1 + MOST_VECTORS] = FEW;
+    out[2 + MOST_VECTORS] = ROOM;
+    out[3 + MOST_VECTORS] = may_use_unit();
+}
+
+// Operands ------------------------------------------------------------------------------------------------------------
 
 // Lines of a row of the next step, which lies `ahead` elements further: a row is too short for the processor to see them.
 #define FETCH(row, ahead, n, write) \
@@ -276,16 +159,6 @@ static void scatter(const unroll *u, const TB_T *from, TB_T *to, int64_t row, in
             for (int64_t j = 0; j < n; ++j) to[i * row + j * column] = from[i * width + j];
 }
 
-// Rows of the state from a buffer; padding goes along.
-static void keep(const unroll *u, const TB_T *from, TB_T *state, int64_t units) {
-    const int64_t n = u->size[N];
-    if (u->size[BY_UNITS])
-        for (int64_t j = 0; j < n; ++j)
-            for (int64_t i = 0; i < units; ++i) state[i * n + j] = from[j * u->size[UNITS] + i];
-    else
-        copy(state, from, units * u->size[WIDTH]);
-}
-
 static inline TB_T *buffer_of(const unroll *u, int64_t number, TB_T *own, TB_T *room) {
     return number < u->size[OWNS] ? own + number * buffer_length(u) : room + (number - u->size[OWNS]) * buffer_length(u);
 }
@@ -319,10 +192,8 @@ static void write_part(const unroll *u, const part *p, int64_t first, int64_t un
                 p->kind == OWN ? 0 : ahead(u));
 }
 
-static void keep_state(const unroll *u, const part *p, int64_t first, int64_t units, const TB_T *from, TB_T *state) {
-    const int64_t width = u->size[BY_UNITS] ? u->size[N] : u->size[WIDTH];
-    for (int64_t g = 0; g < p->state; ++g, from += buffer_length(u))
-        keep(u, from, state + (g * u->size[NOUT] + first) * width, units);
+static void keep_state(const unroll *u, const part *p, int64_t first, int64_t units, const TB_T *from) {
+    for (int64_t g = 0; g < p->state; ++g, from += buffer_length(u)) keep(u, from, g * group_rows(u) + first, units);
 }
 
 // Steps ---------------------------------------------------------------------------------------------------------------
@@ -341,8 +212,8 @@ static void step(void *const *ptr, const int64_t *size, const int64_t *stride, c
     const unroll *const u = ptr[0];
     _Alignas(64) TB_T room[ROOM];
     size = u->size, (void)stride, (void)scalar;
-    const TB_T *const state = state_of(u, u->step);
-    TB_T *const next = state_of(u, u->step + 1), *const sums = room;  // the sums are the first buffers after the own ones
+    TB_T *const sums = room;  // the first buffers after the own ones
+    begin_products();
     for (int64_t block = begin; block < end; ++block) {
         const int64_t first = block * size[UNITS], units = least(size[UNITS], size[NOUT] - first);
         TB_T *const own = own_of(u, block);
@@ -352,15 +223,16 @@ static void step(void *const *ptr, const int64_t *size, const int64_t *stride, c
         if (u->step == 0 && size[FIRST_IS_ZERO])
             for (int64_t i = 0; i < size[PRODUCTS] * buffer_length(u); ++i) sums[i] = 0;
         else
-            (size[BY_UNITS] ? product_by_units : product_by_samples)(u, block, state, sums);
+            product(u, block, first, units, sums);
         run_cell(u, own, room);
         for (int64_t i = 0; i < size[OPERANDS]; ++i) {
             const part *const p = &u->parts[i];
             const TB_T *const from = buffer_of(u, p->buffer, own, room);
             if (p->kind != OWN && p->to >= 0) write_part(u, p, first, units, from);
-            keep_state(u, p, first, units, from, next);
+            keep_state(u, p, first, units, from);
         }
     }
+    end_products();
 }
 
 // Tasks: blocks of units, whose weights and own operands are copied.
@@ -375,7 +247,7 @@ static void start(void *const *ptr, const int64_t *size, const int64_t *stride, 
             if (p->kind != OWN) continue;
             TB_T *const to = buffer_of(u, p->buffer, own_of(u, block), 0);
             read_part(u, p, first, units, to);
-            keep_state(u, p, first, units, to, state_of(u, 0));
+            keep_state(u, p, first, units, to);
         }
     }
 }
@@ -401,7 +273,7 @@ static void launch(unroll *u, tb_kernel fn, int64_t cost) {
 
 // One task: all steps. ptr: operands, then scratch; size as above.
 void tb_rnn(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin, int64_t end) {
-    unroll whole = {ptr, size, ptr[size[SCRATCH]], (const part *)(size + TABLE), 0, 0}, *const u = &whole;
+    unroll whole = {ptr, size, ptr[size[SCRATCH]], (const part *)(size + TABLE), 0, -1}, *const u = &whole;
     (void)stride, (void)scalar, (void)begin, (void)end;
     u->slots = size + TABLE + size[OPERANDS] * (int64_t)(sizeof(part) / sizeof(int64_t));
     const int64_t rows = size[NOUT] * size[PRODUCTS], samples = ceiling(size[N], LANES) * LANES;

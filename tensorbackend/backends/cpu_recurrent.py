@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tensorbackend import settings
 from tensorbackend.backends import jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT, letter
@@ -24,6 +25,7 @@ from tensorbackend.graph.plan import Kernel, Primitive, Ref, Statement
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run
+from tensorbackend.primitives.gemm import EDGE
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -46,22 +48,28 @@ BLOCKS = 12
 STAND_IN = 4099
 """Elements of the tensors that stand for a cell's operands when its kernel is made: its text depends on no length."""
 FLOPS_A_NANOSECOND = 100
+PLANES = 3
+"""Of a float32 on the matrix unit."""
+FEWEST_UNIT_BLOCKS = 4
+"""Blocks from which on the matrix unit is used: threads share them."""
 _KINDS = {"step": 0, "before": 1, "own": 2, "fixed": 3}
 
 
 class Facts(NamedTuple):
     """What a compiled rnn.c has: `rows[v - 1]` of a tile of v vectors of samples (0: none), `few` samples at most where
-    lanes are units, `room` elements of a task's buffers."""
+    lanes are units, `room` elements of a task's buffers, and whether products may run on the matrix unit."""
 
     lanes: int
     rows: tuple[int, ...]
     few: int
     room: int
+    matrix_unit: bool = False
 
 
 class Blocks(NamedTuple):
-    """How units are cut into blocks: the names of rnn.c's `size`."""
+    """How units are cut into blocks, by the names of rnn.c's `size`; `planes` of the matrix unit's numbers, or 0."""
 
+    planes: int
     by_units: bool
     units: int
     width: int
@@ -76,11 +84,22 @@ def runs_steps(cell: Cell, run: Run, dtype: np.dtype) -> bool:
     return plain and run.steps >= FEWEST_STEPS and 0 < run.N <= MOST_SAMPLES
 
 
+def facts(dtype: np.dtype) -> Facts:
+    """What rnn.c has for a type, and may use. Raises `CompileError`."""
+    found = _facts(written.library(_source(dtype), FLAGS))
+    return found._replace(matrix_unit=found.matrix_unit and settings.config.matrix_unit and dtype == np.float32)
+
+
+def _source(dtype: np.dtype, planes: int = 0) -> str:
+    lines = [f"#define TB_T {written.c_type(dtype)}", *([f"#define TB_PLANES {planes}"] if planes else [])]
+    return "\n".join([*lines, '#include "rnn.c"', ""])
+
+
 @functools.lru_cache(maxsize=256)
 def _facts(library: Library) -> Facts:
-    found = (ctypes.c_int64 * 7)()
+    found = (ctypes.c_int64 * 8)()
     library.function("tb_rnn_facts")(found)
-    return Facts(found[0], tuple(found[1:5]), found[5], found[6])
+    return Facts(found[0], tuple(found[1:5]), found[5], found[6], bool(found[7]))
 
 
 def blocks(run: Run, facts: Facts, buffers: int) -> Blocks:
@@ -88,15 +107,29 @@ def blocks(run: Run, facts: Facts, buffers: int) -> Blocks:
     if facts.few >= run.N:
         lines = -(-run.nout // (facts.lanes * BLOCKS))
         units = facts.lanes * (1 if lines == 1 else 2 if lines <= 3 else 4)
-        return Blocks(True, min(units, -(-run.nout // facts.lanes) * facts.lanes), run.N, 0, 0, WHOLE)
+        return Blocks(0, True, min(units, -(-run.nout // facts.lanes) * facts.lanes), run.N, 0, 0, WHOLE)
+    return _on_unit(run, facts, buffers) or _by_samples(run, facts, buffers)
+
+
+def _on_unit(run: Run, facts: Facts, buffers: int) -> Blocks | None:
+    """The blocks on the matrix unit, if it may be used and there are enough of them."""
+    units, panel = (2 * EDGE, 1) if run.N <= facts.lanes else (EDGE, 2)
+    width = _multiple(run.N, panel * facts.lanes)
+    if not facts.matrix_unit or -(-run.nout // units) < FEWEST_UNIT_BLOCKS or units * width * buffers > facts.room:
+        return None
+    return Blocks(PLANES, False, units, width, units, panel, WHOLE)
+
+
+def _by_samples(run: Run, facts: Facts, buffers: int) -> Blocks:
+    """The blocks of multiply-adds whose lanes are samples."""
     vectors = -(-run.N // facts.lanes)
     panels = [v for v, rows in enumerate(facts.rows, start=1) if rows]
     panel = min(panels, key=lambda v: (-(-vectors // v) * v, -v))
     rows = facts.rows[panel - 1]
-    width = -(-vectors // panel) * panel * facts.lanes
+    width = _multiple(run.N, panel * facts.lanes)
     wanted = LONG_BLOCK if run.nout >= 2 * LONG_BLOCK * BLOCKS else rows
     units = rows * max(min(wanted, facts.room // (width * buffers)) // rows, 1)
-    return Blocks(False, units, width, rows, panel, CACHED // (panel * facts.lanes))
+    return Blocks(0, False, units, width, rows, panel, CACHED // (panel * facts.lanes))
 
 
 class _Buffers:
@@ -162,28 +195,41 @@ def _parts(cell: Cell, step: Primitive, buffers: _Buffers) -> Iterator[list[int]
 def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     """The launch of all steps."""
     (run,), dtype, weights = step.params, step.output.dtype, step.inputs[0]
-    source = f'#define TB_T {written.c_type(dtype)}\n#include "rnn.c"\n'
-    library = written.library(source, FLAGS)
     buffers = _Buffers(cell, backend, dtype)
-    by = blocks(run, _facts(library), len(buffers.tensors) - buffers.owns)
+    by = blocks(run, facts(dtype), len(buffers.tensors) - buffers.owns)
+    source = _source(dtype, by.planes)
+    library = written.library(source, FLAGS)
     kernel, slots, words = _kernel(cell, buffers)
     printed, address = jit.compile_tail(kernel)
-    depth, count = cell.state.state * run.nout, -(-run.nout // by.units)
-    rows = by.units if by.by_units else -(-by.units // by.rows) * by.rows
-    lengths = [count * cell.products * rows * depth, 2 * depth * by.width, count * buffers.owns * by.units * by.width]
-    places, total = _placed(lengths, ALIGNMENT // dtype.itemsize)
+    places, total = _placed(_lengths(cell, run, by, buffers.owns), ALIGNMENT // dtype.itemsize)
     parts = [word for entry in _parts(cell, step, buffers) for word in entry]
     runtime = native.runtime()
     head = [
         run.nout, run.N, run.steps, int(run.reverse), cell.products, cell.state.state, int(run.from_zero),
-        *map(int, by), *places, len(buffers.tensors), buffers.owns, 0, *weights.strides,
+        *map(int, by[1:]), *places, len(buffers.tensors), buffers.owns, 0, *weights.strides,
         len(step.operands), runtime.address("tb_run"), address, len(slots),
     ]  # fmt: skip
     size = [*head, len(head) + 2 + len(parts) + len(slots), len(cell.parts), *parts, *slots, *words]
-    cost = 2 * cell.products * run.nout * depth * run.N * run.steps // FLOPS_A_NANOSECOND + 100
+    cost = cell.op.work(run) // FLOPS_A_NANOSECOND + 100
     launch = runtime.prepare(library.address("tb_rnn"), 1, cost, len(step.operands) + 1, size, [], 0)
     text = "\n".join([f"// {by}", source, printed.source])
     return jit.Prepared(step, text, step.op.name, [launch], -(-total * dtype.itemsize // 8))
+
+
+def _lengths(cell: Cell, run: Run, by: Blocks, owns: int) -> list[int]:
+    """Elements of the scratch's parts: weights, two states, and what blocks keep."""
+    count = -(-run.nout // by.units)
+    rows = by.units if by.by_units else _multiple(by.units, by.rows)
+    group = count * by.units if by.planes else run.nout
+    depth, words = cell.state.state * group, by.planes * 2 / 4  # a plane's number has two bytes
+    state = depth * by.width + int(depth * _multiple(by.width, EDGE) * words)
+    weights = int(count * cell.products * rows * depth * (words or 1))
+    return [weights, 2 * state, count * owns * by.units * by.width]
+
+
+def _multiple(length: int, of: int) -> int:
+    """The least multiple that is not less than a length."""
+    return -(-length // of) * of
 
 
 def _placed(lengths: list[int], unit: int) -> tuple[list[int], int]:

@@ -10,13 +10,15 @@ import pytest
 
 import tensorbackend as tb
 from tensorbackend.backends import cpu_recurrent, native
-from tensorbackend.backends.cpu_recurrent import Facts
+from tensorbackend.backends.cpu_recurrent import Blocks, Facts
 from tensorbackend.conformance.test_gated import Case
 from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run
+from tensorbackend.primitives.gemm import EDGE
+from tensorbackend.settings import using
 
 SIZES = [(1, 1), (5, 3), (16, 8), (37, 8), (13, 9), (33, 17), (300, 16), (7, 31), (24, 48), (19, 64), (20, 65),
-         (70, 80), (9, 100), (17, 128), (600, 128), (700, 20)]  # fmt: skip
+         (70, 80), (9, 100), (17, 128), (600, 128), (700, 20), (260, 12), (130, 33), (128, 17)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,12 @@ def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray]) -> l
     return [x.get() for x in outputs]
 
 
+def blocks_of(cell: Cell, run: Run) -> Blocks:
+    """How a run of float32 is cut."""
+    buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
+    return cpu_recurrent.blocks(run, cpu_recurrent.facts(np.dtype("float32")), buffers)
+
+
 @pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
@@ -75,9 +83,10 @@ def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reve
         np.testing.assert_allclose(one, single, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [(160, 16), (260, 12), (150, 40)], ids=str)
 @pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
-def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell) -> None:
-    run = Run(160, 16, 6, False, cell.state.kind != "own")
+def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
+    run = Run(*size, 6, False, cell.state.kind != "own")
     given, runtime = operands(cell, run, "float32"), native.runtime()
     before, found = runtime.threads, []
     try:
@@ -89,7 +98,26 @@ def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell) -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("facts", [Facts(16, (12, 12, 8, 6), 8, 1 << 15), Facts(8, (12, 6, 0, 0), 8, 1 << 15),
+@pytest.mark.parametrize("N", [13, 40])
+@pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
+def test_infinities_and_numbers_near_them_are_those_of_multiply_adds(be: tb.Backend, cell: Cell, N: int) -> None:
+    run = Run(256, N, 4, False, cell.state.kind != "own")
+    given = operands(cell, run, "float32")
+    weights, unit = given["weights"], cpu_recurrent.facts(np.dtype("float32")).matrix_unit
+    weights[3, 5], weights[-1, 0], weights[40, 200], weights[41] = np.inf, -np.inf, 3.4e38, np.nan
+    found = []
+    for on in (True, False):
+        be.structures.clear()
+        with using(matrix_unit=on):
+            assert bool(blocks_of(cell, run).planes) == (on and unit)
+            found.append(ran(be, cell, run, given))
+    be.structures.clear()
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("facts", [Facts(16, (12, 12, 8, 6), 8, 1 << 15), Facts(16, (12, 12, 8, 6), 8, 1 << 16, True),
+                                   Facts(8, (12, 6, 0, 0), 8, 1 << 15),
                                    Facts(2, (12, 6, 0, 0), 8, 1 << 15)])  # fmt: skip
 def test_blocks_fit_tiles_and_room(facts: Facts) -> None:
     most = max(c.products + sum(p.groups for p in c.parts if p.kind != "own") for c in cells.CELLS)
@@ -100,5 +128,6 @@ def test_blocks_fit_tiles_and_room(facts: Facts) -> None:
             if by.by_units:
                 assert by.units % facts.lanes == 0 and by.width == N <= facts.few
             else:
-                assert by.rows == facts.rows[by.panel - 1] and by.units % by.rows == 0
+                assert by.rows == (by.panel % 2 + 1) * EDGE if by.planes else by.rows == facts.rows[by.panel - 1]
+                assert by.units % by.rows == 0 and bool(by.planes) <= facts.matrix_unit
                 assert by.width >= N and by.width % (by.panel * facts.lanes) == 0

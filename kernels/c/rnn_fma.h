@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// rnn_fma.h — the products of rnn.c by multiply-adds, on any processor
+//
+// Lanes     Along the samples where there are many: `rows` of R by `panel` columns of the state at a time, the state as
+//           [row][width]. Along the units where there are few: a few samples by vectors of R's rows.
+//
+//               samples: sum[rows][vectors] += spread(R[k][rows]) * state[k][vectors]     buffers [unit][width]
+//               units:   sum[samples][vectors] += spread(state[k][samples]) * R[k][vectors]     buffers [sample][unit]
+//
+// Macros    those of rnn.c
+
+enum {
+    AHEAD = 48,         // steps of k by which R is fetched ahead
+    SQUARE = 16,
+};
+
+// Rows of the state that a group has.
+static inline int64_t group_rows(const unroll *u) { return u->size[NOUT]; }
+static inline int64_t depth(const unroll *u) { return u->size[STATES] * group_rows(u); }
+static inline int64_t state_length(const unroll *u) { return depth(u) * u->size[WIDTH]; }
+
+// Elements of R that a block of units has.
+static inline int64_t block_of_R(const unroll *u) {
+    const int64_t *const size = u->size, units = size[BY_UNITS] ? size[UNITS] : ceiling(size[UNITS], size[ROWS]) * size[ROWS];
+    return size[PRODUCTS] * units * depth(u);
+}
+
+// Weights -------------------------------------------------------------------------------------------------------------
+
+// to[k * width + j] = from[j * row + k * column] for k of `depth`; zero from row `n` on.
+static void pack(TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t depth, int64_t n, int64_t width) {
+    for (int64_t k0 = 0; k0 < depth; k0 += SQUARE) {
+        const int64_t k1 = least(k0 + SQUARE, depth);
+        if (column == 1)
+            for (int64_t j = 0; j < n; ++j)
+                for (int64_t k = k0; k < k1; ++k) to[k * width + j] = from[j * row + k];
+        else
+            for (int64_t k = k0; k < k1; ++k)
+                for (int64_t j = 0; j < n; ++j) to[k * width + j] = from[j * row + k * column];
+        for (int64_t k = k0; k < k1; ++k)
+            for (int64_t j = n; j < width; ++j) to[k * width + j] = 0;
+    }
+}
+
+static void pack_block(const unroll *u, int64_t block) {
+    const int64_t *const size = u->size, row = size[R_ROW], column = size[R_COLUMN], k = depth(u);
+    const int64_t first = block * size[UNITS], units = least(size[UNITS], size[NOUT] - first);
+    const TB_T *const R = u->ptr[size[R_POINTER]];
+    TB_T *to = u->scratch + size[PLACE_R] + block * block_of_R(u);
+    const int64_t height = size[BY_UNITS] ? size[UNITS] : size[ROWS];
+    for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK])
+        for (int64_t g = 0; g < size[PRODUCTS]; ++g)
+            for (int64_t i = 0; i < size[UNITS]; i += height) {
+                const int64_t n = units - i < 0 ? 0 : least(height, units - i), depth = least(size[CHUNK], k - k0);
+                pack(to, R + (g * size[NOUT] + first + i) * row + k0 * column, row, column, depth, n, height);
+                to += height * depth;
+            }
+}
+
+// Products ------------------------------------------------------------------------------------------------------------
+
+// ROWS rows of R (as [k][ROWS]) by NV vectors of samples.
+#define BY_SAMPLES(MR, NV) \
+    static void samples_##MR##_##NV(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to, int add) { \
+        vector sum[MR][NV]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
+        for (int64_t p = 0; p < k; ++p, a += MR, b += width) { \
+            vector y[NV]; \
+            UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(b + j * LANES); \
+            __builtin_prefetch(a + AHEAD * MR); \
+            UNROLL for (int i = 0; i < MR; ++i) { \
+                const vector x = a[i] - (vector){0};  /* one load that fills a vector */ \
+                UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
+            } \
+        } \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
+            vector *const place = (vector *)(to + i * width + j * LANES); \
+            if (add) sum[i][j] += *place; \
+            *place = sum[i][j]; \
+        } \
+    }
+typedef void (*samples)(int64_t k, const TB_T *a, const TB_T *b, int64_t width, TB_T *to, int add);
+#if TB_VECTOR == 64
+BY_SAMPLES(12, 1) BY_SAMPLES(12, 2) BY_SAMPLES(8, 3) BY_SAMPLES(6, 4)
+static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_12_2, samples_8_3, samples_6_4};
+#else
+BY_SAMPLES(12, 1) BY_SAMPLES(6, 2)
+static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_6_2};
+#endif
+
+static void product_by_samples(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
+    const int64_t *const size = u->size, rows = size[ROWS], width = size[WIDTH], k = depth(u);
+    const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
+    for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK]) {
+        const int64_t here = least(size[CHUNK], k - k0);
+        for (int64_t i = 0; i < size[PRODUCTS] * size[UNITS]; i += rows, R += rows * here)  // buffers of sums follow each other
+            for (int64_t v = 0; v < width; v += size[PANEL] * LANES)
+                by_samples[size[PANEL] - 1](here, R, state + k0 * width + v, width, to + i * width + v, k0 > 0);
+    }
+}
+
+// MR samples by NV vectors of R's rows (as [k][units]); sample i's sums go to `to + i * step`.
+#define BY_ROWS(MR, NV) \
+    static void units_##MR##_##NV(int64_t k, const TB_T *state, const TB_T *R, int64_t units, TB_T *to) { \
+        vector sum[MR][NV]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
+        for (int64_t p = 0; p < k; ++p, state += MR, R += units) { \
+            vector y[NV]; \
+            UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(R + j * LANES); \
+            UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(R + 16 * units + j * LANES); \
+            UNROLL for (int i = 0; i < MR; ++i) { \
+                const vector x = state[i] - (vector){0}; \
+                UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
+            } \
+        } \
+        UNROLL for (int i = 0; i < MR; ++i) \
+            UNROLL for (int j = 0; j < NV; ++j) *(vector *)(to + i * units + j * LANES) = sum[i][j]; \
+    }
+typedef void (*rows)(int64_t k, const TB_T *state, const TB_T *R, int64_t units, TB_T *to);
+#define EACH_FEW(NV) BY_ROWS(1, NV) BY_ROWS(2, NV) BY_ROWS(3, NV)
+#define EACH_MORE(NV) BY_ROWS(4, NV) BY_ROWS(5, NV) BY_ROWS(6, NV)
+#define EACH_MOST(NV) BY_ROWS(7, NV) BY_ROWS(8, NV)
+#define ALL(NV) EACH_FEW(NV) EACH_MORE(NV) EACH_MOST(NV)
+#define NAMES(NV) {units_1_##NV, units_2_##NV, units_3_##NV, units_4_##NV, units_5_##NV, units_6_##NV, units_7_##NV, units_8_##NV}
+ALL(1) ALL(2) ALL(4)
+static const rows by_units[3][FEW] = {NAMES(1), NAMES(2), NAMES(4)};
+
+static void product_by_units(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
+    const int64_t *const size = u->size, units = size[UNITS], k = depth(u);
+    const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
+    for (int64_t g = 0; g < size[PRODUCTS]; ++g, to += buffer_length(u), R += units * k)
+        for (int64_t at = 0; at < units;) {
+            int level = 2;
+            while (level && ((LANES << level) > units - at || (size[N] << level) > SUMS)) --level;
+            by_units[level][size[N] - 1](k, state, R + at, units, to + at);
+            at += LANES << level;
+        }
+}
+
+static inline void begin_products(void) {}
+static inline void end_products(void) {}
+
+// The sums of a block, one buffer a group.
+static void product(const unroll *u, int64_t block, int64_t first, int64_t units, TB_T *to) {
+    (void)first, (void)units;
+    (u->size[BY_UNITS] ? product_by_units : product_by_samples)(u, block, state_of(u, u->step), to);
+}
+
+// State ---------------------------------------------------------------------------------------------------------------
+
+// Rows of the next step's state, from a buffer; padding goes along.
+static void keep(const unroll *u, const TB_T *from, int64_t row, int64_t units) {
+    const int64_t n = u->size[N], width = u->size[WIDTH];
+    TB_T *const state = state_of(u, u->step + 1) + row * width;
+    if (u->size[BY_UNITS])
+        for (int64_t j = 0; j < n; ++j)
+            for (int64_t i = 0; i < units; ++i) state[i * n + j] = from[j * u->size[UNITS] + i];
+    else
+        copy(state, from, units * width);
+}
