@@ -25,7 +25,7 @@ from tensorbackend.primitives.steps import Steps
 
 __all__ = ["Normalization"]
 
-SHORT = 1 << 13
+SHORT = 1 << 12
 """Elements of a row up to which its variance takes a pass of its own over what is in cache."""
 SAMPLE = 64
 """One of so many elements of a long row is looked at for a number near its mean."""
