@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lookup.c — the gradient of look-ups in a table: errors added up by word
 //
-// Words that occur are numbered once. Then a task takes a vector of columns through all look-ups, in order: squares of
+// Words that occur are numbered once; where one is not in the table, nothing is written. Then a task takes a vector of columns through all look-ups, in order: squares of
 // errors, whose neighbours belong to neighbouring look-ups, are turned in registers, and each look-up's vector is added
 // to its word's sum. The sums of the words that occur stay in cache however large the table is; other tasks write the
 // rows of the other words, whole. Tasks decide nothing but time.
@@ -154,6 +154,7 @@ void lut_sum(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const t
     const scratch s = parts(g, ptr[TB_OUTPUT + 1]);
     TB_X *const out = (TB_X *)ptr[TB_OUTPUT];
     (void)stride, (void)scalar;
+    if (s.found->wrong) return;
     for (tb_i64 task = begin; task < end; ++task) {
         if (task < g->parts) add_part(g, (const TB_X *)ptr[0], out, &s, task);
         else write_rest(g, out, &s, task - g->parts);

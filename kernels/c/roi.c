@@ -3,7 +3,8 @@
 //
 // Regions lie anywhere, so neighbouring results share nothing but the maps: a vector holds as many maps. The images are
 // copied once so that maps are innermost; then a task takes some regions of a vector of maps. On the way back a task
-// owns a map, and adds errors where they belong in the order in which they lie.
+// owns a map, and adds errors where they belong in the order in which they lie. Where a region is of an image that there
+// is not, nothing is written.
 //
 // The host defines TB_X, TB_W and TB_I, the types of elements, of what is compared and added, and of places, TB_N,
 // integers as wide as TB_W, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_HALF,
@@ -156,6 +157,7 @@ void roi_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
     const sizes *const g = (const sizes *)size;
     const tb_i64 groups = (g->regions + TB_LANES - 1) / TB_LANES, map = g->height * g->width * g->images;
     (void)stride, (void)scalar;
+    if (((const status *)ptr[4])->wrong) return;
     for (tb_i64 task = begin; task < end; ++task) {
         const tb_i64 c = task / groups * TB_LANES, first = task % groups * TB_LANES;
         const int lanes = (int)lower(TB_LANES, g->maps - c), count = (int)lower(TB_LANES, g->regions - first);
@@ -171,6 +173,7 @@ void roi_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
     const tb_i64 map = g->height * g->width * g->images, bins = g->rows * g->columns;
     const tb_i32 *const boxes = (const tb_i32 *)ptr[2];
     (void)stride, (void)scalar;
+    if (((const status *)ptr[4])->wrong) return;
     for (tb_i64 c = begin; c < end; ++c) {
         TB_X *const out = (TB_X *)ptr[3] + c * map;
 #if TB_HALF

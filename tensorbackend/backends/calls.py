@@ -54,8 +54,7 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
     """What was recorded, as native code runs it; None where it cannot."""
     calls = [call for stated in recorder.stated for call in stated.calls]
     used = [memory for memory in recorder.memories if memory.first >= 0]
-    launched = all(call.action.launches and not call.draws for call in calls)
-    if not (recorder.repeatable and launched) or any(memory.held for memory in used):
+    if not recorder.repeatable or any(memory.held for memory in used) or not _are_launches(calls):
         return None
     arena = plan_arena([Lifetime(m.nbytes, m.first, m.last) for m in used], ALIGNMENT)
     offsets = {id(memory): offset for memory, offset in zip(used, arena.offsets)}
@@ -66,9 +65,16 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
             return None
         scalars = [(tensors + len(numbers) + k, dtype) for k, (_, dtype) in enumerate(call.action.step.scalars)]
         numbers += call.scalars
-        steps += [Step(launch, places, scalars) for launch in call.action.launches]
-    made = recipe(steps, arena.peak, [None] * tensors + numbers, [call.action for call in calls])
+        steps += [Step(launch, places, scalars) for launch in (*call.action.launches, *call.action.checked)]
+    check = places[-1][1] if calls and calls[0].action.checked else -1  # the scratch's place
+    made = recipe(steps, arena.peak, [None] * tensors + numbers, [call.action for call in calls], check)
     return made and (*made, tuple(numbers))
+
+
+def _are_launches(calls: list[Call]) -> bool:
+    """Whether calls are launches alone, of fixed numbers; those that may refuse operands only by themselves."""
+    plain = [bool(call.action.launches) and not call.draws for call in calls]
+    return all(plain) or (len(calls) == 1 and bool(calls[0].action.checked))
 
 
 def _places(call: Call, offsets: dict[int, int]) -> Sequence[tuple[int, int]] | None:

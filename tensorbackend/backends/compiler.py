@@ -115,12 +115,13 @@ def _header_digest(name: str) -> bytes:
 def _read_header(path: Path, modified: int, size: int) -> bytes:
     """`modified` and `size` are here to be part of what the answer is remembered for."""
     digest = hashlib.sha256()
-    waiting, seen = [path], {path}
+    waiting, seen = [path], {path.resolve()}
     while waiting:
-        text = waiting.pop().read_bytes()
+        including = waiting.pop()
+        text = including.read_bytes()
         digest.update(text)
         for name in _INCLUDE.findall(text):
-            inner = path.parent / name.decode()
+            inner = (including.parent / name.decode()).resolve()
             if inner not in seen and inner.is_file():
                 seen.add(inner)
                 waiting.append(inner)

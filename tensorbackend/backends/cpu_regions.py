@@ -35,27 +35,26 @@ VECTOR = 64
 
 
 class _Checked(jit.Prepared):
-    """Launches of which the first one checks: what it finds is raised before the others run.
+    """Launches of which the first one checks: where it finds something, the others write nothing, and it is raised.
 
-    `launches` is empty for whoever would run them without looking.
+    They are `checked`; `launches` is empty for whoever would run them without looking.
     """
 
-    __slots__ = ("_checked", "_error")
+    __slots__ = ("_error", "checked")
 
     def __init__(self, step: Primitive, source: str, launches: Sequence[Any], scratch_words: int,
                  error: Callable[[int, int], IndexError]) -> None:  # fmt: skip
         super().__init__(step, source, step.op.name, [], scratch_words)
-        self._checked = launches
+        self.checked = launches
         self._error = error
 
     def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
-        for number, launch in enumerate(self._checked):
+        for launch in self.checked:
             launch.ptr[:] = addresses
             launch.run()
-            if number == 0:
-                wrong, value = (ctypes.c_int64 * 2).from_address(addresses[-1])
-                if wrong:
-                    raise self._error(wrong - 1, value)
+        wrong, value = (ctypes.c_int64 * 2).from_address(addresses[-1])
+        if wrong:
+            raise self._error(wrong - 1, value)
 
 
 def _vectors(dtype: np.dtype) -> tuple[int, dict[str, Any]]:

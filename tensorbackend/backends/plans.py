@@ -34,7 +34,8 @@ class Action(NamedTuple):
 
     The addresses are those of the `refs`, inputs before outputs, and of `scratch` bytes if there are any. `launches`
     are the native launches that the step consists of, where it is nothing but these: they take the same addresses,
-    and the numbers as `number_format` says.
+    and the numbers as `number_format` says. `checked` are the launches of a step that may refuse what it reads: then
+    the first word of its scratch is not 0, nothing is written, and `run` raises.
     """
 
     step: Kernel | Primitive
@@ -43,6 +44,7 @@ class Action(NamedTuple):
     run: Callable[[Sequence[int], Sequence[Any], Sequence[int], int], None]
     launches: Sequence[Any] = ()
     source: str = ""
+    checked: Sequence[Any] = ()
 
 
 def references(step: Kernel | Primitive) -> list[Ref]:
@@ -107,8 +109,8 @@ class CompiledPlan(ABC):
                 yield self._primitive_action(step, places)
                 continue
             run = functools.partial(_run_prepared, prepared, step)
-            launches = getattr(prepared, "launches", ())
-            yield Action(step, references(step), prepared.scratch_words * 8, run, launches, prepared.source)
+            launches, checked = getattr(prepared, "launches", ()), getattr(prepared, "checked", ())
+            yield Action(step, references(step), prepared.scratch_words * 8, run, launches, prepared.source, checked)
 
     @abstractmethod
     def _primitive_action(self, step: Primitive, places: Any) -> Action:

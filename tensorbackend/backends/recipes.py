@@ -30,13 +30,17 @@ class Step(NamedTuple):
     scalars: Sequence[tuple[int, np.dtype]]
 
 
-def recipe(steps: Sequence[Step], arena_bytes: int, leaves: list[Any], keep: Any) -> tuple | None:
-    """How native code runs a statement with leaves like these; None when it cannot. `keep` lives as long."""
+def recipe(steps: Sequence[Step], arena_bytes: int, leaves: list[Any], keep: Any, check: int = -1) -> tuple | None:
+    """How native code runs a statement with leaves like these; None when it cannot. `keep` lives as long.
+
+    `check` is the place in the arena, in bytes, of a word that is not 0 where the launches refused their operands and
+    wrote nothing (-1: they never do): Python then runs all again, and raises.
+    """
     pointers = sum(len(step.pointers) for step in steps)
     scalars = sum(len(step.scalars) for step in steps)
     if len(steps) > MOST_LAUNCHES or pointers > MOST_POINTERS or scalars > MOST_SCALARS:
         return None
-    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps)]
+    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps), check]
     for step in steps:
         words += (step.launch.address, len(step.pointers), len(step.scalars))
         for place in step.pointers:

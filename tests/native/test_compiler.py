@@ -172,6 +172,20 @@ print(compiler.kernel_key('#include "outer.h"'))
     assert keys[0] != keys[1]
 
 
+def test_key_follows_headers_in_a_folder_of_their_own(monkeypatch, tmp_path, cc):
+    folder = tmp_path / "kernels" / "c"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "outer.h").write_text('#include "parts/middle.h"\n')
+    (folder / "parts" / "middle.h").write_text('#include "inner.h"\n#include "../outer.h"\n')
+    monkeypatch.setattr(compiler, "kernel_dir", lambda: tmp_path / "kernels")
+    found = set()
+    for text in ("int a;\n", "int b;\n"):
+        (folder / "parts" / "inner.h").write_text(text)
+        compiler._read_header.cache_clear()
+        found.add(compiler._header_digest("outer.h"))
+    assert len(found) == 2
+
+
 def test_missing_header_is_left_to_the_compiler(cache):
     with pytest.raises(CompileError, match=r"no-such-header\.h"):
         compiler.compile_source('#include "no-such-header.h"\n')

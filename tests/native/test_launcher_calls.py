@@ -47,6 +47,8 @@ CALLS = {
     "fprop_pool": _pool,
     "fprop_conv": _conv,
     "compound_dot": lambda be: (_draw(be, 3, 4), _draw(be, 4, 5), _draw(be, 3, 5), 0.5, 2.0, True),
+    "compound_bprop_lut": lambda be: (1, be.array(np.array([3, 0, 3]), dtype=np.int32), _draw(be, 4, 3), None,
+                                      _draw(be, 5, 4), None, 1.0, 0.5),
     "batched_dot": lambda be: (_draw(be, 2, 3, 4), _draw(be, 2, 4, 5), be.empty((2, 3, 5))),
 }  # fmt: skip
 
@@ -127,6 +129,19 @@ def test_what_the_checks_refuse_is_refused_for_ever(be) -> None:
             be.compound_fprop_bn(**at | parts, eps=EPS, rho=RHO, compute_batch_sum=True)
         with pytest.raises(TypeError):
             be.compound_fprop_bn(**at, eps=EPS, rho=RHO)
+
+
+def test_words_that_the_table_has_not_are_refused_before_it_is_written(be) -> None:
+    ids, error, table = be.array(np.array([3, 0, 3]), dtype=np.int32), _draw(be, 4, 3), _draw(be, 5, 4)
+    for _ in range(TIMES):
+        ids[:] = np.array([3, 0, 3])
+        native = _runs(be, lambda: be.compound_bprop_lut(1, ids, error, None, table, None, 1.0, 0.5))
+        before = table.get()
+        ids[:] = np.array([3, 9, 3])
+        with pytest.raises(IndexError, match="word 9 at place 1"):
+            be.compound_bprop_lut(1, ids, error, None, table, None, 1.0, 0.5)
+        np.testing.assert_array_equal(table.get(), before)
+    assert native == 1
 
 
 def test_outputs_that_round_go_through_python(be) -> None:

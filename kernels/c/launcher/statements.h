@@ -129,10 +129,11 @@ typedef struct operands {
 } operands;
 
 // A recipe's words: a head, then for each launch its address and counts, then (source, offset) for each pointer and
-// (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k.
+// (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k. `check` is
+// where in the arena the launches leave a word that is not 0 if they refuse operands (-1: they do not): Python says so.
 enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER };
 enum { MOST_LAUNCHES = 16, MOST_POINTERS = 128, MOST_SCALARS = 64 };
-typedef struct { int64_t launches, arena_bytes, cost; } recipe_head;
+typedef struct { int64_t launches, arena_bytes, cost, check; } recipe_head;
 typedef struct { int64_t launch, pointers, scalars; } recipe_launch;
 typedef struct { int64_t source, offset; } recipe_pointer;
 typedef struct { int64_t leaf, format, least, most; } recipe_scalar;
@@ -221,6 +222,8 @@ static enum outcome follow(memo *m, object *recipe, const operands *o) {
         else
             outcome = run_long(m, &p, head.launches);
     }
+    if (outcome == DONE && head.check >= 0 && *(const int64_t *)(arena + head.check))
+        outcome = TO_PYTHON;
     if (arena)
         runtime.free(arena, head.arena_bytes);
     return outcome;
