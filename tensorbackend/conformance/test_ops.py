@@ -117,6 +117,22 @@ def test_number_beyond_an_integer_type_is_refused(backend: Backend) -> None:
         backend.evaluate(x + 300)
 
 
+@pytest.mark.parametrize("number", [-1, -129, 300, 2**40, 2**63, -(2**70)])
+def test_comparisons_with_numbers_beyond_an_integer_type_have_an_answer(backend: Backend, number: int) -> None:
+    for dtype in filter(dtypes.is_integer, dtypes.DTYPES):
+        limits = np.iinfo(dtype)
+        values = np.array([limits.min, 0, 1, limits.max], dtype)
+        x = backend.array(values, dtype=dtype, min_dims=0)
+        names = ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal")
+        for compare, name in zip(("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"), names):
+            expected = [getattr(int(value), compare)(number) for value in values]
+            mirrored = [getattr(number, compare)(int(value)) for value in values]
+            for _ in range(2):
+                assert backend.evaluate(getattr(x, compare)(number)).get().tolist() == expected, (dtype, name)
+                assert backend.evaluate(getattr(backend, name)(x, number)).get().tolist() == expected, (dtype, name)
+                assert backend.evaluate(getattr(backend, name)(number, x)).get().tolist() == mirrored, (dtype, name)
+
+
 @pytest.mark.parametrize("op", BITS, ids=attrgetter("name"))
 def test_bits_of_floats_are_refused(backend: Backend, op: ops.Op) -> None:
     x = backend.ones((2, 2))

@@ -52,12 +52,6 @@ def _check_softmax(in_types: Any, **params: Any) -> None:
         type_check.expect(w.ndim == 1, w.shape[0] == x.shape[1], w.dtype == x.dtype)
 
 
-def _counts(t: Any, ignored: int) -> Any:
-    """Which labels count: those that are not `ignored`, and all where their type has no such number."""
-    limits = np.iinfo(t.dtype)
-    return t != ignored if limits.min <= ignored <= limits.max else t == t
-
-
 def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, reduce: str) -> Any:
     classes = x.shape[1]
     rest = (1,) * (len(x.shape) - 2)
@@ -66,7 +60,7 @@ def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, r
     logarithms = o.log_softmax(x, 1)
     if weight:
         logarithms = logarithms * o.reshape(weight[0], (1, classes, *rest))
-    valid = _counts(t, ignore_label)
+    valid = t != ignore_label
     each = o.where(valid, -o.sum(o.where(chosen, logarithms, 0), 1, False), 0)
     if reduce != "mean":
         return reduced(each, reduce)
@@ -82,7 +76,7 @@ def _check_sigmoid(in_types: Any, **params: Any) -> None:
 
 
 def _sigmoid(x: Any, t: Any, normalize: bool, reduce: str) -> Any:
-    valid = _counts(t, -1)
+    valid = t != -1
     each = o.where(valid, o.maximum(x, 0) - x * t + o.log1p(o.exp(-abs(x))), 0)
     if reduce != "mean":
         return reduced(each, reduce)
@@ -91,7 +85,7 @@ def _sigmoid(x: Any, t: Any, normalize: bool, reduce: str) -> Any:
 
 
 def _sigmoid_gradient(g: Any, y: Any, x: Any, t: Any, normalize: bool, reduce: str) -> tuple:
-    valid = _counts(t, -1)
+    valid = t != -1
     each = o.where(valid, (o.sig(x) - t) * g, 0)
     if reduce != "mean":
         return each, None

@@ -42,11 +42,29 @@ def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable 
         if node is NotImplemented:
             given = " and ".join(type(x).__name__ for x in operands)
             raise TypeError(complain(f"{op.name}: operands that are not understood", given, "tensors, nodes, numbers"))
+    else:
+        node = _new(OpTreeNode)
+        node.structure = found
+        node.inputs = operands
+    return _within_range(node) if op.name in _MIRRORED and int in structures else node
+
+
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+"""The comparisons, and what each is with its operands exchanged."""
+
+
+def _within_range(node: OpTreeNode) -> OpTreeNode:
+    """A comparison with an int; where the operands' type cannot hold that, one of the same answer with an int that it
+    can: as in NumPy, no element of uint8 is below -1."""
+    dtype = node.structure.operands
+    if not dtypes.is_integer(dtype):
         return node
-    node = _new(OpTreeNode)
-    node.structure = found
-    node.inputs = operands
-    return node
+    limits, (a, b), name = np.iinfo(dtype), node.inputs, node.structure.op.name
+    x, number, name = (a, b, name) if b.__class__ is int else (b, a, _MIRRORED[name])
+    if limits.min <= number <= limits.max:
+        return node
+    holds = name == "ne" or name in (("gt", "ge") if number < limits.min else ("lt", "le"))
+    return apply(ops.OPS["ge" if holds else "lt"], x, int(limits.min))
 
 
 def _build(op: ops.Op, operands: tuple, params: tuple, table: StructureTable) -> OpTreeNode:
@@ -144,8 +162,12 @@ def _binary(op: ops.Op) -> tuple[Callable, Callable]:
         node.inputs = (other, self)
         return node
 
-    method.__doc__ = reflected.__doc__ = op.doc
-    return method, reflected
+    def compare(self: Any, other: Any) -> Any:
+        node = method(self, other)
+        return _within_range(node) if other.__class__ is int else node
+
+    method.__doc__ = reflected.__doc__ = compare.__doc__ = op.doc
+    return compare if op.name in _MIRRORED else method, reflected
 
 
 def _unary(op: ops.Op) -> Callable:
@@ -165,9 +187,6 @@ def _unary(op: ops.Op) -> Callable:
 
 def _is_operand(x: Any) -> bool:
     return isinstance(x, (Operators, np.ndarray, *_NUMBERS))
-
-
-_MIRRORED = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 class Operators:

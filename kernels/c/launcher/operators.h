@@ -33,11 +33,19 @@ static inline object *known_node(const memo *m, object *const *key, object *cons
 typedef struct { const char *name; int slot; void *function; } operator_def;
 static struct { object *op, *method, *reflected; } operators[32];
 
+enum { LT, LE, EQ, NE, GT, GE, ADD, SUB, MUL, TRUEDIV, FLOORDIV, MOD, LSHIFT, RSHIFT, AND, OR, XOR, POW, NEG, ABS, INVERT,
+       MATMUL };
+
+// Whether an integer type may not hold an operand of a comparison: then Python finds another one of the same answer.
+static inline int may_be_beyond(object *x) {
+    return x->type == py.int_ && (unsigned long long)PyLong_AsLongLongAndOverflow(x, &(int){0}) > 127;
+}
+
 static inline object *binary(int number, object *a, object *b) {
     object *const operands[2] = {a, b};
     object *const key[OPERANDS + 1] = {operators[number].op, key_of(a), key_of(b)};
     int a_owns = key[1] && key[1] != a->type;
-    if (key[1] && key[2]) {
+    if (key[1] && key[2] && (number > GE || !(may_be_beyond(a) || may_be_beyond(b)))) {
         object *node = known_node(memo_of(key[a_owns ? 1 : 2]), key, operands, 2);
         if (node)
             return node;
@@ -55,7 +63,6 @@ static inline object *unary(int number, object *a) {
     return node ? node : adopt(PyObject_CallFunctionObjArgs(operators[number].method, a, NULL), key, operands, 1);
 }
 
-enum { LT, LE, EQ, NE, GT, GE, ADD, SUB, MUL, TRUEDIV, FLOORDIV, MOD, LSHIFT, RSHIFT, AND, OR, XOR, POW, NEG, ABS, INVERT, MATMUL };
 
 #define BINARY(name, number) \
     static object *name(object *a, object *b) { return binary(number, a, b); }
@@ -129,6 +136,13 @@ static object *call_python(object *python, object *const *arguments, length coun
     return made;
 }
 
+static int is_comparison(const object *op) {
+    for (int i = LT; i <= GE; i++)
+        if (operators[i].op == op)
+            return 1;
+    return 0;
+}
+
 static object *method_call(object *self, object *const *arguments, size_t count, object *names) {
     const method *f = (const method *)self;
     object *key[OPERANDS + 1] = {f->op};
@@ -136,7 +150,10 @@ static object *method_call(object *self, object *const *arguments, size_t count,
     int n = (int)f->arity, known = !names && by_place == n;
     for (int i = 0; known && i < n; i++)
         known = (key[i + 1] = key_of(arguments[i])) != NULL;
-    object *node = known ? known_node((memo *)f->memo, key, arguments, n) : NULL;
+    int beyond = 0;
+    for (int i = 0; known && i < n; i++)
+        beyond |= may_be_beyond(arguments[i]);
+    object *node = known && !(beyond && is_comparison(f->op)) ? known_node((memo *)f->memo, key, arguments, n) : NULL;
     if (node)
         return node;
     object *made = call_python(f->python, arguments, by_place, names);
