@@ -14,6 +14,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 SHORT = ("--epochs", "3", "--maps", "8", "--seed", "1")
 
 
+@pytest.mark.ci
 def test_defaults_reach_98_5_per_cent(train: Callable) -> None:
     output, curves = train(script_name="cnn_digits.py")
     assert accuracy_of(output) >= 98.5
