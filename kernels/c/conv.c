@@ -8,6 +8,7 @@
 // Order     Sums run over channels, then taps, in blocks that depend on shapes alone.
 // Bound by  multiply-adds; with few maps, by the copies
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
+enum { PLACES_A_LINE = 16 };  // of pairs of numbers of two bytes
 #include "conv_copies.h"
 
 static int64_t count_column_taps(const shape *s, int64_t phase) {
@@ -148,7 +149,7 @@ static int run_job(const job *j, const TB_S *in, const TB_T *filters, TB_R *out,
                 for (int64_t lane = 0; lane < places; lane += WIDTH) {
                     const int64_t width = least(WIDTH, places - lane);
                     TB_T *const sums = several ? partial + (map - j->map) * pitch + segment * padded + lane : local;
-                    run_tile(j, maps, width, strips, count, steps, offset, sums, pitch, first > 0);
+                    run_tile(j, maps, lane, width, strips, count, steps, offset, sums, pitch, first > 0);
                     for (int64_t n = 0; n < count; ++n) strips[n].in += WIDTH;
                     if (last) finite &= all_finite(sums, maps, width, pitch);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);

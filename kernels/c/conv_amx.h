@@ -62,18 +62,37 @@ static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t 
     }
 }
 
-// Sums of TILE maps at WIDTH places, over `count` strips of `steps`. `more`: on sums.
-static void run_tile(const job *j, int64_t maps, int64_t width, const strip *strips, int64_t count, int64_t steps,
-                     const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
+// The taps of the job's columns [*first, *last), of those that it has, that meet inputs at places of a tile.
+static void meeting_taps(const job *j, int64_t lane, int64_t width, int64_t *first, int64_t *last) {
+    const axis *const x = &j->s->wide;
+    const int64_t start = j->column + lane / j->s->images, end = j->column + (lane + width - 1) / j->s->images;
+    int64_t count = 0, shift, from;
+    *first = *last = 0;
+    for (int64_t tap = 0; tap < x->taps; ++tap) {
+        if (!reach(x, tap, j->column_phase, &shift, &from)) continue;
+        ++count;
+        if (!j->s->flat && ((end + shift) * x->a + from < 0 || (start + shift) * x->a + from >= x->in)) continue;
+        if (*last == 0) *first = count - 1;
+        *last = count;
+    }
+}
+
+// Sums of TILE maps at WIDTH places from `lane` on, over `count` strips of `steps`. `more`: on sums.
+static void run_tile(const job *j, int64_t maps, int64_t lane, int64_t width, const strip *strips, int64_t count,
+                     int64_t steps, const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
     const int64_t line = j->channel * (int64_t)sizeof(TB_T), sum_line = pitch * (int64_t)sizeof(TB_T);
-    (void)maps, (void)width;
+    const int64_t taps = count_column_taps(j->s, j->column_phase);
+    int64_t first, last;
+    (void)maps;
+    meeting_taps(j, lane, width, &first, &last);
     if (more) load_sums((const char *)sums, sum_line);
     else clear_sums();
-    for (const strip *const last = strips + count; strips < last; ++strips) {
-        const char *a = (const char *)strips->filter;
-        for (int64_t n = 0; n < steps; ++n, a += BLOCK_BYTES)
-            add_block(a, 64, UNIT, 2 * UNIT, (const char *)strips->in + offset[n], line, 64, PAIRS * line);
-    }
+    for (const strip *const end = strips + count; strips < end; ++strips)
+        for (int64_t step = 0; step < steps; step += taps)
+            for (int64_t n = step + first; n < step + last; ++n) {
+                const char *const a = (const char *)strips->filter + n * BLOCK_BYTES;
+                add_block(a, 64, UNIT, 2 * UNIT, (const char *)strips->in + offset[n], line, 64, PAIRS * line);
+            }
     store_sums((char *)sums, sum_line);
 }
 

@@ -96,9 +96,9 @@ static tile tile_for(int64_t maps, int64_t vectors) {
 }
 
 // Sums of `maps` maps at `width` places, over `count` strips of `steps`. `more`: on sums.
-static void run_tile(const job *j, int64_t maps, int64_t width, const strip *strips, int64_t count, int64_t steps,
-                     const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
-    (void)j;
+static void run_tile(const job *j, int64_t maps, int64_t lane, int64_t width, const strip *strips, int64_t count,
+                     int64_t steps, const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
+    (void)j, (void)lane;
     tile_for(maps, ceil_div(width, LANES))(strips, count, steps, offset, sums, pitch, more);
 }
 

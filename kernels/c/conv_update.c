@@ -10,6 +10,7 @@
 //           With TB_PLANES on the matrix unit: conv_update_amx.h. A task whose sums there are not all finite begins
 //           anew by multiply-adds.
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
+enum { PLACES_A_LINE = 32 };  // of numbers of two bytes
 #include "conv_copies.h"
 
 enum { UPDATE_ROWS = 8 };

@@ -28,7 +28,7 @@ TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
 UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS = 1400 << 10, 4.5, 0.6
 """The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
 is copied."""
-UNIT_BLOCK_NS, UNIT_SUMS_NS, JOIN_NS = 200.0, 250.0, 0.5
+UNIT_BLOCK_NS, UNIT_SUMS_NS, JOIN_NS = 220.0, 250.0, 0.5
 """Of a block of products of the filters' gradient on the matrix unit; of a tile's sums, taken up and put aside; of a
 sum of a segment."""
 UPDATE_BYTES = 1400 << 10
@@ -56,8 +56,11 @@ PLANES = 3
 PLANE_BYTES = 2
 PRODUCTS, UNIT_PRODUCTS = 130, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
-UNIT_DIRECT = 170
+UNIT_DIRECT = 185
 """Operations of `conv.c` a nanosecond on the matrix unit."""
+SIX = 1.2, 1.1
+"""How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
+gradient: transforms count for more there, and those of six points need more registers than there are."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,12 @@ def _reach(g: ConvGeometry, axis: int, backward: bool) -> int:
     return max(shifts, default=0) - min(shifts, default=0)
 
 
+def _pitch(places: int, line: int) -> int:
+    """Places from a row of a copy for the matrix unit to the next, filled up to cache lines where that is little."""
+    filled = -(-places // line) * line
+    return filled if 4 * filled <= 5 * places else places
+
+
 def _blocks(length: int, phases: int, each: int) -> int:
     lengths = [len(range(phase, length, phases)) for phase in range(phases)]
     return sum(-(-n // each) for n in lengths)
@@ -169,7 +178,7 @@ class _DirectCost:
         blocks = _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], columns)
         self.items = g.groups * out[0] * blocks
         self.tiles, self.chunks = -(-maps_out // facts.rows), -(-maps_in // channels)
-        self.pitch, self.places = (columns + broad) * g.N, columns * g.N
+        self.pitch, self.places = _pitch((columns + broad) * g.N, EDGE // 2 if planes else 1), columns * g.N
         self.copied = g.T * apart * (rows + tall) * self.pitch
         self.rows_copied = g.T * apart * (rows + tall)
         self.maps_in = -(-maps_in // EDGE) * EDGE if planes else maps_in
@@ -236,7 +245,7 @@ def _unit_update_cost(
 ) -> tuple[float, Direct]:
     maps_in, maps_out, cells = g.C // g.groups, g.K // g.groups, g.T * g.R * g.S
     tall, broad = (_reach(g, axis, False) for axis in (1, 2))
-    pitch, apart = (columns + broad) * g.N, g.T * g.strides[1] * g.strides[2]
+    pitch, apart = _pitch((columns + broad) * g.N, EDGE), g.T * g.strides[1] * g.strides[2]
     copied, places = apart * (rows + tall) * pitch, columns * g.N
     runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)
     steps, high, wide = runs * -(-run // EDGE), -(-channels // EDGE), -(-maps // EDGE)
@@ -335,4 +344,5 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     if way.planes:
         maps_in, maps_out = (-(-maps // EDGE) * EDGE for maps in (maps_in, maps_out))
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
-    return products + moved + filters
+    slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0
+    return (products + moved + filters) * slower

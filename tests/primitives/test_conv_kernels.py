@@ -276,7 +276,7 @@ def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None
 
 
 def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
-    sizes = {"N": 16, "C": 64, "K": 64, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
+    sizes = {"N": 16, "C": 128, "K": 128, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     results = []
     for bound in (0, 1 << 20):
         backend = Backend.allocate_backend("cpu", scratch_size=bound, rng_seed=0)
