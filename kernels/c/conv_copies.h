@@ -130,6 +130,12 @@ INLINE void clear(TB_T *to, int64_t count) {
 INLINE void copy_run(const TB_S *from, int64_t count, TB_T *to) {
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES) *(vec *)(to + i) = load(from + i);
+#ifdef TB_PLAIN
+    if (i + LANES / 2 <= count) {
+        __builtin_memcpy(to + i, from + i, LANES / 2 * sizeof(TB_T));
+        i += LANES / 2;
+    }
+#endif
     for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
 }
 

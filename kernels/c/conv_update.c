@@ -175,9 +175,11 @@ static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *
     const int64_t length = j->columns * s->images, row = s->wide.out * s->images;
     const int64_t map = s->deep.out * s->high.out * row, pitch = ceil_div(s->maps_out, WIDTH) * WIDTH;
     TB_T *const turned = copy + apart(copied_elements(s, j));
+    // Maps in as few passes as there must be, with about as many vectors each.
+    const int64_t vectors = ceil_div(p->maps, LANES), each = ceil_div(vectors, ceil_div(vectors, NV)) * LANES;
     copy_input(j, in, p->first, p->channels, copy);
-    for (int64_t k = 0; k < p->maps; k += WIDTH) {
-        const int64_t maps = least(WIDTH, p->maps - k);
+    for (int64_t k = 0; k < p->maps; k += each) {
+        const int64_t maps = least(each, p->maps - k);
         const TB_S *const from = errors + k * map;
         for (int64_t r = 0; r < j->rows && s->maps_out > NARROW; ++r)
             turn_places(from + r * row, map, maps, length, turned + r * length * WIDTH);
