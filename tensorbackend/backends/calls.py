@@ -63,7 +63,7 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
         places = _places(call, offsets)
         if places is None:
             return None
-        scalars = [(tensors + len(numbers) + k, dtype) for k, (_, dtype) in enumerate(call.action.step.scalars)]
+        scalars = [(tensors + len(numbers) + k, dtype) for k, dtype in enumerate(call.types)]
         numbers += call.scalars
         steps += [Step(launch, places, scalars) for launch in (*call.action.launches, *call.action.checked)]
     check = places[-1][1] if calls and calls[0].action.checked else -1  # the scratch's place

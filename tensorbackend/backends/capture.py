@@ -67,12 +67,14 @@ Place = tuple  # (argument's number, `Memory`, or None for an absolute address; 
 
 @dataclass(eq=False)
 class Call:
-    """A recorded step: `places` of its operands, `scalars` as they were given, `draws` as (whether the number counts
-    from the first draw of a run, number)."""
+    """A recorded step: `places` of its operands and whether each is `written`, `scalars` as they were given and their
+    `types`, `draws` as (whether the number counts from the first draw of a run, number)."""
 
     action: Action
     places: list[Place]
-    scalars: list[Any] = field(default_factory=list)
+    written: Sequence[bool]
+    scalars: list[Any]
+    types: Sequence[np.dtype]
     draws: list[tuple[bool, int]] = field(default_factory=list)
 
 
@@ -247,29 +249,27 @@ class Recorder:
         self._touch(targets, tensors)
         calls = []
         for action in planned.actions():
-            call = Call(action, [self._place(ref, buffers, temporaries) for ref in action.refs])
-            call.scalars = [leaves[n] for n, _ in action.step.scalars]
-            call.draws = [self._draw(self._plan_draws[n]) for n in action.step.draws]
-            self._note(call, len(action.refs) - written(action.step))
+            step, places = action.step, [self._place(ref, buffers, temporaries) for ref in action.refs]
+            writes = [n >= len(places) - written(step) for n in range(len(places))]
+            scalars, types = [leaves[n] for n, _ in step.scalars], [dtype for _, dtype in step.scalars]
+            call = Call(action, places, writes, scalars, types, [self._draw(self._plan_draws[n]) for n in step.draws])
+            self._note(call)
             calls.append(call)
         self.stated.append(Stated(plan, user_line(), {n: t.name or "" for n, t in enumerate(buffers)}, calls))
 
     def _run_user(self, original: Callable, launch: Any, tensors: list[Tensor], numbers: list[Any]) -> None:
         self._as_step(original, launch, tensors, [known(x) for x in numbers])
-        order = sorted(range(len(tensors)), key=lambda k: launch.writes[k])
-        reads = len(tensors) - sum(launch.writes)
+        count = len(tensors)
 
         def again(*operands: Any) -> None:
-            placed = dict(zip(order, operands))
-            original(launch, [placed[k] for k in range(len(order))], list(operands[len(order) :]))
+            original(launch, list(operands[:count]), list(operands[count:]))
 
-        parts = [tensors[k] for k in order]
-        self._note_other(again, parts[:reads], parts[reads:], numbers, launch.name)
+        self._note_other(again, tensors, launch.writes, launch.name, launch, numbers)
 
     def _upload(self, original: Callable, tensor: Tensor, values: np.ndarray) -> None:
         self._as_step(original, tensor, values)
         values = np.array(values)
-        call = self._note_other(lambda place: original(place, values), [], [tensor])
+        call = self._note_other(lambda place: original(place, values), [tensor], [True])
         memory = call.places[0][0]
         if isinstance(memory, Memory) and tensor.nbytes == memory.nbytes:
             memory.upload = call
@@ -288,35 +288,40 @@ class Recorder:
             worth, *keys = [next(now) if isinstance(x, Tensor) else x for x in (value, *parts)]
             original(next(now), tuple(keys) if isinstance(key, tuple) else keys[0], worth)
 
-        self._note_other(again, reads, [tensor])
+        self._note_other(again, [*reads, tensor], [*(False for _ in reads), True])
 
     # Notes
 
-    def _note_other(self, run: Callable, reads: list[Tensor], writes: list[Tensor], numbers: Sequence[Any] = (),
-                    name: str = "copy") -> Call:  # fmt: skip
-        """Note what is no step of a plan: `run` takes tensors like those it read, those it wrote, then numbers."""
+    def _note_other(self, run: Callable, tensors: list[Tensor], writes: Sequence[bool], name: str = "copy",
+                    user: Any = None, numbers: Sequence[Any] = ()) -> Call:  # fmt: skip
+        """Note what is no step of a plan: `run` takes tensors like these, some of which it writes, then numbers. `user`
+        is a user kernel's launch."""
         be = self.backend
-        layouts = [t.structure for t in (*reads, *writes)]
+        layouts = [t.structure for t in tensors]
 
         def make(addresses: Sequence[int], scalars: Sequence[Any], *others: Any) -> None:
             run(*(be._tensor_at(layout, address) for layout, address in zip(layouts, addresses)), *scalars)
 
-        self._touch(writes, reads)
-        call = Call(Action(None, [], 0, make, (), name), [self._place_of(t) for t in (*reads, *writes)], list(numbers))
-        self._note(call, len(reads))
+        self._touch([t for t, w in zip(tensors, writes) if w], [t for t, w in zip(tensors, writes) if not w])
+        native = user is not None and bool(user.launches)
+        action = Action(None, layouts, 8 * user.scratch if native else 0, make, user.launches if native else (), name)
+        types = user.types if native else ()
+        call = Call(action, [self._place_of(t) for t in tensors], writes, list(numbers), types)
+        self._note(call)
         self.stated.append(Stated(None, user_line(), {}, [call]))
         return call
 
-    def _note(self, call: Call, reads: int) -> None:
-        """Note when memory is used. The first places of a call are read, the others written."""
+    def _note(self, call: Call) -> None:
+        """Note when memory is used and written, and give a call its scratch: its last place."""
         if call.action.scratch:
             scratch = Memory(call.action.scratch)
             self.memories.append(scratch)
             call.places.append((scratch, 0))
-        for n, (base, _) in enumerate(call.places):
+            call.written = [*call.written, True]
+        for (base, _), writes in zip(call.places, call.written):
             if isinstance(base, Memory):
                 base.use(self._steps)
-                base.written += n >= reads
+                base.written += writes
         self._steps += 1
 
     def _touch(self, written: list[Tensor], read: list[Tensor]) -> None:

@@ -21,12 +21,12 @@ from tensorbackend.backends import native, watch
 from tensorbackend.backends.arena import Lifetime, plan_arena
 from tensorbackend.backends.arguments import TENSOR, flatten, names, rebuild
 from tensorbackend.backends.capture import Call, Memory, Recorder, stand_in
-from tensorbackend.backends.plans import ALIGNMENT, letter, word, written
+from tensorbackend.backends.plans import ALIGNMENT, letter, word
 from tensorbackend.backends.replay import Replay
 from tensorbackend.backends.waves import Node, waves
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.indexing import extent
-from tensorbackend.graph.plan import Kernel
+from tensorbackend.graph.plan import Kernel, Primitive
 from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol
 from tensorbackend.graph.tensor import Tensor
 
@@ -375,16 +375,15 @@ def _holds_containers(form: Any) -> bool:
 
 def _extents(call: Call, arguments: Sequence[int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The bytes that a step of a plan reads and writes, scratch included."""
-    action, found = call.action, []
-    for place, ref in zip(call.places, action.refs):
+    action, reads, writes = call.action, [], []
+    for place, ref, written in zip(call.places, action.refs, call.written):
         low, high = extent(ref.shape, ref.strides, ref.dtype.itemsize)
         start = _address(place, arguments)
-        found.append((start + low, start + high))
+        (writes if written else reads).append((start + low, start + high))
     if action.scratch:
         start = _address(call.places[-1], arguments)
-        found.append((start, start + action.scratch))
-    reads = len(action.refs) - written(action.step)
-    return found[:reads], found[reads:]
+        writes.append((start, start + action.scratch))
+    return reads, writes
 
 
 def _address(place: tuple, arguments: Sequence[int]) -> int:
@@ -434,7 +433,7 @@ class _NativeCalls:
                 self._moves.append((n, base, offset))
 
     def _pack_numbers(self, call: Call, at: int, numbers: dict[int, int]) -> None:
-        for n, (x, (_, dtype)) in enumerate(zip(call.scalars, call.action.step.scalars), start=at):
+        for n, (x, dtype) in enumerate(zip(call.scalars, call.types), start=at):
             if is_symbol(x):
                 known = self._given_numbers
                 source = known.setdefault((numbers[id(x)], dtype), self._draw + 2 + len(known))
@@ -471,7 +470,7 @@ class _NativeCalls:
         heads: list[list[int]] = []
         for call in calls:
             reads, writes = extents(call)
-            shares = not isinstance(call.action.step, Kernel)
+            shares = isinstance(call.action.step, Primitive)
             for n, launch in enumerate(call.action.launches):
                 nodes.append(Node(reads, writes, launch.tasks, launch.cost, len(nodes) - 1 if n else -1, shares))
                 heads.append(self._head(call, launch))

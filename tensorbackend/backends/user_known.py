@@ -31,10 +31,10 @@ MOST_REMEMBERED = 512
 
 class Prepared:
     """A launch for values of certain layouts: it takes the addresses of the values number `pointers`, which it `writes`
-    or not, the values number `numbers` (with their types), and `scratch` 8-byte words. `facts` are the kernel, the
-    generated text, the space and the reduced axes."""
+    or not, the values number `numbers` (of these `types`), and `scratch` 8-byte words. `launches` are the native ones
+    that it consists of, on the CPU. `facts` are the kernel, the generated text, the space and the reduced axes."""
 
-    __slots__ = ("_facts", "_types", "lock", "numbers", "pointers", "run", "scratch", "writes")
+    __slots__ = ("_facts", "launches", "lock", "numbers", "pointers", "run", "scratch", "types", "writes")
 
     def __init__(self, run: Run, facts: tuple[Any, UserSource, tuple[int, ...], tuple[int, ...]], pointers: list[int],
                  writes: list[bool], numbers: list[tuple[int, np.dtype]], scratch: int = 0) -> None:  # fmt: skip
@@ -43,7 +43,8 @@ class Prepared:
         self.pointers = pointers
         self.writes = writes
         self.numbers = [k for k, _ in numbers]
-        self._types = [dtype for _, dtype in numbers]
+        self.types = [dtype for _, dtype in numbers]
+        self.launches: Sequence[Any] = getattr(run, "launches", ())
         self.scratch = scratch
         self.lock = threading.Lock()
 
@@ -51,7 +52,7 @@ class Prepared:
         scratch = backend._allocate(8 * self.scratch) if self.scratch else None
         if scratch is not None:
             addresses = [*addresses, scratch.address]
-        words = [word(x, dtype) for x, dtype in zip(numbers, self._types)] if numbers else ()
+        words = [word(x, dtype) for x, dtype in zip(numbers, self.types)] if numbers else ()
         with self.lock:
             self.run(addresses, words)
 

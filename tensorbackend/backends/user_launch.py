@@ -108,20 +108,25 @@ class HostTarget(Target):
             )
             for name, tasks, cost in stages
         ]
-        return _runner(launches, work.pointers, work.numbers.pack_into)
+        return _HostRun(launches, work.pointers, work.numbers.pack_into)
 
 
-def _runner(launches: list[native.Launch], pointers: int, pack: Callable[..., None]) -> Run:
-    place = struct.Struct(f"{pointers}Q").pack_into
+class _HostRun:
+    """Launches of the pool, one after the other, which take the same addresses and numbers."""
 
-    def run(addresses: Sequence[int], numbers: Sequence[Any]) -> None:
-        for launch in launches:
-            place(launch.ptr, 0, *addresses)
+    __slots__ = ("_pack", "_place", "launches")
+
+    def __init__(self, launches: list[native.Launch], pointers: int, pack: Callable[..., None]) -> None:
+        self.launches = launches
+        self._place = struct.Struct(f"{pointers}Q").pack_into
+        self._pack = pack
+
+    def __call__(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
+        for launch in self.launches:
+            self._place(launch.ptr, 0, *addresses)
             if numbers:
-                pack(launch.scalar, 0, *numbers)
+                self._pack(launch.scalar, 0, *numbers)
             launch.run()
-
-    return run
 
 
 @functools.lru_cache(maxsize=1024)

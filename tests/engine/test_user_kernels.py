@@ -334,6 +334,30 @@ def test_a_captured_program_repeats_user_kernels(be) -> None:
     np.testing.assert_array_equal(program(y, 3.0).get(), (y.get() * 3 + 1).sum(0))
 
 
+def test_user_kernels_of_a_program_are_native_calls_among_the_others() -> None:
+    be = tensorbackend.gen_backend("cpu", rng_seed=1)
+    scale = be.elementwise("T x, float64 f", "T y, T z", "y = y * f + x; z = x - y", "scale")
+    total = be.reduction("T x, int32 m", "T y", "x * m", "a + b", "y = a", "0", "total")
+    x, y, w = be.array(numbers((200, 300))), be.ones((200, 300)), be.zeros((1, 1))
+
+    def work(x, rate, count):
+        made = be.evaluate(x * 2)
+        scale(made, rate, y, x)  # y is read too, x written
+        w[:] = total(x, count) + w
+        return total(be.evaluate(y - x), 3, axis=1)
+
+    calls, results = [(2.0, 3), (0.5, 7), (-1.5, 2)], []
+    program = be.capture(work, x, 1.0, 1)
+    assert program.calls == 3 and len(program._runs) == 1 and not program._others
+    start = [be.copy(t) for t in (x, y, w)]
+    for call in (program, work):
+        for t, saved in zip((x, y, w), start):
+            t[:] = saved
+        results.append([[call(x, *n).get().tobytes(), *(t.get().tobytes() for t in (x, y, w))] for n in calls])
+    assert results[0] == results[1]
+    assert program.peak_bytes > 0 and "total" in "".join(program.steps())
+
+
 # On whichever backend
 
 
