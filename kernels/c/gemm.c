@@ -113,9 +113,9 @@ typedef struct work {
 typedef TB_T half_vector __attribute__((vector_size(TB_VECTOR / 2), aligned(sizeof(TB_T)), may_alias));
 
 // Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.
-static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int vectors, const work *w) {
+static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int width, const work *w) {
     enum { HALF_LANES = LANES / 2 };
-    for (int i = 0; i < rows; ++i, sum += vectors * LANES) {
+    for (int i = 0; i < rows; ++i, sum += width) {
         TB_T *const t = w->t + i * w->t_row;
         int j = 0;
         for (; w->t_column == 1 && j + HALF_LANES <= w->columns; j += HALF_LANES) {
@@ -161,7 +161,7 @@ static inline TB_T *place_of_a(const call *g, int64_t part, int64_t t) {
 
 static inline int64_t first_panel(const call *g) {
     const int64_t from = g->size[PACK_B] - g->column;
-    return from <= 0 ? 0 : least(from / g->size[PANEL], g->panels);
+    return from <= 0 ? 0 : least(ceiling(from, g->size[PANEL]), g->panels);
 }
 
 static inline TB_T *place_of_b(const call *g, int64_t part, int64_t panel) {

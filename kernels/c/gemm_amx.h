@@ -29,7 +29,7 @@ static void run_tile(int vectors, int rows, const work *w) {
     }
     TB_T sum[EDGE][EDGE];
     store_sums((char *)sum, sizeof sum[0]);
-    put_scattered(&sum[0][0], rows, 2, w);
+    put_scattered(&sum[0][0], rows, EDGE, w);
 }
 
 // COPY(NAME, S, WIDE, PAIRED): as in gemm.c; `k` steps of a run of panels, whose last steps and columns are filled with zeros.

@@ -141,7 +141,8 @@ static void sweeps_of_block(const call *g, const block *at, int64_t k, sums to) 
     TB_T sum[MOST_COLUMNS][CHUNK];
     for (int64_t i = 0; i < at->rows; i += CHUNK) {
         const int64_t rows = least(CHUNK, at->rows - i);
-        for (int64_t j = 0; j < at->columns; ++j) __builtin_memset(sum[j], 0, sizeof sum[j]);
+        for (int64_t j = 0; j < at->columns; ++j)
+            for (int64_t r = 0; r < rows; ++r) sum[j][r] = 0;
         int64_t k0 = 0;
         for (; k0 + LINES <= k; k0 += LINES) sweep_lines(g, at, i, rows, k0, LINES, sum);
         for (; k0 < k; ++k0) sweep_lines(g, at, i, rows, k0, 1, sum);

@@ -24,66 +24,69 @@ static inline void end_tiles(void) {}
 
 typedef void (*tile)(const work *w);
 
-// sum + x y. Left to itself, the compiler moves sums from register to register, and some to memory.
-static inline __attribute__((always_inline)) vector plus_product(vector sum, vector x, vector y) {
+// PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to
+// memory.
 #if defined(__FMA__)
-    if (sizeof(TB_T) == 4 && (TB_T)0.5 != 0) {
-        __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
-        return sum;
+#define PLUS_PRODUCT(NAME, V) \
+    static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { \
+        if ((TB_T)0.5 == 0) return sum + x * y; \
+        if (sizeof(TB_T) == 4) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
+        else __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
+        return sum; \
     }
-    if (sizeof(TB_T) == 8 && (TB_T)0.5 != 0) {
-        __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
-        return sum;
-    }
+#define KEEP_IN_REGISTER(X) __asm__("" : "+v"(X))
+#else
+#define PLUS_PRODUCT(NAME, V) \
+    static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { return sum + x * y; }
+#define KEEP_IN_REGISTER(X) (void)(X)
 #endif
-    return sum + x * y;
-}
-
-static inline __attribute__((always_inline)) vector in_register(vector x) {
-#if defined(__FMA__)
-    __asm__("" : "+v"(x));
-#endif
-    return x;
-}
+PLUS_PRODUCT(plus_product, vector)
+PLUS_PRODUCT(half_plus_product, half_vector)
 
 // One step of k, `u` steps from here, of a tile.
-#define STEP(MR, NV, u) { \
-        vector y[NV]; \
-        UNROLL for (int j = 0; j < NV; ++j) y[j] = in_register(*(const vector *)(b + (u) * b_k + j * LANES)); \
+#define STEP(V, PLUS, MR, NV, u) { \
+        V y[NV]; \
+        UNROLL for (int j = 0; j < NV; ++j) { \
+            y[j] = *(const V *)(b + (u) * b_k + j * lanes); \
+            KEEP_IN_REGISTER(y[j]); \
+        } \
         UNROLL for (int i = 0; i < MR; ++i) { \
-            const vector x = row[i / 3][i % 3 * a_row + (u) * a_k] - (vector){0};  /* one load that fills a vector */ \
-            UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = plus_product(sum[i][j], x, y[j]); \
+            const V x = row[i / 3][i % 3 * a_row + (u) * a_k] - (V){0};  /* one load that fills a vector */ \
+            UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
         } \
     }
-#define TILE(MR, NV) \
-    static void tile_##MR##_##NV(const work *w) { \
+#define TILE_OF(NAME, V, PLUS, MR, NV) \
+    static void NAME##_##MR##_##NV(const work *w) { \
+        enum { lanes = sizeof(V) / sizeof(TB_T) }; \
         const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead; \
         const TB_T *b = w->b, *row[(MR + 2) / 3]; \
         TB_T *const t = w->t; \
-        vector sum[MR][NV]; \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
+        V sum[MR][NV]; \
+        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (V){0}; \
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
         for (int64_t p = w->k / 2; p; --p) { \
-            STEP(MR, NV, 0) \
-            STEP(MR, NV, 1) \
+            STEP(V, PLUS, MR, NV, 0) \
+            STEP(V, PLUS, MR, NV, 1) \
             if (ahead) \
-                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * LANES); \
+                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
             UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
             b += 2 * b_k; \
         } \
-        if (w->k % 2) STEP(MR, NV, 0) \
-        if (w->t_column != 1 || w->columns != NV * LANES) { \
-            vector kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
+        if (w->k % 2) STEP(V, PLUS, MR, NV, 0) \
+        if (w->t_column != 1 || w->columns != NV * lanes) { \
+            V kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
             UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) kept[i][j] = sum[i][j]; \
-            put_scattered((const TB_T *)kept, MR, NV, w); \
+            put_scattered((const TB_T *)kept, MR, NV * lanes, w); \
             return; \
         } \
         UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
-            vector *const to = (vector *)(t + i * t_row + j * LANES); \
+            V *const to = (V *)(t + i * t_row + j * lanes); \
             if (w->add) sum[i][j] += *to; \
             *to = sum[i][j]; \
         } \
     }
+#define TILE(MR, NV) TILE_OF(tile, vector, plus_product, MR, NV)
+#define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, MR, 1)
 #define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
 #define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
 #define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)
@@ -108,15 +111,32 @@ static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
 static const int most_rows[MOST_VECTORS] = {8, 6, 0, 2};
 #endif
 
-static inline void run_tile(int vectors, int rows, const work *w) { tiles[vectors - 1][rows - 1](w); }
+// Tiles of half a vector of columns, which may stay where they lie.
+#if TB_VECTOR > 16
+HALF_TILE(1) HALF_TILE(2) HALF_TILE(3) HALF_TILE(4) HALF_TILE(5) HALF_TILE(6)
+HALF_TILE(7) HALF_TILE(8) HALF_TILE(9) HALF_TILE(10) HALF_TILE(11) HALF_TILE(12)
+static const tile half_tiles[] = {
+    half_tile_1_1, half_tile_2_1, half_tile_3_1, half_tile_4_1, half_tile_5_1, half_tile_6_1,
+    half_tile_7_1, half_tile_8_1, half_tile_9_1, half_tile_10_1, half_tile_11_1, half_tile_12_1};
+enum { HALF_ROWS = TB_VECTOR == 64 ? 12 : 8 };
+#else
+static const tile half_tiles[1];
+enum { HALF_ROWS = 0 };
+#endif
+
+static inline void run_tile(int vectors, int rows, const work *w) {
+    if (w->columns == LANES / 2 && rows <= HALF_ROWS) half_tiles[rows - 1](w);
+    else tiles[vectors - 1][rows - 1](w);
+}
 
 // Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether there is a
-// matrix unit for gemm_amx.h.
+// matrix unit for gemm_amx.h; the most rows of a tile of half a vector.
 void tb_gemm_facts(int64_t *out) {
     out[0] = LANES;
     for (int v = 0; v < MOST_VECTORS; ++v)
         out[1 + v] = most_rows[v];
     out[1 + MOST_VECTORS] = may_use_unit();
+    out[2 + MOST_VECTORS] = HALF_ROWS;
 }
 
 // Writes `to[p * width + j] = from[j * step + p]` for p < SQUARE, j < wanted. TURNS: by shuffles of registers, from wherever

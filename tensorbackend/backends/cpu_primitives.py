@@ -56,9 +56,9 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> st
 @functools.lru_cache(maxsize=256)
 def _facts(library: Library) -> Facts:
     """What a compiled gemm.c has."""
-    facts = (ctypes.c_int64 * 6)()
+    facts = (ctypes.c_int64 * 7)()
     library.function("tb_gemm_facts")(facts)
-    return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]))
+    return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]), facts[6])
 
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:

@@ -49,6 +49,12 @@ SWEEP_ROWS = 1024
 """Rows of a sweep at most: their sums wait in the first-level cache."""
 SWEEPS = 8
 """Tasks that the rows of sweeps are cut into, about."""
+COPYING = 500.0
+"""Nanoseconds of starting copies, whatever their size."""
+LINE = 5.0
+"""Nanoseconds more for a line of b, as it is copied, that does not fill its panel."""
+DOT = 5.0
+"""Nanoseconds of adding up the lanes of a dot."""
 CYCLE = 0.33
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
@@ -73,12 +79,14 @@ EDGE = 32
 class Facts:
     """What a compiled gemm.c has: `lanes` of a vector, `rows[v - 1]` the most rows of a tile of v vectors (0: none).
 
-    `matrix_unit` says whether the processor has one that gemm_amx.h knows.
+    `matrix_unit`: the processor has one that gemm_amx.h knows. `half_rows`: the most rows of a tile of half a vector of
+    columns (0: none).
     """
 
     lanes: int
     rows: tuple[int, ...]
     matrix_unit: bool = False
+    half_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     way = min(_all_ways(given, facts, may_swap))
     x = given.swapped() if way.swap else given
     panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
-    pack_b = 0 if way.pack_b else x.n // panel * panel
+    pack_b = 0 if way.pack_b else _columns_in_place(x, panel, tile_rows, facts)
     splits, split_k = _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
@@ -221,12 +229,13 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
         dots = x.a[1] == 1
         pack_b = not x.plain_b or (dots and x.b[0] != 1)
         cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
+        cost += DOT * x.m * x.n if dots else 0
         yield _Way(cost, swap, 1, 4 if dots else min(_multiple(-(-x.m // SWEEPS), 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
             height, panel = _height(x, vectors, facts), vectors * facts.lanes
             pack_a, cost_a = _cost_of_a(x, panel)
-            pack_b, cost_b = _cost_of_b(x, height, panel)
+            pack_b, cost_b = _cost_of_b(x, height, panel, facts)
             cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + cost_b + stored
             yield _Way(cost, swap, panel, height, pack_a, pack_b)
 
@@ -241,16 +250,25 @@ def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
     return copied < entries * passes * each, min(copied, entries * passes * each)
 
 
-def _cost_of_b(x: Matrices, height: int, panel: int) -> tuple[bool, float]:
-    """Whether to copy b; only columns side by side can stay where they are, but for a last panel that is not full."""
+def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool, float]:
+    """Whether to copy b; only columns side by side can stay where they are, but for a last panel that no tile fits."""
     entries, passes = x.n * x.k, -(-x.m // height)
     far = 2 if entries > FAR else 1
-    copied = entries * (0.4 if x.b[1] == 1 else 0.3 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + 500
+    start = COPYING / x.batches + (LINE * x.k if x.n % panel else 0)
+    copied = entries * (0.4 if x.b[1] == 1 else 0.3 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + start
     if not x.plain_b or x.b[1] != 1:
         return True, copied
     in_place = entries * (far * 13 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
-    in_place += 500 if x.n % panel else 0
+    in_place += start if _columns_in_place(x, panel, height, facts) < x.n else 0
     return copied < in_place, min(copied, in_place)
+
+
+def _columns_in_place(x: Matrices, panel: int, height: int, facts: Facts) -> int:
+    """The columns of b that tiles can read where they lie: full panels, and a last one that is as wide as a tile."""
+    rest, lanes = x.n % panel, facts.lanes
+    half = rest == lanes // 2 and height <= facts.half_rows
+    fits = not rest or half or (rest % lanes == 0 and facts.rows[rest // lanes - 1] >= height)
+    return x.n if fits else x.n - rest
 
 
 def _strewn(x: Matrices, panel: int) -> bool:

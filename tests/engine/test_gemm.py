@@ -22,7 +22,7 @@ from tensorbackend.graph.tails import with_tails
 from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
 
-LENGTHS = (0, 1, 2, 3, 5, 7, 13, 14, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 97, 130, 257, 1000)
+LENGTHS = (0, 1, 2, 3, 5, 7, 8, 13, 14, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 97, 130, 257, 1000)
 HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 """The largest relative error of one rounding."""
 LAYOUTS: list[tuple[Callable, Callable]] = [
@@ -131,7 +131,7 @@ def test_zero_times_infinity_is_seen_everywhere(backend, shape, layout) -> None:
 
 
 @pytest.mark.parametrize("batches", [((3,), (3,)), ((4, 1), (1, 5)), ((), (6,)), ((2, 3), ())], ids=str)
-@pytest.mark.parametrize("shape", [(6, 5, 9), (33, 70, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(6, 5, 9), (8, 8, 8), (26, 24, 3), (33, 70, 40)], ids=str)
 def test_batches(backend, batches, shape) -> None:
     m, n, k = shape
     a, b, c = numbers(0, *batches[0], m, k), numbers(1, *batches[1], k, n), numbers(2, m, 1)
@@ -219,7 +219,7 @@ def test_which_kernels_become_tails(backend) -> None:
 
 WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
 THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000)]
-FACTS = [gemm.Facts(16, (12, 14, 0, 6)), gemm.Facts(4, (8, 6, 0, 2))]
+FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2))]
 
 
 @pytest.mark.parametrize(("swap", "vectors", "pack_a", "pack_b"), WAYS)
