@@ -42,7 +42,7 @@ enum {
     BY_UNITS,      // whether lanes are units
     UNITS,         // units of a block
     WIDTH,         // of a row of buffers and state: samples, and padding
-    ROWS, PANEL,   // of a tile, and vectors of samples, where lanes are samples
+    ROWS, PANEL,   // rows of a tile where lanes are samples; vectors of a tile
     CHUNK,         // steps of k for which a panel of the state stays in the first-level cache
     PLACE_R, PLACE_STATE, PLACE_OWN,
     BUFFERS,       // of a task

@@ -5,12 +5,13 @@
 //           [row][width]. Along the units where there are few: a few samples by vectors of R's rows.
 //
 //               samples: sum[rows][vectors] += spread(R[k][rows]) * state[k][vectors]     buffers [unit][width]
-//               units:   sum[samples][vectors] += spread(state[k][samples]) * R[k][vectors]     buffers [sample][unit]
+//               units:   sum[samples][panel] += spread(state[k][samples]) * R[k][panel]     buffers [sample][unit]
 //
 // Macros    those of rnn.c
 
 enum {
-    AHEAD = 48,         // steps of k by which R is fetched ahead
+    AHEAD = 48,         // steps of k by which R is fetched ahead, where lanes are samples
+    NEXT = 64,          // vectors by which it is where lanes are units
     SQUARE = 16,
 };
 
@@ -27,8 +28,8 @@ static inline int64_t block_of_R(const unroll *u) {
 
 // Weights -------------------------------------------------------------------------------------------------------------
 
-// to[k * width + j] = from[j * row + k * column] for k of `depth`; zero from row `n` on.
-static void pack(TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t depth, int64_t n, int64_t width) {
+// to[k * width + j] = from[j * row + k * column] for k of `depth`; zero from row `n` to row `fill`.
+static void pack(TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t depth, int64_t n, int64_t fill, int64_t width) {
     for (int64_t k0 = 0; k0 < depth; k0 += SQUARE) {
         const int64_t k1 = least(k0 + SQUARE, depth);
         if (column == 1)
@@ -38,22 +39,32 @@ static void pack(TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_
             for (int64_t k = k0; k < k1; ++k)
                 for (int64_t j = 0; j < n; ++j) to[k * width + j] = from[j * row + k * column];
         for (int64_t k = k0; k < k1; ++k)
-            for (int64_t j = n; j < width; ++j) to[k * width + j] = 0;
+            for (int64_t j = n; j < fill; ++j) to[k * width + j] = 0;
     }
 }
 
-static void pack_block(const unroll *u, int64_t block) {
-    const int64_t *const size = u->size, row = size[R_ROW], column = size[R_COLUMN], k = depth(u);
-    const int64_t first = block * size[UNITS], units = least(size[UNITS], size[NOUT] - first);
+// Rows of R of a block from unit `i` of group `g` on, `fill` at most, for k from `k0` on.
+static void pack_rows(const unroll *u, int64_t block, int64_t g, int64_t i, int64_t k0, int64_t k, int64_t fill, TB_T *to, int64_t width) {
+    const int64_t *const size = u->size, row = size[R_ROW], column = size[R_COLUMN], unit = block * size[UNITS] + i;
+    const int64_t n = least(fill, least(size[UNITS] - i, size[NOUT] - unit));
     const TB_T *const R = u->ptr[size[R_POINTER]];
+    pack(to, R + (g * size[NOUT] + unit) * row + k0 * column, row, column, k, n < 0 ? 0 : n, fill, width);
+}
+
+static void pack_block(const unroll *u, int64_t block) {
+    const int64_t *const size = u->size, k = depth(u), units = size[UNITS], panel = size[PANEL] * LANES;
     TB_T *to = u->scratch + size[PLACE_R] + block * block_of_R(u);
-    const int64_t height = size[BY_UNITS] ? size[UNITS] : size[ROWS];
+    if (size[BY_UNITS]) {
+        for (int64_t at = 0; at < size[PRODUCTS] * units; at += LANES)
+            pack_rows(u, block, at / units, at % units, 0, k, LANES, to + at / panel * panel * k + at % panel, panel);
+        return;
+    }
     for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK])
         for (int64_t g = 0; g < size[PRODUCTS]; ++g)
-            for (int64_t i = 0; i < size[UNITS]; i += height) {
-                const int64_t n = units - i < 0 ? 0 : least(height, units - i), depth = least(size[CHUNK], k - k0);
-                pack(to, R + (g * size[NOUT] + first + i) * row + k0 * column, row, column, depth, n, height);
-                to += height * depth;
+            for (int64_t i = 0; i < units; i += size[ROWS]) {
+                const int64_t here = least(size[CHUNK], k - k0);
+                pack_rows(u, block, g, i, k0, here, size[ROWS], to, size[ROWS]);
+                to += size[ROWS] * here;
             }
 }
 
@@ -99,42 +110,39 @@ static void product_by_samples(const unroll *u, int64_t block, const TB_T *state
     }
 }
 
-// MR samples by NV vectors of R's rows (as [k][units]); sample i's sums go to `to + i * step`.
+// MR samples by NV vectors of R's rows (as [k][NV vectors]), one after the other in the groups of a block; a sample's sums
+// of a group lie `units` from the next one's.
 #define BY_ROWS(MR, NV) \
-    static void units_##MR##_##NV(int64_t k, const TB_T *state, const TB_T *R, int64_t units, TB_T *to) { \
+    static void units_##MR##_##NV(int64_t k, const TB_T *state, const TB_T *R, int64_t units, int64_t at, TB_T *to) { \
         vector sum[MR][NV]; \
         UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (vector){0}; \
-        for (int64_t p = 0; p < k; ++p, state += MR, R += units) { \
+        for (int64_t p = 0; p < k; ++p, state += MR, R += NV * LANES) { \
             vector y[NV]; \
             UNROLL for (int j = 0; j < NV; ++j) y[j] = *(const vector *)(R + j * LANES); \
-            UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(R + 16 * units + j * LANES); \
+            UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(R + (NEXT + j) * LANES); \
             UNROLL for (int i = 0; i < MR; ++i) { \
                 const vector x = state[i] - (vector){0}; \
                 UNROLL for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j]; \
             } \
         } \
-        UNROLL for (int i = 0; i < MR; ++i) \
-            UNROLL for (int j = 0; j < NV; ++j) *(vector *)(to + i * units + j * LANES) = sum[i][j]; \
+        UNROLL for (int j = 0; j < NV; ++j, at += LANES) { \
+            TB_T *const place = to + at / units * units * MR + at % units; \
+            UNROLL for (int i = 0; i < MR; ++i) *(vector *)(place + i * units) = sum[i][j]; \
+        } \
     }
-typedef void (*rows)(int64_t k, const TB_T *state, const TB_T *R, int64_t units, TB_T *to);
-#define EACH_FEW(NV) BY_ROWS(1, NV) BY_ROWS(2, NV) BY_ROWS(3, NV)
-#define EACH_MORE(NV) BY_ROWS(4, NV) BY_ROWS(5, NV) BY_ROWS(6, NV)
-#define EACH_MOST(NV) BY_ROWS(7, NV) BY_ROWS(8, NV)
-#define ALL(NV) EACH_FEW(NV) EACH_MORE(NV) EACH_MOST(NV)
-#define NAMES(NV) {units_1_##NV, units_2_##NV, units_3_##NV, units_4_##NV, units_5_##NV, units_6_##NV, units_7_##NV, units_8_##NV}
-ALL(1) ALL(2) ALL(4)
-static const rows by_units[3][FEW] = {NAMES(1), NAMES(2), NAMES(4)};
+typedef void (*rows)(int64_t k, const TB_T *state, const TB_T *R, int64_t units, int64_t at, TB_T *to);
+#define UP_TO_3(NV) BY_ROWS(1, NV) BY_ROWS(2, NV) BY_ROWS(3, NV)
+#define UP_TO_8(NV) UP_TO_3(NV) BY_ROWS(4, NV) BY_ROWS(5, NV) BY_ROWS(6, NV) BY_ROWS(7, NV) BY_ROWS(8, NV)
+#define NAMES_3(NV) units_1_##NV, units_2_##NV, units_3_##NV
+#define NAMES_8(NV) {NAMES_3(NV), units_4_##NV, units_5_##NV, units_6_##NV, units_7_##NV, units_8_##NV}
+UP_TO_8(1) UP_TO_8(2) UP_TO_8(4) UP_TO_3(6) UP_TO_3(8)
+static const rows by_units[8][FEW] = {NAMES_8(1), NAMES_8(2), {0}, NAMES_8(4), {0}, {NAMES_3(6)}, {0}, {NAMES_3(8)}};
 
 static void product_by_units(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
-    const int64_t *const size = u->size, units = size[UNITS], k = depth(u);
+    const int64_t *const size = u->size, k = depth(u), panel = size[PANEL] * LANES;
     const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
-    for (int64_t g = 0; g < size[PRODUCTS]; ++g, to += buffer_length(u), R += units * k)
-        for (int64_t at = 0; at < units;) {
-            int level = 2;
-            while (level && ((LANES << level) > units - at || (size[N] << level) > SUMS)) --level;
-            by_units[level][size[N] - 1](k, state, R + at, units, to + at);
-            at += LANES << level;
-        }
+    for (int64_t at = 0; at < size[PRODUCTS] * size[UNITS]; at += panel, R += panel * k)
+        by_units[size[PANEL] - 1][size[N] - 1](k, state, R, size[UNITS], at, to);
 }
 
 static inline void begin_products(void) {}

@@ -41,6 +41,10 @@ LONG_BLOCK = 24
 """Units of a block where lanes are samples and there are many units."""
 CACHED = 1 << 13
 """Elements of a panel of the state that stay in the first-level cache."""
+UNIT_PANELS = (1, 2, 4, 6, 8)
+"""Vectors of a panel where lanes are units, as rnn_fma.h has them; those above 4 for 3 samples at most."""
+FEW_LINES = 8
+"""Vectors of units up to which a step is too short to be shared."""
 WHOLE = 1 << 40
 """Steps of k, more than there are: lanes along units need no chunks."""
 BLOCKS = 12
@@ -102,13 +106,21 @@ def _facts(library: Library) -> Facts:
     return Facts(found[0], tuple(found[1:5]), found[5], found[6], bool(found[7]))
 
 
-def blocks(run: Run, facts: Facts, buffers: int) -> Blocks:
-    """The blocks of a run whose tasks have so many buffers."""
-    if facts.few >= run.N:
-        lines = -(-run.nout // (facts.lanes * BLOCKS))
-        units = facts.lanes * (1 if lines == 1 else 2 if lines <= 3 else 4)
-        return Blocks(0, True, min(units, -(-run.nout // facts.lanes) * facts.lanes), run.N, 0, 0, WHOLE)
+def blocks(cell: Cell, run: Run, facts: Facts) -> Blocks:
+    """The blocks of a run of a cell."""
+    if run.N <= facts.few:
+        return _by_units(cell, run, facts)
+    buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
     return _on_unit(run, facts, buffers) or _by_samples(run, facts, buffers)
+
+
+def _by_units(cell: Cell, run: Run, facts: Facts) -> Blocks:
+    """The blocks whose lanes are units. A panel has as many sums as registers hold, of all groups of a block."""
+    shared = FEW_LINES * facts.lanes < run.nout <= 3 * BLOCKS * facts.lanes
+    units = min(facts.lanes * (2 if shared else 4), _multiple(run.nout, facts.lanes))
+    vectors, sums = cell.products * units // facts.lanes, 2 * facts.rows[1]
+    fits = [v for v in UNIT_PANELS if vectors % v == 0 and (v <= 4 or run.N <= 3) and v * run.N <= sums]
+    return Blocks(0, True, units, run.N, 0, max(fits, default=1), WHOLE)
 
 
 def _on_unit(run: Run, facts: Facts, buffers: int) -> Blocks | None:
@@ -196,7 +208,7 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     """The launch of all steps."""
     (run,), dtype, weights = step.params, step.output.dtype, step.inputs[0]
     buffers = _Buffers(cell, backend, dtype)
-    by = blocks(run, facts(dtype), len(buffers.tensors) - buffers.owns)
+    by = blocks(cell, run, facts(dtype))
     source = _source(dtype, by.planes)
     library = written.library(source, FLAGS)
     kernel, slots, words = _kernel(cell, buffers)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,15 +11,16 @@ import pytest
 
 import tensorbackend as tb
 from tensorbackend.backends import cpu_recurrent, native
-from tensorbackend.backends.cpu_recurrent import Blocks, Facts
+from tensorbackend.backends.cpu_recurrent import Facts
 from tensorbackend.conformance.test_gated import Case
 from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run
 from tensorbackend.primitives.gemm import EDGE
 from tensorbackend.settings import using
 
-SIZES = [(1, 1), (5, 3), (16, 8), (37, 8), (13, 9), (33, 17), (300, 16), (7, 31), (24, 48), (19, 64), (20, 65),
-         (70, 80), (9, 100), (17, 128), (600, 128), (700, 20), (260, 12), (130, 33), (128, 17)]  # fmt: skip
+SIZES = [(1, 1), (5, 3), (64, 1), (150, 1), (200, 2), (16, 8), (600, 5), (37, 8), (13, 9), (33, 17), (300, 16), (7, 31),
+         (24, 48), (19, 64), (20, 65), (70, 80), (9, 100), (17, 128), (600, 128), (700, 20), (260, 12), (130, 33),
+         (128, 17)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +52,6 @@ def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray]) -> l
     outputs, inputs = cell.operands(tensors | pairs)
     be._call(cell.op, (run,), outputs, inputs)
     return [x.get() for x in outputs]
-
-
-def blocks_of(cell: Cell, run: Run) -> Blocks:
-    """How a run of float32 is cut."""
-    buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
-    return cpu_recurrent.blocks(run, cpu_recurrent.facts(np.dtype("float32")), buffers)
 
 
 @pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
@@ -103,13 +99,14 @@ def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell, size: tuple[i
 def test_infinities_and_numbers_near_them_are_those_of_multiply_adds(be: tb.Backend, cell: Cell, N: int) -> None:
     run = Run(256, N, 4, False, cell.state.kind != "own")
     given = operands(cell, run, "float32")
-    weights, unit = given["weights"], cpu_recurrent.facts(np.dtype("float32")).matrix_unit
+    weights = given["weights"]
     weights[3, 5], weights[-1, 0], weights[40, 200], weights[41] = np.inf, -np.inf, 3.4e38, np.nan
     found = []
     for on in (True, False):
         be.structures.clear()
         with using(matrix_unit=on):
-            assert bool(blocks_of(cell, run).planes) == (on and unit)
+            found_facts = cpu_recurrent.facts(np.dtype("float32"))
+            assert bool(cpu_recurrent.blocks(cell, run, found_facts).planes) == found_facts.matrix_unit <= on
             found.append(ran(be, cell, run, given))
     be.structures.clear()
     for one, other in zip(*found):
@@ -120,14 +117,14 @@ def test_infinities_and_numbers_near_them_are_those_of_multiply_adds(be: tb.Back
                                    Facts(8, (12, 6, 0, 0), 8, 1 << 15),
                                    Facts(2, (12, 6, 0, 0), 8, 1 << 15)])  # fmt: skip
 def test_blocks_fit_tiles_and_room(facts: Facts) -> None:
-    most = max(c.products + sum(p.groups for p in c.parts if p.kind != "own") for c in cells.CELLS)
-    for nout in (1, 8, 100, 1024, 3000):
-        for N in (1, 8, 9, 16, 33, 64, 100, cpu_recurrent.MOST_SAMPLES):
-            by = cpu_recurrent.blocks(Run(nout, N, 4, False, False), facts, most)
-            assert most * by.units * by.width <= facts.room
-            if by.by_units:
-                assert by.units % facts.lanes == 0 and by.width == N <= facts.few
-            else:
-                assert by.rows == (by.panel % 2 + 1) * EDGE if by.planes else by.rows == facts.rows[by.panel - 1]
-                assert by.units % by.rows == 0 and bool(by.planes) <= facts.matrix_unit
-                assert by.width >= N and by.width % (by.panel * facts.lanes) == 0
+    for cell, nout, N in itertools.product(cells.CELLS, (1, 8, 100, 1024, 3000), (1, 3, 8, 9, 16, 33, 64, 100, 128)):
+        buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
+        by = cpu_recurrent.blocks(cell, Run(nout, N, 4, False, False), facts)
+        assert buffers * by.units * by.width <= facts.room
+        if by.by_units:
+            assert by.units % facts.lanes == 0 and by.width == N <= facts.few
+            assert cell.products * by.units % (by.panel * facts.lanes) == 0 and by.panel * N <= 2 * facts.rows[1]
+        else:
+            assert by.rows == (by.panel % 2 + 1) * EDGE if by.planes else by.rows == facts.rows[by.panel - 1]
+            assert by.units % by.rows == 0 and bool(by.planes) <= facts.matrix_unit
+            assert by.width >= N and by.width % (by.panel * facts.lanes) == 0
