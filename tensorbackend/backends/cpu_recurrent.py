@@ -54,6 +54,8 @@ STAND_IN = 4099
 FLOPS_A_NANOSECOND = 100
 PLANES = 3
 """Of a float32 on the matrix unit."""
+NARROW_WEIGHTS = 1 << 19
+"""Weights that half a block of samples is worth: planes of more do not stay in two threads' second-level caches."""
 FEWEST_UNIT_BLOCKS = 4
 """Blocks from which on the matrix unit is used: threads share them."""
 _KINDS = {"step": 0, "before": 1, "own": 2, "fixed": 3}
@@ -111,7 +113,7 @@ def blocks(cell: Cell, run: Run, facts: Facts) -> Blocks:
     if run.N <= facts.few:
         return _by_units(cell, run, facts)
     buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
-    return _on_unit(run, facts, buffers) or _by_samples(run, facts, buffers)
+    return _on_unit(cell, run, facts, buffers) or _by_samples(run, facts, buffers)
 
 
 def _by_units(cell: Cell, run: Run, facts: Facts) -> Blocks:
@@ -123,9 +125,12 @@ def _by_units(cell: Cell, run: Run, facts: Facts) -> Blocks:
     return Blocks(0, True, units, run.N, 0, max(fits, default=1), WHOLE)
 
 
-def _on_unit(run: Run, facts: Facts, buffers: int) -> Blocks | None:
-    """The blocks on the matrix unit, if it may be used and there are enough of them."""
-    units, panel = (2 * EDGE, 1) if run.N <= facts.lanes else (EDGE, 2)
+def _on_unit(cell: Cell, run: Run, facts: Facts, buffers: int) -> Blocks | None:
+    """The blocks on the matrix unit, if it may be used, there are enough of them, and it is faster."""
+    narrow = run.N <= facts.lanes
+    if narrow and cell.products * cell.state.state * run.nout**2 > NARROW_WEIGHTS:
+        return None
+    units, panel = (2 * EDGE, 1) if narrow else (EDGE, 2)
     width = _multiple(run.N, panel * facts.lanes)
     if not facts.matrix_unit or -(-run.nout // units) < FEWEST_UNIT_BLOCKS or units * width * buffers > facts.room:
         return None
