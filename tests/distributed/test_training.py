@@ -354,11 +354,14 @@ def train(mpi: None, tmp_path: Path) -> Callable[..., list[float]]:
 
 
 @pytest.mark.ci
-def test_one_two_and_four_processes_follow_one_curve(train: Callable[..., list[float]]) -> None:
-    one = train(1, "--dtype", "float64", "--epochs", "3")
-    assert one[2] < 0.9 * one[0]
+@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_one_two_and_four_processes_follow_one_curve(
+    train: Callable[..., list[float]], dtype: str, bound: float
+) -> None:
+    one = train(1, "--dtype", dtype, "--epochs", "3")
+    assert one[2] < 0.95 * one[0]
     for n in (2, 4):
-        np.testing.assert_allclose(train(n, "--dtype", "float64", "--epochs", "3"), one, rtol=1e-9)
+        np.testing.assert_allclose(train(n, "--dtype", dtype, "--epochs", "3"), one, rtol=bound)
 
 
 @pytest.mark.ci
