@@ -23,8 +23,10 @@ svg.bars text { font: 12px system-ui, sans-serif; fill: var(--ink); } svg.bars t
 td.lost { color: var(--poor); font-weight: 600; } td.won { color: var(--good); }
 p.lead { font-size: 1.05rem; max-width: 46rem; }
 """
-NAMES, PER_OCTAVE, ROW = 330, 90, 22  # pixels: of a bar's name, of a factor of two, of a row
+NAMES, PER_OCTAVE, ROW = 400, 90, 22  # pixels: of a bar's name, of a factor of two, of a row
 SLOWEST, FASTEST = 0.25, 16.0
+FEW = 16
+"""Bars of cases that are not lost, up to which they need not be asked for."""
 
 
 def page(documents: Sequence[Mapping[str, Any]]) -> str:
@@ -102,12 +104,15 @@ def _family(family: Family) -> str:
     mean = "" if family.geomean is None else f" <small>geometric mean {family.geomean:.2f}x</small>"
     parts = [f'<h2 id="{html.escape(family.name)}">{html.escape(family.name)}{mean}</h2>',
              f'<p class="machine">{html.escape(notes)}</p>']  # fmt: skip
-    lost = [(" ".join(key), r, r, r, "") for key, r in family.ratios.items() if r < 0.97]
+    every = [(" ".join(key), r, r, r, "") for key, r in family.ratios.items()]
+    lost = [bar for bar in every if bar[1] < 0.97]
+    others = every[len(lost) :]
     if lost:
-        count = f"{len(lost)} of {len(family.ratios)} cases"
-        parts.append(f"<p>Where another library is faster ({count}):</p>{_bars(lost)}")
-    parts.append(roofline(_points(family), numbered=False))
-    parts.append(f"<details><summary>all cases</summary>{_table(family)}</details>")
+        parts.append(f"<p>Where another library is faster ({len(lost)} of {len(every)} cases):</p>{_bars(lost)}")
+    shown = f"<p>Where we are faster or even ({len(others)}):</p>{_bars(others)}" if others else ""
+    few = len(others) <= FEW
+    parts += [shown if few else "", roofline(_points(family), numbered=False)]
+    parts.append(f"<details><summary>all cases</summary>{'' if few else shown}{_table(family)}</details>")
     return "\n".join([*parts, _history(document.get("history", []), family)])
 
 

@@ -49,6 +49,8 @@ def test_the_page_says_who_wins_and_hides_no_loss(document: dict) -> None:
     shown = ("lost 4x8 float32", "0.50x", "4.00x", "A &lt;fast&gt; CPU", "even &amp; more", "--quick", "old", "1.10x")
     for part in shown:
         assert part in text, part
+    places = [text.index(words) for words in ("another library is faster (", "we are faster or even (2)", "<details>")]
+    assert places == sorted(places)
     assert text.count("<circle") == 3
     ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
 
@@ -57,6 +59,13 @@ def test_the_page_says_whether_a_gpu_was_measured(document: dict) -> None:
     words = "no GPU was measured"
     assert words in bench_page.page([document])
     assert words not in bench_page.page([document, {**document, "backend": "gpu:cupy"}])
+
+
+def test_many_bars_are_folded_away_but_for_the_lost_cases(document: dict) -> None:
+    document["rows"] += [row(f"case {k}", "tensorbackend", 1.0, 2.0) for k in range(bench_page.FEW)]
+    text = bench_page.page([document])
+    places = [text.index(words) for words in ("another library is faster (", "<details>", "we are faster or even (18)")]
+    assert places == sorted(places)
 
 
 def test_the_page_fetches_nothing(document: dict) -> None:
