@@ -33,9 +33,9 @@ EXAMPLE = HERE.parent / "examples" / "parallel_digits.py"
 
 def worker(blocks: int) -> None:
     """In each of several processes: seconds of both allreduces by size; process 0 prints them as JSON."""
+    comm = distributed.init("cpu")
     from mpi4py import MPI
 
-    comm = distributed.init("cpu")
     found = []
     for nbytes in SIZES:
         x = comm.backend.ones((nbytes // 4, 1))

@@ -5,7 +5,7 @@
 types. A transport is a subclass with five methods. Calls are collective: every process makes the same ones in the same
 order, with tensors of the same shape and type; TB_CHECK=1 compares what they ask for before each.
 
-What `allreduce` has to do is worked out once for each layout of tensors: an exchange of a few bytes takes microseconds.
+What `allreduce` has to do is worked out once for each place in memory: an exchange of a few bytes takes a microsecond.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["OPERATIONS", "Alone", "Communicator", "Reduction"]
 
 OPERATIONS = ("sum", "mean", "max")
 MAX_REDUCTIONS = 1 << 10
-Reduction = Callable[[Tensor], None]
-"""Replaces the elements of tensors of one layout, in every process, by what an operation makes of them."""
+Reduction = Callable[[], object]
+"""Replaces the elements at one place in memory, in every process, by what an operation makes of them."""
 
 checking = False
 """Whether any thread has TB_CHECK on."""
@@ -58,7 +58,8 @@ class Communicator(ABC):
         backend.communicator = self if size > 1 else None
         self._helper: ThreadPoolExecutor | None = None
         self._last: Future | None = None
-        self._reductions: dict[tuple[Structure, str], Reduction] = {}
+        self._reductions: dict[tuple[Structure, int, str], Reduction] = {}
+        self._block = backend.fuse()
 
     # ---- what users call
 
@@ -70,14 +71,15 @@ class Communicator(ABC):
         mean of integers or a sum of booleans, `BackendError` for a tensor of another backend.
         """
         try:
-            reduce = self._reductions[tensor.structure, op]
+            reduce = self._reductions[tensor.structure, tensor.address, op]
         except (AttributeError, KeyError):
             reduce = None
-        reduce = reduce or self._reduction(tensor, op)
-        self.backend._host_access()
-        if self._last is not None or checking:  # as _begin says, without the time of its call
+        if reduce is None:
+            reduce = self._reduction(tensor, op)
+        self._block.flush()
+        if self._last is not None or checking or self.backend._recorder is not None:
             self._begin("allreduce", tensor, op)
-        reduce(tensor)
+        reduce()
         return tensor
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> Tensor:
@@ -155,7 +157,7 @@ class Communicator(ABC):
 
         def exchange() -> None:
             self._compare("start_allreduce", flat, op)
-            reduce(flat)
+            reduce()
 
         self._last = self._start(exchange)
         return self._last
@@ -192,9 +194,9 @@ class Communicator(ABC):
     # ---- a transport: contiguous tensors, not empty
 
     @abstractmethod
-    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
-        """What adds up tensors of a layout over processes in place, or with `largest` takes the maximum. Their element
-        type is one that `_adds` names."""
+    def _reducing(self, flat: Tensor, largest: bool) -> Reduction:
+        """What adds up over processes in place, or with `largest` takes the maximum, at the place of a tensor of an
+        element type that `_adds` names."""
 
     @abstractmethod
     def _broadcast(self, flat: Tensor, root: int) -> None:
@@ -237,28 +239,29 @@ class Communicator(ABC):
             self._compare(name, tensor, detail)
 
     def _reduction(self, tensor: Tensor, op: str) -> Reduction:
-        """What `allreduce` does with tensors of this layout: worked out, checked and remembered."""
+        """What `allreduce` does with tensors of this layout at this place: worked out, checked and remembered."""
         self._check(tensor, "allreduce", op)
-        key = (tensor.structure, op)
+        key = (tensor.structure, tensor.address, op)
         if key not in self._reductions:
             if len(self._reductions) >= MAX_REDUCTIONS:
                 self._reductions.clear()
-            self._reductions[key] = self._way(tensor, op)
+            place = self.backend._tensor_at(tensor.structure, tensor.address)  # keeps no memory alive
+            self._reductions[key] = self._way(place, op)
         return self._reductions[key]
 
     def _way(self, tensor: Tensor, op: str) -> Reduction:
         if self.size == 1 or not tensor.size:
-            return lambda tensor: None
+            return lambda: None
         if not tensor.is_contiguous:
-            return lambda tensor: self._in_contiguous(tensor, lambda flat: self._reduction(flat, op)(flat))
+            return lambda: self._in_contiguous(tensor, lambda flat: self._way(flat, op)())
         if not self._adds(tensor.dtype):
-            return lambda flat: self._reduce_by_parts(flat.reshape(-1), op)
-        reduce = self._reducing(tensor.structure, op == "max")
-        return self._mean_of(reduce) if op == "mean" else reduce
+            return lambda: self._reduce_by_parts(tensor.reshape(-1), op)
+        reduce = self._reducing(tensor, op == "max")
+        return self._mean_of(tensor, reduce) if op == "mean" else reduce
 
-    def _mean_of(self, add: Reduction) -> Reduction:
-        def mean(flat: Tensor) -> None:
-            add(flat)
+    def _mean_of(self, flat: Tensor, add: Reduction) -> Reduction:
+        def mean() -> None:
+            add()
             flat[:] = flat / self.size
 
         return mean
@@ -333,8 +336,8 @@ class Alone(Communicator):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend, 0, 1, 0)
 
-    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
-        return lambda flat: None
+    def _reducing(self, flat: Tensor, largest: bool) -> Reduction:
+        return lambda: None
 
     def _broadcast(self, flat: Tensor, root: int) -> None:
         pass

@@ -7,14 +7,12 @@ Tensors of the emulated GPU lie in the same memory, so they take this way too.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Hashable
 from typing import Any
 
 from tensorbackend.backends.base import Backend
 from tensorbackend.distributed.communicator import Communicator, Reduction
 from tensorbackend.distributed.watch import Watch
-from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["MpiCommunicator", "local_rank"]
@@ -45,16 +43,10 @@ class MpiCommunicator(Communicator):
         self._comm = comm.Dup()
         self._watch = None if timeout is None else Watch(self._comm.Abort, self.rank, self.size, timeout)
 
-    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
-        n = math.prod(layout.shape)
-        nbytes = n * layout.dtype.itemsize
-        kind = self._mpi.Datatype.fromcode(layout.dtype.char)
+    def _reducing(self, flat: Tensor, largest: bool) -> Reduction:
+        memory = [self._memory(flat), flat.size, self._mpi.Datatype.fromcode(flat.dtype.char)]
         operation = self._mpi.MAX if largest else self._mpi.SUM
-        allreduce, memory, in_place = self._comm.Allreduce, self._mpi.buffer.fromaddress, self._mpi.IN_PLACE
-
-        def reduce(flat: Tensor) -> None:
-            allreduce(in_place, [memory(flat.address, nbytes), n, kind], operation)
-
+        reduce = functools.partial(self._comm.Allreduce, self._mpi.IN_PLACE, memory, operation)
         return reduce if self._watch is None else functools.partial(self._call, "allreduce", reduce)
 
     def _broadcast(self, flat: Tensor, root: int) -> None:
@@ -87,4 +79,7 @@ class MpiCommunicator(Communicator):
             self._watch.close()
 
     def _bytes(self, flat: Tensor) -> list[Any]:
-        return [self._mpi.buffer.fromaddress(flat.address, flat.nbytes), self._mpi.BYTE]
+        return [self._memory(flat), self._mpi.BYTE]
+
+    def _memory(self, flat: Tensor) -> Any:
+        return self._mpi.buffer.fromaddress(flat.address, flat.nbytes)

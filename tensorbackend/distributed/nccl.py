@@ -6,7 +6,6 @@ An exchange is put into the stream like a kernel, so it begins when those before
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -19,7 +18,6 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.distributed.communicator import Communicator, Reduction, done
 from tensorbackend.distributed.mpi import local_rank
 from tensorbackend.errors import BackendError, complain
-from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["NcclCommunicator"]
@@ -56,14 +54,13 @@ class NcclCommunicator(Communicator):
     def _adds(self, dtype: np.dtype) -> bool:
         return dtypes.as_dtype(dtype).name in TYPES
 
-    def _reducing(self, layout: Structure, largest: bool) -> Reduction:
-        n = math.prod(layout.shape)
-        kind = getattr(self._nccl, TYPES[layout.dtype.name])
+    def _reducing(self, flat: Tensor, largest: bool) -> Reduction:
+        kind = getattr(self._nccl, TYPES[flat.dtype.name])
         operation = self._nccl.NCCL_MAX if largest else self._nccl.NCCL_SUM
 
-        def reduce(flat: Tensor) -> None:
+        def reduce() -> None:
             with self._device("allreduce"):
-                self._comm.allReduce(flat.address, flat.address, n, kind, operation, self._stream)
+                self._comm.allReduce(flat.address, flat.address, flat.size, kind, operation, self._stream)
 
         return reduce
 
