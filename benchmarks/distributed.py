@@ -27,6 +27,8 @@ from tensorbackend import bench, distributed
 
 SIZES = [1 << k for k in range(8, 27, 2)]
 """Bytes of the buffers: 256 to 64 M."""
+SMALL = 1 << 16
+"""Bytes up to which a block takes less than a millisecond, and there are many."""
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "parallel_digits.py"
 
@@ -46,7 +48,7 @@ def worker(blocks: int) -> None:
         }
         repeats = max(3, min(200, (64 << 20) // nbytes))
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for block in range(blocks):
+        for block in range(blocks if nbytes > SMALL else 20 * blocks):
             for name in sorted(calls, reverse=bool(block % 2)):
                 x[:] = 0
                 comm.barrier()

@@ -59,7 +59,7 @@ class Communicator(ABC):
         self._helper: ThreadPoolExecutor | None = None
         self._last: Future | None = None
         self._reductions: dict[tuple[Structure, int, str], Reduction] = {}
-        self._block = backend.fuse()
+        self._flush = backend.fuse().flush
 
     # ---- what users call
 
@@ -76,7 +76,7 @@ class Communicator(ABC):
             reduce = None
         if reduce is None:
             reduce = self._reduction(tensor, op)
-        self._block.flush()
+        self._flush()
         if self._last is not None or checking or self.backend._recorder is not None:
             self._begin("allreduce", tensor, op)
         reduce()
