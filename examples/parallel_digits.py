@@ -84,6 +84,16 @@ class ParallelTraining:
         return {f"{kind}{k}": tensor for kind, tensors in kinds.items() for k, tensor in enumerate(tensors)}
 
 
+def evaluate_together(comm: distributed.Communicator, network: Network, samples: Samples) -> tuple[float, float]:
+    """(cost, accuracy) over samples, of which each process takes its share."""
+    be, n = comm.backend, samples.labels.shape[1]
+    chosen = np.arange(comm.rank, n, comm.size)
+    share = Samples(*(be.evaluate(be.take(x, chosen, axis=1)) for x in samples))
+    total = be.array(np.multiply(evaluate(be, network, share), chosen.size))
+    cost, accuracy = comm.allreduce(total).get().ravel() / n
+    return float(cost), float(accuracy)
+
+
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a convolutional network in several processes.")
@@ -120,11 +130,11 @@ def main() -> None:
         if comm.rank == 0:
             print(f"epoch {batches.epoch:<3} cost {cost:.6f}  accuracy {accuracy:7.2%}", flush=True)
     seconds = time.perf_counter() - start
+    cost, accuracy = evaluate_together(comm, network, test_set)
     if comm.rank == 0:
-        cost, accuracy = evaluate(comm.backend, network, test_set)
         print(f"{comm.size} processes, {len(costs)} epochs in {seconds:.1f} s; test: {cost:.4f} {accuracy:.2%}")
         if arguments.curve is not None:
-            arguments.curve.write_text(json.dumps({"costs": costs, "seconds": seconds}))
+            arguments.curve.write_text(json.dumps({"costs": costs, "seconds": seconds, "test": cost}))
     comm.close()
 
 

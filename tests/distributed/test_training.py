@@ -356,12 +356,16 @@ def train(mpi: None, tmp_path: Path) -> Callable[..., list[float]]:
 @pytest.mark.ci
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-9), ("float32", 1e-5)])
 def test_one_two_and_four_processes_follow_one_curve(
-    train: Callable[..., list[float]], dtype: str, bound: float
+    train: Callable[..., list[float]], dtype: str, bound: float, tmp_path: Path
 ) -> None:
-    one = train(1, "--dtype", dtype, "--epochs", "3")
+    def costs(n: int) -> list[float]:
+        """Those of the epochs, and the one over the test set, which is shared out too."""
+        return [*train(n, "--dtype", dtype, "--epochs", "3"), json.loads((tmp_path / "curve.json").read_text())["test"]]
+
+    one = costs(1)
     assert one[2] < 0.95 * one[0]
     for n in (2, 4):
-        np.testing.assert_allclose(train(n, "--dtype", dtype, "--epochs", "3"), one, rtol=bound)
+        np.testing.assert_allclose(costs(n), one, rtol=bound)
 
 
 @pytest.mark.ci
