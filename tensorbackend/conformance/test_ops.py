@@ -83,6 +83,25 @@ def test_elementwise_layouts(backend: Backend, op: ops.Op) -> None:
     check(backend, *[apply(op, view, *others) for view in views])
 
 
+TARGETS = {
+    "every second": lambda be, shape, dtype: be.empty((2 * shape[0], *shape[1:]), dtype, min_dims=0)[::2],
+    "backwards": lambda be, shape, dtype: be.empty(shape, dtype, min_dims=0)[::-1],
+    "transposed": lambda be, shape, dtype: be.empty(shape[::-1], dtype, min_dims=0).transpose(*range(len(shape))[::-1]),
+}
+
+
+@each_op
+def test_elementwise_targets(backend: Backend, op: ops.Op) -> None:
+    kinds = ["int32"] if op in BITS else ["float32", "float64"]
+    cases = itertools.product(kinds, TARGETS.values(), [(97,), (40, 1), (5, 33)])
+    for dtype, target, shape in testing.some(backend, cases, turn(op), 9):
+        node = apply(op, *tensors(backend, testing.sample(op, (shape,) * 3, dtype, special=True)))
+        expected = testing.reference(node)
+        written = target(backend, shape, node.dtype)
+        written[:] = node
+        testing.assert_bounded(written.get(), expected)
+
+
 @pytest.mark.parametrize("name", ["add", "div", "maximum", "lt", "where"])
 def test_elementwise_of_two_types(backend: Backend, name: str) -> None:
     op = ops.OPS[name]
