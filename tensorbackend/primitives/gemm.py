@@ -254,7 +254,7 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
     """Whether to copy b; only columns side by side can stay where they are, but for a last panel that no tile fits."""
     entries, passes = x.n * x.k, -(-x.m // height)
     far = 2 if entries > FAR else 1
-    start = COPYING / x.batches + (LINE * x.k if x.n % panel else 0)
+    start = COPYING / max(x.batches, 1) + (LINE * x.k if x.n % panel else 0)
     copied = entries * (0.4 if x.b[1] == 1 else 0.3 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + start
     if not x.plain_b or x.b[1] != 1:
         return True, copied

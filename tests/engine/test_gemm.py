@@ -289,7 +289,12 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
             assert not width or by.tile_rows <= facts.rows[(4 if vectors == 3 else vectors) - 1]
     assert by.task_rows % by.tile_rows == by.task_columns % by.panel == by.phase_columns % by.panel == 0
     assert by.splits * by.split_k >= x.k and (by.splits - 1) * by.split_k < max(x.k, 1)
-    assert by.pack_b % by.panel == 0 and (x.b[1] == 1 or by.panel == 1 or by.pack_b == 0)
+    assert by.pack_b % by.panel == 0 or by.pack_b == x.n
+    assert x.b[1] == 1 or by.panel == 1 or by.pack_b == 0
+    if rest := by.pack_b % by.panel:  # a last panel that is read where it lies needs a tile of its width
+        width = 2 * rest if 2 * rest == facts.lanes else rest
+        assert width % facts.lanes == 0
+        assert by.tile_rows <= (facts.half_rows if width > rest else facts.rows[rest // facts.lanes - 1])
     assert by.phase_k % by.block_k == 0 or by.phase_k >= by.split_k
     assert by.pack_a or by.phase_rows >= x.m
     copied = by.phase_rows * by.pack_a + min(max(x.n - by.pack_b, 0), by.phase_columns)
