@@ -45,16 +45,8 @@ def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **opti
 
 
 def _world() -> Any:
-    """All processes, as mpi4py sees them.
-
-    MPI is told, unless it runs already, that one thread calls it at a time. It is three times faster for small messages
-    then; and with threads that might call at once, MPICH yields the processor whenever it waits, to whoever wants it.
-    """
+    """All processes, as mpi4py sees them."""
     try:
-        import mpi4py
-
-        if mpi4py.rc.thread_level == "multiple":
-            mpi4py.rc.thread_level = "serialized"
         from mpi4py import MPI
     except ImportError as error:
         raise BackendError(
