@@ -105,8 +105,7 @@ def _family(family: Family) -> str:
     parts = [f'<h2 id="{html.escape(family.name)}">{html.escape(family.name)}{mean}</h2>',
              f'<p class="machine">{html.escape(notes)}</p>']  # fmt: skip
     every = [(" ".join(key), r, r, r, "") for key, r in family.ratios.items()]
-    lost = [bar for bar in every if bar[1] < 0.97]
-    others = every[len(lost) :]
+    lost, others = [bar for bar in every if bar[1] < 0.97], [bar for bar in every if bar[1] >= 0.97]
     if lost:
         parts.append(f"<p>Where another library is faster ({len(lost)} of {len(every)} cases):</p>{_bars(lost)}")
     shown = f"<p>Where we are faster or even ({len(others)}):</p>{_bars(others)}" if others else ""

@@ -204,7 +204,7 @@ def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = N
     """
     safetensors = _safetensors()
     target = DictionarySerializer().save(obj)
-    stored = {name: np.array(x, order="C") for name, x in target.items()}
+    stored = {name: np.asarray(x, order="C") for name, x in target.items()}
     with _opened(file) as out:
         out.write(safetensors.numpy.save(stored, dict(metadata) if metadata else None))
 

@@ -12,7 +12,7 @@
 //               a block of b:   plane 0: columns 0-15, columns 16-31 | ...                       64 bytes a pair of steps
 //
 // Limits    Products and numbers below 2^-126 become zero. The parts of an infinite number are not its sum.
-// Macros    TB_PLANES; without it there is only `may_use_unit`
+// Macros    TB_PLANES; without it there are only `may_use_unit`, and no tiles to begin or end
 #ifndef TB_AMX_H
 #define TB_AMX_H
 
@@ -175,5 +175,8 @@ static inline void half_of_columns(char *to, const float (*x)[HALF], int paired)
     }
     put_half(to, line, !paired);
 }
+#else
+static inline void begin_tiles(void) {}
+static inline void end_tiles(void) {}
 #endif
 #endif

@@ -8,9 +8,6 @@ enum {
     WRITTEN = LANES,  // places that a tile writes at a time
 };
 
-INLINE void begin_tiles(void) {}
-INLINE void end_tiles(void) {}
-
 // Elements that so many channels of a tile's filters take, for each tap.
 INLINE int64_t stored(int64_t channels) { return channels * MR; }
 

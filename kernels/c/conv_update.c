@@ -202,8 +202,6 @@ static int64_t job_bytes(const job *j) {
 #else
 INLINE int64_t summed_channels(const shape *s) { return s->maps_in; }
 INLINE int64_t slot_bytes(const job *j) { return job_bytes(j); }
-INLINE void begin_tiles(void) {}
-INLINE void end_tiles(void) {}
 #endif
 
 // Elements of the sums: of a channel, and of a segment.

@@ -14,9 +14,6 @@ enum {
 INLINE int64_t stored(int64_t steps, int64_t width) { return steps * width; }
 INLINE int64_t stored_channels(int64_t channels, int64_t lanes) { return channels * apart(lanes); }
 
-INLINE void begin_tiles(void) {}
-INLINE void end_tiles(void) {}
-
 // The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group.
 INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *u) {
     for (const int64_t end = least(map + COPIED_MAPS, s->maps_out); map < end; map += MR)

@@ -19,9 +19,6 @@ static inline int64_t width_of(const call *g, int64_t columns) {
     return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
 }
 
-static inline void begin_tiles(void) {}
-static inline void end_tiles(void) {}
-
 typedef void (*tile)(const work *w);
 
 // PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // lookup.c — the gradient of look-ups in a table: errors added up by word
 //
-// Words that occur are numbered once; where one is not in the table, nothing is written. Then a task takes a vector of columns through all look-ups, in order: squares of
-// errors, whose neighbours belong to neighbouring look-ups, are turned in registers, and each look-up's vector is added
-// to its word's sum. The sums of the words that occur stay in cache however large the table is; other tasks write the
-// rows of the other words, whole. Tasks decide nothing but time.
+// Words that occur are numbered once; where one is not in the table, nothing is written. Then a task takes a vector of
+// columns through all look-ups, in order: squares of errors, whose neighbours belong to neighbouring look-ups, are turned
+// in registers, and each look-up's vector is added to its word's sum. The sums of the words that occur stay in cache
+// however large the table is; other tasks write the rows of the other words, whole. Tasks decide nothing but time.
 //
 // The host defines TB_X, TB_W and TB_S, the types of elements, of what they are read as and of sums, TB_I, that of
 // words, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_READ and TB_WRITE, which move

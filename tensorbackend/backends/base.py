@@ -425,7 +425,7 @@ class Backend(
 
     def _host_access(self) -> None:
         """The host is about to see memory as it is: what waits is run."""
-        self._block.flush()
+        self._flush()
 
     def _flush(self) -> None:
         """Run the statements that wait in this thread's `fuse` block: something is about to look at memory."""

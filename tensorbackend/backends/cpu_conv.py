@@ -27,6 +27,7 @@ from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.matrix_unit import EDGE
 
 __all__ = ["facts", "prepare_conv"]
 
@@ -210,7 +211,7 @@ def _planes(way: Direct | Winograd) -> tuple[tuple[str, int], ...]:
 
 def _copied_channels(way: Direct | Winograd) -> int:
     """Channels whose filters a task copies."""
-    return conv_blocking.EDGE if way.planes else COPIED_CHANNELS
+    return EDGE if way.planes else COPIED_CHANNELS
 
 
 class _Direct(_Pass):

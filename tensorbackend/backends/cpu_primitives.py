@@ -24,6 +24,7 @@ from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.graph.tails import over_matrix
 from tensorbackend.primitives import gemm
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
+from tensorbackend.primitives.matrix_unit import PLANES
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -35,10 +36,6 @@ FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fwrapv", "-ffp-contract=fast")
 TURNED = 64
 """The side of a tail's square tiles: `TILE` of codegen/c.py."""
 FLOPS_A_NANOSECOND = 100
-
-
-PLANES = {"float32": 3, "float16": 2, "bfloat16": 1}
-"""Of how many bfloat16 numbers one of a type is the sum."""
 
 
 def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> str:

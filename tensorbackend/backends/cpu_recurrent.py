@@ -25,7 +25,7 @@ from tensorbackend.graph.plan import Kernel, Primitive, Ref, Statement
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run
-from tensorbackend.primitives.gemm import EDGE
+from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, multiple
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -52,8 +52,6 @@ BLOCKS = 12
 STAND_IN = 4099
 """Elements of the tensors that stand for a cell's operands when its kernel is made: its text depends on no length."""
 FLOPS_A_NANOSECOND = 100
-PLANES = 3
-"""Of a float32 on the matrix unit."""
 NARROW_WEIGHTS = 1 << 19
 """Weights that half a block of samples is worth: planes of more do not stay in two threads' second-level caches."""
 FEWEST_UNIT_BLOCKS = 4
@@ -119,7 +117,7 @@ def blocks(cell: Cell, run: Run, facts: Facts) -> Blocks:
 def _by_units(cell: Cell, run: Run, facts: Facts) -> Blocks:
     """The blocks whose lanes are units. A panel has as many sums as registers hold, of all groups of a block."""
     shared = FEW_LINES * facts.lanes < run.nout <= 3 * BLOCKS * facts.lanes
-    units = min(facts.lanes * (2 if shared else 4), _multiple(run.nout, facts.lanes))
+    units = min(facts.lanes * (2 if shared else 4), multiple(run.nout, facts.lanes))
     vectors, sums = cell.products * units // facts.lanes, 2 * facts.rows[1]
     fits = [v for v in UNIT_PANELS if vectors % v == 0 and (v <= 4 or run.N <= 3) and v * run.N <= sums]
     return Blocks(0, True, units, run.N, 0, max(fits, default=1), WHOLE)
@@ -131,10 +129,10 @@ def _on_unit(cell: Cell, run: Run, facts: Facts, buffers: int) -> Blocks | None:
     if narrow and cell.products * cell.state.state * run.nout**2 > NARROW_WEIGHTS:
         return None
     units, panel = (2 * EDGE, 1) if narrow else (EDGE, 2)
-    width = _multiple(run.N, panel * facts.lanes)
+    width = multiple(run.N, panel * facts.lanes)
     if not facts.matrix_unit or -(-run.nout // units) < FEWEST_UNIT_BLOCKS or units * width * buffers > facts.room:
         return None
-    return Blocks(PLANES, False, units, width, units, panel, WHOLE)
+    return Blocks(PLANES["float32"], False, units, width, units, panel, WHOLE)
 
 
 def _by_samples(run: Run, facts: Facts, buffers: int) -> Blocks:
@@ -143,7 +141,7 @@ def _by_samples(run: Run, facts: Facts, buffers: int) -> Blocks:
     panels = [v for v, rows in enumerate(facts.rows, start=1) if rows]
     panel = min(panels, key=lambda v: (-(-vectors // v) * v, -v))
     rows = facts.rows[panel - 1]
-    width = _multiple(run.N, panel * facts.lanes)
+    width = multiple(run.N, panel * facts.lanes)
     wanted = LONG_BLOCK if run.nout >= 2 * LONG_BLOCK * BLOCKS else rows
     units = rows * max(min(wanted, facts.room // (width * buffers)) // rows, 1)
     return Blocks(0, False, units, width, rows, panel, CACHED // (panel * facts.lanes))
@@ -236,17 +234,12 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
 def _lengths(cell: Cell, run: Run, by: Blocks, owns: int) -> list[int]:
     """Elements of the scratch's parts: weights, two states, and what blocks keep."""
     count = -(-run.nout // by.units)
-    rows = by.units if by.by_units else _multiple(by.units, by.rows)
+    rows = by.units if by.by_units else multiple(by.units, by.rows)
     group = count * by.units if by.planes else run.nout
-    depth, words = cell.state.state * group, by.planes * 2 / 4  # a plane's number has two bytes
-    state = depth * by.width + int(depth * _multiple(by.width, EDGE) * words)
+    depth, words = cell.state.state * group, by.planes * PLANE_BYTES / 4
+    state = depth * by.width + int(depth * multiple(by.width, EDGE) * words)
     weights = int(count * cell.products * rows * depth * (words or 1))
     return [weights, 2 * state, count * owns * by.units * by.width]
-
-
-def _multiple(length: int, of: int) -> int:
-    """The least multiple that is not less than a length."""
-    return -(-length // of) * of
 
 
 def _placed(lengths: list[int], unit: int) -> tuple[list[int], int]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, multiple
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Winograd", "choices", "nanoseconds", "sides"]
 
@@ -49,11 +50,7 @@ SUM_BYTES = 48 << 20
 MOST_PANELS = 64
 FEWEST_UNIT_MAPS = 16
 """Maps of a group from which on it is worth while to fill them up for the matrix unit."""
-EDGE = 32
-"""Maps, places and channels of a block of the matrix unit."""
-PLANES = 3
-"""Parts of a float32 on the matrix unit."""
-PLANE_BYTES = 2
+UNIT_PLANES = PLANES["float32"]
 PRODUCTS, UNIT_PRODUCTS = 130, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 UNIT_DIRECT = 185
@@ -181,7 +178,7 @@ class _DirectCost:
         self.pitch, self.places = _pitch((columns + broad) * g.N, EDGE // 2 if planes else 1), columns * g.N
         self.copied = g.T * apart * (rows + tall) * self.pitch
         self.rows_copied = g.T * apart * (rows + tall)
-        self.maps_in = -(-maps_in // EDGE) * EDGE if planes else maps_in
+        self.maps_in = multiple(maps_in, EDGE) if planes else maps_in
         self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
 
     def best(self) -> tuple[float, Direct]:
@@ -189,10 +186,7 @@ class _DirectCost:
         return min((self._with(flat) for flat in (False, True)), key=lambda pair: pair[0])
 
     def _with(self, flat: bool) -> tuple[float, Direct]:
-        splits = 1
-        while self.items * splits < TASKS and splits * 2 <= self.tiles:
-            splits *= 2
-        part = -(-self.tiles // splits)
+        part = -(-self.tiles // _splits(self.items, self.tiles))
         splits = -(-self.tiles // part)
         tasks = self.items * splits
         places = ((self.rows - 1) * self.pitch if flat else 0) + self.places
@@ -211,6 +205,14 @@ class _DirectCost:
         return -(-tasks // TASKS) * TASKS * each, way
 
 
+def _splits(parts: int, items: int) -> int:
+    """Into how many segments, a power of 2, each of so many parts is cut to make enough tasks of its items."""
+    splits = 1
+    while splits * parts < TASKS and splits * 2 <= items:
+        splits *= 2
+    return splits
+
+
 def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
     """Blocks of the filters' gradient: as many channels as the cache holds, since errors are turned for each block."""
     rows, columns, maps_in = 1, g.Q, g.C // g.groups
@@ -223,9 +225,8 @@ def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
     places = (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
     for channels in _halves(maps_in, FEWEST_CHANNELS):
-        parts, splits = -(-maps_in // channels) * g.groups, 1
-        while splits * parts < TASKS and splits * 2 <= items:
-            splits *= 2
+        parts = -(-maps_in // channels) * g.groups
+        splits = _splits(parts, items)
         if channels * apart * places * itemsize <= UPDATE_BYTES and splits * parts >= TASKS:
             break
     return Direct(rows, columns, channels, False, splits, g.K // g.groups, splits * parts)
@@ -250,15 +251,14 @@ def _unit_update_cost(
     runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)
     steps, high, wide = runs * -(-run // EDGE), -(-channels // EDGE), -(-maps // EDGE)
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
-    parts, splits = g.groups * -(-maps_in // channels) * -(-maps_out // maps), 1
-    while splits * parts < TASKS and splits * 2 <= items:
-        splits *= 2
-    held = PLANES * PLANE_BYTES * EDGE * (high * copied + wide * steps * EDGE)
+    parts = g.groups * -(-maps_in // channels) * -(-maps_out // maps)
+    splits = _splits(parts, items)
+    held = UNIT_PLANES * PLANE_BYTES * EDGE * (high * copied + wide * steps * EDGE)
     each = high * wide * cells * (steps * UNIT_BLOCK_NS * (1 + min(max(0.0, held / UNIT_BYTES - 1), 1)) + UNIT_SUMS_NS)
     each += UNIT_COPY_NS * EDGE * (high * copied + wide * steps * EDGE) + ROW_NS * high * EDGE * apart * (rows + tall)
     tasks = splits * parts
     total = -(-tasks // TASKS) * TASKS * -(-items // splits) * each + splits * parts * JOIN_NS * cells * channels * maps
-    return total, Direct(rows, columns, channels, flat, splits, maps, tasks, PLANES)
+    return total, Direct(rows, columns, channels, flat, splits, maps, tasks, UNIT_PLANES)
 
 
 def _lanes(images: int, most: int) -> int:
@@ -310,13 +310,13 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     found: list[Direct | Winograd] = []
     if winograd and _square(g) and itemsize == 4:
         points = (4, 6) if winograd >= 4 else (4,)
-        planes = (0, PLANES) if facts.matrix_unit else (0,)
+        planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
         for p in (p for p in points if p + 1 - g.S > 1):
             ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
             found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     if facts.matrix_unit and itemsize == 4 and min(g.C, g.K) // g.groups >= FEWEST_UNIT_MAPS:
-        found.append(_unit_update(g)[1] if op == UPDATE else _direct(g, op, facts, itemsize, PLANES))
+        found.append(_unit_update(g)[1] if op == UPDATE else _direct(g, op, facts, itemsize, UNIT_PLANES))
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
@@ -331,7 +331,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
         if way.planes and op == UPDATE:
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
         if way.planes:
-            used *= maps_in / (-(-maps_in // EDGE) * EDGE)
+            used *= maps_in / multiple(maps_in, EDGE)
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 0.9
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7
     cells = way.points**2
@@ -342,7 +342,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     moved = g.groups * lanes * cells * slow * (each[0] * maps_in + each[1] * maps_out)
     filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.5)
     if way.planes:
-        maps_in, maps_out = (-(-maps // EDGE) * EDGE for maps in (maps_in, maps_out))
+        maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
     slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0
     return (products + moved + filters) * slower

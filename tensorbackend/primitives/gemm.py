@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["EDGE", "Blocking", "Facts", "Matrices", "choose", "in_planes"]
+from tensorbackend.primitives.matrix_unit import EDGE, multiple
+
+__all__ = ["Blocking", "Facts", "Matrices", "choose", "in_planes"]
 
 BLOCK_K = 1024
 """Steps of k for which a block of rows stays in the second-level cache."""
@@ -71,8 +73,6 @@ UNIT_TASKS = 8
 """Tasks of the matrix unit at least, where there are so many blocks."""
 PAIRS = {1: 1, 2: 4, 3: 6}
 """Products of planes that make one product."""
-EDGE = 32
-"""Rows, columns and steps of k of a block of the matrix unit, as in gemm_amx.h."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
-    phase_rows = _multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
-    phase_columns = _multiple(min(x.n, SIDE), panel)
+    phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
+    phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
     copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
@@ -177,7 +177,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
 def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
     """The blocking of a product of so many planes on the matrix unit; None where multiply-adds take less time."""
     x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
-    m, n, k = (_multiple(length, EDGE) for length in (x.m, x.n, x.k))
+    m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
     in_place = planes == 1 and x.a[1] == 1 and (x.m, x.k) == (m, k)
     if x.k < EDGE or _unit_cost(m, n, k, planes, in_place, x.batches) > min(_all_ways(given, facts)).cost:
         return None
@@ -213,7 +213,7 @@ def _unit_task(m: int, n: int, batches: int) -> tuple[int, int]:
 
 def _even_blocks(length: int, most: int) -> int:
     """Equal parts of a length, each of whole blocks of the matrix unit, and about `most` at most."""
-    return _multiple(_even(length, max(most, EDGE)), EDGE)
+    return multiple(_even(length, max(most, EDGE)), EDGE)
 
 
 def _all_ways(given: Matrices, facts: Facts, may_swap: bool = True) -> Iterator[_Way]:
@@ -230,7 +230,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
         pack_b = not x.plain_b or (dots and x.b[0] != 1)
         cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
         cost += DOT * x.m * x.n if dots else 0
-        yield _Way(cost, swap, 1, 4 if dots else min(_multiple(-(-x.m // SWEEPS), 128), SWEEP_ROWS), False, pack_b)
+        yield _Way(cost, swap, 1, 4 if dots else min(multiple(-(-x.m // SWEEPS), 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
             height, panel = _height(x, vectors, facts), vectors * facts.lanes
@@ -281,11 +281,6 @@ def _even(length: int, most: int) -> int:
     return -(-length // -(-length // most))
 
 
-def _multiple(length: int, of: int) -> int:
-    """The least multiple of a number that is at least 1 and `length`."""
-    return -(-max(length, 1) // of) * of
-
-
 def _panels(x: Matrices, vectors: int, facts: Facts) -> list[tuple[int, int]]:
     """How many panels there are of which width, in vectors: full ones, and what is left."""
     full, rest = divmod(-(-max(x.n, 1) // facts.lanes), vectors)
@@ -319,7 +314,7 @@ def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
     tiles = -(-x.m // tile_rows) * -(-x.n // panel) * x.batches
     if tiles >= FEW_TILES or x.batches != 1 or x.k < 2 * LEAST_SEGMENT:
         return 1, max(x.k, 1)
-    length = _multiple(max(-(-x.k // SEGMENTS), LEAST_SEGMENT), BLOCK_K * 4)
+    length = multiple(max(-(-x.k // SEGMENTS), LEAST_SEGMENT), BLOCK_K * 4)
     return -(-x.k // length), length
 
 
@@ -329,18 +324,18 @@ def _phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, i
         return split_k, round_
     round_ = max(min(round_, COPIED // (copied * split_k)), 1)
     steps = max(COPIED // (copied * round_), block_k)
-    return _multiple(_even(split_k, steps), block_k), round_
+    return multiple(_even(split_k, steps), block_k), round_
 
 
 def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
     """Rows and columns of a task of about so many multiply-adds, whose rows of a stay in cache."""
     if x.k <= SHORT_K and x.sums[1] == 1 and x.m * x.n > FAR:  # most of the work is to write the result, along rows
-        return tile_rows, _multiple(min(x.n, SIDE), panel)
-    rows = min(_multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
+        return tile_rows, multiple(min(x.n, SIDE), panel)
+    rows = min(multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
     if panel == 1:  # a is read once for all columns
         return rows, x.n
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
-        return rows, min(columns, _multiple(x.n, panel))
+        return rows, min(columns, multiple(x.n, panel))
     rows = max(wanted // (panel * k), min(x.m, LEAST_ROWS))
-    return _multiple(min(rows, x.m), tile_rows), panel
+    return multiple(min(rows, x.m), tile_rows), panel

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from tensorbackend.backends import jit
@@ -36,25 +35,8 @@ def _writes(kernel: Kernel) -> bool:
     return all(0 not in ref.shape for ref, _ in kernel.outputs)
 
 
-@contextlib.contextmanager
-def noted_plans(backend: Backend) -> Iterator[list[Plan]]:
-    """A block in which every plan that runs on a backend is noted; one that repeats a statement natively need not."""
-    plans: list[Plan] = []
-    run = backend._run_plan
-
-    def note(plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-        plans.append(plan)
-        run(plan, targets, leaves)
-
-    backend._run_plan = note
-    try:
-        yield plans
-    finally:
-        del backend._run_plan
-
-
 def compile_plans(backend: Backend, plans: Iterable[Plan]) -> int:
-    """Compile the kernels of plans, which may be another backend's: `noted_plans` of one that runs through NumPy.
+    """Compile the kernels of plans.
 
     Gives the number of kernels. The backend must compile. Raises `CompileError`.
     """

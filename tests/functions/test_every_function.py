@@ -20,6 +20,7 @@ import pytest
 import tensorbackend as tb
 from tensorbackend import Backend, gradient_check, testing
 from tensorbackend.function import arrays
+from tensorbackend.testing.rehearsal import Rehearsal
 from tests.functions.basic_cases import BASIC_CASES
 from tests.functions.cases import Case
 from tests.functions.conftest import shared
@@ -165,10 +166,11 @@ def agree_compiled(request, absent) -> Callable[..., None]:
 @cache
 def compile_together(kind: str, names: tuple[str, ...], dtypes: tuple[str, ...], twice: bool) -> None:
     """Compile what cases need."""
-    with testing.noted_plans(shared("interpreter")) as plans:
+    rehearsal = Rehearsal()
+    with rehearsal.noting():
         for name in names:
-            agree(name, dtypes, twice, shared("interpreter"))
-    testing.compile_plans(shared(kind), plans)
+            agree(name, dtypes, twice, shared(kind))
+    rehearsal.compile()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,7 +38,6 @@ def _conv(be: Backend) -> tuple[Any, ...]:
     return layer, _draw(be, *layer.dimI2), _draw(be, *layer.dimF2), be.empty(layer.dimO2)
 
 
-
 CALLS = {
     "compound_fprop_bn": lambda be: (*_norm(be).values(), EPS, RHO, True),
     "compound_fprop_bn of long rows": lambda be: (*_norm(be, 2, 20_000).values(), EPS, RHO, True, 0.5, True),

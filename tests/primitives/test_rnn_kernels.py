@@ -15,7 +15,7 @@ from tensorbackend.backends.cpu_recurrent import Facts
 from tensorbackend.conformance.test_gated import Case
 from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run
-from tensorbackend.primitives.gemm import EDGE
+from tensorbackend.primitives.matrix_unit import EDGE
 from tensorbackend.settings import using
 
 SIZES = [(1, 1), (5, 3), (64, 1), (150, 1), (200, 2), (16, 8), (600, 5), (37, 8), (13, 9), (33, 17), (300, 16), (7, 31),

@@ -125,12 +125,7 @@ static enum outcome follow_call(memo *m, object *recipe, const call_form *c) {
     for (length i = 0; i < count; i++)
         leaf[c->tensors + i] = PyTuple_GetItem(numbers, i);
     const operands o = {leaf, c->place, NULL};
-    Py_IncRef(recipe);
-    Py_IncRef(&m->head);
-    enum outcome outcome = follow(m, recipe, &o);
-    Py_DecRef(&m->head);
-    Py_DecRef(recipe);
-    return outcome;
+    return follow(m, recipe, &o);
 }
 
 static object *call_again(object *self, object *const *arguments, size_t count, object *names) {

@@ -174,9 +174,7 @@ static enum outcome run_group(memo *m, group *g, int64_t state) {
     enum outcome outcome = TO_PYTHON;
     if (recipe && recipe != py.none) {
         const operands o = {g->leaf, g->place, g->to};
-        Py_IncRef(recipe);
         outcome = follow(m, recipe, &o);
-        Py_DecRef(recipe);
     }
     if (outcome == TO_PYTHON)
         outcome = give_to_python(m, g) < 0 ? FAILED : run_in_python(m, state);

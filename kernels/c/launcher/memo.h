@@ -87,27 +87,20 @@ static statement *find_statement(statement *table, length places, const statemen
     }
 }
 
-static joining *find_joining(joining *table, length places, const int64_t *key, int64_t words) {
-    uint64_t h = 0;
-    for (int64_t i = 0; i < words; i++)
-        h = mixed(h, (uint64_t)key[i]);
-    for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) {
-        joining *j = &table[i];
-        if (!j->key || (j->words == words && !memcmp(j->key, key, sizeof *key * (size_t)words)))
-            return j;
+// FIND(NAME, ENTRY): the entry that has a key of so many words, or the free place for it.
+#define FIND(NAME, ENTRY) \
+    static ENTRY *NAME(ENTRY *table, length places, const int64_t *key, int64_t words) { \
+        uint64_t h = 0; \
+        for (int64_t i = 0; i < words; i++) \
+            h = mixed(h, (uint64_t)key[i]); \
+        for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) { \
+            ENTRY *x = &table[i]; \
+            if (!x->key || (x->words == words && !memcmp(x->key, key, sizeof *key * (size_t)words))) \
+                return x; \
+        } \
     }
-}
-
-static called *find_call(called *table, length places, const int64_t *key, int64_t words) {
-    uint64_t h = 0;
-    for (int64_t i = 0; i < words; i++)
-        h = mixed(h, (uint64_t)key[i]);
-    for (length i = h & (places - 1);; i = (i + 1) & (places - 1)) {
-        called *c = &table[i];
-        if (!c->key || (c->words == words && !memcmp(c->key, key, sizeof *key * (size_t)words)))
-            return c;
-    }
-}
+FIND(find_joining, joining)
+FIND(find_call, called)
 
 // Numbers of states are not given twice: a group that waits while its state is forgotten goes to Python.
 static void forget_groups(memo *m) {

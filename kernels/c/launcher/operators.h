@@ -63,7 +63,6 @@ static inline object *unary(int number, object *a) {
     return node ? node : adopt(PyObject_CallFunctionObjArgs(operators[number].method, a, NULL), key, operands, 1);
 }
 
-
 #define BINARY(name, number) \
     static object *name(object *a, object *b) { return binary(number, a, b); }
 #define UNARY(name, number) \
@@ -112,6 +111,7 @@ typedef struct method {
     object *(*call)(object *, object *const *, size_t, object *);
     object *op, *python, *memo;
     length arity;
+    int compares;  // whether the op is a comparison
 } method;
 
 // `count` arguments by place as a tuple, and those by name as a dictionary (NULL: there are none). 0 on failure.
@@ -151,9 +151,9 @@ static object *method_call(object *self, object *const *arguments, size_t count,
     for (int i = 0; known && i < n; i++)
         known = (key[i + 1] = key_of(arguments[i])) != NULL;
     int beyond = 0;
-    for (int i = 0; known && i < n; i++)
+    for (int i = 0; known && f->compares && i < n; i++)
         beyond |= may_be_beyond(arguments[i]);
-    object *node = known && !(beyond && is_comparison(f->op)) ? known_node((memo *)f->memo, key, arguments, n) : NULL;
+    object *node = known && !beyond ? known_node((memo *)f->memo, key, arguments, n) : NULL;
     if (node)
         return node;
     object *made = call_python(f->python, arguments, by_place, names);
@@ -254,6 +254,7 @@ object *tb_launcher_method(object *parts) {
     f->python = kept(PyTuple_GetItem(parts, 1));
     f->memo = kept(PyTuple_GetItem(parts, 2));
     f->arity = (length)PyLong_AsLongLong(PyTuple_GetItem(parts, 3));
+    f->compares = is_comparison(f->op);
     f->call = f->arity > 0 ? method_call : f->arity ? call_again : tree_call;
     return &f->head;
 }

@@ -206,15 +206,16 @@ static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
     return released ? DONE : FAILED;
 }
 
-// Runs a recipe. The caller holds the targets and the values, and with them all leaves.
+// Runs a recipe, which what runs meanwhile may make the memo forget. The caller holds the targets and the values, and
+// with them all leaves.
 static enum outcome follow(memo *m, object *recipe, const operands *o) {
     packed p;
+    Py_IncRef(recipe);
+    Py_IncRef(&m->head);
     const int64_t *words = data_of(PyTuple_GetItem(recipe, 0));
     const recipe_head head = *(const recipe_head *)words;
     char *arena = head.arena_bytes ? runtime.alloc(head.arena_bytes) : NULL;
-    if (head.arena_bytes && !arena)
-        return TO_PYTHON;
-    enum outcome outcome = pack(&p, words, o, arena) ? DONE : TO_PYTHON;
+    enum outcome outcome = (arena || !head.arena_bytes) && pack(&p, words, o, arena) ? DONE : TO_PYTHON;
     if (outcome == DONE) {
         m->hits++;
         if (head.cost < KEEP_LOCK_BELOW_NS && !m->held)
@@ -226,6 +227,8 @@ static enum outcome follow(memo *m, object *recipe, const operands *o) {
         outcome = TO_PYTHON;
     if (arena)
         runtime.free(arena, head.arena_bytes);
+    Py_DecRef(&m->head);
+    Py_DecRef(recipe);
     return outcome;
 }
 
@@ -272,12 +275,7 @@ static enum outcome run_known(memo *m, const stated *s, statement *key) {
     if (recipe == py.none)
         return TO_PYTHON;
     const operands o = {s->w.leaf, s->place, &s->to};
-    Py_IncRef(recipe);
-    Py_IncRef(&m->head);
-    enum outcome outcome = follow(m, recipe, &o);
-    Py_DecRef(&m->head);
-    Py_DecRef(recipe);
-    return outcome;
+    return follow(m, recipe, &o);
 }
 
 // Python runs it for the first time, and says how to run it again: a recipe, None when only Python can, NotImplemented
