@@ -11,6 +11,7 @@
 
 #include "amx.h"
 #include "runtime.h"
+#include "slots.h"
 #include "tail.h"
 #include "vector.h"
 enum {
@@ -74,30 +75,6 @@ INLINE int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 INLINE int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 // Rounded up to an odd number of cache lines, so that neighbours do not fall into the same sets of a cache.
 INLINE int64_t apart(int64_t elements) { return (ceil_div(elements, LINE) | 1) * LINE; }
-
-// Memory of a task: one of `slots` pieces of scratch, each behind a word that says whether it is taken.
-//
-//     scratch:  word 0 .. word slots - 1, a cache line each | slot 0 | slot 1 | ...
-
-INLINE int64_t *slot_word(void *scratch, int64_t slot) { return (int64_t *)scratch + 8 * slot; }
-
-// Waits for a slot when more threads work than there were when the memory was laid out.
-static int64_t take_slot(void *scratch, int64_t slots) {
-    for (int64_t slot = 0;; slot = slot + 1 < slots ? slot + 1 : 0)
-        if (!__atomic_exchange_n(slot_word(scratch, slot), 1, __ATOMIC_ACQUIRE)) return slot;
-}
-
-static void give_slot(void *scratch, int64_t slot) {
-    __atomic_store_n(slot_word(scratch, slot), 0, __ATOMIC_RELEASE);
-}
-
-INLINE TB_T *slot_memory(void *scratch, int64_t slots, int64_t slot, int64_t bytes) {
-    return (TB_T *)((char *)scratch + 64 * slots + slot * bytes);
-}
-
-INLINE void free_slots(void *scratch, int64_t slots) {
-    for (int64_t slot = 0; slot < slots; ++slot) *slot_word(scratch, slot) = 0;
-}
 
 // Operands: the first words of `size` say of each its number among the pointers, and bytes to add.
 enum {

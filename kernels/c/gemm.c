@@ -11,7 +11,8 @@
 //               gemm_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers; both are copied
 //
 //           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
-//           van de Geijn, 2015.)
+//           van de Geijn, 2015.) With few rows and very many columns each task copies its own columns of b instead, some
+//           steps of k at a time, so that memory is read once and the copy stays in the second-level cache.
 // Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
@@ -20,6 +21,7 @@
 // Limits    OPERANDS operands of a tail, RANK axes of batches
 // Checked   tests/engine/test_gemm.py, test_matrix_unit.py; timed by benchmarks/gemm.py
 #include "runtime.h"
+#include "slots.h"
 #include "square.h"
 #include "vector.h"
 
@@ -51,6 +53,9 @@ enum {
     TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column: gemm_few.h
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
+    OWN,           // bytes of the copy of b of a task, in a slot of its own; 0: copies are shared
+    SLOTS, PLACE_OWN,  // how many slots there are, and their place in scratch
+    PAST,          // whether sums are written past the caches
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
     SUMS,          // which pointer the sums go to; the last is scratch
     RUN,           // tb_run
@@ -107,10 +112,21 @@ typedef struct work {
     const TB_T *a, *b;
     TB_T *t;
     int64_t a_row, a_k, b_k, ahead, t_row, t_column;
-    int columns, add;
+    int columns, add, past;
 } work;
 
 typedef TB_T half_vector __attribute__((vector_size(TB_VECTOR / 2), aligned(sizeof(TB_T)), may_alias));
+
+// Stores whole lines past the caches; and makes all such stores seen.
+#if defined(__AVX512F__)
+typedef float line __attribute__((vector_size(64)));
+static inline void store_past(vector *to, vector x) { __builtin_ia32_movntps512((float *)to, (line)x); }
+static inline void settle(void) { __builtin_ia32_sfence(); }
+#else
+static inline void store_past(vector *to, vector x) { *to = x; }
+static inline void settle(void) {}
+#endif
+static inline void half_store_past(half_vector *to, half_vector x) { *to = x; }
 
 // Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.
 static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int width, const work *w) {
@@ -185,25 +201,33 @@ static unit unit_of(const call *g, int64_t number, int64_t panels, int64_t width
     return u;
 }
 
+// Copies panels `first` to `last` of b, `k` steps from `k0` of a segment's part of the phase, to where `to` begins; panels
+// lie `apart` elements from one another, and begin with step `skipped` before k0.
+static void copy_panels(const call *g, int64_t part, int64_t k0, int64_t k, int64_t first, int64_t last, TB_T *to,
+                        int64_t apart, int64_t skipped) {
+    const int64_t batch = g->batch + part / g->size[SPLITS], begin_k = k_begin(g, part % g->size[SPLITS]) + k0;
+    const int64_t *const step = pair_of(g, 1);
+    const TB_B *const base = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + begin_k * step[0];
+    // The last panel may be narrower as copied, too: it goes by itself.
+    for (int64_t from = first, end; from < last; from = end) {
+        const int64_t begin = from * g->size[PANEL];
+        const int alone = g->columns - begin <= g->size[PANEL];
+        end = alone ? from + 1 : least(last, g->panels - 1);
+        if (end <= from)
+            end = from + 1;
+        const int64_t columns = least(end * g->size[PANEL], g->columns) - begin;
+        const int64_t wide = width_of(g, least(columns, g->size[PANEL]));
+        const run r = {end - from, columns, g->size[PANEL], wide, apart};
+        copy_b(to + (from - first) * apart + packed(skipped * wide), base + (g->column + begin) * step[1], step[0], step[1], k, &r);
+    }
+}
+
 static void pack_b(const call *g, int64_t number) {
     const int64_t first = first_panel(g), width = width_of(g, g->size[PANEL]);
     const unit u = unit_of(g, number, g->panels - first, width);
-    if (u.k <= 0)
-        return;
-    const int64_t batch = g->batch + u.part / g->size[SPLITS], k = k_begin(g, u.part % g->size[SPLITS]) + u.k0;
-    const int64_t *const step = pair_of(g, 1);
-    const TB_B *const base = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + k * step[0];
-    // The last panel may be narrower as copied, too: it goes by itself.
-    for (int64_t from = first + u.first, to; from < first + u.last; from = to) {
-        const int64_t begin = from * g->size[PANEL];
-        const int alone = g->columns - begin <= g->size[PANEL];
-        to = alone ? from + 1 : least(first + u.last, g->panels - 1);
-        if (to <= from)
-            to = from + 1;
-        const int64_t columns = least(to * g->size[PANEL], g->columns) - begin, wide = width_of(g, least(columns, g->size[PANEL]));
-        const run r = {to - from, columns, g->size[PANEL], wide, packed(width * g->size[PHASE_K])};
-        copy_b(place_of_b(g, u.part, from) + packed(u.k0 * wide), base + (g->column + begin) * step[1], step[0], step[1], u.k, &r);
-    }
+    if (u.k > 0)
+        copy_panels(g, u.part, u.k0, u.k, first + u.first, first + u.last, place_of_b(g, u.part, first + u.first),
+                    packed(width * g->size[PHASE_K]), u.k0);
 }
 
 static void pack_a(const call *g, int64_t number) {
@@ -290,16 +314,24 @@ static block block_of(const call *g, int64_t task) {
     return at;
 }
 
-// One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
-static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add) {
+// Elements between the panels of a task's own copy.
+static inline int64_t own_apart(const call *g) { return packed(width_of(g, g->size[PANEL]) * g->size[BLOCK_K]); }
+
+// One panel of columns times all rows of a block, for `k` steps from `k0` of the phase; `own` is the task's copy of b, if
+// it has one.
+static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add,
+                          const TB_T *own) {
     const int64_t part = at->batch * g->size[SPLITS] + at->split, j = panel * g->size[PANEL], step = g->size[TILE_ROWS];
     const int columns = (int)least(g->size[PANEL], g->columns - j), vectors = vectors_of(columns);
     const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch;
     const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
     const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i) * a_step[0] + from * a_step[1];
     TB_T *const t = to.at + (g->row + at->i) * to.row + (g->column + j) * to.column;
-    work w = {k, 0, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add};
-    if (panel >= first_panel(g)) {
+    work w = {k, 0, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add, 0};
+    w.past = g->size[PAST] && ((uintptr_t)t | (uintptr_t)(to.row * (int64_t)sizeof(TB_T))) % 64 == 0;
+    if (own) {
+        w.b = own + (panel - at->j / g->size[PANEL]) * own_apart(g);
+    } else if (panel >= first_panel(g)) {
         w.b = place_of_b(g, part, panel) + packed(k0 * w.b_k);
     } else {
         w.b_k = b_step[0];
@@ -351,23 +383,35 @@ static void mend(const call *g, const block *at, int64_t batch, const sums *to) 
 }
 #endif
 
+// All panels of a block, for `k` steps of the phase.
+static void sums_of_block(const call *g, const block *at, int64_t k, sums to, TB_T *own) {
+    const int64_t part = at->batch * g->size[SPLITS] + at->split;
+    const int64_t first = at->j / g->size[PANEL], last = ceiling(at->j + at->columns, g->size[PANEL]);
+    int64_t k0 = 0;
+    do {
+        const int64_t here = least(g->size[BLOCK_K], k - k0);
+        if (own && here > 0)
+            copy_panels(g, part, k0, here, first, last, own, own_apart(g), 0);
+        for (int64_t panel = first; panel < last; ++panel)
+            panel_by_rows(g, at, panel, k0, here, to, k0 > 0 || g->phase > 0, own);
+        k0 += here;
+    } while (k0 < k);
+}
+
 // Tasks: blocks of rows by blocks of columns by segments of k by batches.
 static void multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                      int64_t end) {
     const call *const g = ptr[0];
     (void)size, (void)stride, (void)scalar;
+    void *const slots = g->scratch + g->size[PLACE_OWN];
+    const int64_t slot = g->size[OWN] ? take_slot(slots, g->size[SLOTS]) : 0;
+    TB_T *const own = g->size[OWN] ? slot_memory(slots, g->size[SLOTS], slot, g->size[OWN]) : 0;
     begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
         const block at = block_of(g, task);
         const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
         const sums to = sums_of(g, batch, at.split);
-        int64_t k0 = 0;
-        do {
-            const int64_t here = least(g->size[BLOCK_K], k - k0);
-            for (int64_t j = 0; j < at.columns; j += g->size[PANEL])
-                panel_by_rows(g, &at, (at.j + j) / g->size[PANEL], k0, here, to, k0 > 0 || g->phase > 0);
-            k0 += here;
-        } while (k0 < k);
+        sums_of_block(g, &at, k, to, own);
         if (g->phase == g->phases - 1 && g->size[SPLITS] == 1) {
 #if defined(TB_PLANES)
             mend(g, &at, batch, &to);
@@ -376,6 +420,10 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
         }
     }
     end_tiles();
+    if (g->size[PAST])
+        settle();
+    if (own)
+        give_slot(slots, slot);
 }
 
 #include "gemm_few.h"
@@ -413,7 +461,7 @@ static void launch(call *g, tb_kernel fn, int64_t tasks, int64_t cost, const int
 
 // Copies what this round needs: the panels of b with its first rows, the tiles of a.
 static void launch_copies(call *g) {
-    const int64_t parts = g->batches * g->size[SPLITS], panels = g->row ? 0 : g->panels - first_panel(g);
+    const int64_t parts = g->batches * g->size[SPLITS], panels = g->row || g->size[OWN] ? 0 : g->panels - first_panel(g);
     const int64_t tiles = g->size[PACK_A] ? g->tiles : 0, height = g->size[TILE_ROWS], width = width_of(g, g->size[PANEL]);
     const int64_t of_b = parts * groups_of(panels, width) * g->chunks, of_a = parts * groups_of(tiles, height) * g->chunks;
     const int64_t elements = parts * (panels * width + tiles * height) * g->size[PHASE_K];
@@ -441,6 +489,8 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
     call whole = {ptr, size, stride, scalar}, *const g = &whole;
     (void)begin, (void)end;
     g->scratch = size[SCRATCH] ? ptr[2 + (size[TAIL] ? size[COUNT] - 1 : 1)] : 0;
+    if (size[OWN])
+        free_slots(g->scratch + size[PLACE_OWN], size[SLOTS]);
     g->phases = size[SPLIT_K] > size[PHASE_K] ? ceiling(size[SPLIT_K], size[PHASE_K]) : 1;
     g->chunks = ceiling(size[PHASE_K], PACK_K);
     for (g->batch = 0; g->batch < size[BATCHES]; g->batch += size[ROUND]) {

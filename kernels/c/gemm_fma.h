@@ -52,7 +52,7 @@ PLUS_PRODUCT(half_plus_product, half_vector)
             UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
         } \
     }
-#define TILE_OF(NAME, V, PLUS, MR, NV) \
+#define TILE_OF(NAME, V, PLUS, PUT_PAST, MR, NV) \
     static void NAME##_##MR##_##NV(const work *w) { \
         enum { lanes = sizeof(V) / sizeof(TB_T) }; \
         const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead; \
@@ -79,11 +79,12 @@ PLUS_PRODUCT(half_plus_product, half_vector)
         UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
             V *const to = (V *)(t + i * t_row + j * lanes); \
             if (w->add) sum[i][j] += *to; \
-            *to = sum[i][j]; \
+            if (w->past) PUT_PAST(to, sum[i][j]); \
+            else *to = sum[i][j]; \
         } \
     }
-#define TILE(MR, NV) TILE_OF(tile, vector, plus_product, MR, NV)
-#define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, MR, 1)
+#define TILE(MR, NV) TILE_OF(tile, vector, plus_product, store_past, MR, NV)
+#define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, half_store_past, MR, 1)
 #define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
 #define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
 #define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)

@@ -108,10 +108,12 @@ class _Product:
         first = 2 + len(others)
         sums_at = (first if not self.in_target else first - 1) if by.splits == 1 else first - 1
         runtime = native.runtime()
+        moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (*step.inputs, self.out))
+        past = int(step.tail is None and by.own and by.block_k >= by.split_k and moved > jit.STREAM_ABOVE)
         size = [
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
-            by.pack_b, *places, sums_at, runtime.address("tb_run"), tail, *sizes,
+            by.pack_b, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"), tail, *sizes,
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip
@@ -147,14 +149,16 @@ class _Product:
         return address, [printed.nest.inner, turned, step.product], [printed.source]
 
     def _scratch(self) -> tuple[int, list[int]]:
-        """Bytes of scratch, and where the copies of a and b and the sums lie in it."""
+        """Bytes of scratch, and where slots, the copies of a and b, and the sums lie in it."""
         by, x, item = self.by, self.given, self.out.dtype.itemsize
         parts = by.round_ * by.splits
-        copied = self.planes * 2 / item if self.planes else 1  # elements that hold the copy of one
+        copied = self._copied()
         panels = -(-min(x.n, by.phase_columns) // by.panel) if not by.pack_b else int(by.pack_b < x.n)
+        of_b, slots = self._own()
         lengths = [
+            slots * (ALIGNMENT + of_b) // item,
             int(parts * by.phase_rows * by.phase_k * copied) if by.pack_a else 0,
-            int(parts * panels * by.panel * by.phase_k * copied),
+            0 if by.own else int(parts * panels * by.panel * by.phase_k * copied),
             by.splits * x.m * x.n if by.splits > 1 else 0 if self.in_target else math.prod(self.out.shape),
         ]
         places, total = [], 0
@@ -162,8 +166,20 @@ class _Product:
             places.append(total)
             total += -(-length * item // ALIGNMENT) * ALIGNMENT
         if by.splits == 1 and self.in_target:
-            places[2] = 0
+            places[3] = 0
         return total, places
+
+    def _copied(self) -> float:
+        """Elements that hold the copy of one."""
+        return self.planes * 2 / self.out.dtype.itemsize if self.planes else 1
+
+    def _own(self) -> tuple[int, int]:
+        """Bytes of the copy of b of a task, and how many tasks have one at a time."""
+        by = self.by
+        if not by.own:
+            return 0, 0
+        nbytes = int(by.task_columns * by.block_k * self._copied()) * self.out.dtype.itemsize
+        return -(-nbytes // ALIGNMENT) * ALIGNMENT, native.runtime().threads
 
 
 def _matrix(ref: Ref) -> tuple[int, int]:

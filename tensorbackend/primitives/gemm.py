@@ -32,6 +32,8 @@ COPIED = 1 << 22
 """Elements that are copied together at most, about."""
 NEAR, FAR = 1 << 16, 1 << 22
 """Elements of an operand up to which it stays in the second-level cache wherever it lies, and from which on in none."""
+OWN_K, OWN_COPY, OWN_ROWS = 512, 1 << 17, 1024
+"""Where tasks copy b themselves: steps of k and elements of such a copy at most; and rows up to which they do."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
 LEAST_ROWS = 48
@@ -118,7 +120,8 @@ class Blocking:
 
     `round_` batches are computed together, k in `splits` segments of `split_k`, of which `phase_k` steps are copied and
     `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: gemm_few.h).
-    `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on.
+    `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on; with
+    `own` a task copies the columns that it takes itself.
     """
 
     swap: bool
@@ -135,6 +138,7 @@ class Blocking:
     panel: int
     pack_a: bool
     pack_b: int
+    own: bool = False
 
 
 class _Way(NamedTuple):
@@ -146,6 +150,7 @@ class _Way(NamedTuple):
     tile_rows: int
     pack_a: bool
     pack_b: bool
+    own: bool = False
 
 
 def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
@@ -154,6 +159,8 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     x = given.swapped() if way.swap else given
     panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
     pack_b = 0 if way.pack_b else _columns_in_place(x, panel, tile_rows, facts)
+    if way.own:
+        return _own_blocking(x, way)
     splits, split_k = _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
@@ -172,6 +179,22 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
     )  # fmt: skip
+
+
+def _own_blocking(x: Matrices, way: _Way) -> Blocking:
+    """The blocking where each task copies the columns of b that it takes."""
+    block_k = _even(x.k, OWN_K)
+    columns = max(min(OWN_COPY // block_k, x.n // TASKS) // way.panel, 1) * way.panel
+    rows = multiple(x.m, way.tile_rows)
+    return Blocking(
+        way.swap, 1, 1, x.k, multiple(x.k, block_k), block_k, rows if way.pack_a else x.m, multiple(x.n, way.panel),
+        rows, columns, way.tile_rows, way.panel, way.pack_a, 0, True,
+    )  # fmt: skip
+
+
+def _may_own(x: Matrices) -> bool:
+    """Whether tasks may copy b themselves: few rows, of which a copy stays in cache, and more of b than does."""
+    return x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > FAR and x.n >= TASKS * x.m
 
 
 def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
@@ -236,8 +259,10 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
             height, panel = _height(x, vectors, facts), vectors * facts.lanes
             pack_a, cost_a = _cost_of_a(x, panel)
             pack_b, cost_b = _cost_of_b(x, height, panel, facts)
-            cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + cost_b + stored
-            yield _Way(cost, swap, panel, height, pack_a, pack_b)
+            cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + stored
+            yield _Way(cost + cost_b, swap, panel, height, pack_a, pack_b)
+            if _may_own(x):
+                yield _Way(cost + x.n * x.k * _copying(x.b), swap, panel, height, pack_a, True, True)
 
 
 def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
@@ -255,12 +280,17 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
     entries, passes = x.n * x.k, -(-x.m // height)
     far = 2 if entries > FAR else 1
     start = COPYING / max(x.batches, 1) + (LINE * x.k if x.n % panel else 0)
-    copied = entries * (0.4 if x.b[1] == 1 else 0.3 if x.b[0] == 1 else 1.5) + entries * 0.15 * far + start
+    copied = entries * (_copying(x.b) + 0.15 * far) + start
     if not x.plain_b or x.b[1] != 1:
         return True, copied
     in_place = entries * (far * 13 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
     in_place += start if _columns_in_place(x, panel, height, facts) < x.n else 0
     return copied < in_place, min(copied, in_place)
+
+
+def _copying(strides: tuple[int, int]) -> float:
+    """Nanoseconds of copying one number of b."""
+    return 0.4 if strides[1] == 1 else 0.3 if strides[0] == 1 else 1.5
 
 
 def _columns_in_place(x: Matrices, panel: int, height: int, facts: Facts) -> int:

@@ -224,7 +224,8 @@ FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2
 
 @pytest.mark.parametrize(("swap", "vectors", "pack_a", "pack_b"), WAYS)
 @pytest.mark.parametrize("layout", [0, 1])
-def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, pack_b, layout) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, pack_b, layout, own) -> None:
     """Tiles, copies and blocks of rows are no part of the result, and a small cache's worth of blocks is used."""
     m, n, k = 45, 70, 90
     a, b = numbers(0, m, k), numbers(1, k, n)
@@ -238,6 +239,10 @@ def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, 
         first = 0 if pack_b or not side_by_side else x.n // width * width
         rows, phase_k = height if pack_a else 2 * height, 40 if pack_a or not first else k
         phase_rows = 3 * height if pack_a else x.m
+        if own:
+            by = (swap, 1, 1, k, 120, 40, phase_rows, 4 * width, rows, 2 * width, height, width, pack_a, 0, True)
+            chosen.append(gemm.Blocking(*by))
+            return chosen[-1]
         by = (swap, 1, 1, k, phase_k, 40, phase_rows, 2 * width, rows, width, height, width, pack_a, first)
         chosen.append(gemm.Blocking(*by))
         return chosen[-1]
@@ -255,7 +260,9 @@ def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, 
 
 
 @pytest.mark.parametrize(
-    "shape", [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000)], ids=str
+    "shape",
+    [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40)],
+    ids=str,
 )
 def test_threads_change_no_bits(jit, shape) -> None:
     m, n, k = shape
@@ -297,7 +304,9 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
         assert by.tile_rows <= (facts.half_rows if width > rest else facts.rows[rest // facts.lanes - 1])
     assert by.phase_k % by.block_k == 0 or by.phase_k >= by.split_k
     assert by.pack_a or by.phase_rows >= x.m
-    copied = by.phase_rows * by.pack_a + min(max(x.n - by.pack_b, 0), by.phase_columns)
+    if by.own:
+        assert by.phase_columns >= x.n and by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
+    copied = by.phase_rows * by.pack_a + (0 if by.own else min(max(x.n - by.pack_b, 0), by.phase_columns))
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
 
 
@@ -318,7 +327,10 @@ def test_check_finds_a_wrong_product(jit, monkeypatch) -> None:
         z[:] = jit.dot(x, y)
 
 
-@pytest.mark.parametrize("shape", [(2100, 16, 2100), (2100, 2100, 16), (16, 2100, 2100)], ids=str)
+FLAT = [(2100, 16, 2100), (2100, 2100, 16), (16, 2100, 2100), (7, 200_003, 33), (40, 9999, 700)]
+
+
+@pytest.mark.parametrize("shape", FLAT, ids=str)
 @pytest.mark.parametrize("layout", [0, 1])
 def test_flat_products_of_matrices_beyond_the_caches(backend, shape, layout) -> None:
     if not backend.jit:
