@@ -118,6 +118,7 @@ TB_FN double tb_from_bits_f64(tb_u64 u) { double x; __builtin_memcpy(&x, &u, 8);
 
 #include "vmath_f32.h"
 #include "vmath_f64.h"
+#include "vmath_angles_f64.h"
 #include "vmath_int.h"
 
 #endif
