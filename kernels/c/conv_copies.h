@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_copies.h — geometry of a convolution's passes, and the copies of the input that their tasks work on
+// conv_copies.h — what the tasks of a convolution's passes work on, and their copies of the input
 //
-// Computes  along each axis, which input an output meets at a tap:
-//               forward    i = o str + tap dil - pad
-//               backward   i = (o + pad - tap dil) / str, where that is whole
 // Copies    Places that are equal modulo the stride are a phase. A task copies the part of the input that its outputs
 //           need, phase by phase and with zeros around it: then outputs of one phase, and for each tap their inputs,
 //           lie side by side along (column, image), whatever stride, padding and dilation are.
@@ -14,7 +11,7 @@
 #ifndef TB_CONV_COPIES_H
 #define TB_CONV_COPIES_H
 
-#include "conv.h"
+#include "conv_axes.h"
 
 // What the host passes in `size`, and then for each of three axes the members of `axis` up to `pad`.
 enum {
@@ -28,41 +25,11 @@ enum {
     SLOTS, SLOT_BYTES,  // of scratch, as tb_conv_needs says
     AXES,
 };
-enum { AXIS_SIZES = 6 };
-
-typedef struct axis {
-    int64_t in, out, taps, stride, dilation, pad, backward;
-    int64_t a, b;       // the strides of the input and of the output: one of them is 1
-    int64_t low, high;  // the least and the greatest shift of a tap
-} axis;
 
 typedef struct shape {
     int64_t images, maps_in, maps_out, groups, rows, columns, channels, flat, splits, part_maps;
     axis deep, high, wide;
 } shape;
-
-static int64_t floor_div(int64_t x, int64_t y) { return x >= 0 ? x / y : -((-x + y - 1) / y); }
-
-// Whether a tap serves outputs of a phase: output u b + phase then reads input (u + shift) a + from.
-static int reach(const axis *x, int64_t tap, int64_t phase, int64_t *shift, int64_t *from) {
-    const int64_t away = tap * x->dilation - x->pad, distance = x->backward ? phase - away : away;
-    *shift = floor_div(distance, x->stride);
-    *from = distance - *shift * x->stride;
-    return !x->backward || *from == 0;
-}
-
-static axis read_axis(const int64_t *size, int64_t backward) {
-    axis x = {size[0], size[1], size[2], size[3], size[4], size[5], backward, 1, 1, INT64_MAX, INT64_MIN};
-    *(backward ? &x.b : &x.a) = x.stride;
-    for (int64_t phase = 0; phase < x.b; ++phase)
-        for (int64_t tap = 0; tap < x.taps; ++tap) {
-            int64_t shift, from;
-            if (!reach(&x, tap, phase, &shift, &from)) continue;
-            if (shift < x.low) x.low = shift;
-            if (shift > x.high) x.high = shift;
-        }
-    return x;
-}
 
 static shape read_shape(const int64_t *size) {
     return (shape){
@@ -73,8 +40,6 @@ static shape read_shape(const int64_t *size) {
         read_axis(size + AXES + 2 * AXIS_SIZES, size[BACKWARD]),
     };
 }
-
-static int64_t phase_length(const axis *x, int64_t phase) { return ceil_div(x->out - phase, x->b); }
 
 // How outputs of an axis are cut: each phase into blocks of `each`.
 static int64_t count_blocks(const axis *x, int64_t each) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_update.c`
-and `conv_winograd.c`.
+"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_few.c`,
+`conv_update.c` and `conv_winograd.c`.
 
 Operands are those of the step: its two inputs, what the tail reads beside the sums, and its result; then scratch, in
 which copies, transforms and sums lie.
@@ -25,7 +25,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Winograd
+from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE
 
@@ -68,7 +68,8 @@ def facts(dtype: np.dtype) -> Facts:
     said = (ctypes.c_int64 * 4)()
     written.library(_source("conv.h", dtype, dtype), FLAGS).function("tb_conv_facts")(said)
     lanes, rows, width, unit = said
-    return Facts(lanes, rows, width, bool(unit) and settings.config.matrix_unit)
+    plain = dtypes.compute(dtype) == dtype
+    return Facts(lanes, rows, width, bool(unit) and settings.config.matrix_unit, plain)
 
 
 def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) -> jit.Prepared:
@@ -82,7 +83,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
     itemsize = dtypes.compute(step.output.dtype).itemsize
     passes: list[_Pass] = []
     for way in conv_blocking.choices(g, step.op.name, kernels, itemsize, winograd):
-        made = _Direct(step, kernels, way) if isinstance(way, Direct) else _Winograd(step, kernels, way)
+        made = PASSES[type(way)](step, kernels, way)
         fits = not scratch_size or made.scratch <= scratch_size
         passes += [made] if fits or isinstance(way, Direct) and not passes else []
         if passes and not tune:
@@ -177,6 +178,13 @@ class _Pass(ABC):
         """The first words of `size`: where everything is."""
         return list(itertools.chain.from_iterable(self.places[name] for name in PLACES))
 
+    def axes(self) -> list[int]:
+        """The last words of `size` where the geometry is any: of each axis the members of `axis`."""
+        g = self.geometry
+        _, _, image, result = conv_blocking.sides(g, self.op)
+        axes = zip(image, result, g.window, g.strides, g.dilations, (before for before, _ in g.pads))
+        return list(itertools.chain.from_iterable(axes))
+
     def _copy(
         self, source: tuple[int, int], target: tuple[int, int], ref: Ref, back: bool
     ) -> tuple[str, int, list[int]]:
@@ -224,11 +232,10 @@ class _Direct(_Pass):
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
         g, way = self.geometry, self.way
-        maps_in, maps_out, image, result = conv_blocking.sides(g, self.op)
-        axes = zip(image, result, g.window, g.strides, g.dilations, (before for before, _ in g.pads))
+        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, way.rows, way.columns, way.channels,
-            int(way.flat), way.splits, way.part_maps, self.threads, slot_bytes, *itertools.chain.from_iterable(axes),
+            int(way.flat), way.splits, way.part_maps, self.threads, slot_bytes, *self.axes(),
         ]  # fmt: skip
 
     def layout(self) -> None:
@@ -256,6 +263,33 @@ class _Direct(_Pass):
         phases = g.strides[2] if self.backward else 1
         blocks = -(-maps_in // _copied_channels(self.way)) * phases * g.groups
         return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
+
+
+class _Few(_Pass):
+    """`kernels/c/conv_few.c`."""
+
+    file = "conv_few.c"
+
+    def _sizes(self, slot_bytes: int = 0) -> list[int]:
+        g, way = self.geometry, self.way
+        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        return [
+            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, way.part, way.panel, way.channels,
+            self.threads, slot_bytes, *self.axes(),
+        ]  # fmt: skip
+
+    def layout(self) -> None:
+        """Scratch: the copy of the input, and a slot a thread."""
+        copy, self.slot_bytes = _call(self.library, "tb_few_needs", self._sizes(), 2)
+        self.places["data"] = self._reserve(copy)
+        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """The copy of the input, then products."""
+        maps_in, _, _, _ = conv_blocking.sides(self.geometry, self.op)
+        copies = -(-maps_in * self.geometry.groups // self.facts.lanes)
+        sizes = self._sizes(self.slot_bytes)
+        return [("tb_few_copy", copies, sizes), ("tb_few", self.way.tasks, sizes)]
 
 
 class _Winograd(_Pass):
@@ -310,3 +344,7 @@ class _Winograd(_Pass):
         inputs = -(-maps_in // facts.rows) * way.panels
         stages = [("tb_winograd_in", inputs), ("tb_winograd_multiply", points), ("tb_winograd_out", tiles * way.panels)]
         return [filters, *((name, count, block) for block in blocks for name, count in stages)]
+
+
+PASSES: dict[type, type[_Pass]] = {Direct: _Direct, Few: _Few, Winograd: _Winograd}
+"""What makes the launches of a way."""

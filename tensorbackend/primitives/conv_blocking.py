@@ -2,7 +2,8 @@
 """How a convolution is computed on the CPU: by which algorithm, in which blocks.
 
 A cost model on the geometry puts the ways in order, never the number of threads, so that results repeat bit for bit.
-The loops are those of `kernels/c/conv.c`, `conv_update.c` and `conv_winograd.c`, whose names the fields here have.
+The loops are those of `kernels/c/conv.c`, `conv_few.c`, `conv_update.c` and `conv_winograd.c`, whose names the fields
+here have.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, multiple
 
-__all__ = ["BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Winograd", "choices", "nanoseconds", "sides"]
+__all__ = ["BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Few", "Winograd", "choices", "nanoseconds", "sides"]
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
 
@@ -55,6 +56,15 @@ PRODUCTS, UNIT_PRODUCTS = 130, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 UNIT_DIRECT = 185
 """Operations of `conv.c` a nanosecond on the matrix unit."""
+FEW_VECTORS, FEW_MAPS = (2, 3), 8
+"""Of `conv_few.c`: vectors of maps of a tile forward, maps of one backward."""
+FEW_PRODUCTS = 100, 75
+"""Operations of `conv_few.c` a nanosecond, forward and backward."""
+FEW_PLACES, FEW_SUMS = 256, 64
+"""Places of a task at most, forward and backward, where sums are a vector each."""
+FEW_ROWS, FEW_BYTES = 768, 24 << 10
+"""Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
+tile of maps, backward: a part of the first-level cache."""
 SIX = 1.2, 1.1
 """How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
 gradient: transforms count for more there, and those of six points need more registers than there are."""
@@ -64,13 +74,15 @@ gradient: transforms count for more there, and those of six points need more reg
 class Facts:
     """What the compiled kernels have: `lanes` of a vector, `rows` and `width` of a tile.
 
-    `matrix_unit` says whether products may run on the processor's.
+    `matrix_unit` says whether products may run on the processor's, `plain` whether numbers add up in the type that they
+    have in memory.
     """
 
     lanes: int
     rows: int
     width: int
     matrix_unit: bool = False
+    plain: bool = True
 
     def tile(self, planes: int) -> Facts:
         """With the rows and width of the matrix unit's tiles, if numbers have `planes` there."""
@@ -93,6 +105,16 @@ class Direct:
 
 
 @dataclass(frozen=True)
+class Few:
+    """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time."""
+
+    part: int
+    panel: int
+    channels: int
+    tasks: int
+
+
+@dataclass(frozen=True)
 class Winograd:
     """Blocks of `kernels/c/conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile.
 
@@ -107,6 +129,9 @@ class Winograd:
     blocks: int
     shared: bool
     planes: int
+
+
+Way = Direct | Few | Winograd
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
@@ -205,6 +230,26 @@ class _DirectCost:
         return -(-tasks // TASKS) * TASKS * each, way
 
 
+def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
+    """Even panels of maps, and as many parts of the places as make enough tasks."""
+    maps_in, maps_out, _, out = sides(g, op)
+    steps = g.strides if op == BPROP else (1, 1, 1)
+    cells = math.prod(-(-n // step) for n, step in zip(g.window, steps))
+    places = g.N * math.prod(-(-n // step) for n, step in zip(out, steps))
+    if op == BPROP:
+        panel, most = FEW_MAPS, FEW_SUMS
+        blocks = -(-maps_in * 4 * FEW_MAPS * cells // FEW_BYTES)
+        channels = multiple(-(-maps_in // blocks), facts.lanes)
+    else:
+        vectors, most = maps_out // facts.lanes, FEW_PLACES
+        panel = min(FEW_VECTORS, key=lambda n: (-(-vectors // n) * n, -n)) * facts.lanes
+        channels = -(-maps_in // -(-maps_in * cells // FEW_ROWS))
+    items = g.groups * math.prod(steps) * -(-maps_out // panel)
+    parts = max(-(-places // most), min(-(-TASKS // items), places))
+    part = -(-places // parts)
+    return Few(part, panel, channels, items * -(-places // part))
+
+
 def _splits(parts: int, items: int) -> int:
     """Into how many segments, a power of 2, each of so many parts is cut to make enough tasks of its items."""
     splits = 1
@@ -301,13 +346,18 @@ def _square(g: ConvGeometry) -> bool:
     return plain and g.R == g.S and g.S in (3, 5)
 
 
-def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct | Winograd]:
+def _may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
+    """Whether `conv_few.c` computes a pass: what lies side by side in the filters is whole vectors in each group."""
+    return op != UPDATE and facts.plain and not g.K // g.groups % facts.lanes
+
+
+def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Way]:
     """The ways to compute a pass, the one that should be fastest first; the last needs least memory.
 
     `itemsize` is that of the type in which products add up. `winograd`: 0 never, 2 tiles of 2 x 2 outputs at most, 4
     tiles of 4 x 4; it is for sums in float32 only.
     """
-    found: list[Direct | Winograd] = []
+    found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
     if winograd and _square(g) and itemsize == 4:
         points = (4, 6) if winograd >= 4 else (4,)
         planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
@@ -321,9 +371,11 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     yield from found[: found.index(direct) + 1]
 
 
-def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) -> float:
+def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
     maps_in, maps_out, _, out = sides(g, op)
+    if isinstance(way, Few):
+        return g.flops / FEW_PRODUCTS[op == BPROP] + math.prod(g.dimF) * 0.1
     if isinstance(way, Direct):
         # Few maps leave rows of a tile empty, few places lanes.
         rows = facts.tile(way.planes).rows
@@ -332,7 +384,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
         if way.planes:
             used *= maps_in / multiple(maps_in, EDGE)
-            return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 0.9
+            return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7
     cells = way.points**2
     lanes = way.blocks * way.panels * facts.tile(way.planes).width
@@ -340,7 +392,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) 
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
     each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
     moved = g.groups * lanes * cells * slow * (each[0] * maps_in + each[1] * maps_out)
-    filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.5)
+    filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.0 if way.planes else 1.5)
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)

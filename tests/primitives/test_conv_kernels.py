@@ -15,7 +15,7 @@ from tensorbackend import Backend, testing
 from tensorbackend.backends import conv_tuning, cpu_conv, native
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE, Direct, Facts, Winograd
+from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -65,8 +65,8 @@ def squares(draw: Any) -> dict[str, int]:
 
 def run(backend: Backend, layer: Any, operands: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Results of the three passes."""
-    I, F, E = (backend.array(operands[name].reshape(-1, operands[name].shape[-1])) for name in "IFE")
-    O, gI, gF = (backend.empty(d) for d in (layer.dimO2, layer.dimI2, layer.dimF2))
+    I, F, E = (backend.array(operands[n].reshape(-1, operands[n].shape[-1]), dtype=layer.dtype) for n in "IFE")
+    O, gI, gF = (backend.empty(d, dtype=layer.dtype) for d in (layer.dimO2, layer.dimI2, layer.dimF2))
     backend.fprop_conv(layer, I, F, O)
     backend.bprop_conv(layer, F, E, gI)
     backend.update_conv(layer, I, E, gF)
@@ -104,8 +104,8 @@ def unit(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_blocking, "nanoseconds", _favoured)
 
 
-def _favoured(g: ConvGeometry, op: str, facts: Facts, way: Direct | Winograd) -> float:
-    return 8.0 - way.planes - isinstance(way, Winograd)
+def _favoured(g: ConvGeometry, op: str, facts: Facts, way: Direct | Few | Winograd) -> float:
+    return 9.0 if isinstance(way, Few) else 8.0 - way.planes - isinstance(way, Winograd)
 
 
 def chosen(backend: Backend, layer: Any) -> str:
@@ -158,11 +158,55 @@ def test_the_matrix_unit_is_as_exact(unit: None, sizes: dict[str, int]) -> None:
             assert np.abs(found - wanted).max() <= BOUNDS[winograd] * scale.max()
 
 
+@pytest.fixture
+def few(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """A backend that reads filters where they lie wherever it can."""
+    monkeypatch.setattr(conv_blocking, "nanoseconds", lambda g, op, facts, way: 1.0 + (not isinstance(way, Few)))
+    return Backend.allocate_backend("cpu", rng_seed=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [
+    {"N": 1, "C": 67, "K": 80, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 3, "C": 130, "K": 16, "H": 5, "W": 6, "R": 3, "S": 2, "pad_h": (0, 2), "pad_w": 3},
+    {"N": 1, "C": 19, "K": 48, "H": 23, "W": 20, "R": 3, "S": 2, "str_h": 2, "str_w": 3, "pad_h": 1},
+    {"N": 2, "C": 33, "K": 32, "H": 11, "W": 9, "R": 1, "S": 2, "str_h": 3, "str_w": 3, "pad_w": 1},
+    {"N": 1, "C": 12, "K": 64, "H": 13, "W": 17, "R": 3, "S": 3, "dil_h": 2, "dil_w": 5, "pad_w": 4},
+    {"N": 2, "C": 34, "K": 96, "D": 3, "H": 5, "W": 4, "T": 2, "R": 3, "S": 3, "str_d": 2, "pad_d": 1, "groups": 2},
+    {"N": 1, "C": 5, "K": 16, "H": 1, "W": 31, "R": 1, "S": 1, "pad_h": 2, "str_w": 4},
+    {"N": 7, "C": 1, "K": 16, "H": 17, "W": 19, "R": 3, "S": 3},
+], ids=["seven", "pads", "strided", "gaps", "dilated", "deep groups", "one row", "one channel"])  # fmt: skip
+def test_few_places_of_filters_where_they_lie(few: Backend, sizes: dict[str, int], dtype: str) -> None:
+    layer = few.conv_layer(dtype, **sizes)
+    assert chosen(few, layer).startswith("// Few")
+    operands = {name: x.astype(dtype) for name, x in drawn(layer).items()}
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    bound = BOUNDS[0] if dtype == "float32" else 1e-14
+    for found, wanted, scale in zip(run(few, layer, operands), exact(layer, operands), most):
+        assert np.abs(found - wanted).max() <= bound * scale.max()
+
+
+def test_few_places_and_what_follows_them(few: Backend) -> None:
+    layer = few.conv_layer("float32", N=1, C=48, K=80, H=9, W=11, R=3, S=3, pad_h=1, pad_w=1)
+    I, F, E = (few.array(x) for x in drawn(layer).values())
+    bias = few.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3))
+    sums, grads = few.empty(layer.dimO), few.empty(layer.dimI)
+    few.conv(layer, I, F, out=sums)
+    few.bprop_conv(layer, F, E, grads)
+    together = few.maximum(few.conv(layer, I, F) + bias, 0)
+    assert len(steps(few, together)) == 1
+    np.testing.assert_array_equal(together.get(), np.maximum(sums.get() + bias.get(), 0))
+    gated = few.empty(layer.dimI)
+    few.bprop_conv(layer, F, E, gated, X=I, brelu=True)
+    np.testing.assert_array_equal(gated.get(), grads.get() * (I.get() > 0))
+
+
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
     {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
-], ids=["square", "strided", "deep"])  # fmt: skip
+    {"N": 1, "C": 320, "K": 160, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+], ids=["square", "strided", "deep", "few places"])  # fmt: skip
 def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
     runtime = native.runtime()
     before = runtime.threads
@@ -256,7 +300,7 @@ def geometry(**sizes: Any) -> ConvGeometry:
     return ConvGeometry(**{**g, "pads": ((0, 0), (1, 1), (1, 1)), **sizes})
 
 
-def ways(g: ConvGeometry, op: str = FPROP, winograd: int = 4, itemsize: int = 4) -> list[Direct | Winograd]:
+def ways(g: ConvGeometry, op: str = FPROP, winograd: int = 4, itemsize: int = 4) -> list[Direct | Few | Winograd]:
     return list(conv_blocking.choices(g, op, Facts(16, 8, 48), itemsize, winograd))
 
 
@@ -273,6 +317,13 @@ def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None
         assert [type(w) for w in ways(g, op)] == [Direct]
     assert [type(w) for w in ways(geometry(), op, 0)] == [Direct]
     assert [type(w) for w in ways(geometry(), op, itemsize=8)] == [Direct]
+
+
+@pytest.mark.parametrize("op", [FPROP, BPROP])
+def test_filters_of_few_places_are_not_copied(op: str) -> None:
+    small = {"N": 1, "C": 512, "K": 512, "H": 7, "W": 7, "P": 7, "Q": 7}
+    assert isinstance(ways(geometry(**small), op)[0], Few)
+    assert not any(isinstance(way, Few) for g in (geometry(), geometry(**{**small, "K": 500})) for way in ways(g, op))
 
 
 def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:

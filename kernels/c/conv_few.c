@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_few.c — what conv.c computes, for few places: filters are read where they lie
+//
+// Layout    images (C, D, H, W, N), filters (C, T, R, S, K). To copy filters takes longer than the products, where each
+//           of them meets few places.
+// Copy      of the input, one for all tasks, with channels innermost and zeros around: [depth][row][column][image][channel].
+//           So any places make a tile, each from its own address, and no lane is idle, however short rows are.
+// Tiles     forward    places x vectors of maps. Lanes are maps: they lie side by side in the filters.
+//           backward   maps x places. Lanes are channels, which lie side by side in filters and copy; lanes are added up
+//                      at the end.
+// Order     Sums run over blocks of channels, then channels and taps (backward: taps, then channels, lane by lane). That
+//           depends on shapes alone.
+// Limits    What lies side by side in the filters are whole vectors in each group; TB_PLAIN.
+// Bound by  multiply-adds, or by reading the filters once
+// Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
+#include "conv_axes.h"
+
+enum {
+    MOST_PLACES = 256,  // of a task
+    PLACES_FORWARD = 8, VECTORS = 3,
+    MAPS_BACKWARD = 8, PLACES_BACKWARD = 3,
+    AHEAD = 12,  // rows of filters between the one in use and the one on its way to the cache
+};
+
+// What the host passes in `size`, and then for each of three axes the members of `axis` up to `pad`.
+enum {
+    IMAGES = SIZES, MAPS_IN, MAPS_OUT,  // maps of a group
+    GROUPS, BACKWARD,
+    PART,      // places of a task
+    PANEL,     // maps of a task
+    CHANNELS,  // that are added up at a time
+    SLOTS, SLOT_BYTES,  // of scratch, as tb_few_needs says
+    AXES,
+};
+
+typedef struct shape {
+    int64_t images, maps_in, maps_out, groups, backward, part, panel, channels;
+    axis axes[3];
+    int64_t low[3], extent[3];       // of the copy: the input that lies first, and lengths
+    int64_t pitch;                   // of the copy: elements from a place to the next
+    int64_t cells, phases, in_map, out_map;
+} shape;
+
+// Which part of an axis the copy has: what outputs reach at any tap.
+static void find_extent(const axis *x, int64_t *low, int64_t *extent) {
+    int64_t shift, from, first = INT64_MAX, last = INT64_MIN;
+    for (int64_t phase = 0; phase < x->b; ++phase)
+        for (int64_t tap = 0; tap < x->taps; ++tap) {
+            if (phase_length(x, phase) < 1 || !reach(x, tap, phase, &shift, &from)) continue;
+            const int64_t start = shift * x->a + from, end = start + (phase_length(x, phase) - 1) * x->a;
+            first = least(first, start);
+            last = end > last ? end : last;
+        }
+    *low = first > last ? 0 : first;
+    *extent = first > last ? 1 : last - first + 1;
+}
+
+static shape read_shape(const int64_t *size) {
+    shape s = {
+        size[IMAGES], size[MAPS_IN], size[MAPS_OUT], size[GROUPS], size[BACKWARD], size[PART], size[PANEL],
+        size[CHANNELS], .cells = 1, .phases = 1, .in_map = size[IMAGES], .out_map = size[IMAGES],
+    };
+    s.pitch = apart(s.maps_in * s.groups);
+    for (int a = 0; a < 3; ++a) {
+        axis *const x = s.axes + a;
+        *x = read_axis(size + AXES + a * AXIS_SIZES, s.backward);
+        find_extent(x, s.low + a, s.extent + a);
+        s.cells *= x->taps, s.phases *= x->b, s.in_map *= x->in, s.out_map *= x->out;
+    }
+    return s;
+}
+
+// Where a place of the copy is: its column, row and depth there, and its image.
+INLINE int64_t copied_at(const shape *s, int64_t depth, int64_t row, int64_t column, int64_t image) {
+    return (((depth * s->extent[1] + row) * s->extent[2] + column) * s->images + image) * s->pitch;
+}
+
+INLINE int64_t copied_places(const shape *s) { return s->extent[0] * s->extent[1] * s->extent[2] * s->images; }
+
+// Zeros where the copy has no input.
+static void clear_around(const shape *s, TB_T *to) {
+    int inside[3];
+    for (int64_t d = 0; d < s->extent[0]; ++d)
+        for (int64_t h = 0; h < s->extent[1]; ++h)
+            for (int64_t w = 0; w < s->extent[2]; ++w) {
+                const int64_t at[] = {d, h, w};
+                for (int a = 0; a < 3; ++a) inside[a] = at[a] + s->low[a] >= 0 && at[a] + s->low[a] < s->axes[a].in;
+                if (inside[0] && inside[1] && inside[2]) continue;
+                for (int64_t n = 0; n < s->images; ++n) *(vec *)(to + copied_at(s, d, h, w, n)) = (vec){0};
+            }
+}
+
+// Where input `place` of a map goes, or -1.
+static int64_t place_in_copy(const shape *s, int64_t place) {
+    const int64_t high = s->axes[1].in, wide = s->axes[2].in, pixel = place / s->images;
+    const int64_t at[] = {pixel / wide / high - s->low[0], pixel / wide % high - s->low[1], pixel % wide - s->low[2]};
+    for (int a = 0; a < 3; ++a)
+        if (at[a] < 0 || at[a] >= s->extent[a]) return -1;
+    return copied_at(s, at[0], at[1], at[2], place % s->images);
+}
+
+// The copy. A task: LANES channels.
+void tb_few_copy(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                 int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
+    for (int64_t c = begin * LANES; c < end * LANES; c += LANES) {
+        const TB_S *const from = (const TB_S *)TB_PLACE(IN) + c * s.in_map;
+        TB_T *const to = (TB_T *)TB_PLACE(DATA) + c;
+        const int64_t channels = least(LANES, s.maps_in * s.groups - c);
+        clear_around(&s, to);
+        for (int64_t place = 0; place < s.in_map; place += LANES) {
+            const int64_t count = least(LANES, s.in_map - place);
+            vec r[LANES];
+            for (int64_t i = 0; i < LANES; ++i) {
+                r[i] = (vec){0};
+                if (i >= channels) continue;
+                if (count == LANES) r[i] = load(from + i * s.in_map + place);
+                else
+                    for (int64_t l = 0; l < count; ++l) r[i][l] = TB_WIDE(from[i * s.in_map + place + l]);
+            }
+            transpose(r);
+            for (int64_t l = 0; l < count; ++l) {
+                const int64_t at = place_in_copy(&s, place + l);
+                if (at >= 0) *(vec *)(to + at) = r[l];
+            }
+        }
+    }
+}
+
+// What a task works on: maps of a group from `map` on, at outputs of a phase from `place` on.
+typedef struct job {
+    const shape *s;
+    int64_t group, map, maps, place, places;
+    int64_t phase[3], length[3];  // along each axis
+    int64_t taps;                 // that serve the phase
+    int64_t *tap, *cell;          // of each: bytes from a place in the copy to its input, its number in the filters
+    const TB_T *at[MOST_PLACES];  // each place in the copy
+} job;
+
+static void find_taps(job *j) {
+    const shape *const s = j->s;
+    j->taps = 0;
+    for (int64_t cell = 0; cell < s->cells; ++cell) {
+        const int64_t wide = s->axes[2].taps, high = s->axes[1].taps;
+        const int64_t tap[] = {cell / wide / high, cell / wide % high, cell % wide};
+        int64_t at[3], shift, from;
+        int serves = 1;
+        for (int a = 0; a < 3; ++a) {
+            serves &= reach(s->axes + a, tap[a], j->phase[a], &shift, &from);
+            at[a] = shift * s->axes[a].a + from - s->low[a];
+        }
+        if (!serves) continue;
+        j->tap[j->taps] = copied_at(s, at[0], at[1], at[2], 0) * (int64_t)sizeof(TB_T);
+        j->cell[j->taps++] = cell;
+    }
+}
+
+static void find_places(job *j, const TB_T *copy) {
+    const shape *const s = j->s;
+    for (int64_t i = 0; i < j->places; ++i) {
+        const int64_t pixel = (j->place + i) / s->images, w = pixel % j->length[2];
+        const int64_t h = pixel / j->length[2] % j->length[1], d = pixel / j->length[2] / j->length[1];
+        const int64_t at = copied_at(s, d * s->axes[0].a, h * s->axes[1].a, w * s->axes[2].a, (j->place + i) % s->images);
+        j->at[i] = copy + at + j->group * s->maps_in;
+    }
+}
+
+// Where output `place` of the phase is in a map of the result.
+static int64_t place_in_map(const job *j, int64_t place) {
+    const axis *const x = j->s->axes;
+    const int64_t pixel = place / j->s->images, w = pixel % j->length[2] * x[2].b + j->phase[2];
+    const int64_t h = pixel / j->length[2] % j->length[1] * x[1].b + j->phase[1];
+    const int64_t d = pixel / j->length[2] / j->length[1] * x[0].b + j->phase[0];
+    return ((d * x[1].out + h) * x[2].out + w) * j->s->images + place % j->s->images;
+}
+
+// Sums of a map at up to LANES places of the job, to the result.
+static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
+    const int64_t count = least(LANES, j->places - place);
+    TB_R *const to = out + (j->group * j->s->maps_out + map) * j->s->out_map;
+    if (j->s->phases > 1)
+        for (int64_t l = 0; l < count; ++l) to[place_in_map(j, j->place + place + l)] = TB_NARROW(sums[l]);
+    else if (count == LANES) store(to + j->place + place, sums);
+    else
+        for (int64_t l = 0; l < count; ++l) to[j->place + place + l] = TB_NARROW(sums[l]);
+}
+
+// Forward -------------------------------------------------------------------------------------------------------------
+
+// P places x V vectors of maps over channels and taps; rows of filters lie `row` apart. `more`: on sums.
+#define TB_FORWARD(P, V) \
+    static __attribute__((noinline)) void forward_##P##x##V(const TB_T *const *at, int64_t channels, int64_t taps, \
+            const int64_t *tap, const TB_S *f, int64_t row, TB_T *sums, int64_t pitch, int more) { \
+        vec sum[P][V]; \
+        const char *x[P]; \
+        for (int i = 0; i < P; ++i) { \
+            x[i] = (const char *)at[i]; \
+            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        } \
+        for (int64_t c = 0; c < channels * (int64_t)sizeof(TB_T); c += sizeof(TB_T)) \
+            for (int64_t t = 0; t < taps; ++t, f += row) { \
+                const int64_t o = tap[t] + c; \
+                vec y[V]; \
+                for (int j = 0; j < V; ++j) { \
+                    y[j] = load(f + j * LANES); \
+                    __builtin_prefetch(f + AHEAD * row + j * LANES); \
+                } \
+                for (int i = 0; i < P; ++i) { \
+                    const vec value = spread(*(const TB_T *)(x[i] + o)); \
+                    for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
+                } \
+            } \
+        for (int i = 0; i < P; ++i) \
+            for (int j = 0; j < V; ++j) { \
+                vec *const to = (vec *)(sums + i * pitch + j * LANES); \
+                if (more) sum[i][j] += *to; \
+                *to = sum[i][j]; \
+            } \
+    }
+#define TB_FORWARDS(P) TB_FORWARD(P, 1) TB_FORWARD(P, 2) TB_FORWARD(P, 3)
+TB_FORWARDS(1)
+TB_FORWARDS(2)
+TB_FORWARDS(4)
+TB_FORWARDS(7)
+TB_FORWARDS(8)
+
+typedef void (*forward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const TB_S *, int64_t, TB_T *, int64_t,
+                        int);
+
+static const forward forwards[PLACES_FORWARD + 1][VECTORS] = {
+    [1] = {forward_1x1, forward_1x2, forward_1x3}, [2] = {forward_2x1, forward_2x2, forward_2x3},
+    [4] = {forward_4x1, forward_4x2, forward_4x3}, [7] = {forward_7x1, forward_7x2, forward_7x3},
+    [8] = {forward_8x1, forward_8x2, forward_8x3},
+};
+
+// How many of so many places a tile takes: sevens, where they leave less over.
+INLINE int64_t tile_places(int64_t places) {
+    if (places >= PLACES_FORWARD) return places % 8 && places % 7 == 0 ? 7 : 8;
+    return places == 7 ? 7 : places >= 4 ? 4 : places >= 2 ? 2 : 1;
+}
+
+// sums[place][maps of the panel].
+static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
+    const shape *const s = j->s;
+    const int64_t row = s->maps_out * s->groups, pitch = s->panel, vectors = j->maps / LANES;
+    const TB_S *const from = filters + j->group * s->maps_out + j->map;
+    for (int64_t c = 0; c < s->maps_in; c += s->channels) {
+        const int64_t channels = least(s->channels, s->maps_in - c);
+        const TB_T *at[PLACES_FORWARD];
+        for (int64_t place = 0, count; place < j->places; place += count) {
+            count = tile_places(j->places - place);
+            for (int64_t i = 0; i < count; ++i) at[i] = j->at[place + i] + c;
+            forwards[count][vectors - 1](at, channels, j->taps, j->tap, from + c * s->cells * row, row,
+                                         sums + place * pitch, pitch, c > 0);
+        }
+    }
+    for (int64_t place = 0; place < j->places; place += LANES)
+        for (int64_t v = 0; v < vectors; ++v) {
+            vec r[LANES];
+            for (int64_t i = 0; i < LANES; ++i)
+                r[i] = place + i < j->places ? *(const vec *)(sums + (place + i) * pitch + v * LANES) : (vec){0};
+            transpose(r);
+            for (int l = 0; l < LANES; ++l) put(j, out, j->map + v * LANES + l, place, r[l]);
+        }
+}
+
+// Backward ------------------------------------------------------------------------------------------------------------
+
+// M maps x P places over taps and channels, lane by lane; filters of maps lie `map` apart, of cells `row`. Sums of a map
+// lie `pitch` vectors apart. `more`: on sums.
+#define TB_BACKWARD(M, P) \
+    static __attribute__((noinline)) void backward_##M##x##P(const TB_T *const *at, int64_t channels, int64_t taps, \
+            const int64_t *tap, const int64_t *cell, const TB_S *f, int64_t map, int64_t row, vec *sums, int64_t pitch, \
+            int more) { \
+        vec sum[M][P]; \
+        for (int i = 0; i < M; ++i) \
+            for (int j = 0; j < P; ++j) sum[i][j] = (vec){0}; \
+        for (int64_t t = 0; t < taps; ++t) { \
+            const TB_S *from = f + cell[t] * row; \
+            const TB_T *x[P]; \
+            for (int j = 0; j < P; ++j) x[j] = (const TB_T *)((const char *)at[j] + tap[t]); \
+            for (int64_t c = 0; c < channels; c += LANES, from += LANES) { \
+                vec y[P]; \
+                for (int j = 0; j < P; ++j) y[j] = *(const vec *)(x[j] + c); \
+                for (int i = 0; i < M; ++i) { \
+                    const vec z = load(from + i * map); \
+                    for (int j = 0; j < P; ++j) sum[i][j] += z * y[j]; \
+                } \
+            } \
+        } \
+        for (int i = 0; i < M; ++i) \
+            for (int j = 0; j < P; ++j) { \
+                if (more) sum[i][j] += sums[i * pitch + j]; \
+                sums[i * pitch + j] = sum[i][j]; \
+            } \
+    }
+#define TB_BACKWARDS(M) TB_BACKWARD(M, 1) TB_BACKWARD(M, 2) TB_BACKWARD(M, 3)
+TB_BACKWARDS(1)
+TB_BACKWARDS(4)
+TB_BACKWARDS(8)
+
+typedef void (*backward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const int64_t *, const TB_S *, int64_t,
+                         int64_t, vec *, int64_t, int);
+
+static const backward backwards[MAPS_BACKWARD + 1][PLACES_BACKWARD] = {
+    [1] = {backward_1x1, backward_1x2, backward_1x3}, [4] = {backward_4x1, backward_4x2, backward_4x3},
+    [8] = {backward_8x1, backward_8x2, backward_8x3},
+};
+
+// sums[map][place], lanes to be added up.
+static void run_backward(const job *j, const TB_S *filters, vec *sums, TB_R *out) {
+    const shape *const s = j->s;
+    const int64_t row = s->maps_in * s->groups, next = s->cells * row;
+    for (int64_t c = 0; c < s->maps_in; c += s->channels) {
+        const int64_t channels = least(s->channels, s->maps_in - c);
+        const TB_S *const from = filters + j->map * next + j->group * s->maps_in + c;
+        const TB_T *at[PLACES_BACKWARD];
+        for (int64_t place = 0, count; place < j->places; place += count) {
+            count = least(PLACES_BACKWARD, j->places - place);
+            for (int64_t i = 0; i < count; ++i) at[i] = j->at[place + i] + c;
+            for (int64_t map = 0, taken; map < j->maps; map += taken) {
+                taken = j->maps - map >= 8 ? 8 : j->maps - map >= 4 ? 4 : 1;
+                backwards[taken][count - 1](at, channels, j->taps, j->tap, j->cell, from + map * next, next, row,
+                                            sums + map * s->part + place, s->part, c > 0);
+            }
+        }
+    }
+    for (int64_t map = 0; map < j->maps; ++map)
+        for (int64_t place = 0; place < j->places; place += LANES) {
+            vec r[LANES], total = {0};
+            for (int64_t i = 0; i < LANES; ++i) r[i] = place + i < j->places ? sums[map * s->part + place + i] : (vec){0};
+            transpose(r);
+            for (int l = 0; l < LANES; ++l) total += r[l];
+            put(j, out, j->map + map, place, total);
+        }
+}
+
+// A task: a part of the places of a phase for a panel of maps of a group. A tail needs a stride of 1 of the results.
+void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+            int64_t end) {
+    const shape s = read_shape(size);
+    int64_t tap[s.cells], cell[s.cells], longest = s.images;
+    for (int a = 0; a < 3; ++a) longest *= phase_length(s.axes + a, 0);
+    const int64_t parts = ceil_div(longest, s.part), panels = ceil_div(s.maps_out, s.panel);
+    const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
+    TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
+    job j = {.s = &s, .tap = tap, .cell = cell};
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t phase = task / parts / panels % s.phases;
+        j.group = task / parts / panels / s.phases;
+        j.map = task / parts % panels * s.panel;
+        j.maps = least(s.panel, s.maps_out - j.map);
+        j.phase[0] = phase / s.axes[2].b / s.axes[1].b;
+        j.phase[1] = phase / s.axes[2].b % s.axes[1].b;
+        j.phase[2] = phase % s.axes[2].b;
+        for (int a = 0; a < 3; ++a) j.length[a] = phase_length(s.axes + a, j.phase[a]);
+        j.place = task % parts * s.part;
+        j.places = least(s.part, j.length[0] * j.length[1] * j.length[2] * s.images - j.place);
+        if (j.places < 1) continue;
+        find_taps(&j);
+        find_places(&j, TB_PLACE(DATA));
+        if (s.backward) run_backward(&j, TB_PLACE(FILTERS), (vec *)sums, TB_PLACE(RESULT));
+        else run_forward(&j, TB_PLACE(FILTERS), sums, TB_PLACE(RESULT));
+        TB_FINISH(s.out_map, j.group * s.maps_out + j.map, j.maps, j.place, j.places);
+    }
+    give_slot(TB_PLACE(OWN), slot);
+}
+
+// out: bytes of the copy, and of a slot.
+void tb_few_needs(const int64_t *size, int64_t *out) {
+    const shape s = read_shape(size);
+    out[0] = copied_places(&s) * s.pitch * (int64_t)sizeof(TB_T);
+    out[1] = apart(s.part * s.panel * (s.backward ? LANES : 1)) * (int64_t)sizeof(TB_T);
+}
