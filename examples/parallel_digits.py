@@ -5,10 +5,10 @@
     python examples/parallel_digits.py                  one process, the same costs
     python examples/parallel_digits.py --help
 
-All processes begin with the same weights. In each step they average their gradients, layer by layer while the rest of
-the backward pass goes on, and take the same step; so the costs are those of one process with the whole minibatch,
-apart from the order of additions. `--checkpoint FILE` keeps what going on later needs, and goes on from it if it is
-there, on any number of processes.
+All processes begin with the same weights. In each step they average their gradients, those of large networks while the
+rest of the backward pass goes on, and take the same step; so the costs are those of one process with the whole
+minibatch, apart from the order of additions. `--checkpoint FILE` keeps what going on later needs, and goes on from it
+if it is there, on any number of processes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class ParallelTraining:
         self.steps = 0
         self.total = comm.backend.zeros((2, 1))
         self.exchange = distributed.GradientBuckets(
-            comm, [p.gradient for p in network.parameters], nbytes=1 << 18, compress=compress
+            comm, [p.gradient for p in network.parameters], compress=compress
         )
+        for p, gradient in zip(network.parameters, self.exchange.in_place()):
+            p.gradient = gradient
         self._numbers = {id(p): k for k, p in enumerate(network.parameters)}
 
     def step(self, batch: Samples) -> None:

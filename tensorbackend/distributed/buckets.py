@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.distributed.communicator import Communicator, vector
+from tensorbackend.distributed.communicator import Communicator, done, vector
 from tensorbackend.errors import BackendError, DTypeError, complain
 from tensorbackend.graph.tensor import Tensor
 
@@ -33,13 +33,29 @@ class _Bucket:
             self.parts.append((k, self.flat[first : first + g.size].reshape(g.shape)))
             first += g.size
 
-    def start(self, comm: Communicator, gradients: Sequence[Tensor]) -> None:
-        """Pack, and begin the exchange. Halves would lose small shares: their mean is made in float32, on the way."""
+    def start(self, comm: Communicator, gradients: Sequence[Tensor], beside: bool) -> None:
+        """Pack, and begin the exchange, `beside` this thread's work or before it goes on."""
+        op = self._pack(gradients, comm.size)
+        if beside:
+            self.exchange = comm.start_allreduce(self.flat, op)
+        else:
+            self.exchange = done(lambda: comm.allreduce(self.flat, op))
+
+    def _pack(self, gradients: Sequence[Tensor], size: int) -> str:
+        """Make the memory ready; returns what to do with it. Halves would lose small shares: their mean is made in
+        float32, on the way."""
         half = dtypes.is_half(self.flat.dtype)
+        elsewhere = [(place, gradients[k]) for k, place in self.parts if gradients[k] is not place]
         with self.flat.backend.fuse():
-            for k, place in self.parts:
-                place[:] = gradients[k] if half else gradients[k] * (1 / comm.size)
-        self.exchange = comm.start_allreduce(self.flat, "mean" if half else "sum")
+            if half:
+                for place, gradient in elsewhere:
+                    place[:] = gradient
+            elif not elsewhere:
+                self.flat[:] = self.flat * (1 / size)
+            else:
+                for k, place in self.parts:
+                    place[:] = gradients[k] * (1 / size)
+        return "mean" if half else "sum"
 
     def end(self, gradients: Sequence[Tensor]) -> None:
         """Wait for the exchange, and unpack."""
@@ -47,7 +63,8 @@ class _Bucket:
         self.exchange = None
         with self.flat.backend.fuse():
             for k, place in self.parts:
-                gradients[k][:] = place
+                if gradients[k] is not place:
+                    gradients[k][:] = place
 
 
 class GradientBuckets:
@@ -56,8 +73,9 @@ class GradientBuckets:
 
     In a backward pass, tell it of each gradient when it is written: `ready(k, ...)` with its place in the list. A
     bucket whose gradients are all there, and all those before it, is packed and its exchange begins, while the pass
-    goes on: in the same order in every process, in whatever order gradients come. `wait()` ends the step: then every
-    gradient holds the mean over processes. `reduce()` does all at once.
+    goes on: in the same order in every process, in whatever order gradients come; the last one's is over when `ready`
+    returns. `wait()` ends the step: then every gradient holds the mean over processes. `reduce()` does all at once.
+    Gradients that are written to the tensors of `in_place()` need no packing.
 
     Buckets are filled from the last gradient to the first, the order of a backward pass, up to `nbytes` each.
     `compress` ("float16" or "bfloat16") sends halves instead of the gradients' own type, for half the bytes; sums
@@ -80,6 +98,17 @@ class GradientBuckets:
         self.buckets = [_Bucket(group, half or group[0][1].dtype) for group in self._groups(nbytes)]
         self._bucket_of = {k: bucket for bucket in self.buckets for k in bucket.numbers}
 
+    def in_place(self) -> list[Tensor]:
+        """Make tensors in the buckets' own memory the gradients, with the numbers that the gradients hold: nothing is
+        packed and unpacked then. Returns them, in the order of the list, for whoever writes gradients; with `compress`
+        the gradients stay where they are."""
+        for bucket in self.buckets:
+            for k, place in bucket.parts:
+                if place.dtype == self.gradients[k].dtype:
+                    place[:] = self.gradients[k]
+                    self.gradients[k] = place
+        return list(self.gradients)
+
     def ready(self, *numbers: int) -> None:
         """The gradients of these numbers are written. Nobody may change them before `wait`."""
         for k in numbers:
@@ -91,7 +120,7 @@ class GradientBuckets:
             if bucket.missing:
                 break
             if bucket.exchange is None:
-                bucket.start(self.comm, self.gradients)
+                bucket.start(self.comm, self.gradients, beside=bucket is not self.buckets[-1])
 
     def wait(self) -> None:
         """End the step: every gradient is the mean over processes."""

@@ -48,6 +48,30 @@ print(buckets.buckets[0].flat.dtype)
     )
 
 
+def test_gradients_in_the_buckets_memory_are_averaged(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+shapes = [(3, 7), (1, 7), (11, 1)]
+values = [[np.random.default_rng([k, r]).standard_normal(s) for k, s in enumerate(shapes)] for r in range(2)]
+for dtype, compress, bound in (("float32", None, 1e-6), ("float16", None, 2**-9), ("float32", "float16", 2**-9)):
+    given = [be.array(v, dtype=dtype) for v in values[comm.rank]]
+    buckets = distributed.GradientBuckets(comm, given, nbytes=32, compress=compress)
+    gradients = buckets.in_place()
+    assert len(buckets.buckets) == 2 and [g is h for g, h in zip(given, gradients)] == [compress is not None] * 3
+    for step in range(2):
+        if step:
+            for g, v in zip(gradients, values[comm.rank]):
+                g[:] = v
+        if step and compress is None:
+            buckets.gradients[1] = be.array(values[comm.rank][1], dtype=dtype)  # one elsewhere, for once
+        buckets.reduce()
+        for k, g in enumerate(buckets.gradients):
+            np.testing.assert_allclose(g.get().astype(float), (values[0][k] + values[1][k]) / 2, rtol=0, atol=bound * 4)
+""",
+    )
+
+
 def test_links_learn_together(check: Callable[..., None]) -> None:
     check(
         2,
