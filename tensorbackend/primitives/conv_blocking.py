@@ -65,6 +65,8 @@ FEW_PLACES, FEW_SUMS = 256, 64
 FEW_ROWS, FEW_BYTES = 768, 24 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
 tile of maps, backward: a part of the first-level cache."""
+NEAR = 0.6
+"""How much less long transforms take where one task takes a block through all stages: its data stay in the cache."""
 SIX = 1.2, 1.1
 """How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
 gradient: transforms count for more there, and those of six points need more registers than there are."""
@@ -375,7 +377,8 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
     maps_in, maps_out, _, out = sides(g, op)
     if isinstance(way, Few):
-        return g.flops / FEW_PRODUCTS[op == BPROP] + math.prod(g.dimF) * 0.1
+        used = maps_out / multiple(maps_out, FEW_MAPS) if op == BPROP else 1.0
+        return g.flops / FEW_PRODUCTS[op == BPROP] / used + math.prod(g.dimF) * 0.1
     if isinstance(way, Direct):
         # Few maps leave rows of a tile empty, few places lanes.
         rows = facts.tile(way.planes).rows
@@ -391,7 +394,8 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
     each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
-    moved = g.groups * lanes * cells * slow * (each[0] * maps_in + each[1] * maps_out)
+    near = 1.0 if way.shared else NEAR
+    moved = g.groups * lanes * cells * slow * near * (each[0] * maps_in + each[1] * maps_out)
     filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.0 if way.planes else 1.5)
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
