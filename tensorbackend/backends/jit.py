@@ -48,8 +48,9 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
-STREAM_ABOVE = 32 << 20
-"""Bytes a kernel touches from which on operands are fetched ahead and results are stored past the cache."""
+STREAM_ABOVE = 6 << 20
+"""Bytes a kernel touches, more than the caches of cores hold, from which on operands are fetched ahead and results are
+stored past the cache: the cache that cores share is hardly faster than memory, and would read what is overwritten."""
 STRIP_BYTES = 1 << 19
 """Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
 

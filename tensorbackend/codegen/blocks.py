@@ -273,7 +273,7 @@ class BlockRenderer(HoistRenderer):
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
-        self.say("if (streams) { " + " ".join(self._fetch(slot, ref) for slot, ref in rows.items()) + " }")
+        self.say("if (streams) { " + " ".join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items()) + " }")
         self.open("if (tail)")
         for slot, ref in rows.items():
             size = ref.dtype.itemsize
@@ -292,10 +292,12 @@ class BlockRenderer(HoistRenderer):
         self.say("b += n;")
         self.close()
 
-    def _fetch(self, slot: int, ref: Ref) -> str:
-        """Ask for what is read later: further on in the row, or what follows a row that an earlier pass has read."""
-        cached = self.stage > 1 and not self.split
-        return f"tb_fetch_after(p{slot} + left, b);" if cached else f"tb_fetch{ref.dtype.itemsize}(p{slot});"
+    def _fetch(self, slot: int, ref: Ref, count: int) -> str:
+        """Ask for what is read later: further on in one of `count` rows, or what follows a row that an earlier pass
+        has read."""
+        if self.stage > 1 and not self.split:
+            return f"tb_fetch_after(p{slot} + left, b);"
+        return f"tb_{'reach' if count == 1 else 'fetch'}{ref.dtype.itemsize}(p{slot});"
 
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
