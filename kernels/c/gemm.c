@@ -12,7 +12,8 @@
 //
 //           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
 //           van de Geijn, 2015.) With few rows and very many columns each task copies its own columns of b instead, some
-//           steps of k at a time, so that memory is read once and the copy stays in the second-level cache.
+//           steps of k at a time, so that memory is read once and the copy stays in the second-level cache. So does, with few
+//           rows, few columns and a very long k, the task of a segment of k.
 // Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.

@@ -197,8 +197,8 @@ static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T
     static void NAME##_turned(TB_T *restrict to, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, int64_t n, \
                               int64_t width) { \
         const int in_place = TURNS && __builtin_types_compatible_p(S, TB_T) && step_p == 1; \
-        for (int64_t p0 = 0; p0 < k; p0 += SQUARE) \
-            for (int64_t j0 = 0; j0 < width; j0 += SQUARE) { \
+        for (int64_t j0 = 0; j0 < width; j0 += SQUARE)  /* as few lines at a time as there can be */ \
+            for (int64_t p0 = 0; p0 < k; p0 += SQUARE) { \
                 TB_T square[SQUARE][SQUARE]; \
                 const int rows = (int)least(SQUARE, k - p0), all = (int)least(SQUARE, width - j0); \
                 const int columns = (int)(n - j0 < 0 ? 0 : least(all, n - j0)); \

@@ -34,6 +34,8 @@ NEAR, FAR = 1 << 16, 1 << 22
 """Elements of an operand up to which it stays in the second-level cache wherever it lies, and from which on in none."""
 OWN_K, OWN_COPY, OWN_ROWS = 512, 1 << 17, 1024
 """Where tasks copy b themselves: steps of k and elements of such a copy at most; and rows up to which they do."""
+LONG_SIDE, LONG_SUMS = 32, 1 << 18
+"""Rows and columns at least, and sums at most, of a product whose long k is cut into segments with their own copies."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
 LEAST_ROWS = 48
@@ -45,6 +47,8 @@ LEAST_TASK, MOST_TASK = 1 << 19, 1 << 25
 SEGMENTS = 16
 """Segments of k at most, which tasks share where there are few rows and columns."""
 LEAST_SEGMENT = 4096
+PACKED_K = 128
+"""Steps of k that are copied at a time, as in gemm.c."""
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
@@ -59,7 +63,7 @@ LINE = 5.0
 """Nanoseconds more for a line of b, as it is copied, that does not fill its panel."""
 DOT = 5.0
 """Nanoseconds of adding up the lanes of a dot."""
-CYCLE = 0.33
+CYCLE = 0.4
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
@@ -67,6 +71,8 @@ UNIT_MULTIPLY, UNIT_START = 0.0013, 8000.0
 """Nanoseconds of a multiply-add of the matrix unit, and of what a pair of planes costs beside them."""
 UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.4
 """Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
+UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.4, 1.0
+"""Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more."""
 UNIT_PANEL = 49152
 """Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
 UNIT_ROWS, UNIT_COLUMNS = 256, 1024
@@ -183,6 +189,8 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
 
 def _own_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking where each task copies the columns of b that it takes."""
+    if _is_long(x):
+        return _long_blocking(x, way)
     block_k = _even(x.k, OWN_K)
     columns = max(min(OWN_COPY // block_k, x.n // TASKS) // way.panel, 1) * way.panel
     rows = multiple(x.m, way.tile_rows)
@@ -194,7 +202,26 @@ def _own_blocking(x: Matrices, way: _Way) -> Blocking:
 
 def _may_own(x: Matrices) -> bool:
     """Whether tasks may copy b themselves: few rows, of which a copy stays in cache, and more of b than does."""
-    return x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > FAR and x.n >= TASKS * x.m
+    wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > FAR and x.n >= TASKS * x.m
+    return wide or _is_long(x)
+
+
+def _is_long(x: Matrices) -> bool:
+    """Whether k is so long beside rows and columns that a task should take a segment of it, and all of these."""
+    far = (x.m + x.n) * x.k > FAR and x.batches == 1
+    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // (2 * PACKED_K)
+    return far and fits and x.k >= SEGMENTS * max(x.m, x.n)
+
+
+def _long_blocking(x: Matrices, way: _Way) -> Blocking:
+    """The blocking of a long k, of which each task has a segment, all rows and all columns."""
+    rows, columns = multiple(x.m, way.tile_rows), multiple(x.n, way.panel)
+    block_k = min(OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
+    split_k = multiple(-(-x.k // SEGMENTS), block_k)
+    return Blocking(
+        way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
+        way.panel, False, 0, True,
+    )  # fmt: skip
 
 
 def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
@@ -220,7 +247,10 @@ def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int
     pairs = PAIRS[planes]
     copies = (n + (0 if in_place else m)) * k * planes
     each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
-    return m * n * k * pairs * UNIT_MULTIPLY + copies * each + pairs * UNIT_START / batches
+    far = sum(operand for operand in (m * k, n * k) if operand > FAR) * planes
+    stored = m * n if m * n > FAR else 0
+    waits = far * UNIT_FROM_MEMORY + stored * UNIT_TO_MEMORY
+    return m * n * k * pairs * UNIT_MULTIPLY + copies * each + waits + pairs * UNIT_START / batches
 
 
 def _unit_task(m: int, n: int, batches: int) -> tuple[int, int]:
@@ -261,7 +291,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
             pack_b, cost_b = _cost_of_b(x, height, panel, facts)
             cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + stored
             yield _Way(cost + cost_b, swap, panel, height, pack_a, pack_b)
-            if _may_own(x):
+            if _may_own(x) and not (_is_long(x) and pack_a):
                 yield _Way(cost + x.n * x.k * _copying(x.b), swap, panel, height, pack_a, True, True)
 
 

@@ -218,7 +218,8 @@ def test_which_kernels_become_tails(backend) -> None:
 
 
 WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
-THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000)]
+THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40),
+            (40, 70, 50_000)]  # fmt: skip
 FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2))]
 
 
@@ -259,11 +260,7 @@ def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, 
     np.testing.assert_array_equal(got[1], jit.evaluate(jit.tanh(jit.array(got[0]) + 1)).get())
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40)],
-    ids=str,
-)
+@pytest.mark.parametrize("shape", THREADED, ids=str)
 def test_threads_change_no_bits(jit, shape) -> None:
     m, n, k = shape
     x, y, bias = (jit.array(numbers(i, *s)) for i, s in enumerate([(m, k), (k, n), (m, 1)]))
@@ -283,12 +280,14 @@ STRIDES = st.sampled_from([(1000, 1), (1, 1000), (2, 2000), (2000, 2), (-1000, 1
 
 
 @given(
-    lengths=st.tuples(*[st.integers(0, 5000)] * 3), batches=st.sampled_from([1, 3, 500]), a=STRIDES, b=STRIDES,
-    sums=STRIDES, plain=st.booleans(), facts=st.sampled_from(FACTS),
+    lengths=st.tuples(*[st.integers(0, 5000) | st.integers(0, 500_000)] * 3), batches=st.sampled_from([1, 3, 500]),
+    a=STRIDES, b=STRIDES, sums=STRIDES, plain=st.booleans(), facts=st.sampled_from(FACTS),
 )  # fmt: skip
 def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None:
     x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
     by = gemm.choose(x, facts)
+    steps = by.round_, by.splits, by.split_k, by.phase_k, by.block_k, by.task_rows, by.task_columns
+    assert 0 in lengths or min(steps) > 0
     x = x.swapped() if by.swap else x
     if by.panel > 1:
         for width in (min(by.panel, x.n), x.n % by.panel):
@@ -305,7 +304,8 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     assert by.phase_k % by.block_k == 0 or by.phase_k >= by.split_k
     assert by.pack_a or by.phase_rows >= x.m
     if by.own:
-        assert by.phase_columns >= x.n and by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
+        assert by.phase_columns >= x.n and by.split_k <= by.phase_k
+        assert by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
     copied = by.phase_rows * by.pack_a + (0 if by.own else min(max(x.n - by.pack_b, 0), by.phase_columns))
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
 
@@ -327,7 +327,7 @@ def test_check_finds_a_wrong_product(jit, monkeypatch) -> None:
         z[:] = jit.dot(x, y)
 
 
-FLAT = [(2100, 16, 2100), (2100, 2100, 16), (16, 2100, 2100), (7, 200_003, 33), (40, 9999, 700)]
+FLAT = [(2100, 16, 2100), (2100, 2100, 16), (16, 2100, 2100), (7, 200_003, 33), (40, 9999, 700), (37, 70, 50_003)]
 
 
 @pytest.mark.parametrize("shape", FLAT, ids=str)
