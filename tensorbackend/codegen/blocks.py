@@ -256,16 +256,18 @@ class BlockRenderer(HoistRenderer):
         return [k for k in range(len(self.kernel.outputs)) if self._full_output(k)]
 
     def _padded_loop(self, loop: list[int]) -> None:
-        """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more.
+        """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more, and
+        so is what lies before a line of the cache where results go past it.
 
         So the compiler has one loop to make, without the remainders of its own.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
         self.open("for (tb_i64 b = from; b < to;)")
-        self.say("const tb_i64 left = to - b;", f"const int tail = left < {lanes};")
+        self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
+        self.say(f"const int tail = left < {lanes} || head;")
         self.say(f"const int most = streams ? {FAR_BLOCK} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
-        self.say("const int n = tail ? (int)left : m;")
+        self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
         rows = {slot: ref for slot in read if self._stride_class(ref := self.kernel.inputs[slot], inner) == "one"}
         for slot, ref in rows.items():
@@ -291,6 +293,15 @@ class BlockRenderer(HoistRenderer):
             self._take_back(k, self.kernel.outputs[k][0], lanes)
         self.say("b += n;")
         self.close()
+
+    def _to_a_line(self) -> str:
+        """The elements before the first output's next line of the cache: stores past the cache are of whole lines."""
+        for k in self._stored():
+            ref = self.kernel.outputs[k][0]
+            if ref.dtype.itemsize >= 4:
+                place = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b"
+                return f"TB_PAST && streams > 1 ? (int)(-(unsigned long)({place}) & 63) / {ref.dtype.itemsize} : 0"
+        return "0"
 
     def _fetch(self, slot: int, ref: Ref, count: int) -> str:
         """Ask for what is read later: further on in one of `count` rows, or what follows a row that an earlier pass
