@@ -62,9 +62,25 @@ void tb_conv_filters(void *const *ptr, const int64_t *size, const int64_t *strid
     }
 }
 
-// The strips of a row of a job (if flat: of all its rows) whose input exists.
-static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, int64_t row, int64_t channel,
-                           int64_t taps, strip *strips) {
+// The filters of a tile of maps and channels [first, last) of a job: [t][r], each with these channels and all s, where the
+// job's rows meet it.
+static void copy_own_filters(const job *j, const TB_S *filters, int64_t map, int64_t first, int64_t last, TB_T *to) {
+    const shape *const s = j->s;
+    const int64_t backward = s->wide.backward, row = (backward ? s->maps_in : s->maps_out) * s->groups;
+    const int64_t cells = s->deep.taps * s->high.taps, channel = cells * s->wide.taps * row;
+    const TB_S *const from = filters + j->group * (backward ? s->maps_in : s->maps_out);
+    const int64_t each = stored(last - first) * count_column_taps(s, j->column_phase);
+    for (int64_t cell = 0; cell < cells; ++cell) {
+        int64_t shift, unused;
+        if (!reach(&s->high, cell % s->high.taps, j->row_phase, &shift, &unused)) continue;
+        copy_filters(s, from + cell * s->wide.taps * row, map, j->column_phase, first, last, channel, row, backward,
+                     to + cell * each);
+    }
+}
+
+// The strips of a row of a job (if flat: of all its rows) whose input exists. Filters of (t, r) lie `cell` apart.
+static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, int64_t row, int64_t cell,
+                           strip *strips) {
     const shape *const s = j->s;
     int64_t count = 0;
     for (int64_t t = 0; t < s->deep.taps; ++t)
@@ -75,7 +91,7 @@ static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, 
             const int64_t d = (j->depth / s->deep.b + deep_shift) * s->deep.a + deep_from;
             const int64_t h = (j->row + row + shift) * s->high.a + from;
             if (d < 0 || d >= s->deep.in || (!s->flat && (h < 0 || h >= s->high.in))) continue;
-            strips[count].filter = filters + ((t * s->high.taps + r) * stored(s->maps_in) + stored(channel)) * taps;
+            strips[count].filter = filters + (t * s->high.taps + r) * cell;
             strips[count++].in = copy + (t * s->high.a + from) * s->wide.a * j->plane +
                                  (row + shift - s->high.low) * j->pitch;
         }
@@ -105,11 +121,12 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row,
         if (b == 1) {
             TB_R *const to = line + j->column * n + lane;
             for (int64_t i = 0; i < count; ++i) to[i] = TB_NARROW(sums[i]);
-        } else
-            for (int64_t i = 0; i < count; ++i) {
-                const int64_t u = (lane + i) / n;
-                line[((j->column + u) * b + j->column_phase) * n + lane + i - u * n] = TB_NARROW(sums[i]);
-            }
+            continue;
+        }
+        int64_t image = lane % n;
+        TB_R *to = line + ((j->column + lane / n) * b + j->column_phase) * n;
+        for (int64_t i = 0; i < count; to += b * n, image = 0)
+            for (; image < n && i < count; ++image, ++i) to[image] = TB_NARROW(sums[i]);
     }
 }
 
@@ -125,9 +142,19 @@ static void put_flat(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t
     }
 }
 
-// One job; whether all its sums are finite. `partial` holds sums between blocks of channels: [map][row][place].
-static int run_job(const job *j, const TB_S *in, const TB_T *filters, TB_R *out, TB_T *copy, TB_T *partial,
-                    int64_t *offset) {
+// Elements of a copy of the input.
+INLINE int64_t unit_elements(const job *j) { return apart(held_elements(j->s, j)); }
+
+// The task's memory: a copy of the input or, where those are shared, of filters; sums between blocks of channels,
+// [map][row][place]; offsets.
+typedef struct memory {
+    TB_T *copy, *partial;
+    int64_t *offset;
+} memory;
+
+// One job; whether all its sums are finite. `packed`: the filters of its phase or, where copies of the input are
+// shared, those copies.
+static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T *packed, TB_R *out, memory own) {
     const shape *const s = j->s;
     const int64_t taps = count_column_taps(s, j->column_phase), cells = s->deep.taps * s->high.taps;
     const int64_t segments = s->flat ? 1 : j->rows;
@@ -139,23 +166,28 @@ static int run_job(const job *j, const TB_S *in, const TB_T *filters, TB_R *out,
     int finite = 1;
     for (int64_t first = 0; first < s->maps_in; first += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - first), last = first + channels == s->maps_in;
-        copy_channels(j, in, first, channels, copy);
-        const int64_t steps = find_offsets(j, channels, offset);
-        for (int64_t map = j->map; map < j->map + j->maps; map += TILE)
+        const TB_T *const copy = s->shared ? packed + first / s->channels * unit_elements(j) : own.copy;
+        if (!s->shared) copy_channels(j, in, first, channels, own.copy);
+        const int64_t steps = find_offsets(j, channels, own.offset), held = s->shared ? channels : s->maps_in;
+        for (int64_t map = j->map; map < j->map + j->maps; map += TILE) {
+            const TB_T *const tile = packed + (map / TILE * cells * stored(s->maps_in) + stored(first)) * taps;
+            const TB_T *const filter = s->shared ? own.copy : tile;
+            if (s->shared) copy_own_filters(j, filters, map, first, first + channels, own.copy);
             for (int64_t segment = 0; segment < segments; ++segment) {
                 const int64_t maps = least(TILE, s->maps_out - map);
-                const TB_T *const filter = filters + map / TILE * cells * stored(s->maps_in) * taps;
-                const int64_t count = find_strips(j, filter, copy, segment, first, taps, strips);
+                const int64_t count = find_strips(j, filter, copy, segment, stored(held) * taps, strips);
                 for (int64_t lane = 0; lane < places; lane += WIDTH) {
                     const int64_t width = least(WIDTH, places - lane);
-                    TB_T *const sums = several ? partial + (map - j->map) * pitch + segment * padded + lane : local;
-                    run_tile(j, maps, lane, width, strips, count, steps, offset, sums, pitch, first > 0);
+                    TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;
+                    TB_T *const sums = several ? row + lane : local;
+                    run_tile(j, maps, lane, width, strips, count, steps, own.offset, sums, pitch, first > 0);
                     for (int64_t n = 0; n < count; ++n) strips[n].in += WIDTH;
                     if (last) finite &= all_finite(sums, maps, width, pitch);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);
                     else if (last) put(j, out, map, maps, segment, lane, width, sums, pitch);
                 }
             }
+        }
     }
     return finite;
 }
@@ -209,13 +241,52 @@ static int64_t partial_elements(const shape *s, const job *j) {
     return s->part_maps * (s->flat ? s->rows * j->pitch + WRITTEN : s->rows * (s->columns * s->images + WRITTEN));
 }
 
-// out: bytes of the copied filters, and of a slot.
+// Elements of the copy in a slot.
+static int64_t own_elements(const shape *s, const job *j) {
+    if (!s->shared) return unit_elements(j);
+    return apart(s->deep.taps * s->high.taps * s->wide.taps * stored(s->channels));
+}
+
+// Blocks of outputs: of all groups, depths, rows and columns.
+static int64_t count_items(const shape *s) {
+    return s->groups * s->deep.out * count_blocks(&s->high, s->rows) * count_blocks(&s->wide, s->columns);
+}
+
+// out: bytes of the copied filters or of all copies of the input, and of a slot.
 void tb_conv_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     const job j = new_job(&s);
-    const int64_t item = sizeof(TB_T), copied = held_elements(&s, &j), partial = partial_elements(&s, &j);
-    out[0] = filters_at(&s, s.groups, 0) * item;
-    out[1] = (apart(copied) + apart(partial)) * item + ceil_div(s.channels * s.wide.taps, 8) * 64;
+    const int64_t item = sizeof(TB_T), blocks = ceil_div(s.maps_in, s.channels);
+    out[0] = (s.shared ? count_items(&s) * blocks * unit_elements(&j) : filters_at(&s, s.groups, 0)) * item;
+    out[1] = (own_elements(&s, &j) + apart(partial_elements(&s, &j))) * item;
+    out[1] += ceil_div(s.channels * s.wide.taps, 8) * 64;
+}
+
+// The part of the outputs that a job takes.
+static void find_item(job *j, int64_t item) {
+    const shape *const s = j->s;
+    const int64_t row_blocks = count_blocks(&s->high, s->rows), column_blocks = count_blocks(&s->wide, s->columns);
+    const int64_t image = item / column_blocks / row_blocks;
+    find_block(&s->wide, s->columns, item % column_blocks, &j->column_phase, &j->column, &j->columns);
+    find_block(&s->high, s->rows, item / column_blocks % row_blocks, &j->row_phase, &j->row, &j->rows);
+    j->depth = image % s->deep.out;
+    j->group = image / s->deep.out;
+}
+
+// Copies of the input that tasks share. A task: a block of channels for a block of outputs.
+void tb_conv_copies(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                    int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    job j = new_job(&s);
+    const int64_t blocks = ceil_div(s.maps_in, s.channels);
+    if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task % blocks * s.channels;
+        find_item(&j, task / blocks);
+        copy_channels(&j, TB_PLACE(IN), first, least(s.channels, s.maps_in - first),
+                      (TB_T *)TB_PLACE(PACKED) + task * unit_elements(&j));
+    }
 }
 
 // Runs the tail on the results of a job, whose columns all lie side by side.
@@ -238,21 +309,18 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
     const shape s = read_shape(size);
     job j = new_job(&s);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
+    const int64_t copies = ceil_div(s.maps_in, s.channels) * unit_elements(&j);
     begin_tiles();
-    TB_T *const copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    TB_T *const sums = copy + apart(held_elements(&s, &j));
-    int64_t *const offset = (int64_t *)(sums + apart(partial_elements(&s, &j)));
-    const int64_t row_blocks = count_blocks(&s.high, s.rows), column_blocks = count_blocks(&s.wide, s.columns);
+    memory own = {.copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES])};
+    own.partial = own.copy + own_elements(&s, &j);
+    own.offset = (int64_t *)(own.partial + apart(partial_elements(&s, &j)));
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t part = task % s.splits, block = task / s.splits, image = block / column_blocks / row_blocks;
-        find_block(&s.wide, s.columns, block % column_blocks, &j.column_phase, &j.column, &j.columns);
-        find_block(&s.high, s.rows, block / column_blocks % row_blocks, &j.row_phase, &j.row, &j.rows);
-        j.depth = image % s.deep.out;
-        j.group = image / s.deep.out;
-        j.map = part * s.part_maps;
+        find_item(&j, task / s.splits);
+        j.map = task % s.splits * s.part_maps;
         j.maps = least(s.part_maps, s.maps_out - j.map);
-        const TB_T *const filters = (const TB_T *)TB_PLACE(PACKED) + filters_at(&s, j.group, j.column_phase);
-        if (!run_job(&j, TB_PLACE(IN), filters, TB_PLACE(RESULT), copy, sums, offset))
+        const int64_t at = s.shared ? task / s.splits * copies : filters_at(&s, j.group, j.column_phase);
+        const TB_T *const packed = (const TB_T *)TB_PLACE(PACKED) + at;
+        if (!run_job(&j, TB_PLACE(IN), TB_PLACE(FILTERS), packed, TB_PLACE(RESULT), own))
             mend_job(&j, TB_PLACE(IN), TB_PLACE(FILTERS), TB_PLACE(RESULT));
         finish_job(&j, ptr, size, stride, scalar);
     }

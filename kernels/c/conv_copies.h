@@ -22,19 +22,20 @@ enum {
     FLAT,            // whether a tile goes on from a row to the next
     SPLITS,          // parts of the maps, or segments of the places
     PART_MAPS,       // maps of a part, a multiple of MR
+    SHARED,          // whether tasks share copies of the input and copy filters themselves
     SLOTS, SLOT_BYTES,  // of scratch, as tb_conv_needs says
     AXES,
 };
 
 typedef struct shape {
-    int64_t images, maps_in, maps_out, groups, rows, columns, channels, flat, splits, part_maps;
+    int64_t images, maps_in, maps_out, groups, rows, columns, channels, flat, splits, part_maps, shared;
     axis deep, high, wide;
 } shape;
 
 static shape read_shape(const int64_t *size) {
     return (shape){
         size[IMAGES], size[MAPS_IN], size[MAPS_OUT], size[GROUPS], size[ROWS], size[COLUMNS], size[CHANNELS],
-        size[FLAT], size[SPLITS], size[PART_MAPS],
+        size[FLAT], size[SPLITS], size[PART_MAPS], size[SHARED],
         read_axis(size + AXES, size[BACKWARD]),
         read_axis(size + AXES + AXIS_SIZES, size[BACKWARD]),
         read_axis(size + AXES + 2 * AXIS_SIZES, size[BACKWARD]),
@@ -104,47 +105,78 @@ INLINE void copy_run(const TB_S *from, int64_t count, TB_T *to) {
     for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
 }
 
-// One row of a phase of the columns: what exists of `in`, zeros around it.
-static void copy_row(const job *j, const TB_S *in, int64_t phase, TB_T *to) {
+// The same in whole vectors, past the end of the run too: for runs behind which there is a gap, or what is written later.
+// `end`: where the operand ends that the run is of.
+INLINE void clear_over(TB_T *to, int64_t count) {
+    for (int64_t i = 0; i < count; i += LANES) *(vec *)(to + i) = (vec){0};
+}
+
+INLINE void copy_over(const TB_S *from, int64_t count, const TB_S *end, TB_T *to) {
+    int64_t i = 0;
+    for (; i < count && end - from >= i + LANES; i += LANES) *(vec *)(to + i) = load(from + i);
+    for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
+}
+
+// The same of every second element.
+INLINE void copy_seconds(const TB_S *from, int64_t count, const TB_S *end, TB_T *to) {
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
+    mask even;
+    for (int l = 0; l < LANES; ++l) even[l] = 2 * l;
+    int64_t i = 0;
+    for (; i < count && end - from >= 2 * (i + LANES); i += LANES)
+        *(vec *)(to + i) = __builtin_shuffle(load(from + 2 * i), load(from + 2 * i + LANES), even);
+    for (; i < count; ++i) to[i] = TB_WIDE(from[2 * i]);
+}
+
+// Which columns of a phase exist, of those that a job's copy has, and where the first of them is in a row of the input.
+typedef struct span {
+    int64_t first, last, from;
+} span;
+
+static span find_span(const job *j, int64_t phase) {
     const axis *const x = &j->s->wide;
-    const int64_t n = j->s->images, start = j->column + x->low;
+    const int64_t start = j->column + x->low, after = floor_div(x->in - 1 - phase, x->a) + 1 - start;
     const int64_t first = least(start < 0 ? -start : 0, j->broad);
-    const int64_t after = floor_div(x->in - 1 - phase, x->a) + 1 - start;
-    const int64_t last = after < first ? first : least(after, j->broad);
-    clear(to, first * n);
-    clear(to + last * n, j->pitch - last * n);
-    const TB_S *from = in + ((start + first) * x->a + phase) * n;
+    return (span){first, after < first ? first : least(after, j->broad), ((start + first) * x->a + phase) * j->s->images};
+}
+
+// One row of a phase of the columns: what exists of `in`, zeros around it.
+static void copy_row(const job *j, const TB_S *in, const TB_S *end, const span *exists, TB_T *to) {
+    const int64_t n = j->s->images, a = j->s->wide.a, first = exists->first, count = exists->last - first;
+    const TB_S *from = in + exists->from;
+    clear_over(to, first * n);
     to += first * n;
-    if (x->a == 1) copy_run(from, (last - first) * n, to);
+    if (a == 1) copy_over(from, count * n, end, to);
+    else if (n == 1 && a == 2) copy_seconds(from, count, end, to);
     else if (n == 1)
-        for (int64_t i = 0; i < last - first; ++i) to[i] = TB_WIDE(from[i * x->a]);
+        for (int64_t i = 0; i < count; ++i) to[i] = TB_WIDE(from[i * a]);
     else
-        for (int64_t u = first; u < last; ++u, from += x->a * n, to += n)
-            copy_run(from, n, to);
+        for (int64_t u = 0; u < count; ++u) copy_over(from + u * a * n, n, end, to + u * n);
+    clear_over(to + count * n, j->pitch - exists->last * n);
 }
 
 static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
     const shape *const s = j->s;
-    const int64_t row = s->wide.in * s->images;
-    for (int64_t c = 0; c < channels; ++c) {
-        const int64_t map = j->group * s->maps_in + first + c;
+    const int64_t row = s->wide.in * s->images, map = s->deep.in * s->high.in * row;
+    const TB_S *const end = in + s->groups * s->maps_in * map;
+    for (int64_t c = 0; c < channels; ++c)
         for (int64_t t = 0; t < s->deep.taps; ++t) {
             int64_t shift, from;
             const int serves = reach(&s->deep, t, j->depth % s->deep.b, &shift, &from);
             const int64_t d = (j->depth / s->deep.b + shift) * s->deep.a + from;
             if (!serves || d < 0 || d >= s->deep.in) continue;
-            const TB_S *const image = in + (map * s->deep.in + d) * s->high.in * row;
+            const TB_S *const image = in + (j->group * s->maps_in + first + c) * map + d * s->high.in * row;
             for (int64_t phases = 0; phases < s->high.a * s->wide.a; ++phases) {
-                const int64_t row_phase = phases / s->wide.a, column_phase = phases % s->wide.a;
+                const int64_t row_phase = phases / s->wide.a;
+                const span exists = find_span(j, phases % s->wide.a);
                 TB_T *to = copy + c * j->channel + (t * s->high.a * s->wide.a + phases) * j->plane;
                 for (int64_t r = 0; r < j->tall; ++r, to += j->pitch) {
                     const int64_t h = (j->row + r + s->high.low) * s->high.a + row_phase;
-                    if (h >= 0 && h < s->high.in) copy_row(j, image + h * row, column_phase, to);
+                    if (h >= 0 && h < s->high.in) copy_row(j, image + h * row, end, &exists, to);
                     else __builtin_memset(to, 0, sizeof(TB_T) * (unsigned long)j->pitch);
                 }
             }
         }
-    }
 }
 
 // Elements of the copy in a slot.

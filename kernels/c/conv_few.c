@@ -137,6 +137,7 @@ typedef struct job {
     int64_t taps;                 // that serve the phase
     int64_t *tap, *cell;          // of each: bytes from a place in the copy to its input, its number in the filters
     const TB_T *at[MOST_PLACES];  // each place in the copy
+    int64_t to[MOST_PLACES];      // and in a map of the result
 } job;
 
 static void find_taps(job *j) {
@@ -159,21 +160,15 @@ static void find_taps(job *j) {
 
 static void find_places(job *j, const TB_T *copy) {
     const shape *const s = j->s;
+    const axis *const x = s->axes;
     for (int64_t i = 0; i < j->places; ++i) {
-        const int64_t pixel = (j->place + i) / s->images, w = pixel % j->length[2];
-        const int64_t h = pixel / j->length[2] % j->length[1], d = pixel / j->length[2] / j->length[1];
-        const int64_t at = copied_at(s, d * s->axes[0].a, h * s->axes[1].a, w * s->axes[2].a, (j->place + i) % s->images);
-        j->at[i] = copy + at + j->group * s->maps_in;
+        const int64_t pixel = (j->place + i) / s->images, n = (j->place + i) % s->images;
+        const int64_t w = pixel % j->length[2], row = pixel / j->length[2];
+        const int64_t h = row % j->length[1], d = row / j->length[1];
+        j->at[i] = copy + copied_at(s, d * x[0].a, h * x[1].a, w * x[2].a, n) + j->group * s->maps_in;
+        const int64_t deep = d * x[0].b + j->phase[0], high = h * x[1].b + j->phase[1], wide = w * x[2].b + j->phase[2];
+        j->to[i] = ((deep * x[1].out + high) * x[2].out + wide) * s->images + n;
     }
-}
-
-// Where output `place` of the phase is in a map of the result.
-static int64_t place_in_map(const job *j, int64_t place) {
-    const axis *const x = j->s->axes;
-    const int64_t pixel = place / j->s->images, w = pixel % j->length[2] * x[2].b + j->phase[2];
-    const int64_t h = pixel / j->length[2] % j->length[1] * x[1].b + j->phase[1];
-    const int64_t d = pixel / j->length[2] / j->length[1] * x[0].b + j->phase[0];
-    return ((d * x[1].out + h) * x[2].out + w) * j->s->images + place % j->s->images;
 }
 
 // Sums of a map at up to LANES places of the job, to the result.
@@ -181,7 +176,7 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
     const int64_t count = least(LANES, j->places - place);
     TB_R *const to = out + (j->group * j->s->maps_out + map) * j->s->out_map;
     if (j->s->phases > 1)
-        for (int64_t l = 0; l < count; ++l) to[place_in_map(j, j->place + place + l)] = TB_NARROW(sums[l]);
+        for (int64_t l = 0; l < count; ++l) to[j->to[place + l]] = TB_NARROW(sums[l]);
     else if (count == LANES) store(to + j->place + place, sums);
     else
         for (int64_t l = 0; l < count; ++l) to[j->place + place + l] = TB_NARROW(sums[l]);

@@ -235,11 +235,11 @@ class _Direct(_Pass):
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, way.rows, way.columns, way.channels,
-            int(way.flat), way.splits, way.part_maps, self.threads, slot_bytes, *self.axes(),
+            int(way.flat), way.splits, way.part_maps, int(way.shared), self.threads, slot_bytes, *self.axes(),
         ]  # fmt: skip
 
     def layout(self) -> None:
-        """Scratch: the copied filters or the sums, and a slot a thread."""
+        """Scratch: the copied filters, the shared copies of the input or the sums, and a slot a thread."""
         needs = "tb_update_needs" if self.op == UPDATE else "tb_conv_needs"
         packed, self.slot_bytes = _call(self.library, needs, self._sizes(), 2)
         self.places["packed"] = self.places["result"] if self._joined() else self._reserve(packed)
@@ -253,13 +253,16 @@ class _Direct(_Pass):
         return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
-        """Filters, then products; for their gradient products, then sums of the segments."""
+        """Copies, then products; for the filters' gradient products, then sums of the segments."""
         g, sizes = self.geometry, self._sizes(self.slot_bytes)
         if self.op == UPDATE:
             update = ("tb_conv_update", self.way.tasks, sizes)
             join = [] if self._joined() else [("tb_conv_join", g.C, sizes)]
             return [("tb_conv_start", 1, sizes), update, *join]
         maps_in, _, _, _ = conv_blocking.sides(g, self.op)
+        if self.way.shared:
+            copies = self.way.tasks // self.way.splits * -(-maps_in // self.way.channels)
+            return [("tb_conv_copies", copies, sizes), ("tb_conv", self.way.tasks, sizes)]
         phases = g.strides[2] if self.backward else 1
         blocks = -(-maps_in // _copied_channels(self.way)) * phases * g.groups
         return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]

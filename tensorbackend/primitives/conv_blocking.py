@@ -54,8 +54,10 @@ FEWEST_UNIT_MAPS = 16
 UNIT_PLANES = PLANES["float32"]
 PRODUCTS, UNIT_PRODUCTS = 130, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
-UNIT_DIRECT = 185
-"""Operations of `conv.c` a nanosecond on the matrix unit."""
+UNIT_DIRECT, UNIT_SHARED = 185, 230
+"""Operations of `conv.c` a nanosecond on the matrix unit; those of all lanes where copies are shared."""
+SHARED_FILTER_NS = 0.6
+"""Of a number of the filters that a task copies itself."""
 FEW_VECTORS, FEW_MAPS = (2, 3), 8
 """Of `conv_few.c`: vectors of maps of a tile forward, maps of one backward."""
 FEW_PRODUCTS = 100, 75
@@ -94,7 +96,8 @@ class Facts:
 @dataclass(frozen=True)
 class Direct:
     """Blocks of `conv.c` and `conv_update.c`: outputs of a task, channels at a time, parts of the maps (or segments of
-    the places). `planes` as those of `Winograd`."""
+    the places). `planes` as those of `Winograd`; `shared`: tasks share copies of the input and copy filters themselves.
+    """
 
     rows: int
     columns: int
@@ -104,6 +107,7 @@ class Direct:
     part_maps: int
     tasks: int
     planes: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,37 @@ class _DirectCost:
         each += self.maps_in * (self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS)
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)
         return -(-tasks // TASKS) * TASKS * each, way
+
+
+def _shared(g: ConvGeometry, op: str) -> Direct:
+    """Blocks on the matrix unit for few places: a task takes a tile of maps and all places, where that makes enough."""
+    maps_in, maps_out, _, out = sides(g, op)
+    steps = g.strides if op == BPROP else (1, 1, 1)
+    high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
+    tiles, items = -(-maps_out // EDGE), g.groups * out[0] * steps[1] * steps[2]
+    rows = -(-high // min(-(-TASKS // (tiles * items)), high))
+    tasks = tiles * g.groups * out[0] * _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], wide)
+    return Direct(rows, wide, EDGE, _flat_lanes(g, op, rows, wide) < rows * multiple(wide * g.N, EDGE), tiles, EDGE,
+                  tasks, UNIT_PLANES, True)  # fmt: skip
+
+
+def _flat_lanes(g: ConvGeometry, op: str, rows: int, columns: int) -> int:
+    """Lanes of tiles that go over so many rows of so many columns."""
+    pitch = _pitch((columns + _reach(g, 2, op == BPROP)) * g.N, EDGE // 2)
+    return multiple((rows - 1) * pitch + columns * g.N, EDGE)
+
+
+def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
+    """The time of `_shared` on one thread."""
+    maps_in, maps_out, _, out = sides(g, op)
+    steps = g.strides if op == BPROP else (1, 1, 1)
+    blocks = _blocks(out[1], steps[1], way.rows) * _blocks(out[2], steps[2], way.columns)
+    lanes = _flat_lanes(g, op, way.rows, way.columns) if way.flat else way.rows * multiple(way.columns * g.N, EDGE)
+    maps_in, maps_out = multiple(maps_in, EDGE), multiple(maps_out, EDGE)
+    cells = g.T * g.R * g.S / (steps[1] * steps[2])
+    products = 2 * g.groups * maps_in * maps_out * cells * out[0] * blocks * lanes / UNIT_SHARED
+    copied = UNIT_COPY_NS * g.groups * maps_in * out[0] * blocks * lanes
+    return products + copied + SHARED_FILTER_NS * g.groups * maps_in * maps_out * cells * out[0] * blocks
 
 
 def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
@@ -368,7 +403,8 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
             found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     if facts.matrix_unit and itemsize == 4 and min(g.C, g.K) // g.groups >= FEWEST_UNIT_MAPS:
-        found.append(_unit_update(g)[1] if op == UPDATE else _direct(g, op, facts, itemsize, UNIT_PLANES))
+        unit = [_unit_update(g)[1]] if op == UPDATE else [_direct(g, op, facts, itemsize, UNIT_PLANES), _shared(g, op)]
+        found += unit
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
@@ -385,6 +421,8 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         used = maps_out / (-(-maps_out // rows) * rows) if op != UPDATE else 1.0
         if way.planes and op == UPDATE:
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
+        if way.shared:
+            return _shared_cost(g, op, way)
         if way.planes:
             used *= maps_in / multiple(maps_in, EDGE)
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5

@@ -108,6 +108,10 @@ def _favoured(g: ConvGeometry, op: str, facts: Facts, way: Direct | Few | Winogr
     return 9.0 if isinstance(way, Few) else 8.0 - way.planes - isinstance(way, Winograd)
 
 
+def _shared(g: ConvGeometry, op: str, facts: Facts, way: Direct | Few | Winograd) -> float:
+    return _favoured(g, op, facts, way) - 2 * (isinstance(way, Direct) and way.shared)
+
+
 def chosen(backend: Backend, layer: Any) -> str:
     """How a backend computes a layer's images."""
     node = backend.conv(layer, backend.ones(layer.dimI, dtype=layer.dtype), backend.ones(layer.dimF, dtype=layer.dtype))
@@ -118,21 +122,29 @@ def on_unit(backend: Backend, layer: Any) -> bool:
     return "planes=3" in chosen(backend, layer)
 
 
+@pytest.mark.parametrize("favoured", [_favoured, _shared], ids=["filters copied before", "copies shared"])
 @pytest.mark.parametrize("value", [None, np.inf, np.nan])
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
     {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
     {"N": 2, "C": 34, "K": 66, "D": 3, "H": 9, "W": 9, "T": 2, "R": 3, "S": 3, "pad_h": (0, 2), "groups": 2},
-], ids=["square", "strided", "deep", "groups"])  # fmt: skip
-def test_direct_products_of_the_matrix_unit(unit: None, sizes: dict[str, int], value: float | None) -> None:
+    {"N": 1, "C": 67, "K": 37, "H": 13, "W": 11, "R": 2, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 3, "pad_w": (4, 3)},
+    {"N": 1, "C": 35, "K": 70, "H": 9, "W": 9, "R": 1, "S": 2, "str_h": 3, "str_w": 4, "pad_w": 1},
+    {"N": 1, "C": 70, "K": 67, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+], ids=["square", "strided", "deep", "groups", "pads", "gaps", "seven"])  # fmt: skip
+def test_direct_products_of_the_matrix_unit(
+    unit: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], value: float | None, favoured: Any
+) -> None:
+    monkeypatch.setattr(conv_blocking, "nanoseconds", favoured)
     backend = Backend.allocate_backend("cpu", enable_winograd=0, rng_seed=0)
     layer = backend.conv_layer("float32", **sizes)
     assert on_unit(backend, layer)
+    assert ("shared=True" in chosen(backend, layer)) == (favoured is _shared)
     operands = drawn(layer)
     most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
     if value is not None:
-        operands["I"][0, 0, 2, 3, 0] = operands["E"][1, 0, 1, 1, 0] = value
+        operands["I"][0, 0, 2, 3, 0] = operands["E"][1, 0, layer.P // 2, layer.Q // 2, 0] = value
     with np.errstate(all="ignore"):
         expected = exact(layer, operands)
     for found, wanted, scale in zip(run(backend, layer, operands), expected, most):
