@@ -130,20 +130,30 @@ TB_FN void add_part(const sizes *g, const TB_X *errors, TB_X *out, const scratch
     }
 }
 
-// The rows of words that do not occur, of a group of words.
-TB_FN void write_rest(const sizes *g, TB_X *out, const scratch *s, tb_i64 group) {
+// Zeros in `count` elements, past the cache from its next line on.
+TB_FN void write_zeros(TB_X *to, tb_i64 count, tb_i64 streams) {
     const TB_W zeros[BLOCK] __attribute__((aligned(64))) = {0};
+    const tb_i64 head = lower(count, (tb_i64)(-(unsigned long)to & 63) / (tb_i64)sizeof(TB_X));
+    TB_WRITE(to, zeros, (int)head, 0);
+    for (tb_i64 i = head; i < count; i += BLOCK) TB_WRITE(to + i, zeros, (int)lower(BLOCK, count - i), streams);
+}
+
+// beta to, for a row.
+TB_FN void scale_row(const sizes *g, TB_X *to) {
     const TB_S none[TB_LANES] = {0};
-    const int keeps = tb_word_double(g->beta) != 0, step = keeps ? TB_LANES : BLOCK;
+    for (tb_i64 column = 0; column < g->length; column += TB_LANES) {
+        finish(g, to + column, none, (int)lower(TB_LANES, g->length - column), 0);
+    }
+}
+
+// The rows of words that do not occur, of a group of words; those that follow each other are written as one.
+TB_FN void write_rest(const sizes *g, TB_X *out, const scratch *s, tb_i64 group) {
     const tb_i64 last = lower((group + 1) * g->group, g->words);
-    for (tb_i64 w = group * g->group; w < last; ++w) {
-        if (s->number[w] >= 0) continue;
-        for (tb_i64 column = 0; column < g->length; column += step) {
-            TB_X *const to = out + w * g->length + column;
-            const int m = (int)lower(step, g->length - column);
-            if (keeps) finish(g, to, none, m, 0);
-            else TB_WRITE(to, zeros, m, g->streams);
+    for (tb_i64 w = group * g->group, to; w < last; w = to + 1) {
+        for (to = w; to < last && s->number[to] < 0; ++to) {
+            if (tb_word_double(g->beta) != 0) scale_row(g, out + to * g->length);
         }
+        if (tb_word_double(g->beta) == 0) write_zeros(out + w * g->length, (to - w) * g->length, g->streams);
     }
 }
 

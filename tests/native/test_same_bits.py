@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import testing
-from tensorbackend.backends import jit, warm
+from tensorbackend.backends import cpu_regions, jit, warm
 from tensorbackend.settings import config
 
 LENGTHS = (1, 15, 63, 64, 65, 1000, 16384 + 77)
@@ -44,6 +44,30 @@ def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shif
         monkeypatch.undo()
         for a, b in zip(near, far):
             assert a.tobytes() == b.tobytes(), length
+
+
+def lookup_gradients(dtype: str, words: int, length: int) -> np.ndarray:
+    """A gradient of few words of a table, the first and the last among them."""
+    backend = testing.make_backend("cpu", rng_seed=0)
+    ids = backend.array([[0, words // 2, words - 1, 0]], dtype=np.int32)
+    error = backend.array(np.random.default_rng(length).normal(size=(length, 4)), dtype=dtype)
+    dW = backend.full((words, length), 7, dtype=dtype)
+    backend.compound_bprop_lut(1, ids, error, None, dW, None)
+    found = dW.get()
+    backend.cleanup_backend()
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("words, length", [(1, 1), (4, 3), (61, 13), (40, 650), (5, 64)])
+def test_rows_of_words_that_do_not_occur_are_zeros_past_the_cache_too(cc, monkeypatch, dtype, words, length) -> None:
+    near = lookup_gradients(dtype, words, length)
+    monkeypatch.setattr(cpu_regions, "STREAM_ABOVE", -1)
+    far = lookup_gradients(dtype, words, length)
+    occur = [0, words // 2, words - 1]
+    assert near.tobytes() == far.tobytes()
+    assert not np.delete(far, occur, axis=0).any()
+    assert far[occur].any(axis=1).all()
 
 
 @pytest.mark.skipif(
