@@ -49,6 +49,8 @@ SEGMENTS = 16
 LEAST_SEGMENT = 4096
 PACKED_K = 128
 """Steps of k that are copied at a time, as in gemm.c."""
+SMALL_TASKS = 4
+"""Tasks of a small product at least."""
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
@@ -57,21 +59,23 @@ SWEEP_ROWS = 1024
 """Rows of a sweep at most: their sums wait in the first-level cache."""
 SWEEPS = 8
 """Tasks that the rows of sweeps are cut into, about."""
-COPYING = 500.0
+COPYING = 2000.0
 """Nanoseconds of starting copies, whatever their size."""
 LINE = 5.0
 """Nanoseconds more for a line of b, as it is copied, that does not fill its panel."""
 DOT = 5.0
 """Nanoseconds of adding up the lanes of a dot."""
+OWN_LINES = 0.25
+"""Nanoseconds of copying one number of b, whose columns lie side by side, in the task that uses it."""
 CYCLE = 0.4
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
-UNIT_MULTIPLY, UNIT_START = 0.0013, 8000.0
+UNIT_MULTIPLY, UNIT_START = 0.0013, 16000.0
 """Nanoseconds of a multiply-add of the matrix unit, and of what a pair of planes costs beside them."""
 UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.4
 """Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
-UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.4, 1.0
+UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.3, 1.0
 """Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more."""
 UNIT_PANEL = 49152
 """Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
@@ -191,6 +195,8 @@ def _own_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking where each task copies the columns of b that it takes."""
     if _is_long(x):
         return _long_blocking(x, way)
+    if _is_small(x):
+        return _small_blocking(x, way)
     block_k = _even(x.k, OWN_K)
     columns = max(min(OWN_COPY // block_k, x.n // TASKS) // way.panel, 1) * way.panel
     rows = multiple(x.m, way.tile_rows)
@@ -202,8 +208,29 @@ def _own_blocking(x: Matrices, way: _Way) -> Blocking:
 
 def _may_own(x: Matrices) -> bool:
     """Whether tasks may copy b themselves: few rows, of which a copy stays in cache, and more of b than does."""
-    wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > FAR and x.n >= TASKS * x.m
-    return wide or _is_long(x)
+    wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > FAR // 2 and x.n >= TASKS * x.m
+    return wide or _is_long(x) or _is_small(x)
+
+
+def _is_small(x: Matrices) -> bool:
+    """Whether b stays in cache, so that a copy of each task costs less than it takes to wait for a shared one."""
+    return LONG_SIDE <= x.m <= OWN_ROWS and x.n >= LONG_SIDE and x.n * x.k <= NEAR
+
+
+def _small_blocking(x: Matrices, way: _Way) -> Blocking:
+    """The blocking of a small product, a panel of columns a task, and half of the rows where there are few panels."""
+    parts = _row_parts(x, way.panel)
+    rows, columns = multiple(_even(x.m, -(-x.m // parts)), way.tile_rows), multiple(x.n, way.panel)
+    block_k = _even(x.k, BLOCK_K)
+    return Blocking(
+        way.swap, x.batches, 1, x.k, multiple(x.k, block_k), block_k, x.m, columns, rows, way.panel, way.tile_rows,
+        way.panel, False, 0, True,
+    )  # fmt: skip
+
+
+def _row_parts(x: Matrices, panel: int) -> int:
+    """Tasks that the rows of a small product are cut into."""
+    return 1 if -(-x.n // panel) * x.batches >= SMALL_TASKS else 2
 
 
 def _is_long(x: Matrices) -> bool:
@@ -290,9 +317,17 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
             pack_a, cost_a = _cost_of_a(x, panel)
             pack_b, cost_b = _cost_of_b(x, height, panel, facts)
             cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + stored
-            yield _Way(cost + cost_b, swap, panel, height, pack_a, pack_b)
-            if _may_own(x) and not (_is_long(x) and pack_a):
-                yield _Way(cost + x.n * x.k * _copying(x.b), swap, panel, height, pack_a, True, True)
+            yield _Way((cost + cost_b) * _waiting(x, panel), swap, panel, height, pack_a, pack_b)
+            if _may_own(x) and not ((_is_long(x) or _is_small(x)) and pack_a):
+                copies = (1 + _row_parts(x, panel)) / 2 if _is_small(x) else 1
+                own = copies * x.n * x.k * (OWN_LINES if x.b[1] == 1 else _copying(x.b))
+                yield _Way((cost + own) * _waiting(x, panel), swap, panel, height, pack_a, True, True)
+
+
+def _waiting(x: Matrices, panel: int) -> float:
+    """How much longer an odd number of panels takes, where there are few rows: the last has no other beside it."""
+    panels = -(-x.n // panel)
+    return (panels + panels % 2) / panels if x.m <= LEAST_ROWS and panels > 2 else 1
 
 
 def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
@@ -313,7 +348,7 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
     copied = entries * (_copying(x.b) + 0.15 * far) + start
     if not x.plain_b or x.b[1] != 1:
         return True, copied
-    in_place = entries * (far * 13 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
+    in_place = entries * (far * 6 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
     in_place += start if _columns_in_place(x, panel, height, facts) < x.n else 0
     return copied < in_place, min(copied, in_place)
 
