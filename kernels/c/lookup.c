@@ -85,17 +85,20 @@ TB_FN vec load(const TB_X *x, int m) {
     return v;
 }
 
-// to = alpha sum + beta to, for m columns.
-TB_FN void finish(const sizes *g, TB_X *to, const TB_S *sum, int m, tb_i64 streams) {
+// to = alpha sum + beta to, for m columns. Without beta the old contents are not read.
+TB_FN void finish(const sizes *g, TB_X *to, wide sum, int m) {
     const TB_S alpha = (TB_S)tb_word_double(g->alpha), beta = (TB_S)tb_word_double(g->beta);
-    TB_W out[TB_LANES] __attribute__((aligned(64))), buffer[TB_LANES];
-    if (beta != 0) {
-        const TB_W *const old = TB_READ(buffer, to, m);
-        for (int i = 0; i < m; ++i) out[i] = (TB_W)(alpha * sum[i] + beta * old[i]);
-    } else {
-        for (int i = 0; i < TB_LANES; ++i) out[i] = (TB_W)(alpha * sum[i]);
+    sum *= alpha;
+    if (beta != 0) sum += beta * __builtin_convertvector(load(to, m), wide);
+    const vec out = __builtin_convertvector(sum, vec);
+    if (sizeof(TB_X) == sizeof(TB_W) && m == TB_LANES) {
+        if (g->streams && ((unsigned long)to & 63) == 0) tb_past1(to, &out);
+        else *(loose *)to = out;
+        return;
     }
-    TB_WRITE(to, out, m, streams);
+    TB_W from[TB_LANES];
+    *(loose *)from = out;
+    TB_WRITE(to, from, m, 0);
 }
 
 // The look-ups from `first` on, `count` of them, added to the sums of columns from `column` on.
@@ -117,7 +120,7 @@ TB_FN void sum_columns(const sizes *g, const TB_X *errors, TB_X *out, const scra
     for (; j + TB_LANES <= g->count; j += TB_LANES) add(g, errors, s->place, sums, column, j, TB_LANES);
     if (j < g->count) add(g, errors, s->place, sums, column, j, (int)(g->count - j));
     for (tb_i64 k = 0; k < s->found->occur; ++k) {
-        finish(g, out + s->word[k] * g->length + column, (const TB_S *)(sums + k), m, g->streams);
+        finish(g, out + s->word[k] * g->length + column, sums[k], m);
     }
 }
 
@@ -140,9 +143,8 @@ TB_FN void write_zeros(TB_X *to, tb_i64 count, tb_i64 streams) {
 
 // beta to, for a row.
 TB_FN void scale_row(const sizes *g, TB_X *to) {
-    const TB_S none[TB_LANES] = {0};
     for (tb_i64 column = 0; column < g->length; column += TB_LANES) {
-        finish(g, to + column, none, (int)lower(TB_LANES, g->length - column), 0);
+        finish(g, to + column, (wide){0}, (int)lower(TB_LANES, g->length - column));
     }
 }
 
