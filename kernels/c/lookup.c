@@ -106,7 +106,9 @@ TB_FN void add(const sizes *g, const TB_X *errors, const tb_i32 *place, wide *su
                int count) {
     vec v[TB_LANES];
     for (int i = 0; i < TB_LANES; ++i) {
-        v[i] = load(errors + lower(column + i, g->length - 1) * g->stride + first, count);
+        const TB_X *const x = errors + lower(column + i, g->length - 1) * g->stride + first;
+        __builtin_prefetch((const char *)x + 1024);  // many rows at once are more than processors follow
+        v[i] = load(x, count);
     }
     TB_TURN(vec, v)
     for (int j = 0; j < count; ++j) sums[place[first + j]] += __builtin_convertvector(v[j], wide);
