@@ -67,8 +67,11 @@ FEW_PLACES, FEW_SUMS = 256, 64
 FEW_ROWS, FEW_BYTES = 768, 24 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
 tile of maps, backward: a part of the first-level cache."""
-NEAR = 0.6
-"""How much less long transforms take where one task takes a block through all stages: its data stay in the cache."""
+NEAR, SHARED_NEAR = 0.6, 0.7
+"""How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
+and on the matrix unit where stages are shared."""
+UNIT_FILTERS = {4: 1.0, 6: 2.0}
+"""Nanoseconds of a number of the transformed filters on the matrix unit, by points."""
 SIX = 1.2, 1.1
 """How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
 gradient: transforms count for more there, and those of six points need more registers than there are."""
@@ -432,9 +435,10 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
     each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
-    near = 1.0 if way.shared else NEAR
+    near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
     moved = g.groups * lanes * cells * slow * near * (each[0] * maps_in + each[1] * maps_out)
-    filters = g.groups * maps_in * maps_out * cells * (0.5 if op == UPDATE else 1.0 if way.planes else 1.5)
+    each_filter = 0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else 1.5
+    filters = g.groups * maps_in * maps_out * cells * each_filter
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)

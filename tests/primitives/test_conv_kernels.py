@@ -366,7 +366,7 @@ def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatc
         found.append(explained.steps[0].source.split("(")[0])
         conv_tuning.forget()
     assert found == ["// Direct", "// Direct", "// Winograd"]
-    assert next(clock) <= 3
+    assert next(clock) <= 6  # each way is timed once
 
 
 def test_kernels_say_what_they_need(cc: Any) -> None:
