@@ -32,7 +32,7 @@ COPIED = 1 << 22
 """Elements that are copied together at most, about."""
 NEAR, FAR = 1 << 16, 1 << 22
 """Elements of an operand up to which it stays in the second-level cache wherever it lies, and from which on in none."""
-OWN_K, OWN_COPY, OWN_ROWS = 512, 1 << 17, 1024
+OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 16, 1024
 """Where tasks copy b themselves: steps of k and elements of such a copy at most; and rows up to which they do."""
 LONG_SIDE, LONG_SUMS = 32, 1 << 18
 """Rows and columns at least, and sums at most, of a product whose long k is cut into segments with their own copies."""
@@ -236,14 +236,14 @@ def _row_parts(x: Matrices, panel: int) -> int:
 def _is_long(x: Matrices) -> bool:
     """Whether k is so long beside rows and columns that a task should take a segment of it, and all of these."""
     far = (x.m + x.n) * x.k > FAR and x.batches == 1
-    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // (2 * PACKED_K)
+    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // PACKED_K
     return far and fits and x.k >= SEGMENTS * max(x.m, x.n)
 
 
 def _long_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking of a long k, of which each task has a segment, all rows and all columns."""
     rows, columns = multiple(x.m, way.tile_rows), multiple(x.n, way.panel)
-    block_k = min(OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
+    block_k = min(2 * OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
     split_k = multiple(-(-x.k // SEGMENTS), block_k)
     return Blocking(
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,

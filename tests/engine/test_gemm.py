@@ -305,7 +305,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     assert by.pack_a or by.phase_rows >= x.m
     if by.own:
         assert by.phase_columns >= x.n and by.split_k <= by.phase_k
-        assert by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
+        assert by.block_k * by.task_columns <= max(2 * gemm.OWN_COPY, by.block_k * by.panel)
     copied = by.phase_rows * by.pack_a + (0 if by.own else min(max(x.n - by.pack_b, 0), by.phase_columns))
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
 
