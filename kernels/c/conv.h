@@ -56,13 +56,11 @@ INLINE void store(TB_R *to, vec v) {
 // A square of LANES vectors, transposed.
 INLINE void transpose(vec *r) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
-    for (int h = LANES / 2; h >= 1; h /= 2) {
-        mask low, high;
-        for (int l = 0; l < LANES; ++l) {
-            low[l] = l & h ? l - h + LANES : l;
-            high[l] = l & h ? l + LANES : l + h;
-        }
-        for (int i = 0; i < LANES; ++i) {
+    mask lane;
+    UNROLL for (int l = 0; l < LANES; ++l) lane[l] = l;
+    UNROLL for (int h = LANES / 2; h >= 1; h /= 2) {
+        const mask low = lane + ((mask)((lane & h) != 0) & (LANES - h)), high = low + h;
+        UNROLL for (int i = 0; i < LANES; ++i) {
             if (i & h) continue;
             const vec a = r[i], b = r[i + h];
             r[i] = __builtin_shuffle(a, b, low);

@@ -81,7 +81,11 @@ static job new_job(const shape *s) {
     const int64_t filled = ceil_div(j.pitch, PLACES_A_LINE) * PLACES_A_LINE;
     if (4 * filled <= 5 * j.pitch) j.pitch = filled;
 #endif
+#if defined(TB_PLANES)
+    j.plane = (ceil_div(j.tall * j.pitch, PLACES_A_LINE) + 1) * PLACES_A_LINE;
+#else
     j.plane = j.tall * j.pitch + LANES;
+#endif
     j.channel = apart(s->deep.taps * s->high.a * s->wide.a * j.plane);
     return j;
 }
@@ -155,27 +159,42 @@ static void copy_row(const job *j, const TB_S *in, const TB_S *end, const span *
     clear_over(to + count * n, j->pitch - exists->last * n);
 }
 
+// The rows of a phase of a depth's image; `end`: of all images.
+static void copy_phase(const job *j, const TB_S *image, const TB_S *end, int64_t phase, TB_T *to) {
+    const shape *const s = j->s;
+    const int64_t row_phase = phase / s->wide.a;
+    const span exists = find_span(j, phase % s->wide.a);
+    for (int64_t r = 0; r < j->tall; ++r, to += j->pitch) {
+        const int64_t h = (j->row + r + s->high.low) * s->high.a + row_phase;
+        if (h >= 0 && h < s->high.in) copy_row(j, image + h * s->wide.in * s->images, end, &exists, to);
+        else __builtin_memset(to, 0, sizeof(TB_T) * (unsigned long)j->pitch);
+    }
+}
+
+INLINE const TB_S *input_end(const shape *s, const TB_S *in) {
+    return in + s->groups * s->maps_in * s->deep.in * s->high.in * s->wide.in * s->images;
+}
+
+// The image of a channel of the group that outputs meet at the filters' depth t, or none.
+static const TB_S *find_image(const job *j, const TB_S *in, int64_t channel, int64_t t) {
+    const shape *const s = j->s;
+    int64_t shift, from;
+    const int serves = reach(&s->deep, t, j->depth % s->deep.b, &shift, &from);
+    const int64_t d = (j->depth / s->deep.b + shift) * s->deep.a + from;
+    if (!serves || d < 0 || d >= s->deep.in) return 0;
+    return in + ((j->group * s->maps_in + channel) * s->deep.in + d) * s->high.in * s->wide.in * s->images;
+}
+
 static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
     const shape *const s = j->s;
-    const int64_t row = s->wide.in * s->images, map = s->deep.in * s->high.in * row;
-    const TB_S *const end = in + s->groups * s->maps_in * map;
+    const TB_S *const end = input_end(s, in);
+    const int64_t phases = s->high.a * s->wide.a;
     for (int64_t c = 0; c < channels; ++c)
         for (int64_t t = 0; t < s->deep.taps; ++t) {
-            int64_t shift, from;
-            const int serves = reach(&s->deep, t, j->depth % s->deep.b, &shift, &from);
-            const int64_t d = (j->depth / s->deep.b + shift) * s->deep.a + from;
-            if (!serves || d < 0 || d >= s->deep.in) continue;
-            const TB_S *const image = in + (j->group * s->maps_in + first + c) * map + d * s->high.in * row;
-            for (int64_t phases = 0; phases < s->high.a * s->wide.a; ++phases) {
-                const int64_t row_phase = phases / s->wide.a;
-                const span exists = find_span(j, phases % s->wide.a);
-                TB_T *to = copy + c * j->channel + (t * s->high.a * s->wide.a + phases) * j->plane;
-                for (int64_t r = 0; r < j->tall; ++r, to += j->pitch) {
-                    const int64_t h = (j->row + r + s->high.low) * s->high.a + row_phase;
-                    if (h >= 0 && h < s->high.in) copy_row(j, image + h * row, end, &exists, to);
-                    else __builtin_memset(to, 0, sizeof(TB_T) * (unsigned long)j->pitch);
-                }
-            }
+            const TB_S *const image = find_image(j, in, first + c, t);
+            TB_T *const to = copy + c * j->channel + t * phases * j->plane;
+            for (int64_t phase = 0; image && phase < phases; ++phase)
+                copy_phase(j, image, end, phase, to + phase * j->plane);
         }
 }
 

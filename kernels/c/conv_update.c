@@ -197,18 +197,20 @@ static int64_t job_bytes(const job *j) {
     return (apart(copied_elements(j->s, j)) + apart(turned)) * (int64_t)sizeof(TB_T);
 }
 
+// Cells of a channel: its filters' (t, r, s). Maps in whole tiles.
+INLINE int64_t cells_of(const shape *s) { return s->deep.taps * s->high.taps * s->wide.taps; }
+INLINE int64_t padded_maps(const shape *s) { return ceil_div(s->maps_out, WIDTH) * WIDTH; }
+
 #if defined(TB_PLANES)
 #include "conv_update_amx.h"
 #else
-INLINE int64_t summed_channels(const shape *s) { return s->maps_in; }
+INLINE int64_t summed_inputs(const shape *s) { return s->maps_in * cells_of(s); }
 INLINE int64_t slot_bytes(const job *j) { return job_bytes(j); }
 #endif
 
-// Elements of the sums: of a channel, and of a segment.
-static int64_t channel_sums(const shape *s) {
-    return s->deep.taps * s->high.taps * s->wide.taps * ceil_div(s->maps_out, WIDTH) * WIDTH;
-}
-static int64_t segment_sums(const shape *s) { return s->groups * summed_channels(s) * channel_sums(s); }
+// Elements of the sums: of a group, and of a segment.
+static int64_t group_sums(const shape *s) { return summed_inputs(s) * padded_maps(s); }
+static int64_t segment_sums(const shape *s) { return s->groups * group_sums(s); }
 
 // out: bytes of the sums, and of a slot.
 void tb_update_needs(const int64_t *size, int64_t *out) {
@@ -261,7 +263,7 @@ void tb_conv_update(void *const *ptr, const int64_t *size, const int64_t *stride
         p.maps = least(s.part_maps, s.maps_out - p.map);
         p.item = items * segment / s.splits, p.end = items * (segment + 1) / s.splits;
         p.sums = (TB_T *)TB_PLACE(PACKED) + segment * segment_sums(&s) + p.map +
-                 (j.group * summed_channels(&s) + p.first) * channel_sums(&s);
+                 j.group * group_sums(&s) + p.first * cells_of(&s) * padded_maps(&s);
 #if defined(TB_PLANES)
         clear_places(&j, memory);
         run_part(&j, &p, ptr, size, memory, unit_job);
@@ -278,12 +280,12 @@ void tb_conv_join(void *const *ptr, const int64_t *size, const int64_t *stride, 
                   int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t padded = ceil_div(s.maps_out, WIDTH) * WIDTH, cells = channel_sums(&s) / padded;
+    const int64_t cells = cells_of(&s);
     for (int64_t task = begin; task < end; ++task)
         for (int64_t cell = 0; cell < cells; ++cell) {
             const int64_t group = task / s.maps_in, channel = task % s.maps_in;
-            const int64_t row = (group * summed_channels(&s) + channel) * cells + cell;
-            const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + row * padded;
+            const int64_t at = group * group_sums(&s) + (channel * cells + cell) * padded_maps(&s);
+            const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + at;
             TB_R *const to = (TB_R *)TB_PLACE(RESULT) + ((channel * cells + cell) * s.groups + group) * s.maps_out;
             for (int64_t k = 0; k < s.maps_out; ++k) {
                 TB_T sum = from[k];

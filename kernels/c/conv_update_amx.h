@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_update_amx.h — the products of conv_update.c on the matrix unit of amx.h
 //
-// Copy      of the input in planes: [channel][plane], each as conv_copies.h makes it. So a row of a lies side by side
-//           from any place on.
+// Copy      of the input in planes: [channel][plane], each as conv_copies.h makes it.
+// Inputs    rows of a. Many channels: those of EDGE channels at a cell (t, r, s), as they lie in the copy. Few: those of
+//           EDGE cells, one after the other whatever their channels, gathered from the copy into blocks.
 // Errors    blocks of b, [tile of maps][run][EDGE places], zero past the last map and place. A run is a row of the
 //           job's outputs or, if flat, all of them with zeros between, as the copy has them.
+
+enum { GATHERED = 16 };  // blocks of inputs at a time
 
 // Bytes of a plane of a channel, and of a channel: an odd number of cache lines, for the sake of the cache.
 INLINE int64_t plane_bytes(const job *j) { return (ceil_div(j->channel, EDGE) | 1) * 2 * EDGE; }
@@ -16,72 +19,166 @@ INLINE int64_t run_places(const job *j) {
 }
 INLINE int64_t run_blocks(const job *j) { return ceil_div(run_places(j), EDGE); }
 
-// Bytes of the copy, with places that tiles read past it, and of the errors.
-static int64_t copy_bytes(const job *j) { return (ceil_div(j->s->channels, EDGE) * EDGE + 1) * line_bytes(j); }
+// Whether a tile's rows are cells of several channels.
+INLINE int64_t few_channels(const shape *s) { return s->maps_in < HALF; }
+
+// Bytes of the copy and of the errors.
+INLINE int64_t copied_channels(const shape *s) {
+    return few_channels(s) ? s->channels : ceil_div(s->channels, EDGE) * EDGE;
+}
+static int64_t copy_bytes(const job *j) { return copied_channels(j->s) * line_bytes(j); }
 static int64_t turned_bytes(const job *j) {
     return ceil_div(j->s->part_maps, EDGE) * runs_of(j) * run_blocks(j) * BLOCK_BYTES;
 }
 
-// Bytes of both and, between them, of a channel before it is cut into planes.
+// Bytes of a phase's rows before they are cut into planes.
+INLINE int64_t rows_bytes(const job *j) { return apart(j->plane) * (int64_t)sizeof(TB_T); }
+
+// Bytes of the copy, of these rows, of the errors and of the gathered inputs.
 INLINE int64_t slot_bytes(const job *j) {
-    const int64_t unit = copy_bytes(j) + 2 * plane_bytes(j) + turned_bytes(j), plain = job_bytes(j);
+    const int64_t unit = copy_bytes(j) + rows_bytes(j) + turned_bytes(j) + GATHERED * BLOCK_BYTES, plain = job_bytes(j);
     return unit > plain ? unit : plain;
 }
 
-// Channels come in whole tiles.
-INLINE int64_t summed_channels(const shape *s) { return ceil_div(s->maps_in, EDGE) * EDGE; }
-
-// Places between rows and behind the copy: nothing is copied there, but tiles read them and multiply them by zero.
-static void clear_places(const job *j, TB_T *memory) {
-    char *const behind = (char *)memory + copy_bytes(j);
-    __builtin_memset(behind - line_bytes(j), 0, (unsigned long)(line_bytes(j) + 2 * plane_bytes(j)));
+// Inputs come in whole tiles.
+INLINE int64_t summed_inputs(const shape *s) {
+    if (few_channels(s)) return ceil_div(s->maps_in * cells_of(s), EDGE) * EDGE;
+    return ceil_div(s->maps_in, EDGE) * EDGE * cells_of(s);
 }
 
-static void copy_planes(const job *j, const TB_S *in, int64_t first, int64_t channels, char *copy, TB_T *channel) {
-    const int64_t plane = plane_bytes(j);
-    for (int64_t c = 0; c < ceil_div(channels, EDGE) * EDGE; ++c, copy += line_bytes(j)) {
-        if (c < channels) copy_input(j, in, first + c, 1, channel);
-        else clear(channel, plane / 2);
-        for (int64_t i = 0; i < plane / 2; i += EDGE) {
-            words line[PLANES];
-            row_planes(*(const floats *)(channel + i), *(const floats *)(channel + i + HALF), line);
-            UNROLL for (int p = 0; p < PLANES; ++p) *(words *)(copy + p * plane + 2 * i) = line[p];
-        }
+// What nothing is written to: places behind a phase's rows, and rows of the last tile that are no inputs. Tiles read them.
+static void clear_places(const job *j, TB_T *memory) {
+    char *const rows = (char *)memory + copy_bytes(j);
+    __builtin_memset(rows, 0, (unsigned long)rows_bytes(j));
+    __builtin_memset(rows + rows_bytes(j) + turned_bytes(j), 0, GATHERED * BLOCK_BYTES);
+}
+
+// A phase of a depth's image in planes; `rows` is for its numbers before.
+static void copy_planes(const job *j, const TB_S *image, const TB_S *end, int64_t phase, TB_T *rows, char *to) {
+    if (image) copy_phase(j, image, end, phase, rows);
+    else clear(rows, j->plane);
+    for (int64_t i = 0; i < j->plane; i += EDGE) {
+        words line[PLANES];
+        row_planes(*(const floats *)(rows + i), *(const floats *)(rows + i + HALF), line);
+        UNROLL for (int p = 0; p < PLANES; ++p) *(words *)(to + p * plane_bytes(j) + 2 * i) = line[p];
     }
 }
 
-// EDGE places of a run of a map's errors, from place `at` on.
-static void fetch_errors(const job *j, const TB_S *map, int64_t at, TB_T *to) {
+static void copy_channels(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *rows, char *copy) {
+    const shape *const s = j->s;
+    const int64_t phases = s->high.a * s->wide.a;
+    const int64_t lines = few_channels(s) ? channels : ceil_div(channels, EDGE) * EDGE;
+    for (int64_t c = 0; c < lines; ++c)
+        for (int64_t t = 0; t < s->deep.taps; ++t) {
+            const TB_S *const image = c < channels ? find_image(j, in, first + c, t) : 0;
+            char *const to = copy + c * line_bytes(j) + 2 * t * phases * j->plane;
+            for (int64_t phase = 0; phase < phases; ++phase)
+                copy_planes(j, image, input_end(s, in), phase, rows, to + 2 * phase * j->plane);
+        }
+}
+
+// HALF places of a run of a map's errors, from place `at` on: zeros where there are none.
+static floats fetch_errors(const job *j, const TB_S *map, int64_t at) {
     const int64_t row = j->s->wide.out * j->s->images, places = j->columns * j->s->images;
     const int64_t pitch = j->s->flat ? j->pitch : run_blocks(j) * EDGE;
-    if (at + EDGE <= places) {
-        copy_run(map + at, EDGE, to);
-        return;
+    if (!j->s->flat && places >= HALF) {
+        // The row's last places, moved to the front.
+        const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        const uint32_t count = at < places ? (uint32_t)least(HALF, places - at) : 0;
+        const words last = __builtin_shuffle((words)load(map + least(at + HALF, places) - HALF), lane - count);
+        return (floats)(last & (words)(lane < count));
     }
-    for (int64_t i = 0, run; i < EDGE; i += run) {
+    TB_T x[HALF];
+    for (int64_t i = 0, run; i < HALF; i += run) {
         const int64_t r = (at + i) / pitch, place = (at + i) % pitch;
-        run = least(EDGE - i, (place < places ? places : pitch) - place);
-        if (place < places && r < j->rows) copy_run(map + r * row + place, run, to + i);
-        else clear(to + i, run);
+        run = least(HALF - i, (place < places ? places : pitch) - place);
+        if (place < places && r < j->rows) copy_run(map + r * row + place, run, x + i);
+        else clear(x + i, run);
+    }
+    return *(const floats *)x;
+}
+
+// Half a block of b: errors of up to HALF maps, `map` apart, at EDGE places from `at` on.
+static void turn_half(const job *j, const TB_S *errors, int64_t map, int64_t maps, int64_t at, char *to) {
+    const int64_t places = j->columns * j->s->images;
+    for (int64_t end = at + EDGE; at < end; at += HALF) {
+        vec x[HALF];
+        if (maps >= HALF && at + HALF <= places) UNROLL for (int i = 0; i < HALF; ++i) x[i] = load(errors + i * map + at);
+        else
+            for (int i = 0; i < HALF; ++i) x[i] = i < maps ? (vec)fetch_errors(j, errors + i * map, at) : (vec){0};
+        transpose(x);
+        UNROLL for (int i = 0; i < HALF; i += 2, to += 64) {
+            words line[PLANES];
+            pair_planes((floats)x[i], (floats)x[i + 1], line);
+            UNROLL for (int p = 0; p < PLANES; ++p) *(words *)(to + 2 * p * UNIT) = line[p];
+        }
     }
 }
 
 static void turn_errors(const job *j, const TB_S *errors, int64_t maps, char *to) {
     const int64_t row = j->s->wide.out * j->s->images, map = j->s->deep.out * j->s->high.out * row;
-    for (int64_t k = 0; k < ceil_div(maps, EDGE) * EDGE; k += EDGE)
+    for (int64_t k = 0; k < maps; k += EDGE)
         for (int64_t run = 0; run < runs_of(j); ++run)
             for (int64_t at = 0; at < run_blocks(j) * EDGE; at += EDGE, to += BLOCK_BYTES)
-                for (int half = 0; half < 2; ++half) {
-                    TB_T x[HALF][EDGE];
-                    for (int64_t i = 0; i < HALF; ++i)
-                        if (k + half * HALF + i >= maps) clear(x[i], EDGE);
-                        else fetch_errors(j, errors + (k + half * HALF + i) * map + run * row, at, x[i]);
-                    half_of_rows(to + half * UNIT, (const float (*)[EDGE])x, 1);
+                for (int64_t half = 0; half < EDGE; half += HALF) {
+                    const TB_S *const from = errors + (k + half) * map + run * row;
+                    turn_half(j, from, map, maps - k - half, at, to + half / HALF * UNIT);
                 }
 }
 
-// The products of EDGE channels and maps at a tap over `runs` runs of a job: to sums, or `more` on them.
-static void unit_tile(const job *j, const char *a, const char *b, int64_t runs, char *sums, int64_t step, int more) {
+// Where in the copy `count` inputs from `first` on begin, in bytes: a channel's inputs are its cells (t, r, s).
+static void find_inputs(const job *j, int64_t first, int64_t count, int64_t *from) {
+    const shape *const s = j->s;
+    const axis *const dx = &s->deep, *const hx = &s->high, *const wx = &s->wide;
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t cell = (first + i) % cells_of(s), r = cell / wx->taps % hx->taps, t = cell / wx->taps / hx->taps;
+        int64_t shift, phase, column_shift, column_phase;
+        reach(hx, r, 0, &shift, &phase);
+        reach(wx, cell % wx->taps, 0, &column_shift, &column_phase);
+        const int64_t plane = ((t * hx->a + phase) * wx->a + column_phase) * j->plane;
+        const int64_t place = (shift - hx->low) * j->pitch + (column_shift - wx->low) * s->images;
+        from[i] = (first + i) / cells_of(s) * line_bytes(j) + 2 * (plane + place);
+    }
+}
+
+// Blocks of a: `count` inputs at places of `blocks` blocks from `start` on. Rows past the last keep what they have.
+static void gather_inputs(const job *j, const int64_t *from, int64_t count, int64_t start, int64_t blocks,
+                          const char *copy, char *to) {
+    const int64_t plane = plane_bytes(j), each = run_blocks(j);
+    for (int64_t n = start; n < start + blocks; ++n, to += BLOCK_BYTES) {
+        const char *const place = copy + n / each * 2 * j->pitch + n % each * 2 * EDGE;
+        for (int64_t i = 0; i < count; ++i)
+            UNROLL for (int p = 0; p < PLANES; ++p)
+                *(words *)(to + 2 * p * UNIT + i * 2 * EDGE) = *(const words *)(place + from[i] + p * plane);
+    }
+}
+
+// The products of up to EDGE inputs, gathered, and EDGE maps over places: to sums, or `more` on them.
+static void unit_tile(const char *a, const char *b, int64_t blocks, char *sums, int64_t step, int more) {
+    if (more) load_sums(sums, step);
+    else clear_sums();
+    add_blocks(blocks, a, 64, UNIT, BLOCK_BYTES, b);
+    store_sums(sums, step);
+}
+
+// The products of a tile of inputs, which are `count` from `first` on, and all errors of a job.
+static void unit_inputs(const job *j, const part *p, int64_t first, int64_t count, const char *copy,
+                        const char *turned, char *gathered, int more) {
+    const int64_t blocks = runs_of(j) * run_blocks(j), pitch = padded_maps(j->s);
+    TB_T *const sums = p->sums + first * pitch;
+    int64_t from[EDGE];
+    find_inputs(j, first, count, from);
+    for (int64_t n = 0; n < blocks; n += GATHERED) {
+        const int64_t some = least(GATHERED, blocks - n);
+        gather_inputs(j, from, count, n, some, copy, gathered);
+        for (int64_t k = 0; k < p->maps; k += EDGE)
+            unit_tile(gathered, turned + (k / EDGE * blocks + n) * BLOCK_BYTES, some, (char *)(sums + k),
+                      pitch * (int64_t)sizeof(TB_T), more || n);
+    }
+}
+
+// The products of EDGE channels and maps at a cell over `runs` runs of a job: to sums, or `more` on them.
+static void channels_tile(const job *j, const char *a, const char *b, int64_t runs, char *sums, int64_t step, int more) {
     const int64_t line = line_bytes(j), plane = plane_bytes(j), blocks = run_blocks(j);
     if (more) load_sums(sums, step);
     else clear_sums();
@@ -92,34 +189,34 @@ static void unit_tile(const job *j, const char *a, const char *b, int64_t runs, 
 }
 
 // The products of a job's inputs and errors for one cell of the filters.
-static void unit_cell(const job *j, const part *p, int64_t t, int64_t r, int64_t tap, const char *copy,
-                      const char *turned, int more) {
+static void unit_cell(const job *j, const part *p, int64_t cell, const char *copy, const char *turned, int more) {
     const shape *const s = j->s;
+    const int64_t r = cell / s->wide.taps % s->high.taps, t = cell / s->wide.taps / s->high.taps;
     int64_t column_shift, phase, first, last;
-    const int64_t at = find_rows(j, t, r, &first, &last), pitch = ceil_div(s->maps_out, WIDTH) * WIDTH;
-    reach(&s->wide, tap, 0, &column_shift, &phase);
+    const int64_t at = find_rows(j, t, r, &first, &last), pitch = padded_maps(s), step = cells_of(s) * pitch;
+    reach(&s->wide, cell % s->wide.taps, 0, &column_shift, &phase);
     if (s->flat) last = last > first, first = 0;
     const int64_t from = at + first * j->pitch + phase * j->plane + (column_shift - s->wide.low) * s->images;
-    const char *const a = copy + 2 * from;
-    const int64_t step = s->deep.taps * s->high.taps * s->wide.taps * pitch;
     for (int64_t c = 0; c < p->channels; c += EDGE)
         for (int64_t k = 0; k < p->maps; k += EDGE) {
             const char *const b = turned + (k / EDGE * runs_of(j) + first) * run_blocks(j) * BLOCK_BYTES;
-            TB_T *const sums = p->sums + c * step + ((t * s->high.taps + r) * s->wide.taps + tap) * pitch + k;
-            unit_tile(j, a + c * line_bytes(j), b, last - first, (char *)sums, step * (int64_t)sizeof(TB_T), more);
+            TB_T *const sums = p->sums + c * step + cell * pitch + k;
+            channels_tile(j, copy + 2 * from + c * line_bytes(j), b, last - first, (char *)sums,
+                          step * (int64_t)sizeof(TB_T), more);
         }
 }
 
 // What update_job does.
 static void unit_job(const job *j, const part *p, const TB_S *in, const TB_S *errors, TB_T *memory, int more) {
-    const shape *const s = j->s;
-    char *const copy = (char *)memory, *const channel = copy + copy_bytes(j);
-    char *const turned = channel + 2 * plane_bytes(j);
-    copy_planes(j, in, p->first, p->channels, copy, (TB_T *)channel);
+    const int64_t inputs = p->channels * cells_of(j->s);
+    char *const copy = (char *)memory, *const rows = copy + copy_bytes(j);
+    char *const turned = rows + rows_bytes(j), *const gathered = turned + turned_bytes(j);
+    copy_channels(j, in, p->first, p->channels, (TB_T *)rows, copy);
     turn_errors(j, errors, p->maps, turned);
-    for (int64_t t = 0; t < s->deep.taps; ++t)
-        for (int64_t r = 0; r < s->high.taps; ++r)
-            for (int64_t tap = 0; tap < s->wide.taps; ++tap) unit_cell(j, p, t, r, tap, copy, turned, more);
+    for (int64_t cell = 0; !few_channels(j->s) && cell < cells_of(j->s); ++cell)
+        unit_cell(j, p, cell, copy, turned, more);
+    for (int64_t first = 0; few_channels(j->s) && first < inputs; first += EDGE)
+        unit_inputs(j, p, first, least(EDGE, inputs - first), copy, turned, gathered, more);
 }
 
 // Whether all sums of a part are finite: 0 times any other is no number.

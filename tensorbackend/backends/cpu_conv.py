@@ -248,7 +248,8 @@ class _Direct(_Pass):
     def _joined(self) -> bool:
         """Whether the sums of the filters' gradient lie as the result does: one segment, and whole tiles."""
         g, tile = self.geometry, self.facts.tile(self.way.planes)
-        whole = not (g.K % tile.width or self.way.planes and g.C % tile.rows)
+        inputs = g.C * g.T * g.R * g.S if conv_blocking.few_channels(g) else g.C
+        whole = not (g.K % tile.width or self.way.planes and inputs % tile.rows)
         alike = self.dtype == dtypes.compute(self.dtype)
         return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, multiple
 
-__all__ = ["BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Few", "Winograd", "choices", "nanoseconds", "sides"]
+__all__ = [
+    "BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Few", "Winograd", "choices", "few_channels", "nanoseconds", "sides",
+]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
 
@@ -30,9 +32,16 @@ TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
 UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS = 1400 << 10, 4.5, 0.6
 """The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
 is copied."""
-UNIT_BLOCK_NS, UNIT_SUMS_NS, JOIN_NS = 220.0, 250.0, 0.5
+UNIT_BLOCK_NS, UNIT_SUMS_NS, JOIN_NS = 200.0, 250.0, 0.5
 """Of a block of products of the filters' gradient on the matrix unit; of a tile's sums, taken up and put aside; of a
 sum of a segment."""
+GATHER_NS, TURN_NS, PLACE_NS, RUN_NS = 100.0, 0.35, 0.45, 4.0
+"""For it too: of a block of inputs that is gathered; of an error that is turned; of a place that is copied, and of a
+run of them."""
+GATHERED = 16
+"""Blocks of inputs at a time, as in `conv_update_amx.h`."""
+ERROR_NS = 0.8
+"""Of an error that is turned for the filters' gradient by multiply-adds."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_PLACES = 1024
@@ -50,7 +59,8 @@ SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
 FEWEST_UNIT_MAPS = 16
-"""Maps of a group from which on it is worth while to fill them up for the matrix unit."""
+"""Maps of a group, and for the filters' gradient inputs of an output, from which on it is worth while to fill them up
+for the matrix unit."""
 UNIT_PLANES = PLANES["float32"]
 PRODUCTS, UNIT_PRODUCTS = 130, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
@@ -298,6 +308,12 @@ def _splits(parts: int, items: int) -> int:
     return splits
 
 
+def few_channels(g: ConvGeometry) -> bool:
+    """Whether tiles of the filters' gradient on the matrix unit have inputs of several channels: see
+    `conv_update_amx.h`."""
+    return g.C // g.groups < EDGE // 2
+
+
 def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
     """Blocks of the filters' gradient: as many channels as the cache holds, since errors are turned for each block."""
     rows, columns, maps_in = 1, g.Q, g.C // g.groups
@@ -320,7 +336,7 @@ def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
 def _unit_update(g: ConvGeometry) -> tuple[float, Direct]:
     """The time and the blocks of the filters' gradient on the matrix unit that a cost model finds cheapest."""
     rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < g.P] + [g.P]
-    columns = sorted({-(-g.Q // parts) for parts in (1, 2, 3, 4, 8)})
+    columns = sorted({-(-g.Q // parts) for parts in (1, 2, 3, 4, 8, 12)})
     channels, maps = _halves(g.C // g.groups, EDGE), _halves(g.K // g.groups, EDGE)
     blocks = itertools.product(rows, columns, channels, maps, (False, True))
     return min((_unit_update_cost(g, *block) for block in blocks), key=lambda pair: pair[0])
@@ -332,15 +348,23 @@ def _unit_update_cost(
     maps_in, maps_out, cells = g.C // g.groups, g.K // g.groups, g.T * g.R * g.S
     tall, broad = (_reach(g, axis, False) for axis in (1, 2))
     pitch, apart = _pitch((columns + broad) * g.N, EDGE), g.T * g.strides[1] * g.strides[2]
-    copied, places = apart * (rows + tall) * pitch, columns * g.N
+    places = columns * g.N
     runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)
-    steps, high, wide = runs * -(-run // EDGE), -(-channels // EDGE), -(-maps // EDGE)
+    few = few_channels(g)
+    copied_channels = channels if few else multiple(channels, EDGE)
+    copied = copied_channels * apart * (rows + tall) * pitch
+    steps, wide = runs * -(-run // EDGE), -(-maps // EDGE)
+    high = -(-channels * cells // EDGE) if few else copied_channels // EDGE * cells
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
     parts = g.groups * -(-maps_in // channels) * -(-maps_out // maps)
     splits = _splits(parts, items)
-    held = UNIT_PLANES * PLANE_BYTES * EDGE * (high * copied + wide * steps * EDGE)
-    each = high * wide * cells * (steps * UNIT_BLOCK_NS * (1 + min(max(0.0, held / UNIT_BYTES - 1), 1)) + UNIT_SUMS_NS)
-    each += UNIT_COPY_NS * EDGE * (high * copied + wide * steps * EDGE) + ROW_NS * high * EDGE * apart * (rows + tall)
+    held = UNIT_PLANES * PLANE_BYTES * (copied + (wide * steps + GATHERED) * EDGE**2)
+    over = min(max(0.0, held / UNIT_BYTES - 1), 4)
+    products = steps * (wide * UNIT_BLOCK_NS + few * GATHER_NS) * (1 + over)
+    each = high * (products + (-(-steps // GATHERED) if few else 1) * wide * UNIT_SUMS_NS)
+    each += PLACE_NS * copied + TURN_NS * wide * steps * EDGE**2
+    runs_copied = channels * apart * (rows + tall) * (columns + broad if g.strides[2] > 1 else 1)
+    each += RUN_NS * runs_copied + ROW_NS * channels * apart * (rows + tall)
     tasks = splits * parts
     total = -(-tasks // TASKS) * TASKS * -(-items // splits) * each + splits * parts * JOIN_NS * cells * channels * maps
     return total, Direct(rows, columns, channels, flat, splits, maps, tasks, UNIT_PLANES)
@@ -405,7 +429,8 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
             ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
             found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
-    if facts.matrix_unit and itemsize == 4 and min(g.C, g.K) // g.groups >= FEWEST_UNIT_MAPS:
+    inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
+    if facts.matrix_unit and itemsize == 4 and min(inputs, g.K // g.groups) >= FEWEST_UNIT_MAPS:
         unit = [_unit_update(g)[1]] if op == UPDATE else [_direct(g, op, facts, itemsize, UNIT_PLANES), _shared(g, op)]
         found += unit
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
@@ -419,13 +444,16 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         used = maps_out / multiple(maps_out, FEW_MAPS) if op == BPROP else 1.0
         return g.flops / FEW_PRODUCTS[op == BPROP] / used + math.prod(g.dimF) * 0.1
     if isinstance(way, Direct):
-        # Few maps leave rows of a tile empty, few places lanes.
-        rows = facts.tile(way.planes).rows
-        used = maps_out / (-(-maps_out // rows) * rows) if op != UPDATE else 1.0
         if way.planes and op == UPDATE:
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
+        if op == UPDATE:
+            turned = math.prod(g.dimO) * -(-maps_in // way.channels)
+            return g.flops / 110 + turned * ERROR_NS + math.prod(g.dimF) * 0.7
         if way.shared:
             return _shared_cost(g, op, way)
+        # Few maps leave rows of a tile empty.
+        rows = facts.tile(way.planes).rows
+        used = maps_out / (-(-maps_out // rows) * rows)
         if way.planes:
             used *= maps_in / multiple(maps_in, EDGE)
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5

@@ -129,10 +129,14 @@ def on_unit(backend: Backend, layer: Any) -> bool:
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
     {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
     {"N": 2, "C": 34, "K": 66, "D": 3, "H": 9, "W": 9, "T": 2, "R": 3, "S": 3, "pad_h": (0, 2), "groups": 2},
+    {"N": 7, "C": 3, "K": 67, "H": 31, "W": 29, "R": 3, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 4, "pad_w": 1},
+    {"N": 13, "C": 2, "K": 17, "H": 40, "W": 67, "R": 4, "S": 20, "str_h": 5, "str_w": 2, "dil_h": 3},
+    {"N": 2, "C": 6, "K": 34, "D": 5, "H": 9, "W": 11, "T": 3, "R": 3, "S": 2, "pad_d": 3, "str_w": 3, "groups": 2},
     {"N": 1, "C": 67, "K": 37, "H": 13, "W": 11, "R": 2, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 3, "pad_w": (4, 3)},
     {"N": 1, "C": 35, "K": 70, "H": 9, "W": 9, "R": 1, "S": 2, "str_h": 3, "str_w": 4, "pad_w": 1},
     {"N": 1, "C": 70, "K": 67, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
-], ids=["square", "strided", "deep", "groups", "pads", "gaps", "seven"])  # fmt: skip
+], ids=["square", "strided", "deep", "groups", "few channels", "few and far", "few in depth",
+        "pads", "gaps", "seven"])  # fmt: skip
 def test_direct_products_of_the_matrix_unit(
     unit: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], value: float | None, favoured: Any
 ) -> None:
@@ -151,6 +155,19 @@ def test_direct_products_of_the_matrix_unit(
         finite = np.isfinite(wanted)
         np.testing.assert_array_equal(found[~finite], wanted[~finite])
         assert np.abs(found[finite] - wanted[finite]).max() <= BOUNDS[0] * scale.max()
+
+
+@pytest.mark.parametrize("sizes", [
+    {"N": 7, "C": 3, "K": 67, "H": 11, "W": 10, "R": 3, "S": 3, "str_h": 2, "str_w": 5, "pad_h": 4, "pad_w": (3, 8)},
+    {"N": 32, "C": 1, "K": 19, "H": 7, "W": 7, "R": 5, "S": 5, "pad_h": 6, "pad_w": 9, "dil_h": 2, "dil_w": 3},
+], ids=["strided", "dilated"])  # fmt: skip
+def test_padding_wider_than_the_filters_on_the_matrix_unit(unit: None, sizes: dict[str, int]) -> None:
+    backend = Backend.allocate_backend("cpu", enable_winograd=0, rng_seed=0)
+    layer = backend.conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
+        assert np.abs(found - wanted).max() <= BOUNDS[0] * scale.max()
 
 
 @pytest.mark.parametrize("sizes", [
@@ -217,8 +234,9 @@ def test_few_places_and_what_follows_them(few: Backend) -> None:
     {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
     {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
+    {"N": 8, "C": 3, "K": 64, "H": 55, "W": 53, "R": 3, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 1, "pad_w": 1},
     {"N": 1, "C": 320, "K": 160, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
-], ids=["square", "strided", "deep", "few places"])  # fmt: skip
+], ids=["square", "strided", "deep", "few channels", "few places"])  # fmt: skip
 def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
     runtime = native.runtime()
     before = runtime.threads
