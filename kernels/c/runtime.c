@@ -16,6 +16,7 @@
 //           waits until nobody is inside. No worker reads a launch that it has not joined.
 // Sleep     a worker watches the gate for SPIN_NS, then sleeps on its own condition variable. Waking it costs tens of
 //           microseconds, so short launches never do, unless many of them come in a row.
+// Place     a worker that joins on the caller's CPU moves to another, or both might share it for tens of milliseconds.
 // Busy      one launch at a time uses the pool. Other callers, and kernels that launch, work alone: nobody waits.
 // Fork      the child has no workers; it starts its own when it first needs them.
 // Exit      workers are never joined and the library is never unloaded (-z nodelete): the end of the process ends them.
@@ -74,6 +75,7 @@ static struct {
     int64_t chunk;
     int width;
     uint32_t float_mode;
+    int cpu;                 // the caller's
 
     OWN_LINES atomic_flag busy;
     int started;             // workers 1 .. started exist
@@ -211,11 +213,36 @@ static void wake(worker *w) {
     pthread_cond_signal(&w->wake);
 }
 
+// Moves the calling thread to another CPU of those it may use, if it is on this one: schedulers look rarely.
+static void leave(int cpu) {
+#if defined(__linux__)
+    cpu_set_t all, others;
+    if (sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    others = all;
+    CPU_CLR(cpu, &others);
+    if (sched_setaffinity(0, sizeof others, &others) == 0)
+        sched_setaffinity(0, sizeof all, &all);
+#else
+    (void)cpu;
+#endif
+}
+
+static int current_cpu(void) {
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
 static void join_launch(int self, uint64_t gate) {
     uint64_t number = gate_number(gate);
     while ((gate & OPEN_BIT) && gate_number(gate) == number) {
         if (!atomic_compare_exchange_weak_explicit(&pool.gate, &gate, gate + 1, memory_order_acquire, memory_order_acquire))
             continue;
+        if (may_spin(self))
+            leave(pool.cpu);
         set_float_mode(pool.float_mode);
         work(self);
         atomic_fetch_sub_explicit(&pool.gate, 1, memory_order_release);
@@ -340,6 +367,7 @@ static void open_gate(const tb_launch *l, int width) {
     pool.width = width;
     pool.chunk = choose_chunk(l, width);
     pool.float_mode = get_float_mode();
+    pool.cpu = current_cpu();
     int64_t begin = 0;
     for (int i = 0; i < width; i++) {
         atomic_store_explicit(&pool.range[i].next, begin, memory_order_relaxed);
