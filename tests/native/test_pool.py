@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import random
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,6 +204,36 @@ def test_long_launches_are_shared_and_short_ones_are_not(runtime, kernels):
     assert threads_of(100) == 1
     runtime.set_threads(1)
     assert threads_of(LONG) == 1
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="threads move by Linux's calls")
+def test_a_worker_leaves_the_callers_cpu_and_may_still_use_all(runtime, kernels):
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("there is one CPU")
+    runtime.set_threads(2)
+    places, counters = np.zeros(64, np.int64), np.zeros(64, np.int64)
+    launch = runtime.prepare(kernels.address("where"), 64, LONG, 2, [100_000], [], 0)
+    launch.ptr[:] = [places.ctypes.data, counters.ctypes.data]
+    launch.run()
+    workers = [t for t in Path("/proc/self/task").iterdir() if (t / "comm").read_text().strip() == "tb-worker"]
+    cpu, deadline = min(allowed), time.monotonic() + 30
+    os.sched_setaffinity(0, {cpu})
+    try:
+        for worker in workers:
+            os.sched_setaffinity(int(worker.name), {cpu})
+            os.sched_setaffinity(int(worker.name), allowed)
+        while len(np.unique(places)) != 2 or any(_cpu(worker) == cpu for worker in workers[:1]):
+            assert time.monotonic() < deadline, "the worker stayed, or never took part"
+            launch.run()
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert all(os.sched_getaffinity(int(worker.name)) == allowed for worker in workers)
+
+
+def _cpu(thread: Path) -> int:
+    """The CPU that a thread was on last, by its folder in /proc."""
+    return int((thread / "stat").read_text().rpartition(")")[2].split()[36])
 
 
 def test_launches_in_a_row_wake_a_worker_that_one_of_them_does_not(runtime, kernels):
