@@ -16,7 +16,8 @@
 //           waits until nobody is inside. No worker reads a launch that it has not joined.
 // Sleep     a worker watches the gate for SPIN_NS, then sleeps on its own condition variable. Waking it costs tens of
 //           microseconds, so short launches never do, unless many of them come in a row.
-// Place     a worker that joins on the caller's CPU moves to another, or both might share it for tens of milliseconds.
+// Place     a worker that finds itself on the caller's CPU moves to another before it joins, or both might share it for
+//           tens of milliseconds.
 // Busy      one launch at a time uses the pool. Other callers, and kernels that launch, work alone: nobody waits.
 // Fork      the child has no workers; it starts its own when it first needs them.
 // Exit      workers are never joined and the library is never unloaded (-z nodelete): the end of the process ends them.
@@ -75,7 +76,7 @@ static struct {
     int64_t chunk;
     int width;
     uint32_t float_mode;
-    int cpu;                 // the caller's
+    atomic_int cpu;          // the caller's
 
     OWN_LINES atomic_flag busy;
     int started;             // workers 1 .. started exist
@@ -241,8 +242,6 @@ static void join_launch(int self, uint64_t gate) {
     while ((gate & OPEN_BIT) && gate_number(gate) == number) {
         if (!atomic_compare_exchange_weak_explicit(&pool.gate, &gate, gate + 1, memory_order_acquire, memory_order_acquire))
             continue;
-        if (may_spin(self))
-            leave(pool.cpu);
         set_float_mode(pool.float_mode);
         work(self);
         atomic_fetch_sub_explicit(&pool.gate, 1, memory_order_release);
@@ -258,8 +257,11 @@ static void *worker_main(void *argument) {
             sleep_until_woken(&pool.worker[self], seen);
         uint64_t gate = look();
         seen = gate_number(gate);
-        if (self < gate_width(gate))
-            join_launch(self, gate);
+        if (self >= gate_width(gate))
+            continue;
+        if (may_spin(self))
+            leave(atomic_load_explicit(&pool.cpu, memory_order_relaxed));
+        join_launch(self, gate);
     }
     return NULL;
 }
@@ -367,7 +369,7 @@ static void open_gate(const tb_launch *l, int width) {
     pool.width = width;
     pool.chunk = choose_chunk(l, width);
     pool.float_mode = get_float_mode();
-    pool.cpu = current_cpu();
+    atomic_store_explicit(&pool.cpu, current_cpu(), memory_order_relaxed);
     int64_t begin = 0;
     for (int i = 0; i < width; i++) {
         atomic_store_explicit(&pool.range[i].next, begin, memory_order_relaxed);
