@@ -18,17 +18,15 @@ import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
+from tensorbackend.backends import programs
 from tensorbackend.backends.toolchain import compiler_environment
 
-__all__ = ["PATIENCE", "Waiting", "drop_all", "keep", "start", "starting", "stop", "take"]
+__all__ = ["PATIENCE", "Waiting", "drop_all", "keep", "start", "stop", "take"]
 
 PATIENCE = 2.0
 """Seconds for which a compiler is kept waiting."""
 INPUT = Path("/dev/stdin")
 
-starting = threading.Lock()
-"""Held while a compiler is started: a child forked just then would keep the ends of its pipes, and messages would seem
-to go on, or a source not to end, for as long as the child lives."""
 _open: set[Waiting] = set()
 """Those whose input is open, kept or not."""
 _kept: dict[Hashable, Waiting] = {}
@@ -40,13 +38,13 @@ _log = logging.getLogger(__name__)
 def start(command: list[str], folder: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes."""
     environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
-    with starting:
+    with programs.starting:
         return _popen(command, environment, stdin)
 
 
 def _popen(command: list[str], environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            env=environment, start_new_session=True)  # fmt: skip
+    return programs.popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=environment, start_new_session=True)  # fmt: skip
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -69,7 +67,7 @@ class Waiting:
         unit.write_text(f'#include "{INPUT}"\n')
         self.command = command(unit, self.library)
         environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
-        with starting:
+        with programs.starting:
             self.process = _popen(self.command, environment, subprocess.PIPE)
             _open.add(self)
 
@@ -80,7 +78,7 @@ class Waiting:
         except BrokenPipeError:
             return
         finally:
-            with starting:
+            with programs.starting:
                 self.process.stdin.close()
                 self.process.stdin = None
                 _open.discard(self)
@@ -88,7 +86,7 @@ class Waiting:
     def close(self) -> None:
         """End it, and remove its folder."""
         stop(self.process)
-        with starting:
+        with programs.starting:
             _open.discard(self)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -126,9 +124,9 @@ def drop_all() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: compilers are the parent's, and the threads that may hold the locks do not exist."""
-    global starting, _keeping
-    starting, _keeping = threading.Lock(), threading.Lock()
+    """In a forked child: compilers are the parent's, and threads that may hold locks, the timer's too, do not exist."""
+    global _keeping, _timer
+    _keeping, _timer = threading.Lock(), None
     for waiting in _open:
         waiting.process.stdin.close()
         waiting.process.returncode = 0  # so that nobody here waits for it
@@ -138,6 +136,4 @@ def _forget() -> None:
 
 atexit.register(drop_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: starting.acquire(), after_in_parent=lambda: starting.release(), after_in_child=_forget
-    )
+    os.register_at_fork(after_in_child=_forget)

@@ -25,6 +25,9 @@ from pathlib import Path
 
 from tensorbackend.settings import config
 
+with contextlib.suppress(ImportError):  # There is none on Windows, where nothing is compiled.
+    import fcntl
+
 __all__ = ["DiskCache", "Entry", "cache_for_reading", "cache_for_writing", "fall_back_to_private"]
 
 log = logging.getLogger(__name__)
@@ -295,8 +298,6 @@ def _open_lock(path: Path) -> Iterator[int]:
 
 
 def _try_lock(descriptor: int) -> bool:
-    import fcntl
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -307,8 +308,6 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _unlock(descriptor: int) -> None:
-    import fcntl
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except OSError as error:

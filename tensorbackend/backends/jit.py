@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorbackend import settings
-from tensorbackend.backends import compiler, native, toolchain
+from tensorbackend.backends import compiler, native, programs, toolchain
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
@@ -167,7 +167,10 @@ def _definitions() -> Definitions:
         "-P",
         str(kernel_path(f"c/{HEADER}")),
     ]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=settings.config.compile_timeout)
+    try:
+        done = programs.ask(arguments, settings.config.compile_timeout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"the preprocessor of the kernel headers: {error}") from error
     if done.returncode:
         raise CompileError(complain("the preprocessor failed", " ".join(arguments), "", done.stderr.strip()))
     return Definitions(done.stdout)

@@ -14,6 +14,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tensorbackend.backends import programs
+
 __all__ = ["pipeline"]
 
 # A step that fails must fail the next: the assembler stops at this.
@@ -43,7 +45,7 @@ def _steps(arguments: tuple[str, ...], path: str) -> tuple[list[str], list[str],
         return None
     command = [*arguments, "-###", "-x", "c", _UNIT, "-o", _LIBRARY]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL)
+        done = programs.ask(command, 10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = [shlex.split(line) for line in done.stderr.splitlines() if line.startswith(" ")]
@@ -52,11 +54,11 @@ def _steps(arguments: tuple[str, ...], path: str) -> tuple[list[str], list[str],
         return None
     compiler, assembler, linker = lines[0][:-1], lines[1], lines[2]
     made = assembler[assembler.index("-o") + 1]
-    programs = {name: shutil.which(name, path=path) for name in ("as", "ld")}
-    if None in programs.values() or made not in linker or _LIBRARY not in linker:
+    paths = {name: shutil.which(name, path=path) for name in ("as", "ld")}
+    if None in paths.values() or made not in linker or _LIBRARY not in linker:
         return None
-    assembler = [programs["as"], *assembler[1:]]
-    linker = [programs["ld"], *(w for w in linker[1:] if not w.startswith("-plugin") and "liblto_plugin" not in w)]
+    assembler = [paths["as"], *assembler[1:]]
+    linker = [paths["ld"], *(w for w in linker[1:] if not w.startswith("-plugin") and "liblto_plugin" not in w)]
     return compiler, [_OBJECT if w == made else w for w in assembler], [_OBJECT if w == made else w for w in linker]
 
 

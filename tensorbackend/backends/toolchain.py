@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tensorbackend.backends import programs
 from tensorbackend.errors import CompileError
 from tensorbackend.kernel_files import kernel_dir
 from tensorbackend.settings import config
@@ -180,9 +181,7 @@ def _examine(command: list[str]) -> tuple[Compiler | None, str]:
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, env=compiler_environment()
-    )
+    return programs.ask(command, 10, compiler_environment())
 
 
 def _family(version_text: str) -> str:
