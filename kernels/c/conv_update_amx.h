@@ -22,11 +22,13 @@ INLINE int64_t run_blocks(const job *j) { return ceil_div(run_places(j), EDGE); 
 // Whether a tile's rows are cells of several channels.
 INLINE int64_t few_channels(const shape *s) { return s->maps_in < HALF; }
 
-// Bytes of the copy and of the errors.
-INLINE int64_t copied_channels(const shape *s) {
-    return few_channels(s) ? s->channels : ceil_div(s->channels, EDGE) * EDGE;
+// Channels of the copy of so many.
+INLINE int64_t copied_channels(const shape *s, int64_t channels) {
+    return few_channels(s) ? channels : ceil_div(channels, EDGE) * EDGE;
 }
-static int64_t copy_bytes(const job *j) { return copied_channels(j->s) * line_bytes(j); }
+
+// Bytes of the copy and of the errors.
+static int64_t copy_bytes(const job *j) { return copied_channels(j->s, j->s->channels) * line_bytes(j); }
 static int64_t turned_bytes(const job *j) {
     return ceil_div(j->s->part_maps, EDGE) * runs_of(j) * run_blocks(j) * BLOCK_BYTES;
 }
@@ -67,8 +69,7 @@ static void copy_planes(const job *j, const TB_S *image, const TB_S *end, int64_
 static void copy_channels(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *rows, char *copy) {
     const shape *const s = j->s;
     const int64_t phases = s->high.a * s->wide.a;
-    const int64_t lines = few_channels(s) ? channels : ceil_div(channels, EDGE) * EDGE;
-    for (int64_t c = 0; c < lines; ++c)
+    for (int64_t c = 0; c < copied_channels(s, channels); ++c)
         for (int64_t t = 0; t < s->deep.taps; ++t) {
             const TB_S *const image = c < channels ? find_image(j, in, first + c, t) : 0;
             char *const to = copy + c * line_bytes(j) + 2 * t * phases * j->plane;
@@ -213,10 +214,11 @@ static void unit_job(const job *j, const part *p, const TB_S *in, const TB_S *er
     char *const turned = rows + rows_bytes(j), *const gathered = turned + turned_bytes(j);
     copy_channels(j, in, p->first, p->channels, (TB_T *)rows, copy);
     turn_errors(j, errors, p->maps, turned);
-    for (int64_t cell = 0; !few_channels(j->s) && cell < cells_of(j->s); ++cell)
-        unit_cell(j, p, cell, copy, turned, more);
-    for (int64_t first = 0; few_channels(j->s) && first < inputs; first += EDGE)
-        unit_inputs(j, p, first, least(EDGE, inputs - first), copy, turned, gathered, more);
+    if (few_channels(j->s))
+        for (int64_t first = 0; first < inputs; first += EDGE)
+            unit_inputs(j, p, first, least(EDGE, inputs - first), copy, turned, gathered, more);
+    else
+        for (int64_t cell = 0; cell < cells_of(j->s); ++cell) unit_cell(j, p, cell, copy, turned, more);
 }
 
 // Whether all sums of a part are finite: 0 times any other is no number.

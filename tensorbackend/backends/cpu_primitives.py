@@ -24,7 +24,7 @@ from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.graph.tails import over_matrix
 from tensorbackend.primitives import gemm
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
-from tensorbackend.primitives.matrix_unit import PLANES
+from tensorbackend.primitives.matrix_unit import PLANE_BYTES, PLANES
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -171,7 +171,7 @@ class _Product:
 
     def _copied(self) -> float:
         """Elements that hold the copy of one."""
-        return self.planes * 2 / self.out.dtype.itemsize if self.planes else 1
+        return self.planes * PLANE_BYTES / self.out.dtype.itemsize if self.planes else 1
 
     def _own(self) -> tuple[int, int]:
         """Bytes of the copy of b of a task, and how many tasks have one at a time."""

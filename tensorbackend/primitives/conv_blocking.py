@@ -159,6 +159,11 @@ def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[in
     return (k, c, g.result, g.image) if op == BPROP else (c, k, g.image, g.result)
 
 
+def _steps(g: ConvGeometry, op: str) -> tuple[int, ...]:
+    """From an output to the next of its phase, along each axis."""
+    return g.strides if op == BPROP else (1, 1, 1)
+
+
 def _reach(g: ConvGeometry, axis: int, backward: bool) -> int:
     """How far the inputs of an output's taps lie apart, in places of a phase."""
     stride, dilation, (pad, _) = g.strides[axis], g.dilations[axis], g.pads[axis]
@@ -185,7 +190,7 @@ def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int =
     """Of all blocks the ones that a cost model finds cheapest."""
     facts = facts.tile(planes)
     maps_in, _, _, out = sides(g, op)
-    steps = g.strides if op == BPROP else (1, 1, 1)
+    steps = _steps(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < high] + [high]
     columns = sorted({-(-wide // parts) for parts in (1, 2, 3, 4, 6, 8, 12, 16)})
@@ -215,7 +220,7 @@ class _DirectCost:
         backward = op == BPROP
         tall, broad = (_reach(g, axis, backward) for axis in (1, 2))
         apart = 1 if backward else g.strides[1] * g.strides[2]
-        steps = g.strides if backward else (1, 1, 1)
+        steps = _steps(g, op)
         blocks = _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], columns)
         self.items = g.groups * out[0] * blocks
         self.tiles, self.chunks = -(-maps_out // facts.rows), -(-maps_in // channels)
@@ -252,17 +257,19 @@ class _DirectCost:
 def _shared(g: ConvGeometry, op: str) -> Direct:
     """Blocks on the matrix unit for few places: a task takes a tile of maps and all places, where that makes enough."""
     maps_in, maps_out, _, out = sides(g, op)
-    steps = g.strides if op == BPROP else (1, 1, 1)
+    steps = _steps(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     tiles, items = -(-maps_out // EDGE), g.groups * out[0] * steps[1] * steps[2]
     rows = -(-high // min(-(-TASKS // (tiles * items)), high))
     tasks = tiles * g.groups * out[0] * _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], wide)
-    return Direct(rows, wide, EDGE, _flat_lanes(g, op, rows, wide) < rows * multiple(wide * g.N, EDGE), tiles, EDGE,
-                  tasks, UNIT_PLANES, True)  # fmt: skip
+    flat = _tile_lanes(g, op, rows, wide, True) < _tile_lanes(g, op, rows, wide, False)
+    return Direct(rows, wide, EDGE, flat, tiles, EDGE, tasks, UNIT_PLANES, True)
 
 
-def _flat_lanes(g: ConvGeometry, op: str, rows: int, columns: int) -> int:
-    """Lanes of tiles that go over so many rows of so many columns."""
+def _tile_lanes(g: ConvGeometry, op: str, rows: int, columns: int, flat: bool) -> int:
+    """Lanes of the matrix unit's tiles over so many rows of so many columns: `flat` tiles go on from row to row."""
+    if not flat:
+        return rows * multiple(columns * g.N, EDGE)
     pitch = _pitch((columns + _reach(g, 2, op == BPROP)) * g.N, EDGE // 2)
     return multiple((rows - 1) * pitch + columns * g.N, EDGE)
 
@@ -270,9 +277,9 @@ def _flat_lanes(g: ConvGeometry, op: str, rows: int, columns: int) -> int:
 def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
     """The time of `_shared` on one thread."""
     maps_in, maps_out, _, out = sides(g, op)
-    steps = g.strides if op == BPROP else (1, 1, 1)
+    steps = _steps(g, op)
     blocks = _blocks(out[1], steps[1], way.rows) * _blocks(out[2], steps[2], way.columns)
-    lanes = _flat_lanes(g, op, way.rows, way.columns) if way.flat else way.rows * multiple(way.columns * g.N, EDGE)
+    lanes = _tile_lanes(g, op, way.rows, way.columns, way.flat)
     maps_in, maps_out = multiple(maps_in, EDGE), multiple(maps_out, EDGE)
     cells = g.T * g.R * g.S / (steps[1] * steps[2])
     products = 2 * g.groups * maps_in * maps_out * cells * out[0] * blocks * lanes / UNIT_SHARED
@@ -283,7 +290,7 @@ def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
 def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
     """Even panels of maps, and as many parts of the places as make enough tasks."""
     maps_in, maps_out, _, out = sides(g, op)
-    steps = g.strides if op == BPROP else (1, 1, 1)
+    steps = _steps(g, op)
     cells = math.prod(-(-n // step) for n, step in zip(g.window, steps))
     places = g.N * math.prod(-(-n // step) for n, step in zip(out, steps))
     if op == BPROP:
@@ -431,8 +438,10 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
     if facts.matrix_unit and itemsize == 4 and min(inputs, g.K // g.groups) >= FEWEST_UNIT_MAPS:
-        unit = [_unit_update(g)[1]] if op == UPDATE else [_direct(g, op, facts, itemsize, UNIT_PLANES), _shared(g, op)]
-        found += unit
+        if op == UPDATE:
+            found.append(_unit_update(g)[1])
+        else:
+            found += [_direct(g, op, facts, itemsize, UNIT_PLANES), _shared(g, op)]
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
