@@ -142,10 +142,10 @@ def grouped(kind: str, names: Sequence[str], *marks: Any) -> list[Any]:
     ]
 
 
-def in_parts(kind: str, mark: Any) -> list[Any]:
-    """The names of all cases; those that do not run every day are marked."""
+def in_parts(kind: str, some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """The names of all cases: one in `PART` with the marks `some`, the others with theirs."""
     rest = [name for k, name in enumerate(NAMES) if k % PART]
-    return grouped(kind, NAMES[::PART]) + grouped(f"{kind}, the rest", rest, mark)
+    return grouped(kind, NAMES[::PART], *some) + grouped(f"{kind}, the rest", rest, *others)
 
 
 @pytest.fixture
@@ -186,12 +186,12 @@ def test_compiled(name, agree_compiled) -> None:
     agree(name, ("float32",), False, None)  # NumPy's arrays, on the same kernels
 
 
-@pytest.mark.parametrize("name", in_parts("compiled in all types", pytest.mark.long))
+@pytest.mark.parametrize("name", in_parts("compiled in all types", [pytest.mark.ci], [pytest.mark.long]))
 def test_compiled_in_all_types(name, agree_compiled) -> None:
     agree_compiled("jit", name, DTYPES, twice=True)
 
 
-@pytest.mark.parametrize("name", in_parts("emulated", pytest.mark.ci))
+@pytest.mark.parametrize("name", in_parts("emulated", [], [pytest.mark.ci]))
 def test_emulated(name, agree_compiled) -> None:
     agree_compiled("emulator", name, ("float32",))
 
