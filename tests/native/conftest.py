@@ -106,13 +106,13 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_python(tmp_path: Path, session_cache: Path) -> RunPython:
-    """`run_python(code, timeout=60, check=True, bound=False, **environment)`: Python in a process of its own.
+    """`run_python(code, timeout=180, check=True, bound=False, **environment)`: Python in a process of its own.
 
     Its kernel cache is the session's unless the environment says otherwise; a variable of None is unset. If `bound`,
     the rights of files bind it even where the tests run as root.
     """
 
-    def run(code: str, *, timeout: float = 60, check: bool = True, bound: bool = False, **environment: str | None):
+    def run(code: str, *, timeout: float = 180, check: bool = True, bound: bool = False, **environment: str | None):
         defaults = {"PYTHONPATH": str(ROOT), "TB_CACHE": str(session_cache), "OPENBLAS_NUM_THREADS": "1"}
         merged = {**os.environ, **defaults, **environment}
         kept = {name: value for name, value in merged.items() if value is not None}

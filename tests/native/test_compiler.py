@@ -38,7 +38,7 @@ def process_is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition, seconds: float = 10) -> bool:
+def wait_until(condition, seconds: float = 30) -> bool:
     """Whether a condition comes true in time."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -431,7 +431,7 @@ def test_hanging_compiler_is_stopped_with_its_children(cache, monkeypatch, imita
     started = time.monotonic()
     with pytest.raises(CompileError, match=r"did not finish in 0.5 s and was stopped \(setting TB_COMPILE_TIMEOUT\)"):
         compiler.compile_source(ANSWER % 1)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     child = int(pid_file.read_text())
     assert wait_until(lambda: not process_is_alive(child))
 
@@ -447,7 +447,7 @@ compiler.compile_source("int x;")
     script = f"sleep 1000 & echo $! > {pid_file}.new; mv {pid_file}.new {pid_file}; wait"
     environment = {**os.environ, "TB_CC": imitation(script), "TB_CACHE": str(cache), "PYTHONPATH": os.getcwd()}
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE)
-    assert wait_until(pid_file.exists, 20)
+    assert wait_until(pid_file.exists)
     time.sleep(0.3)  # until Python, too, knows that the compiler runs
     process.send_signal(signal.SIGINT)
     assert b"KeyboardInterrupt" in process.communicate(timeout=20)[1]

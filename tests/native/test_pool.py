@@ -494,7 +494,7 @@ EXITS = {
 
 @pytest.mark.parametrize("ending", EXITS.values(), ids=EXITS)
 def test_process_ends_at_once(run_python, kernels, ending):
-    run_python(PREPARE + ending, timeout=30)
+    run_python(PREPARE + ending)
 
 
 def test_workers_leave_signals_to_others_but_not_their_own_faults(run_python, kernels):
