@@ -32,7 +32,6 @@ static inline int may_use_unit(void) {
 #if defined(TB_PLANES)
 typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t half_words __attribute__((vector_size(64), aligned(2), may_alias));
 
 enum {
     EDGE = 32,               // rows, columns and steps of k of a block
@@ -117,17 +116,6 @@ static inline __attribute__((always_inline)) void planes_of(floats rest, words *
     }
 }
 
-// A row of a: 32 numbers side by side, plane by plane.
-static inline __attribute__((always_inline)) void row_planes(floats first, floats second, words *out) {
-    words low[PLANES], high[PLANES];
-    planes_of(first, low);
-    planes_of(second, high);
-    half_words upper;
-    UNROLL for (int i = 0; i < EDGE; ++i) upper[i] = 2 * i + 1;
-    UNROLL for (int p = 0; p < PLANES; ++p)
-        out[p] = (words)__builtin_shuffle((half_words)low[p], (half_words)high[p], upper);
-}
-
 // A row of b: two steps of 16 columns, side by side, plane by plane.
 static inline __attribute__((always_inline)) void pair_planes(floats even, floats odd, words *out) {
     words low[PLANES], high[PLANES];
@@ -136,44 +124,75 @@ static inline __attribute__((always_inline)) void pair_planes(floats even, float
     UNROLL for (int p = 0; p < PLANES; ++p) out[p] = low[p] >> 16 | high[p];
 }
 
-// x[i][j] becomes x[j][i], for words: squares of 2, 4, 8 and 16.
-static inline __attribute__((always_inline)) void turn(words x[HALF]) {
+// A row of a: 32 numbers side by side, plane by plane.
+static inline __attribute__((always_inline)) void row_planes(floats first, floats second, words *out) {
+    const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    pair_planes(__builtin_shuffle(first, second, 2 * lane), __builtin_shuffle(first, second, 2 * lane + 1), out);
+}
+
+// x[i][j] becomes x[j][i]: squares of 2, 4, 8 and 16.
+static inline __attribute__((always_inline)) void turn(floats x[HALF]) {
     const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     UNROLL for (int step = 1; step < HALF; step *= 2) {
         const words low = lane + ((words)((lane & step) != 0) & (HALF - step)), high = low + step;
         UNROLL for (int i = 0; i < HALF; ++i)
             if (!(i & step)) {
-                const words y = x[i], z = x[i | step];
+                const floats y = x[i], z = x[i | step];
                 x[i] = __builtin_shuffle(y, z, low);
                 x[i | step] = __builtin_shuffle(y, z, high);
             }
     }
 }
 
-static inline void put_half(char *to, words (*line)[HALF], int turned) {
-    for (int p = 0; p < PLANES; ++p) {
-        if (turned) turn(line[p]);
-        __builtin_memcpy(to + 2 * p * UNIT, line[p], UNIT);
+static inline __attribute__((always_inline)) void load_square(floats x[HALF], const float *from, int64_t step) {
+    UNROLL for (int i = 0; i < HALF; ++i) x[i] = *(const floats *)(from + i * step);
+}
+
+// A row of half a block, plane by plane.
+static inline __attribute__((always_inline)) void put_row(char *to, const words *row) {
+    UNROLL for (int p = 0; p < PLANES; ++p) *(words *)(to + 2 * p * UNIT) = row[p];
+}
+
+// Half a block, of a or (`paired`) of b, from its rows of 32 steps, which begin `step` numbers apart.
+static inline void half_of_rows(char *to, const float *x, int64_t step, int paired) {
+    words row[PLANES];
+    if (!paired) {
+        for (int j = 0; j < HALF; ++j, x += step, to += 64) {
+            row_planes(*(const floats *)x, *(const floats *)(x + HALF), row);
+            put_row(to, row);
+        }
+        return;
+    }
+    for (int h = 0; h < 2; ++h, x += HALF) {
+        floats square[HALF];
+        load_square(square, x, step);
+        turn(square);
+        UNROLL for (int i = 0; i < HALF; i += 2, to += 64) {
+            pair_planes(square[i], square[i + 1], row);
+            put_row(to, row);
+        }
     }
 }
 
-// Half a block, of a or (`paired`) of b, from its rows of 32 steps or from 32 steps of its columns.
-static inline void half_of_rows(char *to, const float (*x)[EDGE], int paired) {
-    words line[PLANES][HALF], row[PLANES];
-    for (int j = 0; j < HALF; ++j) {
-        row_planes(*(const floats *)x[j], *(const floats *)(x[j] + HALF), row);
-        UNROLL for (int p = 0; p < PLANES; ++p) line[p][j] = row[p];
+// The same from 32 steps of its columns.
+static inline void half_of_columns(char *to, const float *x, int64_t step, int paired) {
+    words row[PLANES];
+    if (paired) {
+        for (int i = 0; i < HALF; ++i, x += 2 * step, to += 64) {
+            pair_planes(*(const floats *)x, *(const floats *)(x + step), row);
+            put_row(to, row);
+        }
+        return;
     }
-    put_half(to, line, paired);
-}
-
-static inline void half_of_columns(char *to, const float (*x)[HALF], int paired) {
-    words line[PLANES][HALF], row[PLANES];
-    for (int i = 0; i < HALF; ++i) {
-        pair_planes(*(const floats *)x[2 * i], *(const floats *)x[2 * i + 1], row);
-        UNROLL for (int p = 0; p < PLANES; ++p) line[p][i] = row[p];
+    floats first[HALF], second[HALF];
+    load_square(first, x, step);
+    turn(first);
+    load_square(second, x + HALF * step, step);
+    turn(second);
+    UNROLL for (int j = 0; j < HALF; ++j, to += 64) {
+        row_planes(first[j], second[j], row);
+        put_row(to, row);
     }
-    put_half(to, line, !paired);
 }
 #else
 static inline void begin_tiles(void) {}

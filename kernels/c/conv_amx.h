@@ -43,8 +43,8 @@ static void copy_half(const TB_S *at, int64_t channel, int64_t maps, int64_t cha
     const int64_t lines = backward ? maps : channels, length = backward ? channels : maps, all = backward ? EDGE : HALF;
     if (lines < EDGE * HALF / all || length < all) __builtin_memset(x, 0, sizeof x);
     for (int64_t i = 0; i < lines; ++i) copy_run(at + i * channel, length, x + i * all);
-    if (backward) half_of_rows(to, (const float (*)[EDGE])x, 0);
-    else half_of_columns(to, (const float (*)[HALF])x, 0);
+    if (backward) half_of_rows(to, x, EDGE, 0);
+    else half_of_columns(to, x, HALF, 0);
 }
 
 // The filters of a tile of maps, for channels [c0, c1) of a cell (t, r).

@@ -33,7 +33,7 @@ INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t 
         if (last - first < EDGE || s->maps_out - map < HALF) __builtin_memset(squares, 0, sizeof squares);
         if (map < s->maps_out) transform_maps(s, given, map, first, last, &squares[0][0][0], EDGE * HALF, HALF);
         for (int p = 0; p < SQUARE; ++p)
-            half_of_columns(half_at(u + p * s->u_point, s->maps_in, first, map), (const float (*)[HALF])squares[p], 0);
+            half_of_columns(half_at(u + p * s->u_point, s->maps_in, first, map), &squares[p][0][0], HALF, 0);
     }
 }
 

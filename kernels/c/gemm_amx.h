@@ -33,6 +33,7 @@ static void run_tile(int vectors, int rows, const work *w) {
 }
 
 // COPY(NAME, S, WIDE, PAIRED): as in gemm.c; `k` steps of a run of panels, whose last steps and columns are filled with zeros.
+// float32 in whole half blocks is read where it lies, the rest widened or filled first.
 #define COPY(NAME, S, WIDE, PAIRED) \
     static inline __attribute__((always_inline)) void NAME##_numbers(float *x, const S *from, int64_t inner, int64_t outer, \
                                                                      int n, int count, int width) { \
@@ -40,11 +41,15 @@ static void run_tile(int vectors, int rows, const work *w) {
             for (int j = 0; j < n; ++j) x[i * width + j] = WIDE(from[i * outer + j * inner]); \
     } \
     static void NAME##_half(char *to, const S *from, int64_t step_p, int64_t step_j, int k, int n) { \
-        float x[HALF * EDGE]; \
         const int whole = k == EDGE && n == HALF, by_columns = step_j == 1; \
+        float x[HALF * EDGE]; \
+        const float *given = x; \
+        int64_t step = by_columns ? HALF : EDGE; \
         if (!whole) \
             for (int l = 0; l < HALF * EDGE; ++l) x[l] = 0; \
-        if (by_columns && whole) \
+        if (__builtin_types_compatible_p(S, float) && whole && (by_columns || step_p == 1)) \
+            given = (const float *)from, step = by_columns ? step_p : step_j; \
+        else if (by_columns && whole) \
             NAME##_numbers(x, from, 1, step_p, HALF, EDGE, HALF); \
         else if (by_columns) \
             NAME##_numbers(x, from, 1, step_p, n, k, HALF); \
@@ -53,9 +58,9 @@ static void run_tile(int vectors, int rows, const work *w) {
         else \
             NAME##_numbers(x, from, step_p, step_j, k, n, EDGE); \
         if (by_columns) \
-            half_of_columns(to, (const float (*)[HALF])x, PAIRED); \
+            half_of_columns(to, given, step, PAIRED); \
         else \
-            half_of_rows(to, (const float (*)[EDGE])x, PAIRED); \
+            half_of_rows(to, given, step, PAIRED); \
     } \
     static void NAME(TB_T *to, const S *from, int64_t step_p, int64_t step_j, int64_t k, const run *r) { \
         for (int64_t q = 0; q < r->panels; ++q) \

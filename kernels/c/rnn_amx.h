@@ -31,14 +31,14 @@ static void pack_half(char *to, const TB_T *from, int64_t row, int64_t column, i
     TB_T x[HALF * EDGE] = {0};
     if (row == 1) {
         for (int64_t p = 0; p < k; ++p) copy(x + p * HALF, from + p * column, n);
-        half_of_columns(to, (const float (*)[HALF])x, 0);
+        half_of_columns(to, x, HALF, 0);
         return;
     }
     for (int64_t i = 0; i < n; ++i)
         if (column == 1) copy(x + i * EDGE, from + i * row, k);
         else
             for (int64_t p = 0; p < k; ++p) x[i * EDGE + p] = from[i * row + p * column];
-    half_of_rows(to, (const float (*)[EDGE])x, 0);
+    half_of_rows(to, x, EDGE, 0);
 }
 
 static void pack_block(const unroll *u, int64_t block) {
@@ -68,7 +68,7 @@ static void keep(const unroll *u, const TB_T *from, int64_t row, int64_t units) 
             TB_T x[EDGE * HALF] = {0};
             for (int64_t p = 0; p < least(EDGE, units - i); ++p) copy(x + p * HALF, from + (i + p) * width + j, HALF);
             char *const to = state_blocks(u, u->step + 1, j / EDGE * EDGE) + (row + i) / EDGE * BLOCK_BYTES;
-            half_of_columns(to + j % EDGE / HALF * UNIT, (const float (*)[HALF])x, 1);
+            half_of_columns(to + j % EDGE / HALF * UNIT, x, HALF, 1);
         }
 }
 
