@@ -55,6 +55,7 @@ enum {
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
     OWN,           // bytes of the copy of b of a task, in a slot of its own; 0: copies are shared
+    APART,         // bytes of the sums of a task, behind that copy; 0: they lie where the whole product does
     SLOTS, PLACE_OWN,  // how many slots there are, and their place in scratch
     PAST,          // whether sums are written past the caches
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
@@ -272,6 +273,12 @@ static sums sums_of(const call *g, int64_t batch, int64_t split) {
     return (sums){base + batch_offset(g, 2, batch), step[0], step[1]};
 }
 
+// The sums of a task that has a place for them: element (i, j) of the product lies where the block's would.
+static sums sums_apart(const call *g, TB_T *at, int64_t i, int64_t j) {
+    const int64_t row = g->size[TASK_COLUMNS];
+    return (sums){(TB_T *)((uintptr_t)at - (uintptr_t)(i * row + j) * sizeof(TB_T)), row, 1};
+}
+
 // Runs the tail on a block whose sums are complete.
 static void finish(const call *g, int64_t batch, int64_t i, int64_t j, int64_t rows, int64_t columns, const sums *product) {
     if (!g->size[TAIL])
@@ -405,13 +412,14 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     const call *const g = ptr[0];
     (void)size, (void)stride, (void)scalar;
     void *const slots = g->scratch + g->size[PLACE_OWN];
-    const int64_t slot = g->size[OWN] ? take_slot(slots, g->size[SLOTS]) : 0;
-    TB_T *const own = g->size[OWN] ? slot_memory(slots, g->size[SLOTS], slot, g->size[OWN]) : 0;
+    const int64_t bytes = g->size[OWN] + g->size[APART], slot = bytes ? take_slot(slots, g->size[SLOTS]) : 0;
+    char *const memory = bytes ? slot_memory(slots, g->size[SLOTS], slot, bytes) : 0;
+    TB_T *const own = g->size[OWN] ? (TB_T *)memory : 0, *const apart = g->size[APART] ? (TB_T *)(memory + g->size[OWN]) : 0;
     begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
         const block at = block_of(g, task);
         const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
-        const sums to = sums_of(g, batch, at.split);
+        const sums to = apart ? sums_apart(g, apart, g->row + at.i, g->column + at.j) : sums_of(g, batch, at.split);
         sums_of_block(g, &at, k, to, own);
         if (g->phase == g->phases - 1 && g->size[SPLITS] == 1) {
 #if defined(TB_PLANES)
@@ -423,7 +431,7 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     end_tiles();
     if (g->size[PAST])
         settle();
-    if (own)
+    if (memory)
         give_slot(slots, slot);
 }
 
@@ -490,7 +498,7 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
     call whole = {ptr, size, stride, scalar}, *const g = &whole;
     (void)begin, (void)end;
     g->scratch = size[SCRATCH] ? ptr[2 + (size[TAIL] ? size[COUNT] - 1 : 1)] : 0;
-    if (size[OWN])
+    if (size[OWN] + size[APART])
         free_slots(g->scratch + size[PLACE_OWN], size[SLOTS]);
     g->phases = size[SPLIT_K] > size[PHASE_K] ? ceiling(size[SPLIT_K], size[PHASE_K]) : 1;
     g->chunks = ceiling(size[PHASE_K], PACK_K);

@@ -93,6 +93,9 @@ class _Product:
         self.by = by
         self.given = given.swapped() if self.by.swap else given
         self.sums = sums
+        # Where a task adds up its block from beginning to end, the block alone needs memory.
+        whole = self.by.splits == 1 and self.by.phase_k >= self.by.split_k and self.by.panel > 1
+        self.apart = whole and not self.in_target
 
     def _places(self, ref: Ref) -> tuple[int, ...]:
         """The strides of a place over the axes of the product; an axis of length 1 has stride 1."""
@@ -142,7 +145,9 @@ class _Product:
         step = self.step
         if step.tail is None:
             return 0, [0, 0, 0], []
-        strides = (self.given.n, 1) if self.by.splits > 1 else self.given.sums
+        strides = self.given.sums
+        if self.apart or self.by.splits > 1:
+            strides = (self.by.task_columns if self.apart else self.given.n), 1
         kernel = over_matrix(step.tail, step.product, strides, self.by.swap)
         printed, address = jit.compile_tail(kernel)
         turned = TURNED if printed.nest.tiled is not None else 0
@@ -154,32 +159,40 @@ class _Product:
         parts = by.round_ * by.splits
         copied = self._copied()
         panels = -(-min(x.n, by.phase_columns) // by.panel) if not by.pack_b else int(by.pack_b < x.n)
-        of_b, slots = self._own()
+        of_b, of_sums, slots = self._own()
         lengths = [
-            slots * (ALIGNMENT + of_b) // item,
+            slots * (ALIGNMENT + of_b + of_sums) // item,
             int(parts * by.phase_rows * by.phase_k * copied) if by.pack_a else 0,
             0 if by.own else int(parts * panels * by.panel * by.phase_k * copied),
-            by.splits * x.m * x.n if by.splits > 1 else 0 if self.in_target else math.prod(self.out.shape),
+            by.splits * x.m * x.n if by.splits > 1 else self._whole(),
         ]
         places, total = [], 0
         for length in lengths:
             places.append(total)
-            total += -(-length * item // ALIGNMENT) * ALIGNMENT
+            total += _aligned(length * item)
         if by.splits == 1 and self.in_target:
             places[3] = 0
         return total, places
+
+    def _whole(self) -> int:
+        """How many sums need memory of their own for the time of the call."""
+        return 0 if self.in_target or self.apart else math.prod(self.out.shape)
 
     def _copied(self) -> float:
         """Elements that hold the copy of one."""
         return self.planes * PLANE_BYTES / self.out.dtype.itemsize if self.planes else 1
 
-    def _own(self) -> tuple[int, int]:
-        """Bytes of the copy of b of a task, and how many tasks have one at a time."""
-        by = self.by
-        if not by.own:
-            return 0, 0
-        nbytes = int(by.task_columns * by.block_k * self._copied()) * self.out.dtype.itemsize
-        return -(-nbytes // ALIGNMENT) * ALIGNMENT, native.runtime().threads
+    def _own(self) -> tuple[int, int, int]:
+        """Bytes of the copy of b of a task and of its sums, and how many tasks have such memory at a time."""
+        by, item = self.by, self.out.dtype.itemsize
+        of_b = int(by.task_columns * by.block_k * self._copied()) * item if by.own else 0
+        of_sums = min(by.task_rows, self.given.m) * by.task_columns * item if self.apart else 0
+        slots = native.runtime().threads if of_b or of_sums else 0
+        return _aligned(of_b), _aligned(of_sums), slots
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _matrix(ref: Ref) -> tuple[int, int]:
