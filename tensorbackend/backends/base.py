@@ -553,6 +553,10 @@ class Backend(
     def _allocate(self, nbytes: int) -> Storage:
         """Fresh memory of `nbytes` (at least one byte), aligned to 64. Raises `MemoryError` naming the size."""
 
+    def _trim(self) -> None:
+        """Give memory that is kept for reuse back to the system, where that is this class's to do."""
+        return
+
     @abstractmethod
     def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
         """Copy host numbers of the tensor's shape in, cast as `dtypes.cast` does."""

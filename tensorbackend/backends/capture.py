@@ -38,7 +38,7 @@ class Memory:
 
     def __init__(self, nbytes: int, storage: Storage | None = None, line: str = "") -> None:
         self.nbytes = nbytes
-        self.owner = None if storage is None else storage.owner
+        self.owner: Any = None
         self.address = 0 if storage is None else storage.address
         self._held = None if storage is None else weakref.ref(storage)
         self.line = line
@@ -55,6 +55,15 @@ class Memory:
     def is_constant(self) -> bool:
         """Whether it only ever holds what was copied there from the host."""
         return self.upload is not None and self.written == 1
+
+    def is_of(self, storage: Storage) -> bool:
+        """Whether it is a tensor's. Other memory may have its address once it is free."""
+        return self._held is not None and self._held() is storage
+
+    def keep(self) -> None:
+        """Do not let it go when its tensors do."""
+        storage = None if self._held is None else self._held()
+        self.owner = self.owner if storage is None else storage.owner
 
     def use(self, step: int) -> None:
         """Note that a step reads or writes it."""
@@ -205,7 +214,7 @@ class Recorder:
     def _check_foreign_thread(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         """Raise `CaptureError` when another thread works on what the captured function made."""
         for x in [*targets, *leaves]:
-            if isinstance(x, Tensor) and x.storage.address in self._made:
+            if isinstance(x, Tensor) and self._memory_of(x) is not None:
                 text = "capture: another thread works on the function's tensors"
                 raise CaptureError(complain(text, user_line(), "statements in the thread that captures"))
 
@@ -273,6 +282,7 @@ class Recorder:
         memory = call.places[0][0]
         if isinstance(memory, Memory) and tensor.nbytes == memory.nbytes:
             memory.upload = call
+            memory.keep()
 
     def _scatter(self, original: Callable, tensor: Tensor, key: Any, value: Any) -> None:
         be = self.backend
@@ -331,7 +341,7 @@ class Recorder:
                 argument = self.argument_of(t)
                 if argument is not None:
                     self.written[argument] |= writes
-                elif t.storage.address not in self._made:
+                elif self._memory_of(t) is None:
                     extent = (t.start, t.stop)
                     self.outside[extent] = self.outside.get(extent, False) or writes
                     self.keep[id(t.storage)] = t.storage
@@ -352,8 +362,13 @@ class Recorder:
         argument = self.argument_of(tensor)
         if argument is not None:
             return argument, tensor.address - self.views[argument].address
-        memory = self._made.get(tensor.storage.address)
+        memory = self._memory_of(tensor)
         return (None, tensor.address) if memory is None else (memory, tensor.address - memory.address)
+
+    def _memory_of(self, tensor: Tensor) -> Memory | None:
+        """What was allocated here for a tensor."""
+        memory = self._made.get(tensor.storage.address)
+        return memory if memory is not None and memory.is_of(tensor.storage) else None
 
     def argument_of(self, tensor: Tensor) -> int | None:
         """The number of the argument that a tensor is a view of; None for others."""

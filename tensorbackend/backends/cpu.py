@@ -247,6 +247,10 @@ class CPUBackend(Backend):
         owner = raw[start : start + max(nbytes, 1)]
         return Storage(raw.__array_interface__["data"][0] + start, nbytes, owner)
 
+    def _trim(self) -> None:
+        if self.jit:
+            native.runtime().trim()
+
     def view(self, ary: np.ndarray, name: str | None = None, min_dims: int | None = None) -> CPUTensor:
         """A tensor on the memory of a NumPy array, without a copy; read-only if the array is."""
         self.structures.check_open()

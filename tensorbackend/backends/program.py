@@ -161,9 +161,12 @@ class Program:
         found = plan_arena([Lifetime(m.nbytes, m.first, m.last) for m in moving], ALIGNMENT)
         self.peak_bytes, self.least_bytes = found.peak, found.least
         self.kept_bytes = sum(m.nbytes for m in kept)
+        for m in kept:
+            m.keep()
         self._keep += [m.owner for m in kept]
-        for m in recorder.memories:
-            m.owner = m.owner if m in kept else None
+        for m in moving:
+            m.owner = None
+        self.backend._trim()  # of what the function had and let go the arena takes the place
         self._arena = self.backend._allocate(found.peak) if found.peak else None
         for m, offset in zip(moving, found.offsets):
             m.address = self._arena.address + offset if self._arena is not None else 0

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tensorbackend as tb
 from tensorbackend import Backend, CaptureError, DTypeError, ShapeError, Tensor, testing
+from tensorbackend.backends import native
 
 EXPRESSIONS = [
     lambda be, x, y, k: x + y * k,
@@ -301,6 +302,29 @@ def test_temporaries_share_an_arena(backend: Backend) -> None:
     expected = chain(x).get()
     np.testing.assert_array_equal(program(x).get(), expected)
     assert f"arena of {program.peak_bytes} bytes" in repr(program)
+
+
+def test_a_capture_lets_go_of_what_the_function_does() -> None:
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    if not testing.compiles(backend):
+        pytest.skip("memory of the compiled engine")
+    x = backend.zeros((1 << 20, 2))
+
+    def chain(x: Tensor) -> Tensor:
+        for n in range(20):
+            step = backend.array(np.full((1, 2), n))  # numbers of the host are kept
+            x = backend.evaluate(x + step)
+        return x
+
+    runtime = native.runtime()
+    chain(x)
+    runtime.trim()
+    runtime.reset_peak()
+    before = runtime.stats().in_use
+    program = backend.capture(chain, x)
+    assert runtime.stats().peak - before < 4 * x.nbytes
+    assert runtime.stats().cached < 2 * x.nbytes
+    np.testing.assert_array_equal(program(x).get(), np.full((1 << 20, 2), 190))
 
 
 def test_long_reductions_have_scratch_in_the_arena(backend: Backend) -> None:
