@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_few.c`,
+"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`,
 `conv_update.c` and `conv_winograd.c`.
 
 Operands are those of the step: its two inputs, what the tail reads beside the sums, and its result; then scratch, in
@@ -25,7 +25,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Direct, Facts, Few, Winograd
+from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Depthwise, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE
 
@@ -185,6 +185,13 @@ class _Pass(ABC):
         axes = zip(image, result, g.window, g.strides, g.dilations, (before for before, _ in g.pads))
         return list(itertools.chain.from_iterable(axes))
 
+    def sizes(self, blocks: Sequence[int], slot_bytes: int) -> list[int]:
+        """The words of `size` that conv_copies.h reads; `blocks`: those from ROWS to SHARED."""
+        g = self.geometry
+        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        maps = [g.N, maps_in, maps_out, g.groups, self.backward]
+        return [*self.head(), *maps, *blocks, self.threads, slot_bytes, *self.axes()]
+
     def _copy(
         self, source: tuple[int, int], target: tuple[int, int], ref: Ref, back: bool
     ) -> tuple[str, int, list[int]]:
@@ -231,12 +238,9 @@ class _Direct(_Pass):
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        g, way = self.geometry, self.way
-        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
-        return [
-            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, way.rows, way.columns, way.channels,
-            int(way.flat), way.splits, way.part_maps, int(way.shared), self.threads, slot_bytes, *self.axes(),
-        ]  # fmt: skip
+        way = self.way
+        maps = way.channels, int(way.flat), way.splits, way.part_maps, int(way.shared)
+        return self.sizes((way.rows, way.columns, *maps), slot_bytes)
 
     def layout(self) -> None:
         """Scratch: the copied filters, the shared copies of the input or the sums, and a slot a thread."""
@@ -267,6 +271,26 @@ class _Direct(_Pass):
         phases = g.strides[2] if self.backward else 1
         blocks = -(-maps_in // _copied_channels(self.way)) * phases * g.groups
         return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
+
+
+class _Depthwise(_Pass):
+    """`kernels/c/conv_depthwise.c`."""
+
+    file = "conv_depthwise.c"
+
+    def _sizes(self, slot_bytes: int = 0) -> list[int]:
+        return self.sizes((self.way.rows, self.way.columns, 1, 0, 1, 1, 0), slot_bytes)
+
+    def layout(self) -> None:
+        """Scratch: a slot a thread."""
+        (self.slot_bytes,) = _call(self.library, "tb_depthwise_needs", self._sizes(), 1)
+        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """Products, map by map."""
+        sizes = self._sizes(self.slot_bytes)
+        name = "tb_depthwise_update" if self.op == UPDATE else "tb_depthwise"
+        return [("tb_depthwise_start", 1, sizes), (name, self.way.tasks, sizes)]
 
 
 class _Few(_Pass):
@@ -350,5 +374,5 @@ class _Winograd(_Pass):
         return [filters, *((name, count, block) for block in blocks for name, count in stages)]
 
 
-PASSES: dict[type, type[_Pass]] = {Direct: _Direct, Few: _Few, Winograd: _Winograd}
+PASSES: dict[type, type[_Pass]] = {Depthwise: _Depthwise, Direct: _Direct, Few: _Few, Winograd: _Winograd}
 """What makes the launches of a way."""

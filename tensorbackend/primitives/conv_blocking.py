@@ -2,8 +2,8 @@
 """How a convolution is computed on the CPU: by which algorithm, in which blocks.
 
 A cost model on the geometry puts the ways in order, never the number of threads, so that results repeat bit for bit.
-The loops are those of `kernels/c/conv.c`, `conv_few.c`, `conv_update.c` and `conv_winograd.c`, whose names the fields
-here have.
+The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`, `conv_update.c` and `conv_winograd.c`,
+whose names the fields here have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, multiple
 
 __all__ = [
-    "BPROP", "FPROP", "UPDATE", "Direct", "Facts", "Few", "Winograd", "choices", "few_channels", "nanoseconds", "sides",
+    "BPROP", "FPROP", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Winograd", "choices", "few_channels",
+    "nanoseconds", "sides",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -77,6 +78,8 @@ FEW_PLACES, FEW_SUMS = 256, 64
 FEW_ROWS, FEW_BYTES = 768, 24 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
 tile of maps, backward: a part of the first-level cache."""
+DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
+"""Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
 NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
@@ -124,6 +127,15 @@ class Direct:
 
 
 @dataclass(frozen=True)
+class Depthwise:
+    """Blocks of `conv_depthwise.c`: `rows` and `columns` of outputs (of one phase) of a task."""
+
+    rows: int
+    columns: int
+    tasks: int
+
+
+@dataclass(frozen=True)
 class Few:
     """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time."""
 
@@ -150,7 +162,7 @@ class Winograd:
     planes: int
 
 
-Way = Direct | Few | Winograd
+Way = Depthwise | Direct | Few | Winograd
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
@@ -307,6 +319,23 @@ def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
     return Few(part, panel, channels, items * -(-places // part))
 
 
+def _is_depthwise(g: ConvGeometry) -> bool:
+    """Whether each map meets filters of its own, and maps are enough tasks."""
+    return g.C == g.K == g.groups >= TASKS
+
+
+def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:
+    """As many rows as a copy of their input leaves in the cache."""
+    _, _, _, out = sides(g, op)
+    steps, backward = _steps(g, op), op == BPROP
+    high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
+    apart = 1 if backward else g.strides[1] * g.strides[2]
+    row = g.T * apart * (wide + _reach(g, 2, backward)) * g.N * itemsize
+    rows = max(1, min(high, COPY_BYTES // row - _reach(g, 1, backward)))
+    blocks = out[0] * -(-high // rows)
+    return Depthwise(rows, wide, g.C * (1 if op == UPDATE else blocks))
+
+
 def _splits(parts: int, items: int) -> int:
     """Into how many segments, a power of 2, each of so many parts is cut to make enough tasks of its items."""
     splits = 1
@@ -428,6 +457,10 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     `itemsize` is that of the type in which products add up. `winograd`: 0 never, 2 tiles of 2 x 2 outputs at most, 4
     tiles of 4 x 4; it is for sums in float32 only.
     """
+    direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
+    if _is_depthwise(g):  # nothing else comes near
+        yield from (_depthwise(g, op, itemsize), direct)
+        return
     found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
     if winograd and _square(g) and itemsize == 4:
         points = (4, 6) if winograd >= 4 else (4,)
@@ -435,7 +468,6 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         for p in (p for p in points if p + 1 - g.S > 1):
             ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
             found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
-    direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
     if facts.matrix_unit and itemsize == 4 and min(inputs, g.K // g.groups) >= FEWEST_UNIT_MAPS:
         if op == UPDATE:
@@ -449,6 +481,8 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
     maps_in, maps_out, _, out = sides(g, op)
+    if isinstance(way, Depthwise):
+        return g.flops / DEPTHWISE + math.prod(g.dimI) * COPY_NS + DEPTHWISE_MAP_NS * g.C
     if isinstance(way, Few):
         used = maps_out / multiple(maps_out, FEW_MAPS) if op == BPROP else 1.0
         return g.flops / FEW_PRODUCTS[op == BPROP] / used + math.prod(g.dimF) * 0.1

@@ -230,13 +230,38 @@ def test_few_places_and_what_follows_them(few: Backend) -> None:
     np.testing.assert_array_equal(gated.get(), grads.get() * (I.get() > 0))
 
 
+DEPTHWISE_BOUNDS = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+@pytest.mark.parametrize("dtype", DEPTHWISE_BOUNDS)
+@pytest.mark.parametrize("sizes", [
+    {"N": 1, "C": 9, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 16, "C": 8, "H": 40, "W": 31, "R": 3, "S": 3, "pad_h": (0, 2), "pad_w": 1},
+    {"N": 1, "C": 8, "H": 37, "W": 67, "R": 3, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 1, "pad_w": (1, 4)},
+    {"N": 3, "C": 11, "H": 15, "W": 17, "R": 5, "S": 4, "str_h": 3, "str_w": 2, "pad_w": 6},
+    {"N": 2, "C": 8, "H": 20, "W": 9, "R": 3, "S": 3, "dil_h": 2, "dil_w": 3},
+    {"N": 1, "C": 8, "D": 5, "H": 9, "W": 8, "T": 3, "R": 3, "S": 3, "str_d": 2, "pad_d": 3, "pad_h": 2},
+    {"N": 1, "C": 8, "H": 9, "W": 11, "R": 1, "S": 1, "str_h": 2, "str_w": 4, "pad_h": 1},
+    {"N": 128, "C": 8, "H": 40, "W": 40, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+], ids=["small", "many images", "strided", "wide", "dilated", "deep", "one cell", "blocks of rows"])  # fmt: skip
+def test_depthwise(cc: None, sizes: dict[str, int], dtype: str) -> None:
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer(dtype, K=sizes["C"], groups=sizes["C"], **sizes)
+    assert chosen(backend, layer).startswith("// Depthwise")
+    operands = {name: x.astype(layer.dtype) for name, x in drawn(layer).items()}
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
+        assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
+
+
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
     {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
+    {"N": 1, "C": 40, "K": 40, "H": 15, "W": 13, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1, "groups": 40},
     {"N": 8, "C": 3, "K": 64, "H": 55, "W": 53, "R": 3, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 1, "pad_w": 1},
     {"N": 1, "C": 320, "K": 160, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
-], ids=["square", "strided", "deep", "few channels", "few places"])  # fmt: skip
+], ids=["square", "strided", "deep", "depthwise", "few channels", "few places"])  # fmt: skip
 def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
     runtime = native.runtime()
     before = runtime.threads
