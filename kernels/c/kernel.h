@@ -41,7 +41,7 @@ TB_FN tb_i64 tb_double_word(double x) { return (tb_i64)tb_bits_f64(x); }
 // Asks for what is read some blocks later: processors by themselves stop at the end of a page, and look ahead too
 // little where much is computed. An address beyond the end is no error.
 TB_FN void tb_prefetch(const void *from, int bytes) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i + 4096);
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
 }
 
 // Stores past the cache of 64 elements of N bytes, whose addresses are multiples of 64: N lines, in a straight line.
@@ -118,19 +118,22 @@ TB_FN void tb_fetch_after(const void *row_end, tb_i64 offset) { __builtin_prefet
 #if defined(__AVX512BW__) && !defined(__clang__)
 typedef char tb_wide __attribute__((vector_size(64), aligned(1), may_alias));
 TB_FN tb_u64 tb_first(int bytes) { return ((tb_u64)1 << bytes) - 1; }
-#define TB_PADS(room) ((room) == 64)
-#define TB_PAD(to, from, bytes) \
-    *(tb_wide *)(to) = (tb_wide)__builtin_ia32_loaddquqi512_mask((const char *)(from), (tb_wide){0}, tb_first(bytes))
+TB_FN tb_u64 tb_first_of(int bytes) { return bytes >= 64 ? ~(tb_u64)0 : tb_first(bytes > 0 ? bytes : 0); }
+#define TB_PADS(room) ((room) % 64 == 0)
+#define TB_PAD(to, from, mask) \
+    *(tb_wide *)(to) = (tb_wide)__builtin_ia32_loaddquqi512_mask((const char *)(from), (tb_wide){0}, mask)
 #define TB_UNPAD(to, from, bytes) \
     __builtin_ia32_storedquqi512_mask((char *)(to), *(const tb_wide *)(from), tb_first(bytes))
 #else
 #define TB_PADS(room) 0
-#define TB_PAD(to, from, bytes) (void)0
+#define TB_PAD(to, from, mask) (void)0
 #define TB_UNPAD(to, from, bytes) (void)0
 #endif
 TB_FN const void *tb_pad(void *to, const void *from, int bytes, int room) {
-    if (TB_PADS(room)) {
-        TB_PAD(to, from, bytes);
+    if (room == 64 && TB_PADS(room)) {
+        TB_PAD(to, from, tb_first(bytes));
+    } else if (TB_PADS(room)) {
+        for (int i = 0; i < room; i += 64) TB_PAD((char *)to + i, (const char *)from + i, tb_first_of(bytes - i));
     } else {
         __builtin_memset(to, 0, (unsigned long)room);
         __builtin_memcpy(to, from, (unsigned long)bytes);
@@ -138,7 +141,7 @@ TB_FN const void *tb_pad(void *to, const void *from, int bytes, int room) {
     return to;
 }
 TB_FN void tb_unpad(void *to, const void *from, int bytes, int room) {
-    if (TB_PADS(room)) {
+    if (room == 64 && TB_PADS(room)) {
         TB_UNPAD(to, from, bytes);
     } else {
         __builtin_memcpy(to, from, (unsigned long)bytes);

@@ -23,6 +23,8 @@ HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-leve
 FAR_BLOCK = 64
 """Elements of a block of elementwise work on memory beyond the caches: so few that the processor computes one block
 while it stores the one before and fetches those to come."""
+AHEAD = 4096
+"""Bytes from what is read to what is asked for: further than processors look by themselves."""
 ALIGNED = "__attribute__((aligned(64)))"
 
 
@@ -175,15 +177,23 @@ class BlockRenderer(HoistRenderer):
                 continue
             ref = self.kernel.inputs[i.slot]
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
+            if self._stride_class(ref, self.nest.inner) != "one":
+                continue
             half = dtypes.is_half(ref.dtype)
-            far = self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1 and (half or not fetched))
-            if far and self._stride_class(ref, self.nest.inner) == "one":
-                self.say(f"if (streams) tb_prefetch(p{i.slot} + b, m * (int)sizeof(p{i.slot}[0]));")
-            if half and self._stride_class(ref, self.nest.inner) == "one":
+            self._ask_ahead(i.slot, ref, fetched and not half)
+            if half:
                 load = f"tb_load_{dtypes.tag(ref.dtype)}(h{i.slot}, p{i.slot} + b, m);"
                 self.say(f"float h{i.slot}[{self._block()}];", load)
                 buffers[n] = f"h{i.slot}[j]"
         return buffers
+
+    def _ask_ahead(self, slot: int, ref: Ref, fetched: bool) -> None:
+        """Ask for what later blocks read: of this row, or in the second pass over a band, of the next band."""
+        place, size = f"p{slot} + b", f"m * {ref.dtype.itemsize}"
+        if self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1 and not fetched):
+            self.say(f"if ({self._early(slot)}) tb_prefetch({place} + {AHEAD // ref.dtype.itemsize}, {size});")
+        elif self.stage == 2 and slot in self.late:
+            self.say(f"if (streams && band > 1) tb_prefetch({place} + band * {self._across()}, {size});")
 
     def _direct_sources(self, here: list[int], needed: list[int]) -> dict[int, str]:
         """Reductions of plain contiguous input, or of what this pass keeps: the reducer reads it where it lies."""
@@ -275,7 +285,8 @@ class BlockRenderer(HoistRenderer):
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
-        self.say("if (streams) { " + " ".join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items()) + " }")
+        when = "streams && band == 1" if self.late else "streams"
+        self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():
             size = ref.dtype.itemsize

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C dialect: a kernel's loop nest as C that gcc and clang vectorise by themselves.
 
-Here are the outer loops: maps, rows, and columns in strips. Inside them run the loops over blocks (`blocks.py`): those
-of maps of halves have a second form on vectors (`wide.py`), and those of sums one that adds up as it goes (`lanes.py`).
-Long reductions are cut into segments (`segments.py`). No system header is included.
+Here are the outer loops: maps, rows, and columns in strips; rows of several passes go in bands (`bands.py`). Inside
+them run the loops over blocks (`blocks.py`): those of maps of halves have a second form on vectors (`wide.py`), and
+those of sums one that adds up as it goes (`lanes.py`). Long reductions are cut into segments (`segments.py`). No system
+header is included.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 from tensorbackend import dtypes
+from tensorbackend.codegen.bands import BandRenderer
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed, accumulator, ctype
-from tensorbackend.codegen.segments import SegmentRenderer
 from tensorbackend.graph.plan import Instruction, Kernel
 
 __all__ = ["print_kernel"]
@@ -38,7 +39,7 @@ def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
     return printer.result()
 
 
-class _Printer(SegmentRenderer):
+class _Printer(BandRenderer):
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -134,10 +135,14 @@ class _Printer(SegmentRenderer):
             self.say(f"const tb_i64 from = {where} % pieces * chunk, to = from + chunk < {n} ? from + chunk : {n};")
         if self.nest.tiled is not None:
             self._turn_tiles()
-        self.open("for (tb_i64 row = first; row < last; ++row)")
-        self._row_position(self.nest.kept, "row")
-        {MAP: self._map, ROWS: self._rows_form, COLUMNS: self._columns}[self.nest.form]()
-        self.close(2)
+        if self._goes_in_bands():
+            self._bands()
+        else:
+            self.open("for (tb_i64 row = first; row < last; ++row)")
+            self._row_position(self.nest.kept, "row")
+            {MAP: self._map, ROWS: self._rows_form, COLUMNS: self._columns}[self.nest.form]()
+            self.close()
+        self.close()
         self.say("tb_stream_end(streams);")
 
     def _turn_tiles(self) -> None:
@@ -180,7 +185,7 @@ class _Printer(SegmentRenderer):
         reduced. False where the function ends with a pass over segments."""
         for stage in range(1, self.nest.passes + 1):
             self.stage = stage
-            here = [n for n in self.reductions if self.body[n].stage == stage]
+            here = self._reduced_in(stage)
             if not self._joined_before(stage):
                 self._reduce_pass(here)
             if stage == self.segmented_stage:
@@ -193,9 +198,7 @@ class _Printer(SegmentRenderer):
         return True
 
     def _rows_form(self) -> None:
-        self._statements(
-            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
-        )
+        self._statements(self._given_rows())
         if self._passes(self._row_values) and not self.split:
             self._row_outputs("")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.codegen.nest import ROWS
+from tensorbackend.codegen.nest import ROWS, Nest
 from tensorbackend.codegen.render import accumulator, ctype, tag
 from tensorbackend.codegen.wide import WideRenderer
 
@@ -21,7 +21,18 @@ ALIGNED = "__attribute__((aligned(64)))"
 
 
 class LaneRenderer(WideRenderer):
-    """A dialect that can print a block of a row whose sums run along."""
+    """A dialect that can print a block of a row whose sums run along.
+
+    `late` are the inputs that the second pass over a band of rows asks for, a band ahead.
+    """
+
+    def __init__(self, found: Nest, split: bool) -> None:
+        super().__init__(found, split)
+        self.late: set[int] = set()
+
+    def _early(self, slot: int) -> str:
+        """When the first pass over a row asks for what follows."""
+        return "streams && band == 1" if slot in self.late else "streams"
 
     def _sums_run_along(self, here: Sequence[int], direct: dict[int, str]) -> bool:
         """Whether the reductions `here` are sums of floats, of which a value must be computed first."""
@@ -35,8 +46,7 @@ class LaneRenderer(WideRenderer):
         for n in here:
             self.say(f"{ctype(self.body[n].dtype)} s{n}[{LANES}] {ALIGNED}, r{n}[{LANES}] {ALIGNED};")
         self.open("if (full)")
-        starts = " ".join(f"s{n}[l] = {self._start(n)};" for n in here)
-        self.say(f"for (int l = 0; l < {LANES}; ++l) {{ {starts} }}")
+        self.say(*(f"tb_start_{tag(self.body[n].dtype)}(s{n}, {self._start(n)});" for n in here))
         self.open(f"for (int g = 0; g < full; g += {LANES})")
         self._fetch_ahead(loop)
         self.say("#pragma GCC ivdep")
@@ -46,14 +56,34 @@ class LaneRenderer(WideRenderer):
         for n in here:
             self.say(f"s{n}[l] = {self.body[n].op.code.format(x=f's{n}[l]', y=self._value(self.body[n].args[0]))};")
         self.close(3)
-        self.open("for (int j = full; j < m; ++j)")
-        self._element_of_block(loop, buffers)
-        for n in here:
-            self.say(f"r{n}[j - full] = {self._value(self.body[n].args[0])};")
-        self.close()
+        self._rest_of_block(loop, here, buffers)
         for n in here:
             self._join_lanes(n, "full", f"(s{n}, {LANES})")
             self._join_lanes(n, "m > full", f"(r{n}, m - full)")
+
+    def _rest_of_block(self, loop: list[int], here: list[int], buffers: dict[int, str]) -> None:
+        """What is left of a block after whole lanes. What it reads is padded, where that lies side by side and nothing
+        is written, so that the loop is of whole vectors.
+        """
+        loads = {n: self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"}
+        along = {n: self._stride_class(ref, self.nest.inner) for n, ref in loads.items()}
+        keeps = self.stage == self.kept_stage and self.kept_value in loop
+        self.open("if (m > full)")
+        count = "m - full"
+        if "other" not in along.values() and not keeps:
+            lanes, count = self._lanes(), "rest"
+            self.say(f"const int rest = (m - full + {lanes - 1}) & -{lanes};")
+            for n in (n for n in loads if along[n] == "one" and n not in buffers):
+                slot, kind, size = self.body[n].slot, ctype(loads[n].dtype), loads[n].dtype.itemsize
+                self.say(f"{kind} t{slot}[{LANES}] {ALIGNED};")
+                self.say(f"tb_pad(t{slot}, p{slot} + b + full, (m - full) * {size}, {LANES * size});")
+                buffers = {**buffers, n: f"t{slot}[l]"}
+        self.open(f"for (int l = 0; l < {count}; ++l)")
+        self.say("const int j = full + l;")
+        self._element_of_block(loop, buffers)
+        for n in here:
+            self.say(f"r{n}[l] = {self._value(self.body[n].args[0])};")
+        self.close(2)
 
     def _fetch_ahead(self, loop: list[int]) -> None:
         """Ask for what a later block reads, a few lines at a time: many at once would make the processor wait."""
@@ -63,7 +93,7 @@ class LaneRenderer(WideRenderer):
                 continue
             ref = self.kernel.inputs[i.slot]
             if self._stride_class(ref, self.nest.inner) == "one" and not dtypes.is_half(ref.dtype):
-                self.say(f"if (streams) tb_fetch{ref.dtype.itemsize}(p{i.slot} + b + g);")
+                self.say(f"if ({self._early(i.slot)}) tb_fetch{ref.dtype.itemsize}(p{i.slot} + b + g);")
 
     def _join_lanes(self, n: int, when: str, lanes: str) -> None:
         i = self.body[n]

@@ -219,6 +219,11 @@ class Renderer(ABC):
     def _rows(self) -> str:
         return " * ".join(f"n{a}" for a in self.nest.kept) or "1"
 
+    def _across(self) -> str:
+        """How many elements are reduced to one."""
+        product = " * ".join(f"n{a}" for a in self.kernel.axes)
+        return f"({product})" if len(self.kernel.axes) > 1 else product
+
     def _row_position(self, axes: list[int], name: str) -> None:
         """x<axis> for each outer axis, from a row's number."""
         rest = name

@@ -56,6 +56,48 @@ def test_columns_see_what_varies_along_their_rows_alone(backend: Backend, dtype:
     assert np.array_equal(scaled.asnumpyarray(), ((a * b + a) * x).sum(1, keepdims=True))
 
 
+# Rows in bands
+
+BANDED = [(37, 64), (100, 3), (18, 100), (2, 5, 65), (9, 1000), (3, 5000), (0, 9)]
+
+
+def banded(be: Backend, x: object, row: object, flags: object) -> list:
+    """Trees of several passes over rows: with values before, between and after them, and of several types."""
+    mean = be.mean(x, axis=-1)
+    return [
+        be.log_softmax(x, axis=-1) * row,
+        be.sqrt(be.sum(be.square(x), axis=-1)),
+        (x - mean) / be.sqrt(be.mean(be.square(x - mean), axis=-1) + row),
+        be.where(be.greater(mean, row), be.max(x, axis=-1), be.sum(be.exp(x - row), axis=-1)),
+        be.argmax(be.where(flags, x - mean, -x), axis=-1) + 1,
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("shape", BANDED)
+def test_rows_of_several_passes(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x = backend.array(rng.standard_normal(shape), dtype=dtype, min_dims=0)
+    row = backend.array(rng.random((*shape[:-1], 1)) + 0.5, dtype=dtype, min_dims=0)
+    flags = backend.array(rng.random((*shape[:-1], 1)) < 0.5, min_dims=0)
+    plain = CPUBackend(jit=False)
+    same = [plain.array(t.asnumpyarray(), dtype=t.dtype, min_dims=0) for t in (x, row, flags)]
+    for tree, expected in zip(banded(backend, x, row, flags), banded(plain, *same)):
+        got, wanted = tree.asnumpyarray(), expected.asnumpyarray()
+        assert np.allclose(got.astype("d"), wanted.astype("d"), rtol=2e-2 if dtype == "bfloat16" else 1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [64, 100, 300])
+def test_a_row_has_the_same_bits_alone_and_in_a_band(backend: Backend, length: int) -> None:
+    x = backend.array(np.random.default_rng(4).standard_normal((35, length)).astype("f"))
+    row, flags = backend.ones((35, 1)), backend.array(np.arange(35).reshape(35, 1) % 2 == 0)
+    whole = [tree.asnumpyarray() for tree in banded(backend, x, row, flags)]
+    for r in (0, 15, 16, 34):
+        alone = banded(backend, x[r : r + 1], row[r : r + 1], flags[r : r + 1])
+        for tree, expected in zip(alone, whole):
+            assert np.array_equal(tree.asnumpyarray(), expected[r : r + 1])
+
+
 # Passes in segments
 
 PASSES: dict[str, Callable] = {
