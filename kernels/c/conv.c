@@ -92,7 +92,7 @@ static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, 
             const int64_t h = (j->row + row + shift) * s->high.a + from;
             if (d < 0 || d >= s->deep.in || (!s->flat && (h < 0 || h >= s->high.in))) continue;
             strips[count].filter = filters + (t * s->high.taps + r) * cell;
-            strips[count++].in = copy + (t * s->high.a + from) * s->wide.a * j->plane +
+            strips[count++].in = copy + (t * s->high.phases + from - s->high.first) * s->wide.phases * j->plane +
                                  (row + shift - s->high.low) * j->pitch;
         }
     return count;
@@ -104,7 +104,7 @@ static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
     for (int64_t step = 0; step < steps_of(channels); ++step)
         for (int64_t tap = 0; tap < x->taps; ++tap)
             if (reach(x, tap, j->column_phase, &shift, &from)) {
-                const int64_t place = step * step_elements(j) + from * j->plane + (shift - x->low) * j->s->images;
+                const int64_t place = step * step_elements(j) + (from - x->first) * j->plane + (shift - x->low) * j->s->images;
                 offset[count++] = place * (int64_t)sizeof(TB_T);
             }
     return count;
@@ -140,6 +140,15 @@ static void put_flat(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t
         if (place < places) put(j, out, map, maps, row, place, run, sums + at - lane, pitch);
         at += run;
     }
+}
+
+// Whether any tap serves a job's phase.
+static int is_served(const job *j) {
+    const axis *const x = &j->s->high;
+    int64_t shift, from;
+    int rows = 0;
+    for (int64_t tap = 0; tap < x->taps; ++tap) rows |= reach(x, tap, j->row_phase, &shift, &from);
+    return rows && count_column_taps(j->s, j->column_phase) > 0;
 }
 
 // Elements of a copy of the input.
@@ -289,6 +298,16 @@ void tb_conv_copies(void *const *ptr, const int64_t *size, const int64_t *stride
     }
 }
 
+// Zeros, where there are phases of the results that no tap serves. A task: a map.
+void tb_conv_clear(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                   int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    const int64_t map = s.deep.out * s.high.out * s.wide.out * s.images;
+    TB_R *const to = (TB_R *)TB_PLACE(RESULT) + begin * map;
+    __builtin_memset(to, 0, sizeof(TB_R) * (unsigned long)((end - begin) * map));
+}
+
 // Runs the tail on the results of a job, whose columns all lie side by side.
 static void finish_job(const job *j, void *const *ptr, const int64_t *size, const int64_t *stride,
                        const int64_t *scalar) {
@@ -302,7 +321,7 @@ static void finish_job(const job *j, void *const *ptr, const int64_t *size, cons
     }
 }
 
-// A task: a part of the maps, for a block of columns and rows of a depth and a group. A tail needs a stride of 1 of the
+// A task: a part of the maps, for a block of columns and rows of a depth and a group, if taps serve them. A tail needs a stride of 1 of the
 // results.
 void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
              int64_t end) {
@@ -316,6 +335,7 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
     own.offset = (int64_t *)(own.partial + apart(partial_elements(&s, &j)));
     for (int64_t task = begin; task < end; ++task) {
         find_item(&j, task / s.splits);
+        if (!is_served(&j)) continue;
         j.map = task % s.splits * s.part_maps;
         j.maps = least(s.part_maps, s.maps_out - j.map);
         const int64_t at = s.shared ? task / s.splits * copies : filters_at(&s, j.group, j.column_phase);

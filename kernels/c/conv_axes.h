@@ -15,6 +15,7 @@ typedef struct axis {
     int64_t in, out, taps, stride, dilation, pad, backward;
     int64_t a, b;       // the strides of the input and of the output: one of them is 1
     int64_t low, high;  // the least and the greatest shift of a tap
+    int64_t first, phases;  // of the input's phases those that taps read: all, or that of a single tap
 } axis;
 
 static int64_t floor_div(int64_t x, int64_t y) { return x >= 0 ? x / y : -((-x + y - 1) / y); }
@@ -28,8 +29,10 @@ static int reach(const axis *x, int64_t tap, int64_t phase, int64_t *shift, int6
 }
 
 static axis read_axis(const int64_t *size, int64_t backward) {
-    axis x = {size[0], size[1], size[2], size[3], size[4], size[5], backward, 1, 1, INT64_MAX, INT64_MIN};
+    axis x = {size[0], size[1], size[2], size[3], size[4], size[5], backward, 1, 1, INT64_MAX, INT64_MIN, 0, 1};
     *(backward ? &x.b : &x.a) = x.stride;
+    if (x.taps > 1) x.phases = x.a;
+    else x.first = (x.a - x.pad % x.a) % x.a;
     for (int64_t phase = 0; phase < x.b; ++phase)
         for (int64_t tap = 0; tap < x.taps; ++tap) {
             int64_t shift, from;

@@ -86,7 +86,7 @@ static job new_job(const shape *s) {
 #else
     j.plane = j.tall * j.pitch + LANES;
 #endif
-    j.channel = apart(s->deep.taps * s->high.a * s->wide.a * j.plane);
+    j.channel = apart(s->deep.taps * s->high.phases * s->wide.phases * j.plane);
     return j;
 }
 
@@ -159,11 +159,11 @@ static void copy_row(const job *j, const TB_S *in, const TB_S *end, const span *
     clear_over(to + count * n, j->pitch - exists->last * n);
 }
 
-// The rows of a phase of a depth's image; `end`: of all images.
+// The rows of one of the phases that taps read, of a depth's image; `end`: of all images.
 static void copy_phase(const job *j, const TB_S *image, const TB_S *end, int64_t phase, TB_T *to) {
     const shape *const s = j->s;
-    const int64_t row_phase = phase / s->wide.a;
-    const span exists = find_span(j, phase % s->wide.a);
+    const int64_t row_phase = s->high.first + phase / s->wide.phases;
+    const span exists = find_span(j, s->wide.first + phase % s->wide.phases);
     for (int64_t r = 0; r < j->tall; ++r, to += j->pitch) {
         const int64_t h = (j->row + r + s->high.low) * s->high.a + row_phase;
         if (h >= 0 && h < s->high.in) copy_row(j, image + h * s->wide.in * s->images, end, &exists, to);
@@ -188,7 +188,7 @@ static const TB_S *find_image(const job *j, const TB_S *in, int64_t channel, int
 static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
     const shape *const s = j->s;
     const TB_S *const end = input_end(s, in);
-    const int64_t phases = s->high.a * s->wide.a;
+    const int64_t phases = s->high.phases * s->wide.phases;
     for (int64_t c = 0; c < channels; ++c)
         for (int64_t t = 0; t < s->deep.taps; ++t) {
             const TB_S *const image = find_image(j, in, first + c, t);

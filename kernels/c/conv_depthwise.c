@@ -47,7 +47,7 @@ static void find_taps(const job *j, int64_t row_phase, int64_t column_phase, tap
         if (!reach(wx, cell % wx->taps, column_phase, shift + 2, from + 2)) continue;
         const int64_t depth = (j->depth / s->deep.b + shift[0]) * s->deep.a + from[0];
         if (depth < 0 || depth >= s->deep.in) continue;
-        const int64_t plane = ((t * hx->a + from[1]) * wx->a + from[2]) * j->plane;
+        const int64_t plane = ((t * hx->phases + from[1] - hx->first) * wx->phases + from[2] - wx->first) * j->plane;
         found->offset[found->count] = plane + (shift[1] - hx->low) * j->pitch + (shift[2] - wx->low) * s->images;
         found->cell[found->count++] = cell;
     }

@@ -129,7 +129,7 @@ static int64_t find_rows(const job *j, int64_t t, int64_t r, int64_t *first, int
     *first = 0, *last = d < 0 || d >= s->deep.in ? 0 : j->rows;
     while (*first < *last && (j->row + *first + shift) * hx->a + from < 0) ++*first;
     while (*last > *first && (j->row + *last - 1 + shift) * hx->a + from >= hx->in) --*last;
-    return (t * hx->a + from) * s->wide.a * j->plane + (shift - hx->low) * j->pitch;
+    return (t * hx->phases + from - hx->first) * s->wide.phases * j->plane + (shift - hx->low) * j->pitch;
 }
 
 // The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
@@ -153,7 +153,7 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
             const int64_t c = (at + i) / wx->taps, tap = (at + i) % wx->taps;
             int64_t column_shift, phase;
             reach(wx, tap, 0, &column_shift, &phase);
-            in[i] = rows + c * j->channel + phase * j->plane + (column_shift - wx->low) * s->images;
+            in[i] = rows + c * j->channel + (phase - wx->first) * j->plane + (column_shift - wx->low) * s->images;
             to[i] = sums + (((c * s->deep.taps + t) * s->high.taps + r) * wx->taps + tap) * pitch;
         }
         const TB_T *const errors = turned + first * length * WIDTH;

@@ -68,7 +68,7 @@ static void copy_planes(const job *j, const TB_S *image, const TB_S *end, int64_
 
 static void copy_channels(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *rows, char *copy) {
     const shape *const s = j->s;
-    const int64_t phases = s->high.a * s->wide.a;
+    const int64_t phases = s->high.phases * s->wide.phases;
     for (int64_t c = 0; c < copied_channels(s, channels); ++c)
         for (int64_t t = 0; t < s->deep.taps; ++t) {
             const TB_S *const image = c < channels ? find_image(j, in, first + c, t) : 0;
@@ -136,7 +136,7 @@ static void find_inputs(const job *j, int64_t first, int64_t count, int64_t *fro
         int64_t shift, phase, column_shift, column_phase;
         reach(hx, r, 0, &shift, &phase);
         reach(wx, cell % wx->taps, 0, &column_shift, &column_phase);
-        const int64_t plane = ((t * hx->a + phase) * wx->a + column_phase) * j->plane;
+        const int64_t plane = ((t * hx->phases + phase - hx->first) * wx->phases + column_phase - wx->first) * j->plane;
         const int64_t place = (shift - hx->low) * j->pitch + (column_shift - wx->low) * s->images;
         from[i] = (first + i) / cells_of(s) * line_bytes(j) + 2 * (plane + place);
     }
@@ -197,7 +197,8 @@ static void unit_cell(const job *j, const part *p, int64_t cell, const char *cop
     const int64_t at = find_rows(j, t, r, &first, &last), pitch = padded_maps(s), step = cells_of(s) * pitch;
     reach(&s->wide, cell % s->wide.taps, 0, &column_shift, &phase);
     if (s->flat) last = last > first, first = 0;
-    const int64_t from = at + first * j->pitch + phase * j->plane + (column_shift - s->wide.low) * s->images;
+    const int64_t from = at + first * j->pitch + (phase - s->wide.first) * j->plane +
+                         (column_shift - s->wide.low) * s->images;
     for (int64_t c = 0; c < p->channels; c += EDGE)
         for (int64_t k = 0; k < p->maps; k += EDGE) {
             const char *const b = turned + (k / EDGE * runs_of(j) + first) * run_blocks(j) * BLOCK_BYTES;

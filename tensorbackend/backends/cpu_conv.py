@@ -258,19 +258,20 @@ class _Direct(_Pass):
         return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
-        """Copies, then products; for the filters' gradient products, then sums of the segments."""
+        """Zeros for phases without taps, copies, products; of the filters' gradient products, sums of segments."""
         g, sizes = self.geometry, self._sizes(self.slot_bytes)
         if self.op == UPDATE:
             update = ("tb_conv_update", self.way.tasks, sizes)
             join = [] if self._joined() else [("tb_conv_join", g.C, sizes)]
             return [("tb_conv_start", 1, sizes), update, *join]
         maps_in, _, _, _ = conv_blocking.sides(g, self.op)
+        cleared = [("tb_conv_clear", g.C, sizes)] if self.backward and conv_blocking.has_gaps(g) else []
         if self.way.shared:
             copies = self.way.tasks // self.way.splits * -(-maps_in // self.way.channels)
-            return [("tb_conv_copies", copies, sizes), ("tb_conv", self.way.tasks, sizes)]
+            return [*cleared, ("tb_conv_copies", copies, sizes), ("tb_conv", self.way.tasks, sizes)]
         phases = g.strides[2] if self.backward else 1
         blocks = -(-maps_in // _copied_channels(self.way)) * phases * g.groups
-        return [("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
+        return [*cleared, ("tb_conv_filters", blocks, sizes), ("tb_conv", self.way.tasks, sizes)]
 
 
 class _Depthwise(_Pass):

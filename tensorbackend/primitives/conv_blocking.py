@@ -18,7 +18,7 @@ from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, mult
 
 __all__ = [
     "BPROP", "FPROP", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Winograd", "choices", "few_channels",
-    "nanoseconds", "sides",
+    "has_gaps", "nanoseconds", "sides",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -176,6 +176,17 @@ def _steps(g: ConvGeometry, op: str) -> tuple[int, ...]:
     return g.strides if op == BPROP else (1, 1, 1)
 
 
+def _phases(g: ConvGeometry, op: str) -> int:
+    """Phases of an image that a copy has: places that are equal modulo the strides, of those that a tap reads."""
+    return 1 if op == BPROP else math.prod(s for s, n in zip(g.strides[1:], g.window[1:]) if n > 1)
+
+
+def has_gaps(g: ConvGeometry) -> bool:
+    """Whether the gradient by the images has phases that no tap serves: zeros, whatever the errors are."""
+    axes = zip(g.window[1:], g.strides[1:], g.dilations[1:])
+    return any(len({n * dilation % stride for n in range(taps)}) < stride for taps, stride, dilation in axes)
+
+
 def _reach(g: ConvGeometry, axis: int, backward: bool) -> int:
     """How far the inputs of an output's taps lie apart, in places of a phase."""
     stride, dilation, (pad, _) = g.strides[axis], g.dilations[axis], g.pads[axis]
@@ -231,7 +242,7 @@ class _DirectCost:
         maps_in, maps_out, _, out = sides(g, op)
         backward = op == BPROP
         tall, broad = (_reach(g, axis, backward) for axis in (1, 2))
-        apart = 1 if backward else g.strides[1] * g.strides[2]
+        apart = _phases(g, op)
         steps = _steps(g, op)
         blocks = _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], columns)
         self.items = g.groups * out[0] * blocks
@@ -329,8 +340,7 @@ def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:
     _, _, _, out = sides(g, op)
     steps, backward = _steps(g, op), op == BPROP
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
-    apart = 1 if backward else g.strides[1] * g.strides[2]
-    row = g.T * apart * (wide + _reach(g, 2, backward)) * g.N * itemsize
+    row = g.T * _phases(g, op) * (wide + _reach(g, 2, backward)) * g.N * itemsize
     rows = max(1, min(high, COPY_BYTES // row - _reach(g, 1, backward)))
     blocks = out[0] * -(-high // rows)
     return Depthwise(rows, wide, g.C * (1 if op == UPDATE else blocks))
@@ -358,7 +368,7 @@ def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
     if columns == g.Q:
         places = UPDATE_PLACES if g.K // g.groups > 3 else 16 * UPDATE_PLACES
         rows = max(1, min(g.P, places // (g.Q * g.N)))
-    apart = g.T * g.strides[1] * g.strides[2]
+    apart = g.T * _phases(g, UPDATE)
     places = (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
     for channels in _halves(maps_in, FEWEST_CHANNELS):
@@ -383,7 +393,7 @@ def _unit_update_cost(
 ) -> tuple[float, Direct]:
     maps_in, maps_out, cells = g.C // g.groups, g.K // g.groups, g.T * g.R * g.S
     tall, broad = (_reach(g, axis, False) for axis in (1, 2))
-    pitch, apart = _pitch((columns + broad) * g.N, EDGE), g.T * g.strides[1] * g.strides[2]
+    pitch, apart = _pitch((columns + broad) * g.N, EDGE), g.T * _phases(g, UPDATE)
     places = columns * g.N
     runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)
     few = few_channels(g)

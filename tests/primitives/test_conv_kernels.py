@@ -135,8 +135,9 @@ def on_unit(backend: Backend, layer: Any) -> bool:
     {"N": 1, "C": 67, "K": 37, "H": 13, "W": 11, "R": 2, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 3, "pad_w": (4, 3)},
     {"N": 1, "C": 35, "K": 70, "H": 9, "W": 9, "R": 1, "S": 2, "str_h": 3, "str_w": 4, "pad_w": 1},
     {"N": 1, "C": 70, "K": 67, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 5, "C": 40, "K": 70, "H": 9, "W": 8, "R": 1, "S": 1, "str_h": 2, "str_w": 3, "pad_h": 1},
 ], ids=["square", "strided", "deep", "groups", "few channels", "few and far", "few in depth",
-        "pads", "gaps", "seven"])  # fmt: skip
+        "pads", "gaps", "seven", "one cell"])  # fmt: skip
 def test_direct_products_of_the_matrix_unit(
     unit: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], value: float | None, favoured: Any
 ) -> None:
