@@ -64,6 +64,7 @@ enum {
     TAIL,          // the kernel that follows, or 0
     INNER,         // its inner axis
     TURNED,        // the length of its square tiles, or 0
+    STREAMS,       // whether it fetches what it reads (1), and writes past the caches (2)
     PRODUCT,       // which of its inputs the product is
     COUNT,         // its operands, the product included
     SCRATCH,       // its bytes
@@ -301,7 +302,7 @@ static void finish(const call *g, int64_t batch, int64_t i, int64_t j, int64_t r
     }
     const int64_t inner = g->size[INNER] ? columns : rows, outer = g->size[INNER] ? rows : columns;
     const int64_t turned = g->size[TURNED], chunk = turned ? turned : inner, pieces = ceiling(inner, chunk);
-    const int64_t size[] = {rows, columns, chunk, pieces, outer, 0, 1, 0};
+    const int64_t size[] = {rows, columns, chunk, pieces, outer, g->size[STREAMS], 1, 0};
     const int64_t tasks = turned ? ceiling(outer, turned) * pieces : 1;
     ((tb_kernel)g->size[TAIL])(ptr, size, stride, g->scalar, 0, tasks);
 }

@@ -36,6 +36,8 @@ FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fwrapv", "-ffp-contract=fast")
 TURNED = 64
 """The side of a tail's square tiles: `TILE` of codegen/c.py."""
 FLOPS_A_NANOSECOND = 100
+PAST_K = 64
+"""Steps of k from which on a tail's stores past the caches take less time than those through them."""
 
 
 def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> str:
@@ -93,14 +95,22 @@ class _Product:
         self.by = by
         self.given = given.swapped() if self.by.swap else given
         self.sums = sums
+        moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (x, y, self.out))
+        self.far = moved > jit.STREAM_ABOVE
         # Where a task adds up its block from beginning to end, the block alone needs memory.
         whole = self.by.splits == 1 and self.by.phase_k >= self.by.split_k and self.by.panel > 1
-        self.apart = whole and not self.in_target
+        self.tail_past = whole and self.far and self._tail_may_go_past()
+        self.apart = whole and (self.tail_past or not self.in_target)
+        self.in_target = self.in_target and not self.apart
 
     def _places(self, ref: Ref) -> tuple[int, ...]:
         """The strides of a place over the axes of the product; an axis of length 1 has stride 1."""
         strides = ref.broadcast_to(self.out.shape).strides
         return tuple(1 if n == 1 else s for n, s in zip(self.out.shape, strides))
+
+    def _tail_may_go_past(self) -> bool:
+        """Whether the tail's results may be stored past the caches: where they are not read, and sums take a while."""
+        return self.step.tail is not None and not self.step.tail.in_place and self.given.k >= PAST_K
 
     def prepared(self) -> jit.Prepared:
         """The launch, packed."""
@@ -111,8 +121,7 @@ class _Product:
         first = 2 + len(others)
         sums_at = (first if not self.in_target else first - 1) if by.splits == 1 else first - 1
         runtime = native.runtime()
-        moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (*step.inputs, self.out))
-        past = int(step.tail is None and by.own and by.block_k >= by.split_k and moved > jit.STREAM_ABOVE)
+        past = int(step.tail is None and by.own and by.block_k >= by.split_k and self.far)
         size = [
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
@@ -141,17 +150,19 @@ class _Product:
         return ref.broadcast_to((*self.lengths, *ref.shape[-2:])).strides[: len(self.lengths)]
 
     def _tail(self) -> tuple[int, list[int], list[str]]:
-        """The address of the tail (0: none); its inner axis, side of square tiles, and number of the product; text."""
+        """The address of the tail (0: none); its inner axis, side of square tiles, how it
+        stores, and number of the product; text."""
         step = self.step
         if step.tail is None:
-            return 0, [0, 0, 0], []
+            return 0, [0, 0, 0, 0], []
         strides = self.given.sums
         if self.apart or self.by.splits > 1:
             strides = (self.by.task_columns if self.apart else self.given.n), 1
         kernel = over_matrix(step.tail, step.product, strides, self.by.swap)
         printed, address = jit.compile_tail(kernel)
         turned = TURNED if printed.nest.tiled is not None else 0
-        return address, [printed.nest.inner, turned, step.product], [printed.source]
+        streams = 2 if self.tail_past else 0
+        return address, [printed.nest.inner, turned, streams, step.product], [printed.source]
 
     def _scratch(self) -> tuple[int, list[int]]:
         """Bytes of scratch, and where slots, the copies of a and b, and the sums lie in it."""

@@ -339,3 +339,24 @@ def test_flat_products_of_matrices_beyond_the_caches(backend, shape, layout) -> 
     a, b = numbers(0, m, k), numbers(1, k, n)
     got = backend.evaluate(backend.dot(laid(backend, a, layout), laid(backend, b, layout))).get()
     assert_product(got, a, b, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["a matrix", "a matrix across", "used twice"])
+@pytest.mark.parametrize("shape", [(1500, 1301, 70), (70, 30_016, 80), (600, 2500, 600)], ids=str)
+@pytest.mark.parametrize("layout", [0, 3, 5])
+def test_tails_of_products_beyond_the_caches(backend, name, shape, layout) -> None:
+    if not backend.jit:
+        pytest.skip("for the compiled product: where its sums lie depends on sizes alone")
+    m, n, k = shape
+    x, y = backend.array(numbers(0, m, k)), backend.array(numbers(1, k, n))
+    shapes = {"column": (m, 1), "row": (1, n), "z": (m, n), "across": (n, m)}
+    t = {key: backend.array(numbers(5, *s), min_dims=0) for key, s in shapes.items()}
+    product = backend.evaluate(backend.dot(x, y))
+    wanted = backend.evaluate(TAILS[name](backend, product, t)).get()
+    for dtype in (np.float32, np.float16):
+        got = laid(backend, np.ones((m, n), dtype), layout)
+        got[:] = TAILS[name](backend, backend.dot(x, y), t)
+        np.testing.assert_array_equal(got.get(), wanted.astype(dtype))
+    got[:] = backend.dot(x, y) * 0.5 + got
+    halved = product.get() * np.float32(0.5) + wanted.astype(dtype).astype(np.float32)
+    np.testing.assert_array_equal(got.get(), halved.astype(dtype))
