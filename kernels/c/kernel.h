@@ -99,16 +99,16 @@ TB_FN void tb_stream_end(tb_i64 streams) {
 #endif
 }
 
-TB_FN void tb_fetch1(const void *from) { __builtin_prefetch((const char *)from + 4096); }
-TB_FN void tb_fetch2(const void *from) { tb_fetch1(from); tb_fetch1((const char *)from + 64); }
-TB_FN void tb_fetch4(const void *from) { tb_fetch2(from); tb_fetch2((const char *)from + 128); }
-TB_FN void tb_fetch8(const void *from) { tb_fetch4(from); tb_fetch4((const char *)from + 256); }
-// The same for a kernel that reads one row alone: further ahead, and into the second-level cache. Several rows at once
-// would ask for more than the processor keeps track of.
-TB_FN void tb_reach1(const void *from) { __builtin_prefetch((const char *)from + 8192, 0, 2); }
-TB_FN void tb_reach2(const void *from) { tb_reach1(from); tb_reach1((const char *)from + 64); }
-TB_FN void tb_reach4(const void *from) { tb_reach2(from); tb_reach2((const char *)from + 128); }
-TB_FN void tb_reach8(const void *from) { tb_reach4(from); tb_reach4((const char *)from + 256); }
+// Asks for 64 elements of 1, 2, 4 or 8 bytes so many bytes ahead, into the first-level cache (3) or the second-level (2).
+#define TB_FETCHES(NAME, AHEAD, LEVEL) \
+    TB_FN void NAME##1(const void *from) { __builtin_prefetch((const char *)from + AHEAD, 0, LEVEL); } \
+    TB_FN void NAME##2(const void *from) { NAME##1(from); NAME##1((const char *)from + 64); } \
+    TB_FN void NAME##4(const void *from) { NAME##2(from); NAME##2((const char *)from + 128); } \
+    TB_FN void NAME##8(const void *from) { NAME##4(from); NAME##4((const char *)from + 256); }
+TB_FETCHES(tb_fetch, 4096, 3)
+// For a kernel that reads one row alone: further ahead. Several rows at once would ask for more than the processor keeps
+// track of.
+TB_FETCHES(tb_reach, 8192, 2)
 // For each block of a row whose results leave, one line of what follows the row, into the second-level cache: so memory
 // reads while it is written, and no more than that cache holds beside the row.
 TB_FN void tb_fetch_after(const void *row_end, tb_i64 offset) { __builtin_prefetch((const char *)row_end + offset, 0, 2); }

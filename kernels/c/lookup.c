@@ -6,16 +6,14 @@
 // in registers, and each look-up's vector is added to its word's sum. The sums of the words that occur stay in cache
 // however large the table is; other tasks write the rows of the other words, whole. Tasks decide nothing but time.
 //
-// The host defines TB_X, TB_W and TB_S, the types of elements, of what they are read as and of sums, TB_I, that of
-// words, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_READ and TB_WRITE, which move
-// blocks between TB_X and TB_W, and TB_OUTPUT, the number of the result's pointer.
-#include "kernel.h"
+// The host defines what block_vectors.h wants, TB_S and TB_I, the types of sums and of words, TB_TURN, which turns a
+// square of TB_W, and TB_OUTPUT, the number of the result's pointer.
+#include "block_vectors.h"
 
 #define BLOCK 256  // columns of a row that are written at a time
+#define AHEAD 16   // words whose rows are asked for before they are written
 
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
-typedef TB_S wide __attribute__((vector_size(TB_LANES * sizeof(TB_S))));
+typedef TB_S wide __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_S))));
 
 typedef struct {
     tb_i64 count, words, length, stride, pad, padded, group, parts, vectors, alpha, beta, streams;
@@ -33,8 +31,6 @@ typedef struct {
     tb_i32 *number, *word, *place;
     wide *sums;
 } scratch;
-
-TB_FN tb_i64 lower(tb_i64 a, tb_i64 b) { return a < b ? a : b; }
 
 TB_FN scratch parts(const sizes *g, void *memory) {
     scratch s = {(status *)memory, (tb_i32 *)((status *)memory + 1), 0, 0, 0};
@@ -75,37 +71,26 @@ void lut_number(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     }
 }
 
-// m elements as a vector; what is in the lanes beyond does not matter.
-TB_FN vec load(const TB_X *x, int m) {
-    TB_W buffer[TB_LANES];
-    const TB_W *const from = TB_READ(buffer, x, m);
-    vec v = {0};
-    if (m == TB_LANES) return *(const loose *)from;
-    __builtin_memcpy(&v, from, sizeof(TB_W) * (unsigned long)m);
-    return v;
-}
-
 // to = alpha sum + beta to, for m columns. Without beta the old contents are not read.
 TB_FN void finish(const sizes *g, TB_X *to, wide sum, int m) {
     const TB_S alpha = (TB_S)tb_word_double(g->alpha), beta = (TB_S)tb_word_double(g->beta);
     sum *= alpha;
     if (beta != 0) sum += beta * __builtin_convertvector(load(to, m), wide);
-    const vec out = __builtin_convertvector(sum, vec);
-    if (sizeof(TB_X) == sizeof(TB_W) && m == TB_LANES) {
-        if (g->streams && ((unsigned long)to & 63) == 0) tb_past1(to, &out);
-        else *(loose *)to = out;
-        return;
-    }
-    TB_W from[TB_LANES];
-    *(loose *)from = out;
-    TB_WRITE(to, from, m, 0);
+    store(to, __builtin_convertvector(sum, vec), m, g->streams);
+}
+
+// Asks for the lines of a vector before it is written, where it does not go past the cache: rows of words lie anywhere.
+TB_FN void fetch(const sizes *g, const TB_X *to) {
+    if (g->streams && ((unsigned long)to & 63) == 0) return;
+    __builtin_prefetch(to, 1);
+    __builtin_prefetch((const char *)to + 63, 1);
 }
 
 // The look-ups from `first` on, `count` of them, added to the sums of columns from `column` on.
 TB_FN void add(const sizes *g, const TB_X *errors, const tb_i32 *place, wide *sums, tb_i64 column, tb_i64 first,
                int count) {
-    vec v[TB_LANES];
-    for (int i = 0; i < TB_LANES; ++i) {
+    vec v[LANES];
+    for (int i = 0; i < LANES; ++i) {
         const TB_X *const x = errors + lower(column + i, g->length - 1) * g->stride + first;
         __builtin_prefetch((const char *)x + 1024);  // many rows at once are more than processors follow
         v[i] = load(x, count);
@@ -116,12 +101,13 @@ TB_FN void add(const sizes *g, const TB_X *errors, const tb_i32 *place, wide *su
 
 // The columns from `column` on: all look-ups, then the words that occur.
 TB_FN void sum_columns(const sizes *g, const TB_X *errors, TB_X *out, const scratch *s, wide *sums, tb_i64 column) {
-    const int m = (int)lower(TB_LANES, g->length - column);
+    const int m = (int)lower(LANES, g->length - column), cut = !g->streams || g->length * (tb_i64)sizeof(TB_X) % 64;
     tb_i64 j = 0;
     for (tb_i64 k = 0; k <= s->found->occur; ++k) sums[k] = (wide){0};
-    for (; j + TB_LANES <= g->count; j += TB_LANES) add(g, errors, s->place, sums, column, j, TB_LANES);
+    for (; j + LANES <= g->count; j += LANES) add(g, errors, s->place, sums, column, j, LANES);
     if (j < g->count) add(g, errors, s->place, sums, column, j, (int)(g->count - j));
     for (tb_i64 k = 0; k < s->found->occur; ++k) {
+        if (cut) fetch(g, out + s->word[lower(k + AHEAD, s->found->occur - 1)] * g->length + column);
         finish(g, out + s->word[k] * g->length + column, sums[k], m);
     }
 }
@@ -129,8 +115,8 @@ TB_FN void sum_columns(const sizes *g, const TB_X *errors, TB_X *out, const scra
 // `vectors` vectors of columns, one after the other: part number `part`.
 TB_FN void add_part(const sizes *g, const TB_X *errors, TB_X *out, const scratch *s, tb_i64 part) {
     wide *const sums = s->sums + part * (lower(g->words, g->count) + 1);
-    const tb_i64 last = lower((part + 1) * g->vectors * TB_LANES, g->length);
-    for (tb_i64 column = part * g->vectors * TB_LANES; column < last; column += TB_LANES) {
+    const tb_i64 last = lower((part + 1) * g->vectors * LANES, g->length);
+    for (tb_i64 column = part * g->vectors * LANES; column < last; column += LANES) {
         sum_columns(g, errors, out, s, sums, column);
     }
 }
@@ -145,8 +131,8 @@ TB_FN void write_zeros(TB_X *to, tb_i64 count, tb_i64 streams) {
 
 // beta to, for a row.
 TB_FN void scale_row(const sizes *g, TB_X *to) {
-    for (tb_i64 column = 0; column < g->length; column += TB_LANES) {
-        finish(g, to + column, (wide){0}, (int)lower(TB_LANES, g->length - column));
+    for (tb_i64 column = 0; column < g->length; column += LANES) {
+        finish(g, to + column, (wide){0}, (int)lower(LANES, g->length - column));
     }
 }
 

@@ -2,39 +2,20 @@
 // lrn.c — response normalisation across the maps of images (maps, pixels and images as one axis), and the way back
 //
 // A task is a strip of neighbouring pixels and images, taken through all maps: what the maps around contribute stays in
-// the cache. Sums go up the maps in order. The host defines TB_X and TB_W, the types of elements and of sums, TB_READ
-// and TB_WRITE, which move blocks between them, TB_LOG2 and TB_EXP2 in TB_W, TB_OUTPUT, the number of the first
-// result's pointer, TB_STRIP and TB_MAPS, the longest strip and window (strip times window is at most 8 TB_STRIP, or
-// the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get loops of their own, TB_QUARTERS,
-// the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of the two ways is compiled.
-#include "kernel.h"
+// the cache. Sums go up the maps in order. The host defines what block_vectors.h wants, TB_LOG2 and TB_EXP2 in TB_W,
+// TB_OUTPUT, the number of the first result's pointer, TB_STRIP and TB_MAPS, the longest strip and window (strip times
+// window is at most 8 TB_STRIP, or the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get
+// loops of their own, TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of
+// the two ways is compiled.
+#include "block_vectors.h"
 
 typedef struct {
     tb_i64 maps, length, window, strip, alpha, beta, scale, power, streams;
 } sizes;
 
 // Rows of the strip lie a little further apart than a power of two, which would have them compete for the cache.
-#define LANES (64 / (int)sizeof(TB_W))
 #define PITCH(strip) ((strip) + 16)
 #define ROWS (TB_STRIP * 8 + TB_MAPS * 32)
-
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_N mask __attribute__((vector_size(64)));
-typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
-
-TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
-
-// The first `left` numbers of a vector to their place; all of them past the cache if so wanted.
-TB_FN void put(TB_X *to, vec v, int left, tb_i64 streams) {
-    TB_W from[LANES];
-    if (sizeof(TB_X) == sizeof(TB_W) && left >= LANES) {
-        if (streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
-        else *(loose *)to = v;
-        return;
-    }
-    *(loose *)from = v;
-    TB_WRITE(to, from, left < LANES ? left : LANES, 0);
-}
 
 // m elements as numbers to compute with; behind them there is room for a whole vector.
 TB_FN const TB_W *numbers(TB_W *buffer, const TB_X *x, int m) {
@@ -84,12 +65,11 @@ TB_FN norm norm_of(const sizes *g) {
                   (TB_W)tb_word_double(g->power)};
 }
 
-// to = alpha v + beta to, for the first `left` numbers. Without beta the old contents are not read.
-TB_FN void finish(const norm *p, TB_X *to, vec v, int left) {
-    TB_W buffer[LANES];
+// to = alpha v + beta to, for the first m numbers. Without beta the old contents are not read.
+TB_FN void finish(const norm *p, TB_X *to, vec v, int m) {
     if (p->alpha != 1) v *= p->alpha;
-    if (p->beta != 0) v += p->beta * *(const loose *)numbers(buffer, to, left < LANES ? left : LANES);
-    put(to, v, left, p->g->streams);
+    if (p->beta != 0) v += p->beta * load(to, m);
+    store(to, v, m, p->g->streams);
 }
 
 // The rows of maps c - J / 2 to c + J / 2, in order; row `map` lies at map % J.
@@ -117,8 +97,9 @@ TB_FN void fprop_map(const norm *p, const around *near, int count, const TB_W *x
     for (int i = 0; i < m; i += LANES) {
         __builtin_prefetch(ahead + i);
         const vec d = 1 + p->scale * sum_of(near, count, i);
-        put(denom + i, d, m - i, p->g->streams);
-        finish(p, o + i, *(const loose *)(x + i) * lowered(d, p->power), m - i);
+        const int n = (int)lower(LANES, m - i);
+        store(denom + i, d, n, p->g->streams);
+        finish(p, o + i, *(const loose *)(x + i) * lowered(d, p->power), n);
     }
 }
 
@@ -148,7 +129,7 @@ TB_FN void bprop_map(const norm *p, const around *near, int count, const TB_W *x
         for (int k = 0; k < 4; ++k) __builtin_prefetch(ahead[k] + i);
         const vec direct = *(const loose *)(e + i) * lowered(*(const loose *)(denom + i), p->power);
         const vec shared = *(const loose *)(x + i) * sum_of(near, count, i);
-        finish(p, delta + i, direct - 2 * p->power * p->scale * shared, m - i);
+        finish(p, delta + i, direct - 2 * p->power * p->scale * shared, (int)lower(LANES, m - i));
     }
 }
 

@@ -31,7 +31,6 @@ typedef struct {
     int laid;
 } plan;
 
-TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
 TB_FN tb_i64 higher(tb_i64 x, tb_i64 y) { return x > y ? x : y; }
 TB_FN tb_i64 length(range r) { return r.to - r.from; }
 

@@ -2,14 +2,10 @@
 // pool_spans.h — results of pooling that have the same taps, forward and back: from what they read to where they go
 //
 // Part of pool.c, with its macros. Several vectors go through the taps together, and share what is looked up of a tap.
-#include "kernel.h"
+#include "block_vectors.h"
 
-#define LANES (64 / (int)sizeof(TB_W))
 #define TOGETHER 2  // vectors that go through the taps together
 
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
-typedef TB_N mask __attribute__((vector_size(64)));
 typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
 
 typedef struct {
@@ -34,14 +30,6 @@ typedef struct {
     tb_i64 factor_step;
 } span;
 
-// m elements as a vector; what is in the lanes beyond does not matter.
-TB_FN vec load(const TB_X *x, int m) {
-    TB_W buffer[LANES], padded[LANES];
-    const TB_W *const from = TB_READ(buffer, x, m);
-    if (m == LANES) return *(const loose *)from;
-    return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
-}
-
 // Number n of what is read at x: elements or, `laid`, numbers to compute with, where vectors are whole.
 TB_FN vec met(const void *x, tb_i64 n, int m, int laid) {
     if (laid) return *(const loose *)((const TB_W *)x + n);
@@ -55,14 +43,7 @@ TB_FN void finish(const sizes *g, TB_X *to, vec v, int m) {
     v *= alpha;
     if (beta != 0) v += beta * load(to, m);
 #endif
-    if (sizeof(TB_X) == sizeof(TB_W) && m == LANES) {
-        if (g->streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
-        else *(loose *)to = v;
-        return;
-    }
-    TB_W from[LANES];
-    *(loose *)from = v;
-    TB_WRITE(to, from, m, 0);
+    store(to, v, m, g->streams);
 }
 
 TB_FN vec roots(vec x) {

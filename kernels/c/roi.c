@@ -6,16 +6,11 @@
 // owns a map, and adds errors where they belong in the order in which they lie. Where a region is of an image that there
 // is not, nothing is written.
 //
-// The host defines TB_X, TB_W and TB_I, the types of elements, of what is compared and added, and of places, TB_N,
-// integers as wide as TB_W, TB_LANES, how many TB_W make 64 bytes, TB_TURN, which turns a square of them, TB_HALF,
-// whether sums are wider than elements, and TB_READ and TB_WRITE, which move blocks between TB_X and TB_W.
-#include "kernel.h"
+// The host defines what block_vectors.h wants, TB_I, the type of places, TB_TURN, which turns a square of TB_W, and
+// TB_HALF, whether sums are wider than elements.
+#include "block_vectors.h"
 
 #define BLOCK 256  // errors that are widened at a time
-
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
-typedef TB_N mask __attribute__((vector_size(64)));
 
 typedef struct {
     tb_i64 images, maps, height, width, regions, rows, columns;
@@ -32,7 +27,6 @@ typedef struct {
     range bins[];
 } status;
 
-TB_FN tb_i64 lower(tb_i64 a, tb_i64 b) { return a < b ? a : b; }
 TB_FN tb_i64 inside(tb_i64 at, tb_i64 length) { return at < 0 ? 0 : lower(at, length); }
 
 // The pixels of one of the parts of the range from `low` to `high`, inside an axis.
@@ -78,33 +72,33 @@ void roi_bprop_check(void *const *ptr, const tb_i64 *size, const tb_i64 *stride,
     check((const sizes *)size, (const tb_i32 *)ptr[2], (status *)ptr[4]);
 }
 
-// The images with a vector of maps innermost: (maps / TB_LANES, height, width, images, TB_LANES). Tasks are rows of them.
+// The images with a vector of maps innermost: (maps / LANES, height, width, images, LANES). Tasks are rows of them.
 void roi_turn(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
               tb_i64 end) {
     const sizes *const g = (const sizes *)size;
     const tb_i64 row = g->width * g->images, map = g->height * row;
     vec *const copy = copy_of(g, (status *)ptr[4]);
-    TB_W buffer[TB_LANES][BLOCK];
+    TB_W buffer[LANES][BLOCK];
     (void)stride, (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
-        const tb_i64 c = task / g->height * TB_LANES, lanes = lower(TB_LANES, g->maps - c);
+        const tb_i64 c = task / g->height * LANES, lanes = lower(LANES, g->maps - c);
         for (tb_i64 at = 0; at < row; at += BLOCK) {
             const int m = (int)lower(BLOCK, row - at);
-            const TB_W *x[TB_LANES];
-            for (int lane = 0; lane < TB_LANES; ++lane) {
+            const TB_W *x[LANES];
+            for (int lane = 0; lane < LANES; ++lane) {
                 const tb_i64 from = (lower(c + lane, c + lanes - 1) * g->height + task % g->height) * row + at;
                 x[lane] = TB_READ(buffer[lane], (const TB_X *)ptr[0] + from, m);
             }
-            vec *const to = copy + c / TB_LANES * map + task % g->height * row + at;
+            vec *const to = copy + c / LANES * map + task % g->height * row + at;
             int i = 0;
-            for (; i + TB_LANES <= m; i += TB_LANES) {
-                vec v[TB_LANES];
-                for (int lane = 0; lane < TB_LANES; ++lane) v[lane] = *(const loose *)(x[lane] + i);
+            for (; i + LANES <= m; i += LANES) {
+                vec v[LANES];
+                for (int lane = 0; lane < LANES; ++lane) v[lane] = *(const loose *)(x[lane] + i);
                 TB_TURN(vec, v)
-                for (int j = 0; j < TB_LANES; ++j) to[i + j] = v[j];
+                for (int j = 0; j < LANES; ++j) to[i + j] = v[j];
             }
             for (; i < m; ++i) {
-                for (int lane = 0; lane < TB_LANES; ++lane) to[i][lane] = x[lane][i];
+                for (int lane = 0; lane < LANES; ++lane) to[i][lane] = x[lane][i];
             }
         }
     }
@@ -132,9 +126,9 @@ TB_FN vec largest(const sizes *g, const vec *copy, range h, range w, mask *where
 TB_FN void pool(const sizes *g, void *const *ptr, const vec *copy, tb_i64 map, int lanes, tb_i64 first, int count,
                 tb_i64 bin) {
     const range *const bins = ((const status *)ptr[4])->bins;
-    vec best[TB_LANES];
-    mask where[TB_LANES];
-    for (int r = 0; r < TB_LANES; ++r) {
+    vec best[LANES];
+    mask where[LANES];
+    for (int r = 0; r < LANES; ++r) {
         const tb_i64 region = first + (r < count ? r : 0);
         const range *const own = bins + region * (g->rows + g->columns);
         const range h = own[bin / g->columns], w = own[g->rows + bin % g->columns];
@@ -144,8 +138,8 @@ TB_FN void pool(const sizes *g, void *const *ptr, const vec *copy, tb_i64 map, i
     TB_TURN(mask, where)
     for (int lane = 0; lane < lanes; ++lane) {
         const tb_i64 to = ((map + lane) * g->rows * g->columns + bin) * g->regions + first;
-        TB_I places[TB_LANES];
-        for (int r = 0; r < TB_LANES; ++r) places[r] = (TB_I)where[lane][r];
+        TB_I places[LANES];
+        for (int r = 0; r < LANES; ++r) places[r] = (TB_I)where[lane][r];
         TB_WRITE((TB_X *)ptr[2] + to, (const TB_W *)(best + lane), count, 0);
         __builtin_memcpy((TB_I *)ptr[3] + to, places, sizeof(TB_I) * (unsigned long)count);
     }
@@ -155,13 +149,13 @@ TB_FN void pool(const sizes *g, void *const *ptr, const vec *copy, tb_i64 map, i
 void roi_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const tb_i64 groups = (g->regions + TB_LANES - 1) / TB_LANES, map = g->height * g->width * g->images;
+    const tb_i64 groups = (g->regions + LANES - 1) / LANES, map = g->height * g->width * g->images;
     (void)stride, (void)scalar;
     if (((const status *)ptr[4])->wrong) return;
     for (tb_i64 task = begin; task < end; ++task) {
-        const tb_i64 c = task / groups * TB_LANES, first = task % groups * TB_LANES;
-        const int lanes = (int)lower(TB_LANES, g->maps - c), count = (int)lower(TB_LANES, g->regions - first);
-        const vec *const copy = copy_of(g, (status *)ptr[4]) + c / TB_LANES * map;
+        const tb_i64 c = task / groups * LANES, first = task % groups * LANES;
+        const int lanes = (int)lower(LANES, g->maps - c), count = (int)lower(LANES, g->regions - first);
+        const vec *const copy = copy_of(g, (status *)ptr[4]) + c / LANES * map;
         for (tb_i64 bin = 0; bin < g->rows * g->columns; ++bin) pool(g, ptr, copy, c, lanes, first, count, bin);
     }
 }

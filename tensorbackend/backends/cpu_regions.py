@@ -60,8 +60,7 @@ class _Checked(jit.Prepared):
 def _vectors(dtype: np.dtype) -> tuple[int, dict[str, Any]]:
     """The lanes of a vector of what elements are read as, and the macros of files that turn squares of vectors."""
     lanes = VECTOR // dtypes.compute(dtype).itemsize
-    turn = {"TB_LANES": lanes, "TB_TURN(T, v)": f"TB_TURN_{lanes}(T, v)"}
-    return lanes, turn | written.block_macros(dtype)
+    return lanes, {"TB_TURN(T, v)": f"TB_TURN_{lanes}(T, v)", **written.block_macros(dtype)}
 
 
 def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
