@@ -58,6 +58,7 @@ class BandRenderer(SegmentRenderer):
         """Each pass over all rows of a band before the next pass."""
         across, most = self._across(), BAND_ELEMENTS
         self.say(f"const int band = {across} > {most} ? 1 : {across} > {most // BAND} ? {most} / {across} : {BAND};")
+        self.say(f"const int near = streams && {across} <= {most};")
         self.late = self._read_in_pass(2)
         lasting = self._lasting()
         self.waiting = set()

@@ -192,8 +192,8 @@ class BlockRenderer(HoistRenderer):
         place, size = f"p{slot} + b", f"m * {ref.dtype.itemsize}"
         if self.nest.form == MAP or (self.nest.form == ROWS and self.stage == 1 and not fetched):
             self.say(f"if ({self._early(slot)}) tb_prefetch({place} + {AHEAD // ref.dtype.itemsize}, {size});")
-        elif self.stage == 2 and slot in self.late:
-            self.say(f"if (streams && band > 1) tb_prefetch({place} + band * {self._across()}, {size});")
+        elif self.stage == 2 and slot in self.late and not fetched:
+            self.say(f"if (near) tb_prefetch({place} + band * {self._across()}, {size});")
 
     def _direct_sources(self, here: list[int], needed: list[int]) -> dict[int, str]:
         """Reductions of plain contiguous input, or of what this pass keeps: the reducer reads it where it lies."""
@@ -285,7 +285,7 @@ class BlockRenderer(HoistRenderer):
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
-        when = "streams && band == 1" if self.late else "streams"
+        when = "streams && !near" if self.late else "streams"
         self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():

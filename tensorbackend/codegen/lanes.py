@@ -32,7 +32,7 @@ class LaneRenderer(WideRenderer):
 
     def _early(self, slot: int) -> str:
         """When the first pass over a row asks for what follows."""
-        return "streams && band == 1" if slot in self.late else "streams"
+        return "streams && !near" if slot in self.late else "streams"
 
     def _sums_run_along(self, here: Sequence[int], direct: dict[int, str]) -> bool:
         """Whether the reductions `here` are sums of floats, of which a value must be computed first."""
@@ -89,11 +89,13 @@ class LaneRenderer(WideRenderer):
         """Ask for what a later block reads, a few lines at a time: many at once would make the processor wait."""
         for n in loop:
             i = self.body[n]
-            if i.kind != "load" or self.stage != 1:
+            if i.kind != "load" or self._stride_class(ref := self.kernel.inputs[i.slot], self.nest.inner) != "one":
                 continue
-            ref = self.kernel.inputs[i.slot]
-            if self._stride_class(ref, self.nest.inner) == "one" and not dtypes.is_half(ref.dtype):
+            if self.stage == 1 and not dtypes.is_half(ref.dtype):
                 self.say(f"if ({self._early(i.slot)}) tb_fetch{ref.dtype.itemsize}(p{i.slot} + b + g);")
+            elif self.stage == 2 and i.slot in self.late and not dtypes.is_half(ref.dtype):
+                place = f"p{i.slot} + b + g + band * {self._across()}"
+                self.say(f"if (near) tb_touch{ref.dtype.itemsize}({place});")
 
     def _join_lanes(self, n: int, when: str, lanes: str) -> None:
         i = self.body[n]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend
-from tensorbackend.backends import native
+from tensorbackend.backends import jit, native
 from tensorbackend.backends.cpu import CPUBackend
+from tensorbackend.codegen.c import print_kernel
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import fuse
 
@@ -167,3 +168,34 @@ def test_segments_work_in_place(backend: Backend, name: str) -> None:
     y[:] = PASSES[name](backend, x, 0)
     x[:] = PASSES[name](backend, x, 0)
     assert x.get().tobytes() == y.get().tobytes()
+
+
+def normalised(x: object) -> object:
+    """Rows less their mean, over their standard deviation: two sums, one after the other, and a pass that writes."""
+    be = x.backend
+    away = x - be.mean(x, 1)
+    return away / be.sqrt(be.mean(away * away, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("length", [48, 2049, 4097])
+def test_rows_of_two_sums_beyond_the_caches(
+    backend: Backend, length: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "STREAM_ABOVE", 0)
+    values = np.random.default_rng(0).standard_normal((5, length + 7)).astype(dtype)
+    wanted = values[:, :length].astype(np.float64)
+    wanted = (wanted - wanted.mean(1, keepdims=True)) / wanted.std(1, keepdims=True)
+    out = backend.empty((5, length), dtype)
+    out[:] = normalised(backend.array(values, dtype=dtype)[:, :length])
+    assert np.allclose(out.get(), wanted, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
+
+
+def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:
+    """A few lines at a time, between its sums; of long rows the first pass asks, as it does of all that have one."""
+    x = backend.ones((64, 100))
+    (both,), (one,) = kernels_of(normalised(x)), kernels_of(x / backend.sum(x, 1))
+    source = print_kernel(both).source
+    assert source.index("tb_prefetch(") < source.index("tb_touch4(")
+    assert source.count("tb_touch4(") == 1
+    assert "tb_touch" not in print_kernel(one).source
