@@ -219,6 +219,40 @@ TB_FN void fprop_line(const sizes *g, const plan *p, const row *o, taps *found) 
     if (TB_OP == 0) copy_places(o->places, o->places_step, places, g->images, g->out[3], g->images);
 }
 
+// Whether windows of means are whole images, a power of 2 of them, at most a vector: lanes then take several pixels.
+TB_FN int is_whole_image(const sizes *g) {
+    int whole = TB_OP == 1 && g->images <= LANES && !(g->images & (g->images - 1));
+    whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
+    for (int axis = 1; axis < 4; ++axis)
+        whole &= g->window[axis] == g->in[axis] && g->pad[axis] == 0 && g->out[axis] == 1;
+    return whole;
+}
+
+// The means of a map whose pixels lie side by side.
+TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
+    const tb_i64 pixels = g->in[1] * g->in[2] * g->in[3], count = pixels * g->images;
+    TB_W buffer[LANES], lanes[LANES], means[LANES] = {0};
+    vec even = {0}, odd = {0};
+    tb_i64 n = 0;
+    for (; n + 2 * LANES <= count; n += 2 * LANES) even += load(x + n, LANES), odd += load(x + n + LANES, LANES);
+    if (n + LANES <= count) even += load(x + n, LANES), n += LANES;
+    *(loose *)lanes = even + odd;
+    const TB_W *const rest = TB_READ(buffer, x + n, (int)(count - n));
+    for (tb_i64 i = 0; i < count - n; ++i) lanes[i] += rest[i];
+    for (tb_i64 i = 0; i < LANES; ++i) means[i & (g->images - 1)] += lanes[i];
+    finish(g, out, *(loose *)means / (TB_W)pixels, (int)g->images);
+}
+
+// A row of the gradient of such means: all its pixels receive the same.
+TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out) {
+    const TB_W pixels = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
+    const tb_i64 count = g->in[3] * g->images;
+    TB_W buffer[LANES], shares[LANES];
+    const TB_W *const from = TB_READ(buffer, e, (int)g->images);
+    for (tb_i64 i = 0; i < LANES; ++i) shares[i] = from[i & (g->images - 1)] / pixels;
+    for (tb_i64 n = 0; n < count; n += LANES) finish(g, out + n, *(loose *)shares, (int)lower(LANES, count - n));
+}
+
 TB_FN void fprop_row(const sizes *g, const plan *known, void *const *ptr, const tb_i64 *stride, tb_i64 number,
                      taps *found) {
     const tb_i64 p = number % g->out[2], m = number / g->out[2] % g->out[1], k = number / (g->out[2] * g->out[1]);
@@ -231,7 +265,9 @@ TB_FN void fprop_row(const sizes *g, const plan *known, void *const *ptr, const 
     o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
     o.places_step = os[7];
 #endif
-    if (known->laid) fprop_line(g, known, &o, found);
+    const int beside = stride[3] == g->images && stride[2] == g->in[3] * stride[3] && stride[1] == g->in[2] * stride[2];
+    if (beside && is_whole_image(g)) fprop_image(g, o.x, o.out);
+    else if (known->laid) fprop_line(g, known, &o, found);
     else fprop_windows(g, known, &o, found);
 }
 
@@ -406,6 +442,11 @@ TB_FN void bprop_line(const sizes *g, const plan *p, const gradient *o) {
 TB_FN void bprop_row(const sizes *g, const plan *known, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
     gradient o;
     const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
+    const tb_i64 *const os = stride + TB_OUTPUT * 4;
+    if (os[3] == g->images && is_whole_image(g)) {
+        bprop_image(g, (const TB_X *)ptr[0] + c * stride[0], (TB_X *)ptr[TB_OUTPUT] + inner(os, c, d, h));
+        return;
+    }
     find_windows(g, ptr, stride, c, d, h, &o);
     if (known->laid) bprop_line(g, known, &o);
     else if (TB_OP != 0 && g->step[3] >= g->window[3] && known->pixels < g->step[3]) bprop_apart(g, known, &o);
