@@ -76,7 +76,7 @@ class LaneRenderer(WideRenderer):
             for n in (n for n in loads if along[n] == "one" and n not in buffers):
                 slot, kind, size = self.body[n].slot, ctype(loads[n].dtype), loads[n].dtype.itemsize
                 self.say(f"{kind} t{slot}[{LANES}] {ALIGNED};")
-                self.say(f"tb_pad(t{slot}, p{slot} + b + full, (m - full) * {size}, {LANES * size});")
+                self.say(f"tb_pad_all(t{slot}, p{slot} + b + full, (m - full) * {size}, {LANES * size});")
                 buffers = {**buffers, n: f"t{slot}[l]"}
         self.open(f"for (int l = 0; l < {count}; ++l)")
         self.say("const int j = full + l;")
