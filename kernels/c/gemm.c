@@ -13,7 +13,8 @@
 //           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
 //           van de Geijn, 2015.) With few rows and very many columns each task copies its own columns of b instead, some
 //           steps of k at a time, so that memory is read once and the copy stays in the second-level cache. So does, with few
-//           rows, few columns and a very long k, the task of a segment of k.
+//           rows, few columns and a very long k, the task of a segment of k. On the matrix unit tasks of products of
+//           moderate size copy both operands: what several of them need stays in the slot of the thread that they run on.
 // Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
@@ -55,7 +56,8 @@ enum {
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
     OWN,           // bytes of the copy of b of a task, in a slot of its own; 0: copies are shared
-    APART,         // bytes of the sums of a task, behind that copy; 0: they lie where the whole product does
+    OWN_A,         // bytes of that of a behind it; 0: it is shared, too
+    APART,         // bytes of the sums of a task, behind these copies; 0: they lie where the whole product does
     SLOTS, PLACE_OWN,  // how many slots there are, and their place in scratch
     PAST,          // whether sums are written past the caches
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
@@ -119,17 +121,6 @@ typedef struct work {
 } work;
 
 typedef TB_T half_vector __attribute__((vector_size(TB_VECTOR / 2), aligned(sizeof(TB_T)), may_alias));
-
-// Stores whole lines past the caches; and makes all such stores seen.
-#if defined(__AVX512F__)
-typedef float line __attribute__((vector_size(64)));
-static inline void store_past(vector *to, vector x) { __builtin_ia32_movntps512((float *)to, (line)x); }
-static inline void settle(void) { __builtin_ia32_sfence(); }
-#else
-static inline void store_past(vector *to, vector x) { *to = x; }
-static inline void settle(void) {}
-#endif
-static inline void half_store_past(half_vector *to, half_vector x) { *to = x; }
 
 // Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.
 static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int width, const work *w) {
@@ -233,16 +224,21 @@ static void pack_b(const call *g, int64_t number) {
                     packed(width * g->size[PHASE_K]), u.k0);
 }
 
+// Copies tiles `first` to `last` of a likewise, to where tile `first` begins.
+static void copy_tiles(const call *g, int64_t part, int64_t k0, int64_t k, int64_t first, int64_t last, TB_T *to,
+                       int64_t apart, int64_t skipped) {
+    const int64_t height = g->size[TILE_ROWS], batch = g->batch + part / g->size[SPLITS], begin = first * height;
+    const int64_t *const step = pair_of(g, 0), from_k = k_begin(g, part % g->size[SPLITS]) + k0;
+    const TB_A *const from = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + begin) * step[0] + from_k * step[1];
+    const run r = {last - first, least(last * height, g->rows) - begin, height, height, apart};
+    copy_a(to + packed(skipped * height), from, step[1], step[0], k, &r);
+}
+
 static void pack_a(const call *g, int64_t number) {
-    const int64_t height = g->size[TILE_ROWS];
-    const unit u = unit_of(g, number, g->tiles, height);
-    if (u.k <= 0)
-        return;
-    const int64_t batch = g->batch + u.part / g->size[SPLITS], k = k_begin(g, u.part % g->size[SPLITS]) + u.k0;
-    const int64_t *const step = pair_of(g, 0), begin = u.first * height;
-    const TB_A *const from = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + begin) * step[0] + k * step[1];
-    const run r = {u.last - u.first, least(u.last * height, g->rows) - begin, height, height, packed(height * g->size[PHASE_K])};
-    copy_a(place_of_a(g, u.part, u.first) + packed(u.k0 * height), from, step[1], step[0], u.k, &r);
+    const unit u = unit_of(g, number, g->tiles, g->size[TILE_ROWS]);
+    if (u.k > 0)
+        copy_tiles(g, u.part, u.k0, u.k, u.first, u.last, place_of_a(g, u.part, u.first),
+                   packed(g->size[TILE_ROWS] * g->size[PHASE_K]), u.k0);
 }
 
 // Tasks: chunks of the panels of b, then of the tiles of a. size {tasks of b}.
@@ -323,13 +319,22 @@ static block block_of(const call *g, int64_t task) {
     return at;
 }
 
-// Elements between the panels of a task's own copy.
-static inline int64_t own_apart(const call *g) { return packed(width_of(g, g->size[PANEL]) * g->size[BLOCK_K]); }
+// A copy that a task has of its own, or none: from step `k0` of the phase and row or column `first` of the round on, its
+// panels or tiles `apart` elements from one another. If `kept`, it has all steps, and stays in the slot for the next task.
+typedef struct copy {
+    TB_T *at;
+    int64_t k0, first, apart;
+    int kept;
+} copy;
 
-// One panel of columns times all rows of a block, for `k` steps from `k0` of the phase; `own` is the task's copy of b, if
-// it has one.
+typedef struct copies {
+    copy a, b;
+    int64_t *kept;
+} copies;
+
+// One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
 static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add,
-                          const TB_T *own) {
+                          const copies *own) {
     const int64_t part = at->batch * g->size[SPLITS] + at->split, j = panel * g->size[PANEL], step = g->size[TILE_ROWS];
     const int columns = (int)least(g->size[PANEL], g->columns - j), vectors = vectors_of(columns);
     const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch;
@@ -338,8 +343,8 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     TB_T *const t = to.at + (g->row + at->i) * to.row + (g->column + j) * to.column;
     work w = {k, 0, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add, 0};
     w.past = g->size[PAST] && ((uintptr_t)t | (uintptr_t)(to.row * (int64_t)sizeof(TB_T))) % 64 == 0;
-    if (own) {
-        w.b = own + (panel - at->j / g->size[PANEL]) * own_apart(g);
+    if (own->b.at) {
+        w.b = own->b.at + (j - own->b.first) / g->size[PANEL] * own->b.apart + packed((k0 - own->b.k0) * w.b_k);
     } else if (panel >= first_panel(g)) {
         w.b = place_of_b(g, part, panel) + packed(k0 * w.b_k);
     } else {
@@ -352,7 +357,9 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
         w.a = (const TB_T *)(a + i * a_step[0]);
         if (g->size[PACK_A]) {
             w.a_row = 1, w.a_k = step;
-            w.a = place_of_a(g, part, (at->i + i) / step) + packed(k0 * step);
+            const int64_t tile = (at->i + i - own->a.first) / step;
+            w.a = own->a.at ? own->a.at + tile * own->a.apart : place_of_a(g, part, tile);
+            w.a += packed((k0 - own->a.k0) * step);
         }
         w.t = t + i * to.row;
         run_tile(vectors, rows, &w);
@@ -360,14 +367,20 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
 }
 
 #if defined(TB_PLANES)
-// Whether numbers side by side are all finite: 0 times any other is no number.
-static int all_finite(const TB_T *x, int64_t n) {
-    vector zeros = {0};
+// Whether the sums of a block, which lie side by side in rows, are all finite: 0 times any other is no number.
+static int all_finite(const TB_T *x, int64_t rows, int64_t row, int64_t columns) {
+    enum { SIDE_BY_SIDE = 4 };
+    vector zeros[SIDE_BY_SIDE] = {{0}};
     TB_T rest = 0;
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES) zeros += *(const vector *)(x + j) * 0;
-    for (; j < n; ++j) rest += x[j] * 0;
-    for (int l = 0; l < LANES; ++l) rest += zeros[l];
+    for (int64_t i = 0; i < rows; ++i, x += row) {
+        int64_t j = 0;
+        for (; j + SIDE_BY_SIDE * LANES <= columns; j += SIDE_BY_SIDE * LANES)
+            UNROLL for (int v = 0; v < SIDE_BY_SIDE; ++v) zeros[v] += *(const vector *)(x + j + v * LANES) * 0;
+        for (; j + LANES <= columns; j += LANES) zeros[j / LANES % SIDE_BY_SIDE] += *(const vector *)(x + j) * 0;
+        for (; j < columns; ++j) rest += x[j] * 0;
+    }
+    zeros[0] += zeros[1] + zeros[2] + zeros[3];
+    for (int l = 0; l < LANES; ++l) rest += zeros[0][l];
     return rest == 0;
 }
 
@@ -376,35 +389,91 @@ static void mend(const call *g, const block *at, int64_t batch, const sums *to) 
     const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
     const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch);
     const TB_B *const b = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch);
-    for (int64_t i = g->row + at->i; i < g->row + at->i + at->rows; ++i) {
-        TB_T *const t = to->at + i * to->row + (g->column + at->j) * to->column;
-        if (to->column == 1 && all_finite(t, at->columns))
-            continue;
+    TB_T *t = to->at + (g->row + at->i) * to->row + (g->column + at->j) * to->column;
+    if (to->column == 1 && all_finite(t, at->rows, to->row, at->columns))
+        return;
+    for (int64_t i = g->row + at->i; i < g->row + at->i + at->rows; ++i, t += to->row)
         for (int64_t j = 0; j < at->columns; ++j) {
-            if (all_finite(t + j * to->column, 1))
+            if (t[j * to->column] * 0 == 0)
                 continue;
             TB_T sum = 0;
             for (int64_t p = 0; p < g->size[K]; ++p)
                 sum += TB_WIDE_A(a[i * a_step[0] + p * a_step[1]]) * TB_WIDE_B(b[p * b_step[0] + (g->column + at->j + j) * b_step[1]]);
             t[j * to->column] = sum;
         }
-    }
 }
 #endif
 
+// What follows the word of a slot, if it keeps copies: of which batch (0: of none), which block of columns of b (0: none),
+// and which blocks of rows of a, a bit each.
+enum { KEPT_BATCH = 1, KEPT_COLUMNS, KEPT_ROWS };
+
+// Copies `k` steps from `k0` of the phase of a block's rows, its columns.
+static void copy_rows(const call *g, const block *at, int64_t part, int64_t k0, int64_t k, copy *own) {
+    const int64_t height = g->size[TILE_ROWS], tile = at->i / height;
+    own->first = own->kept ? 0 : at->i;
+    own->k0 = k0;
+    copy_tiles(g, part, k0, k, tile, ceiling(at->i + at->rows, height), own->at + (at->i - own->first) / height * own->apart,
+               own->apart, 0);
+}
+
+static void copy_columns(const call *g, const block *at, int64_t part, int64_t k0, int64_t k, copy *own) {
+    const int64_t width = g->size[PANEL];
+    own->first = at->j;
+    own->k0 = k0;
+    copy_panels(g, part, k0, k, at->j / width, ceiling(at->j + at->columns, width), own->at, own->apart, 0);
+}
+
+// Makes what a block needs of the copies that stay, and is not there yet.
+static void keep_copies(const call *g, const block *at, int64_t k, copies *own) {
+    int64_t *const kept = own->kept, batch = g->batch + at->batch + 1;
+    const int64_t rows = (int64_t)1 << at->i / g->size[TASK_ROWS], columns = at->j + 1;
+    if (kept[KEPT_BATCH] != batch)
+        kept[KEPT_COLUMNS] = kept[KEPT_ROWS] = 0;
+    if (own->a.kept && !(kept[KEPT_ROWS] & rows))
+        copy_rows(g, at, at->batch, 0, k, &own->a);
+    if (own->b.kept && kept[KEPT_COLUMNS] != columns)
+        copy_columns(g, at, at->batch, 0, k, &own->b);
+    own->b.first = at->j;
+    kept[KEPT_BATCH] = batch, kept[KEPT_COLUMNS] = columns, kept[KEPT_ROWS] |= rows;
+}
+
 // All panels of a block, for `k` steps of the phase.
-static void sums_of_block(const call *g, const block *at, int64_t k, sums to, TB_T *own) {
+static void sums_of_block(const call *g, const block *at, int64_t k, sums to, copies *own) {
     const int64_t part = at->batch * g->size[SPLITS] + at->split;
     const int64_t first = at->j / g->size[PANEL], last = ceiling(at->j + at->columns, g->size[PANEL]);
     int64_t k0 = 0;
+    if (own->kept)
+        keep_copies(g, at, k, own);
     do {
         const int64_t here = least(g->size[BLOCK_K], k - k0);
-        if (own && here > 0)
-            copy_panels(g, part, k0, here, first, last, own, own_apart(g), 0);
+        if (own->b.at && !own->b.kept && here > 0)
+            copy_columns(g, at, part, k0, here, &own->b);
+        if (own->a.at && !own->a.kept && here > 0)
+            copy_rows(g, at, part, k0, here, &own->a);
         for (int64_t panel = first; panel < last; ++panel)
             panel_by_rows(g, at, panel, k0, here, to, k0 > 0 || g->phase > 0, own);
         k0 += here;
     } while (k0 < k);
+}
+
+// The copies in a slot's memory, if tasks have their own. Of two, one stays if it is of several tasks: `kept` says what is
+// there.
+static copies own_copies(const call *g, char *memory, int64_t *kept) {
+    const int64_t of_b = g->size[OWN], part_k = g->size[BLOCK_K], all_k = g->size[PHASE_K];
+    copies own = {0};
+    if (!of_b)
+        return own;
+    own.b.at = (TB_T *)memory;
+    if (g->size[OWN_A]) {
+        own.kept = kept;
+        own.b.kept = g->row_tasks > 1;
+        own.a.kept = g->column_tasks > 1;
+        own.a.at = (TB_T *)(memory + of_b);
+        own.a.apart = packed(g->size[TILE_ROWS] * (own.a.kept ? all_k : part_k));
+    }
+    own.b.apart = packed(width_of(g, g->size[PANEL]) * (own.b.kept ? all_k : part_k));
+    return own;
 }
 
 // Tasks: blocks of rows by blocks of columns by segments of k by batches.
@@ -413,15 +482,17 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     const call *const g = ptr[0];
     (void)size, (void)stride, (void)scalar;
     void *const slots = g->scratch + g->size[PLACE_OWN];
-    const int64_t bytes = g->size[OWN] + g->size[APART], slot = bytes ? take_slot(slots, g->size[SLOTS]) : 0;
+    const int64_t copied = g->size[OWN] + g->size[OWN_A], bytes = copied + g->size[APART];
+    const int64_t slot = bytes ? take_slot(slots, g->size[SLOTS]) : 0;
     char *const memory = bytes ? slot_memory(slots, g->size[SLOTS], slot, bytes) : 0;
-    TB_T *const own = g->size[OWN] ? (TB_T *)memory : 0, *const apart = g->size[APART] ? (TB_T *)(memory + g->size[OWN]) : 0;
+    TB_T *const apart = g->size[APART] ? (TB_T *)(memory + copied) : 0;
+    copies own = own_copies(g, memory, slot_word(slots, slot));
     begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
         const block at = block_of(g, task);
         const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
         const sums to = apart ? sums_apart(g, apart, g->row + at.i, g->column + at.j) : sums_of(g, batch, at.split);
-        sums_of_block(g, &at, k, to, own);
+        sums_of_block(g, &at, k, to, &own);
         if (g->phase == g->phases - 1 && g->size[SPLITS] == 1) {
 #if defined(TB_PLANES)
             mend(g, &at, batch, &to);
@@ -431,7 +502,7 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     }
     end_tiles();
     if (g->size[PAST])
-        settle();
+        finish_stores();
     if (memory)
         give_slot(slots, slot);
 }
@@ -472,7 +543,7 @@ static void launch(call *g, tb_kernel fn, int64_t tasks, int64_t cost, const int
 // Copies what this round needs: the panels of b with its first rows, the tiles of a.
 static void launch_copies(call *g) {
     const int64_t parts = g->batches * g->size[SPLITS], panels = g->row || g->size[OWN] ? 0 : g->panels - first_panel(g);
-    const int64_t tiles = g->size[PACK_A] ? g->tiles : 0, height = g->size[TILE_ROWS], width = width_of(g, g->size[PANEL]);
+    const int64_t tiles = g->size[PACK_A] && !g->size[OWN_A] ? g->tiles : 0, height = g->size[TILE_ROWS], width = width_of(g, g->size[PANEL]);
     const int64_t of_b = parts * groups_of(panels, width) * g->chunks, of_a = parts * groups_of(tiles, height) * g->chunks;
     const int64_t elements = parts * (panels * width + tiles * height) * g->size[PHASE_K];
     if (of_a + of_b)

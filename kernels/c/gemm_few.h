@@ -2,7 +2,7 @@
 // gemm_few.h — products with few columns, as gemm.c makes them: a is read once, in the order of memory
 //
 // Dots      Where k runs side by side in a: sums along k in vectors, four rows at a time.
-// Sweeps    Where rows lie side by side in a: LINES steps of k are added to the sums of CHUNK rows, which wait in cache.
+// Sweeps    Where rows lie side by side in a: LINES steps of k are added to the sums of CHUNK rows (of all columns), which wait in cache.
 //           So a comes as a few long streams; along k, each step would touch another page.
 
 enum {
@@ -10,7 +10,11 @@ enum {
     DOT_CHUNK = 512,  // elements of a row that are widened at a time
     MOST_COLUMNS = 4,
     LINES = 8,
-    CHUNK = 1024,
+#ifdef TB_PLAIN_A
+    CHUNK = 4096,  // sums that wait in the first-level cache, of all columns
+#else
+    CHUNK = 1024,  // and as many numbers of LINES steps that are widened
+#endif
 };
 
 // One column of b from step `k0` of the phase on: numbers `step` apart.
@@ -117,7 +121,7 @@ SWEEP(1)
 SWEEP(8)
 
 // LINES steps of k from `k0` of the phase, or one, of `rows` rows from `i` of a block: added to the sums of all columns.
-static void sweep_lines(const call *g, const block *at, int64_t i, int64_t rows, int64_t k0, int steps, TB_T (*sum)[CHUNK]) {
+static void sweep_lines(const call *g, const block *at, int64_t i, int64_t rows, int64_t k0, int steps, TB_T *sum) {
     const TB_A *const a = row_of_a(g, at, i, k0);
     int64_t a_k = pair_of(g, 0)[1];
 #ifdef TB_PLAIN_A
@@ -133,22 +137,23 @@ static void sweep_lines(const call *g, const block *at, int64_t i, int64_t rows,
         const TB_T *const b = column_of_b(g, at, at->j + j, k0, &step);
         TB_T x[LINES];
         for (int u = 0; u < steps; ++u) x[u] = b[u * step];
-        (steps == LINES ? sweep_8 : sweep_1)(rows, lines, a_k, x, sum[j]);
+        (steps == LINES ? sweep_8 : sweep_1)(rows, lines, a_k, x, sum + j * rows);
     }
 }
 
 static void sweeps_of_block(const call *g, const block *at, int64_t k, sums to) {
-    TB_T sum[MOST_COLUMNS][CHUNK];
-    for (int64_t i = 0; i < at->rows; i += CHUNK) {
-        const int64_t rows = least(CHUNK, at->rows - i);
-        for (int64_t j = 0; j < at->columns; ++j)
-            for (int64_t r = 0; r < rows; ++r) sum[j][r] = 0;
+    TB_T sum[CHUNK];
+    const int64_t each = CHUNK / at->columns;
+    for (int64_t i = 0; i < at->rows; i += each) {
+        const int64_t rows = least(each, at->rows - i);
+        for (int64_t r = 0; r < at->columns * rows; ++r) sum[r] = 0;
         int64_t k0 = 0;
         for (; k0 + LINES <= k; k0 += LINES) sweep_lines(g, at, i, rows, k0, LINES, sum);
         for (; k0 < k; ++k0) sweep_lines(g, at, i, rows, k0, 1, sum);
         for (int64_t j = 0; j < at->columns; ++j) {
             TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + at->j + j) * to.column;
-            for (int64_t r = 0; r < rows; ++r) t[r * to.row] = g->phase ? t[r * to.row] + sum[j][r] : sum[j][r];
+            const TB_T *const made = sum + j * rows;
+            for (int64_t r = 0; r < rows; ++r) t[r * to.row] = g->phase ? t[r * to.row] + made[r] : made[r];
         }
     }
 }

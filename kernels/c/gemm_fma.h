@@ -37,6 +37,8 @@ typedef void (*tile)(const work *w);
     static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { return sum + x * y; }
 #define KEEP_IN_REGISTER(X) (void)(X)
 #endif
+static inline void vector_past(vector *to, vector x) { store_past(to, (whole_vector)x); }
+static inline void half_vector_past(half_vector *to, half_vector x) { *to = x; }
 PLUS_PRODUCT(plus_product, vector)
 PLUS_PRODUCT(half_plus_product, half_vector)
 
@@ -83,8 +85,8 @@ PLUS_PRODUCT(half_plus_product, half_vector)
             else *to = sum[i][j]; \
         } \
     }
-#define TILE(MR, NV) TILE_OF(tile, vector, plus_product, store_past, MR, NV)
-#define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, half_store_past, MR, 1)
+#define TILE(MR, NV) TILE_OF(tile, vector, plus_product, vector_past, MR, NV)
+#define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, half_vector_past, MR, 1)
 #define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
 #define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
 #define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)

@@ -10,18 +10,13 @@
 // Launch    like every kernel, on the pool of the process: probe and kernel are measured under the same conditions
 #include <stdint.h>
 
+#include "vector.h"
+
 enum { BLOCK = 16384, CHAINS = 12 };
 
-#if defined(__AVX512F__)
-enum { WIDTH = 64 };
-#elif defined(__AVX__)
-enum { WIDTH = 32 };
-#else
-enum { WIDTH = 16 };
-#endif
-enum { LANES = WIDTH / 4 };
+enum { LANES = TB_VECTOR / 4 };
 
-typedef float vector __attribute__((vector_size(WIDTH)));
+typedef float vector __attribute__((vector_size(TB_VECTOR)));
 
 #if defined(__clang__)
 #define CONTRACT _Pragma("clang fp contract(fast)")
@@ -30,27 +25,6 @@ typedef float vector __attribute__((vector_size(WIDTH)));
 #define CONTRACT
 #define MAY_CONTRACT __attribute__((optimize("fp-contract=fast")))
 #endif
-
-static inline void store_past_cache(float *o, vector v) {
-#if defined(__clang__)
-    __builtin_nontemporal_store(v, (vector *)o);
-#elif defined(__AVX512F__)
-    __builtin_ia32_movntps512(o, v);
-#elif defined(__AVX__)
-    __builtin_ia32_movntps256(o, v);
-#elif defined(__SSE__)
-    __builtin_ia32_movntps(o, v);
-#else
-    *(vector *)o = v;
-#endif
-}
-
-// Streaming stores become visible to other threads only in order with a fence.
-static inline void finish_stores(void) {
-#if defined(__SSE__)
-    __builtin_ia32_sfence();
-#endif
-}
 
 static inline int64_t limit(int64_t task, const int64_t *size) { return task * BLOCK < size[0] ? task * BLOCK : size[0]; }
 
@@ -62,7 +36,7 @@ void tb_copy(void *const *ptr, const int64_t *size, const int64_t *stride, const
     const float *x = ptr[1];
     int64_t i = begin * BLOCK, stop = limit(end, size);
     for (; i + LANES <= stop; i += LANES)
-        store_past_cache(o + i, load(x + i));
+        store_past(o + i, load(x + i));
     for (; i < stop; i++)
         o[i] = x[i];
     finish_stores();
@@ -75,7 +49,7 @@ void tb_triad(void *const *ptr, const int64_t *size, const int64_t *stride, cons
     float a = (float)*(const double *)scalar;
     int64_t i = begin * BLOCK, stop = limit(end, size);
     for (; i + LANES <= stop; i += LANES)
-        store_past_cache(o + i, load(x + i) + a * load(y + i));
+        store_past(o + i, load(x + i) + a * load(y + i));
     for (; i < stop; i++)
         o[i] = x[i] + a * y[i];
     finish_stores();

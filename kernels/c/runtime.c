@@ -214,28 +214,23 @@ static void wake(worker *w) {
     pthread_cond_signal(&w->wake);
 }
 
+#if defined(__linux__)
+static int current_cpu(void) { return sched_getcpu(); }
+
 // Moves the calling thread to another CPU of those it may use, if it is on this one: schedulers look rarely.
 static void leave(int cpu) {
-#if defined(__linux__)
     cpu_set_t all, others;
-    if (sched_getcpu() != cpu || sched_getaffinity(0, sizeof all, &all) != 0)
+    if (current_cpu() != cpu || sched_getaffinity(0, sizeof all, &all) != 0)
         return;
     others = all;
     CPU_CLR(cpu, &others);
     if (sched_setaffinity(0, sizeof others, &others) == 0)
         sched_setaffinity(0, sizeof all, &all);
-#else
-    (void)cpu;
-#endif
 }
-
-static int current_cpu(void) {
-#if defined(__linux__)
-    return sched_getcpu();
 #else
-    return -1;
+static int current_cpu(void) { return -1; }
+static void leave(int cpu) { (void)cpu; }
 #endif
-}
 
 static void join_launch(int self, uint64_t gate) {
     uint64_t number = gate_number(gate);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // slots.h — memory of a task: one of `slots` pieces of scratch, each behind a word that says whether it is taken
 //
+// The other words of that word's line are the task's; they are 0 when the first one takes the slot.
+//
 //     scratch:  word 0 .. word slots - 1, a cache line each | slot 0 | slot 1 | ...
 #ifndef TB_SLOTS_H
 #define TB_SLOTS_H
@@ -25,7 +27,7 @@ static inline void *slot_memory(void *scratch, int64_t slots, int64_t slot, int6
 
 // Before the first task takes one.
 static inline void free_slots(void *scratch, int64_t slots) {
-    for (int64_t slot = 0; slot < slots; ++slot) *slot_word(scratch, slot) = 0;
+    for (int64_t slot = 0; slot < slots; ++slot) __builtin_memset(slot_word(scratch, slot), 0, 64);
 }
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vector.h — how many bytes a vector of the compiler's target holds, and how loops over vectors are unrolled
+// vector.h — how many bytes a vector of the compiler's target holds, its stores past the caches, and how loops are unrolled
 #ifndef TB_VECTOR_H
 #define TB_VECTOR_H
 
@@ -13,5 +13,29 @@
 
 // Of loops over vectors that must become one instruction after the other.
 #define UNROLL _Pragma("GCC unroll 24")
+
+typedef float whole_vector __attribute__((vector_size(TB_VECTOR), may_alias));
+
+// Stores a vector past the caches, to an address that is a multiple of its size.
+static inline void store_past(void *to, whole_vector x) {
+#if defined(__clang__)
+    __builtin_nontemporal_store(x, (whole_vector *)to);
+#elif defined(__AVX512F__)
+    __builtin_ia32_movntps512((float *)to, x);
+#elif defined(__AVX__)
+    __builtin_ia32_movntps256((float *)to, x);
+#elif defined(__SSE__)
+    __builtin_ia32_movntps((float *)to, x);
+#else
+    *(whole_vector *)to = x;
+#endif
+}
+
+// Such stores become visible to other threads only in order with a fence.
+static inline void finish_stores(void) {
+#if defined(__SSE__)
+    __builtin_ia32_sfence();
+#endif
+}
 
 #endif

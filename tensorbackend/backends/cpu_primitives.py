@@ -170,10 +170,10 @@ class _Product:
         parts = by.round_ * by.splits
         copied = self._copied()
         panels = -(-min(x.n, by.phase_columns) // by.panel) if not by.pack_b else int(by.pack_b < x.n)
-        of_b, of_sums, slots = self._own()
+        *own, slots = self._own()
         lengths = [
-            slots * (ALIGNMENT + of_b + of_sums) // item,
-            int(parts * by.phase_rows * by.phase_k * copied) if by.pack_a else 0,
+            slots * (ALIGNMENT + sum(own)) // item,
+            int(parts * by.phase_rows * by.phase_k * copied) if by.pack_a and not by.own_a else 0,
             0 if by.own else int(parts * panels * by.panel * by.phase_k * copied),
             by.splits * x.m * x.n if by.splits > 1 else self._whole(),
         ]
@@ -193,13 +193,16 @@ class _Product:
         """Elements that hold the copy of one."""
         return self.planes * PLANE_BYTES / self.out.dtype.itemsize if self.planes else 1
 
-    def _own(self) -> tuple[int, int, int]:
-        """Bytes of the copy of b of a task and of its sums, and how many tasks have such memory at a time."""
+    def _own(self) -> tuple[int, int, int, int]:
+        """Bytes of a task's copies of b and a and of its sums, and how many tasks have such memory at a time."""
         by, item = self.by, self.out.dtype.itemsize
-        of_b = int(by.task_columns * by.block_k * self._copied()) * item if by.own else 0
-        of_sums = min(by.task_rows, self.given.m) * by.task_columns * item if self.apart else 0
-        slots = native.runtime().threads if of_b or of_sums else 0
-        return _aligned(of_b), _aligned(of_sums), slots
+        rows, columns = by.task_rows, by.task_columns
+        keep_b, keep_a = by.own_a and rows < by.phase_rows, columns < by.phase_columns
+        of_b = columns * (by.phase_k if keep_b else by.block_k) if by.own else 0
+        of_a = (by.phase_rows * by.phase_k if keep_a else rows * by.block_k) if by.own_a else 0
+        copies = (_aligned(int(elements * self._copied()) * item) for elements in (of_b, of_a))
+        of_sums = _aligned(min(rows, self.given.m) * columns * item) if self.apart else 0
+        return *copies, of_sums, native.runtime().threads if of_b or of_sums else 0
 
 
 def _aligned(nbytes: int) -> int:

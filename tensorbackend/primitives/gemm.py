@@ -55,10 +55,10 @@ FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
 """Columns up to which a is read in the order of memory, by dots or sweeps (`kernels/c/gemm_few.h`)."""
-SWEEP_ROWS = 1024
+SWEEP_ROWS = 4096
 """Rows of a sweep at most: their sums wait in the first-level cache."""
-SWEEPS = 8
-"""Tasks that the rows of sweeps are cut into, about."""
+SWEEPS, SWEEP_K = 16, 256
+"""Tasks of sweeps, about, and steps of k of one at least."""
 COPYING = 2000.0
 """Nanoseconds of starting copies, whatever their size."""
 LINE = 5.0
@@ -83,6 +83,12 @@ UNIT_ROWS, UNIT_COLUMNS = 256, 1024
 """Rows and columns of a task of the matrix unit at most."""
 UNIT_TASKS = 8
 """Tasks of the matrix unit at least, where there are so many blocks."""
+KEPT, KEPT_NARROW, KEPT_SIDE, KEPT_K = 1 << 18, 1 << 19, 128, 512
+"""Where tasks of the matrix unit copy both operands: numbers at most of what is kept for several, and where all tasks
+have all of the few rows or columns; how few those are; and steps of k that are used at a time."""
+KEPT_MULTIPLY, KEPT_START, KEPT_COPY, KEPT_FROM_MEMORY = 0.00105, 55000.0, 0.12, 0.03
+"""Nanoseconds of such tasks: of a multiply-add of a pair of planes; once a launch; of copying a number of a plane; and
+more of one whose operand has more than `FAR`."""
 PAIRS = {1: 1, 2: 4, 3: 6}
 """Products of planes that make one product."""
 
@@ -131,7 +137,8 @@ class Blocking:
     `round_` batches are computed together, k in `splits` segments of `split_k`, of which `phase_k` steps are copied and
     `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: gemm_few.h).
     `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on; with
-    `own` a task copies the columns that it takes itself.
+    `own` a task copies the columns that it takes itself; with `own_a` its rows as well, and keeps for the next task
+    what other tasks need, too.
     """
 
     swap: bool
@@ -149,6 +156,7 @@ class Blocking:
     pack_a: bool
     pack_b: int
     own: bool = False
+    own_a: bool = False
 
 
 class _Way(NamedTuple):
@@ -171,7 +179,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     pack_b = 0 if way.pack_b else _columns_in_place(x, panel, tile_rows, facts)
     if way.own:
         return _own_blocking(x, way)
-    splits, split_k = _segments(x, tile_rows, panel)
+    splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
@@ -256,8 +264,12 @@ def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
     x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
     m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
     in_place = planes == 1 and x.a[1] == 1 and (x.m, x.k) == (m, k)
-    if x.k < EDGE or _unit_cost(m, n, k, planes, in_place, x.batches) > min(_all_ways(given, facts)).cost:
+    keep = not in_place and _may_keep(m, n, k)
+    unit = _kept_cost(m, n, k, planes, x.batches) if keep else _unit_cost(m, n, k, planes, in_place, x.batches)
+    if x.k < EDGE or unit > min(_all_ways(given, facts)).cost:
         return None
+    if keep:
+        return _kept_blocking(x, x is not given)
     block_k = min(UNIT_PANEL // (EDGE * planes) // EDGE * EDGE, k)
     phase_rows, phase_columns = m if in_place else min(m, SIDE), min(n, SIDE)
     copied, together = phase_columns + (0 if in_place else phase_rows), x.m * x.n * x.k < LARGE
@@ -267,6 +279,30 @@ def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
         x is not given, max(round_, 1), 1, k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         EDGE, EDGE, not in_place, 0,
     )  # fmt: skip
+
+
+def _may_keep(m: int, n: int, k: int) -> bool:
+    """Whether tasks of the matrix unit may copy both operands themselves: what several tasks need stays in cache."""
+    return k * m <= KEPT or (k * min(m, n) <= KEPT_NARROW and min(m, n) <= KEPT_SIDE)
+
+
+def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
+    """The blocking where tasks of the matrix unit copy both operands themselves."""
+    m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
+    rows, columns = _unit_task(m, n, x.batches)
+    if min(m, n) <= KEPT_SIDE:
+        part = _even_blocks(max(m, n), min(max(m, n) * x.batches // UNIT_TASKS, KEPT_SIDE))
+        rows, columns = (part, n) if n <= m else (m, part)
+    return Blocking(
+        swap, x.batches, 1, k, k, _even_blocks(k, KEPT_K), m, n, rows, columns, EDGE, EDGE, True, 0, True, True,
+    )  # fmt: skip
+
+
+def _kept_cost(m: int, n: int, k: int, planes: int, batches: int) -> float:
+    """Nanoseconds of one batch on the matrix unit where tasks copy both operands, on one thread."""
+    far = sum(operand for operand in (m * k, n * k) if operand > FAR)
+    copies = (m + n) * k * KEPT_COPY + far * KEPT_FROM_MEMORY
+    return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + KEPT_START / batches
 
 
 def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
@@ -310,7 +346,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
         pack_b = not x.plain_b or (dots and x.b[0] != 1)
         cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
         cost += DOT * x.m * x.n if dots else 0
-        yield _Way(cost, swap, 1, 4 if dots else min(multiple(-(-x.m // SWEEPS), 128), SWEEP_ROWS), False, pack_b)
+        yield _Way(cost, swap, 1, 4 if dots else min(multiple(x.m, 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
             height, panel = _height(x, vectors, facts), vectors * facts.lanes
@@ -410,6 +446,15 @@ def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
     if tiles >= FEW_TILES or x.batches != 1 or x.k < 2 * LEAST_SEGMENT:
         return 1, max(x.k, 1)
     length = multiple(max(-(-x.k // SEGMENTS), LEAST_SEGMENT), BLOCK_K * 4)
+    return -(-x.k // length), length
+
+
+def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:
+    """The same of sweeps, whose rows should be many: side by side they are read faster."""
+    wanted = SWEEPS // -(-x.m // tile_rows)
+    if wanted < 2 or x.batches != 1 or x.m * x.k <= NEAR:
+        return 1, max(x.k, 1)
+    length = multiple(-(-x.k // wanted), SWEEP_K)
     return -(-x.k // length), length
 
 

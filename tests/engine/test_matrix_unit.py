@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import dtypes
+from tensorbackend.backends import native
 from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
 from tests.engine.test_gemm import assert_product, laid, numbers
@@ -14,19 +15,22 @@ from tests.engine.test_gemm import assert_product, laid, numbers
 DTYPES = ["float32", "float16", "bfloat16"]
 SHAPES = [
     (32, 32, 32), (1, 1, 40), (33, 65, 97), (100, 70, 90), (16, 200, 33), (300, 17, 64), (70, 130, 1300), (64, 50, 96),
+    (300, 257, 160), (200, 60, 1100),
 ]  # fmt: skip
 LAYOUTS = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (2, 3, 0), (0, 2, 1), (4, 1, 1), (5, 5, 2)]
 """Of a, b and the result, as `test_gemm.LAYOUTS` has them."""
 
 
-@pytest.fixture
-def unit(backend, monkeypatch):
-    """The compiled CPU backend with the unit chosen wherever it can be."""
+@pytest.fixture(params=[0, 1 << 19], ids=["shared", "kept"])
+def unit(request, backend, monkeypatch):
+    """The compiled CPU backend with the unit chosen wherever it can be, and copies shared or each task's own."""
     if backend.backend_name != "cpu" or not backend.jit:
         pytest.skip("for compiled C")
     backend.structures.clear()
-    for name in ("UNIT_MULTIPLY", "UNIT_START", "UNIT_COPY_NEAR", "UNIT_COPY_FAR"):
+    for name in ("UNIT_MULTIPLY", "UNIT_START", "UNIT_COPY_NEAR", "UNIT_COPY_FAR", "KEPT_MULTIPLY", "KEPT_START"):
         monkeypatch.setattr(gemm, name, -1.0)
+    for name in ("KEPT", "KEPT_NARROW"):
+        monkeypatch.setattr(gemm, name, request.param)
     if not on_unit(backend, "float32"):
         backend.structures.clear()
         pytest.skip("for a processor with a matrix unit that the system lets us use")
@@ -95,3 +99,23 @@ def test_long_sums_are_copied_in_phases(unit, monkeypatch) -> None:
     a, b = numbers(0, 130, 500), numbers(1, 500, 200)
     got = unit.evaluate(unit.dot(unit.array(a), unit.array(b))).get()
     assert_product(got, a, b, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("shape", [(300, 257, 160), (200, 60, 1100), (40, 500, 700)], ids=str)
+def test_threads_change_no_bits(unit, shape) -> None:
+    """Whichever thread copies what, and keeps it for its next task: three batches of several tasks each."""
+    m, n, k = shape
+    x, y = unit.array(numbers(0, 3, m, k), min_dims=0), unit.array(numbers(1, 3, k, n), min_dims=0)
+    runtime = native.runtime()
+    before, found = runtime.threads, []
+    try:
+        for threads in (1, 2, 3):
+            runtime.set_threads(threads)
+            unit.structures.clear()
+            found.append(unit.evaluate(unit.matmul(x, y)).get())
+    finally:
+        runtime.set_threads(before)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    for got, a, b in zip(found[0], x.get(), y.get()):
+        assert_product(got, a, b, np.dtype(np.float32))
