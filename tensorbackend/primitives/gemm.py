@@ -42,7 +42,7 @@ LEAST_ROWS = 48
 """Rows of a task at least, where there are so many: a panel of b that was fetched should be used more than once."""
 TASKS = 32
 """Tasks that a product is cut into, about, unless they would be too small or too large."""
-LEAST_TASK, MOST_TASK = 1 << 19, 1 << 25
+LEAST_TASK, MOST_TASK = 1 << 17, 1 << 25
 """Multiply-adds of a task."""
 SEGMENTS = 16
 """Segments of k at most, which tasks share where there are few rows and columns."""
@@ -451,9 +451,9 @@ def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
 
 def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:
     """The same of sweeps, whose rows should be many: side by side they are read faster."""
-    wanted = SWEEPS // -(-x.m // tile_rows)
-    if wanted < 2 or x.batches != 1 or x.m * x.k <= NEAR:
+    if x.batches != 1 or x.m * x.k <= NEAR:
         return 1, max(x.k, 1)
+    wanted = max(SWEEPS // -(-x.m // tile_rows), 1)
     length = multiple(-(-x.k // wanted), SWEEP_K)
     return -(-x.k // length), length
 
