@@ -80,6 +80,8 @@ FEW_ROWS, FEW_BYTES = 768, 24 << 10
 tile of maps, backward: a part of the first-level cache."""
 DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
+DEPTHWISE_TABLE = 1024
+"""Taps of filters, and phases of results, at most: tables of them are on the stack."""
 NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
@@ -332,7 +334,8 @@ def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
 
 def _is_depthwise(g: ConvGeometry) -> bool:
     """Whether each map meets filters of its own, and maps are enough tasks."""
-    return g.C == g.K == g.groups >= TASKS
+    largest = max(math.prod(g.window), math.prod(g.strides))
+    return g.C == g.K == g.groups >= TASKS and largest <= DEPTHWISE_TABLE
 
 
 def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:

@@ -255,6 +255,18 @@ def test_depthwise(cc: None, sizes: dict[str, int], dtype: str) -> None:
         assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
+@pytest.mark.parametrize(
+    "sizes", [{"S": 70_000, "W": 70_010}, {"S": 2, "W": 2_002, "str_w": 2_000}], ids=["taps", "gaps"]
+)
+def test_depthwise_of_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer("float32", N=1, C=8, K=8, groups=8, H=1, R=1, **sizes)
+    operands = {name: np.ones_like(x) for name, x in drawn(layer).items()}
+    forward, backward, update = run(backend, layer, operands)
+    np.testing.assert_array_equal(forward, sizes["S"])
+    assert backward.sum() == update.sum() == sizes["S"] * forward.size
+
+
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
