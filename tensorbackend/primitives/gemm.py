@@ -261,12 +261,14 @@ def _long_blocking(x: Matrices, way: _Way) -> Blocking:
 
 def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
     """The blocking of a product of so many planes on the matrix unit; None where multiply-adds take less time."""
+    if given.k < EDGE or not given.batches:
+        return None
     x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
     m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
     in_place = planes == 1 and x.a[1] == 1 and (x.m, x.k) == (m, k)
     keep = not in_place and _may_keep(m, n, k)
     unit = _kept_cost(m, n, k, planes, x.batches) if keep else _unit_cost(m, n, k, planes, in_place, x.batches)
-    if x.k < EDGE or unit > min(_all_ways(given, facts)).cost:
+    if unit > min(_all_ways(given, facts)).cost:
         return None
     if keep:
         return _kept_blocking(x, x is not given)

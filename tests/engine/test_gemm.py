@@ -360,3 +360,12 @@ def test_tails_of_products_beyond_the_caches(backend, name, shape, layout) -> No
     got[:] = backend.dot(x, y) * 0.5 + got
     halved = product.get() * np.float32(0.5) + wanted.astype(dtype).astype(np.float32)
     np.testing.assert_array_equal(got.get(), halved.astype(dtype))
+
+
+@pytest.mark.parametrize("shape", [(0, 40, 50), (2, 0, 50), (2, 40, 0), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize("k", [0, 5, 64, 600])
+def test_products_without_elements(backend, shape, k) -> None:
+    batches, m, n = shape
+    product = backend.matmul(*(backend.array(np.ones(s, np.float32), min_dims=0) for s in ((batches, m, k), (batches, k, n))))
+    for value in (product, backend.tanh(product) + 1):
+        assert backend.evaluate(value).get().shape == shape
