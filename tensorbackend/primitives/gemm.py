@@ -411,7 +411,7 @@ def _strewn(x: Matrices, panel: int) -> bool:
 
 def _even(length: int, most: int) -> int:
     """The length of equal parts, of which none is longer than `most`."""
-    return -(-length // -(-length // most))
+    return -(-length // max(-(-length // most), 1))
 
 
 def _panels(x: Matrices, vectors: int, facts: Facts) -> list[tuple[int, int]]:

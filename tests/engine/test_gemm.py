@@ -366,6 +366,7 @@ def test_tails_of_products_beyond_the_caches(backend, name, shape, layout) -> No
 @pytest.mark.parametrize("k", [0, 5, 64, 600])
 def test_products_without_elements(backend, shape, k) -> None:
     batches, m, n = shape
-    product = backend.matmul(*(backend.array(np.ones(s, np.float32), min_dims=0) for s in ((batches, m, k), (batches, k, n))))
+    x, y = (backend.array(np.ones(s, np.float32), min_dims=0) for s in ((batches, m, k), (batches, k, n)))
+    product = backend.matmul(x, y)
     for value in (product, backend.tanh(product) + 1):
         assert backend.evaluate(value).get().shape == shape
