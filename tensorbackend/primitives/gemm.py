@@ -222,7 +222,7 @@ def _may_own(x: Matrices) -> bool:
 
 def _is_small(x: Matrices) -> bool:
     """Whether b stays in cache, so that a copy of each task costs less than it takes to wait for a shared one."""
-    return LONG_SIDE <= x.m <= OWN_ROWS and x.n >= LONG_SIDE and x.n * x.k <= NEAR
+    return LONG_SIDE <= x.m <= OWN_ROWS and x.n >= LONG_SIDE and 0 < x.n * x.k <= NEAR
 
 
 def _small_blocking(x: Matrices, way: _Way) -> Blocking:
@@ -411,7 +411,7 @@ def _strewn(x: Matrices, panel: int) -> bool:
 
 def _even(length: int, most: int) -> int:
     """The length of equal parts, of which none is longer than `most`."""
-    return -(-length // max(-(-length // most), 1))
+    return -(-length // -(-length // most))
 
 
 def _panels(x: Matrices, vectors: int, facts: Facts) -> list[tuple[int, int]]:

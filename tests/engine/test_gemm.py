@@ -362,7 +362,7 @@ def test_tails_of_products_beyond_the_caches(backend, name, shape, layout) -> No
     np.testing.assert_array_equal(got.get(), halved.astype(dtype))
 
 
-@pytest.mark.parametrize("shape", [(0, 40, 50), (2, 0, 50), (2, 40, 0), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(0, 40, 50), (2, 0, 50), (2, 40, 0), (0, 0, 0), (2, 0, 3)], ids=str)
 @pytest.mark.parametrize("k", [0, 5, 64, 600])
 def test_products_without_elements(backend, shape, k) -> None:
     batches, m, n = shape
@@ -370,3 +370,11 @@ def test_products_without_elements(backend, shape, k) -> None:
     product = backend.matmul(x, y)
     for value in (product, backend.tanh(product) + 1):
         assert backend.evaluate(value).get().shape == shape
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 50), (40, 50), (1, 3), (3, 1), (600, 700)], ids=str)
+def test_sums_of_nothing_are_zero(backend, shape) -> None:
+    *batches, m, n = shape
+    x, y = (backend.array(np.ones(s, np.float32), min_dims=0) for s in ((*batches, m, 0), (*batches, 0, n)))
+    np.testing.assert_array_equal(backend.evaluate(backend.matmul(x, y)).get(), np.zeros(shape))
+    np.testing.assert_array_equal(backend.evaluate(backend.matmul(x, y) * 2 + 1).get(), np.ones(shape))
