@@ -61,28 +61,45 @@ static inline void begin_tiles(void) {
 
 static inline void end_tiles(void) { __asm__ volatile("tilerelease" :); }
 
-// Sums of EDGE rows of EDGE columns, `step` bytes apart.
-static inline void clear_sums(void) { ZERO(0); ZERO(1); ZERO(2); ZERO(3); }
-
-static inline void load_sums(const char *from, int64_t step) {
+// Sums of EDGE columns: HALF rows, `step` bytes apart.
+static inline void load_rows(const char *from, int64_t step) {
     LOAD(0, from, step); LOAD(1, from + UNIT / HALF, step);
-    LOAD(2, from + HALF * step, step); LOAD(3, from + HALF * step + UNIT / HALF, step);
 }
 
-static inline void store_sums(char *to, int64_t step) {
+static inline void store_rows(char *to, int64_t step) {
     STORE(0, to, step); STORE(1, to + UNIT / HALF, step);
-    STORE(2, to + HALF * step, step); STORE(3, to + HALF * step + UNIT / HALF, step);
 }
 
-#define LOAD_A(PLANE) LOAD(4, a + (PLANE) * a_plane, a_line); LOAD(5, a + (PLANE) * a_plane + a_half, a_line)
-#define LOAD_B(PLANE) LOAD(6, b + (PLANE) * b_plane, b_line); LOAD(7, b + (PLANE) * b_plane + b_half, b_line)
-#define ADD_ALL() ADD(0, 4, 6); ADD(1, 4, 7); ADD(2, 5, 6); ADD(3, 5, 7)
+// And HALF more, `half` bytes behind those.
+static inline void load_halves(const char *from, int64_t step, int64_t half) {
+    load_rows(from, step);
+    LOAD(2, from + half, step); LOAD(3, from + half + UNIT / HALF, step);
+}
 
-// Adds the products of a block to the sums. Rows of a lie `a_line` bytes apart, its halves `a_half` and its planes
-// `a_plane`; pairs of b `b_line`, its halves `b_half` and its planes `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
-static inline __attribute__((always_inline)) void add_block(const char *a, int64_t a_line, int64_t a_half,
-                                                            int64_t a_plane, const char *b, int64_t b_line,
-                                                            int64_t b_half, int64_t b_plane) {
+static inline void store_halves(char *to, int64_t step, int64_t half) {
+    store_rows(to, step);
+    STORE(2, to + half, step); STORE(3, to + half + UNIT / HALF, step);
+}
+
+// EDGE rows of EDGE columns, `step` bytes apart.
+static inline void clear_sums(void) { ZERO(0); ZERO(1); ZERO(2); ZERO(3); }
+static inline void load_sums(const char *from, int64_t step) { load_halves(from, step, HALF * step); }
+static inline void store_sums(char *to, int64_t step) { store_halves(to, step, HALF * step); }
+
+#define LOAD_A(PLANE) \
+    LOAD(4, a + (PLANE) * a_plane, a_line); \
+    if (whole) LOAD(5, a + (PLANE) * a_plane + a_half, a_line)
+#define LOAD_B(PLANE) LOAD(6, b + (PLANE) * b_plane, b_line); LOAD(7, b + (PLANE) * b_plane + b_half, b_line)
+#define ADD_ALL() \
+    ADD(0, 4, 6); ADD(1, 4, 7); \
+    if (whole) { ADD(2, 5, 6); ADD(3, 5, 7); }
+
+// Adds the products of a block, or of the first half of its rows if not `whole`, to the sums. Rows of a lie `a_line`
+// bytes apart, its halves `a_half` and its planes `a_plane`; pairs of b `b_line`, its halves `b_half` and its planes
+// `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
+static inline __attribute__((always_inline)) void add_part(int whole, const char *a, int64_t a_line, int64_t a_half,
+                                                           int64_t a_plane, const char *b, int64_t b_line,
+                                                           int64_t b_half, int64_t b_plane) {
 #if TB_PLANES == 3
     LOAD_A(2); LOAD_B(0); ADD_ALL();
     LOAD_A(1); ADD_ALL();
@@ -100,9 +117,18 @@ static inline __attribute__((always_inline)) void add_block(const char *a, int64
 #endif
 }
 
-// The same of blocks one after the other; those of a are `a_next` bytes apart.
+// The same where `whole` is known at run time only.
+static inline __attribute__((always_inline)) void add_block(int whole, const char *a, int64_t a_line, int64_t a_half,
+                                                            int64_t a_plane, const char *b, int64_t b_line,
+                                                            int64_t b_half, int64_t b_plane) {
+    if (whole) add_part(1, a, a_line, a_half, a_plane, b, b_line, b_half, b_plane);
+    else add_part(0, a, a_line, a_half, a_plane, b, b_line, b_half, b_plane);
+}
+
+// The same of whole blocks one after the other; those of a are `a_next` bytes apart.
 static inline void add_blocks(int64_t blocks, const char *a, int64_t a_line, int64_t a_half, int64_t a_next, const char *b) {
-    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES) add_block(a, a_line, a_half, 2 * UNIT, b, 64, UNIT, 2 * UNIT);
+    for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES)
+        add_block(1, a, a_line, a_half, 2 * UNIT, b, 64, UNIT, 2 * UNIT);
 }
 
 // Copies --------------------------------------------------------------------------------------------------------------

@@ -2,18 +2,23 @@
 // block_vectors.h — vectors of numbers to compute with, from elements and back
 //
 // Part of files that the host compiles for a type, with its macros: TB_X and TB_W, the types of elements and of what
-// they are read as, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W.
+// they are read as, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W. A
+// file that compares and converts vectors defines VECTOR_BYTES as the processor's before: compilers take wider ones apart
+// number by number.
 #include "kernel.h"
 
-#define LANES (64 / (int)sizeof(TB_W))
+#ifndef VECTOR_BYTES
+#define VECTOR_BYTES 64
+#endif
+#define LANES (VECTOR_BYTES / (int)sizeof(TB_W))
 
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_W loose __attribute__((vector_size(64), aligned(4), may_alias));  // a vector at any address
-typedef TB_N mask __attribute__((vector_size(64)));
+typedef TB_W vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef TB_W loose __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));  // a vector at any address
+typedef TB_N mask __attribute__((vector_size(VECTOR_BYTES)));
 
 TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
 
-// m elements as a vector; what is in the lanes beyond does not matter.
+// m elements as a vector, zeros behind them.
 TB_FN vec load(const TB_X *x, int m) {
     TB_W buffer[LANES], padded[LANES];
     const TB_W *const from = TB_READ(buffer, x, m);
@@ -21,10 +26,33 @@ TB_FN vec load(const TB_X *x, int m) {
     return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
 }
 
+// Lanes of two vectors by their numbers, those of b being LANES and more.
+TB_FN vec chosen(vec a, vec b, mask from) {
+#if defined(__clang__)
+    vec r;
+    for (int l = 0; l < LANES; ++l) r[l] = from[l] < LANES ? a[from[l]] : b[from[l] - LANES];
+    return r;
+#else
+    return __builtin_shuffle(a, b, from);
+#endif
+}
+
+// A vector past the cache, to a multiple of its size.
+TB_FN void past(TB_X *to, vec v) {
+#if VECTOR_BYTES == 64
+    tb_past1(to, &v);
+#elif VECTOR_BYTES == 32 && defined(__AVX__)
+    typedef float wide __attribute__((vector_size(32)));
+    __builtin_ia32_movntps256((float *)to, (wide)v);
+#else
+    *(loose *)to = v;
+#endif
+}
+
 // The first m numbers of a vector to their place; all of them past the cache if so wanted.
 TB_FN void store(TB_X *to, vec v, int m, tb_i64 streams) {
     if (sizeof(TB_X) == sizeof(TB_W) && m == LANES) {
-        if (streams && ((unsigned long)to & 63) == 0) tb_past1(to, &v);
+        if (streams && ((unsigned long)to & (sizeof v - 1)) == 0) past(to, v);
         else *(loose *)to = v;
         return;
     }

@@ -17,6 +17,32 @@ static int64_t count_column_taps(const shape *s, int64_t phase) {
     return count;
 }
 
+// Taps [first, last) of the columns, of those of a phase.
+typedef struct range {
+    int64_t first, last;
+} range;
+
+// Of each tile of a row of a job the taps that meet inputs; a tile that goes on to the next row meets all.
+static void find_ranges(const job *j, int64_t places, range *met) {
+    const axis *const x = &j->s->wide;
+    const int64_t taps = count_column_taps(j->s, j->column_phase), n = j->s->images;
+    int64_t begins[taps], ends[taps], count = 0, shift, from;  // of the columns that a tap meets
+    for (int64_t tap = 0; tap < x->taps; ++tap) {
+        if (!reach(x, tap, j->column_phase, &shift, &from)) continue;
+        begins[count] = -shift;
+        ends[count++] = floor_div(x->in - 1 - from, x->a) + 1 - shift;
+    }
+    for (int64_t lane = 0; lane < places; lane += WIDTH, ++met) {
+        const int64_t begin = j->column + lane / n, end = j->column + (least(lane + WIDTH, places) - 1) / n;
+        *met = (range){0, j->s->flat ? taps : 0};
+        for (int64_t tap = 0; tap < taps && !j->s->flat; ++tap) {
+            if (begins[tap] > end || ends[tap] <= begin) continue;
+            if (met->last == 0) met->first = tap;
+            met->last = tap + 1;
+        }
+    }
+}
+
 // The filters and the inputs of one (t, r).
 typedef struct strip {
     const TB_T *filter, *in;
@@ -32,7 +58,7 @@ typedef struct strip {
 
 static int64_t filters_at(const shape *s, int64_t group, int64_t phase) {
     int64_t taps = 0;
-    for (int64_t before = 0; before < phase; ++before) taps += count_column_taps(s, before);
+    for (int64_t tap = 0; tap < s->wide.taps; ++tap) taps += served_phase(&s->wide, tap) < phase;
     const int64_t a_tap = s->deep.taps * s->high.taps * ceil_div(s->maps_out, TILE) * stored(s->maps_in);
     return a_tap * (group * s->wide.taps + taps);
 }
@@ -102,8 +128,8 @@ static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
     const axis *const x = &j->s->wide;
     int64_t count = 0, shift, from;
     for (int64_t step = 0; step < steps_of(channels); ++step)
-        for (int64_t tap = 0; tap < x->taps; ++tap)
-            if (reach(x, tap, j->column_phase, &shift, &from)) {
+        for (int64_t tap = 0, n = 0; tap < x->taps; ++tap)
+            if (reach(x, tap, j->column_phase, &shift, &from) && n++ % taps_of_step(j->s, channels, step) == 0) {
                 const int64_t place = step * step_elements(j) + (from - x->first) * j->plane + (shift - x->low) * j->s->images;
                 offset[count++] = place * (int64_t)sizeof(TB_T);
             }
@@ -155,10 +181,11 @@ static int is_served(const job *j) {
 INLINE int64_t unit_elements(const job *j) { return apart(held_elements(j->s, j)); }
 
 // The task's memory: a copy of the input or, where those are shared, of filters; sums between blocks of channels,
-// [map][row][place]; offsets.
+// [map][row][place]; offsets; the taps that tiles meet.
 typedef struct memory {
     TB_T *copy, *partial;
     int64_t *offset;
+    range *met;
 } memory;
 
 // One job; whether all its sums are finite. `packed`: the filters of its phase or, where copies of the input are
@@ -173,6 +200,7 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
     strip strips[cells];
     TB_T local[TILE * WIDTH];
     int finite = 1;
+    find_ranges(j, places, own.met);
     for (int64_t first = 0; first < s->maps_in; first += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - first), last = first + channels == s->maps_in;
         const TB_T *const copy = s->shared ? packed + first / s->channels * unit_elements(j) : own.copy;
@@ -189,9 +217,10 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
                     const int64_t width = least(WIDTH, places - lane);
                     TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;
                     TB_T *const sums = several ? row + lane : local;
-                    run_tile(j, maps, lane, width, strips, count, steps, own.offset, sums, pitch, first > 0);
+                    const range met = own.met[lane / WIDTH];
+                    run_tile(j, maps, width, met, strips, count, steps, taps, own.offset, sums, pitch, first > 0);
                     for (int64_t n = 0; n < count; ++n) strips[n].in += WIDTH;
-                    if (last) finite &= all_finite(sums, maps, width, pitch);
+                    if (last && MENDED) finite &= all_finite(sums, maps, pitch, width);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);
                     else if (last) put(j, out, map, maps, segment, lane, width, sums, pitch);
                 }
@@ -244,7 +273,7 @@ static void mend_job(const job *j, const TB_S *in, const TB_S *filters, TB_R *ou
             }
 }
 
-// Elements of the sums in a slot, which come after the copy, and before bytes with the offsets.
+// Elements of the sums in a slot, which come after the copy, and before the offsets.
 static int64_t partial_elements(const shape *s, const job *j) {
     if (s->channels == s->maps_in) return 0;
     return s->part_maps * (s->flat ? s->rows * j->pitch + WRITTEN : s->rows * (s->columns * s->images + WRITTEN));
@@ -254,6 +283,13 @@ static int64_t partial_elements(const shape *s, const job *j) {
 static int64_t own_elements(const shape *s, const job *j) {
     if (!s->shared) return unit_elements(j);
     return apart(s->deep.taps * s->high.taps * s->wide.taps * stored(s->channels));
+}
+
+// Bytes of the offsets, and of the taps that tiles meet.
+INLINE int64_t offset_bytes(const shape *s) { return ceil_div(s->channels * s->wide.taps, 8) * 64; }
+INLINE int64_t range_bytes(const shape *s, const job *j) {
+    const int64_t places = s->flat ? s->rows * j->pitch : s->columns * s->images;
+    return ceil_div(places, WIDTH) * (int64_t)sizeof(range);
 }
 
 // Blocks of outputs: of all groups, depths, rows and columns.
@@ -268,7 +304,7 @@ void tb_conv_needs(const int64_t *size, int64_t *out) {
     const int64_t item = sizeof(TB_T), blocks = ceil_div(s.maps_in, s.channels);
     out[0] = (s.shared ? count_items(&s) * blocks * unit_elements(&j) : filters_at(&s, s.groups, 0)) * item;
     out[1] = (own_elements(&s, &j) + apart(partial_elements(&s, &j))) * item;
-    out[1] += ceil_div(s.channels * s.wide.taps, 8) * 64;
+    out[1] += offset_bytes(&s) + range_bytes(&s, &j);
 }
 
 // The part of the outputs that a job takes.
@@ -321,8 +357,8 @@ static void finish_job(const job *j, void *const *ptr, const int64_t *size, cons
     }
 }
 
-// A task: a part of the maps, for a block of columns and rows of a depth and a group, if taps serve them. A tail needs a stride of 1 of the
-// results.
+// A task: a part of the maps, for a block of columns and rows of a depth and a group, if taps serve them. A tail needs a
+// stride of 1 of the results.
 void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
              int64_t end) {
     const shape s = read_shape(size);
@@ -333,6 +369,7 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
     memory own = {.copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES])};
     own.partial = own.copy + own_elements(&s, &j);
     own.offset = (int64_t *)(own.partial + apart(partial_elements(&s, &j)));
+    own.met = (range *)((char *)own.offset + offset_bytes(&s));
     for (int64_t task = begin; task < end; ++task) {
         find_item(&j, task / s.splits);
         if (!is_served(&j)) continue;

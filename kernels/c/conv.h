@@ -10,6 +10,7 @@
 #define TB_CONV_H
 
 #include "amx.h"
+#include "finite.h"
 #include "runtime.h"
 #include "slots.h"
 #include "tail.h"

@@ -20,6 +20,12 @@ typedef struct axis {
 
 static int64_t floor_div(int64_t x, int64_t y) { return x >= 0 ? x / y : -((-x + y - 1) / y); }
 
+// The only phase of the outputs that a tap serves.
+static int64_t served_phase(const axis *x, int64_t tap) {
+    const int64_t away = tap * x->dilation - x->pad;
+    return away - floor_div(away, x->b) * x->b;
+}
+
 // Whether a tap serves outputs of a phase: output u b + phase then reads input (u + shift) a + from.
 static int reach(const axis *x, int64_t tap, int64_t phase, int64_t *shift, int64_t *from) {
     const int64_t away = tap * x->dilation - x->pad, distance = x->backward ? phase - away : away;
@@ -33,13 +39,12 @@ static axis read_axis(const int64_t *size, int64_t backward) {
     *(backward ? &x.b : &x.a) = x.stride;
     if (x.taps > 1) x.phases = x.a;
     else x.first = (x.a - x.pad % x.a) % x.a;
-    for (int64_t phase = 0; phase < x.b; ++phase)
-        for (int64_t tap = 0; tap < x.taps; ++tap) {
-            int64_t shift, from;
-            if (!reach(&x, tap, phase, &shift, &from)) continue;
-            if (shift < x.low) x.low = shift;
-            if (shift > x.high) x.high = shift;
-        }
+    for (int64_t tap = 0; tap < x.taps; ++tap) {
+        int64_t shift, from;
+        reach(&x, tap, served_phase(&x, tap), &shift, &from);
+        if (shift < x.low) x.low = shift;
+        if (shift > x.high) x.high = shift;
+    }
     return x;
 }
 

@@ -42,23 +42,21 @@ static shape read_shape(const int64_t *size) {
     };
 }
 
-// How outputs of an axis are cut: each phase into blocks of `each`.
+// Cells of a channel: its filters' (t, r, s).
+INLINE int64_t cells_of(const shape *s) { return s->deep.taps * s->high.taps * s->wide.taps; }
+
+// How outputs of an axis are cut: each phase into blocks of `each`. The first out % b phases have one output more.
 static int64_t count_blocks(const axis *x, int64_t each) {
-    int64_t count = 0;
-    for (int64_t phase = 0; phase < x->b; ++phase) count += ceil_div(phase_length(x, phase), each);
-    return count;
+    const int64_t longer = x->out % x->b;
+    return longer * ceil_div(x->out / x->b + 1, each) + (x->b - longer) * ceil_div(x->out / x->b, each);
 }
 
 static void find_block(const axis *x, int64_t each, int64_t n, int64_t *phase, int64_t *first, int64_t *length) {
-    for (*phase = 0;; ++*phase) {
-        const int64_t total = phase_length(x, *phase), blocks = ceil_div(total, each);
-        if (n < blocks) {
-            *first = n * each;
-            *length = least(each, total - *first);
-            return;
-        }
-        n -= blocks;
-    }
+    const int64_t longer = x->out % x->b, of_longer = ceil_div(x->out / x->b + 1, each);
+    const int64_t left = n - longer * of_longer, blocks = left < 0 ? of_longer : ceil_div(x->out / x->b, each);
+    *phase = left < 0 ? n / blocks : longer + left / blocks;
+    *first = (left < 0 ? n : left) % blocks * each;
+    *length = least(each, phase_length(x, *phase) - *first);
 }
 
 // What one task works on, and its copy of the input: [channel][t][row phase][column phase][row][column][image]
@@ -132,6 +130,22 @@ INLINE void copy_seconds(const TB_S *from, int64_t count, const TB_S *end, TB_T 
     for (; i < count; ++i) to[i] = TB_WIDE(from[2 * i]);
 }
 
+// A vector, without what lies past `count` lanes.
+INLINE vec first_lanes(vec x, int64_t count) {
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
+    mask lane;
+    for (int l = 0; l < LANES; ++l) lane[l] = l;
+    return (vec)((mask)x & (mask)(lane < (TB_INDEX)count));
+}
+
+// The same of operands that end at `end`.
+INLINE vec load_first(const TB_S *from, int64_t count, const TB_S *end) {
+    if (end - from >= LANES) return first_lanes(load(from), count);
+    vec x = {0};
+    for (int64_t l = 0; l < count; ++l) x[l] = TB_WIDE(from[l]);
+    return x;
+}
+
 // Which columns of a phase exist, of those that a job's copy has, and where the first of them is in a row of the input.
 typedef struct span {
     int64_t first, last, from;
@@ -200,5 +214,12 @@ static void copy_input(const job *j, const TB_S *in, int64_t first, int64_t chan
 
 // Elements of the copy in a slot.
 INLINE int64_t copied_elements(const shape *s, const job *j) { return s->channels * j->channel + 2 * WIDTH; }
+
+// Before tasks that take slots.
+void tb_conv_start(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                   int64_t end) {
+    (void)stride, (void)scalar, (void)begin, (void)end;
+    free_slots(TB_PLACE(OWN), size[SLOTS]);
+}
 
 #endif

@@ -16,8 +16,6 @@ enum {
     SQUARE_PLACES = 256,  // of a row at most: neighbours then lie near each other
 };
 
-INLINE int64_t cells_of(const shape *s) { return s->deep.taps * s->high.taps * s->wide.taps; }
-
 // A task's memory: the copy of a map, then sums of a row, of each phase of the columns.
 INLINE int64_t line_elements(const shape *s) { return apart(phase_length(&s->wide, 0) * s->images); }
 INLINE int64_t held_elements(const shape *s, const job *j) { return apart(copied_elements(s, j)); }
@@ -139,10 +137,11 @@ static void put_row(const shape *s, const TB_T *sums, int64_t line, TB_R *to, co
             store(to + i, x[0]);
             store(to + i + LANES, x[1]);
         }
-    for (; i < count; ++i) {
-        const int64_t column = i / n;
-        to[i] = TB_NARROW(sums[column % b * line + column / b * n + i % n]);
-    }
+    if (b == 1)
+        for (; i < count; ++i) to[i] = TB_NARROW(sums[i]);
+    for (sums += i / b; i < count; sums += n)
+        for (int64_t phase = 0; phase < b && i < count; ++phase)
+            for (int64_t image = 0; image < n; ++image, ++i) to[i] = TB_NARROW(sums[phase * line + image]);
 }
 
 // What is the same for all tasks at a depth: the taps of each phase of the rows and columns, one behind the other.
@@ -228,22 +227,6 @@ void tb_depthwise(void *const *ptr, const int64_t *size, const int64_t *stride, 
 
 // The filters' gradient -----------------------------------------------------------------------------------------------
 
-// A vector, without what lies past `count` lanes.
-INLINE vec first_lanes(vec x, int64_t count) {
-    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
-    mask lane;
-    for (int l = 0; l < LANES; ++l) lane[l] = l;
-    return (vec)((mask)x & (mask)(lane < (TB_INDEX)count));
-}
-
-// The same of operands that end at `end`.
-INLINE vec load_first(const TB_S *from, int64_t count, const TB_S *end) {
-    if (end - from >= LANES) return first_lanes(load(from), count);
-    vec x = {0};
-    for (int64_t l = 0; l < count; ++l) x[l] = TB_WIDE(from[l]);
-    return x;
-}
-
 // To sums of `count` taps: their inputs times errors, over rows of `length` places.
 INLINE void add_taps(const TB_T *from, const int64_t *offset, int count, int64_t rows, int64_t pitch, int64_t length,
                      const TB_S *errors, const TB_S *end, vec *sums) {
@@ -317,11 +300,4 @@ void tb_depthwise_update(void *const *ptr, const int64_t *size, const int64_t *s
         put_sums(&s, sums, j.group, TB_PLACE(RESULT));
     }
     give_slot(TB_PLACE(OWN), slot);
-}
-
-// Before the others.
-void tb_depthwise_start(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
-                        int64_t begin, int64_t end) {
-    (void)stride, (void)scalar, (void)begin, (void)end;
-    free_slots(TB_PLACE(OWN), size[SLOTS]);
 }

@@ -44,13 +44,14 @@ typedef struct shape {
 // Which part of an axis the copy has: what outputs reach at any tap.
 static void find_extent(const axis *x, int64_t *low, int64_t *extent) {
     int64_t shift, from, first = INT64_MAX, last = INT64_MIN;
-    for (int64_t phase = 0; phase < x->b; ++phase)
-        for (int64_t tap = 0; tap < x->taps; ++tap) {
-            if (phase_length(x, phase) < 1 || !reach(x, tap, phase, &shift, &from)) continue;
-            const int64_t start = shift * x->a + from, end = start + (phase_length(x, phase) - 1) * x->a;
-            first = least(first, start);
-            last = end > last ? end : last;
-        }
+    for (int64_t tap = 0; tap < x->taps; ++tap) {
+        const int64_t phase = served_phase(x, tap);
+        if (phase_length(x, phase) < 1) continue;
+        reach(x, tap, phase, &shift, &from);
+        const int64_t start = shift * x->a + from, end = start + (phase_length(x, phase) - 1) * x->a;
+        first = least(first, start);
+        last = end > last ? end : last;
+    }
     *low = first > last ? 0 : first;
     *extent = first > last ? 1 : last - first + 1;
 }

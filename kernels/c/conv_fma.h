@@ -6,6 +6,7 @@
 enum {
     COPIED_CHANNELS = 16,
     WRITTEN = LANES,  // places that a tile writes at a time
+    MENDED = 0,       // whether sums that are not finite are made anew
 };
 
 // Elements that so many channels of a tile's filters take, for each tap.
@@ -14,6 +15,12 @@ INLINE int64_t stored(int64_t channels) { return channels * MR; }
 // Steps that so many channels are at each tap, and elements of the copy from a step to the next.
 INLINE int64_t steps_of(int64_t channels) { return channels; }
 INLINE int64_t step_elements(const job *j) { return j->channel; }
+
+// Taps that a step has.
+INLINE int64_t taps_of_step(const shape *s, int64_t channels, int64_t step) {
+    (void)s, (void)channels, (void)step;
+    return 1;
+}
 
 INLINE int64_t held_elements(const shape *s, const job *j) { return copied_elements(s, j); }
 
@@ -51,24 +58,33 @@ static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t 
     }
 }
 
-// M maps x V vectors of places over strips of `steps`, whose inputs lie `offset` bytes from a strip's. `more`: on sums.
+// Which of a strip's steps a tile takes: `runs` of `length` from the `first` on, each `apart` from the one before.
+typedef struct steps {
+    int64_t first, runs, length, apart;
+} steps;
+
+// M maps x V vectors of places over strips, whose inputs lie `offset` bytes from a strip's. `more`: on sums.
 #define TB_TILE(M, V) \
-    static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, int64_t steps, \
+    static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, const steps *taken, \
             const int64_t *offset, TB_T *sums, int64_t pitch, int more) { \
         vec sum[M][V]; \
         for (int i = 0; i < M; ++i) \
             for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        const int64_t gap = taken->apart - taken->length; \
         for (const strip *const last = strips + count; strips < last; ++strips) { \
-            const TB_T *f = strips->filter; \
+            const TB_T *f = strips->filter + taken->first * MR; \
             const char *const in = (const char *)strips->in; \
-            _Pragma("GCC unroll 2") \
-            for (const int64_t *o = offset, *const end = offset + steps; o < end; ++o, f += MR) { \
-                const TB_T *const at = (const TB_T *)(in + *o); \
-                vec y[V]; \
-                for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
-                for (int i = 0; i < M; ++i) { \
-                    const vec x = spread(f[i]); \
-                    for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
+            const int64_t *o = offset + taken->first; \
+            for (int64_t run = taken->runs; run > 0; --run, o += gap, f += gap * MR) { \
+                _Pragma("GCC unroll 2") \
+                for (const int64_t *const end = o + taken->length; o < end; ++o, f += MR) { \
+                    const TB_T *const at = (const TB_T *)(in + *o); \
+                    vec y[V]; \
+                    for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
+                    for (int i = 0; i < M; ++i) { \
+                        const vec x = spread(f[i]); \
+                        for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
+                    } \
                 } \
             } \
         } \
@@ -84,7 +100,7 @@ TB_TILES(1)
 TB_TILES(2)
 TB_TILES(3)
 
-typedef void (*tile)(const strip *, int64_t, int64_t, const int64_t *, TB_T *, int64_t, int);
+typedef void (*tile)(const strip *, int64_t, const steps *, const int64_t *, TB_T *, int64_t, int);
 
 static tile tile_for(int64_t maps, int64_t vectors) {
     static const tile tiles[3][3] = {{tile_1x1, tile_1x2, tile_1x3}, {tile_4x1, tile_4x2, tile_4x3},
@@ -92,15 +108,12 @@ static tile tile_for(int64_t maps, int64_t vectors) {
     return tiles[maps > 4 ? 2 : maps > 1 ? 1 : 0][vectors - 1];
 }
 
-// Sums of `maps` maps at `width` places, over `count` strips of `steps`. `more`: on sums.
-static void run_tile(const job *j, int64_t maps, int64_t lane, int64_t width, const strip *strips, int64_t count,
-                     int64_t steps, const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
-    (void)j, (void)lane;
-    tile_for(maps, ceil_div(width, LANES))(strips, count, steps, offset, sums, pitch, more);
-}
-
-// Multiply-adds make of numbers that are not finite what they should.
-INLINE int all_finite(const TB_T *sums, int64_t maps, int64_t width, int64_t pitch) {
-    (void)sums, (void)maps, (void)width, (void)pitch;
-    return 1;
+// Sums of `maps` maps at `width` places, over the taps that they meet of `count` strips. `all`: steps of a strip, so many
+// `taps` at each. `more`: on sums.
+static void run_tile(const job *j, int64_t maps, int64_t width, range met, const strip *strips, int64_t count,
+                     int64_t all, int64_t taps, const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
+    (void)j;
+    const int64_t length = met.last - met.first;
+    const steps some = {met.first, all / taps, length, taps}, each = {0, 1, all, all};
+    tile_for(maps, ceil_div(width, LANES))(strips, count, length < taps ? &some : &each, offset, sums, pitch, more);
 }

@@ -3,18 +3,17 @@
 //
 // Computes  dF[c, tap, k] = sum over o, n of I[c, i(o, tap), n] E[k, o, n], with i of conv_copies.h
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K)
-// Tiles     Errors are transposed to [place][map], and 8 inputs, each from its own address, meet NV vectors of maps; few
-//           maps are multiplied place by place.
+// Tiles     Errors are transposed to [place][map], and 8 inputs, each from its own address, meet NV vectors of maps.
+//           With TB_DOTS lanes are places, and errors are read where they lie: conv_update_dots.h.
 // Order     Sums run over places, in segments that depend on shapes alone.
 // Bound by  multiply-adds
-//           With TB_PLANES on the matrix unit: conv_update_amx.h. A task whose sums there are not all finite begins
-//           anew by multiply-adds.
+//           With TB_PLANES on the matrix unit: conv_update_amx.h.
+//           A task whose sums in one of these ways are not all finite begins anew with errors that are transposed.
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 enum { PLACES_A_LINE = 32 };  // of numbers of two bytes
 #include "conv_copies.h"
 
 enum { UPDATE_ROWS = 8 };
-enum { NARROW = 3 };  // maps of a group up to which sums run over lanes of places
 
 // Errors of up to WIDTH maps, `map` apart, at `places` neighbouring places, as [place][WIDTH]; in whole squares.
 static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t places, TB_T *to) {
@@ -34,17 +33,18 @@ static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t pla
         }
 }
 
-// M inputs, each from its own address, times V vectors of errors, over rows of `length` places. `more`: on sums.
+// M inputs, each from its own address, times V vectors of errors, over rows of `length` places; `gap` elements from the
+// errors of a row to those of the next. `more`: on sums.
 #define TB_UPDATE(M, V) \
     static __attribute__((noinline)) void update_##M##x##V(const TB_T *const *in, int64_t rows, int64_t pitch, \
-            int64_t length, const TB_T *errors, TB_T *const *sums, int more) { \
+            int64_t length, const TB_T *errors, int64_t gap, TB_T *const *sums, int more) { \
         vec sum[M][V]; \
         const TB_T *x[M]; \
         for (int i = 0; i < M; ++i) { \
             x[i] = in[i]; \
             for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
-        for (int64_t row = 0; row < rows; ++row) { \
+        for (int64_t row = 0; row < rows; ++row, errors += gap) { \
             _Pragma("GCC unroll 2") \
             for (int64_t l = 0; l < length; ++l, errors += WIDTH) { \
                 vec y[V]; \
@@ -73,100 +73,92 @@ TB_UPDATE(8, 1)
 TB_UPDATE(8, 2)
 TB_UPDATE(8, 3)
 
-typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_T *, TB_T *const *, int);
-
-// M inputs times the errors of one map, place by place, over rows; sums of the lanes at the end.
-#define TB_DOT(M) \
-    static __attribute__((noinline)) void dot_##M(const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch, \
-            int64_t length, const TB_S *errors, int64_t row, TB_T *const *sums, int more) { \
-        vec sum[M]; \
-        const TB_T *x[M]; \
-        for (int i = 0; i < M; ++i) sum[i] = (vec){0}, x[i] = in[i < count ? i : 0]; \
-        for (int64_t n = 0; n < rows; ++n, errors += row) { \
-            int64_t l = 0; \
-            for (; l + LANES <= length; l += LANES) { \
-                const vec y = load(errors + l); \
-                for (int i = 0; i < M; ++i) sum[i] += *(const vec *)(x[i] + n * pitch + l) * y; \
-            } \
-            for (int64_t at = l; at < length; ++at) \
-                for (int i = 0; i < M; ++i) sum[i][at - l] += x[i][n * pitch + at] * TB_WIDE(errors[at]); \
-        } \
-        for (int i = 0; i < M && i < count; ++i) { \
-            TB_T total = more ? *sums[i] : 0; \
-            for (int l = 0; l < LANES; ++l) total += sum[i][l]; \
-            *sums[i] = total; \
-        } \
-    }
-TB_DOT(1)
-TB_DOT(4)
-TB_DOT(8)
-
-// Up to UPDATE_ROWS inputs and all maps of errors, the first of which begin at `errors`, `map` apart.
-static void update_narrow(const shape *s, const TB_T *const *in, int64_t count, int64_t rows, int64_t pitch,
-                          int64_t length, const TB_S *errors, TB_T *const *to, int more) {
-    const int64_t row = s->wide.out * s->images, map = s->deep.out * s->high.out * row;
-    for (int64_t k = 0; k < s->maps_out; ++k) {
-        TB_T *at[UPDATE_ROWS];
-        for (int64_t i = 0; i < count; ++i) at[i] = to[i] + k;
-        (count > 4 ? dot_8 : count > 1 ? dot_4 : dot_1)(in, count, rows, pitch, length, errors + k * map, row, at, more);
-    }
-}
+typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_T *, int64_t, TB_T *const *, int);
 
 // What a task adds up: channels and maps of a group, from the first on, over a segment of the blocks of places.
 typedef struct part {
     int64_t first, channels, map, maps, item, end;
     TB_T *sums;  // of the first channel and map: sums[channel][t][r][s][padded maps]
+    const TB_S *last_error;  // where all errors end
 } part;
+
+// Whether a job's errors meet inputs at the filters' depth t.
+static int meets_depth(const job *j, int64_t t) {
+    const axis *const x = &j->s->deep;
+    int64_t shift, from;
+    reach(x, t, 0, &shift, &from);
+    const int64_t d = (j->depth + shift) * x->a + from;
+    return d >= 0 && d < x->in;
+}
 
 // The rows of a job that meet inputs at (t, r), and where in the copy the input of its first row would be.
 static int64_t find_rows(const job *j, int64_t t, int64_t r, int64_t *first, int64_t *last) {
     const shape *const s = j->s;
     const axis *const hx = &s->high;
-    int64_t deep_shift, deep_from, shift, from;
-    reach(&s->deep, t, 0, &deep_shift, &deep_from);
+    int64_t shift, from;
     reach(hx, r, 0, &shift, &from);
-    const int64_t d = (j->depth + deep_shift) * s->deep.a + deep_from;
-    *first = 0, *last = d < 0 || d >= s->deep.in ? 0 : j->rows;
+    *first = 0, *last = meets_depth(j, t) ? j->rows : 0;
     while (*first < *last && (j->row + *first + shift) * hx->a + from < 0) ++*first;
     while (*last > *first && (j->row + *last - 1 + shift) * hx->a + from >= hx->in) --*last;
     return (t * hx->phases + from - hx->first) * s->wide.phases * j->plane + (shift - hx->low) * j->pitch;
 }
 
-// The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
-// Errors are `turned`, or, if maps are few, as they are from `plain`.
-static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
-                       const TB_S *plain, int64_t vectors, int64_t pitch, TB_T *sums, int more) {
+// The columns of a job that meet inputs at a tap, and where in the copy of a row the input of its first column would be.
+static int64_t find_columns(const job *j, int64_t tap, int64_t *first, int64_t *last) {
+    const axis *const x = &j->s->wide;
+    int64_t shift, from;
+    reach(x, tap, 0, &shift, &from);
+    const int64_t begin = -shift - j->column, end = floor_div(x->in - 1 - from, x->a) + 1 - shift - j->column;
+    *first = begin > 0 ? least(begin, j->columns) : 0;
+    *last = end < *first ? *first : least(end, j->columns);
+    return (from - x->first) * j->plane + (shift - x->low) * j->s->images;
+}
+
+// What the tiles of a row of the filters have in common: rows of a job that meet inputs, the errors of the first, and
+// vectors of maps.
+typedef struct strip {
+    int64_t rows, vectors;
+    const TB_T *errors;
+} strip;
+
+// The products of `count` inputs and the errors of columns [first, last).
+static void update_inputs(const job *j, const strip *x, const TB_T *const *in, int64_t count, int64_t first,
+                          int64_t last, TB_T *const *sums, int more) {
     static const update updates[3][3] = {{update_1x1, update_1x2, update_1x3}, {update_4x1, update_4x2, update_4x3},
                                          {update_8x1, update_8x2, update_8x3}};
+    const int64_t n = j->s->images, length = (last - first) * n, gap = (j->columns * n - length) * WIDTH;
+    for (int64_t i = 0, taken; i < count; i += taken) {
+        taken = count - i == UPDATE_ROWS ? UPDATE_ROWS : count - i >= 4 ? 4 : 1;
+        updates[taken / 4][x->vectors - 1](in + i, x->rows, j->pitch, length, x->errors + first * n * WIDTH, gap,
+                                           sums + i, more);
+    }
+}
+
+// The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
+// Tiles have inputs of one tap, and no columns that it does not meet, or of few channels those of all taps.
+static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
+                       int64_t vectors, int64_t pitch, TB_T *sums, int more) {
     const shape *const s = j->s;
-    const axis *const wx = &s->wide;
-    const int64_t length = j->columns * s->images;
-    int64_t first, last;
-    const TB_T *rows = copy + find_rows(j, t, r, &first, &last);
-    rows += first * j->pitch;
+    const int64_t taps = s->wide.taps, turns = channels < UPDATE_ROWS ? 1 : taps, n = s->images;
+    int64_t top, bottom;
+    const TB_T *rows = copy + find_rows(j, t, r, &top, &bottom);
+    const strip x = {bottom - top, vectors, turned + top * j->columns * n * WIDTH};
+    rows += top * j->pitch;
     const TB_T *in[UPDATE_ROWS];
     TB_T *to[UPDATE_ROWS];
-    const int64_t total = channels * wx->taps;
-    for (int64_t at = 0; at < total; at += UPDATE_ROWS) {
-        const int64_t count = least(UPDATE_ROWS, total - at);
-        for (int64_t i = 0; i < count; ++i) {
-            const int64_t c = (at + i) / wx->taps, tap = (at + i) % wx->taps;
-            int64_t column_shift, phase;
-            reach(wx, tap, 0, &column_shift, &phase);
-            in[i] = rows + c * j->channel + (phase - wx->first) * j->plane + (column_shift - wx->low) * s->images;
-            to[i] = sums + (((c * s->deep.taps + t) * s->high.taps + r) * wx->taps + tap) * pitch;
+    for (int64_t only = 0; only < turns; ++only)
+        for (int64_t at = 0; at < channels * taps / turns; at += UPDATE_ROWS) {
+            const int64_t count = least(UPDATE_ROWS, channels * taps / turns - at);
+            int64_t first = 0, last = j->columns;
+            for (int64_t i = 0; i < count; ++i) {
+                const int64_t c = turns > 1 ? at + i : (at + i) / taps, tap = turns > 1 ? only : (at + i) % taps;
+                int64_t begin, end;
+                in[i] = rows + c * j->channel + find_columns(j, tap, &begin, &end);
+                if (turns > 1) in[i] += begin * n, first = begin, last = end;
+                to[i] = sums + (((c * s->deep.taps + t) * s->high.taps + r) * taps + tap) * pitch;
+            }
+            update_inputs(j, &x, in, count, first, last, to, more);
         }
-        const TB_T *const errors = turned + first * length * WIDTH;
-        if (s->maps_out <= NARROW) {
-            const TB_S *const from = plain + first * s->wide.out * s->images;
-            update_narrow(s, in, count, last - first, j->pitch, length, from, to, more);
-            continue;
-        }
-        for (int64_t i = 0, taken; i < count; i += taken) {
-            taken = count - i == UPDATE_ROWS ? UPDATE_ROWS : count - i >= 4 ? 4 : 1;
-            updates[taken / 4][vectors - 1](in + i, last - first, j->pitch, length, errors, to + i, more);
-        }
-    }
 }
 
 // The products of a job's inputs and errors, which begin at its first place of the part's first map.
@@ -181,11 +173,11 @@ static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *
     for (int64_t k = 0; k < p->maps; k += each) {
         const int64_t maps = least(each, p->maps - k);
         const TB_S *const from = errors + k * map;
-        for (int64_t r = 0; r < j->rows && s->maps_out > NARROW; ++r)
+        for (int64_t r = 0; r < j->rows; ++r)
             turn_places(from + r * row, map, maps, length, turned + r * length * WIDTH);
         for (int64_t t = 0; t < s->deep.taps; ++t)
             for (int64_t r = 0; r < s->high.taps; ++r)
-                update_row(j, t, r, p->channels, copy, turned, from, ceil_div(maps, LANES), pitch, p->sums + k, more);
+                update_row(j, t, r, p->channels, copy, turned, ceil_div(maps, LANES), pitch, p->sums + k, more);
     }
 }
 
@@ -197,13 +189,26 @@ static int64_t job_bytes(const job *j) {
     return (apart(copied_elements(j->s, j)) + apart(turned)) * (int64_t)sizeof(TB_T);
 }
 
-// Cells of a channel: its filters' (t, r, s). Maps in whole tiles.
-INLINE int64_t cells_of(const shape *s) { return s->deep.taps * s->high.taps * s->wide.taps; }
+// Maps in whole tiles.
 INLINE int64_t padded_maps(const shape *s) { return ceil_div(s->maps_out, WIDTH) * WIDTH; }
+
+// Where in the copy of a channel the inputs of a cell (t, r, s) begin.
+static int64_t input_place(const job *j, int64_t cell) {
+    const axis *const hx = &j->s->high, *const wx = &j->s->wide;
+    const int64_t r = cell / wx->taps % hx->taps, t = cell / wx->taps / hx->taps;
+    int64_t shift, phase, column_shift, column_phase;
+    reach(hx, r, 0, &shift, &phase);
+    reach(wx, cell % wx->taps, 0, &column_shift, &column_phase);
+    const int64_t plane = ((t * hx->phases + phase - hx->first) * wx->phases + column_phase - wx->first) * j->plane;
+    return plane + (shift - hx->low) * j->pitch + (column_shift - wx->low) * j->s->images;
+}
 
 #if defined(TB_PLANES)
 #include "conv_update_amx.h"
+#elif defined(TB_DOTS)
+#include "conv_update_dots.h"
 #else
+enum { MENDED = 0 };  // whether sums that are not finite are made anew, by update_job
 INLINE int64_t summed_inputs(const shape *s) { return s->maps_in * cells_of(s); }
 INLINE int64_t slot_bytes(const job *j) { return job_bytes(j); }
 #endif
@@ -218,14 +223,7 @@ void tb_update_needs(const int64_t *size, int64_t *out) {
     job j = new_job(&s);
     j.rows = s.rows, j.columns = s.columns;
     out[0] = s.splits * segment_sums(&s) * (int64_t)sizeof(TB_T);
-    out[1] = slot_bytes(&j);
-}
-
-// Before tb_conv_update.
-void tb_conv_start(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
-                   int64_t end) {
-    (void)stride, (void)scalar, (void)begin, (void)end;
-    free_slots(TB_PLACE(OWN), size[SLOTS]);
+    out[1] = slot_bytes(&j) > job_bytes(&j) ? slot_bytes(&j) : job_bytes(&j);
 }
 
 // All jobs of a part, one after the other.
@@ -254,22 +252,28 @@ void tb_conv_update(void *const *ptr, const int64_t *size, const int64_t *stride
     TB_T *const memory = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
     const int64_t items = s.deep.out * count_blocks(&s.high, s.rows) * count_blocks(&s.wide, s.columns);
     const int64_t blocks = ceil_div(s.maps_in, s.channels), parts = ceil_div(s.maps_out, s.part_maps);
+    const int64_t errors = s.groups * s.maps_out * s.deep.out * s.high.out * s.wide.out * s.images;
+    const TB_S *const last_error = (const TB_S *)TB_PLACE(FILTERS) + errors;
     begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
         const int64_t segment = task / parts / blocks / s.groups;
-        part p = {.first = task / parts % blocks * s.channels, .map = task % parts * s.part_maps};
+        part p = {.first = task / parts % blocks * s.channels, .map = task % parts * s.part_maps,
+                  .last_error = last_error};
         j.group = task / parts / blocks % s.groups;
         p.channels = least(s.channels, s.maps_in - p.first);
         p.maps = least(s.part_maps, s.maps_out - p.map);
         p.item = items * segment / s.splits, p.end = items * (segment + 1) / s.splits;
         p.sums = (TB_T *)TB_PLACE(PACKED) + segment * segment_sums(&s) + p.map +
                  j.group * group_sums(&s) + p.first * cells_of(&s) * padded_maps(&s);
-#if defined(TB_PLANES)
+#if defined(TB_DOTS)
+        run_part(&j, &p, ptr, size, memory, dots_job);
+        put_dots(&j, &p, memory);
+#elif defined(TB_PLANES)
         clear_places(&j, memory);
         run_part(&j, &p, ptr, size, memory, unit_job);
-        if (sums_are_finite(&j, &p)) continue;
 #endif
-        run_part(&j, &p, ptr, size, memory, update_job);
+        if (!MENDED || !all_finite(p.sums, p.channels * cells_of(&s), padded_maps(&s), p.maps))
+            run_part(&j, &p, ptr, size, memory, update_job);
     }
     end_tiles();
     give_slot(TB_PLACE(OWN), slot);

@@ -2,12 +2,15 @@
 // conv_update_amx.h — the products of conv_update.c on the matrix unit of amx.h
 //
 // Copy      of the input in planes: [channel][plane], each as conv_copies.h makes it.
-// Inputs    rows of a. Many channels: those of EDGE channels at a cell (t, r, s), as they lie in the copy. Few: those of
-//           EDGE cells, one after the other whatever their channels, gathered from the copy into blocks.
+// Inputs    rows of a. Many channels: those of EDGE channels at a cell (t, r, s), or of HALF at two cells, as they lie
+//           in the copy. Few: those of EDGE cells, one after the other whatever their channels, gathered from the copy.
 // Errors    blocks of b, [tile of maps][run][EDGE places], zero past the last map and place. A run is a row of the
 //           job's outputs or, if flat, all of them with zeros between, as the copy has them.
 
-enum { GATHERED = 16 };  // blocks of inputs at a time
+enum {
+    GATHERED = 16,  // blocks of inputs at a time
+    MENDED = 1,
+};
 
 // Bytes of a plane of a channel, and of a channel: an odd number of cache lines, for the sake of the cache.
 INLINE int64_t plane_bytes(const job *j) { return (ceil_div(j->channel, EDGE) | 1) * 2 * EDGE; }
@@ -24,7 +27,7 @@ INLINE int64_t few_channels(const shape *s) { return s->maps_in < HALF; }
 
 // Channels of the copy of so many.
 INLINE int64_t copied_channels(const shape *s, int64_t channels) {
-    return few_channels(s) ? channels : ceil_div(channels, EDGE) * EDGE;
+    return few_channels(s) ? channels : ceil_div(channels, HALF) * HALF;
 }
 
 // Bytes of the copy and of the errors.
@@ -38,8 +41,7 @@ INLINE int64_t rows_bytes(const job *j) { return apart(j->plane) * (int64_t)size
 
 // Bytes of the copy, of these rows, of the errors and of the gathered inputs.
 INLINE int64_t slot_bytes(const job *j) {
-    const int64_t unit = copy_bytes(j) + rows_bytes(j) + turned_bytes(j) + GATHERED * BLOCK_BYTES, plain = job_bytes(j);
-    return unit > plain ? unit : plain;
+    return copy_bytes(j) + rows_bytes(j) + turned_bytes(j) + GATHERED * BLOCK_BYTES;
 }
 
 // Inputs come in whole tiles.
@@ -129,18 +131,11 @@ static void turn_errors(const job *j, const TB_S *errors, int64_t maps, char *to
 
 // Where in the copy `count` inputs from `first` on begin, in bytes: a channel's inputs are its cells (t, r, s).
 static void find_inputs(const job *j, int64_t first, int64_t count, int64_t *from) {
-    const shape *const s = j->s;
-    const axis *const dx = &s->deep, *const hx = &s->high, *const wx = &s->wide;
-    for (int64_t i = 0; i < count; ++i) {
-        const int64_t cell = (first + i) % cells_of(s), r = cell / wx->taps % hx->taps, t = cell / wx->taps / hx->taps;
-        int64_t shift, phase, column_shift, column_phase;
-        reach(hx, r, 0, &shift, &phase);
-        reach(wx, cell % wx->taps, 0, &column_shift, &column_phase);
-        const int64_t plane = ((t * hx->phases + phase - hx->first) * wx->phases + column_phase - wx->first) * j->plane;
-        const int64_t place = (shift - hx->low) * j->pitch + (column_shift - wx->low) * s->images;
-        from[i] = (first + i) / cells_of(s) * line_bytes(j) + 2 * (plane + place);
-    }
+    const int64_t cells = cells_of(j->s);
+    for (int64_t i = first; i < first + count; ++i) *from++ = i / cells * line_bytes(j) + 2 * input_place(j, i % cells);
 }
+
+typedef uint32_t halves __attribute__((vector_size(64), aligned(2), may_alias));  // numbers of two bytes, from any on
 
 // Blocks of a: `count` inputs at places of `blocks` blocks from `start` on. Rows past the last keep what they have.
 static void gather_inputs(const job *j, const int64_t *from, int64_t count, int64_t start, int64_t blocks,
@@ -150,7 +145,7 @@ static void gather_inputs(const job *j, const int64_t *from, int64_t count, int6
         const char *const place = copy + n / each * 2 * j->pitch + n % each * 2 * EDGE;
         for (int64_t i = 0; i < count; ++i)
             UNROLL for (int p = 0; p < PLANES; ++p)
-                *(words *)(to + 2 * p * UNIT + i * 2 * EDGE) = *(const words *)(place + from[i] + p * plane);
+                *(words *)(to + 2 * p * UNIT + i * 2 * EDGE) = (words)*(const halves *)(place + from[i] + p * plane);
     }
 }
 
@@ -178,34 +173,56 @@ static void unit_inputs(const job *j, const part *p, int64_t first, int64_t coun
     }
 }
 
-// The products of EDGE channels and maps at a cell over `runs` runs of a job: to sums, or `more` on them.
-static void channels_tile(const job *j, const char *a, const char *b, int64_t runs, char *sums, int64_t step, int more) {
+// The inputs of a tile: where they begin for HALF channels, and how much further for as many more, or 0; how far it is
+// from the sums of those to the sums of these.
+typedef struct inputs {
+    const char *from;
+    int64_t half, sums;
+} inputs;
+
+// The products of a tile's inputs and EDGE maps over `runs` runs of a job: to sums, or `more` on them.
+static void inputs_tile(const job *j, inputs a, const char *b, int64_t runs, char *sums, int64_t step, int more) {
     const int64_t line = line_bytes(j), plane = plane_bytes(j), blocks = run_blocks(j);
-    if (more) load_sums(sums, step);
-    else clear_sums();
-    for (; runs > 0; --runs, a += 2 * j->pitch)
+    if (!more) clear_sums();
+    else if (a.half) load_halves(sums, step, a.sums);
+    else load_rows(sums, step);
+    for (; runs > 0; --runs, a.from += 2 * j->pitch)
         for (int64_t n = 0; n < blocks; ++n, b += BLOCK_BYTES)
-            add_block(a + n * 2 * EDGE, line, HALF * line, plane, b, 64, UNIT, 2 * UNIT);
-    store_sums(sums, step);
+            add_block(a.half != 0, a.from + n * 2 * EDGE, line, a.half, plane, b, 64, UNIT, 2 * UNIT);
+    if (a.half) store_halves(sums, step, a.sums);
+    else store_rows(sums, step);
 }
 
-// The products of a job's inputs and errors for one cell of the filters.
+// Where in the copy of a channel the inputs of a tap of the columns are, in bytes, from those of a row.
+static int64_t tap_bytes(const job *j, int64_t tap) {
+    const axis *const x = &j->s->wide;
+    int64_t shift, phase;
+    reach(x, tap, 0, &shift, &phase);
+    return 2 * ((phase - x->first) * j->plane + (shift - x->low) * j->s->images);
+}
+
+// The products of a job's inputs and errors for one cell of the filters. Up to HALF channels that are left over go
+// together with those of the next cell of its row.
 static void unit_cell(const job *j, const part *p, int64_t cell, const char *copy, const char *turned, int more) {
     const shape *const s = j->s;
-    const int64_t r = cell / s->wide.taps % s->high.taps, t = cell / s->wide.taps / s->high.taps;
-    int64_t column_shift, phase, first, last;
+    const int64_t tap = cell % s->wide.taps, row = cell / s->wide.taps, r = row % s->high.taps, t = row / s->high.taps;
+    int64_t first, last;
     const int64_t at = find_rows(j, t, r, &first, &last), pitch = padded_maps(s), step = cells_of(s) * pitch;
-    reach(&s->wide, cell % s->wide.taps, 0, &column_shift, &phase);
     if (s->flat) last = last > first, first = 0;
-    const int64_t from = at + first * j->pitch + (phase - s->wide.first) * j->plane +
-                         (column_shift - s->wide.low) * s->images;
-    for (int64_t c = 0; c < p->channels; c += EDGE)
+    const char *const from = copy + 2 * (at + first * j->pitch) + tap_bytes(j, tap);
+    for (int64_t c = 0; c < p->channels; c += EDGE) {
+        inputs a = {from + c * line_bytes(j), HALF * line_bytes(j), HALF * step * (int64_t)sizeof(TB_T)};
+        if (p->channels - c <= HALF) {
+            if (tap % 2) continue;
+            a.half = tap + 1 < s->wide.taps ? tap_bytes(j, tap + 1) - tap_bytes(j, tap) : 0;
+            a.sums = pitch * (int64_t)sizeof(TB_T);
+        }
         for (int64_t k = 0; k < p->maps; k += EDGE) {
             const char *const b = turned + (k / EDGE * runs_of(j) + first) * run_blocks(j) * BLOCK_BYTES;
             TB_T *const sums = p->sums + c * step + cell * pitch + k;
-            channels_tile(j, copy + 2 * from + c * line_bytes(j), b, last - first, (char *)sums,
-                          step * (int64_t)sizeof(TB_T), more);
+            inputs_tile(j, a, b, last - first, (char *)sums, step * (int64_t)sizeof(TB_T), more);
         }
+    }
 }
 
 // What update_job does.
@@ -220,16 +237,4 @@ static void unit_job(const job *j, const part *p, const TB_S *in, const TB_S *er
             unit_inputs(j, p, first, least(EDGE, inputs - first), copy, turned, gathered, more);
     else
         for (int64_t cell = 0; cell < cells_of(j->s); ++cell) unit_cell(j, p, cell, copy, turned, more);
-}
-
-// Whether all sums of a part are finite: 0 times any other is no number.
-static int sums_are_finite(const job *j, const part *p) {
-    const int64_t pitch = ceil_div(j->s->maps_out, WIDTH) * WIDTH;
-    vec zeros[NV] = {0};
-    for (int64_t n = 0; n < p->channels * j->s->deep.taps * j->s->high.taps * j->s->wide.taps; ++n)
-        for (int64_t k = 0; k < p->maps; k += WIDTH)
-            for (int v = 0; v < NV; ++v) zeros[v] += *(const vec *)(p->sums + n * pitch + k + v * LANES) * 0;
-    int finite = 1;
-    for (int l = 0; l < NV * LANES; ++l) finite &= zeros[l / LANES][l % LANES] == 0;
-    return finite;
 }

@@ -195,6 +195,8 @@ INLINE void prefetch_data(const shape *s, const piece *p, const TB_S *image) {
                 __builtin_prefetch(image + p->in + i * row + j * column);
 }
 
+#include "conv_winograd_few.h"
+
 INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image) {
     for (int at = 0; at < LANES; at += LENGTH, ++p)
         for (int i = 0; i < p->high; ++i)
@@ -237,8 +239,7 @@ static void transform_turned(const TB_S *from, int64_t row, int64_t step, TB_T *
         vec r[LANES];
         for (int k = 0; k < LANES; ++k) r[k] = k < MR ? load(from + i * row + k * step) : (vec){0};
         transpose(r);
-        for (int l = 0; l < LANES; ++l)
-            for (int k = 0; k < MR && k < LANES; ++k) g[l][TAPS * TAPS - 1 - i][k] = r[l][k];
+        UNROLL for (int l = 0; l < LANES; ++l) __builtin_memcpy(&g[l][TAPS * TAPS - 1 - i], r + l, sizeof(maps));
     }
     for (int l = 0; l < LANES; ++l) transform_taps(g[l], to + l * next, point);
 }
@@ -309,16 +310,26 @@ void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *s
 
 // V of channels [c0, c1) and of the panel that begins with `lane`.
 static void transform_in(const shape *s, const TB_S *in, int64_t c0, int64_t c1, int64_t lane, TB_T *v) {
+    const int few = are_few(s, POINTS);
     piece pieces[WIDTH];
-    find_pieces(s, lane, WIDTH, pieces);
+    lines x;
+    TB_T copy[TOGETHER][COPIED];
+    if (few) find_lines(s, lane, WIDTH, POINTS, s->in_high, s->in_wide, s->pad_high, s->pad_wide, &x);
+    else find_pieces(s, lane, WIDTH, pieces);
+    for (int i = 0; i < TOGETHER && few; ++i) clear_lines(&x, copy[i]);
     for (int64_t c = c0; c < c1; c += TOGETHER)
-        for (int at = 0; at < WIDTH; at += LANES) {
+        for (int at = 0; at < filled_lanes(s, lane); at += LANES) {
             vec d[TOGETHER][SQUARE];
             for (int i = 0; i < TOGETHER; ++i) {
                 const TB_S *const map = in + (c + i) * s->in_map;
-                if (c + i + TOGETHER < s->maps_in) prefetch_data(s, pieces + at / LENGTH, map + TOGETHER * s->in_map);
                 if (c + i >= s->maps_in) __builtin_memset(d[i], 0, sizeof d[i]);
-                else fetch_data(s, pieces + at / LENGTH, map, d[i]);
+                else if (few) {
+                    if (at == 0) copy_lines(s, &x, map, copy[i]);
+                    turn_squares(&x, x.at + at, copy[i], POINTS, d[i]);
+                } else {
+                    if (c + i + TOGETHER < s->maps_in) prefetch_data(s, pieces + at / LENGTH, map + TOGETHER * s->in_map);
+                    fetch_data(s, pieces + at / LENGTH, map, d[i]);
+                }
                 transform_square(d[i]);
             }
             put_data(s, d, c, at, v);
@@ -330,11 +341,12 @@ static void transform_out(const shape *s, const TB_T *m, int64_t k0, int64_t k1,
     piece pieces[WIDTH];
     find_pieces(s, lane, WIDTH, pieces);
     for (int64_t k = k0; k < k1; ++k)
-        for (int at = 0; at < WIDTH; at += LANES) {
+        for (int at = 0; at < filled_lanes(s, lane); at += LANES) {
             vec d[SQUARE], o[OUT * OUT];
             for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(m + p * s->m_point + k * WIDTH + at);
             transform_square_back(d, o);
-            put_places(s, pieces + at / LENGTH, o, out + k * s->out_map);
+            if (LENGTH == 1 && s->images == 1) put_squares(s, pieces + at, o, out + k * s->out_map);
+            else put_places(s, pieces + at / LENGTH, o, out + k * s->out_map);
         }
 }
 
@@ -392,7 +404,7 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
         for (int64_t p = 0; p < b.panels; ++p)
             transform_in(&s, b.in, 0, s.channels, b.lane + p * WIDTH, v + p * stored(s.maps_in, WIDTH));
         begin_tiles();
-        for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, b.u, point, b.panels, v, m);
+        for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, b.u, point, b.lane, b.panels, v, m);
         end_tiles();
         for (int64_t p = 0; p < b.panels; ++p) {
             transform_out(&s, m + p * s.tiles * TILE * WIDTH, 0, s.maps_out, b.lane + p * WIDTH, b.out);
@@ -423,7 +435,7 @@ void tb_winograd_multiply(void *const *ptr, const int64_t *size, const int64_t *
     const block b = find_block(&s, ptr, size, size[BLOCK]);
     begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        multiply_point(&s, b.u, point, b.panels, TB_PLACE(DATA), TB_PLACE(PRODUCTS));
+        multiply_point(&s, b.u, point, b.lane, b.panels, TB_PLACE(DATA), TB_PLACE(PRODUCTS));
     end_tiles();
 }
 
@@ -446,28 +458,55 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
 // Elements of V at a point.
 static int64_t update_point_elements(const shape *s) { return apart(stored_channels(s->maps_in, s->panels * WIDTH)); }
 
-// Up to LANES channels from channel c on, at a panel of lanes.
-static void update_data(const shape *s, const piece *pieces, const TB_S *in, int64_t c, int64_t panel, TB_T *v) {
+// Up to LANES channels from channel c on, at a panel of a block, which begins with `lane`.
+static void update_data(const shape *s, int64_t lane, const TB_S *in, int64_t c, int64_t panel, TB_T *v) {
+    const int few = are_few(s, POINTS);
+    piece pieces[WIDTH];
+    lines x;
+    TB_T copy[COPIED];
+    if (few) find_lines(s, lane, WIDTH, POINTS, s->in_high, s->in_wide, s->pad_high, s->pad_wide, &x);
+    else find_pieces(s, lane, WIDTH, pieces);
+    if (few) clear_lines(&x, copy);
     for (const int64_t end = least(c + LANES, s->maps_in); c < end; ++c) {
         vec d[NV][SQUARE];
+        if (few) copy_lines(s, &x, in + c * s->in_map, copy);
         for (int j = 0; j < NV; ++j) {
             const piece *const p = pieces + j * LANES / LENGTH;
-            if (c + 1 < end) prefetch_data(s, p, in + (c + 1) * s->in_map);
-            fetch_data(s, p, in + c * s->in_map, d[j]);
+            if (lane + j * LANES >= s->lanes) {
+                __builtin_memset(d[j], 0, sizeof d[j]);
+                continue;
+            }
+            if (few) turn_squares(&x, x.at + j * LANES, copy, POINTS, d[j]);
+            else {
+                if (c + 1 < end) prefetch_data(s, p, in + (c + 1) * s->in_map);
+                fetch_data(s, p, in + c * s->in_map, d[j]);
+            }
             transform_square(d[j]);
         }
         put_lanes(s, d, c, panel, v);
     }
 }
 
-// Up to LANES maps from map k on, at a panel of lanes: turned so that maps lie side by side, then transformed, lane by lane.
-static void update_errors(const shape *s, const piece *pieces, const TB_S *errors, int64_t k, int64_t panel, TB_T *w) {
+// Up to LANES maps from map k on, at a panel of a block, which begins with `lane`: turned so that maps lie side by side,
+// then transformed, lane by lane.
+static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int64_t k, int64_t panel, TB_T *w) {
     enum { CELLS = TAPS * TAPS };
     const int64_t count = s->maps_out - k;
+    const int few = are_few(s, TAPS);
+    piece pieces[LANES];
+    lines x;
+    TB_T copy[COPIED];
     for (int at = 0; at < WIDTH; at += LANES) {
         vec e[CELLS], turned[CELLS][LANES];
+        if (few) find_lines(s, lane + at, LANES, TAPS, s->out_high, s->out_wide, 0, 0, &x);
+        else find_pieces(s, lane + at, LANES, pieces);
+        if (few) clear_lines(&x, copy);
         for (int i = 0; i < LANES; ++i) {
-            if (i < count) fetch_errors(s, pieces + at / LENGTH, errors + (k + i) * s->out_map, e);
+            const TB_S *const map = errors + (k + i) * s->out_map;
+            if (few && i < count) {
+                copy_lines(s, &x, map, copy);
+                turn_squares(&x, x.at, copy, TAPS, e);
+            } else if (i < count) fetch_errors(s, pieces, map, e);
             for (int j = 0; j < CELLS; ++j) turned[j][i] = i < count ? e[j] : (vec){0};
         }
         for (int i = 0; i < CELLS; ++i) transpose(turned[i]);
@@ -491,14 +530,12 @@ void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t 
     s.v_point = update_point_elements(&s);
     const int64_t group = size[BLOCK] / s.blocks, first = size[BLOCK] % s.blocks * s.panels * WIDTH;
     const int64_t channels = ceil_div(s.maps_in, LANES) * LANES;
-    piece pieces[WIDTH];
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t panel = task % s.panels, c = task / s.panels * LANES;
-        find_pieces(&s, first + panel * WIDTH, WIDTH, pieces);
+        const int64_t panel = task % s.panels, lane = first + panel * WIDTH, c = task / s.panels * LANES;
         if (c < channels)
-            update_data(&s, pieces, (const TB_S *)TB_PLACE(IN) + group * s.maps_in * s.in_map, c, panel, TB_PLACE(DATA));
+            update_data(&s, lane, (const TB_S *)TB_PLACE(IN) + group * s.maps_in * s.in_map, c, panel, TB_PLACE(DATA));
         else
-            update_errors(&s, pieces, (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map, c - channels,
+            update_errors(&s, lane, (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map, c - channels,
                           panel, TB_PLACE(PRODUCTS));
     }
 }
@@ -508,12 +545,12 @@ void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const in
                                  int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t group = size[BLOCK] / s.blocks, more = size[BLOCK] % s.blocks > 0;
+    const int64_t group = size[BLOCK] / s.blocks, lane = size[BLOCK] % s.blocks * s.panels * WIDTH;
     begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        update_point(&s, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
+        update_point(&s, lane, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
                      (const TB_T *)TB_PLACE(PRODUCTS) + point * s.w_point,
-                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums, more);
+                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums, lane > 0);
     end_tiles();
 }
 

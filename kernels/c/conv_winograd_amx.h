@@ -46,8 +46,13 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
     }
 }
 
-// The products of `panels` panels at a point; u: the filters of the group.
-static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t panels, const TB_T *v, TB_T *m) {
+// Lanes of a panel that are computed: all, since they are columns of a tile.
+INLINE int64_t filled_lanes(const shape *s, int64_t lane) { return (void)s, (void)lane, WIDTH; }
+
+// The products of `panels` panels at a point, from `lane` on; u: the filters of the group.
+static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t lane, int64_t panels, const TB_T *v,
+                           TB_T *m) {
+    (void)lane;
     const int64_t blocks = ceil_div(s->maps_in, EDGE), each = stored(s->maps_in, EDGE);
     for (int64_t t = 0; t < s->tiles; ++t)
         for (int64_t p = 0; p < panels; ++p) {
@@ -77,7 +82,8 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
 }
 
 // dF: the products of a block of lanes at a point, to the point's sums.
-static void update_point(const shape *s, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+static void update_point(const shape *s, int64_t lane, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+    (void)lane;
     const int64_t each = stored(s->panels * WIDTH, EDGE), step = s->padded * (int64_t)sizeof(TB_T);
     for (int64_t c = 0; c < s->maps_in; c += EDGE, v += each)
         for (int64_t k = 0; k < s->padded; k += EDGE) {

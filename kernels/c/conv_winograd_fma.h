@@ -25,32 +25,44 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
     for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * WIDTH + at) = d[0][p];
 }
 
-// MR maps and a panel of lanes at one point.
-static __attribute__((noinline)) void multiply(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m) {
-    vec sum[MR][NV];
-    for (int i = 0; i < MR; ++i)
-        for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0};
-    const TB_T *const end = u + channels * MR;
-    _Pragma("GCC unroll 2")
-    for (; u < end; u += MR, v += WIDTH) {
-        vec y[NV];
-        for (int j = 0; j < NV; ++j) y[j] = *(const vec *)(v + j * LANES);
-        for (int i = 0; i < MR; ++i) {
-            const vec x = spread(u[i]);
-            for (int j = 0; j < NV; ++j) sum[i][j] += x * y[j];
-        }
+// MR maps and V vectors of lanes of a panel at one point.
+#define TB_MULTIPLY(V) \
+    static __attribute__((noinline)) void multiply_##V(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m) { \
+        vec sum[MR][V]; \
+        for (int i = 0; i < MR; ++i) \
+            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        const TB_T *const end = u + channels * MR; \
+        _Pragma("GCC unroll 2") \
+        for (; u < end; u += MR, v += WIDTH) { \
+            vec y[V]; \
+            for (int j = 0; j < V; ++j) y[j] = *(const vec *)(v + j * LANES); \
+            for (int i = 0; i < MR; ++i) { \
+                const vec x = spread(u[i]); \
+                for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
+            } \
+        } \
+        for (int i = 0; i < MR; ++i) \
+            for (int j = 0; j < V; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j]; \
     }
-    for (int i = 0; i < MR; ++i)
-        for (int j = 0; j < NV; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j];
+TB_MULTIPLY(1)
+TB_MULTIPLY(2)
+TB_MULTIPLY(3)
+
+// Lanes of the panel from `lane` on that are computed: vectors with a tile.
+INLINE int64_t filled_lanes(const shape *s, int64_t lane) {
+    return ceil_div(least(s->lanes - lane, WIDTH), LANES) * LANES;
 }
 
-// The products of `panels` panels at a point; u: the filters of the group.
-static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t panels, const TB_T *v, TB_T *m) {
+// The products of `panels` panels at a point, from `lane` on; u: the filters of the group.
+static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t lane, int64_t panels, const TB_T *v,
+                           TB_T *m) {
+    static void (*const multiply[])(int64_t, const TB_T *, const TB_T *, TB_T *) = {multiply_1, multiply_2, multiply_3};
     for (int64_t p = 0; p < panels; ++p)
         for (int64_t t = 0; t < s->tiles; ++t)
-            multiply(s->maps_in, u + point * s->u_point + t * s->maps_in * MR,
-                     v + point * s->v_point + p * s->maps_in * WIDTH,
-                     m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH);
+            multiply[filled_lanes(s, lane + p * WIDTH) / LANES - 1](
+                s->maps_in, u + point * s->u_point + t * s->maps_in * MR,
+                v + point * s->v_point + p * s->maps_in * WIDTH,
+                m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH);
 }
 
 // dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
@@ -96,10 +108,10 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
 TB_UPDATE(8)
 TB_UPDATE(1)
 
-// dF: the products of a block of lanes at a point, to the point's sums.
-static void update_point(const shape *s, const TB_T *v, const TB_T *w, TB_T *to, int more) {
-    const int64_t lanes = s->panels * WIDTH;
-    for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * lanes) {
+// dF: the products of a block of lanes from `lane` on at a point, to the point's sums.
+static void update_point(const shape *s, int64_t lane, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+    const int64_t lanes = least(s->panels * WIDTH, s->lanes - lane);
+    for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * s->panels * WIDTH) {
         int64_t c = 0;
         for (; c + 8 <= s->maps_in; c += 8)
             update_8(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);

@@ -22,6 +22,7 @@
 // Types     float32, float64, 64-bit integers; halves and short integers are widened as they are copied.
 // Limits    OPERANDS operands of a tail, RANK axes of batches
 // Checked   tests/engine/test_gemm.py, test_matrix_unit.py; timed by benchmarks/gemm.py
+#include "finite.h"
 #include "runtime.h"
 #include "slots.h"
 #include "square.h"
@@ -35,7 +36,8 @@ enum {
     MOST_ROWS = 14,
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
-    AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn
+    AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
+    NEAR = 1 << 16,  // elements of b that are in the second-level cache wherever they lie
     OPERANDS = 32,
     RANK = 16,
 };
@@ -350,7 +352,7 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     } else {
         w.b_k = b_step[0];
         w.b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * w.b_k + (g->column + j);
-        w.ahead = AHEAD * w.b_k;
+        w.ahead = g->size[N] * g->size[K] > NEAR || w.b_k % LANES ? AHEAD * w.b_k : 0;
     }
     for (int64_t i = 0; i < at->rows; i += step) {
         const int rows = (int)least(step, at->rows - i);
@@ -367,23 +369,6 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
 }
 
 #if defined(TB_PLANES)
-// Whether the sums of a block, which lie side by side in rows, are all finite: 0 times any other is no number.
-static int all_finite(const TB_T *x, int64_t rows, int64_t row, int64_t columns) {
-    enum { SIDE_BY_SIDE = 4 };
-    vector zeros[SIDE_BY_SIDE] = {{0}};
-    TB_T rest = 0;
-    for (int64_t i = 0; i < rows; ++i, x += row) {
-        int64_t j = 0;
-        for (; j + SIDE_BY_SIDE * LANES <= columns; j += SIDE_BY_SIDE * LANES)
-            UNROLL for (int v = 0; v < SIDE_BY_SIDE; ++v) zeros[v] += *(const vector *)(x + j + v * LANES) * 0;
-        for (; j + LANES <= columns; j += LANES) zeros[j / LANES % SIDE_BY_SIDE] += *(const vector *)(x + j) * 0;
-        for (; j < columns; ++j) rest += x[j] * 0;
-    }
-    zeros[0] += zeros[1] + zeros[2] + zeros[3];
-    for (int l = 0; l < LANES; ++l) rest += zeros[0][l];
-    return rest == 0;
-}
-
 // Makes the sums of a block that are not finite anew, by multiply-adds.
 static void mend(const call *g, const block *at, int64_t batch, const sums *to) {
     const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
@@ -427,7 +412,7 @@ static void copy_columns(const call *g, const block *at, int64_t part, int64_t k
 // Makes what a block needs of the copies that stay, and is not there yet.
 static void keep_copies(const call *g, const block *at, int64_t k, copies *own) {
     int64_t *const kept = own->kept, batch = g->batch + at->batch + 1;
-    const int64_t rows = (int64_t)1 << at->i / g->size[TASK_ROWS], columns = at->j + 1;
+    const int64_t rows = own->a.kept ? (int64_t)1 << at->i / g->size[TASK_ROWS] : 0, columns = g->column + at->j + 1;
     if (kept[KEPT_BATCH] != batch)
         kept[KEPT_COLUMNS] = kept[KEPT_ROWS] = 0;
     if (own->a.kept && !(kept[KEPT_ROWS] & rows))
@@ -443,7 +428,7 @@ static void sums_of_block(const call *g, const block *at, int64_t k, sums to, co
     const int64_t part = at->batch * g->size[SPLITS] + at->split;
     const int64_t first = at->j / g->size[PANEL], last = ceiling(at->j + at->columns, g->size[PANEL]);
     int64_t k0 = 0;
-    if (own->kept)
+    if (own->a.kept || own->b.kept)
         keep_copies(g, at, k, own);
     do {
         const int64_t here = least(g->size[BLOCK_K], k - k0);
@@ -457,22 +442,21 @@ static void sums_of_block(const call *g, const block *at, int64_t k, sums to, co
     } while (k0 < k);
 }
 
-// The copies in a slot's memory, if tasks have their own. Of two, one stays if it is of several tasks: `kept` says what is
-// there.
+// The copies in a slot's memory, if tasks have their own. What several tasks need stays there: `kept` says what it is.
 static copies own_copies(const call *g, char *memory, int64_t *kept) {
     const int64_t of_b = g->size[OWN], part_k = g->size[BLOCK_K], all_k = g->size[PHASE_K];
     copies own = {0};
     if (!of_b)
         return own;
+    own.kept = kept;
     own.b.at = (TB_T *)memory;
+    own.b.kept = g->row_tasks > 1;
+    own.b.apart = packed(width_of(g, g->size[PANEL]) * (own.b.kept ? all_k : part_k));
     if (g->size[OWN_A]) {
-        own.kept = kept;
-        own.b.kept = g->row_tasks > 1;
-        own.a.kept = g->column_tasks > 1;
         own.a.at = (TB_T *)(memory + of_b);
+        own.a.kept = g->column_tasks > 1;
         own.a.apart = packed(g->size[TILE_ROWS] * (own.a.kept ? all_k : part_k));
     }
-    own.b.apart = packed(width_of(g, g->size[PANEL]) * (own.b.kept ? all_k : part_k));
     return own;
 }
 

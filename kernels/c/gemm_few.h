@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm_few.h — products with few columns, as gemm.c makes them: a is read once, in the order of memory
 //
-// Dots      Where k runs side by side in a: sums along k in vectors, four rows at a time.
+// Dots      Where k runs side by side in a: sums along k in vectors, DOT_ROWS rows at a time, since memory gives several
+//           streams faster than one.
 // Sweeps    Where rows lie side by side in a: LINES steps of k are added to the sums of CHUNK rows (of all columns), which wait in cache.
 //           So a comes as a few long streams; along k, each step would touch another page.
 
 enum {
+#if TB_VECTOR == 64 || defined(__aarch64__)
+    DOT_ROWS = 8,  // two vectors of sums each
+#else
     DOT_ROWS = 4,
+#endif
     DOT_CHUNK = 512,  // elements of a row that are widened at a time
     MOST_COLUMNS = 4,
     LINES = 8,
@@ -63,8 +68,9 @@ static inline TB_T total(vector x) {
             out[i] = total(sum[i][0] + sum[i][1]) + rest; \
         } \
     }
-DOTS(1) DOTS(2) DOTS(3) DOTS(4)
-static void (*const dots[DOT_ROWS])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {dots_1, dots_2, dots_3, dots_4};
+DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6) DOTS(7) DOTS(8)
+static void (*const dots[])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {
+    dots_1, dots_2, dots_3, dots_4, dots_5, dots_6, dots_7, dots_8};
 
 // DOT_ROWS rows of a block, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
 static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, sums to, int add) {

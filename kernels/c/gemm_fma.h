@@ -54,6 +54,8 @@ PLUS_PRODUCT(half_plus_product, half_vector)
             UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
         } \
     }
+#define EACH(MR, NV) UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j)
+#define PLACE(V, i, j) ((V *)(t + (i) * t_row + (j) * lanes))
 #define TILE_OF(NAME, V, PLUS, PUT_PAST, MR, NV) \
     static void NAME##_##MR##_##NV(const work *w) { \
         enum { lanes = sizeof(V) / sizeof(TB_T) }; \
@@ -61,7 +63,7 @@ PLUS_PRODUCT(half_plus_product, half_vector)
         const TB_T *b = w->b, *row[(MR + 2) / 3]; \
         TB_T *const t = w->t; \
         V sum[MR][NV]; \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = (V){0}; \
+        EACH(MR, NV) sum[i][j] = (V){0}; \
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
         for (int64_t p = w->k / 2; p; --p) { \
             STEP(V, PLUS, MR, NV, 0) \
@@ -74,16 +76,13 @@ PLUS_PRODUCT(half_plus_product, half_vector)
         if (w->k % 2) STEP(V, PLUS, MR, NV, 0) \
         if (w->t_column != 1 || w->columns != NV * lanes) { \
             V kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
-            UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) kept[i][j] = sum[i][j]; \
+            EACH(MR, NV) kept[i][j] = sum[i][j]; \
             put_scattered((const TB_T *)kept, MR, NV * lanes, w); \
             return; \
         } \
-        UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j) { \
-            V *const to = (V *)(t + i * t_row + j * lanes); \
-            if (w->add) sum[i][j] += *to; \
-            if (w->past) PUT_PAST(to, sum[i][j]); \
-            else *to = sum[i][j]; \
-        } \
+        if (w->add) EACH(MR, NV) sum[i][j] += *PLACE(V, i, j); \
+        if (w->past) EACH(MR, NV) PUT_PAST(PLACE(V, i, j), sum[i][j]); \
+        else EACH(MR, NV) *PLACE(V, i, j) = sum[i][j]; \
     }
 #define TILE(MR, NV) TILE_OF(tile, vector, plus_product, vector_past, MR, NV)
 #define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, half_vector_past, MR, 1)

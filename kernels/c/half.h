@@ -21,6 +21,24 @@ TB_FN tb_u16 tb_f32_to_bf16(float x) {
     return (tb_u16)(x != x ? (u >> 16) | 0x40u : rounded);
 }
 
+#ifdef __CUDA_ARCH__
+
+// A device converts by itself, but for the bits of a NaN.
+TB_FN float tb_f16_to_f32(tb_u16 h) {
+    float number;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(h));
+    const tb_u32 a = h & 0x7FFFu, nan = (tb_u32)(h & 0x8000u) << 16 | a << 13 | 0x7FC00000u;
+    return a > 0x7C00u ? tb_from_bits_f32(nan) : number;
+}
+TB_FN tb_u16 tb_f32_to_f16(float x) {
+    tb_u16 number;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(number) : "f"(x));
+    const tb_u32 u = tb_bits_f32(x), nan = (u >> 16 & 0x8000u) | 0x7E00u | (u >> 13 & 0x1FFu);
+    return x != x ? (tb_u16)nan : number;
+}
+
+#else
+
 // The exponent moves from bias 15 to bias 127 by an exact product, which also normalises denormals.
 TB_FN float tb_f16_to_f32(tb_u16 h) {
     tb_u32 a = (h & 0x7FFFu) << 13;
@@ -41,6 +59,8 @@ TB_FN tb_u16 tb_f32_to_f16(float x) {
     r = a > 0x7F800000u ? 0x7E00u | ((a >> 13) & 0x1FFu) : r;
     return (tb_u16)(r | ((u >> 16) & 0x8000u));
 }
+
+#endif
 
 // ---- blocks of m elements -------------------------------------------------------------------------------------------
 

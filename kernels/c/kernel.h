@@ -73,14 +73,11 @@ TB_FN void tb_stream(void *to, const void *from, int bytes) {
     int i = 0;
 #if TB_PAST
     if (((unsigned long)o & 63) == 0) {
-        if (bytes == 256) {
-            tb_past4(to, from);
-            return;
-        }
+        for (; i + 256 <= bytes; i += 256) tb_past4(o + i, x + i);
         for (; i + 64 <= bytes; i += 64) tb_past1(o + i, x + i);
     }
 #endif
-    __builtin_memcpy(o + i, x + i, (unsigned long)(bytes - i));
+    if (i < bytes) __builtin_memcpy(o + i, x + i, (unsigned long)(bytes - i));
 }
 // A block of results to its place, past the cache if so wanted.
 TB_FN void tb_put_f32(float *to, const float *from, int m, tb_i64 past) {
@@ -98,6 +95,15 @@ TB_FN void tb_stream_end(tb_i64 streams) {
     (void)streams;
 #endif
 }
+
+// The rows of the band that begins at `lead`: none before the first row and after the last.
+TB_FN int tb_rows_of(tb_i64 lead, tb_i64 first, tb_i64 last, int band) {
+    const tb_i64 rows = lead < first ? 0 : last - lead;
+    return rows < 0 ? 0 : rows < band ? (int)rows : band;
+}
+
+// In a loop: its rounds follow each other, although they could be one of vectors.
+#define TB_ONE_BY_ONE __asm__ volatile("")
 
 // Asks for 64 elements of 1, 2, 4 or 8 bytes so many bytes ahead, into the first-level cache (3) or the second-level (2).
 #define TB_FETCHES(NAME, AHEAD, LEVEL) \

@@ -5,18 +5,20 @@
 // a register while the cells of its window pass over it; the way back gathers: a pixel asks the windows that hold it.
 // What a result reads is a list of taps. It is the same for all windows that are wholly inside the image, and for all
 // pixels at the same place of a stride but the first and last: they are a span. With fewer images than a vector has
-// lanes, the rows that a result reads are first laid side by side, each place of a stride by itself, so that vectors go
-// along the width. Each result is computed once, from its taps in C order, so that tasks decide nothing but time.
+// lanes, vectors go along the width (pool_few.h); for the way back, rows of windows are first laid side by side, with
+// zeros around. Each result is computed once, from its taps in C order, so that tasks decide nothing but time.
 //
 // The host defines TB_OP (0 largest, 1 mean, 2 root of squares), TB_X, TB_W and TB_I, the types of elements, of sums
 // and of places, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W,
 // TB_SQRT, the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it),
-// TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, TB_WHOLE, the cells of this one if it
-// is one of the usual, which get loops of their own, and TB_BACK, which of the two ways is compiled.
+// TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, TB_WHOLE and TB_ACROSS, the cells of
+// this one and those along its width if they are among the usual, which get loops of their own, TB_STEP, the stride
+// along the width if it is 1 or 2, else 0, and TB_BACK, which of the two ways is compiled. TB_ACROSS and TB_STEP matter
+// to fewer images than a vector has lanes alone.
 #include "kernel.h"
 #include "pool_spans.h"
 
-#define ROOM 4096  // elements of rows that are laid side by side, at most
+#define ROOM 4096  // numbers of rows that are laid side by side, at most
 
 typedef struct {
     tb_i64 from, to;
@@ -54,7 +56,7 @@ TB_FN plan plan_of(const sizes *g) {
     const tb_i64 guard = (g->window[3] + step - 2) / step, pixels = (g->in[3] + g->pad[3] + step - 1) / step;
     plan p = {{from, higher(from, lower(g->out[3], last < 0 ? 0 : last / step + 1))}, guard, pixels, 0, 0, 0};
     p.line = pixels * g->images + LANES;
-    p.windows = (g->out[3] + 2 * guard) * g->images + LANES;
+    p.windows = (g->out[3] + 2 * guard) * g->images + 2 * LANES;
     const tb_i64 rows = g->window[0] * g->window[1] * g->window[2];
     p.laid = g->images < LANES && g->out[3] > 1 && rows * higher(step * p.line, p.windows) <= ROOM;
     return p;
@@ -76,37 +78,6 @@ TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
     return a * stride[0] + b * stride[1] + c * stride[2];
 }
 
-// `count` pieces of m numbers, one behind the other, as results `step` apart.
-TB_FN void finish_pieces(const sizes *g, TB_X *to, tb_i64 step, const TB_W *from, tb_i64 count, tb_i64 m) {
-    if (step == m) m *= count, count = 1;
-    for (tb_i64 i = 0; i < count; ++i, to += step, from += m) {
-        tb_i64 n = 0;
-        for (; n + LANES <= m; n += LANES) finish(g, to + n, *(const loose *)(from + n), LANES);
-        if (n < m) finish(g, to + n, *(const loose *)(from + n), (int)(m - n));
-    }
-}
-
-// `count` pieces of m elements, `step` apart, as numbers side by side: in `to`, or where they are if they lie so.
-TB_FN const TB_W *read_pieces(TB_W *to, const TB_X *from, tb_i64 step, tb_i64 count, tb_i64 m) {
-    TB_W buffer[LANES];
-    if (step == m) return TB_READ(to, from, (int)(count * m));
-    for (tb_i64 i = 0; i < count; ++i) {
-        const TB_W *const x = TB_READ(buffer, from + i * step, (int)m);
-        for (tb_i64 n = 0; n < m; ++n) to[i * m + n] = x[n];
-    }
-    return to;
-}
-
-TB_FN void copy_places(TB_I *to, tb_i64 to_step, const TB_I *from, tb_i64 from_step, tb_i64 count, tb_i64 m) {
-    if (to_step == m && from_step == m) {
-        __builtin_memcpy(to, from, sizeof(TB_I) * (unsigned long)(count * m));
-        return;
-    }
-    for (tb_i64 i = 0; i < count; ++i) {
-        for (tb_i64 n = 0; n < m; ++n) to[i * to_step + n] = from[i * from_step + n];
-    }
-}
-
 // A row (k, m, p) of the output: the cells of its windows over maps, depth and height, and where things lie.
 typedef struct {
     range j, t, r;
@@ -118,21 +89,17 @@ typedef struct {
     tb_i64 places_step;
 } row;
 
-// The taps of windows that have cells `s` along the width, in the image or in rows that were laid side by side.
-TB_FN int list_cells(const sizes *g, const plan *p, const row *o, range s, tap *list) {
+// The taps of windows that have cells `s` along the width.
+TB_FN int list_cells(const sizes *g, const row *o, range s, tap *list) {
     int count = 0;
-    tb_i64 laid = 0;
     for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
         for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
-            for (tb_i64 c = o->r.from; c < o->r.to; ++c, laid += g->step[3] * p->line) {
+            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
                 const tb_i64 there = inner(o->xs, a, b, c);
                 const tb_i64 cell = ((a * g->window[1] + b) * g->window[2] + c) * g->window[3];
-                tb_i64 f = s.from, i = 0;
-                for (; f >= g->step[3]; f -= g->step[3]) ++i;
                 for (tb_i64 d = s.from; d < s.to; ++d, ++count) {
-                    list[count].at = p->laid ? laid + f * p->line + i * g->images : there + d * o->xs[3];
+                    list[count].at = there + d * o->xs[3];
                     list[count].number = (TB_N)(cell + d);
-                    if (++f == g->step[3]) f = 0, ++i;
                 }
             }
         }
@@ -140,7 +107,7 @@ TB_FN int list_cells(const sizes *g, const plan *p, const row *o, range s, tap *
     return count;
 }
 
-// The taps of the windows that were last asked for; the next row often has the same.
+// The taps that were last asked for, of windows with cells `s` along the width; the next row often has the same.
 typedef struct {
     range j, t, r, s;
     int count;
@@ -149,112 +116,82 @@ typedef struct {
 
 TB_FN int same(range x, range y) { return x.from == y.from && x.to == y.to; }
 
-TB_FN void find_cells(const sizes *g, const plan *p, const row *o, tb_i64 q, taps *found) {
-    const range s = cells_of(g, 3, q);
+static __attribute__((noinline)) void find_cells(const sizes *g, const row *o, range s, taps *found) {
     const int known = same(s, found->s) && same(o->j, found->j) && same(o->t, found->t) && same(o->r, found->r);
     if (found->count && known) return;
     found->j = o->j, found->t = o->t, found->r = o->r, found->s = s;
-    found->count = list_cells(g, p, o, s, found->list);
+    found->count = list_cells(g, o, s, found->list);
 }
 
-// A row of the output, span by span.
-TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, taps *found) {
-    for (tb_i64 q = 0, to; q < g->out[3]; q = to) {
-        find_cells(g, p, o, q, found);
+// Windows of a row of the output, span by span.
+TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, range windows, taps *found) {
+    for (tb_i64 q = windows.from, to; q < windows.to; q = to) {
+        find_cells(g, o, cells_of(g, 3, q), found);
         to = last_alike(p->whole, q);
         const span s = {to - q, g->images, o->x + (q * g->step[3] - g->pad[3]) * o->xs[3], 0, o->out + q * o->step,
                         o->places + q * o->places_step, g->step[3] * o->xs[3], 0, o->step, o->places_step, 0, 0};
-        run_usual(g, s, found->list, found->count, 0, 0);
+        run_windows(g, &s, found->list, found->count);
     }
 }
 
-// Every `step`-th pixel of m numbers.
-TB_FN void take_pixels(TB_W *restrict to, const TB_W *restrict from, tb_i64 count, tb_i64 step, tb_i64 m) {
-    for (tb_i64 i = 0; i < count; ++i) {
-        for (tb_i64 n = 0; n < m; ++n) to[i * m + n] = from[i * step * m + n];
-    }
-}
+#include "pool_few.h"
 
-// The same, in loops of their own for the usual numbers.
-TB_FN void take_usual(TB_W *to, const TB_W *from, tb_i64 count, tb_i64 step, tb_i64 m) {
-    if (step == 1) take_pixels(to, from, count * m, 1, 1);
-    else if (m == 1 && step == 2) take_pixels(to, from, count, 2, 1);
-    else if (m == 1) take_pixels(to, from, count, step, 1);
-    else if (m == 4) take_pixels(to, from, count, step, 4);
-    else if (m == 8) take_pixels(to, from, count, step, 8);
-    else take_pixels(to, from, count, step, m);
-}
-
-// The rows that a row of the output reads, laid side by side: places of strides from the first padded pixel on.
-TB_FN void lay_rows(const sizes *g, const plan *p, const row *o, TB_W *rows) {
-    const tb_i64 images = g->images, step = g->step[3], pad = g->pad[3];
-    TB_W buffer[ROOM];
-    for (tb_i64 a = o->j.from; a < o->j.to; ++a) {
-        for (tb_i64 b = o->t.from; b < o->t.to; ++b) {
-            for (tb_i64 c = o->r.from; c < o->r.to; ++c) {
-                const TB_W *const from = read_pieces(buffer, o->x + inner(o->xs, a, b, c), o->xs[3], g->in[3], images);
-                for (tb_i64 f = 0; f < step; ++f, rows += p->line) {
-                    const range at = strides_of(g, p, f);
-                    const tb_i64 first = at.from * step + f - pad;
-                    take_usual(rows + at.from * images, from + first * images, length(at), step, images);
-                }
-            }
-        }
-    }
-}
-
-// A row of the output of few images: vectors go along windows and images.
-TB_FN void fprop_line(const sizes *g, const plan *p, const row *o, taps *found) {
-    TB_W rows[ROOM], out[ROOM];
-    TB_I places[ROOM];
-    lay_rows(g, p, o, rows);
-    for (tb_i64 q = 0, to; q < g->out[3]; q = to) {  // in order: vectors write beyond the windows that they are for
-        find_cells(g, p, o, q, found);
-        const tb_i64 n = q * g->images;
-        to = last_alike(p->whole, q);
-        const span s = {1, (to - q) * g->images, rows + n, 0, out + n, places + n, 0, 0, 0, 0, 0, 0};
-        run_usual(g, s, found->list, found->count, 1, 0);
-    }
-    finish_pieces(g, o->out, o->step, out, g->out[3], g->images);
-    if (TB_OP == 0) copy_places(o->places, o->places_step, places, g->images, g->out[3], g->images);
-}
-
-// Whether windows of means are whole images, a power of 2 of them, at most a vector: lanes then take several pixels.
-TB_FN int is_whole_image(const sizes *g) {
+// Whether windows of means are whole images, a power of 2 of them, at most a vector, whose pixels lie side by side:
+// lanes then take several pixels.
+TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
     int whole = TB_OP == 1 && g->images <= LANES && !(g->images & (g->images - 1));
     whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
     for (int axis = 1; axis < 4; ++axis)
         whole &= g->window[axis] == g->in[axis] && g->pad[axis] == 0 && g->out[axis] == 1;
-    return whole;
+    const int beside = stride[3] == g->images && stride[2] == g->in[3] * stride[3];
+    return whole && beside && stride[1] == g->in[2] * stride[2];
 }
 
-// The means of a map whose pixels lie side by side.
+// The sums of lanes that are so many lanes apart, in all of them.
+TB_FN vec folded(vec x, tb_i64 images) {
+    mask lane;
+    for (int l = 0; l < LANES; ++l) lane[l] = l;
+    for (tb_i64 by = LANES / 2; by >= images; by /= 2) x += chosen(x, x, lane ^ (TB_N)by);
+    return x;
+}
+
+// The means of a map.
 TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
     const tb_i64 pixels = g->in[1] * g->in[2] * g->in[3], count = pixels * g->images;
-    TB_W buffer[LANES], lanes[LANES], means[LANES] = {0};
-    vec even = {0}, odd = {0};
+    vec sum[4] = {{0}};
     tb_i64 n = 0;
-    for (; n + 2 * LANES <= count; n += 2 * LANES) even += load(x + n, LANES), odd += load(x + n + LANES, LANES);
-    if (n + LANES <= count) even += load(x + n, LANES), n += LANES;
-    *(loose *)lanes = even + odd;
-    const TB_W *const rest = TB_READ(buffer, x + n, (int)(count - n));
-    for (tb_i64 i = 0; i < count - n; ++i) lanes[i] += rest[i];
-    for (tb_i64 i = 0; i < LANES; ++i) means[i & (g->images - 1)] += lanes[i];
-    finish(g, out, *(loose *)means / (TB_W)pixels, (int)g->images);
+    for (; n + 4 * LANES <= count; n += 4 * LANES) {
+        for (int v = 0; v < 4; ++v) sum[v] += load(x + n + v * LANES, LANES);
+    }
+    for (; n + LANES <= count; n += LANES) sum[0] += load(x + n, LANES);
+    if (n < count) sum[1] += load(x + n, (int)(count - n));
+    finish(g, out, folded((sum[0] + sum[1]) + (sum[2] + sum[3]), g->images) / (TB_W)pixels, (int)g->images);
 }
 
-// A row of the gradient of such means: all its pixels receive the same.
-TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out) {
+// Some rows of the gradient of such means: all pixels of a map receive the same. Vectors begin at multiples of their
+// size.
+TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out, tb_i64 rows) {
+    const tb_i64 count = rows * g->in[3] * g->images, last = g->images - 1;
     const TB_W pixels = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
-    const tb_i64 count = g->in[3] * g->images;
-    TB_W buffer[LANES], shares[LANES];
-    const TB_W *const from = TB_READ(buffer, e, (int)g->images);
-    for (tb_i64 i = 0; i < LANES; ++i) shares[i] = from[i & (g->images - 1)] / pixels;
-    for (tb_i64 n = 0; n < count; n += LANES) finish(g, out + n, *(loose *)shares, (int)lower(LANES, count - n));
+    TB_W shares[2 * LANES];
+    const vec share = load(e, (int)g->images) / pixels;
+    for (tb_i64 i = 0; i < 2 * LANES; ++i) shares[i] = share[i & last];
+    tb_i64 n = lower((tb_i64)(-(tb_u64)out / sizeof(TB_X) % LANES), count);
+    if (n) finish(g, out, *(const loose *)shares, (int)n);
+    const vec each = *(const loose *)(shares + (n & last));
+    for (; n + LANES <= count; n += LANES) finish(g, out + n, each, LANES);
+    if (n < count) finish(g, out + n, each, (int)(count - n));
 }
 
-TB_FN void fprop_row(const sizes *g, const plan *known, void *const *ptr, const tb_i64 *stride, tb_i64 number,
-                     taps *found) {
+// What rows of the output have in common: of few images, how lanes are dealt; and what the last of them has read, the
+// cells of windows and the first cell of each of their rows.
+typedef struct {
+    plan plan;
+    deal deal;
+    taps taps, rows;
+} common;
+
+TB_FN void fprop_row(const sizes *g, common *known, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
     const tb_i64 p = number % g->out[2], m = number / g->out[2] % g->out[1], k = number / (g->out[2] * g->out[1]);
     const tb_i64 *const os = stride + TB_OUTPUT * 4;
     const tb_i64 origin = inner(stride, k * g->step[0] - g->pad[0], m * g->step[1] - g->pad[1],
@@ -265,10 +202,16 @@ TB_FN void fprop_row(const sizes *g, const plan *known, void *const *ptr, const 
     o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
     o.places_step = os[7];
 #endif
-    const int beside = stride[3] == g->images && stride[2] == g->in[3] * stride[3] && stride[1] == g->in[2] * stride[2];
-    if (beside && is_whole_image(g)) fprop_image(g, o.x, o.out);
-    else if (known->laid) fprop_line(g, known, &o, found);
-    else fprop_windows(g, known, &o, found);
+    const tb_i64 images = g->images;
+    const int beside = stride[3] == images && o.step == images && (TB_OP != 0 || o.places_step == images);
+    const range all = {0, g->out[3]};
+    const range whole = images < LANES && beside ? known->plan.whole : (range){all.to, all.to};
+    fprop_windows(g, &known->plan, &o, (range){0, lower(whole.from, all.to)}, &known->taps);
+    if (length(whole) > 0) {
+        find_cells(g, &o, (range){0, 1}, &known->rows);
+        fprop_few(g, &known->deal, &o, whole, &known->rows);
+    }
+    fprop_windows(g, &known->plan, &o, (range){whole.to, all.to}, &known->taps);
 }
 
 // A row (c, d, h) of the gradient: where its pixels lie, and what is read for it.
@@ -280,15 +223,22 @@ typedef struct {
     tb_i64 x_step;
     TB_X *out;
     tb_i64 step;
+    int few;  // whether rows of windows are laid side by side
+    tb_i64 number, slot;  // of the first row of windows, and where it is laid
     int count;  // of rows of windows; of each: where it lies, its first cell, and its cells but for the width
     tap rows[TB_CELLS];
 } gradient;
+
+// Whether rows of windows are kept for rows of the gradient that follow: of windows over one map and depth.
+TB_FN int is_flat(const sizes *g) { return g->window[0] * g->window[1] == 1; }
 
 TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, tb_i64 c, tb_i64 d, tb_i64 h,
                         gradient *o) {
     const range ks = windows_of(g, 0, c), ms = windows_of(g, 1, d), ps = windows_of(g, 2, h);
     const tb_i64 *const other = stride + (TB_OP == 2 ? 8 : 4), *const os = stride + TB_OUTPUT * 4;
-    o->count = 0;
+    o->count = 0, o->few = 0;
+    o->number = (ks.from * g->out[1] + ms.from) * g->out[2] + ps.from;
+    o->slot = is_flat(g) ? o->number % g->window[2] : 0;
     for (tb_i64 k = ks.from; k < ks.to; ++k) {
         const tb_i64 a = c + g->pad[0] - k * g->step[0];
         for (tb_i64 m = ms.from; m < ms.to; ++m) {
@@ -311,6 +261,12 @@ TB_FN void find_windows(const sizes *g, void *const *ptr, const tb_i64 *stride, 
     o->step = os[3];
 }
 
+// Where row r of windows is laid.
+TB_FN tb_i64 slot_of(const sizes *g, const gradient *o, tb_i64 r) {
+    const tb_i64 slot = o->slot + r;
+    return slot < g->window[2] || !is_flat(g) ? slot : slot - g->window[2];
+}
+
 // The taps of pixels at place f of stride i; of those amid the row if i is -1.
 TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 i, tb_i64 f, tap *list) {
     int count = 0;
@@ -320,10 +276,10 @@ TB_FN int list_windows(const sizes *g, const plan *p, const gradient *o, tb_i64 
         for (tb_i64 j = reach(g, f); j >= 0; --j) {
             const tb_i64 q = i - j;
             if (i >= 0 && (q < 0 || q >= g->out[3])) continue;
-            const tb_i64 laid = r * p->windows + (p->guard - j) * g->images;
+            const tb_i64 laid = slot_of(g, o, r) * p->windows + (p->guard - j) * g->images;
             tap *const t = &list[count++];
-            t->at = p->laid ? laid : row.at - j * o->e_step;
-            t->other = p->laid ? laid : row.other - j * o->other_step;
+            t->at = o->few ? laid : row.at - j * o->e_step;
+            t->other = o->few ? laid : row.other - j * o->other_step;
             t->number = row.number + (TB_N)(f + j * g->step[3]);
             if (TB_OP == 1) t->share = 1 / (row.share * (TB_W)(i >= 0 ? length(cells_of(g, 3, q)) : g->window[3]));
         }
@@ -351,7 +307,7 @@ TB_FN void bprop_apart(const sizes *g, const plan *p, const gradient *o) {
         span s = {to - w, g->images, o->e + i * o->e_step, 0, o->out + w * o->step, 0, 0, 0, o->step, 0,
                   o->x + w * o->x_step, o->x_step};
         if (TB_OP == 2) s.other = (const TB_X *)o->others + i * o->other_step;
-        run_usual(g, s, list, count, 0, 1);
+        run_pixels(g, &s, list, count);
     }
 }
 
@@ -368,34 +324,56 @@ TB_FN void bprop_pixels(const sizes *g, const plan *p, const gradient *o) {
                       by * o->step, 0, o->x + w * o->x_step, by * o->x_step};
             if (TB_OP == 0) s.other = (const TB_I *)o->others + i * o->other_step;
             if (TB_OP == 2) s.other = (const TB_X *)o->others + i * o->other_step;
-            run_usual(g, s, list, count, 0, 1);
+            run_pixels(g, &s, list, count);
         }
     }
 }
 
-// What windows send to each of their cells (largest: to one), in a row with strides of zeros before and behind.
-TB_FN void messages(const sizes *g, const plan *p, const gradient *o, const tap *from, TB_W *to) {
-    const tb_i64 images = g->images, margin = p->guard * images, count = g->out[3] * images;
-    for (tb_i64 n = 0; n < margin; ++n) to[n] = 0;
-    for (tb_i64 n = margin + count; n < p->windows; ++n) to[n] = 0;
-    to += margin;
-    const TB_W *const e = read_pieces(to, o->e + from->at, o->e_step, g->out[3], images);
-#if TB_OP == 0
-    if (e != to) __builtin_memcpy(to, e, sizeof(TB_W) * (unsigned long)count);
-#elif TB_OP == 1
-    for (tb_i64 q = 0, next; q < g->out[3]; q = next) {
-        const TB_W share = 1 / (from->share * (TB_W)length(cells_of(g, 3, q)));
-        next = last_alike(p->whole, q);
-        for (tb_i64 n = q * images; n < next * images; ++n) to[n] = e[n] * share;
-    }
-#else
-    TB_W buffer[ROOM];
-    const TB_W *const y = read_pieces(buffer, (const TB_X *)o->others + from->other, o->other_step, g->out[3], images);
-    for (tb_i64 n = 0; n < count; ++n) to[n] = y[n] != 0 ? e[n] / y[n] : 0;
+// Rows of windows laid side by side: what each window sends to its cells (largest: to one), with strides of zeros
+// before and behind, the places of the largest, and the numbers of the rows.
+typedef struct {
+    TB_W sent[ROOM];
+    TB_I places[ROOM];
+    tb_i64 numbers[TB_CELLS];
+} letters;
+
+// What windows of `count` numbers from n on send, of which `cells` share a mean. Numbers beyond are 0.
+TB_FN void send(const gradient *o, const tap *from, tb_i64 n, tb_i64 count, TB_W cells, TB_W *to) {
+    const TB_W share = 1 / cells;
+    for (tb_i64 i = n, m; i < n + count; i += m) {
+        m = lower(n + count - i, LANES);
+        vec e = load(o->e + from->at + i, (int)m);
+        if (TB_OP == 1) e *= share;
+#if TB_OP == 2
+        const vec y = load((const TB_X *)o->others + from->other + i, (int)m);
+        e = (vec)((mask)(e / y) & (y != 0));
 #endif
+        *(loose *)(to + i) = e;
+    }
 }
 
-// Lines of pixels at the places of a stride as one row of pixels.
+TB_FN void clear(TB_W *to, tb_i64 count) {
+    for (tb_i64 n = 0; n < count; n += LANES) *(loose *)(to + n) = (vec){0};
+}
+
+TB_FN void lay_row(const sizes *g, const plan *p, const gradient *o, const tap *from, TB_W *to, TB_I *places) {
+    const tb_i64 images = g->images, margin = p->guard * images, count = g->out[3] * images;
+    clear(to, margin);
+    for (tb_i64 q = 0, next; q < g->out[3]; q = next) {
+        next = TB_OP == 1 ? last_alike(p->whole, q) : g->out[3];
+        const TB_W cells = TB_OP == 1 ? from->share * (TB_W)length(cells_of(g, 3, q)) : 1;
+        send(o, from, q * images, (next - q) * images, cells, to + margin);
+    }
+    clear(to + margin + count, margin + LANES);
+    if (TB_OP != 0) return;
+    const TB_I *const found = (const TB_I *)o->others + from->other;
+    const tb_i64 most = count - LANES;
+    for (tb_i64 n = 0; most < 0 && n < count; ++n) places[margin + n] = found[n];
+    for (tb_i64 n = 0; n < count && most >= 0; n += LANES)  // the last vector ends where the row does
+        __builtin_memcpy(places + margin + lower(n, most), found + lower(n, most), LANES * sizeof(TB_I));
+}
+
+// Lines of pixels at the places of a stride as one row of pixels, in loops of their own for the usual images.
 TB_FN void join_lines(TB_W *restrict to, const TB_W *restrict lines, tb_i64 line, tb_i64 count, tb_i64 step, tb_i64 m) {
     for (tb_i64 i = 0; i < count; ++i) {
         for (tb_i64 f = 0; f < step; ++f) {
@@ -404,7 +382,6 @@ TB_FN void join_lines(TB_W *restrict to, const TB_W *restrict lines, tb_i64 line
     }
 }
 
-// The same, in loops of their own for the usual numbers.
 TB_FN void join_usual(TB_W *to, const TB_W *lines, tb_i64 line, tb_i64 count, tb_i64 step, tb_i64 m) {
     if (m == 1 && step == 2) join_lines(to, lines, line, count, 2, 1);
     else if (m == 1) join_lines(to, lines, line, count, step, 1);
@@ -413,44 +390,82 @@ TB_FN void join_usual(TB_W *to, const TB_W *lines, tb_i64 line, tb_i64 count, tb
     else join_lines(to, lines, line, count, step, m);
 }
 
-// A row of the gradient of few images: vectors go along pixels of the same place in a stride, and images.
-TB_FN void bprop_line(const sizes *g, const plan *p, const gradient *o) {
-    const tb_i64 images = g->images, step = g->step[3];
-    TB_W sent[ROOM], lines[ROOM], pixels[ROOM];
-    TB_I places[ROOM];
-    tap list[TB_CELLS];
-    for (int r = 0; r < o->count; ++r) {
-        messages(g, p, o, &o->rows[r], sent + r * p->windows);
-        const TB_I *const from = (const TB_I *)o->others + o->rows[r].other;
-        TB_I *const to = places + r * p->windows + p->guard * images;
-        if (TB_OP == 0) copy_places(to, images, from, o->other_step, g->out[3], images);
-    }
-    for (tb_i64 f = 0; f < step; ++f) {
-        const span s = {1, p->pixels * images, sent, places, lines + f * p->line, 0, 0, 0, 0, 0, 0, 0};
-        run_usual(g, s, list, list_windows(g, p, o, -1, f, list), 1, 1);
-    }
-    if (step > 1) join_usual(pixels, lines, p->line, p->pixels, step, images);
-    TB_W *const found = (step > 1 ? pixels : lines) + g->pad[3] * images;
-#if TB_OP == 2
-    TB_W buffer[ROOM];
-    const TB_W *const x = read_pieces(buffer, o->x, o->x_step, g->in[3], images);
-    for (tb_i64 n = 0; n < g->in[3] * images; ++n) found[n] *= x[n];
-#endif
-    finish_pieces(g, o->out, o->step, found, g->in[3], images);
+// m numbers to place n of a row of the gradient.
+TB_FN void join_vector(const sizes *g, const gradient *o, tb_i64 n, vec v, int m) {
+    if (TB_OP == 2) v *= load(o->x + n, m);
+    finish(g, o->out + n, v, m);
 }
 
-TB_FN void bprop_row(const sizes *g, const plan *known, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
+// The pixels of lines from `at` on, the first of the padding being pixel 0: those of two vectors by turns.
+typedef struct {
+    vec even, odd;
+} both;
+
+TB_FN both join_from(const sizes *g, const plan *p, const TB_W *lines, tb_u64 at) {
+    if (!BY_TURNS) return (both){*(const loose *)(lines + (tb_i64)at * g->images), {0}};
+    const tb_i64 odd = (tb_i64)(at & 1), line = p->line, from = (tb_i64)(at >> 1) * g->images;
+    return (both){*(const loose *)(lines + from + (odd ? line : 0)),
+                  *(const loose *)(lines + from + (odd ? g->images : line))};
+}
+
+// m numbers of pixels from `at` on to place n of a row of the gradient.
+TB_FN void join_some(const sizes *g, const plan *p, const deal *by, const gradient *o, const TB_W *lines, tb_i64 n,
+                     tb_i64 at, int m) {
+    const both x = join_from(g, p, lines, (tb_u64)at);
+    join_vector(g, o, n, BY_TURNS ? chosen(x.even, x.odd, by->mixed) : x.even, m);
+}
+
+// The pixels of lines to their places. Vectors that go past the cache begin where lines of it do.
+TB_FN void join_few(const sizes *g, const plan *p, const deal *by, const gradient *o, const TB_W *lines) {
+    const tb_i64 images = g->images, total = g->in[3] * images;
+    const tb_i64 before = (tb_i64)(-(tb_u64)o->out / sizeof(TB_X) % LANES), first = before / images;
+    tb_i64 n = 0, at = g->pad[3];
+    if (g->streams && before && before < total && first * images == before) {
+        join_some(g, p, by, o, lines, 0, at, (int)before);
+        n = before, at += first;
+    }
+    for (; BY_TURNS && n + 2 * LANES <= total && by->pixels * images == LANES; n += 2 * LANES, at += 2 * by->pixels) {
+        const both x = join_from(g, p, lines, (tb_u64)at);
+        join_vector(g, o, n, chosen(x.even, x.odd, by->mixed), LANES);
+        join_vector(g, o, n + LANES, chosen(x.even, x.odd, by->mixed + LANES / 2), LANES);
+    }
+    for (tb_i64 m; n < total; n += m, at += by->pixels) {
+        m = lower(by->useful, total - n);
+        join_some(g, p, by, o, lines, n, at, (int)m);
+    }
+}
+
+// A row of the gradient of few images: vectors go along pixels of the same place in a stride, and images.
+TB_FN void bprop_few(const sizes *g, const plan *p, const deal *by, const gradient *o, letters *kept) {
+    const tb_i64 images = g->images;
+    TB_W lines[ROOM + LANES], pixels[ROOM + LANES];
+    tap list[TB_CELLS];
+    for (int r = 0; r < o->count; ++r) {
+        const tb_i64 slot = slot_of(g, o, r), at = slot * p->windows;
+        if (is_flat(g) && kept->numbers[slot] == o->number + r) continue;
+        kept->numbers[slot] = o->number + r;
+        lay_row(g, p, o, &o->rows[r], kept->sent + at, kept->places + at);
+    }
+    for (tb_i64 f = 0; f < STEP(g); ++f) {
+        const span s = {1, p->pixels * images, kept->sent, kept->places, lines + f * p->line, 0, 0, 0, 0, 0, 0, 0};
+        run_usual(g, s, list, list_windows(g, p, o, -1, f, list), 1, 1);
+    }
+    if (APART) join_usual(pixels, lines, p->line, p->pixels, STEP(g), images);
+    join_few(g, p, by, o, APART ? pixels : lines);
+}
+
+TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const *ptr, const tb_i64 *stride,
+                     tb_i64 number, letters *kept) {
     gradient o;
     const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
-    const tb_i64 *const os = stride + TB_OUTPUT * 4;
-    if (os[3] == g->images && is_whole_image(g)) {
-        bprop_image(g, (const TB_X *)ptr[0] + c * stride[0], (TB_X *)ptr[TB_OUTPUT] + inner(os, c, d, h));
-        return;
-    }
     find_windows(g, ptr, stride, c, d, h, &o);
-    if (known->laid) bprop_line(g, known, &o);
-    else if (TB_OP != 0 && g->step[3] >= g->window[3] && known->pixels < g->step[3]) bprop_apart(g, known, &o);
-    else bprop_pixels(g, known, &o);
+    int beside = o.e_step == g->images && o.step == g->images;
+    if (TB_OP != 1) beside &= o.other_step == g->images;
+    if (TB_OP == 2) beside &= o.x_step == g->images;
+    o.few = p->laid && beside;
+    if (o.few) bprop_few(g, p, by, &o, kept);
+    else if (TB_OP != 0 && g->step[3] >= g->window[3] && p->pixels < g->step[3]) bprop_apart(g, p, &o);
+    else bprop_pixels(g, p, &o);
 }
 
 #if !TB_BACK
@@ -458,12 +473,18 @@ TB_FN void bprop_row(const sizes *g, const plan *known, void *const *ptr, const 
 void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const plan known = plan_of(g);
     const tb_i64 rows = g->out[0] * g->out[1] * g->out[2], last = lower(end * g->group, rows);
-    taps found;
-    found.count = 0, found.s = found.j = found.t = found.r = (range){0, 0};
+    const tb_i64 *const os = stride + TB_OUTPUT * 4;
+    common known;
+    known.plan = plan_of(g);
+    known.taps.count = known.rows.count = 0;
+    if (g->images < LANES) known.deal = deal_of(g, stride, (const TB_X *)ptr[0]);
+    const int image = is_whole_image(g, stride);
     (void)scalar;
-    for (tb_i64 number = begin * g->group; number < last; ++number) fprop_row(g, &known, ptr, stride, number, &found);
+    for (tb_i64 number = begin * g->group; number < last; ++number) {
+        if (image) fprop_image(g, (const TB_X *)ptr[0] + number * stride[0], (TB_X *)ptr[TB_OUTPUT] + number * os[0]);
+        else fprop_row(g, &known, ptr, stride, number);
+    }
     tb_stream_end(g->streams);
 }
 #else
@@ -473,9 +494,21 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
     const plan known = plan_of(g);
-    const tb_i64 rows = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, rows);
+    const tb_i64 all = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, all);
+    const tb_i64 *const os = stride + TB_OUTPUT * 4;
+    const int image = is_whole_image(g, os);
+    letters kept;
+    deal by;
+    for (tb_i64 slot = 0; slot < g->window[2]; ++slot) kept.numbers[slot] = -1;
+    if (known.laid) by = deal_of(g, stride, (const TB_X *)ptr[0]);
     (void)scalar;
-    for (tb_i64 number = begin * g->group; number < last; ++number) bprop_row(g, &known, ptr, stride, number);
+    for (tb_i64 number = begin * g->group, rows; number < last; number += rows) {
+        const tb_i64 c = number / (g->in[1] * g->in[2]), row = number % (g->in[1] * g->in[2]);
+        rows = image ? lower(last - number, g->in[1] * g->in[2] - row) : 1;
+        TB_X *const out = (TB_X *)ptr[TB_OUTPUT] + c * os[0] + row * os[2];
+        if (image) bprop_image(g, (const TB_X *)ptr[0] + c * stride[0], out, rows);
+        else bprop_row(g, &known, &by, ptr, stride, number, &kept);
+    }
     tb_stream_end(g->streams);
 }
 #endif

@@ -2,11 +2,18 @@
 // pool_spans.h — results of pooling that have the same taps, forward and back: from what they read to where they go
 //
 // Part of pool.c, with its macros. Several vectors go through the taps together, and share what is looked up of a tap.
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
 #include "block_vectors.h"
 
 #define TOGETHER 2  // vectors that go through the taps together
 
-typedef TB_I small __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_I))));
+typedef TB_I small __attribute__((vector_size(LANES * sizeof(TB_I))));
 
 typedef struct {
     tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, streams, alpha, beta;
@@ -63,32 +70,45 @@ TB_FN void store_places(TB_I *to, mask where, int m) {
     else tb_unpad(to, &found, m * (int)sizeof(TB_I), sizeof found);
 }
 
-// The largest (and its place), mean or root of squares of what the taps meet: `vectors` vectors of m numbers from n on.
-TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
-                        int laid) {
-    vec best[TOGETHER];
-    mask where[TOGETHER];
-    for (int v = 0; v < vectors; ++v) {
-        best[v] = met(s->x, list[0].at + n + v * LANES, m, laid);
-        if (TB_OP == 2) best[v] *= best[v];
-        where[v] = list[0].number + (mask){0};
+// What windows have met: the largest and its place, or a sum.
+typedef struct {
+    vec best;
+    mask where;
+} state;
+
+// One more cell, of that number; `first` of all or not.
+TB_FN void meet(state *found, vec x, TB_N number, int first) {
+    const vec term = TB_OP == 2 ? x * x : x;
+    if (first) {
+        *found = (state){term, number + (mask){0}};
+        return;
     }
-    for (int c = 1; c < count; ++c) {
-        for (int v = 0; v < vectors; ++v) {
-            const vec x = met(s->x, list[c].at + n + v * LANES, m, laid);
 #if TB_OP == 0
-            const mask wins = ~(x <= best[v]) & (best[v] == best[v]);  // a NaN wins, and the first of them stays
-            best[v] = (vec)(((mask)x & wins) | ((mask)best[v] & ~wins));
-            where[v] = ((list[c].number + (mask){0}) & wins) | (where[v] & ~wins);
+    const vec best = found->best;
+    const mask wins = ~(x <= best) & (best == best);  // a NaN wins, and the first of them stays
+    found->best = (vec)(((mask)x & wins) | ((mask)best & ~wins));
+    found->where = ((number + (mask){0}) & wins) | (found->where & ~wins);
 #else
-            best[v] += TB_OP == 1 ? x : x * x;
+    found->best += term;
 #endif
+}
+
+// The largest, mean or root of squares of so many cells.
+TB_FN vec outcome(const state *found, int count) {
+    return TB_OP == 1 ? found->best / (TB_W)count : TB_OP == 2 ? roots(found->best) : found->best;
+}
+
+// Windows of some taps: `vectors` vectors of m numbers from n on.
+TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m) {
+    state found[TOGETHER];
+    for (int c = 0; c < count; ++c) {
+        for (int v = 0; v < vectors; ++v) {
+            meet(&found[v], load((const TB_X *)s->x + list[c].at + n + v * LANES, m), list[c].number, c == 0);
         }
     }
     for (int v = 0; v < vectors; ++v) {
-        const vec found = TB_OP == 1 ? best[v] / (TB_W)count : TB_OP == 2 ? roots(best[v]) : best[v];
-        deliver(g, s, n + v * LANES, found, m, laid);
-        if (TB_OP == 0) store_places((TB_I *)s->places + n + v * LANES, where[v], m);
+        finish(g, (TB_X *)s->out + n + v * LANES, outcome(&found[v], count), m);
+        if (TB_OP == 0) store_places((TB_I *)s->places + n + v * LANES, found[v].where, m);
     }
 }
 
@@ -110,7 +130,7 @@ TB_FN vec added_there(vec sum, vec e, const TB_I *places, TB_N number, int m) {
     return sum + (vec)((mask)e & (__builtin_convertvector(here, mask) == number));
 }
 
-// What a pixel gets through the taps: `vectors` vectors of m numbers from n on. Laid rows of errors have been shared out.
+// What a pixel gets through the taps: `vectors` vectors of m numbers from n on. Laid rows of errors are shared out.
 TB_FN void gather_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
                           int laid) {
     vec sum[TOGETHER];
@@ -144,10 +164,10 @@ TB_FN void fetch_ahead(const span *s, tb_i64 n, const tap *last) {
 }
 
 // All results of a span, `back`: of a gradient. Several vectors share what is looked up of a tap.
-TB_FN void run_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m, int laid,
-                       int back) {
+TB_FN void run_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
+                       int laid, int back) {
     if (back) gather_vectors(g, s, n, list, count, vectors, m, laid);
-    else pool_vectors(g, s, n, list, count, vectors, m, laid);
+    else pool_vectors(g, s, n, list, count, vectors, m);
 }
 
 // A span whose results follow each other in memory, with all that they read, as one result of as many numbers.
@@ -186,4 +206,12 @@ TB_FN void run_usual(const sizes *g, span s, const tap *list, int count, int lai
     else if (back && count == 2) run_span(g, s, list, 2, laid, back);
     else if (back && count == 4) run_span(g, s, list, 4, laid, back);
     else run_span(g, s, list, count, laid, back);
+}
+
+// Spans of windows, and of pixels: each compiled once, for all that run them.
+static __attribute__((noinline)) void run_windows(const sizes *g, const span *s, const tap *list, int count) {
+    run_usual(g, *s, list, count, 0, 0);
+}
+static __attribute__((noinline)) void run_pixels(const sizes *g, const span *s, const tap *list, int count) {
+    run_usual(g, *s, list, count, 0, 1);
 }

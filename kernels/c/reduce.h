@@ -67,15 +67,6 @@ typedef tb_u16 tb_v_u16 __attribute__((vector_size(32), aligned(2), may_alias));
 typedef tb_u32 tb_v_u32 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef tb_u64 tb_v_u64 __attribute__((vector_size(128), aligned(8), may_alias));
 
-// 64 running results begin. Written as vectors, since compilers make a string instruction of a loop that sets to zero:
-// it takes as long as the elements of a short row.
-TB_FN void tb_start_f32(float *lanes, float start) {
-    for (int l = 0; l < 64; l += 16) *(tb_v_f32 *)(lanes + l) = (tb_v_f32){0} + start;
-}
-TB_FN void tb_start_f64(double *lanes, double start) {
-    for (int l = 0; l < 64; l += 16) *(tb_v_f64 *)(lanes + l) = (tb_v_f64){0} + start;
-}
-
 // a where the mask is set, else b
 #define TB_PICK(V, M, mask, a, b) ((V)(((M)(mask) & (M)(a)) | (~(M)(mask) & (M)(b))))
 #define TB_PLUS(a, b) ((a) + (b))
@@ -154,6 +145,19 @@ TB_SUMS(float, f32, TB_FOLD_IN_REGISTER)
 TB_SUMS(double, f64, TB_FOLD_IN_MEMORY)
 TB_SUMS(tb_i64, i64, TB_FOLD_IN_MEMORY)
 TB_SUMS(tb_u64, u64, TB_FOLD_IN_MEMORY)
+
+// 64 running sums in vectors, which stay in registers: one more of each, and their sum, the same as of a block of 64.
+#define TB_RUNNING(T, S, FOLD) \
+    TB_FN void tb_add_##S(tb_v_##S *sums, const T *v) { \
+        sums[0] += *(const tb_v_##S *)v; \
+        sums[1] += *(const tb_v_##S *)(v + 16); \
+        sums[2] += *(const tb_v_##S *)(v + 32); \
+        sums[3] += *(const tb_v_##S *)(v + 48); \
+    } \
+    TB_FN T tb_fold_##S(tb_v_##S a) { FOLD(tb_v_##S, T, a, TB_PLUS, TB_PLUS) } \
+    TB_FN T tb_total_##S(const tb_v_##S *sums) { return tb_fold_##S((sums[0] + sums[1]) + (sums[2] + sums[3])); }
+TB_RUNNING(float, f32, TB_FOLD_IN_REGISTER)
+TB_RUNNING(double, f64, TB_FOLD_IN_MEMORY)
 
 #define TB_TRUTHS(T, S) \
     static __attribute__((noinline)) tb_u8 tb_block_any_##S(const T *v, int m) { \

@@ -24,8 +24,9 @@ __all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget"]
 
 ENOUGH_NS, MOST_NS = 200_000, 150_000_000
 """Estimates, on one thread, between which ways are timed: below it cannot matter, above it would take too long."""
-RUNS = 3
-"""Runs of a way that are timed, after one that is not: the fastest counts."""
+RUNS = 4
+"""Runs of a way that are timed, after one that is not: the fastest counts. The ways take turns, so that a busy moment
+of the machine meets all of them."""
 CLEARLY = 0.95
 """The share of the time of an earlier way that a later one must stay below to be taken."""
 
@@ -55,10 +56,12 @@ def forget() -> None:
 def _fastest(step: Primitive, prepared: Sequence[jit.Prepared], scratch: Sequence[int]) -> int:
     """The first of the ways than which none is clearly faster, on operands of zeros."""
     operands = [_zeros(_bytes(ref)) for ref in step.operands]
+    room = _zeros(max(scratch))
+    addresses = [[a.ctypes.data for a in (*operands, *([room] if size else []))] for size in scratch]
+    numbers = [0] * len(step.scalars)
+    times = [[_seconds(way, at, numbers) for way, at in zip(prepared, addresses)] for _ in range(1 + RUNS)]
     found, least = 0, math.inf
-    for number, (way, size) in enumerate(zip(prepared, scratch)):
-        held = [*operands, _zeros(size)] if size else operands
-        seconds = _seconds(way, [a.ctypes.data for a in held], [0] * len(step.scalars))
+    for number, seconds in enumerate(map(min, zip(*times[1:]))):
         if seconds < CLEARLY * least:
             found, least = number, seconds
     return found
@@ -77,9 +80,6 @@ def _bytes(ref: Ref) -> int:
 
 
 def _seconds(way: jit.Prepared, addresses: list[int], numbers: list[int]) -> float:
-    times = []
-    for _ in range(1 + RUNS):
-        start = time.perf_counter()
-        way.run(addresses, numbers)
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+    start = time.perf_counter()
+    way.run(addresses, numbers)
+    return time.perf_counter() - start

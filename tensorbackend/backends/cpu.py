@@ -200,7 +200,7 @@ def _window(storage: Storage) -> np.ndarray:
     return np.asarray(Window())
 
 
-class CPUBackend(Backend):
+class CPUBackend(launcher.NativeStatements, Backend):
     """Runs on the host's cores.
 
     `jit` (None: the setting `jit`) compiles trees to C; False, or no compiler, runs them through NumPy in cache-sized
@@ -212,6 +212,7 @@ class CPUBackend(Backend):
     device_type = 0
     tensor_cls = CPUTensor
     default_dtypes = tuple(d for d in dtypes.FLOATS)
+    _ready = True
 
     def __init__(self, *arguments: Any, jit: bool | None = None, threads: int | None = None, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -221,13 +222,8 @@ class CPUBackend(Backend):
             native.runtime().set_threads(threads)
         self._interpreter = Interpreter()
         self._repeats: dict[tuple, Any] = {}
-        self._native = launcher.native_types() if self.jit and settings.config.native else None
-        if self._native is not None:
-            self.structures = self._native.table(self)
-            self._lock = self.structures.lock
-            self._block = launcher.NativeFuseBlock(self)
-            self._native.install_methods(self)
-            self.tensor_cls = self._native.tensor_class(self.tensor_cls)
+        if self.jit:
+            self._use_native_types()
         watch.join(self)
         if settings.config.debug >= 1:
             how = toolchain.compiler_status() if self.jit else "the interpreter"
@@ -340,26 +336,6 @@ class CPUBackend(Backend):
             key, leaves = self._statement_key(target, value)
             plan = self.structures.plans.get(key)
             self._repeats[form] = plan and repeats.repeater(self._planned(plan), target, value, leaves)
-
-    def _recipe(self, target: Tensor, value: Any) -> Any:
-        """How native code repeats a statement that has run (see `launcher.py`); NotImplemented if its plan is gone."""
-        key, leaves = self._statement_key(target, value)
-        plan = self.structures.plans.get(key)
-        return NotImplemented if plan is None else self._plan_recipe(plan, leaves)
-
-    def _plan_recipe(self, plan: Plan, leaves: list[Any]) -> Any:
-        """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
-        run = plan.cache.get(True)
-        repeatable = run is not None and not watch.wanted(self) and self._recorder is None
-        return run.recipe(leaves) if repeatable else NotImplemented
-
-    def _forget_recipes(self) -> None:
-        if self._native is not None:
-            self.structures.memo.clear()
-
-    def _stand_aside(self, by: int) -> None:
-        if self._native is not None:
-            self.structures.memo.stand_aside(by)
 
     def _tensor_at(self, layout: Structure, address: int) -> CPUTensor:
         return CPUTensor(self, ary=array_at(address, layout), min_dims=layout.min_dims)

@@ -25,9 +25,10 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_blocking import BPROP, UPDATE, Depthwise, Direct, Facts, Few, Winograd
+from tensorbackend.primitives.conv_blocking import BPROP, UPDATE
+from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
-from tensorbackend.primitives.matrix_unit import EDGE
+from tensorbackend.primitives.matrix_unit import EDGE, HALF
 
 __all__ = ["facts", "prepare_conv"]
 
@@ -224,6 +225,11 @@ def _planes(way: Direct | Winograd) -> tuple[tuple[str, int], ...]:
     return (("TB_PLANES", way.planes),) if way.planes else ()
 
 
+def _dots(way: Direct) -> tuple[tuple[str, int], ...]:
+    """The macro of sums that run over lanes of places."""
+    return (("TB_DOTS", 1),) if way.dots else ()
+
+
 def _copied_channels(way: Direct | Winograd) -> int:
     """Channels whose filters a task copies."""
     return EDGE if way.planes else COPIED_CHANNELS
@@ -234,7 +240,7 @@ class _Direct(_Pass):
 
     def __init__(self, step: Primitive, facts: Facts, way: Direct) -> None:
         self.file = "conv_update.c" if step.op.name == UPDATE else "conv.c"
-        self.macros = _planes(way)
+        self.macros = (*_planes(way), *_dots(way))
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
@@ -252,8 +258,8 @@ class _Direct(_Pass):
     def _joined(self) -> bool:
         """Whether the sums of the filters' gradient lie as the result does: one segment, and whole tiles."""
         g, tile = self.geometry, self.facts.tile(self.way.planes)
-        inputs = g.C * g.T * g.R * g.S if conv_blocking.few_channels(g) else g.C
-        whole = not (g.K % tile.width or self.way.planes and inputs % tile.rows)
+        rows, inputs = (EDGE, math.prod(g.dimF[:-1])) if conv_blocking.few_channels(g) else (HALF, g.C)
+        whole = not (g.K % tile.width or self.way.planes and inputs % rows)
         alike = self.dtype == dtypes.compute(self.dtype)
         return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
 
@@ -291,7 +297,7 @@ class _Depthwise(_Pass):
         """Products, map by map."""
         sizes = self._sizes(self.slot_bytes)
         name = "tb_depthwise_update" if self.op == UPDATE else "tb_depthwise"
-        return [("tb_depthwise_start", 1, sizes), (name, self.way.tasks, sizes)]
+        return [("tb_conv_start", 1, sizes), (name, self.way.tasks, sizes)]
 
 
 class _Few(_Pass):

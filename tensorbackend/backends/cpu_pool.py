@@ -34,6 +34,10 @@ POOL_CELLS = 1024
 """The most cells of a window that has a compiled kernel."""
 USUAL_CELLS, USUAL_MAPS = (4, 9), (3, 5)
 """The cells of windows, and the maps of normalisations, for which kernels have a loop of their own."""
+USUAL_WIDTHS, USUAL_STEPS = (2, 3), (1, 2)
+"""The widths and the strides of windows for which rows of few images have a loop of their own."""
+VECTOR_BYTES = 64
+"""Bytes of a vector of `kernels/c/block_vectors.h`."""
 _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 
@@ -62,6 +66,11 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     macros = {"TB_OP": _POOL_OPS[g.op], "TB_I": ctype(places[0]) if places else "char"}
     macros |= {"TB_PLAIN": int(alpha == 1 and beta == 0), "TB_CELLS": POOL_CELLS}
     macros["TB_WHOLE"] = g.cells if g.cells in USUAL_CELLS else 0
+    # Only few images are pooled along the width; a text that many shapes share is compiled once.
+    few = g.N < VECTOR_BYTES // dtypes.compute(step.output.dtype).itemsize
+    forward = step.op.name == "pool_fprop"
+    macros["TB_ACROSS"] = g.S if few and forward and g.S in USUAL_WIDTHS else 0
+    macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few else 1
     rows, nbytes = math.prod(step.output.shape[:3]), written.nbytes(step)
     group = max(1, min(TASK_BYTES * rows // nbytes, rows))
     sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]

@@ -150,8 +150,7 @@ class _Product:
         return ref.broadcast_to((*self.lengths, *ref.shape[-2:])).strides[: len(self.lengths)]
 
     def _tail(self) -> tuple[int, list[int], list[str]]:
-        """The address of the tail (0: none); its inner axis, side of square tiles, how it
-        stores, and number of the product; text."""
+        """The tail's address (0: none); its inner axis, tile side, way of storing, and the product's number; text."""
         step = self.step
         if step.tail is None:
             return 0, [0, 0, 0, 0], []
@@ -197,7 +196,7 @@ class _Product:
         """Bytes of a task's copies of b and a and of its sums, and how many tasks have such memory at a time."""
         by, item = self.by, self.out.dtype.itemsize
         rows, columns = by.task_rows, by.task_columns
-        keep_b, keep_a = by.own_a and rows < by.phase_rows, columns < by.phase_columns
+        keep_b, keep_a = rows < by.phase_rows, columns < by.phase_columns
         of_b = columns * (by.phase_k if keep_b else by.block_k) if by.own else 0
         of_a = (by.phase_rows * by.phase_k if keep_a else rows * by.block_k) if by.own_a else 0
         copies = (_aligned(int(elements * self._copied()) * item) for elements in (of_b, of_a))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution and pooling from their definitions, in float64, written apart from the product: one output pixel and one
-cell of its window at a time, each found by its coordinates."""
+"""Convolution and pooling from their definitions, in float64, written apart from the product: one cell of the window at
+a time, what it meets found by coordinates."""
 
 from __future__ import annotations
 
@@ -30,49 +30,56 @@ def wide(x: np.ndarray) -> np.ndarray:
     return np.asarray(x).astype(np.float64)
 
 
+ALL = slice(None)
+
+
 def meetings(layer: object) -> Iterator[tuple[tuple, tuple, tuple]]:
-    """Every (output pixel, filter cell, input pixel) of a layer that meet inside the image."""
+    """For every filter cell, which output pixels meet which input pixels inside the image, as indices of O and I."""
     pads = [p[0] if isinstance(p, tuple) else p for p in layer.padding]
-    for pixel in np.ndindex(*layer.MPQ):
-        for cell in np.ndindex(*layer.TRS):
-            place = tuple(
-                o * s + c * d - p for o, s, c, d, p in zip(pixel, layer.strides, cell, layer.dilation, pads)
-            )
-            if all(0 <= at < n for at, n in zip(place, layer.DHW)):
-                yield pixel, cell, place
+    for cell in np.ndindex(*layer.TRS):
+        pixels, places = [ALL], [ALL]
+        for m, s, c, d, p, n in zip(layer.MPQ, layer.strides, cell, layer.dilation, pads, layer.DHW):
+            inside = [o for o in range(m) if 0 <= o * s + c * d - p < n]
+            first, last = (inside[0], inside[-1]) if inside else (0, -1)
+            pixels.append(slice(first, last + 1))
+            places.append(slice(first * s + c * d - p, last * s + c * d - p + 1, s) if inside else slice(0))
+        yield cell, tuple(pixels), tuple(places)
 
 
-def groups(layer: object) -> Iterator[tuple[slice, slice]]:
-    """The input maps and the output maps of each group."""
-    c, k = layer.C // layer.groups, layer.K // layer.groups
-    for g in range(layer.groups):
-        yield slice(g * c, g * c + c), slice(g * k, g * k + k)
+def grouped(layer: object, x: np.ndarray) -> np.ndarray:
+    """Images or errors by (group, map of the group, everything else)."""
+    return x.reshape(layer.groups, len(x) // layer.groups, -1)
+
+
+def cell_of(layer: object, F: np.ndarray, cell: tuple) -> np.ndarray:
+    """One cell of the filters by (input map of a group, group, output map of the group)."""
+    return F[(ALL, *cell)].reshape(len(F), layer.groups, -1)
 
 
 def fprop(layer: object, I: np.ndarray, F: np.ndarray) -> np.ndarray:
     """O[k, pixel, n]: the sum of F[c, cell, k] I[c, place, n]."""
     O = np.zeros(layer.dimO)
-    for pixel, cell, place in meetings(layer):
-        for cs, ks in groups(layer):
-            O[(ks, *pixel)] += np.einsum("ck,cn->kn", F[(slice(None), *cell, ks)], I[(cs, *place)])
+    for cell, pixels, places in meetings(layer):
+        sums = np.einsum("cgk,gcx->gkx", cell_of(layer, F, cell), grouped(layer, I[places]))
+        O[pixels] += sums.reshape(O[pixels].shape)
     return O
 
 
 def bprop(layer: object, F: np.ndarray, E: np.ndarray) -> np.ndarray:
     """grad_I[c, place, n]: the sum of F[c, cell, k] E[k, pixel, n]."""
     grad = np.zeros(layer.dimI)
-    for pixel, cell, place in meetings(layer):
-        for cs, ks in groups(layer):
-            grad[(cs, *place)] += np.einsum("ck,kn->cn", F[(slice(None), *cell, ks)], E[(ks, *pixel)])
+    for cell, pixels, places in meetings(layer):
+        sums = np.einsum("cgk,gkx->gcx", cell_of(layer, F, cell), grouped(layer, E[pixels]))
+        grad[places] += sums.reshape(grad[places].shape)
     return grad
 
 
 def update(layer: object, I: np.ndarray, E: np.ndarray) -> np.ndarray:
     """grad_F[c, cell, k]: the sum of I[c, place, n] E[k, pixel, n]."""
     grad = np.zeros(layer.dimF)
-    for pixel, cell, place in meetings(layer):
-        for cs, ks in groups(layer):
-            grad[(slice(None), *cell, ks)] += np.einsum("cn,kn->ck", I[(cs, *place)], E[(ks, *pixel)])
+    for cell, pixels, places in meetings(layer):
+        sums = np.einsum("gcx,gkx->cgk", grouped(layer, I[places]), grouped(layer, E[pixels]))
+        grad[(ALL, *cell)] += sums.reshape(len(grad), layer.K)
     return grad
 
 

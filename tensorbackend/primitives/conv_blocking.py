@@ -2,24 +2,21 @@
 """How a convolution is computed on the CPU: by which algorithm, in which blocks.
 
 A cost model on the geometry puts the ways in order, never the number of threads, so that results repeat bit for bit.
-The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`, `conv_update.c` and `conv_winograd.c`,
-whose names the fields here have.
+What a way is stands in `conv_ways.py`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Way, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
-from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, PLANES, multiple
+from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, PLANES, multiple
 
-__all__ = [
-    "BPROP", "FPROP", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Winograd", "choices", "few_channels",
-    "has_gaps", "nanoseconds", "sides",
-]  # fmt: skip
+__all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
 
@@ -30,12 +27,16 @@ STEP_NS, SINGLE_NS = 1.3, 0.7
 """Of a tap of a channel: for each vector of places and a tile's maps, and more for a tile that is not full."""
 TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
 """Of a tile; of a tile's sums that are put aside and taken up again; of an element that is copied, and of a row."""
-UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS = 1400 << 10, 4.5, 0.6
+UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS, UNIT_HALF = 1400 << 10, 4.5, 0.6, 0.6
 """The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
-is copied."""
+is copied; of half a tile, beside a whole one."""
+UNIT_PAIRS = 1.5
+"""How much longer pairs of taps take there than their products alone: their channels are copied twice."""
 UNIT_BLOCK_NS, UNIT_SUMS_NS, JOIN_NS = 200.0, 250.0, 0.5
 """Of a block of products of the filters' gradient on the matrix unit; of a tile's sums, taken up and put aside; of a
 sum of a segment."""
+FEW_UNIT = 1.4
+"""How much longer the unit takes where it meets gathered inputs only now and then."""
 GATHER_NS, TURN_NS, PLACE_NS, RUN_NS = 100.0, 0.35, 0.45, 4.0
 """For it too: of a block of inputs that is gathered; of an error that is turned; of a place that is copied, and of a
 run of them."""
@@ -43,6 +44,9 @@ GATHERED = 16
 """Blocks of inputs at a time, as in `conv_update_amx.h`."""
 ERROR_NS = 0.8
 """Of an error that is turned for the filters' gradient by multiply-adds."""
+DOTS, DOT_SUM_NS, DOT_INPUTS, DOT_PLACES = 115, 8.0, 9, 1024
+"""Where sums run over lanes of places: operations a nanosecond, nanoseconds of a sum that is put aside and taken up
+again, inputs of a tile, and places of a block."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_PLACES = 1024
@@ -82,89 +86,21 @@ DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
 DEPTHWISE_TABLE = 1024
 """Taps of filters, and phases of results, at most: tables of them are on the stack."""
+NEARLY = 1.3
+"""How much longer Winograd's algorithm may take without the matrix unit, or on it, than the other way, to be a choice
+as well: how fast the unit is depends on what else draws on the processor's power."""
 NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
 UNIT_FILTERS = {4: 1.0, 6: 2.0}
 """Nanoseconds of a number of the transformed filters on the matrix unit, by points."""
+FILTER_NS, FILTER_RISE, FILTER_MOST_NS = 0.35, 1.5e-7, 1.2
+"""The same by multiply-adds: of the first ones, for each number that there is, and of as many as no cache holds."""
+FILTER_READ_NS = 0.4
+"""Of a number of them in the products, which take no less however few the lanes are."""
 SIX = 1.2, 1.1
 """How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
 gradient: transforms count for more there, and those of six points need more registers than there are."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the compiled kernels have: `lanes` of a vector, `rows` and `width` of a tile.
-
-    `matrix_unit` says whether products may run on the processor's, `plain` whether numbers add up in the type that they
-    have in memory.
-    """
-
-    lanes: int
-    rows: int
-    width: int
-    matrix_unit: bool = False
-    plain: bool = True
-
-    def tile(self, planes: int) -> Facts:
-        """With the rows and width of the matrix unit's tiles, if numbers have `planes` there."""
-        return replace(self, rows=EDGE, width=EDGE) if planes else self
-
-
-@dataclass(frozen=True)
-class Direct:
-    """Blocks of `conv.c` and `conv_update.c`: outputs of a task, channels at a time, parts of the maps (or segments of
-    the places). `planes` as those of `Winograd`; `shared`: tasks share copies of the input and copy filters themselves.
-    """
-
-    rows: int
-    columns: int
-    channels: int
-    flat: bool
-    splits: int
-    part_maps: int
-    tasks: int
-    planes: int = 0
-    shared: bool = False
-
-
-@dataclass(frozen=True)
-class Depthwise:
-    """Blocks of `conv_depthwise.c`: `rows` and `columns` of outputs (of one phase) of a task."""
-
-    rows: int
-    columns: int
-    tasks: int
-
-
-@dataclass(frozen=True)
-class Few:
-    """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time."""
-
-    part: int
-    panel: int
-    channels: int
-    tasks: int
-
-
-@dataclass(frozen=True)
-class Winograd:
-    """Blocks of `kernels/c/conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile.
-
-    `planes` are those of a number on the matrix unit, 0 for multiply-adds.
-    """
-
-    points: int
-    out: int
-    taps: int
-    length: int
-    panels: int
-    blocks: int
-    shared: bool
-    planes: int
-
-
-Way = Depthwise | Direct | Few | Winograd
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
@@ -252,7 +188,9 @@ class _DirectCost:
         self.pitch, self.places = _pitch((columns + broad) * g.N, EDGE // 2 if planes else 1), columns * g.N
         self.copied = g.T * apart * (rows + tall) * self.pitch
         self.rows_copied = g.T * apart * (rows + tall)
-        self.maps_in = multiple(maps_in, EDGE) if planes else maps_in
+        self.added = _unit_channels(g, maps_in) if planes else maps_in
+        self.maps_in, self.held = (multiple(n, EDGE) if planes else n for n in (maps_in, channels))
+        self.filled = _unit_tiles(maps_out) / self.tiles if planes else 1.0
         self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
 
     def best(self) -> tuple[float, Direct]:
@@ -267,16 +205,29 @@ class _DirectCost:
         segments = 1 if flat else self.rows
         vectors, tiles = -(-places // self.facts.lanes) * segments, -(-places // self.facts.width) * segments
         short = segments if places % self.facts.width else 0
-        held = self.copied * self.channels + (part * self.facts.rows * places if self.chunks > 1 else 0)
+        held = self.copied * self.held + (part * self.facts.rows * places if self.chunks > 1 else 0)
         # The matrix unit uses a tile's filters so fast that they must stay beside the copy.
-        filters = self.taps * self.channels * EDGE if self.planes else 0
+        filters = self.taps * self.held * EDGE if self.planes else 0
         over = max(0.0, (held + filters) * self.itemsize / (UNIT_BYTES if self.planes else COPY_BYTES) - 1)
         steps = tiles * UNIT_STEP_NS if self.planes else vectors * STEP_NS + short * SINGLE_NS
-        each = part * steps * self.maps_in * self.taps * (1 + min(over, 1))
+        each = part * self.filled * steps * self.added * self.taps * (1 + min(over, 1))
         each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS)
-        each += self.maps_in * (self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS)
+        copy = self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS
+        each += self.maps_in * copy
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)
         return -(-tasks // TASKS) * TASKS * each, way
+
+
+def _unit_tiles(maps: int) -> float:
+    """Tiles that maps of results are on the matrix unit: half a tile takes more than half the time."""
+    return maps // EDGE + (0 if not maps % EDGE else UNIT_HALF if maps % EDGE <= HALF else 1)
+
+
+def _unit_channels(g: ConvGeometry, channels: int) -> float:
+    """Channels that are added up there, with those that fill up a block: taps go in pairs where few are left."""
+    left = channels % EDGE
+    pairs = 0 < left <= HALF and g.strides[2] == 1
+    return channels - left + UNIT_PAIRS * EDGE * -(-g.S // 2) / g.S if pairs else multiple(channels, EDGE)
 
 
 def _shared(g: ConvGeometry, op: str) -> Direct:
@@ -305,10 +256,17 @@ def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
     steps = _steps(g, op)
     blocks = _blocks(out[1], steps[1], way.rows) * _blocks(out[2], steps[2], way.columns)
     lanes = _tile_lanes(g, op, way.rows, way.columns, way.flat)
-    maps_in, maps_out = multiple(maps_in, EDGE), multiple(maps_out, EDGE)
+    tall, broad = (_reach(g, axis, op == BPROP) for axis in (1, 2))
+    copy = g.T * _phases(g, op) * (way.rows + tall) * _pitch((way.columns + broad) * g.N, HALF)
+    over = max(0.0, copy * EDGE * UNIT_PLANES * PLANE_BYTES / UNIT_BYTES - 1)
     cells = g.T * g.R * g.S / (steps[1] * steps[2])
-    products = 2 * g.groups * maps_in * maps_out * cells * out[0] * blocks * lanes / UNIT_SHARED
-    copied = UNIT_COPY_NS * g.groups * maps_in * out[0] * blocks * lanes
+    met = 1.0  # taps that meet no errors are left out
+    if op == BPROP and not way.flat:
+        met = min(1.0, math.prod(g.result) * math.prod(steps) / math.prod(g.image))
+    sums = _unit_channels(g, maps_in) * EDGE * _unit_tiles(maps_out)
+    products = 2 * g.groups * sums * cells * met * out[0] * blocks * lanes / UNIT_SHARED * (1 + min(over / 4, 1))
+    maps_in, maps_out = multiple(maps_in, HALF), multiple(maps_out, HALF)
+    copied = UNIT_COPY_NS * g.groups * maps_in * out[0] * blocks * copy
     return products + copied + SHARED_FILTER_NS * g.groups * maps_in * maps_out * cells * out[0] * blocks
 
 
@@ -360,26 +318,66 @@ def _splits(parts: int, items: int) -> int:
 def few_channels(g: ConvGeometry) -> bool:
     """Whether tiles of the filters' gradient on the matrix unit have inputs of several channels: see
     `conv_update_amx.h`."""
-    return g.C // g.groups < EDGE // 2
+    return g.C // g.groups < HALF
 
 
-def _direct_update(g: ConvGeometry, itemsize: int) -> Direct:
-    """Blocks of the filters' gradient: as many channels as the cache holds, since errors are turned for each block."""
-    rows, columns, maps_in = 1, g.Q, g.C // g.groups
-    while columns * g.N > 2 * UPDATE_PLACES and columns > 1:
+def _direct_update(g: ConvGeometry, facts: Facts, itemsize: int) -> Direct:
+    """Blocks of the filters' gradient by multiply-adds, in the way that should be faster."""
+    ways = [_turned_update(g, itemsize), _dots_update(g, facts, itemsize)]
+    return min(ways, key=lambda way: nanoseconds(g, UPDATE, facts, way))
+
+
+def _turned_update(g: ConvGeometry, itemsize: int) -> Direct:
+    """As many channels as the cache holds, since errors are turned for each block."""
+    rows, columns = _update_places(g, 2 * UPDATE_PLACES, UPDATE_PLACES)
+    copied = itemsize * _update_copy(g, rows, columns)
+    return _update_blocks(g, rows, columns, FEWEST_CHANNELS, lambda channels: channels * copied)
+
+
+def _dots_update(g: ConvGeometry, facts: Facts, itemsize: int) -> Direct:
+    """As many channels as leave their sums in the cache."""
+    maps = g.K // g.groups
+    places = DOT_PLACES if maps > 3 else 16 * UPDATE_PLACES
+    rows, columns = _update_places(g, places, places)
+    each = itemsize * (_update_copy(g, rows, columns) + facts.lanes * maps * g.T * g.R * g.S)
+    return replace(_update_blocks(g, rows, columns, 1, lambda channels: channels * each), dots=True)
+
+
+def _update_places(g: ConvGeometry, most: int, whole: int) -> tuple[int, int]:
+    """Rows and columns of a block: `most` places of a row, or rows with about `whole`."""
+    rows, columns = 1, g.Q
+    while columns * g.N > most and columns > 1:
         columns = -(-columns // 2)
     if columns == g.Q:
-        places = UPDATE_PLACES if g.K // g.groups > 3 else 16 * UPDATE_PLACES
-        rows = max(1, min(g.P, places // (g.Q * g.N)))
-    apart = g.T * _phases(g, UPDATE)
-    places = (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
+        rows = max(1, min(g.P, whole // (g.Q * g.N)))
+    return rows, columns
+
+
+def _update_copy(g: ConvGeometry, rows: int, columns: int) -> int:
+    """Places of a channel's copy."""
+    return g.T * _phases(g, UPDATE) * (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
+
+
+def _update_blocks(g: ConvGeometry, rows: int, columns: int, least: int, held: Callable[[int], int]) -> Direct:
+    """Such blocks of places with so many channels, `least` or more, that the cache holds them and tasks are enough."""
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
-    for channels in _halves(maps_in, FEWEST_CHANNELS):
-        parts = -(-maps_in // channels) * g.groups
+    for channels in _halves(g.C // g.groups, least):
+        parts = -(-(g.C // g.groups) // channels) * g.groups
         splits = _splits(parts, items)
-        if channels * apart * places * itemsize <= UPDATE_BYTES and splits * parts >= TASKS:
+        if held(channels) <= UPDATE_BYTES and splits * parts >= TASKS:
             break
     return Direct(rows, columns, channels, False, splits, g.K // g.groups, splits * parts)
+
+
+def _dots_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
+    """The time of `_dots_update` on one thread."""
+    lanes, maps = facts.lanes, g.K // g.groups
+    blocks = g.M * -(-g.P // way.rows) * -(-g.Q // way.columns)
+    vectors = g.M * g.P * -(-g.Q // way.columns) * -(-way.columns * g.N // lanes)
+    inputs = g.C * multiple(g.T * g.R * g.S * way.channels, DOT_INPUTS) / way.channels
+    products = 2 * lanes * vectors * inputs * maps / DOTS
+    copied = g.C * _update_copy(g, way.rows, way.columns)
+    return products + blocks * (inputs * maps * DOT_SUM_NS + copied * COPY_NS)
 
 
 def _unit_update(g: ConvGeometry) -> tuple[float, Direct]:
@@ -400,16 +398,19 @@ def _unit_update_cost(
     places = columns * g.N
     runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)
     few = few_channels(g)
-    copied_channels = channels if few else multiple(channels, EDGE)
+    copied_channels = channels if few else multiple(channels, HALF)
     copied = copied_channels * apart * (rows + tall) * pitch
     steps, wide = runs * -(-run // EDGE), -(-maps // EDGE)
-    high = -(-channels * cells // EDGE) if few else copied_channels // EDGE * cells
+    left = 0 < channels % EDGE <= HALF  # channels that share tiles with those of the next column's tap
+    high = channels // EDGE * cells + g.T * g.R * -(-g.S // 2) if left else -(-channels // EDGE) * cells
+    high = -(-channels * cells // EDGE) if few else high
     items = g.M * -(-g.P // rows) * -(-g.Q // columns)
     parts = g.groups * -(-maps_in // channels) * -(-maps_out // maps)
     splits = _splits(parts, items)
     held = UNIT_PLANES * PLANE_BYTES * (copied + (wide * steps + GATHERED) * EDGE**2)
     over = min(max(0.0, held / UNIT_BYTES - 1), 4)
     products = steps * (wide * UNIT_BLOCK_NS + few * GATHER_NS) * (1 + over)
+    products *= FEW_UNIT if few else 1
     each = high * (products + (-(-steps // GATHERED) if few else 1) * wide * UNIT_SUMS_NS)
     each += PLACE_NS * copied + TURN_NS * wide * steps * EDGE**2
     runs_copied = channels * apart * (rows + tall) * (columns + broad if g.strides[2] > 1 else 1)
@@ -453,6 +454,17 @@ def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int
     return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes)
 
 
+def _winograd_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> int:
+    """Lanes that are computed: the matrix unit fills up panels, multiply-adds vectors or, of the filters' gradient,
+    nothing."""
+    if way.planes:
+        return way.blocks * way.panels * EDGE
+    _, _, _, out = sides(g, op)
+    step = way.taps if op == UPDATE else way.out
+    lanes = out[0] * -(-out[1] // step) * -(-out[2] // step) * g.N
+    return lanes if op == UPDATE else multiple(lanes, facts.lanes)
+
+
 def _square(g: ConvGeometry) -> bool:
     """Whether filters are squares of 3 or 5 along height and width, at stride 1, and paddings those that tiles take."""
     plain = g.T == 1 and g.D == g.M and g.pads[0] == (0, 0) and g.strides == g.dilations == (1, 1, 1)
@@ -470,7 +482,7 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     `itemsize` is that of the type in which products add up. `winograd`: 0 never, 2 tiles of 2 x 2 outputs at most, 4
     tiles of 4 x 4; it is for sums in float32 only.
     """
-    direct = _direct_update(g, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
+    direct = _direct_update(g, facts, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     if _is_depthwise(g):  # nothing else comes near
         yield from (_depthwise(g, op, itemsize), direct)
         return
@@ -479,8 +491,8 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         points = (4, 6) if winograd >= 4 else (4,)
         planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
         for p in (p for p in points if p + 1 - g.S > 1):
-            ways = (_winograd(g, op, facts, itemsize, p, n) for n in planes)
-            found.append(min(ways, key=lambda way: nanoseconds(g, op, facts, way)))
+            costs = {w: nanoseconds(g, op, facts, w) for w in (_winograd(g, op, facts, itemsize, p, n) for n in planes)}
+            found += [way for way, cost in costs.items() if cost <= NEARLY * min(costs.values())]
     inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
     if facts.matrix_unit and itemsize == 4 and min(inputs, g.K // g.groups) >= FEWEST_UNIT_MAPS:
         if op == UPDATE:
@@ -502,29 +514,34 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     if isinstance(way, Direct):
         if way.planes and op == UPDATE:
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
+        if way.dots:
+            return _dots_cost(g, facts, way)
         if op == UPDATE:
             turned = math.prod(g.dimO) * -(-maps_in // way.channels)
-            return g.flops / 110 + turned * ERROR_NS + math.prod(g.dimF) * 0.7
+            used = maps_out / multiple(maps_out, facts.lanes)
+            return g.flops / 110 / used + turned * ERROR_NS + math.prod(g.dimF) * 0.7
         if way.shared:
             return _shared_cost(g, op, way)
         # Few maps leave rows of a tile empty.
-        rows = facts.tile(way.planes).rows
-        used = maps_out / (-(-maps_out // rows) * rows)
         if way.planes:
-            used *= maps_in / multiple(maps_in, EDGE)
+            used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
+        used = maps_out / multiple(maps_out, facts.rows)
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7
     cells = way.points**2
-    lanes = way.blocks * way.panels * facts.tile(way.planes).width
-    whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4)
+    lanes = _winograd_lanes(g, op, facts, way)
+    whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4 if g.N >= facts.lanes else 1)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
     each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
     near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
     moved = g.groups * lanes * cells * slow * near * (each[0] * maps_in + each[1] * maps_out)
-    each_filter = 0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else 1.5
-    filters = g.groups * maps_in * maps_out * cells * each_filter
+    numbers = g.groups * maps_in * maps_out * cells
+    each_filter = min(max(FILTER_NS, FILTER_RISE * numbers), FILTER_MOST_NS)
+    filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
+    if not way.planes and op != UPDATE:
+        products = max(products, FILTER_READ_NS * numbers)
     slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0
     return (products + moved + filters) * slower

@@ -32,14 +32,16 @@ COPIED = 1 << 22
 """Elements that are copied together at most, about."""
 NEAR, FAR = 1 << 16, 1 << 22
 """Elements of an operand up to which it stays in the second-level cache wherever it lies, and from which on in none."""
-OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 16, 1024
-"""Where tasks copy b themselves: steps of k and elements of such a copy at most; and rows up to which they do."""
+OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
+"""Where tasks copy b themselves: steps of k and elements of such a copy at most (half as many would come from memory in
+lines that are too short); and rows up to which they do."""
 LONG_SIDE, LONG_SUMS = 32, 1 << 18
 """Rows and columns at least, and sums at most, of a product whose long k is cut into segments with their own copies."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
-LEAST_ROWS = 48
-"""Rows of a task at least, where there are so many: a panel of b that was fetched should be used more than once."""
+LEAST_ROWS, NEAR_ROWS = 48, 24
+"""Rows of a task at least, where there are so many: a panel of b that was fetched should be used more than once; and
+fewer where b stays in cache."""
 TASKS = 32
 """Tasks that a product is cut into, about, unless they would be too small or too large."""
 LEAST_TASK, MOST_TASK = 1 << 17, 1 << 25
@@ -55,6 +57,8 @@ FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
 """Columns up to which a is read in the order of memory, by dots or sweeps (`kernels/c/gemm_few.h`)."""
+DOT_ROWS = 8
+"""Rows that dots take at a time, at most."""
 SWEEP_ROWS = 4096
 """Rows of a sweep at most: their sums wait in the first-level cache."""
 SWEEPS, SWEEP_K = 16, 256
@@ -137,8 +141,8 @@ class Blocking:
     `round_` batches are computed together, k in `splits` segments of `split_k`, of which `phase_k` steps are copied and
     `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: gemm_few.h).
     `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on; with
-    `own` a task copies the columns that it takes itself; with `own_a` its rows as well, and keeps for the next task
-    what other tasks need, too.
+    `own` a task copies the columns that it takes itself; with `own_a` its rows as well. What other tasks need, too, is
+    kept for the next one.
     """
 
     swap: bool
@@ -244,14 +248,14 @@ def _row_parts(x: Matrices, panel: int) -> int:
 def _is_long(x: Matrices) -> bool:
     """Whether k is so long beside rows and columns that a task should take a segment of it, and all of these."""
     far = (x.m + x.n) * x.k > FAR and x.batches == 1
-    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // PACKED_K
+    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // 2 // PACKED_K
     return far and fits and x.k >= SEGMENTS * max(x.m, x.n)
 
 
 def _long_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking of a long k, of which each task has a segment, all rows and all columns."""
     rows, columns = multiple(x.m, way.tile_rows), multiple(x.n, way.panel)
-    block_k = min(2 * OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
+    block_k = min(OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
     split_k = multiple(-(-x.k // SEGMENTS), block_k)
     return Blocking(
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
@@ -291,10 +295,11 @@ def _may_keep(m: int, n: int, k: int) -> bool:
 def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
     """The blocking where tasks of the matrix unit copy both operands themselves."""
     m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
-    rows, columns = _unit_task(m, n, x.batches)
     if min(m, n) <= KEPT_SIDE:
         part = _even_blocks(max(m, n), min(max(m, n) * x.batches // UNIT_TASKS, KEPT_SIDE))
         rows, columns = (part, n) if n <= m else (m, part)
+    else:
+        rows, columns = _unit_task(m, n, x.batches)
     return Blocking(
         swap, x.batches, 1, k, k, _even_blocks(k, KEPT_K), m, n, rows, columns, EDGE, EDGE, True, 0, True, True,
     )  # fmt: skip
@@ -348,7 +353,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
         pack_b = not x.plain_b or (dots and x.b[0] != 1)
         cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
         cost += DOT * x.m * x.n if dots else 0
-        yield _Way(cost, swap, 1, 4 if dots else min(multiple(x.m, 128), SWEEP_ROWS), False, pack_b)
+        yield _Way(cost, swap, 1, DOT_ROWS if dots else min(multiple(x.m, 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         if most:
             height, panel = _height(x, vectors, facts), vectors * facts.lanes
@@ -386,7 +391,11 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
     copied = entries * (_copying(x.b) + 0.15 * far) + start
     if not x.plain_b or x.b[1] != 1:
         return True, copied
-    in_place = entries * (far * 6 / panel + 0.02 * passes if _strewn(x, panel) else 0.01 * passes)
+    aligned = x.b[0] % facts.lanes == 0  # else vectors lie in two cache lines each, and a panel in one more
+    if _strewn(x, panel):
+        in_place = entries * (far * 6 / panel * (1 if aligned else 1 + facts.lanes / panel) + 0.02 * passes)
+    else:
+        in_place = entries * (0.004 if aligned and entries <= NEAR else 0.01) * passes
     in_place += start if _columns_in_place(x, panel, height, facts) < x.n else 0
     return copied < in_place, min(copied, in_place)
 
@@ -479,5 +488,7 @@ def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
         return rows, min(columns, multiple(x.n, panel))
-    rows = max(wanted // (panel * k), min(x.m, LEAST_ROWS))
-    return multiple(min(rows, x.m), tile_rows), panel
+    near = x.n * x.k <= NEAR
+    rows = max(wanted // (panel * k), min(x.m, NEAR_ROWS if near else LEAST_ROWS), 1)
+    tiles = -(-min(rows, max(x.m, 1)) // tile_rows)
+    return (_even(-(-max(x.m, 1) // tile_rows), tiles) if near else tiles) * tile_rows, panel

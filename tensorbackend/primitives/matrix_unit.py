@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-__all__ = ["EDGE", "PLANES", "PLANE_BYTES", "multiple"]
+__all__ = ["EDGE", "HALF", "PLANES", "PLANE_BYTES", "multiple"]
 
 EDGE = 32
 """Rows, columns and steps of k of a block."""
+HALF = EDGE // 2
+"""Rows of a tile of the unit: products may go without the second half of a block's rows."""
 PLANES = {"float32": 3, "float16": 2, "bfloat16": 1}
 """Of how many bfloat16 numbers one of a type is the sum."""
 PLANE_BYTES = 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import dtypes
-from tensorbackend.backends import native
+from tensorbackend.backends import cpu_conv, native
 from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
 from tests.engine.test_gemm import assert_product, laid, numbers
@@ -22,10 +22,11 @@ LAYOUTS = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (2, 3, 0), (0, 2, 1), (4,
 
 
 @pytest.fixture(params=[0, 1 << 19], ids=["shared", "kept"])
-def unit(request, backend, monkeypatch):
+def unit(request, jit, monkeypatch):
     """The compiled CPU backend with the unit chosen wherever it can be, and copies shared or each task's own."""
-    if backend.backend_name != "cpu" or not backend.jit:
-        pytest.skip("for compiled C")
+    if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
+        pytest.skip("for a processor with a matrix unit that the system lets us use")
+    backend = jit
     backend.structures.clear()
     for name in ("UNIT_MULTIPLY", "UNIT_START", "UNIT_COPY_NEAR", "UNIT_COPY_FAR", "KEPT_MULTIPLY", "KEPT_START"):
         monkeypatch.setattr(gemm, name, -1.0)
@@ -33,7 +34,7 @@ def unit(request, backend, monkeypatch):
         monkeypatch.setattr(gemm, name, request.param)
     if not on_unit(backend, "float32"):
         backend.structures.clear()
-        pytest.skip("for a processor with a matrix unit that the system lets us use")
+        pytest.skip("for products that can go to the matrix unit")
     yield backend
     backend.structures.clear()
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from tensorbackend import Backend, testing
 from tensorbackend.backends import conv_tuning, cpu_conv, native
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE, Direct, Facts, Few, Winograd
+from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
+from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -136,8 +138,11 @@ def on_unit(backend: Backend, layer: Any) -> bool:
     {"N": 1, "C": 35, "K": 70, "H": 9, "W": 9, "R": 1, "S": 2, "str_h": 3, "str_w": 4, "pad_w": 1},
     {"N": 1, "C": 70, "K": 67, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 5, "C": 40, "K": 70, "H": 9, "W": 8, "R": 1, "S": 1, "str_h": 2, "str_w": 3, "pad_h": 1},
+    {"N": 5, "C": 48, "K": 16, "H": 9, "W": 9, "R": 5, "S": 5, "pad_h": 2, "pad_w": 2},
+    {"N": 16, "C": 16, "K": 72, "H": 8, "W": 9, "R": 2, "S": 4, "dil_w": 2, "pad_w": (3, 5)},
+    {"N": 1, "C": 80, "K": 48, "H": 9, "W": 12, "R": 3, "S": 2, "str_h": 2, "str_w": 2},
 ], ids=["square", "strided", "deep", "groups", "few channels", "few and far", "few in depth",
-        "pads", "gaps", "seven", "one cell"])  # fmt: skip
+        "pads", "gaps", "seven", "one cell", "halves", "pairs of taps", "halves and strides"])  # fmt: skip
 def test_direct_products_of_the_matrix_unit(
     unit: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], value: float | None, favoured: Any
 ) -> None:
@@ -188,6 +193,33 @@ def test_the_matrix_unit_is_as_exact(unit: None, sizes: dict[str, int]) -> None:
             assert np.abs(found - wanted).max() <= BOUNDS[winograd] * scale.max()
 
 
+@pytest.mark.parametrize("points", [4, 6])
+@pytest.mark.parametrize("planes", [0, 3])
+@pytest.mark.parametrize("sizes", [
+    {"N": 1, "C": 20, "K": 33, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 2, "C": 5, "K": 17, "H": 9, "W": 230, "R": 3, "S": 3, "pad_h": (0, 2), "pad_w": 1},
+    {"N": 3, "C": 4, "K": 5, "D": 3, "H": 3, "W": 4, "R": 3, "S": 3, "pad_h": 2, "pad_w": 2},
+    {"N": 15, "C": 3, "K": 6, "H": 14, "W": 21, "R": 3, "S": 3, "groups": 3},
+    {"N": 1, "C": 3, "K": 4, "D": 2, "H": 12, "W": 41, "R": 3, "S": 3, "pad_w": (2, 0)},
+], ids=["one", "two, wide", "three, deep", "groups", "one, deep"])  # fmt: skip
+def test_tiles_of_few_images(
+    cc: Any, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], planes: int, points: int
+) -> None:
+    if planes and not cpu_conv.facts(np.dtype("float32")).matrix_unit:
+        pytest.skip("for a processor with a matrix unit that the system lets us use")
+
+    def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Winograd]:
+        yield conv_blocking._winograd(g, op, facts, itemsize, points, planes)
+
+    monkeypatch.setattr(conv_blocking, "choices", alone)
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
+        assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
+
+
 @pytest.fixture
 def few(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """A backend that reads filters where they lie wherever it can."""
@@ -231,6 +263,72 @@ def test_few_places_and_what_follows_them(few: Backend) -> None:
     np.testing.assert_array_equal(gated.get(), grads.get() * (I.get() > 0))
 
 
+@pytest.fixture
+def dots(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """A backend whose filters' gradients run over lanes of places."""
+    monkeypatch.setattr(conv_blocking, "choices", _dots_alone)
+    return Backend.allocate_backend("cpu", rng_seed=0)
+
+
+def _dots_alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct]:
+    assert op == UPDATE
+    yield conv_blocking._dots_update(g, facts, itemsize)
+
+
+@pytest.mark.parametrize("value", [None, np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("sizes", [
+    {"N": 16, "C": 1, "K": 16, "H": 20, "W": 31, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 1, "C": 3, "K": 64, "H": 40, "W": 37, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 3, "C": 5, "K": 7, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
+    {"N": 2, "C": 6, "K": 34, "D": 5, "H": 9, "W": 11, "T": 3, "R": 3, "S": 2, "pad_d": 3, "str_w": 3, "groups": 2},
+    {"N": 7, "C": 3, "K": 1, "H": 31, "W": 29, "R": 3, "S": 3, "dil_h": 2, "dil_w": 3, "pad_h": 4, "pad_w": 1},
+    {"N": 1, "C": 40, "K": 50, "H": 3, "W": 5, "R": 2, "S": 1},
+], ids=["one channel", "one image", "strided", "deep groups", "one map", "short rows"])  # fmt: skip
+def test_filters_gradients_over_lanes_of_places(
+    dots: Backend, sizes: dict[str, int], dtype: str, value: float | None
+) -> None:
+    layer = dots.conv_layer(dtype, **sizes)
+    operands = {name: x.astype(dtype) for name, x in drawn(layer).items()}
+    _, _, most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    if value is not None:
+        operands["I"][0, 0, 1, 2, 0] = operands["E"][-1, layer.M // 2, layer.P // 2, layer.Q // 2, 0] = value
+    with np.errstate(all="ignore"):
+        _, _, expected = exact(layer, operands)
+    gradient = dots.empty(layer.dimF, dtype=dtype)
+    dots.update_conv(layer, dots.array(operands["I"], dtype=dtype), dots.array(operands["E"], dtype=dtype), gradient)
+    found, finite = gradient.get().astype(np.float64), np.isfinite(expected)
+    np.testing.assert_array_equal(found[~finite], expected[~finite])
+    assert np.abs(found[finite] - expected[finite]).max(initial=0) <= DEPTHWISE_BOUNDS[dtype] * most.max()
+
+
+@pytest.fixture
+def plain(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """A backend whose convolutions are direct ones, by multiply-adds."""
+    monkeypatch.setattr(conv_blocking, "choices", _plain_alone)
+    return Backend.allocate_backend("cpu", rng_seed=0)
+
+
+def _plain_alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct]:
+    yield conv_blocking._turned_update(g, itemsize) if op == UPDATE else conv_blocking._direct(g, op, facts, itemsize)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [
+    {"N": 48, "C": 9, "K": 19, "H": 7, "W": 9, "R": 5, "S": 5, "pad_h": 2, "pad_w": 2},
+    {"N": 64, "C": 12, "K": 8, "H": 5, "W": 8, "R": 2, "S": 4, "str_w": 2, "pad_w": (9, 3)},
+    {"N": 32, "C": 10, "K": 11, "H": 6, "W": 6, "R": 3, "S": 7, "dil_w": 2, "pad_h": 4, "pad_w": 8},
+    {"N": 50, "C": 24, "K": 6, "H": 4, "W": 20, "R": 3, "S": 6, "str_w": 4, "pad_w": 1, "groups": 2},
+    {"N": 49, "C": 8, "K": 17, "H": 9, "W": 11, "R": 7, "S": 7},
+], ids=["five", "strided and far", "dilated", "gaps", "seven"])  # fmt: skip
+def test_taps_that_meet_padding_are_left_out(plain: Backend, sizes: dict[str, int], dtype: str) -> None:
+    layer = plain.conv_layer(dtype, **sizes)
+    operands = {name: x.astype(dtype) for name, x in drawn(layer).items()}
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for found, wanted, scale in zip(run(plain, layer, operands), exact(layer, operands), most):
+        assert np.abs(found - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
+
+
 DEPTHWISE_BOUNDS = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
 
 
@@ -255,16 +353,18 @@ def test_depthwise(cc: None, sizes: dict[str, int], dtype: str) -> None:
         assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"S": 70_000, "W": 70_010}, {"S": 2, "W": 2_002, "str_w": 2_000}], ids=["taps", "gaps"]
-)
-def test_depthwise_of_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
+@pytest.mark.parametrize("sizes", [
+    {"S": 20_000, "W": 20_010, "groups": 8}, {"S": 2, "W": 2_002, "str_w": 2_000, "groups": 8},
+    {"S": 3, "W": 50_001, "str_w": 20_000}, {"S": 2, "W": 21_002, "str_w": 21_000, "groups": 2},
+], ids=["taps, depthwise", "gaps, depthwise", "gaps", "gaps, groups"])  # fmt: skip
+def test_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
-    layer = backend.conv_layer("float32", N=1, C=8, K=8, groups=8, H=1, R=1, **sizes)
+    layer = backend.conv_layer("float32", N=1, C=8, K=8, H=1, R=1, **sizes)
     operands = {name: np.ones_like(x) for name, x in drawn(layer).items()}
     forward, backward, update = run(backend, layer, operands)
-    np.testing.assert_array_equal(forward, sizes["S"])
-    assert backward.sum() == update.sum() == sizes["S"] * forward.size
+    products = sizes["S"] * 8 // sizes.get("groups", 1)
+    np.testing.assert_array_equal(forward, products)
+    assert backward.sum() == update.sum() == products * forward.size
 
 
 @pytest.mark.parametrize("sizes", [
@@ -409,20 +509,37 @@ def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
 def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"N": 16, "C": 48, "K": 56, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     clock = iter(range(10**6))
-    monkeypatch.setattr(conv_tuning, "_seconds", lambda *way: 1000.0 / (1 + next(clock)))
+    runs: list[float] = []
+    monkeypatch.setattr(conv_tuning, "_seconds", lambda *way: runs.append(0.5 ** next(clock)) or runs[-1])
     monkeypatch.setattr(conv_tuning, "_chosen", {})
     kept: dict[str, list] = {}
     monkeypatch.setattr(conv_tuning.warm, "recall", kept.get)
     monkeypatch.setattr(conv_tuning.warm, "remember", kept.__setitem__)
-    found = []
+    found, counts = [], []
     for seed in (None, None, 0):
         backend = Backend.allocate_backend("cpu", rng_seed=seed)
         layer = backend.conv_layer("float32", **sizes)
         explained = backend.explain(backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF)))
         found.append(explained.steps[0].source.split("(")[0])
+        counts.append(len(runs))
         conv_tuning.forget()
     assert found == ["// Direct", "// Direct", "// Winograd"]
-    assert next(clock) <= 6  # each way is timed once
+    assert counts[0] > 0 and counts == counts[:1] * 3  # ways are timed once
+
+
+def test_ways_take_turns_on_the_clock(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"N": 16, "C": 48, "K": 56, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
+    order: list[int] = []
+    monkeypatch.setattr(conv_tuning, "_seconds", lambda way, *rest: order.append(id(way)) or 1.0)
+    monkeypatch.setattr(conv_tuning, "_chosen", {})
+    monkeypatch.setattr(conv_tuning.warm, "recall", lambda name: None)
+    monkeypatch.setattr(conv_tuning.warm, "remember", lambda name, chosen: None)
+    backend = Backend.allocate_backend("cpu")
+    layer = backend.conv_layer("float32", **sizes)
+    backend.explain(backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF)))
+    ways = len(set(order))
+    assert ways > 1
+    assert order == order[:ways] * (1 + conv_tuning.RUNS)
 
 
 def test_kernels_say_what_they_need(cc: Any) -> None:

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to compute a convolution on the CPU: an algorithm, and its blocks.
+
+The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`, `conv_update.c` and `conv_winograd.c`,
+whose names the fields here have. Which way is taken is for `conv_blocking.py` to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tensorbackend.primitives.matrix_unit import EDGE
+
+__all__ = ["Depthwise", "Direct", "Facts", "Few", "Way", "Winograd"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the compiled kernels have: `lanes` of a vector, `rows` and `width` of a tile.
+
+    `matrix_unit` says whether products may run on the processor's, `plain` whether numbers add up in the type that they
+    have in memory.
+    """
+
+    lanes: int
+    rows: int
+    width: int
+    matrix_unit: bool = False
+    plain: bool = True
+
+    def tile(self, planes: int) -> Facts:
+        """With the rows and width of the matrix unit's tiles, if numbers have `planes` there."""
+        return replace(self, rows=EDGE, width=EDGE) if planes else self
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Blocks of `conv.c` and `conv_update.c`: outputs of a task, channels at a time, parts of the maps (or segments of
+    the places). `planes` as those of `Winograd`; `shared`: tasks share copies of the input and copy filters themselves;
+    `dots`: sums of the filters' gradient run over lanes of places.
+    """
+
+    rows: int
+    columns: int
+    channels: int
+    flat: bool
+    splits: int
+    part_maps: int
+    tasks: int
+    planes: int = 0
+    shared: bool = False
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Depthwise:
+    """Blocks of `conv_depthwise.c`: `rows` and `columns` of outputs (of one phase) of a task."""
+
+    rows: int
+    columns: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Few:
+    """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time."""
+
+    part: int
+    panel: int
+    channels: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Winograd:
+    """Blocks of `conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile.
+
+    `planes` are those of a number on the matrix unit, 0 for multiply-adds.
+    """
+
+    points: int
+    out: int
+    taps: int
+    length: int
+    panels: int
+    blocks: int
+    shared: bool
+    planes: int
+
+
+Way = Depthwise | Direct | Few | Winograd
