@@ -43,8 +43,8 @@ def start(command: list[str], folder: Path, stdin: int = subprocess.DEVNULL) -> 
 
 
 def _popen(command: list[str], environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
-    return programs.popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          env=environment, start_new_session=True)  # fmt: skip
+    return subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            env=environment, start_new_session=True)  # fmt: skip
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -417,6 +417,11 @@ class Backend(
         """What `run` launches, not yet run, as one call that repeats it."""
         return run
 
+    def _arena_of_recipe(self, nbytes: int) -> tuple[int, int, Any] | None:
+        """Memory for temporaries of what native code repeats: where it begins, the bytes that native code takes for it
+        at each repeat, and what keeps it; None where it would be too much."""
+        return 0, nbytes, None
+
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""
 

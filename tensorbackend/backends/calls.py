@@ -57,7 +57,11 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
     if not recorder.repeatable or any(memory.held for memory in used) or not _are_launches(calls):
         return None
     arena = plan_arena([Lifetime(m.nbytes, m.first, m.last) for m in used], ALIGNMENT)
-    offsets = {id(memory): offset for memory, offset in zip(used, arena.offsets)}
+    found = recorder.backend._arena_of_recipe(arena.peak)
+    if found is None:
+        return None
+    start, nbytes, owner = found
+    offsets = {id(memory): start + offset for memory, offset in zip(used, arena.offsets)}
     steps, numbers = [], []
     for call in calls:
         places = _places(call, offsets)
@@ -65,15 +69,19 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
             return None
         scalars = [(tensors + len(numbers) + k, dtype) for k, dtype in enumerate(call.types)]
         numbers += call.scalars
-        steps += [Step(launch, places, scalars) for launch in (*call.action.launches, *call.action.checked)]
+        steps += [Step(launch, places, scalars) for launch in (*_launches(call), *call.action.checked)]
     check = places[-1][1] if calls and calls[0].action.checked else -1  # the scratch's place
-    made = recipe(steps, arena.peak, [None] * tensors + numbers, [call.action for call in calls], check)
+    made = recipe(steps, nbytes, [None] * tensors + numbers, [owner, *(call.action for call in calls)], check)
     return made and (*made, tuple(numbers))
+
+
+def _launches(call: Call) -> Sequence[Any]:
+    return call.action.launches or call.action.repeated
 
 
 def _are_launches(calls: list[Call]) -> bool:
     """Whether calls are launches alone, of fixed numbers; those that may refuse operands only by themselves."""
-    plain = [bool(call.action.launches) and not call.draws for call in calls]
+    plain = [bool(_launches(call)) and not call.draws for call in calls]
     return all(plain) or (len(calls) == 1 and bool(calls[0].action.checked))
 
 

@@ -87,7 +87,7 @@ def _key(source: str, options: Options) -> str:
 @functools.lru_cache(maxsize=64)
 def _common_digest(compiler: Compiler, options: Options, cflags: str) -> hashlib._Hash:
     """What all keys of one compiler, one set of options and one setting of TB_CFLAGS begin with."""
-    facts = ["1", *compiler.command, compiler.version, cpu_features(), *compiler.arguments(options)]
+    facts = ["1", *compiler.command, compiler.version, cpu_features(), *compiler.words(options)]
     return hashlib.sha256("\0".join(facts).encode())
 
 
@@ -224,7 +224,7 @@ def compile_many(
     flags: Sequence[str] = (),
     sanitize: bool = False,
     libc: bool = False,
-    quick: bool = False,
+    aim: str = "speed",
     merge: bool = False,
     expand: Callable[[str], str] = str,
 ) -> list[Library]:
@@ -232,14 +232,14 @@ def compile_many(
 
     `flags` are added to the compiler's own. `sanitize` builds with the address and undefined-behaviour sanitizers,
     whose run-time libraries must be loaded first (`sanitizer_libraries`). `libc` links the C library and start files.
-    `quick` saves compile time at little cost in speed, for sources of which there may be hundreds.
+    An `aim` other than speed (`toolchain.AIMS`) saves compile time, for sources of which there may be hundreds.
     `merge` puts several sources in one translation unit, which halves the time of each; it is for sources of which all
     names at file scope, macros included, are distinct or come from guarded headers. A merged unit that does not compile
     is taken apart. `expand` turns a source into the text to compile, when it must be compiled; what it does may depend
     on the source and the headers it includes alone. Raises `CompileError` when there is no compiler, or it fails, or
     hangs longer than the setting `compile_timeout`.
     """
-    options = Options(tuple(flags), sanitize, libc, quick)
+    options = Options(tuple(flags), sanitize, libc, aim)
     keys = [_key(source, options) for source in sources]
     missing = {key: source for key, source in zip(keys, sources) if load(key) is None}
     if missing:

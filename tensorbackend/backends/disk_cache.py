@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of compiled kernels: which one, who may use it, how entries are written, checked and dropped.
 
-An entry is `<key>.so` with `<key>.c` beside it. The library ends in a trailer that holds its own checksum, so an
-entry is one file: it appears by one rename, and a truncated or altered one is seen before it is loaded. Any number of
-processes may share a folder, and any of them may be killed at any moment: what they leave behind lies in `tmp/` and
-is removed later. What a key is made of, and what a library contains, is decided in `compiler.py`.
+An entry is `<key>.so` with `<key>.c` beside it: a library, or a cubin of a CUDA device. The file ends in a trailer
+that holds its own checksum, so an entry is one file: it appears by one rename, and a truncated or altered one is seen
+before it is loaded. Any number of processes may share a folder, and any of them may be killed at any moment: what they
+leave behind lies in `tmp/` and is removed later. What a key is made of, and what a library contains, is decided in
+`compiler.py` (libraries) and `cubins.py`.
 """
 
 from __future__ import annotations
@@ -70,6 +71,19 @@ class DiskCache:
             return None
         self._mark_used(path, used)
         return path
+
+    def read(self, key: str) -> bytes | None:
+        """What `write` kept as `key`, or None."""
+        path = self.get(key)
+        return None if path is None else Path(path).read_bytes()[:-TRAILER_SIZE]
+
+    def write(self, key: str, content: bytes, source: str) -> None:
+        """Keep `content`, which a driver loads from memory (a cubin), and the source it was made from as `key`."""
+        with self.workspace() as folder:
+            (folder / "content").write_bytes(content)
+            (folder / "source").write_text(source, encoding="utf-8")
+            self.put_source(key, folder / "source")
+            self.put([key], folder / "content")
 
     def drop(self, key: str) -> None:
         """Remove the library of `key`; its source stays to be looked at."""

@@ -138,19 +138,25 @@ def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
         if "printed" not in kernel.cache:
             kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
     printed = [kernel.cache["printed"] for kernel in kernels]
-    # Reductions gain by -O3, their loops being short and nested; so do the ten rounds of random numbers.
-    maps = {p.source: not p.nest.kernel.axes and not p.nest.kernel.draws for p in printed}
+    aims = {p.source: _aim(p.nest) for p in printed}
     libraries = {}
-    for quick in (True, False):
-        sources = [source for source, is_map in maps.items() if is_map == quick]
-        libraries |= zip(sources, _libraries(sources, quick))
+    for aim in sorted(set(aims.values())):
+        sources = [source for source, its in aims.items() if its == aim]
+        libraries |= zip(sources, _libraries(sources, aim))
     return [(p, libraries[p.source]) for p in printed]
 
 
-def _libraries(sources: list[str], quick: bool) -> list[Library]:
+def _aim(found: Nest) -> str:
+    """What the compiler has to do for a kernel: the ten rounds of random numbers gain by all it knows."""
+    if found.kernel.draws:
+        return "speed"
+    return "lanes" if found.form == ROWS else "quick"
+
+
+def _libraries(sources: list[str], aim: str) -> list[Library]:
     merge = len(sources) > 1
     sanitize = settings.config.sanitize
-    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, quick=quick, merge=merge, expand=_expand)
+    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim, merge=merge, expand=_expand)
 
 
 def _expand(source: str) -> str:

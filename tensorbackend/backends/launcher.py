@@ -22,19 +22,21 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import ops
-from tensorbackend.backends import calls, native
+from tensorbackend.backends import calls, native, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import CompileError
 from tensorbackend.graph.composite import COMPOSITES
 from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.plan import Plan
 from tensorbackend.graph.structure import Structure, StructureTable
 from tensorbackend.graph.tensor import Storage, Tensor
 from tensorbackend.primitives.conv import ConvLayer, DeconvLayer
 from tensorbackend.primitives.pool import PoolLayer
+from tensorbackend.settings import config
 
-__all__ = ["NativeFuseBlock", "NativeTypes", "RememberingTable", "native_types"]
+__all__ = ["NativeFuseBlock", "NativeStatements", "NativeTypes", "RememberingTable", "native_types"]
 
 SOURCE = '#include "launcher.c"\n'
 OPERAND, MOST_PARTS, MOST_OPERANDS = -1, 32, 3
@@ -130,10 +132,12 @@ class NativeFuseBlock(FuseBlock):
             self.add(target, value)
 
     def _run_here(self) -> Any:
-        """Run what waits here. Returns how native code repeats it: as `_run_first`."""
+        """Run what waits here. Returns how native code repeats it: as `_run_first`. Native code does not see which
+        parts trees share, and would take the first one's numbers for all: groups that share some are Python's."""
         group, self._here.group = self._here.group, None
+        shares = group is not None and group.shares
         ran = None if group is None else group.flush()
-        return NotImplemented if ran is None or self._backend.closed else self._backend._plan_recipe(*ran)
+        return NotImplemented if ran is None or shares or self._backend.closed else self._backend._plan_recipe(*ran)
 
 
 class NativeTypes:
@@ -178,6 +182,46 @@ class NativeTypes:
             made = self._tensor_classes[cls] = type(cls.__name__, (self._operands, cls), facts)
             self._add_tensor_class(made)
         return made
+
+
+class NativeStatements:
+    """What a backend has whose statements native code repeats; it stands before `Backend` among its bases.
+
+    `_ready` is where `plan.cache` keeps a plan as the backend runs it, which has `recipe(leaves)`.
+    """
+
+    _native: NativeTypes | None = None
+    _ready: Any
+
+    def _use_native_types(self) -> None:
+        """Take the native types, where they can be used and the setting `native` is on."""
+        self._native = native_types() if config.native else None
+        if self._native is not None:
+            self.structures = self._native.table(self)
+            self._lock = self.structures.lock
+            self._block = NativeFuseBlock(self)
+            self._native.install_methods(self)
+            self.tensor_cls = self._native.tensor_class(self.tensor_cls)
+
+    def _recipe(self, target: Tensor, value: Any) -> Any:
+        """How native code repeats a statement that has run; NotImplemented if its plan is gone."""
+        key, leaves = self._statement_key(target, value)
+        plan = self.structures.plans.get(key)
+        return NotImplemented if plan is None else self._plan_recipe(plan, leaves)
+
+    def _plan_recipe(self, plan: Plan, leaves: list[Any]) -> Any:
+        """How native code repeats a plan that has run; NotImplemented if it was not compiled."""
+        run = plan.cache.get(self._ready)
+        repeatable = run is not None and not watch.wanted(self) and self._recorder is None
+        return run.recipe(leaves) if repeatable else NotImplemented
+
+    def _forget_recipes(self) -> None:
+        if self._native is not None:
+            self.structures.memo.clear()
+
+    def _stand_aside(self, by: int) -> None:
+        if self._native is not None:
+            self.structures.memo.stand_aside(by)
 
 
 def _tree_methods() -> list[str]:

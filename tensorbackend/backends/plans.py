@@ -35,7 +35,8 @@ class Action(NamedTuple):
     The addresses are those of the `refs`, inputs before outputs, and of `scratch` bytes if there are any. `launches`
     are the native launches that the step consists of, where it is nothing but these: they take the same addresses,
     and the numbers as `number_format` says. `checked` are the launches of a step that may refuse what it reads: then
-    the first word of its scratch is not 0, nothing is written, and `run` raises.
+    the first word of its scratch is not 0, nothing is written, and `run` raises. `repeated` are launches alike that
+    only calls which native code repeats may use.
     """
 
     step: Kernel | Primitive
@@ -45,6 +46,7 @@ class Action(NamedTuple):
     launches: Sequence[Any] = ()
     source: str = ""
     checked: Sequence[Any] = ()
+    repeated: Sequence[Any] = ()
 
 
 def references(step: Kernel | Primitive) -> list[Ref]:
@@ -110,7 +112,9 @@ class CompiledPlan(ABC):
                 continue
             run = functools.partial(_run_prepared, prepared, step)
             launches, checked = getattr(prepared, "launches", ()), getattr(prepared, "checked", ())
-            yield Action(step, references(step), prepared.scratch_words * 8, run, launches, prepared.source, checked)
+            repeated = getattr(prepared, "repeated", ())
+            yield Action(step, references(step), prepared.scratch_words * 8, run, launches, prepared.source, checked,
+                         repeated)  # fmt: skip
 
     @abstractmethod
     def _primitive_action(self, step: Primitive, places: Any) -> Action:

@@ -11,16 +11,10 @@ import os
 import subprocess
 import threading
 
-__all__ = ["ask", "popen", "starting"]
+__all__ = ["ask", "starting"]
 
 starting = threading.Lock()
 """Held while a program is started, and while this process forks."""
-
-
-def popen(command: list[str], **keywords: object) -> subprocess.Popen:
-    """`subprocess.Popen` between two forks. `starting` must be held."""
-    assert starting.locked()
-    return subprocess.Popen(command, **keywords)
 
 
 def ask(command: list[str], timeout: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -28,7 +22,7 @@ def ask(command: list[str], timeout: float, env: dict[str, str] | None = None) -
     `subprocess.TimeoutExpired` after `timeout` seconds, when it has been stopped."""
     pipe = subprocess.PIPE
     with starting:
-        process = popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env)
     with process:
         try:
             stdout, stderr = process.communicate(timeout=timeout)

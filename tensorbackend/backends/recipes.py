@@ -14,7 +14,7 @@ from tensorbackend.backends import native
 __all__ = ["ARENA", "TARGET", "Step", "recipe"]
 
 ARENA, TARGET = -1, -2
-MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 16, 128, 64
+MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 256, 1024, 64
 _FLOAT, _DOUBLE, _INTEGER = range(3)
 _FLOATING = (float, int, bool, np.float32, np.float64)
 

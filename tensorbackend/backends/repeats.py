@@ -128,6 +128,7 @@ class _Writer:
         """The function that has been written."""
         tests = [f"if {' or '.join(self._tests)}:", "    return False"] if self._tests else []
         packs = ["try:", *("    " + line for line in self._packs), "except OverflowError:", "    return False"]
+        packs = packs if self._packs else []  # nothing to run, of nothing
         body = [*self._lines, *tests, *packs, *self._runs, "return True"]
         text = "\n    ".join(["def repeat(target, root):", *body])
         exec(text, self._known)  # noqa: S102  the text is made here, of names alone

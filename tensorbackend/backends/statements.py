@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statements that wait to run as one: what `with be.fuse():` keeps.
 
-A group is recognised by its form: the structures of its trees and targets, and which tensors are the same view. Whether
-a statement may join, and the plan of the whole group, are remembered under that form, so a repeated group costs
-look-ups alone.
+A group is recognised by its form: the structures of its trees and targets, which parts trees have in common, and which
+tensors are the same view. Whether a statement may join, and the plan of the whole group, are remembered under that
+form, so a repeated group costs look-ups alone.
 """
 
 from __future__ import annotations
@@ -43,17 +43,20 @@ class StatementGroup:
         self._leaves: list[list[Any]] = []
         self._forms: tuple = ()
         self._numbers: dict[tuple, int] = {}
+        self._parts: dict[int, tuple[int, int]] = {}
+        self.shares = False  # whether trees have computed parts in common
 
     def add(self, target: Tensor, value: Any, fit: Callable[[], Any]) -> None:
         """Add a statement, running those before it first if it may not join them. `fit()` checks the value's shape.
 
         One that touches nothing that the group touches would gain nothing in its kernel, and stays apart.
         """
-        leaves, repeats = walk(value)
+        parts: dict[int, int] = {}
+        leaves, repeats = walk(value, parts)
         overlap = self._overlap(target, leaves)
         apart = self._apart(target, leaves)
         seen = len(self._numbers)
-        form = self._form(target, value, leaves, repeats, overlap)
+        form = self._form(target, value, leaves, repeats, overlap, parts)
         if self.targets:
             key = ("join", self._forms, form, apart)
             joins = self._plans.get(key)
@@ -63,20 +66,26 @@ class StatementGroup:
                 self._plans[key] = joins
             if not joins:
                 self.flush()
-                form = self._form(target, value, leaves, repeats, overlap)
+                form = self._form(target, value, leaves, repeats, overlap, parts)
         if not self.targets and self._plans.get(("fits", form)) is None:
             fit()
             self._plans["fits", form] = True
-        self._append(target, value, leaves, overlap, form)
+        self._append(target, value, leaves, overlap, form, parts)
 
     def put(self, target: Tensor, value: Any) -> None:
         """Add a statement that is known to fit those before it: over their space, or with one result for each row. It
         reads no target of theirs, and writes what they read at most as the very view that the space is."""
-        leaves, repeats = walk(value)
+        parts: dict[int, int] = {}
+        leaves, repeats = walk(value, parts)
         overlap = self._overlap(target, leaves)
-        self._append(target, value, leaves, overlap, self._form(target, value, leaves, repeats, overlap))
+        form = self._form(target, value, leaves, repeats, overlap, parts)
+        self._append(target, value, leaves, overlap, form, parts)
 
-    def _append(self, target: Tensor, value: Any, leaves: list[Any], overlap: int, form: tuple) -> None:
+    def _append(
+        self, target: Tensor, value: Any, leaves: list[Any], overlap: int, form: tuple, parts: dict[int, int]
+    ) -> None:
+        for x, place in parts.items():
+            self._parts.setdefault(x, (len(self.targets), place))
         self.targets.append(target)
         self._statements.append(Statement(target.structure, value, overlap, target.address))
         self._leaves.append(leaves)
@@ -108,10 +117,18 @@ class StatementGroup:
     def _number(self, tensor: Tensor) -> int:
         return self._numbers.setdefault((tensor.address, tensor.structure), len(self._numbers))
 
-    def _form(self, target: Tensor, value: Any, leaves: list[Any], repeats: tuple, overlap: int) -> tuple:
+    def _form(
+        self, target: Tensor, value: Any, leaves: list[Any], repeats: tuple, overlap: int, parts: dict[int, int]
+    ) -> tuple:
+        """What a statement adds to the group's form. `parts` are the places of its tree's parts; those that an earlier
+        tree has as well come as (place, statement, place there)."""
         root = value.structure if isinstance(value, Operators) else value.__class__
-        numbers = tuple(self._number(x) for x in leaves if isinstance(x, Tensor))
-        return (target.structure, self._number(target), root, repeats, overlap, numbers)
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        common = self._parts.keys() & parts.keys() - set(map(id, tensors))
+        shared = tuple(sorted((parts[x], *self._parts[x]) for x in common))
+        self.shares = self.shares or not common <= set(map(id, leaves))
+        numbers = tuple(map(self._number, tensors))
+        return (target.structure, self._number(target), root, repeats, overlap, shared, numbers)
 
     @staticmethod
     def _overlap(target: Tensor, leaves: list[Any]) -> int:

@@ -39,30 +39,33 @@ __all__ = [
 NUMERIC_FLAGS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 # Sources written by hand are compiled once.
 FAST_FLAGS = ("-O3",)
-# Printed kernels without reductions, of which a program may need hundreds: the passes of -O2 and -O3 that make them
-# faster, in 3/4 of the time of -O3, to code of the same speed. -fexpensive-optimizations also brings vzeroupper,
-# without which the code after a kernel is slow.
-QUICK_FLAGS = {
-    "gcc": (
-        "-O1",
-        "-ftree-loop-vectorize",
-        "-fvect-cost-model=dynamic",
-        "-fexpensive-optimizations",
-        "-fgcse",
-        "-fschedule-insns2",
-        # Constants stay in vector registers although the loop around theirs has a call.
-        "-fcaller-saves",
-        # No gain from these in one loop of straight-line code.
-        "-fno-thread-jumps",
-        "-fno-tree-loop-im",
-        # One region of registers; no analysis of pointers and calls, by which a kernel does not profit.
-        "-fira-region=one",
-        "-fno-tree-pta",
-        "-fno-ipa-icf",
-        "-fno-ipa-modref",
-        "-fno-ipa-pure-const",
-        "-fno-ipa-reference",
-    ),
+# Printed kernels, of which a program may need hundreds: the passes of -O2 and -O3 that make them faster, in a half to
+# 3/4 of the time of -O3, to code of the same speed. -fexpensive-optimizations also brings vzeroupper, without which the
+# code after a kernel is slow.
+_QUICK_FLAGS = (
+    "-O1",
+    "-ftree-loop-vectorize",
+    "-fvect-cost-model=dynamic",
+    "-fexpensive-optimizations",
+    "-fgcse",
+    "-fschedule-insns2",
+    # Constants stay in vector registers although the loop around theirs has a call.
+    "-fcaller-saves",
+    # No gain from these in one loop of straight-line code.
+    "-fno-thread-jumps",
+    "-fno-tree-loop-im",
+    # One region of registers; no analysis of pointers and calls, by which a kernel does not profit.
+    "-fira-region=one",
+    "-fno-tree-pta",
+    "-fno-ipa-icf",
+    "-fno-ipa-modref",
+    "-fno-ipa-pure-const",
+    "-fno-ipa-reference",
+)
+# What a source is compiled for, where it is not "speed" (FAST_FLAGS). "lanes": partial results of a row stay in
+# registers once the loops over them are unrolled.
+AIMS = {
+    "gcc": {"quick": _QUICK_FLAGS, "lanes": (*_QUICK_FLAGS, "-fpeel-loops", "-funroll-completely-grow-size")},
 }
 # No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
 KERNEL_LINK_FLAGS = ("-nostdlib",)
@@ -79,12 +82,12 @@ SANITIZE_FLAGS = (
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile: additional `flags`, with sanitizers, with the C library linked in, `quick` for printed maps."""
+    """How to compile: additional `flags`, with sanitizers, with the C library linked in; the `aim`, one of `AIMS`."""
 
     flags: tuple[str, ...] = ()
     sanitize: bool = False
     libc: bool = False
-    quick: bool = False
+    aim: str = "speed"
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,16 @@ class Compiler:
 
     def arguments(self, options: Options) -> list[str]:
         """The command line up to the names of the input and the output."""
-        speed = QUICK_FLAGS.get(self.family, FAST_FLAGS) if options.quick else FAST_FLAGS
+        return [*self.words(options), f"-I{kernel_dir() / 'c'}"]
+
+    def words(self, options: Options) -> list[str]:
+        """The command line but for the folder of headers, whose contents are what matters."""
+        speed = AIMS.get(self.family, {}).get(options.aim, FAST_FLAGS)
         speed = SANITIZE_FLAGS if options.sanitize else speed
         link = () if options.libc or options.sanitize else KERNEL_LINK_FLAGS
         if link and self.family == "gcc" and sys.platform.startswith("linux"):
             link += SMALL_LINK_FLAGS
-        include = f"-I{kernel_dir() / 'c'}"
-        return [*self.command, *speed, *self.flags, *link, *options.flags, *shlex.split(config.cflags), include]
+        return [*self.command, *speed, *self.flags, *link, *options.flags, *shlex.split(config.cflags)]
 
 
 def find_compiler() -> Compiler | None:

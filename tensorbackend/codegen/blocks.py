@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.hoist import HoistRenderer
+from tensorbackend.codegen.lanes import PIECE
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.render import accumulator, ctype, tag
 from tensorbackend.graph.plan import Ref
@@ -26,6 +27,8 @@ while it stores the one before and fetches those to come."""
 AHEAD = 4096
 """Bytes from what is read to what is asked for: further than processors look by themselves."""
 ALIGNED = "__attribute__((aligned(64)))"
+EACH_BLOCK = "for (tb_i64 b = from; b < to;)"
+"""The loop over padded blocks, each of which moves `b`."""
 
 
 class BlockRenderer(HoistRenderer):
@@ -50,7 +53,10 @@ class BlockRenderer(HoistRenderer):
         if inner == self.segment_axis:
             lo, hi = self._range(inner)
         if store and self.nest.form == ROWS and self.kept_value is None and self._is_contiguous(needed):
-            self._padded_row(needed, lo, hi)
+            self.open("")
+            self.say(f"const tb_i64 from = {lo}, to = {hi};")
+            self._padded_values(needed)
+            self.close()
             return
         far = self.nest.form == MAP
         if not columns:
@@ -245,14 +251,11 @@ class BlockRenderer(HoistRenderer):
 
     # Padded blocks
 
-    def _padded_row(self, needed: list[int], lo: str, hi: str) -> None:
-        """What is stored of a row, in padded blocks."""
-        self.open("")
+    def _padded_values(self, needed: list[int], head: str = EACH_BLOCK) -> None:
+        """Values that are stored, in padded blocks, after what all of a row's blocks share."""
         before = [n for n in needed if not self.nest.varies(self.body[n])]
         self._statements(before)
-        self.say(f"const tb_i64 from = {lo}, to = {hi};")
-        self._padded_loop([n for n in needed if n not in before])
-        self.close()
+        self._padded_loop([n for n in needed if n not in before], head)
 
     def _is_contiguous(self, loop: list[int]) -> bool:
         """Whether all that a loop reads and stores along the inner axis lies side by side."""
@@ -265,17 +268,18 @@ class BlockRenderer(HoistRenderer):
         """The outputs with an element for each of the space."""
         return [k for k in range(len(self.kernel.outputs)) if self._full_output(k)]
 
-    def _padded_loop(self, loop: list[int]) -> None:
-        """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more, and
-        so is what lies before a line of the cache where results go past it.
+    def _padded_loop(self, loop: list[int], head: str = EACH_BLOCK) -> None:
+        """The loop that `head` opens over the inner axis, by whole vectors: what is left at the end is padded in
+        buffers to one more, and so is what lies before a line of the cache where results go past it.
 
         So the compiler has one loop to make, without the remainders of its own.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
-        self.open("for (tb_i64 b = from; b < to;)")
+        far = PIECE if self.abreast else FAR_BLOCK
+        self.open(head)
         self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
-        self.say(f"const int most = streams ? {FAR_BLOCK} : {block};")
+        self.say(f"const int most = streams ? {far} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
@@ -285,8 +289,9 @@ class BlockRenderer(HoistRenderer):
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
-        when = "streams && !near" if self.late else "streams"
-        self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
+        if not self.abreast:
+            when = "streams && !near" if self.late else "streams"
+            self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():
             size = ref.dtype.itemsize
@@ -329,8 +334,9 @@ class BlockRenderer(HoistRenderer):
             self.say(f"{kind} e{k}[{lanes}] {ALIGNED}, *const w{k} = tail ? e{k} : q{k};")
             self.say(f"float d{k}[{self._block()}];")
             return f"d{k}[j]", "half"
-        self.say(f"{kind} e{k}[{FAR_BLOCK}] {ALIGNED};")
-        aligned = f"n == {FAR_BLOCK} && ((unsigned long)q{k} & 63) == 0"
+        self.say(f"{kind} e{k}[{PIECE if self.abreast else FAR_BLOCK}] {ALIGNED};")
+        whole = f"!tail && n % {64 // ref.dtype.itemsize} == 0" if self.abreast else f"n == {FAR_BLOCK}"
+        aligned = f"{whole} && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
         self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = past{k} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
@@ -356,7 +362,8 @@ class BlockRenderer(HoistRenderer):
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
         if not dtypes.is_half(ref.dtype):
-            self.say(f"if (past{k}) tb_past{size}(q{k}, e{k});")
+            past = f"tb_stream(q{k}, e{k}, n * {size})" if self.abreast else f"tb_past{size}(q{k}, e{k})"
+            self.say(f"if (past{k}) {past};")
         self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
 
     def _lanes(self) -> int:

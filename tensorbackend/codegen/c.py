@@ -51,9 +51,6 @@ class _Printer(BandRenderer):
         parameters = "const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin, tb_i64 end"
         return f"void {name}(void *const *ptr, {parameters})"
 
-    def _open_join(self, total: str) -> None:
-        self.open("for (tb_i64 task = begin; task < end; ++task)")
-
     def _functions(self) -> dict[str, Callable[[], None]]:
         if not self.split:
             return super()._functions()
@@ -115,7 +112,16 @@ class _Printer(BandRenderer):
         self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
         if self.nest.form == MAP and not self.nest.kept:
             self._flat_map()
-            return
+        elif self._goes_in_bands():
+            last = f"end * group < {self._rows()} ? end * group : {self._rows()}"
+            self.say(f"const tb_i64 first = begin * group, last = {last};")
+            self._bands()
+        else:
+            self._task_loop()
+        self.say("tb_stream_end(streams);")
+
+    def _task_loop(self) -> None:
+        """The loop over tasks: rows of a group, of a segment or a tile, and for maps and columns a piece of each."""
         self.open("for (tb_i64 task = begin; task < end; ++task)")
         where = "task"
         if self.split:
@@ -135,15 +141,10 @@ class _Printer(BandRenderer):
             self.say(f"const tb_i64 from = {where} % pieces * chunk, to = from + chunk < {n} ? from + chunk : {n};")
         if self.nest.tiled is not None:
             self._turn_tiles()
-        if self._goes_in_bands():
-            self._bands()
-        else:
-            self.open("for (tb_i64 row = first; row < last; ++row)")
-            self._row_position(self.nest.kept, "row")
-            {MAP: self._map, ROWS: self._rows_form, COLUMNS: self._columns}[self.nest.form]()
-            self.close()
-        self.close()
-        self.say("tb_stream_end(streams);")
+        self.open("for (tb_i64 row = first; row < last; ++row)")
+        self._row_position(self.nest.kept, "row")
+        {MAP: self._map, ROWS: self._rows_form, COLUMNS: self._columns}[self.nest.form]()
+        self.close(2)
 
     def _turn_tiles(self) -> None:
         """Copy the tiles of inputs that lie across, reading along their memory."""
@@ -169,7 +170,6 @@ class _Printer(BandRenderer):
         n = f"n{self.nest.inner}"
         self.say(f"const tb_i64 from = begin * chunk, to = end * chunk < {n} ? end * chunk : {n};")
         self._map()
-        self.say("tb_stream_end(streams);")
 
     def _map(self) -> None:
         self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and not self.nest.varies(i)])

@@ -12,9 +12,10 @@ written whole is for the host to say at each launch (`vector`), since it depends
 from __future__ import annotations
 
 from tensorbackend import dtypes
+from tensorbackend.codegen.cuda_join import Join
 from tensorbackend.codegen.geometry import SIZES, THREADS, argument_words, pack_width
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
-from tensorbackend.codegen.render import Printed, Renderer, accumulator, ctype
+from tensorbackend.codegen.render import Printed, Renderer, ctype
 from tensorbackend.graph.plan import Kernel, Ref
 
 __all__ = ["print_kernel"]
@@ -28,7 +29,7 @@ def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
     return _Printer(nest(kernel), split).result()
 
 
-class _Printer(Renderer):
+class _Printer(Join, Renderer):
     header = "kernel.cuh"
     sizes = SIZES
 
@@ -47,10 +48,6 @@ class _Printer(Renderer):
     def _arguments(self) -> None:
         self.say(*(f"const auto &{name} = a.{name};" for name in ("ptr", "size", "stride", "scalar")))
         super()._arguments()
-
-    def _open_join(self, total: str) -> None:
-        first, step = FIRST[MAP], STEP[MAP]
-        self.open(f"for (tb_i64 task = {first}; task < {total}; task += {step})")
 
     def _bodies(self) -> None:
         self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
@@ -98,12 +95,10 @@ class _Printer(Renderer):
         for stage in range(1, self.nest.passes + 1):
             here = [n for n in self.reductions if self.body[n].stage == stage]
             for n in here:
-                nowhere = ", TB_HIGHEST_i64" if self.body[n].op.dtype == "index" else ""
-                self.say(f"{self._kind(n)} a{n} = {{{self._start(n)}{nowhere}}};")
+                self._begin(n)
             self._reduce_loops(here)
             for n in here:
-                kind = self._kind(n)
-                self.say(f"a{n} = {join}(a{n}, []({kind} x, {kind} y) {{ return {self._joined(n, 'x', 'y')}; }});")
+                self._over_threads(join, n)
             if self.split:
                 self._leave_partials(one)
                 return
@@ -115,14 +110,6 @@ class _Printer(Renderer):
         self.open(f"if ({one})")
         self._row_outputs(form)
         self.close()
-
-    def _kind(self, n: int) -> str:
-        i = self.body[n]
-        return f"tb_place<{ctype(self.body[i.args[0]].dtype)}>" if i.op.dtype == "index" else accumulator(i)
-
-    def _joined(self, n: int, x: str, y: str) -> str:
-        i = self.body[n]
-        return f"tb_first_{i.op.name}({x}, {y})" if i.op.dtype == "index" else self._combined(n, x, y, accumulator(i))
 
     def _accumulate(self, n: int) -> None:
         i, kind, value = self.body[n], self._kind(n), f"v{self.body[n].args[0]}"

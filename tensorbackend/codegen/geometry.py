@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.graph.plan import Kernel, Ref
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "pack_width",
     "packed",
     "wants_split",
+    "wants_stages",
 ]
 
 THREADS = 256
@@ -35,11 +36,22 @@ PACKED_BYTES = 256
 """Bytes of packs that a thread holds at most: they live in registers."""
 STEPPED_WIDTH = 4
 """Neighbours at a time at most beside an operand that lies in steps: it takes an address for each, in registers."""
-SPLIT_BELOW = 128
+SPLIT_BELOW = 512
 """Blocks below which a long reduction is split into segments, about `SPLIT_BLOCKS` blocks in all."""
-SPLIT_BLOCKS = 512
+SPLIT_BLOCKS = 2048
 SEGMENT = 1 << 12
 """Elements that a segment has at least."""
+COLUMN_SEGMENT = 1 << 8
+"""The same of columns, of which a block takes 32 together."""
+STAGES_BELOW = 256
+"""Blocks below which a kernel of several passes over long rows or columns becomes a kernel for each pass."""
+STAGES_FROM = 4
+"""Segments from which on rows or columns are that long."""
+JOINED_TOGETHER = 64
+"""Threads that share the segments of one result, in the second launch."""
+COLUMN_ROWS = 16
+"""Rows that a thread of a column takes at least, where there are `MANY_COLUMNS`."""
+MANY_COLUMNS = 1 << 15
 ARGUMENT_BYTES = 32764
 """What a launch can take (compute capability 7.0 and up)."""
 
@@ -107,7 +119,8 @@ def choose(found: Nest, split: bool = False) -> Geometry:
         blocks = -(-rows // y)
     else:
         x = _power(min(inner, 32))
-        y = _power(min(shape[found.reduced[0]], THREADS // x, 32))
+        least = COLUMN_ROWS if inner * rows >= MANY_COLUMNS else 1
+        y = _power(min(max(shape[found.reduced[0]] // least, 1), THREADS // x, 32))
         x = _power(min(inner, THREADS // y))
         blocks = -(-inner // x) * rows
     segments, segment = _segments(found, blocks) if split else (1, 0)
@@ -120,7 +133,7 @@ def _segments(found: Nest, blocks: int) -> tuple[int, int]:
     axis = found.reduced[0] if found.reduced else found.inner
     each = math.prod(shape[a] for a in found.kernel.axes) // max(shape[axis], 1)
     wanted = max(SPLIT_BLOCKS // max(blocks, 1), 1)
-    segment = max(-(-shape[axis] // wanted), -(-SEGMENT // max(each, 1)), 1)
+    segment = max(-(-shape[axis] // wanted), -(-_least(found) // max(each, 1)), 1)
     segment = -(-segment // PACK_BYTES) * PACK_BYTES if axis == found.inner else segment  # packs stay aligned
     return max(-(-shape[axis] // segment), 1), segment
 
@@ -133,12 +146,29 @@ def wants_split(found: Nest) -> bool:
     if any(ref.shape[a] != 1 for ref, _ in kernel.outputs for a in kernel.axes if kernel.shape[a] != 1):
         return False
     blocks = choose(found).grid[0]
-    return blocks < SPLIT_BELOW and math.prod(kernel.shape[a] for a in kernel.axes) >= 2 * SEGMENT
+    return blocks < SPLIT_BELOW and math.prod(kernel.shape[a] for a in kernel.axes) >= 2 * _least(found)
 
 
-def join_blocks(results: int) -> Geometry:
+def wants_stages(kernel: Kernel) -> bool:
+    """Whether each pass of a kernel is to be a kernel of its own: few blocks, several passes over much."""
+    if not kernel.axes or math.prod(kernel.shape[a] for a in kernel.axes) < STAGES_FROM * COLUMN_SEGMENT:
+        return False
+    found = nest(kernel)
+    axes = found.kernel.axes
+    if not axes or wants_split(found) or choose(found).grid[0] >= STAGES_BELOW:
+        return False
+    return math.prod(found.kernel.shape[a] for a in axes) >= STAGES_FROM * _least(found)
+
+
+def _least(found: Nest) -> int:
+    return COLUMN_SEGMENT if found.form == COLUMNS else SEGMENT
+
+
+def join_blocks(results: int, segments: int) -> Geometry:
     """The launch of the second stage of a split reduction."""
-    return Geometry((min(max(-(-results // THREADS), 1), BLOCKS), 1), (_power(min(results, THREADS)), 1))
+    y = _power(min(segments, JOINED_TOGETHER))
+    x = _power(min(results, THREADS // y))
+    return Geometry((min(max(-(-results // x), 1), BLOCKS), 1), (x, y))
 
 
 def _power(n: int) -> int:

@@ -17,18 +17,22 @@ from tensorbackend.codegen.wide import WideRenderer
 __all__ = ["LaneRenderer"]
 
 LANES = 64
+PIECE = 256
+"""Elements of a row that a pass takes by turns with the others."""
 ALIGNED = "__attribute__((aligned(64)))"
 
 
 class LaneRenderer(WideRenderer):
     """A dialect that can print a block of a row whose sums run along.
 
-    `late` are the inputs that the second pass over a band of rows asks for, a band ahead.
+    `late` are the inputs that the second pass over a band of rows asks for, a band ahead. `abreast`: in each round
+    every pass takes a piece of a row of another band by turns.
     """
 
     def __init__(self, found: Nest, split: bool) -> None:
         super().__init__(found, split)
         self.late: set[int] = set()
+        self.abreast = False
 
     def _early(self, slot: int) -> str:
         """When the first pass over a row asks for what follows."""
@@ -36,30 +40,35 @@ class LaneRenderer(WideRenderer):
 
     def _sums_run_along(self, here: Sequence[int], direct: dict[int, str]) -> bool:
         """Whether the reductions `here` are sums of floats, of which a value must be computed first."""
-        plain = all(self.body[n].op.dtype == "sum" and self.body[n].dtype in (np.float32, np.float64) for n in here)
+        plain = all(self.body[n].op.name == "sum" and self.body[n].dtype in (np.float32, np.float64) for n in here)
         floats = plain and all(self.body[self.body[n].args[0]].dtype == self.body[n].dtype for n in here)
         return self.nest.form == ROWS and floats and any(n not in direct for n in here)
 
     def _running_sums(self, loop: list[int], here: list[int], buffers: dict[int, str]) -> None:
-        """Add up a block of m elements from b on: whole lanes, then what is left."""
+        """Add up a block of m elements from b on."""
         self.say(f"const int full = m & -{LANES};")
+        self._declare_lanes(here)
+        self._add_to_lanes(loop, here, buffers)
+        self._join_lanes(here, "full", "m - full")
+
+    def _declare_lanes(self, here: list[int]) -> None:
+        """Declare the running sums of whole lanes, and room for what is left of a block after them."""
         for n in here:
-            self.say(f"{ctype(self.body[n].dtype)} s{n}[{LANES}] {ALIGNED}, r{n}[{LANES}] {ALIGNED};")
-        self.open("if (full)")
-        self.say(*(f"tb_start_{tag(self.body[n].dtype)}(s{n}, {self._start(n)});" for n in here))
+            kind = self.body[n].dtype
+            self.say(f"tb_v_{tag(kind)} s{n}[{LANES // 16}] = {{{{0}}}};", f"{ctype(kind)} r{n}[{LANES}] {ALIGNED};")
+
+    def _add_to_lanes(self, loop: list[int], here: list[int], buffers: dict[int, str]) -> None:
+        """Add up m elements from b on: whole lanes, then what is left."""
         self.open(f"for (int g = 0; g < full; g += {LANES})")
         self._fetch_ahead(loop)
+        self.say(*(f"{ctype(self.body[n].dtype)} u{n}[{LANES}] {ALIGNED};" for n in here))
         self.say("#pragma GCC ivdep")
-        self.open(f"for (int l = 0; l < {LANES}; ++l)")
-        self.say("const int j = g + l;")
-        self._element_of_block(loop, buffers)
-        for n in here:
-            self.say(f"s{n}[l] = {self.body[n].op.code.format(x=f's{n}[l]', y=self._value(self.body[n].args[0]))};")
-        self.close(3)
+        self._open_lanes(str(LANES), "g", loop, buffers)
+        self.say(*(f"u{n}[l] = {self._value(self.body[n].args[0])};" for n in here))
+        self.close()
+        self.say(*(f"tb_add_{tag(self.body[n].dtype)}(s{n}, u{n});" for n in here))
+        self.close()
         self._rest_of_block(loop, here, buffers)
-        for n in here:
-            self._join_lanes(n, "full", f"(s{n}, {LANES})")
-            self._join_lanes(n, "m > full", f"(r{n}, m - full)")
 
     def _rest_of_block(self, loop: list[int], here: list[int], buffers: dict[int, str]) -> None:
         """What is left of a block after whole lanes. What it reads is padded, where that lies side by side and nothing
@@ -78,12 +87,16 @@ class LaneRenderer(WideRenderer):
                 self.say(f"{kind} t{slot}[{LANES}] {ALIGNED};")
                 self.say(f"tb_pad_all(t{slot}, p{slot} + b + full, (m - full) * {size}, {LANES * size});")
                 buffers = {**buffers, n: f"t{slot}[l]"}
-        self.open(f"for (int l = 0; l < {count}; ++l)")
-        self.say("const int j = full + l;")
-        self._element_of_block(loop, buffers)
+        self._open_lanes(count, "full", loop, buffers)
         for n in here:
             self.say(f"r{n}[l] = {self._value(self.body[n].args[0])};")
         self.close(2)
+
+    def _open_lanes(self, count: str, first: str, loop: list[int], buffers: dict[int, str]) -> None:
+        """Open a loop over so many elements of a block from `first` on, and compute their values."""
+        self.open(f"for (int l = 0; l < {count}; ++l)")
+        self.say(f"const tb_i64 j = (tb_i64){first} + l;")
+        self._element_of_block(loop, buffers)
 
     def _fetch_ahead(self, loop: list[int]) -> None:
         """Ask for what a later block reads, a few lines at a time: many at once would make the processor wait."""
@@ -97,7 +110,9 @@ class LaneRenderer(WideRenderer):
                 place = f"p{i.slot} + b + g + band * {self._across()}"
                 self.say(f"if (near) tb_touch{ref.dtype.itemsize}({place});")
 
-    def _join_lanes(self, n: int, when: str, lanes: str) -> None:
-        i = self.body[n]
-        total = f"tb_block_{i.op.name}_{tag(i.dtype)}{lanes}"
-        self.say(f"if ({when}) a{n} = {self._combined(n, f'a{n}', total, accumulator(i))};")
+    def _join_lanes(self, here: list[int], full: str, rest: str) -> None:
+        """Add a block's sums to those of its row: of whole lanes, if there are any, and of the rest."""
+        for n in here:
+            kind = tag(self.body[n].dtype)
+            for when, total in ((full, f"tb_total_{kind}(s{n})"), (rest, f"tb_block_sum_{kind}(r{n}, {rest})")):
+                self.say(f"if ({when}) a{n} = {self._combined(n, f'a{n}', total, accumulator(self.body[n]))};")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tensorbackend import dtypes, ops
-from tensorbackend.codegen.nest import COLUMNS, MAP, Nest
+from tensorbackend.codegen.nest import MAP, Nest
 from tensorbackend.graph.plan import Instruction, Ref
 
 __all__ = ["Printed", "Renderer", "accumulator", "ctype", "tag"]
@@ -100,7 +100,7 @@ class Renderer(ABC):
     """Prints one kernel; `split` prints partial results of segments and their sum as two functions.
 
     A dialect sets `header` (what its source includes) and `sizes` (what the host passes after the lengths of the
-    axes), and implements `_signature`, `_bodies` and `_open_join`.
+    axes), and implements `_signature` and `_bodies`.
     """
 
     header = ""
@@ -133,7 +133,7 @@ class Renderer(ABC):
 
     def _functions(self) -> dict[str, Callable[[], None]]:
         """The functions in the order of their launches, by the ends of their names; those that join say so there."""
-        return {"": self._bodies, "_join": self._join} if self.split else {"": self._bodies}
+        return {"": self._bodies}
 
     # What a dialect adds
 
@@ -144,10 +144,6 @@ class Renderer(ABC):
     @abstractmethod
     def _bodies(self) -> None:
         """Print the kernel's loops."""
-
-    @abstractmethod
-    def _open_join(self, total: str) -> None:
-        """Open the loop over the `total` results of the second stage, numbered `task`."""
 
     def _is_kept(self, n: int) -> bool:
         """Whether an earlier pass left the value in memory."""
@@ -266,54 +262,6 @@ class Renderer(ABC):
         if kind == "k" or not dtypes.is_float(dtype):
             return f"(tb_i64){value}"
         return f"tb_double_word((double){value})"
-
-    def _join(self) -> None:
-        """The second stage: combine the segments' partial results, then everything that follows from them."""
-        columns = self.nest.form == COLUMNS
-        self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
-        inner = self.nest.inner
-        axes = [*self.nest.kept, inner] if columns else self.nest.kept
-        total = " * ".join(f"n{a}" for a in axes) or "1"
-        self._open_join(total)
-        self._row_position(self.nest.kept if not columns else axes, "task")
-        if columns:
-            self.say(f"const tb_i64 at = x{inner};", "(void)at;")
-        self._statements(
-            [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
-        )
-        count = len(self._partials())
-        for n in self.reductions:
-            i = self.body[n]
-            value_type = ctype(self.body[i.args[0]].dtype) if i.op.dtype == "index" else accumulator(i)
-            self.say(f"{value_type} a{n} = {self._start(n)};")
-            if i.op.dtype == "index":
-                self.say(f"tb_i64 k{n} = 0;")
-        self.open("for (tb_i64 part = 0; part < segments; ++part)")
-        self.say(f"const tb_i64 *const given = scratch + (part * ({total}) + task) * {count};")
-        for k, (n, kind) in enumerate(self._partials()):
-            if kind == "a":
-                self._combine(n, k)
-        self.close()
-        for n in self.reductions:
-            self._finish(n, f"a{n}", f"k{n}")
-        self._statements(self._rows_after(1))
-        self._row_outputs("single" if columns else "")
-        self.close()
-
-    def _combine(self, n: int, k: int) -> None:
-        i = self.body[n]
-        dtype = self.body[i.args[0]].dtype if i.op.dtype == "index" else i.dtype
-        kind = "double" if dtypes.is_float(dtype) else "tb_i64"
-        value_type = ctype(dtype) if i.op.dtype != "sum" else accumulator(i)
-        self.say(f"const {value_type} g{n} = ({value_type})tb_word_{kind}(given[{k}]);")
-        if i.op.dtype == "index":
-            better = ">" if i.op.name == "argmax" else "<"
-            self.say(
-                f"if (g{n} {better} a{n} || (g{n} != g{n} && a{n} == a{n})) {{ a{n} = g{n}; k{n} = given[{k + 1}]; }}"
-            )
-            self.say(f"else if (part == 0) k{n} = given[{k + 1}];")
-        else:
-            self.say(f"a{n} = {self._combined(n, f'a{n}', f'g{n}', accumulator(i))};")
 
     def _combined(self, n: int, x: str, y: str, kind: str) -> str:
         i = self.body[n]

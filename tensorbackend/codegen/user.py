@@ -235,6 +235,8 @@ class UserPrinter(ABC):
         for p, dtype, _ in self.walked:
             place = f"tb_p_{p.name}[{places[p.name]}]"
             value = f"tb_{dtypes.tag(dtype)}_to_f32({place})" if dtypes.is_half(dtype) else place
+            if p.written and dtype == dtypes.BOOL:  # what was never written may be no truth value
+                value = f"*(const unsigned char *)&{place} != 0"
             self.say(f"{'' if p.written else 'const '}{self._computed(dtype)} {p.name} = {value}; (void){p.name};")
         if POSITION in places:
             self.say(f"const tb_i64 i = {places[POSITION]}; (void)i;")

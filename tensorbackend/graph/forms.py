@@ -127,16 +127,19 @@ def statements_of(key: tuple) -> tuple[list[Statement], list[list[Any]]]:
     """Statements whose plan a key is remembered by, and their leaves, as `schedule` takes them."""
     if len(key) == 4:
         target, root, repeats, overlap = key
-        statements = [Statement(target, _tree(root, repeats, lambda s: _StandIn(s, 0)), overlap)]
+        statements = [Statement(target, _tree(root, repeats, {}, lambda s: _StandIn(s, 0)), overlap)]
     else:
         views: dict[tuple[int, int], _StandIn] = {}
-        statements = [_grouped(views, *key[at : at + 6]) for at in range(0, len(key), 6)]
+        parts: list[dict[int, Any]] = []
+        statements = [_grouped(views, parts, *key[at : at + 7]) for at in range(0, len(key), 7)]
     return statements, [walk(statement.value)[0] for statement in statements]
 
 
-def _grouped(views: dict[tuple[int, int], _StandIn], target: Structure, number: int, root: Any,
-             repeats: tuple[int, ...], overlap: int, numbers: tuple[int, ...]) -> Statement:  # fmt: skip
-    """A statement of a group, whose `views` are tensors by their numbers; two on one view in a statement are two."""
+def _grouped(views: dict[tuple[int, int], _StandIn], parts: list[dict[int, Any]], target: Structure, number: int,
+             root: Any, repeats: tuple[int, ...], overlap: int, shared: tuple[tuple[int, int, int], ...],
+             numbers: tuple[int, ...]) -> Statement:  # fmt: skip
+    """A statement of a group, whose `views` are tensors by their numbers; two on one view in a statement are two.
+    `parts` are those of the trees so far, by their places."""
     place = iter(range(len(numbers)))
 
     def view(s: Structure) -> _StandIn:
@@ -144,16 +147,22 @@ def _grouped(views: dict[tuple[int, int], _StandIn], target: Structure, number: 
         n = numbers[at]
         return views.setdefault((n, numbers[:at].count(n)), _StandIn(s, n))
 
-    return Statement(target, _tree(root, repeats, view), overlap, number)
+    parts.append({place: parts[statement][there] for place, statement, there in shared})
+    return Statement(target, _tree(root, repeats, parts[-1], view), overlap, number)
 
 
-def _tree(root: Structure | type, repeats: tuple[int, ...], tensor: Callable[[Structure], Any]) -> Any:
-    """A tree of a structure in which parts repeat as `walk` said; `tensor` makes its tensors, in the leaves' order."""
+def _tree(
+    root: Structure | type, repeats: tuple[int, ...], made: dict[int, Any], tensor: Callable[[Structure], Any]
+) -> Any:
+    """A tree of a structure in which parts repeat as `walk` said; `tensor` makes its tensors, in the leaves' order.
+
+    `made` are parts that are there, by their places, and takes the others.
+    """
     if isinstance(root, type):
         return root(0)
     again = dict(zip(repeats[::2], repeats[1::2]))
-    made = {0: _part_of(root, tensor)}
-    stack = [made[0]] if root.op else []
+    first = made.setdefault(0, _part_of(root, tensor))
+    stack = [first] if root.op else []
     count = 0
     while stack:
         node = stack.pop()
@@ -161,12 +170,12 @@ def _tree(root: Structure | type, repeats: tuple[int, ...], tensor: Callable[[St
         for s in node.structure.inputs:
             count += 1
             if count not in again:
-                made[count] = _part_of(s, tensor)
+                part = made.setdefault(count, _part_of(s, tensor))
                 if s.op:
-                    stack.append(made[count])
+                    stack.append(part)
             inputs.append(made[again.get(count, count)])
-        node.inputs = tuple(inputs)
-    return made[0]
+        node.inputs = node.inputs or tuple(inputs)
+    return first
 
 
 def _part_of(s: Structure, tensor: Callable[[Structure], Any]) -> Any:

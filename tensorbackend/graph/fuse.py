@@ -32,16 +32,18 @@ Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
 
 
-def walk(root: Any) -> tuple[list[Any], tuple[int, ...]]:
+def walk(root: Any, seen: dict[int, int] | None = None) -> tuple[list[Any], tuple[int, ...]]:
     """The leaves of a tree (tensors, numbers, random nodes) in a fixed order, and where parts are used again.
 
-    Trees of equal structure and equal repeats have corresponding leaves. Iterative and by identity.
+    Trees of equal structure and equal repeats have corresponding leaves. Iterative and by identity. An empty `seen`
+    takes the number of each part, by its id.
     """
     if type(root) is not OpTreeNode and not isinstance(root, OpTreeNode):
         return [root], ()
     leaves: list[Any] = []
     repeats: list[int] = []
-    seen: dict[int, int] = {id(root): 0}
+    seen = {} if seen is None else seen
+    seen[id(root)] = 0
     count = 0
     stack = [root]
     while stack:

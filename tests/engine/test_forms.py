@@ -66,6 +66,21 @@ def test_the_plan_of_a_group_follows_from_its_key(be: Backend) -> None:
     assert_same_plan(forms.KnownPlan(key, 3, plan.tensors, be._fit), plan)
 
 
+def test_what_trees_of_a_group_share_follows_from_its_key(be: Backend) -> None:
+    x, a, b = (be.array(np.full((3, 4), k + 1.0)) for k in range(3))
+
+    def step() -> None:
+        with be.fuse():
+            part = x * 0.9 + 0.1
+            a[:] = be.exp(part) + part
+            b[:] = x - 2.0 * part
+
+    key, plan = planned(be, step)
+    (kernel,) = plan.steps
+    assert len(kernel.scalars) == 3
+    assert_same_plan(forms.KnownPlan(key, 2, plan.tensors, be._fit), plan)
+
+
 @pytest.mark.parametrize("value", [2.0, 3, True, np.float32(1)], ids=str)
 def test_the_plan_of_a_number_follows_from_its_key(be: Backend, value: Any) -> None:
     y = be.empty((2, 3))

@@ -76,12 +76,18 @@ def adam(be: Backend, p: object, g: object, m: object, v: object) -> None:
     p[:] = p - 0.01 * (m / 0.1) / (be.sqrt(v / 0.001) + 1e-8)
 
 
+def forget_plans(be: Backend) -> None:
+    """Forget plans, and what native code remembers of statements that had one."""
+    be.structures.clear()
+    be.structures.plans.clear()
+
+
 def group_plans(be: Backend) -> list[Plan]:
     return [p for p in be.structures.plans.values() if isinstance(p, Plan) and p.targets > 1]
 
 
 def test_an_adam_step_is_one_kernel(backend: Backend) -> None:
-    backend.structures.plans.clear()
+    forget_plans(backend)
     state = [backend.array(np.random.RandomState(k).rand(6, 7)) for k in range(4)]
     with backend.fuse():
         adam(backend, *state)
@@ -140,7 +146,7 @@ def test_blocks_nest(backend: Backend) -> None:
 
 
 def test_statements_that_share_nothing_stay_apart(backend: Backend) -> None:
-    backend.structures.plans.clear()
+    forget_plans(backend)
     x, y, u, v = (backend.array(np.random.RandomState(k).rand(6, 11)) for k in range(4))
     expected = x.get() * 2, y.get() * 3
     with backend.fuse():
@@ -213,3 +219,14 @@ def test_random_nodes_draw_once_a_statement(backend: Backend) -> None:
         a[:] = backend.rand()
         b[:] = backend.rand()
     np.testing.assert_array_equal((a.get(), b.get()), expected)
+
+
+def test_a_group_with_a_shared_part_is_not_repeated_for_one_without(backend: Backend) -> None:
+    x, u, v = backend.array([[3.0, 5.0]]), backend.empty((1, 2)), backend.empty((1, 2))
+    for a, b, shared in [(3, 3, True)] * 4 + [(3, 4, False), (2, 2, True), (5, 6, False)]:
+        first = x * a + 1
+        second = first if shared else x * b + 1
+        with backend.fuse():
+            u[:] = first
+            v[:] = second * u
+        assert v.get().tolist() == [[(n * a + 1) * (n * b + 1) for n in (3.0, 5.0)]]

@@ -47,6 +47,18 @@ def test_an_axis_of_one_among_reduced_axes_is_dropped(backend: Backend) -> None:
     assert nest(kernels_of(backend.sum(x))[0]).kernel.shape == (20,)
     assert backend.sum(x).asnumpyarray().item() == 20
 
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("length", [37, 64, 200, 5000])
+def test_products_along_rows_are_no_sums(backend: Backend, dtype: str, length: int) -> None:
+    """Powers of two have exact products. They are computed first: sums of such values have loops of their own."""
+    x = np.exp2(np.random.default_rng(length).integers(-1, 2, (3, length)).astype(float))
+    x[:, 9:] = 1
+    x[:, -1] = [0.5, 2, 4]
+    tree = backend.prod(backend.array(x / 2, dtype=dtype, min_dims=0) * 2, axis=1)
+    assert np.array_equal(tree.asnumpyarray(), x.prod(1, keepdims=True))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_columns_see_what_varies_along_their_rows_alone(backend: Backend, dtype: str) -> None:
     a, b, x = np.arange(3.0).reshape(3, 1, 1), np.arange(5.0).reshape(1, 5, 1), np.arange(30.0).reshape(3, 5, 2)
@@ -97,6 +109,60 @@ def test_a_row_has_the_same_bits_alone_and_in_a_band(backend: Backend, length: i
         alone = banded(backend, x[r : r + 1], row[r : r + 1], flags[r : r + 1])
         for tree, expected in zip(alone, whole):
             assert np.array_equal(tree.asnumpyarray(), expected[r : r + 1])
+
+
+# Rows stored beside the next
+
+BESIDE = [(37, 64), (100, 3), (2, 5, 65), (9, 1000), (33, 127), (3, 5000), (1, 4099), (0, 9), (21, 90001)]
+"""The last is so large that results go past the cache; its rows begin anywhere in a line."""
+
+
+def scaled_rows(be: Backend, x: object, row: object) -> list:
+    """Trees whose first pass adds up what it computes, and whose last stores an element for each."""
+    away = x - row
+    near = be.sum(be.square(away), axis=-1)
+    return [
+        x / be.sqrt(near + 1),
+        away * be.rsqrt(be.mean(be.square(away), axis=-1) + row) + near,
+        x * be.sum(away * be.sum(be.abs(away), axis=-1), axis=-1),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("shape", BESIDE)
+def test_rows_stored_beside_the_next(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    x = backend.array(rng.random(shape), dtype=dtype, min_dims=0)
+    row = backend.array(rng.random((*shape[:-1], 1)) + 2, dtype=dtype, min_dims=0)
+    plain = CPUBackend(jit=False)
+    same = [plain.array(t.asnumpyarray(), dtype=t.dtype, min_dims=0) for t in (x, row)]
+    for tree, expected in zip(scaled_rows(backend, x, row), scaled_rows(plain, *same)):
+        out = backend.empty(tree.shape, tree.dtype, min_dims=0)
+        out[:] = tree
+        wanted = expected.asnumpyarray().astype("d")
+        assert np.allclose(out.get().astype("d"), wanted, rtol=2e-2 if dtype == "bfloat16" else 2e-5)
+        assert_same_on_all_threads(out, tree)
+
+
+def test_rows_stored_beside_the_next_over_what_they_were_made_of(backend: Backend) -> None:
+    for shape in [(35, 64), (7, 3001), (21, 90001)]:
+        x = backend.array(np.random.default_rng(6).random(shape).astype("f"))
+        row = backend.ones((shape[0], 1)) * 2
+        for k in range(3):
+            expected = scaled_rows(backend, x, row)[k].asnumpyarray()
+            y = backend.copy(x)
+            y[:] = scaled_rows(backend, y, row)[k]
+            assert np.array_equal(y.get(), expected)
+
+
+def test_rows_of_several_axes_stored_beside_the_next(backend: Backend) -> None:
+    values = np.random.default_rng(7).random((3, 5, 130)).astype("f")
+    x = backend.array(values, min_dims=0)
+    maps = backend.array(np.arange(3.0).reshape(3, 1, 1).astype("f"), min_dims=0)
+    tree = x * maps / backend.sum(backend.square(x - maps), axis=(0, 2))
+    m = np.arange(3.0).reshape(3, 1, 1)
+    expected = values * m / ((values - m) ** 2).sum((0, 2), keepdims=True)
+    assert np.allclose(tree.asnumpyarray(), expected, rtol=1e-5)
 
 
 # Passes in segments

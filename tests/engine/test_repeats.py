@@ -119,3 +119,12 @@ def test_draws_temporaries_and_a_closed_backend_have_no_function(be):
     be.cleanup_backend()
     with pytest.raises(tensorbackend.BackendError):
         y[:] = x + 1.0
+
+
+def test_statements_of_nothing_are_repeated(be):
+    for shape in [(0,), (0, 9)]:
+        x, y = be.empty(shape), be.empty(shape)
+        for k in range(5):
+            y[:] = x * 2 + k
+        assert y.get().shape == shape
+    assert repeated(be) > 0

@@ -143,8 +143,9 @@ def test_overlap_goes_through_a_temporary(backend: Backend) -> None:
 
 
 def test_equal_structures_share_a_plan(backend: Backend) -> None:
-    out = backend.empty((7, 5))
+    backend.structures.clear()
     backend.structures.plans.clear()
+    out = backend.empty((7, 5))
     for value in (1.0, 2.0, 3.0):
         x = backend.full((7, 5), value)
         out[:] = backend.tanh(x * value) + value

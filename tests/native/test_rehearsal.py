@@ -37,6 +37,14 @@ def runs(be: Backend, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.xdist_group("kept together")
+def test_tests_of_a_group_are_for_one_worker(request: pytest.FixtureRequest) -> None:
+    """Rehearsed by every worker, a group takes twice the time: pytest and pytest-xdist must understand each other."""
+    if not request.config.getoption("loadgroup", False):
+        pytest.skip("for workers of pytest-xdist with --dist loadgroup")
+    assert request.node.nodeid.endswith("@kept together")
+
+
 def program(be: Backend) -> list[np.ndarray]:
     """Maps with numbers and a view as the target, reductions with temporaries, random numbers."""
     x = be.array(np.arange(12.0).reshape(3, 4))

@@ -69,6 +69,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, what: str) -> None:
     assert not wrong.any(), f"{what}: {wrong.sum()} results differ, first {got[wrong][0]!r} and {expected[wrong][0]!r}"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_functions_have_the_same_bits_in_every_build(kernels: build.Kernels, others: build.Kernels, dtype: str) -> None:
     extra = [Function(name, 0, 0, arity=2) for name in ("max", "min", "mod", "floordiv")]
@@ -78,6 +79,7 @@ def test_functions_have_the_same_bits_in_every_build(kernels: build.Kernels, oth
         assert_same_bits(others(name, a, b), kernels(name, a, b), name)
 
 
+@pytest.mark.ci
 def test_conversions_and_random_numbers_have_the_same_bits_in_every_build(
     kernels: build.Kernels, others: build.Kernels
 ) -> None:
@@ -104,6 +106,7 @@ def test_every_function_but_a_few_becomes_vector_code(kernels: build.Kernels) ->
     assert kernels.scalar <= ONE_AT_A_TIME, kernels.scalar - ONE_AT_A_TIME
 
 
+@pytest.mark.ci
 def test_without_avx512_only_wide_conversions_are_scalar_beside(others: build.Kernels) -> None:
     if others.scalar is None or "normal_f32" in others.scalar or not X86:
         pytest.skip("for the build by gcc in vectors of 32 bytes, on x86")

@@ -132,7 +132,7 @@ typedef struct operands {
 // (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k. `check` is
 // where in the arena the launches leave a word that is not 0 if they refuse operands (-1: they do not): Python says so.
 enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER };
-enum { MOST_LAUNCHES = 16, MOST_POINTERS = 128, MOST_SCALARS = 64 };
+enum { MOST_LAUNCHES = 256, MOST_POINTERS = 1024, MOST_SCALARS = 64 };
 typedef struct { int64_t launches, arena_bytes, cost, check; } recipe_head;
 typedef struct { int64_t launch, pointers, scalars; } recipe_launch;
 typedef struct { int64_t source, offset; } recipe_pointer;
