@@ -261,7 +261,7 @@ def _rank(rows: Sequence[Row], case: Case) -> None:
     """Shares of the roofs that the probes of this case found, and ratios to its fastest rival."""
     timed = [r for r in rows if r.us is not None]
     roof = [r for r in timed if r.kind == "probe"]
-    memory = max((r.gbs for r in roof if r.gbs and r.contender.startswith("triad")), default=None)
+    memory = max((r.gbs for r in roof if r.gbs and r.contender.startswith(("triad", "device copy"))), default=None)
     compute = max((r.gflops for r in roof if r.gflops), default=None)
     rival = min((r.best() for r in timed if r.kind == "rival"), default=None)
     for row in timed:

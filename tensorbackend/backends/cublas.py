@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from ctypes import POINTER, byref, c_int, c_longlong, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """`batches` products of m x k and k x n matrices, of type `given` in and `result` out, which is contiguous."""
+    """`batches` products of m x k and k x n matrices, of type `given` in and `result` out, which is contiguous; of a
+    single product, its rows may be `pitch` apart, and with `more` it is added to what is there."""
 
     m: int
     n: int
@@ -54,6 +56,8 @@ class Product:
     right: Matrix
     given: str
     result: str
+    pitch: int = 0
+    more: bool = False
 
     @property
     def flops(self) -> int:
@@ -118,15 +122,27 @@ class Cublas:
             self._check(library.cublasCreate_v2(byref(self._handle)))
             self._check(library.cublasSetStream_v2(self._handle, stream))
 
+    @property
+    def function(self) -> Any:
+        """The library's function for products."""
+        return self._library.cublasGemmStridedBatchedEx
+
+    def arguments(self, p: Product) -> tuple[int, ...]:
+        """What the function takes beside addresses, as kernels/c/cuda_launch.c has it."""
+        compute, number = COMPUTE[p.result]
+        return (self._handle.value, p.right.operation, p.left.operation, p.n, p.m, p.k, TYPES[p.given], p.right.step,
+                p.right.stride, p.left.step, p.left.stride, TYPES[p.result], p.pitch or p.n, p.m * p.n, p.batches,
+                compute, DEFAULT_ALGORITHM, number is ctypes.c_double, p.more)  # fmt: skip
+
     def multiply(self, p: Product, a: int, b: int, c: int) -> None:
         """C = A B on matrices at addresses. Raises `BackendError` when cuBLAS refuses."""
         compute, number = COMPUTE[p.result]
-        given, one, zero = TYPES[p.given], number(1), number(0)
+        given, one, keep = TYPES[p.given], number(1), number(p.more)
         with self._using_device("cublas"):
             status = self._library.cublasGemmStridedBatchedEx(
                 self._handle, p.right.operation, p.left.operation, p.n, p.m, p.k, byref(one),
-                b, given, p.right.step, p.right.stride, a, given, p.left.step, p.left.stride, byref(zero),
-                c, TYPES[p.result], p.n, p.m * p.n, p.batches, compute, DEFAULT_ALGORITHM,
+                b, given, p.right.step, p.right.stride, a, given, p.left.step, p.left.stride, byref(keep),
+                c, TYPES[p.result], p.pitch or p.n, p.m * p.n, p.batches, compute, DEFAULT_ALGORITHM,
             )  # fmt: skip
             self._check(status)
 

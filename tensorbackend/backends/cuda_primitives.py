@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes
+from tensorbackend.backends.cuda_conv import Columns, columns_of, whole
 from tensorbackend.backends.cuda_products import choose
 from tensorbackend.codegen.geometry import BLOCKS, THREADS
 from tensorbackend.codegen.render import ctype
 from tensorbackend.errors import complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
+from tensorbackend.graph.tensor import Storage
 from tensorbackend.kernel_files import kernel_path
+from tensorbackend.primitives.geometry import ConvGeometry
 
 if TYPE_CHECKING:
     from tensorbackend.backends.gpu import GpuBackend
@@ -48,6 +51,7 @@ CONV_BLOCKS = 256
 """Blocks that the filters' gradient is shared among, about."""
 MACROS = {
     "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH"),
+    "columns": ("TB_X", "TB_C"),
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
     "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT"),
     "lrn": ("TB_X", "TB_C", "TB_LOG2", "TB_EXP2"),
@@ -140,15 +144,66 @@ def _conv_types(step: Primitive) -> list[str]:
     return [element(ref.dtype) for ref in (*step.inputs, step.output)]
 
 
+def _column_words(g: ConvGeometry) -> list[int]:
+    """What the kernels of columns.cu take of a geometry."""
+    sizes = [g.N, g.D, g.H, g.W, g.P, g.Q, g.T, g.R, g.S]
+    return [*sizes, *g.strides, *(before for before, _ in g.pads), *g.dilations]
+
+
+def _to_columns(backend: GpuBackend, by: Columns, images: Ref) -> Callable[[int, int, int, int], None]:
+    """A function of the addresses of images and columns, and of a part's first line and number of lines."""
+    kernel = written_function(backend, "columns", "images_to_columns", element(by.given), element(by.sums))
+    words, packs = [*_column_words(by.g), *images.strides, by.rows], whole(by.g.N, images.strides)
+
+    def run(image: int, columns: int, first: int, lines: int) -> None:
+        arguments = struct.pack("2Q", image, columns) + integers(*words, first, lines, packs)
+        across = min(-(-lines * by.line // (4 * THREADS)), BLOCKS)
+        backend.driver.launch(kernel, (across, min(by.rows, 65535)), (THREADS,), 0, arguments)
+
+    return run
+
+
+def _with_columns(backend: GpuBackend, by: Columns, dtype: np.dtype) -> Storage:
+    return backend._allocate(by.rows * by.lines * by.line * dtype.itemsize)
+
+
 def prepare_conv(backend: GpuBackend, step: Primitive) -> Runner:
     """The convolution of images with filters."""
     (g,) = step.params
+    by = columns_of(backend, step)
+    if by is not None:
+        turn, item = _to_columns(backend, by, step.inputs[0]), by.sums.itemsize
+
+        def run(addresses: list[int]) -> None:
+            columns = _with_columns(backend, by, by.given)
+            for first, lines in by.parts():
+                turn(addresses[0], columns.address, first, lines)
+                out = addresses[2] + first * by.line * item
+                backend.driver.multiply(by.fprop(lines), addresses[1], columns.address, out)
+
+        return run
     return _gathered(backend, step, "conv_fprop", g.K // g.groups, math.prod(g.result) * g.N)
 
 
 def prepare_conv_bprop(backend: GpuBackend, step: Primitive) -> Runner:
     """The gradient of a convolution by its images."""
     (g,) = step.params
+    by = columns_of(backend, step)
+    if by is not None:
+        kernel = written_function(backend, "columns", "columns_to_images", element(by.given), element(by.sums))
+        words, packs = [*_column_words(g), g.C], whole(g.N)
+
+        def run(addresses: list[int]) -> None:
+            columns = _with_columns(backend, by, by.sums)
+            for first, lines in by.parts():
+                errors = addresses[1] + first * by.line * by.given.itemsize
+                backend.driver.multiply(by.bprop(lines), addresses[0], errors, columns.address)
+                arguments = struct.pack("2Q", columns.address, addresses[2])
+                arguments += integers(*words, first, lines, packs, first > 0)
+                across = min(-(-math.prod(g.image) * g.N // THREADS), BLOCKS)
+                backend.driver.launch(kernel, (across, min(g.C, 65535)), (THREADS,), 0, arguments)
+
+        return run
     return _gathered(backend, step, "conv_bprop", g.C // g.groups, math.prod(g.image) * g.N)
 
 
@@ -167,6 +222,18 @@ def _gathered(backend: GpuBackend, step: Primitive, name: str, rows: int, column
 def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
     """The gradient of a convolution by its filters: in segments of the sum, which are then added up in order."""
     (g,) = step.params
+    by = columns_of(backend, step)
+    if by is not None:
+        turn = _to_columns(backend, by, step.inputs[0])
+
+        def by_products(addresses: list[int]) -> None:
+            columns = _with_columns(backend, by, by.given)
+            for first, lines in by.parts():
+                turn(addresses[0], columns.address, first, lines)
+                errors = addresses[1] + first * by.line * by.given.itemsize
+                backend.driver.multiply(by.update(lines, first > 0), columns.address, errors, addresses[2])
+
+        return by_products
     count, terms = math.prod(g.dimF), math.prod(g.result) * g.N
     rows = count // g.K
     kernel, tile, words = _conv(backend, step, "conv_update", rows)

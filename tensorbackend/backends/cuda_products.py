@@ -38,7 +38,7 @@ def choose(backend: GpuBackend, step: Primitive, own: Runner) -> Runner:
         return own
 
     def vendor(addresses: list[int]) -> None:
-        blas.multiply(product, *addresses)
+        backend.driver.multiply(product, *addresses)
 
     if backend.deterministic or not settings.config.tune:
         return vendor if product.flops >= VENDOR_FROM else own

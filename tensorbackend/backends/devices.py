@@ -8,7 +8,7 @@ import logging
 
 from tensorbackend.errors import BackendError, complain
 
-__all__ = ["ensure_gpu_capability", "get_compute_capability", "get_device_count"]
+__all__ = ["ensure_gpu_capability", "get_compute_capability", "get_device_count", "nvidia_driver"]
 
 LEAST_CAPABILITY = 3.0
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
@@ -17,7 +17,7 @@ CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76
 _log = logging.getLogger("tensorbackend")
 
 
-def _driver() -> ctypes.CDLL | str:
+def nvidia_driver() -> ctypes.CDLL | str:
     """The NVIDIA driver's library, ready; or why there is none."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -29,7 +29,7 @@ def _driver() -> ctypes.CDLL | str:
 
 def get_device_count(verbose: bool = False) -> int:
     """The number of CUDA devices, 0 without an NVIDIA driver. `verbose` logs what was found."""
-    library, count = _driver(), ctypes.c_int(0)
+    library, count = nvidia_driver(), ctypes.c_int(0)
     if not isinstance(library, str):
         library.cuDeviceGetCount(ctypes.byref(count))
     if verbose:
@@ -51,7 +51,7 @@ def get_compute_capability(device_id: int | None = None, verbose: bool = False) 
 
 
 def _capability(device: int) -> float:
-    library, handle = _driver(), ctypes.c_int()
+    library, handle = nvidia_driver(), ctypes.c_int()
     library.cuDeviceGet(ctypes.byref(handle), device)
     parts = []
     for attribute in (CAPABILITY_MAJOR, CAPABILITY_MINOR):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.backends.cublas import Cublas, find_library
+from tensorbackend.backends.cublas import Cublas, Product, find_library
+from tensorbackend.backends.cuda_launch import NativeLaunches, NotedLaunch, NotedProduct
 from tensorbackend.errors import BackendError, KernelFault, complain, nearest
 from tensorbackend.kernel_files import kernel_dir
 
@@ -37,6 +39,12 @@ __all__ = [
 WARP = 32
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
+GRAIN = 512
+"""Bytes to whose multiples a device's allocations are rounded up."""
+MOST_KEPT = 256 << 20
+"""Bytes of freed memory that are kept for the next tensor of the same size: a pool takes longer to find them."""
+MOST_NOTED = 8 << 20
+"""Bytes of memory at most that a call of a primitive takes which native code is to repeat: all share them."""
 # What a block may have without asking for more.
 PLAIN_SHARED = 48 << 10
 
@@ -99,6 +107,8 @@ class Driver(ABC):
     stream: int
     # NVIDIA's matrix products on this stream, where the device and the library are at hand.
     blas: Cublas | None = None
+    # How native code launches by itself what Python launched before, where the driver has handles for it.
+    native: NativeLaunches | None = None
     # Whether `graph` is there: CuPy and the drivers without a device have it, PyCUDA has not.
     has_graphs = False
 
@@ -149,6 +159,15 @@ class Driver(ABC):
         grid, block = check_launch(self.facts, function, grid, block, shared)
         self._launch(function, grid, block, shared, arguments)
 
+    def multiply(self, product: Product, a: int, b: int, c: int) -> None:
+        """C = A B by `blas`, which is there."""
+        self.blas.multiply(product, a, b, c)
+
+    def noted(self, run: Callable[[], None]) -> Notes | None:
+        """What `run` launches, which is not run; None where it asks for more meanwhile than launches and a little
+        memory."""
+        return None
+
     def graph(self, run: Callable[[], None]) -> Callable[[], None]:
         """Note the launches that `run` makes, which are not run, and give a function that runs them in one call. They
         keep their arguments. `run` does nothing but launch: it allocates nothing and waits for nothing."""
@@ -179,6 +198,18 @@ class Driver(ABC):
         """Wait, and give back the pool. The driver is not used afterwards; closing twice does nothing."""
 
 
+class _MoreThanLaunches(Exception):
+    """Something was asked for that cannot be noted."""
+
+
+@dataclass
+class Notes:
+    """What was noted: `calls` in their order, and the bytes of the driver's scratch memory that they use."""
+
+    calls: list[NotedLaunch | NotedProduct]
+    scratch: int = 0
+
+
 class DeviceDriver(Driver):
     """A driver of a CUDA device through a package: what such drivers share.
 
@@ -189,12 +220,65 @@ class DeviceDriver(Driver):
     _stream: Any
 
     def __init__(self) -> None:
-        self._live: dict[int, Any] = {}
+        self._live: dict[int, tuple[int, Any]] = {}
+        self._kept: dict[int, list[tuple[int, Any]]] = {}
+        self._kept_bytes = 0
+        self._notes = threading.local()
+        self._scratch = 0
         self._closed = False
 
     @abstractmethod
     def using_device(self, what: str) -> AbstractContextManager[None]:
         """The device is current inside, and CUDA's errors become ours; `what` was being done."""
+
+    def launch(
+        self, function: Function, grid: tuple[int, ...], block: tuple[int, ...], shared: int, arguments: bytes
+    ) -> None:
+        notes = getattr(self._notes, "here", None)
+        if notes is None:
+            super().launch(function, grid, block, shared, arguments)
+            return
+        if shared:
+            raise _MoreThanLaunches
+        grid, block = check_launch(self.facts, function, grid, block, shared)
+        notes.calls.append(NotedLaunch(function.handle.ptr, grid, block, arguments))
+
+    def multiply(self, product: Product, a: int, b: int, c: int) -> None:
+        notes = getattr(self._notes, "here", None)
+        if notes is None:
+            super().multiply(product, a, b, c)
+        else:
+            notes.calls.append(NotedProduct(product, (a, b, c)))
+
+    def noted(self, run: Callable[[], None]) -> Notes | None:
+        """As `Driver.noted`."""
+        notes = self._notes.here = Notes([])
+        try:
+            run()
+        except _MoreThanLaunches:
+            return None
+        finally:
+            self._notes.here = None
+        return notes
+
+    def _allocate_noted(self, notes: Notes, nbytes: int) -> int:
+        """A part of the scratch memory. All that is noted shares it: launches follow each other in the stream."""
+        start = notes.scratch
+        notes.scratch += -(-max(nbytes, 1) // GRAIN) * GRAIN
+        if notes.scratch > MOST_NOTED:
+            raise _MoreThanLaunches
+        if not self._scratch:
+            self._notes.here = None
+            try:
+                self._scratch = self.allocate(MOST_NOTED)
+            finally:
+                self._notes.here = notes
+        return self._scratch + start
+
+    def check_noting(self) -> None:
+        """Whatever is no launch asks this first."""
+        if getattr(self._notes, "here", None) is not None:
+            raise _MoreThanLaunches
 
     @functools.cached_property
     def blas(self) -> Cublas | None:
@@ -211,20 +295,54 @@ class DeviceDriver(Driver):
         """Give back the pool, and the context if it was taken."""
 
     def allocate(self, nbytes: int) -> int:
-        with self.using_device("allocate"):
-            address, memory = self._pool_allocate(max(nbytes, 1))
-        self._live[address] = memory
+        notes = getattr(self._notes, "here", None)
+        if notes is not None:
+            return self._allocate_noted(notes, nbytes)
+        size = -(-max(nbytes, 1) // GRAIN) * GRAIN
+        kept = self._kept.get(size)
+        if kept:
+            address, memory = kept.pop()
+            self._kept_bytes -= size
+        else:
+            address, memory = self._new(size)
+        self._live[address] = size, memory
         return address
 
+    def _new(self, size: int) -> tuple[int, Any]:
+        """Memory of the pool; what is kept for other sizes goes back first where that is needed."""
+        try:
+            with self.using_device("allocate"):
+                return self._pool_allocate(size)
+        except BackendError:
+            if not self._kept_bytes:
+                raise
+        self._give_back()
+        with self.using_device("allocate"):
+            return self._pool_allocate(size)
+
     def free(self, address: int) -> None:
-        if self._closed:
-            return  # closing gave it back
+        if self._closed or 0 <= address - self._scratch < MOST_NOTED:
+            return  # closing gave it back, or it is scratch memory
+        size, memory = self._live.pop(address)
+        if self._kept_bytes + size <= MOST_KEPT:
+            self._kept_bytes += size
+            self._kept.setdefault(size, []).append((address, memory))
+            return
         with self.using_device("free"):
-            del self._live[address]
+            del memory
+
+    def _give_back(self) -> None:
+        """Give what is kept for the next tensor of its size back to the pool."""
+        with self.using_device("free"):
+            self._kept.clear()
+        self._kept_bytes = 0
 
     def synchronise(self) -> None:
         with self.using_device("synchronise"):
             self._stream.synchronize()
+        error = self.native.error() if self.native is not None else ""
+        if error:
+            raise device_fault("launch", RuntimeError(error))
 
     def close(self) -> None:
         if self._closed:
@@ -233,6 +351,7 @@ class DeviceDriver(Driver):
         self.synchronise()
         with self.using_device("close"):
             self._live.clear()
+        self._give_back()
         self._release()
 
 
@@ -327,8 +446,10 @@ def named(source: str, name: str) -> str:
 
 
 def compile_options() -> tuple[str, ...]:
-    """For the compilers of CUDA: no contraction into FMA, as on the CPU, for the same bits; where our headers are."""
-    return "-std=c++17", "--fmad=false", *(f"-I{kernel_dir() / folder}" for folder in ("cuda", "c"))
+    """For the compilers of CUDA: where our headers are, and what gives the same bits as on the CPU: no contraction into
+    FMA, subnormal numbers as they are, quotients and roots rounded correctly."""
+    exact = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+    return "-std=c++17", *exact, *(f"-I{kernel_dir() / folder}" for folder in ("cuda", "c"))
 
 
 # What CUDA says when a kernel itself failed; the context is lost with it.

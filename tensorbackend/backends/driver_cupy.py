@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of a CUDA device through CuPy: its memory pool, NVRTC and stream.
 
-Compiled modules are cached on disk by CuPy. The device stays the one given, whatever is current in the calling thread.
+Modules are compiled and kept here (`cubins.py`): `cupy.RawModule` takes subnormal numbers for zero (it adds -ftz=true).
+The device stays the one given, whatever is current in the calling thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,25 +16,40 @@ import cupy
 import numpy as np
 
 from tensorbackend.backends import driver as base
+from tensorbackend.backends.cubins import cubin_of
+from tensorbackend.backends.cuda_launch import NativeLaunches, native_launches
 from tensorbackend.backends.driver import DeviceDriver, Function, Triple
-from tensorbackend.errors import BackendError, CompileError, complain
+from tensorbackend.errors import BackendError, complain
 
 __all__ = ["CupyDriver"]
 
 
-class CupyModule(base.Module):
-    """A `cupy.RawModule` of one device."""
+# CUfunction_attribute: threads of a block, static shared memory, registers, local memory; dynamic shared memory
+FACTS, MOST_SHARED = (0, 1, 4, 3), 8
 
-    def __init__(self, module: cupy.RawModule, driver: CupyDriver) -> None:
-        self._module = module
+
+class _Extra(ctypes.Structure):
+    """The argument `extra` of cuLaunchKernel: the kernel's arguments as one piece of memory."""
+
+    _fields_ = (
+        ("pointer", ctypes.c_size_t), ("arguments", ctypes.c_char_p),
+        ("size", ctypes.c_size_t), ("nbytes", ctypes.POINTER(ctypes.c_size_t)), ("end", ctypes.c_size_t),
+    )  # fmt: skip
+
+
+class CupyModule(base.Module):
+    """A `cupy.cuda.function.Module` of one device."""
+
+    def __init__(self, cubin: bytes, driver: CupyDriver) -> None:
         self._driver = driver
+        self._module = cupy.cuda.function.Module()
+        self._module.load(cubin)
 
     def function(self, name: str) -> Function:
         with self._driver.using_device(name):
             kernel = self._module.get_function(name)
-            facts = kernel.attributes
-        names = ("max_threads_per_block", "shared_size_bytes", "num_regs", "local_size_bytes")
-        return Function(name, kernel, *(facts[fact] for fact in names))
+            facts = [cupy.cuda.driver.funcGetAttribute(fact, kernel.ptr) for fact in FACTS]
+        return Function(name, kernel, *facts)
 
 
 class CupyDriver(DeviceDriver):
@@ -59,6 +76,7 @@ class CupyDriver(DeviceDriver):
     @contextlib.contextmanager
     def using_device(self, what: str) -> Iterator[None]:
         """The device and the stream are current inside, and CUDA's errors become ours; `what` was being done."""
+        self.check_noting()
         try:
             with self._device, self._stream:
                 yield
@@ -66,6 +84,12 @@ class CupyDriver(DeviceDriver):
             raise BackendError(complain(f"{what}: the device's memory is exhausted", str(error))) from error
         except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
             raise base.device_fault(what, error) from error
+
+    @functools.cached_property
+    def native(self) -> NativeLaunches | None:
+        """As `Driver.native`."""
+        with self.using_device("native"):
+            return native_launches(self.stream)
 
     def _pool_allocate(self, nbytes: int) -> tuple[int, cupy.cuda.MemoryPointer]:
         memory = self._pool.malloc(nbytes)
@@ -87,8 +111,8 @@ class CupyDriver(DeviceDriver):
     def _transfer(self, to: int, source: int, nbytes: int, kind: int, wait: bool) -> None:
         with self.using_device("copy"):
             cupy.cuda.runtime.memcpyAsync(to, source, nbytes, kind, self.stream)
-            if wait:
-                self._stream.synchronize()
+        if wait:
+            self.synchronise()
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
         with self.using_device("fill"):
@@ -96,23 +120,18 @@ class CupyDriver(DeviceDriver):
 
     def compile(self, source: str, name: str = "kernels.cu", options: Sequence[str] = ()) -> CupyModule:
         """As `Driver.compile`, by NVRTC."""
-        text, flags = base.named(source, name), (*base.compile_options(), *options)
-        module = cupy.RawModule(code=text, options=flags, backend="nvrtc")
+        flags = (*base.compile_options(), *options)
+        cubin = cubin_of(base.named(source, name), name, flags, self.facts.capability, cupy.cuda.nvrtc)
         with self.using_device(name):
-            try:
-                module.compile()
-            except cupy.cuda.compiler.CompileException as error:
-                raise CompileError(complain(f"{name} does not compile for the device", str(error))) from error
-        return CupyModule(module, self)
+            return CupyModule(cubin, self)
 
     def _launch(self, function: Function, grid: Triple, block: Triple, shared: int, arguments: bytes) -> None:
-        # An array of one structure goes to the kernel by value.
-        structure = np.dtype([("bytes", np.uint8, len(arguments))])
-        packed = (np.frombuffer(bytearray(arguments), structure),) if arguments else ()
+        extra = _Extra(1, arguments, 2, ctypes.pointer(ctypes.c_size_t(len(arguments))), 0)
+        place, handle = ctypes.addressof(extra) if arguments else 0, function.handle.ptr
         with self.using_device(function.name):
             if shared + function.shared > base.PLAIN_SHARED:
-                function.handle.max_dynamic_shared_size_bytes = shared
-            function.handle(grid, block, packed, shared_mem=shared)
+                cupy.cuda.driver.funcSetAttribute(handle, MOST_SHARED, shared)
+            cupy.cuda.driver.launchKernel(handle, *grid, *block, shared, self.stream, 0, place)
 
     def graph(self, run: Callable[[], None]) -> Callable[[], None]:
         with self.using_device("graph"):
@@ -141,7 +160,7 @@ class CupyDriver(DeviceDriver):
     def memory(self) -> tuple[int, int]:
         with self.using_device("memory"):
             free, total = cupy.cuda.runtime.memGetInfo()
-        return free + self._pool.free_bytes(), total
+        return free + self._pool.free_bytes() + self._kept_bytes, total
 
     def _release(self) -> None:
         with self.using_device("close"):

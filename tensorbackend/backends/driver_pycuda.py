@@ -134,7 +134,7 @@ class PycudaDriver(DeviceDriver):
     def memory(self) -> tuple[int, int]:
         with self.using_device("memory"):
             free, total = cuda.mem_get_info()
-            return free + self._pool.managed_bytes - self._pool.active_bytes, total
+            return free + self._pool.managed_bytes - self._pool.active_bytes + self._kept_bytes, total
 
     def _release(self) -> None:
         with self.using_device("close"):

@@ -7,6 +7,7 @@ launches of printed kernels (`codegen/cuda.py`) and of the primitives (`cuda_pri
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import math
@@ -19,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cuda_primitives, cuda_regions
+from tensorbackend.backends import cuda_primitives, cuda_regions, native, recipes, watch
 from tensorbackend.backends.base import Backend
+from tensorbackend.backends.cuda_launch import NotedLaunch, Place, stand_ins
 from tensorbackend.backends.driver import Driver, Function, open_driver
+from tensorbackend.backends.launcher import NativeStatements
 from tensorbackend.backends.plans import Action, CompiledPlan, number_format, placed, references
 from tensorbackend.backends.user_launch import DeviceTarget, Target
 from tensorbackend.codegen.cuda import print_kernel
@@ -33,12 +36,14 @@ from tensorbackend.codegen.geometry import (
     pack_width,
     packed,
     wants_split,
+    wants_stages,
 )
 from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Plan, Primitive
+from tensorbackend.graph.stages import in_stages
 from tensorbackend.graph.tensor import Storage, Tensor
 
 __all__ = ["GpuBackend", "GpuTensor"]
@@ -46,6 +51,8 @@ __all__ = ["GpuBackend", "GpuTensor"]
 PRIMITIVES = {**cuda_primitives.PRIMITIVES, **cuda_regions.PRIMITIVES}
 INCLUDE = '#include "kernel.cuh"\n'
 
+MOST_KEPT = 8 << 20
+"""Bytes of temporaries and scratch up to which a plan keeps them, so that native code can repeat it."""
 MOST_PINNED = 64 << 20
 """Bytes of a transfer up to which it goes by pinned memory, which other programs then cannot have."""
 
@@ -109,7 +116,7 @@ class _Allocation:
             self.driver.free(self.address)
 
 
-class GpuBackend(Backend):
+class GpuBackend(NativeStatements, Backend):
     """Runs on a CUDA device, or on the emulator of one.
 
     `driver` is 'cupy', 'pycuda' or 'emulator' (None: a device, by CuPy or else by PyCUDA), or an open driver; with
@@ -122,6 +129,7 @@ class GpuBackend(Backend):
     tensor_cls = GpuTensor
     default_dtypes = tuple(dtypes.FLOATS)
     jit = True
+    _ready = "gpu"
 
     def __init__(
         self,
@@ -134,6 +142,8 @@ class GpuBackend(Backend):
         self.choices: dict[Any, int] = {}
         self._functions: dict[Any, Function] = {}
         self._process = os.getpid()
+        self._use_native_types()
+        watch.join(self)
         if settings.config.debug >= 1:
             _log.warning("%r: %s", self, self.driver.facts)
 
@@ -226,9 +236,9 @@ class GpuBackend(Backend):
         self._run_planned(self._planned(plan), targets, leaves)
 
     def _planned(self, plan: Plan) -> GpuPlan:
-        run = plan.cache.get("gpu")
+        run = plan.cache.get(self._ready)
         if run is None:
-            run = plan.cache["gpu"] = GpuPlan(plan, self)
+            run = plan.cache[self._ready] = GpuPlan(plan, self)
         return run
 
     def _compile_kernels(self, kernels: Sequence[Kernel]) -> None:
@@ -256,6 +266,12 @@ class GpuBackend(Backend):
         """A kernel compiled (or found), its launches packed. Raises `CompileError`."""
         self._compile_kernels([kernel])
         return Prepared(self, _printed(kernel))
+
+    def _arena_of_recipe(self, nbytes: int) -> tuple[int, int, Any] | None:
+        if nbytes > MOST_KEPT:
+            return None
+        kept = self._allocate(nbytes) if nbytes else None
+        return (kept.address if kept is not None else 0), 0, kept
 
     def _user_target(self) -> Target:
         self._check_process()
@@ -292,25 +308,70 @@ class GpuPlan(CompiledPlan):
 
     backend: GpuBackend
 
+    def __init__(self, plan: Plan, backend: GpuBackend) -> None:
+        super().__init__(in_stages(plan, wants_stages), backend)
+
     def _compile(self, kernels: list[Kernel]) -> None:
         self.backend._compile_kernels(kernels)
+
+    def recipe(self, leaves: list[Any]) -> tuple | None:
+        """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers.
+
+        Its temporaries are kept: runs follow each other in the stream, and no thread comes between one's launches.
+        """
+        arena = None if self.draws else self.backend._arena_of_recipe(self.total)
+        if arena is None:
+            return None
+        start, _, owner = arena
+        sources = [recipes.TARGET - k for k in range(self.plan.targets)] + self.plan.tensors
+        steps = []
+        for prepared, found, _, step in self.steps:
+            runner, places = (prepared, found) if prepared is not None else found
+            launches = [] if runner is None else runner.repeated
+            if runner is not None and not launches:
+                return None
+            pointers = [(sources[b], offset) if b < len(sources) else (recipes.ARENA, start + offset)
+                        for b, offset in places]  # fmt: skip
+            steps += [recipes.Step(launch, pointers, step.scalars) for launch in launches]
+        return recipes.recipe(steps, 0, leaves, (self, owner))
 
     def _prepare(self, step: Kernel | Primitive) -> Prepared | None:
         return self.backend._prepare(step) if isinstance(step, Kernel) else None
 
     def _prepare_primitive(self, step: Primitive, arena: int, offsets: list[int]) -> tuple:
         places = [placed(ref, arena, offsets) for ref in (*step.inputs, *step.written)]
-        runner = PRIMITIVES[step.op.name](self.backend, step) if 0 not in step.output.shape else None
+        runner = PreparedPrimitive(self.backend, step, len(places)) if 0 not in step.output.shape else None
         return runner, places
 
     def _primitive_action(self, step: Primitive, places: tuple) -> Action:
         runner, _ = places
-        return Action(step, references(step), 0, lambda addresses, *numbers: runner and runner(list(addresses)))
+        run = lambda addresses, *numbers: runner and runner.run(list(addresses))  # noqa: E731
+        return Action(step, references(step), 0, run, repeated=runner.repeated if runner is not None else ())
 
     def _primitive(self, step: Primitive, places: Any, buffers: list, bases: list[int], storage: Any) -> None:
         runner, where = places
         if runner is not None:
-            runner([bases[number] + offset for number, offset in where])
+            runner.run([bases[number] + offset for number, offset in where])
+
+
+class PreparedPrimitive:
+    """A primitive made ready: `run(addresses)` launches."""
+
+    def __init__(self, backend: GpuBackend, step: Primitive, operands: int) -> None:
+        self.run = PRIMITIVES[step.op.name](backend, step)
+        self._driver = backend.driver
+        self._operands = operands
+        self._repeated: list[native.Launch] = []
+
+    @property
+    def repeated(self) -> list[native.Launch]:
+        """The launches as native code makes them; empty where it cannot, or where a choice is still to be made."""
+        if not self._repeated and self._driver.native is not None:
+            addresses = stand_ins(self._operands)
+            notes = self._driver.noted(lambda: self.run(addresses))
+            if notes is not None:
+                self._repeated = self._driver.native.noted(notes.calls, self._operands, self._driver.blas) or []
+        return self._repeated
 
 
 class Prepared:
@@ -331,13 +392,29 @@ class Prepared:
         self.scratch_words = geometry.segments * results * printed.partials if split else 0
         self._launches = [(backend._functions[printed.name], geometry)]
         if split:
-            self._launches.append((backend._functions[printed.join], join_blocks(results)))
+            self._launches.append((backend._functions[printed.join], join_blocks(results, geometry.segments)))
         self._grains = _grains(printed)
         self._template = self._packed(kernel, geometry, counts)
         self._vector_at = 8 * (counts[0] + len(kernel.shape))
         self._scalars_at = 8 * sum(counts[:3])
         self._addresses = struct.Struct(f"{counts[0]}Q")
         self._numbers = struct.Struct(number_format(kernel))
+        self._scalars = len(kernel.scalars)
+        self._pointers = counts[0]
+
+    @functools.cached_property
+    def repeated(self) -> list[native.Launch]:
+        """The launches as native code makes them; empty where it cannot."""
+        if self.driver.native is None:
+            return []
+        scalars, whole = (self._scalars, self._scalars_at // 8), self._vector_at // 8 if self._grains else -1
+        grains = [*(self._grains or ()), *[1] * self._pointers]
+        places = [Place(n, n, 0, grains[n]) for n in range(self._pointers)]
+        found = []
+        for function, geometry in self._launches:
+            noted = NotedLaunch(function.handle.ptr, (*geometry.grid, 1), (*geometry.block, 1), self._template)
+            found.append(self.driver.native.prepare(noted, self._pointers, places, scalars, whole))
+        return found if all(found) else []
 
     @staticmethod
     def _packed(kernel: Kernel, geometry: Geometry, counts: tuple[int, int, int, int]) -> bytes:

@@ -37,17 +37,17 @@ int cublasGemmStridedBatchedEx(void *handle, int turn_a, int turn_b, int m, int 
     const double times = element(alpha, wide, 0), keep = element(beta, wide, 0);
     ++calls;
     if (handle != &handles || algorithm != -1 || (compute != 68 && !wide) || c_type != wide) return 7;
-    if (a_step < (turn_a ? k : m) || b_step < (turn_b ? n : k) || c_step < m || times != 1 || keep != 0) return 7;
+    if (a_step < (turn_a ? k : m) || b_step < (turn_b ? n : k) || c_step < m || times != 1 || (keep != 0 && keep != 1)) return 7;
     for (long long batch = 0; batch < batches; ++batch) {
         for (long long j = 0; j < n; ++j) {
             for (long long i = 0; i < m; ++i) {
-                double sum = 0;
+                const long long at = batch * c_stride + i + j * c_step;
+                double sum = keep ? element(c, wide, at) : 0;
                 for (long long p = 0; p < k; ++p) {
                     const long long in_a = turn_a ? p + i * a_step : i + p * a_step;
                     const long long in_b = turn_b ? j + p * b_step : p + j * b_step;
                     sum += element(a, a_type, batch * a_stride + in_a) * element(b, b_type, batch * b_stride + in_b);
                 }
-                const long long at = batch * c_stride + i + j * c_step;
                 if (wide) ((double *)c)[at] = sum;
                 else ((float *)c)[at] = (float)sum;
             }

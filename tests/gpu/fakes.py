@@ -7,18 +7,25 @@ device can tell, they do not.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
+import subprocess
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from tensorbackend.backends import toolchain
 from tensorbackend.backends.driver import Driver, Function, open_driver
 from tensorbackend.errors import CompileError as OurCompileError
 from tensorbackend.errors import KernelFault
 
 MEMORY = 1 << 30
+CONTEXT = 4711
 ILLEGAL = "cudaErrorIllegalAddress: an illegal memory access was encountered"
 
 
@@ -35,8 +42,15 @@ class _World:
 
     def compile(self, source: str, options: Any) -> Any:
         self.check()
-        assert "--fmad=false" in options
+        assert {"--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"} <= set(options)
         return self.emulator.compile(source, options=[o for o in options if o.startswith("-D")])
+
+    @contextlib.contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """For a compiler, which needs no device."""
+        self.current.append(self)
+        yield
+        self.current.pop()
 
     def do(self, work: Any) -> None:
         """Do something in the stream, or note it for a graph."""
@@ -78,6 +92,15 @@ def _move(world: _World, to: int, source: int, size: int) -> None:
     world.do(lambda: ctypes.memmove(to, source, size))
 
 
+def cublas(folder: Path) -> ctypes.CDLL:
+    """The stand-in for cuBLAS, compiled in a folder."""
+    path = folder / "libcublas.so"
+    source = Path(__file__).parent / "cublas.c"
+    command = toolchain.require_compiler().command
+    subprocess.run([*command, "-O2", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    return ctypes.CDLL(str(path))
+
+
 # CuPy
 
 
@@ -91,7 +114,10 @@ def cupy() -> ModuleType:
     class OutOfMemoryError(MemoryError):
         pass
 
-    class CompileException(Exception):
+    class CUDADriverError(RuntimeError):
+        pass
+
+    class NVRTCError(RuntimeError):
         pass
 
     class Current:
@@ -151,32 +177,80 @@ def cupy() -> ModuleType:
         def free_all_blocks(self, stream: Any = None) -> None:
             world.check()
 
-    class RawKernel:
+    class Kernel:
+        """A kernel by its address, as the driver's functions take it."""
+
         def __init__(self, function: Function) -> None:
-            self._function = function
-            names = ("shared_size_bytes", "num_regs", "local_size_bytes")
-            self.attributes = {"max_threads_per_block": function.threads, **dict.fromkeys(names, 0)}
-            self.max_dynamic_shared_size_bytes = 48 << 10
+            self.ptr = id(self)
+            kernels[self.ptr] = function
 
-        def __call__(self, grid: tuple, block: tuple, args: tuple, *, shared_mem: int = 0) -> None:
-            assert shared_mem <= self.max_dynamic_shared_size_bytes
-            assert all(a.shape == (1,) and a.dtype.names for a in args), "a structure by value is an array of one"
-            world.launch(self._function, grid, block, shared_mem, b"".join(a.tobytes() for a in args), CUDARuntimeError)
+    class Module:
+        def load(self, cubin: bytes) -> None:
+            source, options = json.loads(cubin)
+            self._module = world.compile(source, options)
 
-    class RawModule:
-        def __init__(self, code: str | None = None, *, path: Any = None, options: tuple = (),
-                     backend: str = "nvrtc") -> None:  # fmt: skip
-            self._source, self._options = code, options
-
-        def compile(self, log_stream: Any = None) -> None:
-            try:
-                self._module = world.compile(self._source, self._options)
-            except OurCompileError as error:
-                raise CompileException(str(error)) from None
-
-        def get_function(self, name: str) -> RawKernel:
+        def get_function(self, name: str) -> Kernel:
             world.check()
-            return RawKernel(self._module.function(name))
+            return Kernel(self._module.function(name))
+
+    kernels: dict[int, Function] = {}
+    most_shared: dict[int, int] = {}
+    programs: dict[int, Any] = {}
+
+    def createProgram(src: str, name: str, headers: tuple, include_names: tuple) -> int:
+        programs[len(programs)] = src
+        return len(programs) - 1
+
+    def compileProgram(prog: int, options: tuple) -> None:
+        assert options[0] == "-arch=sm_90"
+        with world.at_hand():
+            try:
+                world.compile(programs[prog], options)
+            except OurCompileError as error:
+                programs[prog] = str(error)
+                raise NVRTCError("NVRTC_ERROR_COMPILATION (6)") from None
+        programs[prog] = json.dumps([programs[prog], options]).encode()
+
+    def funcGetAttribute(attribute: int, f: int) -> int:
+        return kernels[f].threads if attribute == 0 else 0
+
+    def funcSetAttribute(f: int, attribute: int, value: int) -> None:
+        assert attribute == 8
+        most_shared[f] = value
+
+    def launchKernel(f: int, grid_x: int, grid_y: int, grid_z: int, x: int, y: int, z: int, shared: int, stream: int,
+                     kernel_params: int, extra: int) -> None:  # fmt: skip
+        assert stream == 1234 and kernel_params == 0
+        assert shared <= most_shared.get(f, 48 << 10)
+        pointer, arguments, size, nbytes, end = (ctypes.c_size_t * 5).from_address(extra)
+        assert (pointer, size, end) == (1, 2, 0)
+        packed = ctypes.string_at(arguments, ctypes.c_size_t.from_address(nbytes).value)
+        world.launch(kernels[f], (grid_x, grid_y, grid_z), (x, y, z), shared, packed, CUDADriverError)
+
+    # The NVIDIA driver's library, as C calls it
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+    def cuLaunchKernel(f: int, *arguments: Any) -> int:
+        *sizes, stream, kernel_params, extra = arguments
+        try:
+            launchKernel(f, *sizes, stream, kernel_params or 0, extra)
+        except CUDADriverError:
+            return 700
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+    def cuCtxGetCurrent(context: Any) -> int:
+        context[0] = CONTEXT if world.current else None
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    def cuCtxSetCurrent(context: int | None) -> int:
+        assert context in (None, CONTEXT)
+        world.current[:] = [world] if context else []
+        return 0
+
+    def cuGetErrorName(status: int, name: Any) -> None:
+        name._obj.value = {700: b"CUDA_ERROR_ILLEGAL_ADDRESS"}[status]
 
     def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
         assert stream == 1234 and kind in (1, 2, 3)
@@ -196,11 +270,16 @@ def cupy() -> ModuleType:
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3,
     )  # fmt: skip
     made = ModuleType("cupy")
-    made.RawModule = RawModule
+    made.library = SimpleNamespace(cuLaunchKernel=cuLaunchKernel, cuCtxGetCurrent=cuCtxGetCurrent,
+                                   cuCtxSetCurrent=cuCtxSetCurrent, cuGetErrorName=cuGetErrorName)  # fmt: skip
     made.cuda = SimpleNamespace(
-        runtime=runtime, driver=SimpleNamespace(CUDADriverError=type("CUDADriverError", (RuntimeError,), {})),
-        memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), Device=Device, Stream=Stream, Event=Event,
-        compiler=SimpleNamespace(CompileException=CompileException), MemoryPool=MemoryPool,
+        runtime=runtime, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), Device=Device, Stream=Stream,
+        driver=SimpleNamespace(CUDADriverError=CUDADriverError, launchKernel=launchKernel,
+                               funcGetAttribute=funcGetAttribute, funcSetAttribute=funcSetAttribute),
+        nvrtc=SimpleNamespace(NVRTCError=NVRTCError, createProgram=createProgram, compileProgram=compileProgram,
+                              getCUBIN=programs.get, getProgramLog=programs.get, destroyProgram=lambda prog: None,
+                              getSupportedArchs=lambda: (75, 80, 90, 100), getVersion=lambda: (13, 0)),
+        function=SimpleNamespace(Module=Module), Event=Event, MemoryPool=MemoryPool,
         alloc_pinned_memory=bytearray, get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
     )  # fmt: skip
     return made

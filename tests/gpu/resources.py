@@ -5,12 +5,14 @@
     python -m tests.gpu.resources PAGE            writes it into the page, between its marks
     python -m tests.gpu.resources --all FOLDER    compiles all sources that a run of the tests left in FOLDER
                                                   (TB_TEST_SOURCES=FOLDER), for each architecture
+    ... --all FOLDER --part 4                     of the printed kernels, one in 4, for one architecture each
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -34,6 +36,7 @@ TYPES = {
     "gemm": [(*types, tile) for types in [*FLOATS, ("tb_i8", "tb_i64", "tb_i64")] for tile in (16, 64)],
     "conv": [("float", "float", "float", 64, 64, 16), ("tb_half", "tb_half", "float", 16, 64, 16),
              ("double", "double", "double", 64, 64, 16)],
+    "columns": [("float", "float"), ("tb_half", "float"), ("double", "double")],
     "pool": [(op, *types) for op in range(3) for types in (
         ("float", "float", "tb_u8", "tb_sqrt_f32"), ("tb_half", "float", "tb_i32", "tb_sqrt_f32"),
         ("double", "double", "tb_u16", "tb_sqrt_f64"))],
@@ -169,9 +172,9 @@ _STRUCTURE = re.compile(r"^(?=struct \w+_args \{)", re.MULTILINE)
 _COMMENT = re.compile(r"^//.*\n", re.MULTILINE)
 
 
-def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Sources to compile and how many kernels each has at least: printed kernels many together and once each, other
-    sources by themselves."""
+def groups(sources: Iterable[str], part: int = 1) -> Iterator[tuple[str, int]]:
+    """Sources to compile and how many kernels each has at least: printed kernels (one in `part`, chosen by their text)
+    many together and once each, other sources by themselves."""
     kernels: dict[str, None] = {}
     for source in dict.fromkeys(sources):
         first, *others = _STRUCTURE.split(_COMMENT.sub("", source))  # a kernel's name comes before its structure
@@ -179,29 +182,35 @@ def groups(sources: Iterable[str]) -> Iterator[tuple[str, int]]:
             kernels.update(dict.fromkeys(f"{text.strip()}\n" for text in others))
         else:
             yield source, 1
-    texts = list(kernels)
+    texts = [text for text in kernels if zlib.crc32(text.encode()) % part == 0]
     for first in range(0, len(texts), TOGETHER):
         chosen = texts[first : first + TOGETHER]
         yield INCLUDE + "".join(chosen), len(chosen)
 
 
-def compile_all(folder: Path) -> str:
-    """Compile all sources in a folder for each architecture; says how much that was."""
+def compile_all(folder: Path, part: int) -> str:
+    """Compile the sources in a folder; says how much that was. If `part` is 1, everything for each architecture, else
+    hand-written sources so, and one in `part` of the printed kernels, for the architectures by turns."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cu"))]
+    work = []
+    for number, (source, kernels) in enumerate(groups(sources, part)):
+        printed = part > 1 and kernels > 1
+        work.append((source, kernels, ARCHITECTURES[number % len(ARCHITECTURES) :][:1] if printed else ARCHITECTURES))
     with ProcessPoolExecutor() as pool:
-        found = list(pool.map(_compile_group, groups(sources)))
+        found = list(pool.map(_compile_group, work))
     count, spilled = (sum(numbers) for numbers in zip(*found))
-    return f"{count} kernels of {len(sources)} sources compile for {', '.join(ARCHITECTURES)}; {spilled} spill"
+    chosen = f", one in {part} of the printed ones," if part > 1 else ""
+    return f"{count} kernels of {len(sources)} sources{chosen} compile for {', '.join(ARCHITECTURES)}; {spilled} spill"
 
 
-def _compile_group(asked: tuple[str, int]) -> tuple[int, int]:
-    """The kernels of a source compiled for all architectures from one PTX, and how many of them spill.
+def _compile_group(asked: tuple[str, int, Iterable[str]]) -> tuple[int, int]:
+    """The kernels of a source compiled for some architectures from one PTX, and how many of them spill.
 
     No source looks at the architecture: what NVRTC makes of it differs in the last step alone.
     """
-    source, kernels = asked
+    source, kernels, architectures = asked
     ptx = compile_ptx(source, OLDEST)
-    found = [use for architecture in ARCHITECTURES for use in _all_of(link_cubin(ptx, architecture), kernels, source)]
+    found = [use for architecture in architectures for use in _all_of(link_cubin(ptx, architecture), kernels, source)]
     return len(found), sum(bool(use.spilled) for use in found)
 
 
@@ -215,9 +224,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("page", nargs="?", type=Path)
     parser.add_argument("--all", type=Path, metavar="FOLDER")
+    parser.add_argument("--part", type=int, default=1, metavar="N")
     chosen = parser.parse_args()
     if chosen.all is not None:
-        print(compile_all(chosen.all))
+        print(compile_all(chosen.all, chosen.part))
         return
     text = "\n".join([BEGIN, f"NVRTC {version()}.", "", *lines(whole_table()), END])
     if chosen.page is None:

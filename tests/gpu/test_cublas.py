@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +14,13 @@ import numpy as np
 import pytest
 
 from tensorbackend import BackendError
-from tensorbackend.backends import cuda_products, toolchain
+from tensorbackend.backends import cuda_conv, cuda_products, toolchain
 from tensorbackend.backends.cublas import Cublas, find_library
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.backends.null import NullDriver
+from tensorbackend.primitives.conv import bprop_reference, fprop_reference, update_reference
 from tensorbackend.settings import using
+from tests.gpu import fakes
 
 
 @contextlib.contextmanager
@@ -31,13 +32,9 @@ def nothing(what: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def library(absent: Callable[[str, str], None], tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The stand-in, compiled."""
-    compiler = toolchain.find_compiler()
-    if compiler is None:
+    if toolchain.find_compiler() is None:
         absent("cc", toolchain.compiler_status())
-    path = tmp_path_factory.mktemp("cublas") / "libcublas.so"
-    source = Path(__file__).parent / "cublas.c"
-    subprocess.run([*compiler.command, "-O2", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
-    return ctypes.CDLL(str(path))
+    return fakes.cublas(tmp_path_factory.mktemp("cublas"))
 
 
 @pytest.fixture
@@ -128,6 +125,52 @@ def test_batches(make: Callable, library: ctypes.CDLL, always: None, left: tuple
     found = be.evaluate(be.matmul(be.array(a), be.array(b))).get()
     np.testing.assert_allclose(found, a.astype(float) @ b, rtol=1e-6, atol=1e-6)
     assert calls(library) == before + asked
+
+
+# Convolutions by products
+
+GEOMETRIES = {
+    "plain": {"N": 4, "C": 3, "K": 5, "H": 6, "W": 7, "R": 3, "S": 2},
+    "padded": {"N": 3, "C": 2, "K": 4, "H": 5, "W": 6, "R": 3, "S": 3, "pad_h": 1, "pad_w": 2},
+    "strided": {"N": 8, "C": 3, "K": 4, "H": 9, "W": 11, "R": 4, "S": 3, "str_h": 3, "str_w": 2, "pad_h": 1},
+    "dilated": {"N": 4, "C": 2, "K": 3, "H": 9, "W": 8, "R": 3, "S": 2, "dil_h": 2, "dil_w": 3, "pad_w": 1, "str_h": 2},
+    "of volumes": {"N": 4, "C": 2, "K": 3, "D": 5, "H": 4, "W": 4, "T": 3, "R": 2, "S": 2, "str_d": 2, "pad_d": 1},
+    "one image": {"N": 1, "C": 4, "K": 6, "H": 7, "W": 5, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+}
+
+
+@pytest.mark.parametrize("bytes_", [1, 1 << 12, 1 << 27])
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_convolutions_go_by_products(make: Callable, library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, dtype: str,
+                                     name: str, bytes_: int) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    monkeypatch.setattr(cuda_conv, "MOST_BYTES", bytes_)  # a line at a time, some, all
+    be, sizes = make(rng_seed=0), GEOMETRIES[name]
+    layer = be.conv_layer(dtype, **sizes)
+    g = layer.geometry
+    images, filters, errors = (np.round(numbers(*dim, seed=k) * 4) for k, dim in enumerate((g.dimI, g.dimF, g.dimO)))
+    x, w, e = (be.array(v.reshape(-1, v.shape[-1]), dtype=dtype) for v in (images, filters, errors))
+    y, dx, dw = (be.empty(dim, dtype=dtype) for dim in (layer.dimO2, layer.dimI2, layer.dimF2))
+    for run, out, expected in (
+        (lambda: be.fprop_conv(layer, x, w, y), y, fprop_reference(images, filters, g, np.float64)),
+        (lambda: be.bprop_conv(layer, w, e, dx), dx, bprop_reference(filters, errors, g, np.float64)),
+        (lambda: be.update_conv(layer, x, e, dw), dw, update_reference(images, errors, g, np.float64)),
+    ):
+        before = calls(library)
+        run()
+        rounded = expected.astype(dtype).astype(float).reshape(out.shape)  # sums of whole numbers are exact
+        np.testing.assert_array_equal(out.get().astype(float), rounded)
+        assert calls(library) > before + (bytes_ == 1)
+
+
+@pytest.mark.parametrize("change", [{"groups": 2, "C": 4, "K": 6}, {"W": 2, "S": 1}])
+def test_convolutions_of_groups_and_few_operations_do_not(make: Callable, library: ctypes.CDLL, change: dict) -> None:
+    be = make(rng_seed=0)
+    layer = be.conv_layer("float32", **{**GEOMETRIES["plain"], **change})
+    before = calls(library)
+    be.fprop_conv(layer, *(be.zeros(dim) for dim in (layer.dimI2, layer.dimF2, layer.dimO2)))
+    assert calls(library) == before
 
 
 # The choice

@@ -91,7 +91,7 @@ def test_columns_share_the_reduced_axis(be: GpuBackend) -> None:
 
 
 def test_a_long_sum_is_split_and_joined(be: GpuBackend) -> None:
-    _, launches = launched(be, (1, 1), lambda x: be.sum(x), (3000, 1000))
+    _, launches = launched(be, (1, 1), lambda x: be.sum(x), (12000, 1000))
     assert [launch.name.endswith("_join") for launch in launches] == [False, True]
     assert geometry.SPLIT_BLOCKS * 0.9 < launches[0].grid[1] <= geometry.SPLIT_BLOCKS
 

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from tensorbackend import BackendError
-from tensorbackend.backends import compiler, driver, gpu
+from tensorbackend.backends import compiler, cuda_conv, cuda_products, devices, driver, gpu
+from tensorbackend.backends.cublas import Cublas
 from tensorbackend.backends.driver import Driver, open_driver
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.errors import CompileError, KernelFault
+from tensorbackend.primitives.conv import bprop_reference, fprop_reference, update_reference
 from tests.gpu import fakes
 
 BACKENDS = Path(driver.__file__).parent
@@ -37,7 +39,10 @@ def device(request: pytest.FixtureRequest, absent: Callable[[str, str], None],
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a, **k: object())
     name = f"tensorbackend.backends.driver_{request.param}"
     monkeypatch.delitem(sys.modules, name, raising=False)
+    library = modules["cupy"].library if request.param == "cupy" else "PyCUDA has no handles"
+    monkeypatch.setattr(devices, "nvidia_driver", lambda: library)
     opened = open_driver(request.param)
+    assert (opened.native is not None) == (request.param == "cupy")
     monkeypatch.undo()
     opened.blas = None
     yield opened
@@ -115,6 +120,28 @@ def test_memory_is_given_back(be: GpuBackend) -> None:
     assert len(be.driver._live) == before
 
 
+def test_freed_memory_serves_the_next_tensor_of_its_size(device: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = device.allocate(1000)
+    free = device.memory()[0]
+    device.free(first)
+    assert device.memory()[0] == free + 1024
+    assert device.allocate(900) == first
+    assert device.memory()[0] == free
+    device.free(first)
+    monkeypatch.setattr(fakes, "MEMORY", 1000)  # the pool refuses once, and has what was kept then
+    asked = []
+    pool = device._pool_allocate
+    monkeypatch.setattr(device, "_pool_allocate", lambda size: (asked.append(size), pool(size))[1])
+    with pytest.raises(BackendError, match="memory is exhausted"):
+        device.allocate(5000)
+    assert asked == [5120, 5120]
+    assert device._kept_bytes == 0
+    monkeypatch.setattr(driver, "MOST_KEPT", 0)
+    monkeypatch.setattr(fakes, "MEMORY", 1 << 30)
+    device.free(device.allocate(100))
+    assert device._kept_bytes == 0
+
+
 def test_errors_become_ours(device: Driver) -> None:
     with pytest.raises(BackendError, match="the device's memory is exhausted"):
         device.allocate(fakes.MEMORY + 1)
@@ -140,6 +167,133 @@ def test_captured_programs_become_graphs_where_the_package_has_them(be: GpuBacke
     np.testing.assert_allclose(w.get(), expected, rtol=1e-4, atol=1e-4)
     assert be.driver.has_graphs == (be.driver.name == "cupy")
     assert (program._replay is not None) == be.driver.has_graphs
+
+
+def test_repeated_statements_are_launched_by_native_code(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    if be._native is None or be.driver.native is None:
+        pytest.skip("the package has no handles of kernels, or there are no native types")
+    asked: list[str] = []
+    launch = be.driver.launch
+    monkeypatch.setattr(be.driver, "launch", lambda function, *a: (asked.append(function.name), launch(function, *a)))
+    x, y, o, s = be.array(numbers(40, 50)), be.array(numbers(40, 50, seed=1)), be.empty((40, 50)), be.empty((1, 1))
+    long, parts = be.array(numbers(3, 40000)), be.empty((3, 1))
+    for k in range(4):
+        o[:] = x * k - y  # one launch; a number that changes
+        s[:] = be.sum(o)
+        parts[:] = be.sum(long, axis=1)  # segments and their sum, through scratch
+        o[:, 1:] = o[:, 1:] + x[:, :-1]  # addresses that are no multiples of 16
+        with be.fuse():
+            y[:] = y * 0.5 + o
+            x[:] = x - 0.1 * y
+        if k == 1:
+            launched = len(asked)
+    assert len(asked) == launched  # Python launches each once, or twice
+    wanted = replayed(numbers(40, 50), numbers(40, 50, seed=1), 4)
+    for found, expected in zip((o, x, y), wanted):
+        np.testing.assert_allclose(found.get(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(parts.get(), numbers(3, 40000).sum(1, keepdims=True, dtype=float), rtol=1e-4, atol=1e-3)
+
+
+def replayed(x: np.ndarray, y: np.ndarray, times: int) -> tuple[np.ndarray, ...]:
+    """What the statements of the test above leave, in float64."""
+    x, y = x.astype(float), y.astype(float)
+    for k in range(times):
+        o = x * k - y
+        o[:, 1:] += x[:, :-1]
+        y = y * 0.5 + o
+        x = x - 0.1 * y
+    return o, x, y
+
+
+@pytest.mark.parametrize("vendor", [False, True])
+def test_repeated_products_and_calls_are_launched_by_native_code(
+    be: GpuBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: bool
+) -> None:
+    if be._native is None or be.driver.native is None:
+        pytest.skip("the package has no handles of kernels, or there are no native types")
+    if vendor:
+        be.driver.blas = Cublas(fakes.cublas(tmp_path), 0, be.driver.using_device)
+        monkeypatch.setattr(cuda_products, "VENDOR_FROM", 0)
+    asked: list[str] = []
+    launch = be.driver.launch
+    monkeypatch.setattr(be.driver, "launch", lambda function, *a: (asked.append(function.name), launch(function, *a)))
+    w, x, y, b = be.array(numbers(6, 5)), be.array(numbers(5, 8, seed=1)), be.empty((6, 8)), be.array(numbers(6, 1))
+    layer = be.pool_layer("float32", "max", 4, 3, H=4, W=4, R=2, S=2, str_h=2, str_w=2)
+    images, pooled = be.array(numbers(48, 4)), be.empty(layer.dimO2)
+    places, sums, var = be.zeros(layer.dimO2, dtype=np.uint8), be.empty((6, 1)), be.empty((6, 1))
+    mean, variance, out = be.zeros((6, 1)), be.ones((6, 1)), be.empty((6, 8))
+    expected = numbers(5, 8, seed=1).astype(float)
+    for k in range(6):
+        y[:] = be.tanh(be.dot(w, x) + b) * k
+        x[:] = be.dot(w.T, y[:, ::-1])[:, :] * 0.5  # through a temporary, and a part of the operand
+        be.fprop_pool(layer, images, pooled, places)
+        be.compound_fprop_bn(y, sums, var, mean, variance, b, b, out, 1e-3, 0.9, True)
+        hidden = np.tanh(numbers(6, 5) @ expected + numbers(6, 1)) * k
+        expected = numbers(6, 5).T @ hidden[:, ::-1] * 0.5
+        if k == 3:
+            launched = len(asked)
+    assert [name for name in asked[launched:] if name != "gemm"] == []
+    assert asked[launched:] == []
+    np.testing.assert_allclose(x.get(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y.get(), hidden, rtol=1e-4, atol=1e-4)
+    windows = numbers(48, 4).reshape(3, 2, 2, 2, 2, 4).max(axis=(2, 4))
+    np.testing.assert_array_equal(pooled.get(), windows.reshape(pooled.shape))
+    away = hidden - hidden.mean(1, keepdims=True)
+    wanted = away / np.sqrt(hidden.var(1, keepdims=True) + 1e-3) * numbers(6, 1) + numbers(6, 1)
+    np.testing.assert_allclose(out.get(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+def test_repeated_convolutions_are_launched_by_native_code(
+    be: GpuBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, skip: int
+) -> None:
+    if be._native is None or be.driver.native is None:
+        pytest.skip("the package has no handles of kernels, or there are no native types")
+    be.driver.blas = Cublas(fakes.cublas(tmp_path), 0, be.driver.using_device)
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    asked: list[str] = []
+    launch = be.driver.launch
+    monkeypatch.setattr(be.driver, "launch", lambda function, *a: (asked.append(function.name), launch(function, *a)))
+    layer = be.conv_layer("float32", 4, 3, 5, H=6, W=7, R=3, S=2, pad_h=1)
+    g = layer.geometry
+    images, filters, errors = (np.round(numbers(*dim, seed=k) * 4) for k, dim in enumerate((g.dimI, g.dimF, g.dimO)))
+    # alignment is no part of what a call is known by: of the calls, some have operands off by an element
+    x, w, e = ([shifted(be, v, k) for k in (0, 0, 0, 0, skip, 0)] for v in (images, filters, errors))
+    y, dx, dw = (be.empty(dim) for dim in (layer.dimO2, layer.dimI2, layer.dimF2))
+    launched = -1
+    for k in range(6):
+        be.fprop_conv(layer, x[k], w[k], y)
+        be.bprop_conv(layer, w[k], e[k], dx)
+        be.update_conv(layer, x[k], e[k], dw)
+        for found, reference, operands in ((y, fprop_reference, (images, filters)),
+                                           (dx, bprop_reference, (filters, errors)),
+                                           (dw, update_reference, (images, errors))):  # fmt: skip
+            expected = reference(*operands, g, np.float64)
+            np.testing.assert_array_equal(found.get(), expected.reshape(found.shape))
+            found[:] = np.nan
+        launched = len(asked) if k == 3 else launched
+    assert asked[launched:] == []
+    monkeypatch.setattr(driver, "MOST_NOTED", 100)
+    assert be.driver.noted(lambda: be._allocate(1000)) is None  # too much of it
+
+
+def shifted(be: GpuBackend, values: np.ndarray, by: int) -> Any:
+    """A matrix whose address is `by` elements beyond a multiple of 16."""
+    flat = be.empty((1, values.size + by))
+    flat[:, by:] = values.reshape(1, -1)
+    return flat[:, by:].reshape(-1, values.shape[-1])
+
+
+def test_what_native_launches_meet_is_an_error_at_the_next_wait(be: GpuBackend) -> None:
+    if be._native is None or be.driver.native is None:
+        pytest.skip("the package has no handles of kernels, or there are no native types")
+    x = be.array(numbers(40, 50))
+    for _ in range(3):
+        x[:] = x * 2
+    be.driver.native._status.value = 700
+    with pytest.raises(KernelFault, match=r"(?s)a kernel failed.*CUDA_ERROR_ILLEGAL_ADDRESS"):
+        x.get()
+    np.testing.assert_array_equal(x.get(), numbers(40, 50) * 8)
 
 
 def test_shared_memory_beyond_the_plain_limit_is_asked_for(device: Driver) -> None:
@@ -184,7 +338,7 @@ def test_every_name_that_the_driver_takes_from_cupy_is_there(absent: Callable[[s
         absent("cupy", "CuPy is not installed (pip install tensorbackend[cuda])")
     cupy = importlib.import_module("cupy")
     names = names_used(BACKENDS / "driver_cupy.py", "cupy")
-    assert {"RawModule", "cuda.Stream", "cuda.runtime.memcpyAsync"} <= names
+    assert {"cuda.function.Module", "cuda.Stream", "cuda.runtime.memcpyAsync"} <= names
     for name in names:
         found: Any = cupy
         for part in name.split("."):

@@ -96,14 +96,16 @@ def test_drivers_of_a_device_answer_every_call(name, kind):
     assert [base.id for base in definition.bases] == ["DeviceDriver"]
     methods = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
     assert DeviceDriver.__abstractmethods__ - set(methods) == set()
-    for method in set(methods) & set(dir(DeviceDriver)) - {"__init__"}:
+    for method in set(methods) & {name for name in dir(DeviceDriver) if callable(getattr(DeviceDriver, name))}:
+        if method == "__init__":
+            continue
         expected = list(inspect.signature(getattr(DeviceDriver, method)).parameters)
         assert [argument.arg for argument in methods[method].args.args] == expected
 
 
 @pytest.mark.parametrize("name", ["driver_cupy", "driver_pycuda", "emulator", "null"])
 def test_drivers_are_short(name):
-    assert len((BACKENDS / f"{name}.py").read_text().splitlines()) <= 150
+    assert len((BACKENDS / f"{name}.py").read_text().splitlines()) <= 170
 
 
 def test_grid_and_block_are_filled_up_to_three():
