@@ -102,12 +102,13 @@ def as_rows(x: Any) -> np.ndarray:
 
 def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     """PyTorch in one memory format: the functions behind its layer and behind the gradient of that."""
-    t = libraries.Torch().torch
+    library = libraries.Torch()
+    t = library.torch
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
     images, errors, *factors = data(layer)
-    x, e = (t.from_numpy(as_images(v, layer)).to(getattr(t, dtype)) for v in (images, errors))
+    x, e = (library.array(as_images(v, layer)).to(getattr(t, dtype)) for v in (images, errors))
     x, e = (v.contiguous(memory_format=layout) for v in (x, e))
-    gamma, beta = (t.from_numpy(v.ravel()) for v in factors)
+    gamma, beta = (library.array(v.ravel()) for v in factors)
     running, kept = (t.zeros(layer.C), t.ones(layer.C)), [None] * 3
     forward_of, backward_of = t.ops.aten.native_batch_norm, t.ops.aten.native_batch_norm_backward
 
@@ -123,7 +124,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
 
     forward()
     run = {"inference": forward, "training": forward, "backward": back}.get(kind, both)
-    return bench.Contender(form, run, lambda: as_rows(kept[0].float().numpy()))
+    return bench.Contender(form, run, lambda: as_rows(library.numpy(kept[0])))
 
 
 def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:

@@ -4,8 +4,9 @@
 Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, and of ResNet-50 for one image. GFLOP/s
 are effective: operations of the definition over time. Batches are halved until a pass has at most 20 GFLOP (`--quick`:
 3, and a third of the layers); the shape says N, C, H, W, K, filter height and width, stride and pad. Beside the engine
-as it comes: with tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest
-difference over the largest value.
+with a seed, where a cost model chooses the algorithm: without one, where they are timed once a shape (`timed`), with
+tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest difference over the
+largest value.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from tensorbackend.primitives.geometry import ConvGeometry
 
 MOST_FLOPS, QUICK_FLOPS = 20e9, 3e9
 PASSES = ("fprop", "bprop", "update")
-WAYS = {"tensorbackend": True, "F(2x2)": 2, "direct": False}
+WAYS: dict[str, dict[str, Any]] = {
+    "tensorbackend": {},
+    "timed": {"rng_seed": None},
+    "F(2x2)": {"enable_winograd": 2},
+    "direct": {"enable_winograd": False},
+}
+"""The backend's settings; only the first is the project's figure."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,8 @@ def truth(layer: Layer, kind: str) -> np.ndarray:
 
 
 def ours(layer: Layer, kind: str, dtype: str, options: Any, name: str) -> bench.Contender:
-    """The engine, with one setting of `enable_winograd`; only the default is the project's figure."""
-    be = libraries.backend(options, enable_winograd=WAYS[name])
+    """The engine, in one of `WAYS`."""
+    be = libraries.backend(options, **WAYS[name])
     g = layer.geometry
     made = be.conv_layer(dtype, g.N, g.C, g.K, H=g.H, W=g.W, R=g.R, S=g.S, pad_h=layer.pad, pad_w=layer.pad,
                          str_h=layer.stride, str_w=layer.stride, groups=layer.groups)  # fmt: skip
@@ -141,7 +148,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     t = library.torch
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
     x, w, e = (
-        t.from_numpy(libraries.images_first(x[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
+        library.array(libraries.images_first(x[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
         for x in operands(layer).values()
     )
     stride, pad = [layer.stride] * 2, [layer.pad] * 2
@@ -155,7 +162,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
             both = t.ops.aten.convolution_backward(e, x, w, None, stride, pad, [1, 1], 0, [0, 0], layer.groups, mask)
             kept[0] = both[0 if kind == "bprop" else 1]
 
-    return bench.Contender(form, call, lambda: libraries.images_last(kept[0].float().numpy()))
+    return bench.Contender(form, call, lambda: libraries.images_last(library.numpy(kept[0])))
 
 
 def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:

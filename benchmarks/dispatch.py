@@ -51,6 +51,8 @@ def statement(options) -> bench.Case:
         "numba": lambda: libraries.Numba().contender(TEXT, "", arrays, o.copy()),
         "torch": lambda: libraries.Torch().contender(TORCH_OUT, TEXT, "", arrays, o),
         "jax": lambda: libraries.Jax().contender(TEXT, "", arrays, o),
+        "cupy": lambda: libraries.CuPy().contender(OUT, TEXT, "", arrays, o),
+        "cupy.fuse": lambda: libraries.CuPy().fused(TEXT, "", arrays),
     }
     if not options.quick:
         makers["torch.compile"] = lambda: libraries.Torch().compiled(TEXT, "", arrays, o)

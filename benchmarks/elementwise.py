@@ -140,7 +140,10 @@ def case(expression: Expression, shape: tuple[int, ...], dtype: str, options) ->
         "numba": lambda: libraries.Numba().contender(e.text, e.head, arrays(), fresh()),
         "torch": lambda: libraries.Torch().contender(e.torch, new["torch"], e.head, arrays(), fresh()),
         "jax": lambda: libraries.Jax().contender(new["jax"], e.head, arrays(), fresh()),
+        "cupy": lambda: libraries.CuPy().contender(e.numpy, new["numpy"], e.head, arrays(), fresh()),
     }
+    if e.name != "copy":
+        makers["cupy.fuse"] = lambda: libraries.CuPy().fused(e.text, e.head, arrays())
     if not options.quick and dtype == "float32":
         makers["torch.compile"] = lambda: libraries.Torch().compiled(e.text, e.head, arrays(), fresh())
     size = math.prod(shape)

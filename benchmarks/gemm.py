@@ -90,6 +90,9 @@ def case(
         ),
         "torch": lambda: libraries.Torch().contender(torch_text, torch_new, head, arrays(), fresh()),
         "jax": lambda: libraries.Jax().contender(new, head, arrays(), fresh()),
+        "cupy": lambda: libraries.CuPy().contender(
+            f"matmul(x, y, out=o); {numpy_tail}", new, head, arrays(), fresh()
+        ),
     }
     if not batch and m * n * k <= 1 << 24:
         makers["interpreter"] = lambda: libraries.engine(options, False).contender(ours, head, arrays(), fresh())

@@ -21,7 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import tensorbackend
+from tensorbackend.backends import registry
 from tensorbackend.bench import Absent, Contender
 
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
@@ -97,6 +97,19 @@ def with_named_numbers(text: str, dtype: np.dtype) -> tuple[str, dict[str, Any]]
     return NUMBER.sub(name, text), constants
 
 
+DEVICE: list[bool] = []
+
+
+def use_device() -> None:
+    """From now on PyTorch, JAX and CuPy compute on the CUDA device; libraries of the host are absent."""
+    DEVICE.append(True)
+
+
+def on_device() -> bool:
+    """Whether the device is measured."""
+    return bool(DEVICE)
+
+
 class NumPy:
     """NumPy; halves too, through its own and ml_dtypes' scalar loops."""
 
@@ -116,11 +129,54 @@ class NumPy:
         return Contender("numpy", function(out, names, head), lambda: o, function(f"return {new}", names, head))
 
 
+class CuPy:
+    """CuPy, statement by statement as NumPy, or by `cupy.fuse`; only on a device."""
+
+    def __init__(self) -> None:
+        if not on_device():
+            raise Absent("cupy needs a device")
+        self.cupy = library("cupy")
+        self.functions = {name: f for name in dir(self.cupy) if callable(f := getattr(self.cupy, name))}
+        erf = importlib.import_module("cupyx.scipy.special").erf
+        exp = self.cupy.exp
+        self.functions |= {"linalg": self.cupy.linalg, "erf": erf, "sig": lambda v: 1 / (1 + exp(-v))}
+
+    def array(self, value: np.ndarray) -> Any:
+        if value.dtype == ml_dtypes.bfloat16:
+            raise Absent("cupy computes nothing in bfloat16")
+        return self.cupy.asarray(value)
+
+    def contender(self, out: str, new: str, head: str, arrays: Mapping[str, np.ndarray], o: np.ndarray) -> Contender:
+        there = self.array(o)
+        names = self.functions | {k: self.array(v) for k, v in arrays.items()}
+        names |= {"o": there, "t": self.cupy.empty_like(there), "k": self.cupy.empty(o.shape, bool)}
+        return Contender("cupy", function(out, names, head), there.get, function(f"return {new}", names, head))
+
+    def natural(self, new: str, head: str, arrays: Mapping[str, np.ndarray]) -> Contender:
+        """A contender for the form that allocates, of expressions that cannot say where their result goes."""
+        return self._returning("cupy", new, self.functions | {k: self.array(v) for k, v in arrays.items()}, head)
+
+    def fused(self, new: str, head: str, arrays: Mapping[str, np.ndarray]) -> Contender:
+        """A contender of one kernel, by `cupy.fuse`; it has no other than the form that allocates."""
+        names = {k: self.array(v) for k, v in views(head, arrays).items()}
+        parameters = [name for name in names if re.search(rf"\b{name}\b", new)]
+        text = f"lambda {', '.join(parameters)}: {new}"
+        fused = self.cupy.fuse(kernel_name="fused")(eval(text, dict(self.functions)))
+        return self._returning("cupy.fuse", f"fused({', '.join(parameters)})", names | {"fused": fused}, "")
+
+    def _returning(self, name: str, text: str, names: Mapping[str, Any], head: str) -> Contender:
+        kept: list[Any] = [None]
+        return Contender(name, function(f"kept[0] = {text}", {**names, "kept": kept}, head), lambda: kept[0].get())
+
+
 class Torch:
-    """PyTorch eager and, as `compiled`, through torch.compile; arrays share NumPy's memory."""
+    """PyTorch eager and, as `compiled`, through torch.compile; arrays share NumPy's memory, or lie on the device."""
 
     def __init__(self) -> None:
         self.torch = library("torch")
+        if on_device():
+            self.torch.set_default_device("cuda")
+            self.torch.backends.cudnn.allow_tf32 = False  # products of float32 are float32's: so is torch's default
         self.torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", self.torch.get_num_threads())))
         self.torch.set_grad_enabled(False)
         torch = self.torch
@@ -133,10 +189,12 @@ class Torch:
 
     def array(self, value: np.ndarray) -> Any:
         if value.dtype == ml_dtypes.bfloat16:
-            return self.torch.from_numpy(value.view(np.int16)).view(self.torch.bfloat16)
-        return self.torch.from_numpy(value)
+            return self.array(value.view(np.int16)).view(self.torch.bfloat16)
+        tensor = self.torch.from_numpy(value)
+        return tensor.cuda() if on_device() else tensor
 
     def numpy(self, tensor: Any) -> np.ndarray:
+        tensor = tensor.detach().cpu()
         return (tensor.float() if tensor.dtype == self.torch.bfloat16 else tensor).numpy()
 
     def _names(self, arrays: Mapping[str, np.ndarray], o: np.ndarray) -> dict[str, Any]:
@@ -304,8 +362,8 @@ class Engine:
 
     def __init__(self, backend: str, threads: int, jit: bool) -> None:
         self.name = "tensorbackend" if jit else "interpreter"
-        make = tensorbackend.Backend.allocate_backend
-        self.be = make(backend, jit=jit, threads=threads, min_dims=0, rng_seed=0)
+        host = {} if on_device() else {"jit": jit, "threads": threads}
+        self.be = registry.allocate(backend, min_dims=0, rng_seed=0, **host)
 
     def known(self, text: str) -> dict[str, Any]:
         """The backend's methods that `text` calls, by name; `Absent` when the engine lacks one."""
@@ -334,8 +392,9 @@ class Engine:
 
 
 @cache
-def _backend(name: str, threads: int, **settings: Any) -> Any:
-    return tensorbackend.Backend.allocate_backend(name, threads=threads, rng_seed=0, **settings)
+def _backend(name: str, threads: int, rng_seed: int | None = 0, **settings: Any) -> Any:
+    host = {"threads": threads} if name == "cpu" else {}
+    return registry.allocate(name, rng_seed=rng_seed, **host, **settings)
 
 
 def interpreter(threads: int = 1) -> Any:

@@ -59,9 +59,10 @@ def ours(table: Table, dtype: str, options: Any, jit: bool = True) -> bench.Cont
 
 def torch(table: Table, dtype: str, how: str) -> bench.Contender:
     """PyTorch: through autograd, as a program calls it, or the operator alone."""
-    t = libraries.Torch().torch
+    library = libraries.Torch()
+    t = library.torch
     ids, errors = data(table)
-    inputs, error = t.from_numpy(ids), t.from_numpy(errors).to(getattr(t, dtype))
+    inputs, error = library.array(ids), library.array(errors).to(getattr(t, dtype))
     kept = [None]
     if how == "torch":
         with t.enable_grad():
@@ -74,7 +75,7 @@ def torch(table: Table, dtype: str, how: str) -> bench.Contender:
         else:
             kept[0] = t.ops.aten.embedding_dense_backward(error, inputs, table.words, -1, False)
 
-    return bench.Contender(how, call, lambda: kept[0].float().numpy())
+    return bench.Contender(how, call, lambda: library.numpy(kept[0]))
 
 
 def jax(table: Table, dtype: str) -> bench.Contender:

@@ -90,10 +90,11 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) ->
 
 def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     """PyTorch in one memory format, on its own layout."""
-    t = libraries.Torch().torch
+    library = libraries.Torch()
+    t = library.torch
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
     x, e = (
-        t.from_numpy(libraries.images_first(a[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
+        library.array(libraries.images_first(a[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
         for a in data(layer)
     )
     sizes = (layer.R, layer.stride, layer.pad)
@@ -113,7 +114,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
         else:
             (kept[0],) = t.autograd.grad(y, x, e, retain_graph=True)
 
-    return bench.Contender(form, call, lambda: libraries.images_last(kept[0].detach().float().numpy()))
+    return bench.Contender(form, call, lambda: libraries.images_last(library.numpy(kept[0])))
 
 
 def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:

@@ -150,6 +150,7 @@ def case(r: Reduction, shape: tuple[int, int], dtype: str, options) -> bench.Cas
         "numba": lambda: libraries.Numba().rows(r.numba, x(), fresh()),
         "torch": lambda: torch(r, x(), fresh()),
         "jax": lambda: libraries.Jax().contender(r.jax, "", {"x": x()}, fresh()),
+        "cupy": lambda: libraries.CuPy().natural(r.new, "", {"x": x()}),
     }
     if not options.quick and shape in COMPILED_SHAPES and r.out != "pair":
         makers["torch.compile"] = lambda: libraries.Torch().compiled(r.torch_new, "", {"x": x()}, fresh())

@@ -26,6 +26,12 @@ def machine(document: dict[str, Any]) -> str:
     m = document["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items() if name != OURS)
     quick = " --quick" if document["quick"] else ""
+    if "device" in m:
+        versions += "".join(f", {name} {version}" for name, version in m["device libraries"].items())
+        return (
+            f"{m['device']}, driver {m['driver']}, Python {m['python']}, {versions}; revision {m['revision']},"
+            f" {m['date'][:10]}.\n`python benchmarks/{document['script']}{quick}`"
+        )
     return (
         f"{m['cpu']}, {m['threads']} threads, {m['compiler']}, Python {m['python']}, {versions}; revision"
         f" {m['revision']}, {m['date'][:10]}; load at the start {m['load']:.2f}.\n"
@@ -39,19 +45,20 @@ def number(value: float | None, form: str = "{:.4g}") -> str:
 
 
 def table(family: Family) -> list[str]:
-    """One line a case: this project's time, spread and share of the peak, its rivals' times, and the ratio."""
-    rows = family.document["rows"]
-    rivals = list(dict.fromkeys(r["contender"] for r in rows if r["kind"] == "rival"))
-    kinds = {r["contender"]: r["kind"] for r in rows}
-    rivals = rivals or [c for c, kind in kinds.items() if c != OURS and kind != "probe"]
-    head = ["case", "shape", "dtype", "us", "+-", "GB/s", "peak", *rivals, "ratio"]
+    """One line a case: this project's time, spread, share of the peak and error, its other ways with theirs, its
+    rivals' times, and the ratio."""
+    kinds = {r["contender"]: r["kind"] for r in family.document["rows"]}
+    ways = [c for c, kind in kinds.items() if c != OURS and kind == "ours"]
+    rivals = [c for c, kind in kinds.items() if kind == "rival"]
+    head = ["case", "shape", "dtype", "us", "+-", "GB/s", "peak", "error", *ways, *rivals, "ratio"]
     lines = ["| " + " | ".join(head) + " |", "|---|---|---|" + "---:|" * (len(head) - 3)]
     for (case, shape, dtype), group in family.groups.items():
         ours = group.get(OURS)
         if ours is None:
             continue
         cells = [case, shape, dtype, number(ours["us"]), number(ours["spread_us"], "{:.2g}")]
-        cells += [number(ours["gbs"], "{:.1f}"), number(ours["share"], "{:.0%}")]
+        cells += [number(ours["gbs"], "{:.1f}"), number(ours["share"], "{:.0%}"), number(ours["error"], "{:.0e}")]
+        cells += [f"{number(w['us'])} ({number(w['error'], '{:.0e}')})" if w else "" for w in map(group.get, ways)]
         cells += [number(group[name]["us"]) if name in group else "" for name in rivals]
         lines.append("| " + " | ".join([*cells, number(ours["ratio"], "{:.2f}")]) + " |")
     return lines

@@ -134,16 +134,17 @@ def as_rows(x: Any) -> np.ndarray:
 
 def torch(layer: Layer, kind: str, dtype: str) -> bench.Contender:
     """PyTorch's layer with the same weights."""
-    t = libraries.Torch().torch
+    library = libraries.Torch()
+    t = library.torch
     made = getattr(t.nn, layer.kind.upper())(layer.hidden, layer.hidden)
-    numbers = {name: t.from_numpy(x) for name, x in data(layer).items()}
+    numbers = {name: library.array(x) for name, x in data(layer).items()}
     second = t.zeros_like(numbers["bias"])
     if layer.kind == "gru":
         second[-layer.hidden :] = numbers["bias_recur"]
     made.load_state_dict({"weight_ih_l0": numbers["W_in"], "weight_hh_l0": numbers["W_recur"],
                           "bias_ih_l0": numbers["bias"][:, 0], "bias_hh_l0": second[:, 0]})  # fmt: skip
     made = made.to(getattr(t, dtype)).requires_grad_(kind == "both")
-    x, delta = (t.from_numpy(by_steps(data(layer)[name], layer)).to(getattr(t, dtype)) for name in ("x", "delta"))
+    x, delta = (library.array(by_steps(data(layer)[name], layer)).to(getattr(t, dtype)) for name in ("x", "delta"))
     x.requires_grad_(kind == "both")
     kept = [None]
 
@@ -158,7 +159,7 @@ def torch(layer: Layer, kind: str, dtype: str) -> bench.Contender:
         kept[0] = x.grad
 
     run = forward if kind == "fprop" else both
-    return bench.Contender("torch", run, lambda: as_rows(kept[0].float().numpy()))
+    return bench.Contender("torch", run, lambda: as_rows(library.numpy(kept[0])))
 
 
 def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:

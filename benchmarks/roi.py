@@ -79,10 +79,11 @@ def ours(g: Pooling, kind: str, dtype: str, options: Any, jit: bool = True) -> b
 
 def torchvision(g: Pooling, kind: str, dtype: str) -> bench.Contender:
     """torchvision's roi_pool on its own layout."""
-    ops, t = _torchvision(), libraries.Torch().torch
+    ops, library = _torchvision(), libraries.Torch()
+    t = library.torch
     images, rois, errors = data(g)
-    x, e = (t.from_numpy(libraries.images_first(a)).to(getattr(t, dtype)) for a in (images, errors))
-    boxes, kept = t.from_numpy(rois).to(x.dtype), [None]
+    x, e = (library.array(libraries.images_first(a)).to(getattr(t, dtype)) for a in (images, errors))
+    boxes, kept = library.array(rois).to(x.dtype), [None]
     with t.enable_grad():
         x.requires_grad_(kind == "bprop")
         y = ops.roi_pool(x, boxes, (g.P, g.P), SCALE)
@@ -93,7 +94,7 @@ def torchvision(g: Pooling, kind: str, dtype: str) -> bench.Contender:
         else:
             (kept[0],) = t.autograd.grad(y, x, e, retain_graph=True)
 
-    return bench.Contender("torchvision", call, lambda: libraries.images_last(kept[0].detach().float().numpy()))
+    return bench.Contender("torchvision", call, lambda: libraries.images_last(library.numpy(kept[0])))
 
 
 def pooling_case(g: Pooling, kind: str, dtype: str, options: Any) -> bench.Case:
@@ -136,13 +137,13 @@ def suppression_case(count: int, clusters: int, options: Any) -> bench.Case:
         return libraries.own(call, lambda: np.array(kept[0], np.float64), jit)
 
     def rival() -> bench.Contender:
-        ops, t = _torchvision(), libraries.Torch().torch
-        corners, score, kept = t.from_numpy(boxes[:, :4].copy()), t.from_numpy(boxes[:, 4].copy()), [None]
+        ops, library = _torchvision(), libraries.Torch()
+        corners, score, kept = library.array(boxes[:, :4].copy()), library.array(boxes[:, 4].copy()), [None]
 
         def call() -> None:
             kept[0] = ops.nms(corners, score, THRESHOLD)
 
-        return bench.Contender("torchvision", call, lambda: kept[0].numpy().astype(np.float64))
+        return bench.Contender("torchvision", call, lambda: library.numpy(kept[0]).astype(np.float64))
 
     truth = libraries.computed(partial(engine, False))
     makers = {"tensorbackend": partial(engine, True), "interpreter": partial(engine, False), "torchvision": rival}

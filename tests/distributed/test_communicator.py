@@ -48,7 +48,7 @@ comm.barrier()
 )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.ci), 2, pytest.param(3, marks=pytest.mark.ci)])
 def test_every_exchange_in_every_type(check: Callable[..., None], n: int) -> None:
     check(n, EXCHANGES)
 

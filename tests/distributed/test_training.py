@@ -24,7 +24,7 @@ def alone() -> distributed.Communicator:
     return distributed.init(testing.make_backend("jit", rng_seed=0))
 
 
-@pytest.mark.parametrize("compress", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("compress", [None, *(pytest.param(t, marks=pytest.mark.ci) for t in ("float16", "bfloat16"))])
 def test_buckets_average_gradients(check: Callable[..., None], compress: str | None) -> None:
     bound = {None: 1e-6, "float16": 2**-9, "bfloat16": 2**-6}[compress]
     check(
@@ -378,8 +378,10 @@ def train(mpi: None, tmp_path: Path) -> Callable[..., list[float]]:
     return run
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-9), ("float32", 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [pytest.param("float64", 1e-9, marks=pytest.mark.ci), pytest.param("float32", 1e-5, marks=pytest.mark.long)],
+)
 def test_one_two_and_four_processes_follow_one_curve(
     train: Callable[..., list[float]], dtype: str, bound: float, tmp_path: Path
 ) -> None:
@@ -398,9 +400,11 @@ def test_a_run_repeats_to_the_last_bit(train: Callable[..., list[float]]) -> Non
     assert train(2, "--epochs", "2") == train(2, "--epochs", "2")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("later", [1, 2])
+@pytest.mark.parametrize(
+    "later", [pytest.param(1, marks=pytest.mark.ci), pytest.param(2, marks=pytest.mark.long)]
+)
 def test_training_goes_on_from_a_checkpoint(train: Callable[..., list[float]], tmp_path: Path, later: int) -> None:
+    """By fewer processes in ci; by as many, which what is killed in `test_faults.py` does too, with the long tests."""
     double = ("--dtype", "float64")
     whole = train(2, "--epochs", "3", *double)
     kept = ("--checkpoint", str(tmp_path / "state.npz"))

@@ -23,6 +23,7 @@ def costs_of(output: str) -> list[float]:
     return [float(cost) for cost in re.findall(r"^iteration +\d+ +cost (\d\.\d+)", output, re.MULTILINE)]
 
 
+@pytest.mark.ci
 def test_the_defaults_know_the_zen(script: Callable) -> None:
     output, _, curve = script("char_rnn.py", "--iterations", "300")
     costs = costs_of(output)

@@ -29,11 +29,12 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def run(program: str, checkout: Path) -> str:
-    """What a program prints that runs with the package of a checkout."""
+def run(program: str, checkout: Path, folder: Path | None = None) -> str:
+    """What a program prints that runs with the package of a checkout, in a folder (None: the checkout's)."""
     env = {**os.environ, "PYTHONPATH": str(checkout)}
     env.pop("TB_TEST_SOURCES", None)  # what a changed checkout compiles is no source of this one
-    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, env=env, capture_output=True, text=True)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder or checkout, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{program}\n{done.stderr}"
     return done.stdout
 
@@ -41,6 +42,11 @@ def run(program: str, checkout: Path) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the package and its kernel sources."""
+    return copy_into(tmp_path)
+
+
+def copy_into(tmp_path: Path) -> Path:
+    """A folder with a copy of the package and its kernel sources in it."""
     ignore = shutil.ignore_patterns("__pycache__")
     for name in ("tensorbackend", "kernels"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore)
@@ -48,12 +54,14 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.stem)
-def test_programs_print_what_they_say(page: Path, checkout: Path) -> None:
-    """A page's Python blocks are one program. Diffs that it shows are applied to the sources first."""
-    for diff in blocks(page, "diff"):
+def test_programs_print_what_they_say(page: Path, tmp_path: Path) -> None:
+    """A page's Python blocks are one program. Diffs that it shows are applied to a copy of the sources first."""
+    diffs = blocks(page, "diff")
+    checkout = copy_into(tmp_path) if diffs else ROOT
+    for diff in diffs:
         subprocess.run(["git", "apply", "-"], cwd=checkout, input=diff, text=True, check=True)
     program = "\n".join(blocks(page, "python"))
-    assert run(program, checkout).splitlines() == PRINTS.findall(program)
+    assert run(program, checkout, tmp_path).splitlines() == PRINTS.findall(program)
 
 
 def test_an_added_op_passes_the_tests_of_the_table(checkout: Path) -> None:

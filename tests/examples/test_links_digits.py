@@ -32,6 +32,7 @@ def train(absent: Callable[[str, str], None], tmp_path: Path) -> Callable[..., s
     return run
 
 
+@pytest.mark.ci
 def test_defaults_reach_97_per_cent(train: Callable[..., str]) -> None:
     assert float(re.search(r"test +(\d+\.\d+)%", train()).group(1)) >= 97.0
 

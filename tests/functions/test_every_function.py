@@ -180,7 +180,7 @@ def test_interpreted(name) -> None:
     check(name, "float32", shared("interpreter"), strided)
 
 
-@pytest.mark.parametrize("name", grouped("compiled", NAMES))
+@pytest.mark.parametrize("name", in_parts("compiled", [], [pytest.mark.ci]))
 def test_compiled(name, agree_compiled) -> None:
     agree_compiled("jit", name, ("float32",))
     agree(name, ("float32",), False, None)  # NumPy's arrays, on the same kernels
@@ -191,7 +191,8 @@ def test_compiled_in_all_types(name, agree_compiled) -> None:
     agree_compiled("jit", name, DTYPES, twice=True)
 
 
-@pytest.mark.parametrize("name", in_parts("emulated", [], [pytest.mark.ci]))
+@pytest.mark.ci
+@pytest.mark.parametrize("name", grouped("emulated", NAMES))
 def test_emulated(name, agree_compiled) -> None:
     agree_compiled("emulator", name, ("float32",))
 

@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_SECONDS = 0.2
+MOST_SECONDS, MOST_OF_NUMPYS = 0.2, 2.5
+"""The most that importing takes; on slow processors, where NumPy's own import says so, in proportion to that."""
 RUNS = 7
 
 TIME_IMPORT = """
-import time, numpy, ml_dtypes
+import time
 start = time.process_time()
+import numpy, ml_dtypes
+between = time.process_time()
 import tensorbackend
-print(time.process_time() - start)
+print(between - start, time.process_time() - between)
 """
 NEW_PACKAGES = """
 import sys, numpy, ml_dtypes
@@ -46,8 +49,9 @@ def run(script: str, *arguments: str) -> str:
 
 
 def test_import_takes_less_than_a_fifth_of_a_second_beyond_numpy() -> None:
-    seconds = [float(run(TIME_IMPORT)) for _ in range(RUNS)]  # of processor time: a busy machine does not count
-    assert statistics.median(seconds) < MOST_SECONDS, f"seconds of {RUNS} runs: {seconds}"
+    pairs = [tuple(map(float, run(TIME_IMPORT).split())) for _ in range(RUNS)]  # of processor time: load does not count
+    numpys, ours = (statistics.median(seconds) for seconds in zip(*pairs))
+    assert ours < max(MOST_SECONDS, MOST_OF_NUMPYS * numpys), f"seconds of {RUNS} runs, NumPy's and ours: {pairs}"
 
 
 def test_import_loads_no_other_package() -> None:

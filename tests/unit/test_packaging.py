@@ -24,7 +24,7 @@ import pytest
 
 import tensorbackend
 
-pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds the wheel, once
+pytestmark = [pytest.mark.ci, pytest.mark.xdist_group("packaging")]  # one worker builds the wheel, once
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCES = {".git", ".venv", ".hypothesis", ".pytest_cache", ".ruff_cache", "__pycache__", "build", "dist", "out"}
