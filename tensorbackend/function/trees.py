@@ -32,6 +32,7 @@ from tensorbackend.graph.templates import Template, differentiate, opaque, place
 __all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
 
 _NUMBERS = (bool, int, float)
+_FLOATS = (float, np.floating)
 
 
 class _Trace(threading.local):
@@ -307,8 +308,11 @@ def _filled(pattern: tuple[Any, ...], tensors: Sequence[Any]) -> list[Any]:
     return [next(rest) if x is None else x for x in pattern]
 
 
-def _number_key(x: Any) -> Any:
-    return (x.__class__, x if x else math.copysign(1.0, x))
+def _exact(x: Any) -> tuple:
+    """A number or parameter as a part of a key: Python takes 1, 1.0 and True for the same there, and 0.0 and -0.0."""
+    if x.__class__ is tuple:
+        return tuple(map(_exact, x))
+    return (x.__class__, x, math.copysign(1.0, x)) if isinstance(x, _FLOATS) and not x else (x.__class__, x)
 
 
 class TreeFunction(FunctionNode):
@@ -378,8 +382,9 @@ class TreeFunction(FunctionNode):
             if any(map(is_symbol, pattern)):  # a number of a capture, of which only the program knows the value
                 self.form = self._new_form(tensors, layouts, pattern)
                 return self.form
-            numbers = tuple([None if x is None else _number_key(x) for x in pattern])
-        key = ("tree", self.rule, tuple(self.params.items()) if self.params else (), numbers, layouts)
+            numbers = tuple([None if x is None else _exact(x) for x in pattern])
+        params = tuple([(name, _exact(x)) for name, x in self.params.items()]) if self.params else ()
+        key = ("tree", self.rule, params, numbers, layouts)
         found = table.get(key)
         if found is None:
             found = table.remember(key, self._new_form(tensors, layouts, pattern))

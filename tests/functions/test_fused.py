@@ -76,3 +76,27 @@ def test_what_cannot_be_fused_is_refused(array) -> None:
     with pytest.raises(TypeError, match="does not come of the arguments"):
         tb.fused(lambda x: 3)(x)
     testing.assert_allclose(tb.fused(lambda x: x * array([2.0, 3.0]))(x), [2.0, 6.0])
+
+
+ALIKE = [0, 1, False, True, 0.0, 1.0, -0.0, -1, -1.0, np.float32(0.0), np.float32(-0.0)]
+
+
+@pytest.mark.parametrize("order", [ALIKE, ALIKE[::-1]], ids=["up", "down"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_numbers_that_python_takes_for_the_same_are_told_apart(order, dtype, array, host) -> None:
+    """As operands and as parameters, in any order; the length of the array is this test's own."""
+    data = np.arange(1, 24, dtype=dtype)
+    x = tb.Variable(array(data, dtype))
+    by_keyword = tb.fused(lambda x, factor: x * factor)
+    by_tuple = tb.fused(lambda x, factors: x * factors[0][0])
+    for number in order:
+        y = x * number
+        for made in (y, by_keyword(x, factor=number), by_tuple(x, factors=((number,),))):
+            expected = tb.Variable(array(data, dtype)) * array(np.array(number, made.dtype), made.dtype)
+            assert made.dtype == (np.float32 if isinstance(number, (float, np.floating)) else dtype), number
+            assert host(made).tolist() == host(expected).tolist(), number
+            assert (np.signbit(host(made)) == np.signbit(host(expected))).all(), number
+        if dtype == "float32":
+            x.grad = None
+            F.sum(y).backward()
+            assert host(x.grad).tolist() == [float(number)] * 23, number
