@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends import jit, native, written
+from tensorbackend.backends import caches, jit, native, written
 from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
 
@@ -24,8 +24,6 @@ __all__ = ["PRIMITIVES"]
 
 TASK_BYTES = 1 << 19
 """Bytes that a task moves: some microseconds of work, and rows enough for the processor to see what comes."""
-STREAM_ABOVE = 4 << 20
-"""Bytes that a call moves from which on results are stored past the cache."""
 LRN_STRIP = 1024
 """Neighbouring pixels and images that a normalisation takes through all maps at a time."""
 LRN_MAPS = 256
@@ -43,7 +41,7 @@ _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 def _streams(nbytes: int) -> int:
     """What a kernel is told: 2 where results of a call that moves so many bytes go past the cache."""
-    return 2 * (nbytes > STREAM_ABOVE)
+    return 2 * caches.go_past(nbytes)
 
 
 def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, cost: float, sizes: list[int],

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cpu_pool, cpu_recurrent, cpu_regions, jit, native, written
+from tensorbackend.backends import caches, cpu_pool, cpu_recurrent, cpu_regions, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
@@ -96,7 +96,7 @@ class _Product:
         self.given = given.swapped() if self.by.swap else given
         self.sums = sums
         moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (x, y, self.out))
-        self.far = moved > jit.STREAM_ABOVE
+        self.far = caches.go_past(moved)
         # Where a task adds up its block from beginning to end, the block alone needs memory.
         whole = self.by.splits == 1 and self.by.phase_k >= self.by.split_k and self.by.panel > 1
         self.tail_past = whole and self.far and self._tail_may_go_past()

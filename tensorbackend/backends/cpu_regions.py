@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends import jit, native, written
-from tensorbackend.backends.cpu_pool import STREAM_ABOVE
+from tensorbackend.backends import caches, jit, native, written
 from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import lookup, regions
@@ -78,7 +77,7 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     vectors = max(1, columns // (TASKS_A_THREAD * runtime.threads))  # what a task has added up, it has in cache
     parts, group = -(-columns // vectors), -(-g.words // (TASKS_A_THREAD * runtime.threads))
     sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group, parts]
-    sizes += [vectors, *written.words(alpha, beta), 2 * (nbytes > STREAM_ABOVE and beta == 0)]
+    sizes += [vectors, *written.words(alpha, beta), 2 * (caches.go_past(nbytes) and beta == 0)]
     tasks = {"lut_number": 1, "lut_sum": parts + -(-g.words // group)}
     launches = [
         runtime.prepare(library.address(name), count, cost, pointers, sizes, [], 0) for name, count in tasks.items()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorbackend import settings
-from tensorbackend.backends import compiler, native, programs, toolchain
+from tensorbackend.backends import caches, compiler, native, programs, toolchain
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
@@ -48,9 +48,6 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
-STREAM_ABOVE = 6 << 20
-"""Bytes a kernel touches, more than the caches of cores hold, from which on operands are fetched ahead and results are
-stored past the cache: the cache that cores share is hardly faster than memory, and would read what is overwritten."""
 STRIP_BYTES = 1 << 19
 """Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
 
@@ -236,7 +233,7 @@ class _Work:
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, elements, nbytes, found.passes))
         streams = 0
-        if nbytes > STREAM_ABOVE:
+        if caches.go_past(nbytes):
             streams = 1 if kernel.in_place else 2  # what was just read is in the cache: write it there
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 

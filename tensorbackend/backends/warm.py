@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import compiler, disk_cache, jit, native, toolchain
+from tensorbackend.backends import caches, compiler, disk_cache, jit, native, toolchain
 from tensorbackend.backends.plans import CompiledPlan, number_format
 from tensorbackend.backends.toolchain import Compiler
 from tensorbackend.codegen.c import HEADER
@@ -36,8 +36,9 @@ __all__ = [
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SOURCES = (
-    "graph", "codegen", "dtypes.py", "kernel_files.py", "ops.py", "backends/compiler.py", "backends/cpu.py",
-    "backends/jit.py", "backends/native.py", "backends/plans.py", "backends/toolchain.py", "backends/warm.py",
+    "graph", "codegen", "dtypes.py", "kernel_files.py", "ops.py", "backends/caches.py", "backends/compiler.py",
+    "backends/cpu.py", "backends/jit.py", "backends/native.py", "backends/plans.py", "backends/toolchain.py",
+    "backends/warm.py",
 )  # fmt: skip
 """The sources, and folders of them, on which it depends how a plan is launched."""
 MOST_BYTES = 4 << 20
@@ -195,7 +196,7 @@ def _index(folder: Path) -> _Index:
 def _context(found: Compiler, sanitize: bool, cflags: str) -> bytes:
     """A digest of what turns keys into launches. `found` and `cflags` are here to be part of the question."""
     library = compiler.kernel_key(f'#include "{HEADER}"\n', flags=jit.FLAGS, sanitize=sanitize)
-    digest = hashlib.sha256(f"{np.__version__} {library}".encode())
+    digest = hashlib.sha256(f"{np.__version__} {library} {caches.near_bytes()}".encode())
     for path in source_files():
         with open(path, "rb", buffering=0) as file:
             digest.update(file.read())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend
-from tensorbackend.backends import jit, native
+from tensorbackend.backends import caches, native
 from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.codegen.c import print_kernel
 from tensorbackend.codegen.nest import nest
@@ -248,7 +248,7 @@ def normalised(x: object) -> object:
 def test_rows_of_two_sums_beyond_the_caches(
     backend: Backend, length: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jit, "STREAM_ABOVE", 0)
+    monkeypatch.setattr(caches, "near_bytes", lambda: 0)
     values = np.random.default_rng(0).standard_normal((5, length + 7)).astype(dtype)
     wanted = values[:, :length].astype(np.float64)
     wanted = (wanted - wanted.mean(1, keepdims=True)) / wanted.std(1, keepdims=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import testing
-from tensorbackend.backends import cpu_regions, jit, warm
+from tensorbackend.backends import caches, jit, warm
 from tensorbackend.settings import config
 
 LENGTHS = (1, 15, 63, 64, 65, 1000, 16384 + 77)
@@ -38,7 +38,7 @@ def results(dtype: str, length: int, shift: int) -> list[np.ndarray]:
 def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shift) -> None:
     for length in LENGTHS:
         near = results(dtype, length, shift)
-        monkeypatch.setattr(jit, "STREAM_ABOVE", -1)
+        monkeypatch.setattr(caches, "near_bytes", lambda: -1)
         monkeypatch.setattr(warm, "name_of", lambda key: None)  # what is remembered was launched as before
         far = results(dtype, length, shift)
         monkeypatch.undo()
@@ -62,7 +62,7 @@ def lookup_gradients(dtype: str, words: int, length: int) -> np.ndarray:
 @pytest.mark.parametrize("words, length", [(1, 1), (4, 3), (61, 13), (40, 650), (5, 64)])
 def test_rows_of_words_that_do_not_occur_are_zeros_past_the_cache_too(cc, monkeypatch, dtype, words, length) -> None:
     near = lookup_gradients(dtype, words, length)
-    monkeypatch.setattr(cpu_regions, "STREAM_ABOVE", -1)
+    monkeypatch.setattr(caches, "near_bytes", lambda: -1)
     far = lookup_gradients(dtype, words, length)
     occur = [0, words // 2, words - 1]
     assert near.tobytes() == far.tobytes()

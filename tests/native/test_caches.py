@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From how many bytes on results go past the caches, by the kind of processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensorbackend.backends import caches, toolchain
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    caches.near_bytes.cache_clear()
+    yield
+    caches.near_bytes.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("maker", "size", "wanted"),
+    [
+        ("AuthenticAMD", "32768K\n", 16 << 20),
+        ("AuthenticAMD", "4096K\n", caches.OWN_BYTES),
+        ("AuthenticAMD", "no number", caches.OWN_BYTES),
+        ("AuthenticAMD", None, caches.OWN_BYTES),
+        ("GenuineIntel", "266240K\n", caches.OWN_BYTES),
+    ],
+)
+def test_half_the_cache_of_a_complex_is_near(monkeypatch, tmp_path: Path, maker, size, wanted) -> None:
+    monkeypatch.setattr(toolchain, "cpu_features", lambda: f"x86_64\nvendor_id\t: {maker}\n")
+    monkeypatch.setattr(caches, "SHARED", tmp_path / "size")
+    if size is not None:
+        (tmp_path / "size").write_text(size)
+    assert caches.near_bytes() == wanted
+    assert caches.go_past(wanted + 1) and not caches.go_past(wanted)
