@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_winograd.c — the same for small square filters at stride 1, by minimal filtering
+// conv_winograd.c — the same for filters at stride 1 and filters of strided layers, by minimal filtering
 //
 // Computes  what conv.c does, from POINTS x POINTS products a tile instead of (OUT TAPS)^2, where
 //           POINTS = OUT + TAPS - 1: polynomials of the tile and of the filter are multiplied at the points 0, 1, -1,
 //           infinity (four points) and 2, -2 (six). (Winograd, 1980; Lavin and Gray, 2015)
 //               forward, backward  tiles of OUT x OUT outputs, filters of TAPS x TAPS
 //               dF                 tiles of TAPS x TAPS errors as filters, OUT x OUT entries of dF as outputs
+// Parts     A larger filter is cut into parts of PART x PART taps, filled up with zeros, PART = TAPS (dF: OUT); with a
+//           stride, those of a part lie a stride apart. Each part is a filter of data that begin elsewhere, so a channel
+//           becomes as many channels as there are parts, (part, map): all products add up before they are transformed
+//           back. The data of a part are transformed anew, which is little beside products with many maps.
 // Macros    those of conv.h; POINTS, OUT, TAPS; STEP, the places from one tile to the next (OUT, or TAPS for dF);
 //           LENGTH, how many neighbouring lanes are images of one tile: the largest power of 2 that divides N, at most
 //           LANES.
@@ -15,7 +19,9 @@
 //               in        V, of each point and panel        B' d B for each tile of data d
 //               multiply  M[point][panel][map][WIDTH]       sums over channels of U V, with U = G f G' of the filters
 //               out       A' m A, the outputs of each tile
-//           Either one task takes a block through all three in its own memory, or all tasks share each stage.
+//           Either one task takes a block through all three in its own memory, or all tasks share each stage. The first
+//           two run over a chunk of channels after the other, so that V stays in a cache; where the data of a chunk are
+//           padding for all of a panel, they are left out.
 //           For dF: V of the data and W of the errors, their products added up over lanes.
 //           U, V and W lie as the products want them: conv_winograd_fma.h or, with TB_PLANES, conv_winograd_amx.h.
 // Order     Sums run over channels (dF: lanes, in blocks). That depends on shapes alone.
@@ -23,7 +29,7 @@
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv.h"
 
-enum { SQUARE = POINTS * POINTS, COPIED_MAPS = 32 };
+enum { SQUARE = POINTS * POINTS, COPIED_MAPS = 32, PART = POINTS + 1 - STEP };
 
 typedef TB_T maps __attribute__((vector_size(MR * sizeof(TB_T)), aligned(sizeof(TB_T)), may_alias));
 
@@ -31,16 +37,28 @@ typedef TB_T maps __attribute__((vector_size(MR * sizeof(TB_T)), aligned(sizeof(
 enum {
     IMAGES = SIZES, MAPS_IN, MAPS_OUT,  // maps of a group
     GROUPS, BACKWARD, DEPTH, IN_HIGH, IN_WIDE, OUT_HIGH, OUT_WIDE, PAD_HIGH, PAD_WIDE,
+    TAPS_HIGH, TAPS_WIDE, STRIDE_HIGH, STRIDE_WIDE,  // of the whole filter
     PANELS,             // of a block of lanes
+    CHUNK,              // channels that are transformed and multiplied at a time
     SLOTS, SLOT_BYTES,  // of scratch, as tb_winograd_needs says
     BLOCK,              // the number of the block, counted over all groups, in shared stages
+    FIRST,              // and the first channel of the chunk
 };
 
+// How the taps of an axis are cut into parts: part p has the taps from p % phases + p / phases * stride * PART on, `stride`
+// apart.
+typedef struct cut {
+    int64_t taps, stride, phases, parts;
+} cut;
+
 typedef struct shape {
-    int64_t images, maps_in, maps_out, groups, depth, in_high, in_wide, out_high, out_wide, pad_high, pad_wide, panels;
+    int64_t images, maps, maps_out, groups, depth, in_high, in_wide, out_high, out_wide, pad_high, pad_wide, panels;
+    int64_t chunk;
+    cut high, wide;                              // of the filter
+    int64_t parts, maps_in;                      // of the filter; channels: parts of maps
     int64_t rows, columns;                       // tiles of an image
     int64_t lanes, blocks;                       // of a group
-    int64_t channels, tiles, padded;             // maps_in that are filled; of TILE maps; maps in whole panels
+    int64_t tiles, padded;                       // of TILE maps; maps in whole panels
     int64_t in_map, out_map;                     // elements of a map
     int64_t u_point, v_point, m_point, w_point;  // from a point to the next; v_point of dF has other axes
     int64_t pitch, sums;                         // dF: from a channel of V to the next, from a point of the sums
@@ -132,19 +150,58 @@ typedef struct piece {
 
 static int limit(int64_t x, int most) { return x < 0 ? 0 : x > most ? most : (int)x; }
 
-static void find_pieces(const shape *s, int64_t lane, int64_t count, piece *pieces) {
+// Of POINTS data, `stride` apart from place `at` on, the first that exists; and one past the last, where `rest` places
+// are left.
+static int first_datum(int64_t at, int64_t stride) { return at < 0 ? limit((stride - 1 - at) / stride, POINTS) : 0; }
+static int last_datum(int64_t rest, int64_t stride) { return rest > 0 ? limit((rest + stride - 1) / stride, POINTS) : 0; }
+
+// The first tap of a part along an axis.
+static int64_t first_tap(const cut *x, int64_t part) {
+    return part % x->phases + part / x->phases * x->stride * PART;
+}
+
+// The tile of a part of the filter.
+static piece find_tile(const shape *s, int64_t part, int64_t tile) {
+    const cut *const y = &s->high, *const x = &s->wide;
+    const int64_t column = tile % s->columns * STEP, down = tile / s->columns;
+    const int64_t row = down % s->rows * STEP, depth = down / s->rows;
+    const int64_t h = row * y->stride + first_tap(y, part / x->parts) - s->pad_high;
+    const int64_t w = column * x->stride + first_tap(x, part % x->parts) - s->pad_wide;
+    return (piece){
+        ((depth * s->in_high + h) * s->in_wide + w) * s->images,
+        ((depth * s->out_high + row) * s->out_wide + column) * s->images,
+        first_datum(h, y->stride), last_datum(s->in_high - h, y->stride),
+        first_datum(w, x->stride), last_datum(s->in_wide - w, x->stride),
+        limit(s->out_high - row, STEP), limit(s->out_wide - column, STEP),
+    };
+}
+
+static void find_pieces(const shape *s, int64_t part, int64_t lane, int64_t count, piece *pieces) {
     for (int64_t at = lane; at < lane + count; at += LENGTH, ++pieces) {
         *pieces = (piece){0};
         if (at >= s->lanes) continue;
-        const int64_t image = at % s->images, tile = at / s->images, column = tile % s->columns * STEP;
-        const int64_t row = tile / s->columns % s->rows * STEP, depth = tile / s->columns / s->rows;
-        const int64_t h = row - s->pad_high, w = column - s->pad_wide;
-        pieces->in = ((depth * s->in_high + h) * s->in_wide + w) * s->images + image;
-        pieces->out = ((depth * s->out_high + row) * s->out_wide + column) * s->images + image;
-        pieces->rows0 = limit(-h, POINTS), pieces->rows1 = limit(s->in_high - h, POINTS);
-        pieces->columns0 = limit(-w, POINTS), pieces->columns1 = limit(s->in_wide - w, POINTS);
-        pieces->high = limit(s->out_high - row, STEP), pieces->wide = limit(s->out_wide - column, STEP);
+        const int64_t tile = at / s->images, image = at - tile * s->images;
+        *pieces = find_tile(s, part, tile);
+        pieces->in += image, pieces->out += image;
     }
+}
+
+// Whether any tile of the panel that begins with `lane` has data of channels [c0, c1), which the first always have.
+static int has_data(const shape *s, int64_t lane, int64_t c0, int64_t c1) {
+    if (c0 == 0) return 1;
+    for (int64_t part = c0 / s->maps; part * s->maps < c1; ++part)
+        for (int64_t tile = lane / s->images; tile * s->images < least(lane + WIDTH, s->lanes); ++tile) {
+            const piece p = find_tile(s, part, tile);
+            if (p.rows1 > p.rows0 && p.columns1 > p.columns0) return 1;
+        }
+    return 0;
+}
+
+// The same of a block's panels, as bits.
+static uint64_t find_filled(const shape *s, int64_t lane, int64_t panels, int64_t c0, int64_t c1) {
+    uint64_t filled = 0;
+    for (int64_t p = 0; p < panels; ++p) filled |= (uint64_t)has_data(s, lane + p * WIDTH, c0, c1) << p;
+    return filled;
 }
 
 // The part of LANES lanes that one piece holds: values of the square `d` from and to memory, lanes [at, at + LENGTH).
@@ -162,7 +219,7 @@ INLINE void put_one(const vec *d, int at, TB_R *to) {
 
 // The data of LANES lanes, zero where there are none.
 INLINE void fetch_data(const shape *s, const piece *p, const TB_S *image, vec *d) {
-    const int64_t row = s->in_wide * s->images, column = s->images;
+    const int64_t row = s->high.stride * s->in_wide * s->images, column = s->wide.stride * s->images;
     for (int at = 0; at < LANES; at += LENGTH, ++p) {
         const TB_S *const from = image + p->in;
         if (p->rows1 - p->rows0 == POINTS && p->columns1 - p->columns0 == POINTS) {
@@ -188,7 +245,7 @@ INLINE void fetch_errors(const shape *s, const piece *p, const TB_S *image, vec 
 
 // The data's lines on their way to the cache: rows of a map lie too far apart for the processor to guess them.
 INLINE void prefetch_data(const shape *s, const piece *p, const TB_S *image) {
-    const int64_t row = s->in_wide * s->images, column = s->images;
+    const int64_t row = s->high.stride * s->in_wide * s->images, column = s->wide.stride * s->images;
     for (int at = 0; at < LANES; at += LENGTH, ++p)
         for (int i = p->rows0; i < p->rows1; ++i)
             for (int j = p->columns0; j < p->columns1; j += LENGTH < LINE ? LINE / LENGTH : 1)
@@ -221,25 +278,37 @@ INLINE void transform_taps(const maps *g, TB_T *to, int64_t point) {
     for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * point) = whole[p];
 }
 
-// The same from memory: maps lie `step` apart.
-INLINE void transform_tile(const TB_S *from, int64_t row, int64_t step, int64_t count, int flip, TB_T *to, int64_t point) {
+// Where the taps of a part are among those of the whole filter: -1 for those that fill it up.
+static void find_taps(const shape *s, int64_t part, int backward, int64_t *at) {
+    const cut *const y = &s->high, *const x = &s->wide;
+    for (int i = 0; i < TAPS * TAPS; ++i) {
+        const int64_t h = first_tap(y, part / x->parts) + i / TAPS * y->stride;
+        const int64_t w = first_tap(x, part % x->parts) + i % TAPS * x->stride, tap = h * x->taps + w;
+        at[i] = h < y->taps && w < x->taps ? backward ? x->taps * y->taps - 1 - tap : tap : -1;
+    }
+}
+
+// The same from memory: taps at at[i] rows, maps `step` apart.
+INLINE void transform_tile(const TB_S *from, int64_t row, int64_t step, int64_t count, const int64_t *at, TB_T *to,
+                           int64_t point) {
     maps g[TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
-        maps *const at = &g[flip ? TAPS * TAPS - 1 - i : i];
-        *at = (maps){0};
-        for (int64_t k = 0; k < count; ++k) (*at)[k] = TB_WIDE(from[i * row + k * step]);
+        g[i] = (maps){0};
+        if (at[i] >= 0)
+            for (int64_t k = 0; k < count; ++k) g[i][k] = TB_WIDE(from[at[i] * row + k * step]);
     }
     transform_taps(g, to, point);
 }
 
-// The same of MR maps and LANES channels, which lie side by side, with taps in reverse order.
-static void transform_turned(const TB_S *from, int64_t row, int64_t step, TB_T *to, int64_t point, int64_t next) {
+// The same of MR maps and LANES channels, which lie side by side.
+static void transform_turned(const TB_S *from, int64_t row, int64_t step, const int64_t *at, TB_T *to, int64_t point,
+                             int64_t next) {
     maps g[LANES][TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
         vec r[LANES];
-        for (int k = 0; k < LANES; ++k) r[k] = k < MR ? load(from + i * row + k * step) : (vec){0};
+        for (int k = 0; k < LANES; ++k) r[k] = k < MR && at[i] >= 0 ? load(from + at[i] * row + k * step) : (vec){0};
         transpose(r);
-        UNROLL for (int l = 0; l < LANES; ++l) __builtin_memcpy(&g[l][TAPS * TAPS - 1 - i], r + l, sizeof(maps));
+        UNROLL for (int l = 0; l < LANES; ++l) __builtin_memcpy(&g[l][i], r + l, sizeof(maps));
     }
     for (int l = 0; l < LANES; ++l) transform_taps(g[l], to + l * next, point);
 }
@@ -248,17 +317,31 @@ static void transform_turned(const TB_S *from, int64_t row, int64_t step, TB_T *
 static void transform_maps(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *to,
                            int64_t point, int64_t next) {
     const int64_t count = least(MR, s->maps_out - map), row = given->row, channel = given->channel;
-    int64_t c = first;
-    if (given->backward && count == MR && MR <= LANES)
-        for (; c + LANES <= last; c += LANES)
-            transform_turned(given->from + map * channel + c, row, channel, to + (c - first) * next, point, next);
-    for (; c < last; ++c) {
-        TB_T *const tile = to + (c - first) * next;
-        if (given->backward) transform_tile(given->from + map * channel + c, row, channel, count, 1, tile, point);
-        else if (count == MR) transform_tile(given->from + c * channel + map, row, 1, MR, 0, tile, point);
-        else transform_tile(given->from + c * channel + map, row, 1, count, 0, tile, point);
+    for (int64_t from = first; from < last;) {
+        const int64_t part = from / s->maps, start = part * s->maps, end = least(last - start, s->maps);
+        int64_t at[TAPS * TAPS], c = from - start;
+        find_taps(s, part, given->backward != 0, at);
+        if (given->backward && count == MR && MR <= LANES)
+            for (; c + LANES <= end; c += LANES)
+                transform_turned(given->from + map * channel + c, row, channel, at, to + (start + c - first) * next,
+                                 point, next);
+        for (; c < end; ++c) {
+            TB_T *const tile = to + (start + c - first) * next;
+            if (given->backward) transform_tile(given->from + map * channel + c, row, channel, count, at, tile, point);
+            else if (count == MR) transform_tile(given->from + c * channel + map, row, 1, MR, at, tile, point);
+            else transform_tile(given->from + c * channel + map, row, 1, count, at, tile, point);
+        }
+        from = start + end;
     }
 }
+
+// A block of lanes of a group.
+typedef struct block {
+    const TB_S *in;
+    const TB_T *u;
+    TB_R *out;
+    int64_t lane, panels;
+} block;
 
 #if defined(TB_PLANES)
 #include "conv_winograd_amx.h"
@@ -266,23 +349,35 @@ static void transform_maps(const shape *s, const taps *given, int64_t map, int64
 #include "conv_winograd_fma.h"
 #endif
 
+// One past the last channel of the chunk from c on; and of those that are filled up with zeros.
+static int64_t chunk_end(const shape *s, int64_t c) { return least(c + s->chunk, s->maps_in); }
+static int64_t filled_channels(int64_t end) { return ceil_div(end, FILLED) * FILLED; }
+
+static cut read_cut(int64_t taps, int64_t stride) {
+    const int64_t phases = least(taps, stride);
+    return (cut){taps, stride, phases, phases * ceil_div(ceil_div(taps, stride), PART)};
+}
+
 static shape read_shape(const int64_t *size) {
     shape s = {
-        .images = size[IMAGES], .maps_in = size[MAPS_IN], .maps_out = size[MAPS_OUT], .groups = size[GROUPS],
+        .images = size[IMAGES], .maps = size[MAPS_IN], .maps_out = size[MAPS_OUT], .groups = size[GROUPS],
         .depth = size[DEPTH], .in_high = size[IN_HIGH], .in_wide = size[IN_WIDE], .out_high = size[OUT_HIGH],
         .out_wide = size[OUT_WIDE], .pad_high = size[PAD_HIGH], .pad_wide = size[PAD_WIDE], .panels = size[PANELS],
+        .chunk = size[CHUNK], .high = read_cut(size[TAPS_HIGH], size[STRIDE_HIGH]),
+        .wide = read_cut(size[TAPS_WIDE], size[STRIDE_WIDE]),
     };
+    s.parts = s.high.parts * s.wide.parts;
+    s.maps_in = s.maps * s.parts;
     s.rows = ceil_div(s.out_high, STEP);
     s.columns = ceil_div(s.out_wide, STEP);
     s.lanes = s.depth * s.rows * s.columns * s.images;
     s.blocks = ceil_div(s.lanes, s.panels * WIDTH);
-    s.channels = ceil_div(s.maps_in, FILLED) * FILLED;
     s.tiles = ceil_div(s.maps_out, TILE);
     s.padded = ceil_div(s.maps_out, WIDTH) * WIDTH;
     s.in_map = s.depth * s.in_high * s.in_wide * s.images;
     s.out_map = s.depth * s.out_high * s.out_wide * s.images;
     s.u_point = apart(s.tiles * stored(s.maps_in, TILE));
-    s.v_point = apart(s.panels * stored(s.maps_in, WIDTH));
+    s.v_point = apart(s.panels * stored(s.chunk, WIDTH));
     s.m_point = apart(s.panels * s.tiles * TILE * WIDTH);
     s.pitch = apart(s.panels * WIDTH);
     s.w_point = apart(s.padded / WIDTH * stored(s.panels * WIDTH, WIDTH));
@@ -295,51 +390,76 @@ void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *s
                          int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t backward = size[BACKWARD], row = (backward ? s.maps_in : s.maps_out) * s.groups;
+    const int64_t backward = size[BACKWARD], row = (backward ? s.maps : s.maps_out) * s.groups;
     const int64_t blocks = ceil_div(s.maps_in, COPIED_CHANNELS), parts = ceil_div(s.maps_out, COPIED_MAPS);
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / parts / blocks, first = task / parts % blocks * COPIED_CHANNELS;
         const int64_t map = task % parts * COPIED_MAPS;
-        const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps_in : s.maps_out);
-        const taps given = {from, row, TAPS * TAPS * row, backward};
+        const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps : s.maps_out);
+        const taps given = {from, row, s.high.taps * s.wide.taps * row, backward};
         TB_T *const u = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
         put_filters(&s, &given, map, first, least(first + COPIED_CHANNELS, s.maps_in), u);
     }
 }
 
-// V of channels [c0, c1) and of the panel that begins with `lane`.
-static void transform_in(const shape *s, const TB_S *in, int64_t c0, int64_t c1, int64_t lane, TB_T *v) {
-    const int few = are_few(s, POINTS);
+// The tiles of a panel's data for a part of the filter, by themselves or, of few images, as lines with their copy.
+typedef struct data {
+    int64_t part;
+    int few;
     piece pieces[WIDTH];
     lines x;
-    TB_T copy[TOGETHER][COPIED];
-    if (few) find_lines(s, lane, WIDTH, POINTS, s->in_high, s->in_wide, s->pad_high, s->pad_wide, &x);
-    else find_pieces(s, lane, WIDTH, pieces);
-    for (int i = 0; i < TOGETHER && few; ++i) clear_lines(&x, copy[i]);
-    for (int64_t c = c0; c < c1; c += TOGETHER)
+    TB_T copy[COPIED];
+} data;
+
+// Those of `part`, for the panel that begins with `lane`; kept where they are found already.
+static void find_data(const shape *s, int64_t part, int64_t lane, data *t) {
+    if (t->part == part) return;
+    t->part = part, t->few = are_few(s, POINTS);
+    if (!t->few) {
+        find_pieces(s, part, lane, WIDTH, t->pieces);
+        return;
+    }
+    const int64_t up = s->pad_high - first_tap(&s->high, part / s->wide.parts);
+    const int64_t left = s->pad_wide - first_tap(&s->wide, part % s->wide.parts);
+    find_lines(s, lane, WIDTH, POINTS, s->in_high, s->in_wide, up, left, &t->x);
+    clear_lines(&t->x, t->copy);
+}
+
+// The squares of LANES lanes, from `at` on, of a map; where `next`, that of the next map is fetched as well.
+INLINE void take_data(const shape *s, data *t, const TB_S *map, int at, int next, vec *d) {
+    if (t->few) {
+        if (at == 0) copy_lines(s, &t->x, map, t->copy);
+        turn_squares(&t->x, t->x.at + at, t->copy, POINTS, d);
+        return;
+    }
+    if (next) prefetch_data(s, t->pieces + at / LENGTH, map + next * s->in_map);
+    fetch_data(s, t->pieces + at / LENGTH, map, d);
+}
+
+// V of channels [c0, c1), a part of a chunk that begins with channel `first`, and of the panel that begins with `lane`.
+static void transform_in(const shape *s, const TB_S *in, int64_t first, int64_t c0, int64_t c1, int64_t lane, TB_T *v) {
+    data tiles[TOGETHER];
+    for (int i = 0; i < TOGETHER; ++i) tiles[i].part = -1;
+    for (int64_t c = c0; c < c1; c += TOGETHER) {
+        for (int i = 0; i < TOGETHER && c + i < s->maps_in; ++i) find_data(s, (c + i) / s->maps, lane, tiles + i);
         for (int at = 0; at < filled_lanes(s, lane); at += LANES) {
             vec d[TOGETHER][SQUARE];
             for (int i = 0; i < TOGETHER; ++i) {
-                const TB_S *const map = in + (c + i) * s->in_map;
+                const int64_t map = (c + i) % s->maps;
                 if (c + i >= s->maps_in) __builtin_memset(d[i], 0, sizeof d[i]);
-                else if (few) {
-                    if (at == 0) copy_lines(s, &x, map, copy[i]);
-                    turn_squares(&x, x.at + at, copy[i], POINTS, d[i]);
-                } else {
-                    if (c + i + TOGETHER < s->maps_in) prefetch_data(s, pieces + at / LENGTH, map + TOGETHER * s->in_map);
-                    fetch_data(s, pieces + at / LENGTH, map, d[i]);
-                }
+                else take_data(s, tiles + i, in + map * s->in_map, at, map + TOGETHER < s->maps ? TOGETHER : 0, d[i]);
                 transform_square(d[i]);
             }
-            put_data(s, d, c, at, v);
+            put_data(s, d, c - first, at, v);
         }
+    }
 }
 
 // The tiles of maps [k0, k1) and of the panel that begins with `lane`.
 static void transform_out(const shape *s, const TB_T *m, int64_t k0, int64_t k1, int64_t lane, TB_R *out) {
     piece pieces[WIDTH];
-    find_pieces(s, lane, WIDTH, pieces);
+    find_pieces(s, 0, lane, WIDTH, pieces);
     for (int64_t k = k0; k < k1; ++k)
         for (int at = 0; at < filled_lanes(s, lane); at += LANES) {
             vec d[SQUARE], o[OUT * OUT];
@@ -356,7 +476,7 @@ static void finish(const shape *s, int64_t group, int64_t k0, int64_t k1, int64_
                    const int64_t *size, const int64_t *stride, const int64_t *scalar) {
     if (!stride[TAIL]) return;
     piece pieces[WIDTH];
-    find_pieces(s, lane, WIDTH, pieces);
+    find_pieces(s, 0, lane, WIDTH, pieces);
     const int together = s->images == LENGTH;
     for (int i = 0; i < OUT; ++i)
         for (int j = 0; j < (together ? 1 : OUT); ++j) {
@@ -374,18 +494,10 @@ static void finish(const shape *s, int64_t group, int64_t k0, int64_t k1, int64_
         }
 }
 
-// A block of lanes of a group.
-typedef struct block {
-    const TB_S *in;
-    const TB_T *u;
-    TB_R *out;
-    int64_t lane, panels;
-} block;
-
 static block find_block(const shape *s, void *const *ptr, const int64_t *size, int64_t number) {
     const int64_t group = number / s->blocks, lane = number % s->blocks * s->panels * WIDTH;
     return (block){
-        (const TB_S *)TB_PLACE(IN) + group * s->maps_in * s->in_map,
+        (const TB_S *)TB_PLACE(IN) + group * s->maps * s->in_map,
         (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s->u_point,
         (TB_R *)TB_PLACE(RESULT) + group * s->maps_out * s->out_map,
         lane,
@@ -401,11 +513,16 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
     TB_T *const v = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]), *const m = v + SQUARE * s.v_point;
     for (int64_t task = begin; task < end; ++task) {
         const block b = find_block(&s, ptr, size, task);
-        for (int64_t p = 0; p < b.panels; ++p)
-            transform_in(&s, b.in, 0, s.channels, b.lane + p * WIDTH, v + p * stored(s.maps_in, WIDTH));
-        begin_tiles();
-        for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, b.u, point, b.lane, b.panels, v, m);
-        end_tiles();
+        for (int64_t c = 0; c < s.maps_in; c += s.chunk) {
+            const int64_t end = chunk_end(&s, c);
+            const uint64_t filled = find_filled(&s, b.lane, b.panels, c, end);
+            for (int64_t p = 0; p < b.panels; ++p)
+                if (filled >> p & 1)
+                    transform_in(&s, b.in, c, c, filled_channels(end), b.lane + p * WIDTH, v + p * stored(s.chunk, WIDTH));
+            begin_tiles();
+            for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, &b, point, c, end, filled, v, m);
+            end_tiles();
+        }
         for (int64_t p = 0; p < b.panels; ++p) {
             transform_out(&s, m + p * s.tiles * TILE * WIDTH, 0, s.maps_out, b.lane + p * WIDTH, b.out);
             finish(&s, task / s.blocks, 0, s.maps_out, b.lane + p * WIDTH, ptr, size, stride, scalar);
@@ -420,11 +537,12 @@ void tb_winograd_in(void *const *ptr, const int64_t *size, const int64_t *stride
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
+    const int64_t first = size[FIRST], end_channel = chunk_end(&s, first);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t p = task % s.panels, c = task / s.panels * TILE;
-        if (p >= b.panels) continue;
-        TB_T *const v = (TB_T *)TB_PLACE(DATA) + p * stored(s.maps_in, WIDTH);
-        transform_in(&s, b.in, c, least(c + TILE, s.channels), b.lane + p * WIDTH, v);
+        const int64_t p = task % s.panels, c = first + task / s.panels * TILE, lane = b.lane + p * WIDTH;
+        if (p >= b.panels || !has_data(&s, lane, first, end_channel)) continue;
+        TB_T *const v = (TB_T *)TB_PLACE(DATA) + p * stored(s.chunk, WIDTH);
+        transform_in(&s, b.in, first, c, least(c + TILE, filled_channels(end_channel)), lane, v);
     }
 }
 
@@ -433,9 +551,11 @@ void tb_winograd_multiply(void *const *ptr, const int64_t *size, const int64_t *
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
+    const int64_t first = size[FIRST], last = chunk_end(&s, first);
+    const uint64_t filled = find_filled(&s, b.lane, b.panels, first, last);
     begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        multiply_point(&s, b.u, point, b.lane, b.panels, TB_PLACE(DATA), TB_PLACE(PRODUCTS));
+        multiply_point(&s, &b, point, first, last, filled, TB_PLACE(DATA), TB_PLACE(PRODUCTS));
     end_tiles();
 }
 
@@ -456,34 +576,26 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
 // The gradient by the filters -----------------------------------------------------------------------------------------
 
 // Elements of V at a point.
-static int64_t update_point_elements(const shape *s) { return apart(stored_channels(s->maps_in, s->panels * WIDTH)); }
+static int64_t update_point_elements(const shape *s) { return apart(stored_channels(s->chunk, s->panels * WIDTH)); }
 
-// Up to LANES channels from channel c on, at a panel of a block, which begins with `lane`.
-static void update_data(const shape *s, int64_t lane, const TB_S *in, int64_t c, int64_t panel, TB_T *v) {
-    const int few = are_few(s, POINTS);
-    piece pieces[WIDTH];
-    lines x;
-    TB_T copy[COPIED];
-    if (few) find_lines(s, lane, WIDTH, POINTS, s->in_high, s->in_wide, s->pad_high, s->pad_wide, &x);
-    else find_pieces(s, lane, WIDTH, pieces);
-    if (few) clear_lines(&x, copy);
-    for (const int64_t end = least(c + LANES, s->maps_in); c < end; ++c) {
+// Channels [c, end) of a chunk that begins with channel `first`, at a panel of a block, which begins with `lane`.
+static void update_data(const shape *s, int64_t lane, const TB_S *in, int64_t first, int64_t c, int64_t end,
+                        int64_t panel, TB_T *v) {
+    data tiles;
+    tiles.part = -1;
+    for (; c < end; ++c) {
         vec d[NV][SQUARE];
-        if (few) copy_lines(s, &x, in + c * s->in_map, copy);
+        const int64_t map = c % s->maps;
+        find_data(s, c / s->maps, lane, &tiles);
         for (int j = 0; j < NV; ++j) {
-            const piece *const p = pieces + j * LANES / LENGTH;
             if (lane + j * LANES >= s->lanes) {
                 __builtin_memset(d[j], 0, sizeof d[j]);
                 continue;
             }
-            if (few) turn_squares(&x, x.at + j * LANES, copy, POINTS, d[j]);
-            else {
-                if (c + 1 < end) prefetch_data(s, p, in + (c + 1) * s->in_map);
-                fetch_data(s, p, in + c * s->in_map, d[j]);
-            }
+            take_data(s, &tiles, in + map * s->in_map, j * LANES, c + 1 < end && map + 1 < s->maps, d[j]);
             transform_square(d[j]);
         }
-        put_lanes(s, d, c, panel, v);
+        put_lanes(s, d, c - first, panel, v);
     }
 }
 
@@ -499,7 +611,7 @@ static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int6
     for (int at = 0; at < WIDTH; at += LANES) {
         vec e[CELLS], turned[CELLS][LANES];
         if (few) find_lines(s, lane + at, LANES, TAPS, s->out_high, s->out_wide, 0, 0, &x);
-        else find_pieces(s, lane + at, LANES, pieces);
+        else find_pieces(s, 0, lane + at, LANES, pieces);
         if (few) clear_lines(&x, copy);
         for (int i = 0; i < LANES; ++i) {
             const TB_S *const map = errors + (k + i) * s->out_map;
@@ -522,21 +634,21 @@ static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int6
     }
 }
 
-// To V and W. A task: a panel of lanes of LANES channels, or, after all of them, of LANES maps.
+// To V and, with the first channels, W. A task: a panel of lanes of LANES channels, or, after all of them, of LANES maps.
 void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                            int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     shape s = read_shape(size);
     s.v_point = update_point_elements(&s);
-    const int64_t group = size[BLOCK] / s.blocks, first = size[BLOCK] % s.blocks * s.panels * WIDTH;
-    const int64_t channels = ceil_div(s.maps_in, LANES) * LANES;
+    const int64_t group = size[BLOCK] / s.blocks, begins = size[BLOCK] % s.blocks * s.panels * WIDTH;
+    const int64_t first = size[FIRST], last = chunk_end(&s, first), channels = ceil_div(last - first, LANES) * LANES;
+    const TB_S *const in = (const TB_S *)TB_PLACE(IN) + group * s.maps * s.in_map;
+    const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map;
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t panel = task % s.panels, lane = first + panel * WIDTH, c = task / s.panels * LANES;
+        const int64_t panel = task % s.panels, lane = begins + panel * WIDTH, c = task / s.panels * LANES;
         if (c < channels)
-            update_data(&s, lane, (const TB_S *)TB_PLACE(IN) + group * s.maps_in * s.in_map, c, panel, TB_PLACE(DATA));
-        else
-            update_errors(&s, lane, (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map, c - channels,
-                          panel, TB_PLACE(PRODUCTS));
+            update_data(&s, lane, in, first, first + c, least(first + c + LANES, last), panel, TB_PLACE(DATA));
+        else update_errors(&s, lane, errors, c - channels, panel, TB_PLACE(PRODUCTS));
     }
 }
 
@@ -546,11 +658,12 @@ void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const in
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
     const int64_t group = size[BLOCK] / s.blocks, lane = size[BLOCK] % s.blocks * s.panels * WIDTH;
+    const int64_t first = size[FIRST], count = chunk_end(&s, first) - first;
     begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        update_point(&s, lane, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
+        update_point(&s, lane, count, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
                      (const TB_T *)TB_PLACE(PRODUCTS) + point * s.w_point,
-                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums, lane > 0);
+                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums + first * s.padded, lane > 0);
     end_tiles();
 }
 
@@ -559,19 +672,26 @@ void tb_winograd_update_out(void *const *ptr, const int64_t *size, const int64_t
                             int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t row = s.maps_out * s.groups;
+    const int64_t row = s.maps_out * s.groups, cells = s.high.taps * s.wide.taps;
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t group = task / s.maps_in, c = task % s.maps_in;
-        const TB_T *const from = (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums + c * s.padded;
-        TB_R *const to = (TB_R *)TB_PLACE(RESULT) + c * OUT * OUT * row + group * s.maps_out;
-        for (int64_t k = 0; k < s.maps_out; k += LANES) {
-            vec d[SQUARE], o[OUT * OUT];
-            for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(from + p * s.sums + k);
-            transform_square_back(d, o);
-            for (int p = 0; p < OUT * OUT; ++p) {
-                if (s.maps_out - k >= LANES) store(to + p * row + k, o[p]);
-                else
-                    for (int64_t l = 0; l < s.maps_out - k; ++l) to[p * row + k + l] = TB_NARROW(o[p][l]);
+        const int64_t group = task / s.maps, c = task % s.maps;
+        TB_R *const to = (TB_R *)TB_PLACE(RESULT) + c * cells * row + group * s.maps_out;
+        for (int64_t part = 0; part < s.parts; ++part) {
+            const TB_T *const from =
+                (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums + (part * s.maps + c) * s.padded;
+            const int64_t h = first_tap(&s.high, part / s.wide.parts), w = first_tap(&s.wide, part % s.wide.parts);
+            for (int64_t k = 0; k < s.maps_out; k += LANES) {
+                vec d[SQUARE], o[OUT * OUT];
+                for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(from + p * s.sums + k);
+                transform_square_back(d, o);
+                for (int p = 0; p < OUT * OUT; ++p) {
+                    const int64_t i = h + p / OUT * s.high.stride, j = w + p % OUT * s.wide.stride;
+                    if (i >= s.high.taps || j >= s.wide.taps) continue;
+                    TB_R *const at = to + (i * s.wide.taps + j) * row + k;
+                    if (s.maps_out - k >= LANES) store(at, o[p]);
+                    else
+                        for (int64_t l = 0; l < s.maps_out - k; ++l) at[l] = TB_NARROW(o[p][l]);
+                }
             }
         }
     }

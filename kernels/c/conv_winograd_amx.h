@@ -42,24 +42,27 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
     for (int p = 0; p < SQUARE; ++p) {
         words line[PLANES];
         pair_planes(d[0][p], d[1][p], line);
-        put_line(line, half_at(v + p * s->v_point, s->maps_in, c, at) + c % EDGE / 2 * 64);
+        put_line(line, half_at(v + p * s->v_point, s->chunk, c, at) + c % EDGE / 2 * 64);
     }
 }
 
 // Lanes of a panel that are computed: all, since they are columns of a tile.
 INLINE int64_t filled_lanes(const shape *s, int64_t lane) { return (void)s, (void)lane, WIDTH; }
 
-// The products of `panels` panels at a point, from `lane` on; u: the filters of the group.
-static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t lane, int64_t panels, const TB_T *v,
-                           TB_T *m) {
-    (void)lane;
-    const int64_t blocks = ceil_div(s->maps_in, EDGE), each = stored(s->maps_in, EDGE);
+// The products of channels [c0, c1), which are all of v, with the panels of a block that are `filled`, at a point.
+static void multiply_point(const shape *s, const block *b, int64_t point, int64_t c0, int64_t c1, uint64_t filled,
+                           const TB_T *v, TB_T *m) {
+    const int64_t blocks = ceil_div(c1 - c0, EDGE), each = stored(s->maps_in, EDGE), step = WIDTH * sizeof(TB_T);
     for (int64_t t = 0; t < s->tiles; ++t)
-        for (int64_t p = 0; p < panels; ++p) {
-            const TB_T *const a = u + point * s->u_point + t * each, *const b = v + point * s->v_point + p * each;
-            clear_sums();
-            add_blocks(blocks, (const char *)a, 64, UNIT, BLOCK_BYTES, (const char *)b);
-            store_sums((char *)(m + point * s->m_point + (p * s->tiles + t) * TILE * WIDTH), WIDTH * sizeof(TB_T));
+        for (int64_t p = 0; p < b->panels; ++p) {
+            if (!(filled >> p & 1)) continue;
+            const TB_T *const x = b->u + point * s->u_point + t * each + stored(c0, EDGE);
+            const TB_T *const y = v + point * s->v_point + p * stored(s->chunk, EDGE);
+            char *const sums = (char *)(m + point * s->m_point + (p * s->tiles + t) * TILE * WIDTH);
+            if (c0) load_sums(sums, step);
+            else clear_sums();
+            add_blocks(blocks, (const char *)x, 64, UNIT, BLOCK_BYTES, (const char *)y);
+            store_sums(sums, step);
         }
 }
 
@@ -81,11 +84,11 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
     }
 }
 
-// dF: the products of a block of lanes at a point, to the point's sums.
-static void update_point(const shape *s, int64_t lane, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+// dF: the products of a block of lanes with `channels` channels at a point, to the point's sums.
+static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to, int more) {
     (void)lane;
     const int64_t each = stored(s->panels * WIDTH, EDGE), step = s->padded * (int64_t)sizeof(TB_T);
-    for (int64_t c = 0; c < s->maps_in; c += EDGE, v += each)
+    for (int64_t c = 0; c < channels; c += EDGE, v += each)
         for (int64_t k = 0; k < s->padded; k += EDGE) {
             char *const sums = (char *)(to + c * s->padded + k);
             if (more) load_sums(sums, step);

@@ -28,7 +28,7 @@ typedef struct lines {
 
 // Whether tiles of `side` x `side` places go through the copy: four images of one tile are put together as fast.
 INLINE int are_few(const shape *s, int side) {
-    return 4 * LENGTH < LANES && s->images < LANES && (side > 4 ? 8 : 4) <= LANES;
+    return 4 * LENGTH < LANES && s->images < LANES && s->high.stride * s->wide.stride == 1 && (side > 4 ? 8 : 4) <= LANES;
 }
 
 // The lines of `lanes` lanes from `lane` on: tiles of `side` x `side` places of maps of `high` x `wide` places.

@@ -25,12 +25,13 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
     for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * WIDTH + at) = d[0][p];
 }
 
-// MR maps and V vectors of lanes of a panel at one point.
+// MR maps and V vectors of lanes of a panel at one point; `more`: added to the products.
 #define TB_MULTIPLY(V) \
-    static __attribute__((noinline)) void multiply_##V(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m) { \
+    static __attribute__((noinline)) void multiply_##V(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m, \
+                                                       int more) { \
         vec sum[MR][V]; \
         for (int i = 0; i < MR; ++i) \
-            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+            for (int j = 0; j < V; ++j) sum[i][j] = more ? *(const vec *)(m + i * WIDTH + j * LANES) : (vec){0}; \
         const TB_T *const end = u + channels * MR; \
         _Pragma("GCC unroll 2") \
         for (; u < end; u += MR, v += WIDTH) { \
@@ -53,16 +54,16 @@ INLINE int64_t filled_lanes(const shape *s, int64_t lane) {
     return ceil_div(least(s->lanes - lane, WIDTH), LANES) * LANES;
 }
 
-// The products of `panels` panels at a point, from `lane` on; u: the filters of the group.
-static void multiply_point(const shape *s, const TB_T *u, int64_t point, int64_t lane, int64_t panels, const TB_T *v,
-                           TB_T *m) {
-    static void (*const multiply[])(int64_t, const TB_T *, const TB_T *, TB_T *) = {multiply_1, multiply_2, multiply_3};
-    for (int64_t p = 0; p < panels; ++p)
-        for (int64_t t = 0; t < s->tiles; ++t)
-            multiply[filled_lanes(s, lane + p * WIDTH) / LANES - 1](
-                s->maps_in, u + point * s->u_point + t * s->maps_in * MR,
-                v + point * s->v_point + p * s->maps_in * WIDTH,
-                m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH);
+// The products of channels [c0, c1), which are all of v, with the panels of a block that are `filled`, at a point.
+static void multiply_point(const shape *s, const block *b, int64_t point, int64_t c0, int64_t c1, uint64_t filled,
+                           const TB_T *v, TB_T *m) {
+    static void (*const multiply[])(int64_t, const TB_T *, const TB_T *, TB_T *, int) = {multiply_1, multiply_2, multiply_3};
+    const TB_T *const u = b->u + point * s->u_point + c0 * MR;
+    for (int64_t p = 0; p < b->panels; ++p)
+        for (int64_t t = 0; t < s->tiles && filled >> p & 1; ++t)
+            multiply[filled_lanes(s, b->lane + p * WIDTH) / LANES - 1](
+                c1 - c0, u + t * s->maps_in * MR, v + point * s->v_point + p * s->chunk * WIDTH,
+                m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH, c0 > 0);
 }
 
 // dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
@@ -108,14 +109,14 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
 TB_UPDATE(8)
 TB_UPDATE(1)
 
-// dF: the products of a block of lanes from `lane` on at a point, to the point's sums.
-static void update_point(const shape *s, int64_t lane, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+// dF: the products of a block of lanes from `lane` on with `channels` channels at a point, to the point's sums.
+static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to, int more) {
     const int64_t lanes = least(s->panels * WIDTH, s->lanes - lane);
     for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * s->panels * WIDTH) {
         int64_t c = 0;
-        for (; c + 8 <= s->maps_in; c += 8)
+        for (; c + 8 <= channels; c += 8)
             update_8(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
-        for (; c < s->maps_in; ++c)
+        for (; c < channels; ++c)
             update_1(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
     }
 }

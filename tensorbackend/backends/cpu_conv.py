@@ -338,13 +338,13 @@ class _Winograd(_Pass):
                        ("LENGTH", way.length), *_planes(way))  # fmt: skip
         super().__init__(step, facts, way)
 
-    def _sizes(self, slot_bytes: int = 0, block: int = 0) -> list[int]:
-        g = self.geometry
+    def _sizes(self, slot_bytes: int = 0, block: int = 0, first: int = 0) -> list[int]:
+        g, way = self.geometry, self.way
         maps_in, maps_out, image, result = conv_blocking.sides(g, self.op)
-        pads = [g.S - 1 - before if self.backward else before for before, _ in g.pads[1:]]
+        pads = [n - 1 - before if self.backward else before for n, (before, _) in zip(g.window[1:], g.pads[1:])]
         return [
-            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, self.way.panels,
-            self.threads, slot_bytes, block,
+            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, *g.window[1:],
+            *g.strides[1:], way.panels, way.chunk, self.threads, slot_bytes, block, first,
         ]  # fmt: skip
 
     def layout(self) -> None:
@@ -364,21 +364,30 @@ class _Winograd(_Pass):
         """The stages."""
         g, way, facts = self.geometry, self.way, self.facts.tile(self.way.planes)
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
-        tiles, points = -(-maps_out // facts.rows), way.points**2
-        sizes = self._sizes(self.slot_bytes)
-        blocks = [self._sizes(self.slot_bytes, block) for block in range(way.blocks * g.groups)]
+        maps_in *= way.parts
+        points, sizes = way.points**2, self._sizes(self.slot_bytes)
+        blocks = range(way.blocks * g.groups)
+        chunks = [(first, min(way.chunk, maps_in - first)) for first in range(0, maps_in, way.chunk)]
+        parts: list[tuple[str, int, list[int]]] = []
         if self.op == UPDATE:
-            tasks = (-(-maps_in // facts.lanes) + -(-maps_out // facts.lanes)) * way.panels
-            stages = [("tb_winograd_update_in", tasks), ("tb_winograd_update_multiply", points)]
-            parts = [(name, count, block) for block in blocks for name, count in stages]
+            for block, (first, count) in itertools.product(blocks, chunks):
+                tasks = -(-count // facts.lanes) + (0 if first else -(-maps_out // facts.lanes))
+                chunk = self._sizes(self.slot_bytes, block, first)
+                parts.append(("tb_winograd_update_in", tasks * way.panels, chunk))
+                parts.append(("tb_winograd_update_multiply", points, chunk))
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]
         copies = -(-maps_in // _copied_channels(way)) * -(-maps_out // COPIED_MAPS) * g.groups
         filters = ("tb_winograd_filters", copies, sizes)
         if not way.shared:
             return [filters, ("tb_winograd", way.blocks * g.groups, sizes)]
-        inputs = -(-maps_in // facts.rows) * way.panels
-        stages = [("tb_winograd_in", inputs), ("tb_winograd_multiply", points), ("tb_winograd_out", tiles * way.panels)]
-        return [filters, *((name, count, block) for block in blocks for name, count in stages)]
+        for block in blocks:
+            for first, count in chunks:
+                chunk = self._sizes(self.slot_bytes, block, first)
+                parts.append(("tb_winograd_in", -(-count // facts.rows) * way.panels, chunk))
+                parts.append(("tb_winograd_multiply", points, chunk))
+            tiles = -(-maps_out // facts.rows) * way.panels
+            parts.append(("tb_winograd_out", tiles, self._sizes(self.slot_bytes, block)))
+        return [filters, *parts]
 
 
 PASSES: dict[type, type[_Pass]] = {Depthwise: _Depthwise, Direct: _Direct, Few: _Few, Winograd: _Winograd}

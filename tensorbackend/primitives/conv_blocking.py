@@ -63,6 +63,11 @@ SHARED_PANELS, SHARED_LANES = 6, 288
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
+CHUNK, MOST_CHUNK = 128, 192
+"""Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
+most."""
+PART_TAPS, FEWEST_TAPS = {4: (3,), 6: (3, 4, 5)}, 3
+"""Taps of a side of such a part, by points; the fewest."""
 FEWEST_UNIT_MAPS = 16
 """Maps of a group, and for the filters' gradient inputs of an output, from which on it is worth while to fill them up
 for the matrix unit."""
@@ -428,11 +433,30 @@ def _lanes(images: int, most: int) -> int:
     return length
 
 
-def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int) -> Winograd:
-    maps_in, maps_out, _, out = sides(g, op)
+def _parts(g: ConvGeometry, axis: int, most: int) -> int:
+    """Parts of `most` taps that an axis of the filters is cut into: `cut` in C."""
+    each = -(-g.window[axis] // g.strides[axis])
+    return min(g.window[axis], g.strides[axis]) * -(-each // most)
+
+
+def _chunk(maps: int, parts: int, planes: int) -> int:
+    """Channels at a time, where filters are cut into parts: whole parts, or a share of one."""
+    if parts == 1:
+        return maps
+    shares = -(-maps // MOST_CHUNK)
+    chunk = -(-maps // shares) if shares > 1 else maps * min(parts, max(1, CHUNK // maps))
+    return multiple(chunk, EDGE) if planes else chunk
+
+
+def _winograd(
+    g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int, taps: int
+) -> Winograd:
+    """Blocks for parts of `taps` x `taps` taps."""
+    maps, maps_out, _, out = sides(g, op)
     width = facts.tile(planes).width
-    taps = g.S
     tile = points + 1 - taps
+    parts = _parts(g, 1, taps) * _parts(g, 2, taps)
+    chunk = maps_in = _chunk(maps, parts, planes)
     lanes = out[0] * -(-out[1] // tile) * -(-out[2] // tile) * g.N
     total = -(-lanes // width)
     length = _lanes(g.N, facts.lanes)
@@ -443,15 +467,15 @@ def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int
         most = max(SHARED_PANELS, SUM_BYTES // 6 // panel)
         panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel))
         blocks = -(-total // panels)
-        return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True, planes)
+        return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True, planes, parts, chunk)
     panel = each * (data * maps_in + itemsize * maps_out)
     # The matrix unit is done with a panel so soon that filters must come from the same cache.
     filters = points**2 * data * maps_in * maps_out if planes else 0
     if total < TASKS or panel + filters > MOST_STAGE_BYTES:
         blocks = -(-total // (SHARED_LANES // width))
-        return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes)
+        return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes, parts, chunk)
     panels = max(1, min(total // TASKS, STAGE_BYTES // panel))
-    return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes)
+    return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes, parts, chunk)
 
 
 def _winograd_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> int:
@@ -465,10 +489,25 @@ def _winograd_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> in
     return lanes if op == UPDATE else multiple(lanes, facts.lanes)
 
 
-def _square(g: ConvGeometry) -> bool:
-    """Whether filters are squares of 3 or 5 along height and width, at stride 1, and paddings those that tiles take."""
-    plain = g.T == 1 and g.D == g.M and g.pads[0] == (0, 0) and g.strides == g.dilations == (1, 1, 1)
-    return plain and g.R == g.S and g.S in (3, 5)
+def _may_be_cut(g: ConvGeometry, op: str) -> bool:
+    """Whether `conv_winograd.c` computes a pass: filters along height and width, longer than their strides and not
+    dilated, and of the images' gradient at stride 1."""
+    flat = g.T == 1 and g.D == g.M and g.pads[0] == (0, 0) and g.strides[0] == 1 and g.dilations == (1, 1, 1)
+    cells = all(taps > stride for taps, stride in zip(g.window[1:], g.strides[1:]))
+    return flat and cells and (op != BPROP or g.strides == (1, 1, 1))
+
+
+def _winograds(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int) -> list[Winograd]:
+    """Winograd's algorithm with so many points, filters cut into the cheapest parts: by multiply-adds, on the matrix
+    unit, or both where they are as fast."""
+    planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
+    longest = max(-(-n // stride) for n, stride in zip(g.window[1:], g.strides[1:]))
+    each = []
+    for taps in (t for t in PART_TAPS[points] if t <= max(longest, FEWEST_TAPS)):
+        ways = [_winograd(g, op, facts, itemsize, points, n, taps) for n in planes]
+        costs = [nanoseconds(g, op, facts, way) for way in ways]
+        each.append((min(costs), [way for way, cost in zip(ways, costs) if cost <= NEARLY * min(costs)]))
+    return min(each, key=lambda pair: pair[0])[1]
 
 
 def _may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
@@ -487,12 +526,9 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         yield from (_depthwise(g, op, itemsize), direct)
         return
     found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
-    if winograd and _square(g) and itemsize == 4:
-        points = (4, 6) if winograd >= 4 else (4,)
-        planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
-        for p in (p for p in points if p + 1 - g.S > 1):
-            costs = {w: nanoseconds(g, op, facts, w) for w in (_winograd(g, op, facts, itemsize, p, n) for n in planes)}
-            found += [way for way, cost in costs.items() if cost <= NEARLY * min(costs.values())]
+    if winograd and _may_be_cut(g, op) and itemsize == 4:
+        for points in (4, 6) if winograd >= 4 else (4,):
+            found += _winograds(g, op, facts, itemsize, points)
     inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
     if facts.matrix_unit and itemsize == 4 and min(inputs, g.K // g.groups) >= FEWEST_UNIT_MAPS:
         if op == UPDATE:
@@ -528,6 +564,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
         used = maps_out / multiple(maps_out, facts.rows)
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7
+    maps_in *= way.parts
     cells = way.points**2
     lanes = _winograd_lanes(g, op, facts, way)
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4 if g.N >= facts.lanes else 1)

@@ -75,7 +75,8 @@ class Few:
 class Winograd:
     """Blocks of `conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile.
 
-    `planes` are those of a number on the matrix unit, 0 for multiply-adds.
+    Filters are cut into `parts`, which make as many channels of each map; `chunk` of these channels are transformed and
+    multiplied at a time. `planes` are those of a number on the matrix unit, 0 for multiply-adds.
     """
 
     points: int
@@ -86,6 +87,8 @@ class Winograd:
     blocks: int
     shared: bool
     planes: int
+    parts: int
+    chunk: int
 
 
 Way = Depthwise | Direct | Few | Winograd

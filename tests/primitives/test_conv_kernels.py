@@ -47,7 +47,7 @@ def backends(cc: None) -> dict[int, Backend]:
 @st.composite
 def squares(draw: Any) -> dict[str, int]:
     """Layers of square filters at stride 1, around sizes of tiles and vectors."""
-    taps = draw(st.sampled_from([3, 3, 5]))
+    taps = draw(st.sampled_from([3, 3, 5, 7, 9]))
     groups = draw(st.sampled_from([1, 1, 2]))
     pads = st.integers(0, taps - 1)
     return {
@@ -209,7 +209,7 @@ def test_tiles_of_few_images(
         pytest.skip("for a processor with a matrix unit that the system lets us use")
 
     def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Winograd]:
-        yield conv_blocking._winograd(g, op, facts, itemsize, points, planes)
+        yield conv_blocking._winograd(g, op, facts, itemsize, points, planes, 3)
 
     monkeypatch.setattr(conv_blocking, "choices", alone)
     backend = Backend.allocate_backend("cpu", rng_seed=0)
@@ -218,6 +218,92 @@ def test_tiles_of_few_images(
     most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
     for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
+
+
+PARTS = {
+    "seven": {"N": 16, "C": 3, "K": 9, "H": 14, "W": 17, "R": 7, "S": 7},
+    "nine, one image": {"N": 1, "C": 5, "K": 20, "H": 23, "W": 30, "R": 9, "S": 9, "pad_h": (3, 1), "pad_w": 4},
+    "eleven, deep groups": {
+        "N": 5, "C": 4, "K": 6, "D": 2, "H": 15, "W": 13, "R": 11, "S": 11, "pad_h": 5, "pad_w": 10, "groups": 2
+    },
+    "shares of a part": {"N": 48, "C": 200, "K": 17, "H": 9, "W": 9, "R": 7, "S": 5, "pad_w": 3},
+    "parts over padding": {"N": 64, "C": 130, "K": 17, "H": 10, "W": 10, "R": 7, "S": 7, "pad_h": 9, "pad_w": 6},
+    "rectangles": {"N": 2, "C": 34, "K": 17, "H": 10, "W": 12, "R": 5, "S": 8, "pad_h": 1, "pad_w": 2},
+    "strided": {
+        "N": 16, "C": 3, "K": 17, "H": 40, "W": 42, "R": 11, "S": 11, "str_h": 4, "str_w": 4, "pad_h": 2, "pad_w": 9
+    },
+    "strides that differ": {
+        "N": 6, "C": 2, "K": 40, "H": 20, "W": 32, "R": 5, "S": 20, "str_h": 2, "str_w": 3, "pad_w": 3
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A backend that computes by parts of filters wherever it can, made from points and taps of a part."""
+
+    def make(points: int, taps: int) -> Backend:
+        def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct | Winograd]:
+            if conv_blocking._may_be_cut(g, op):
+                yield conv_blocking._winograd(g, op, facts, itemsize, points, 0, taps)
+            else:
+                yield from _plain_alone(g, op, facts, itemsize, winograd)
+
+        monkeypatch.setattr(conv_blocking, "choices", alone)
+        return Backend.allocate_backend("cpu", rng_seed=0)
+
+    return make
+
+
+@pytest.mark.parametrize(("points", "taps", "name"), [
+    *((6, 3, name) for name in PARTS),
+    *((*way, name) for way in [(6, 4), (6, 5), (4, 3)] for name in ("shares of a part", "rectangles", "strided")),
+])  # fmt: skip
+def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None:
+    backend = parts(points, taps)
+    layer = backend.conv_layer("float32", **PARTS[name])
+    assert chosen(backend, layer).startswith("// Winograd")
+    operands = drawn(layer)
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
+        assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
+
+
+@pytest.mark.parametrize("name", ["seven", "shares of a part", "strided"])
+def test_filters_in_parts_of_halves(parts: Any, name: str) -> None:
+    backend = parts(6, 4)
+    layer = backend.conv_layer("float16", **PARTS[name])
+    operands = {name: x.astype("float16") for name, x in drawn(layer).items()}
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
+        bound = BOUNDS[4] + DEPTHWISE_BOUNDS["float16"]
+        assert np.abs(found.astype(np.float64) - wanted).max() <= bound * scale.max()
+
+
+@pytest.mark.parametrize("name", ["seven", "eleven, deep groups", "parts over padding", "strided"])
+def test_filters_in_parts_and_threads(parts: Any, name: str) -> None:
+    same_bits(parts(6, 3), PARTS[name])
+
+
+def test_filters_in_parts_and_what_follows_them(parts: Any) -> None:
+    backend = parts(6, 4)
+    layer = backend.conv_layer("float32", **PARTS["parts over padding"])
+    I, F, _ = (backend.array(x) for x in drawn(layer).values())
+    bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3))
+    sums = backend.empty(layer.dimO)
+    backend.conv(layer, I, F, out=sums)
+    together = backend.maximum(backend.conv(layer, I, F) + bias, 0)
+    assert len(steps(backend, together)) == 1
+    np.testing.assert_array_equal(together.get(), np.maximum(sums.get() + bias.get(), 0))
+
+
+@pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
+def test_large_filters_go_in_parts(op: str) -> None:
+    large = geometry(C=64, K=128, H=64, W=64, P=56, Q=56, R=9, S=9, pads=((0, 0),) * 3)
+    assert ways(large, op)[0].parts == 9
+    assert ways(large, op, 2)[0].parts == 9 and ways(large, op, 2)[0].points == 4
+    first = geometry(N=64, C=3, K=96, H=231, W=231, P=56, Q=56, R=11, S=11, pads=((0, 0),) * 3, strides=(1, 4, 4))
+    assert isinstance(ways(first, op)[0], Direct if op == BPROP else Winograd)
 
 
 @pytest.fixture
@@ -376,21 +462,26 @@ def test_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
     {"N": 1, "C": 320, "K": 160, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
 ], ids=["square", "strided", "deep", "depthwise", "few channels", "few places"])  # fmt: skip
 def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
+    for backend in backends.values():
+        same_bits(backend, sizes)
+
+
+def same_bits(backend: Backend, sizes: dict[str, int]) -> None:
+    """Results of a layer are the same for any number of threads."""
     runtime = native.runtime()
     before = runtime.threads
-    for backend in backends.values():
-        layer = backend.conv_layer("float32", **sizes)
-        operands = drawn(layer)
-        results = []
-        for threads in (1, 2, 5):
-            runtime.set_threads(threads)
-            try:
-                results.append(run(backend, layer, operands))
-            finally:
-                runtime.set_threads(before)
-        for other in results[1:]:
-            for a, b in zip(results[0], other):
-                np.testing.assert_array_equal(a, b)
+    layer = backend.conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    results = []
+    for threads in (1, 2, 5):
+        runtime.set_threads(threads)
+        try:
+            results.append(run(backend, layer, operands))
+        finally:
+            runtime.set_threads(before)
+    for other in results[1:]:
+        for a, b in zip(results[0], other):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
