@@ -13,8 +13,9 @@
 // TB_SQRT, the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it),
 // TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, TB_WHOLE and TB_ACROSS, the cells of
 // this one and those along its width if they are among the usual, which get loops of their own, TB_STEP, the stride
-// along the width if it is 1 or 2, else 0, and TB_BACK, which of the two ways is compiled. TB_ACROSS and TB_STEP matter
-// to fewer images than a vector has lanes alone.
+// along the width if it is 1 or 2, else 0, TB_BACK, which of the two ways is compiled, and TB_SIDE, the side of the
+// windows if their way back goes by blocks of pixels (pool_blocks.h), else 0. TB_ACROSS and TB_STEP matter to fewer
+// images than a vector has lanes, and to blocks.
 #include "kernel.h"
 #include "pool_spans.h"
 
@@ -41,6 +42,14 @@ TB_FN range cells_of(const sizes *g, int axis, tb_i64 at) {
     const tb_i64 start = at * g->step[axis] - g->pad[axis];
     return (range){higher(-start, 0), lower(g->in[axis] - start, g->window[axis])};
 }
+
+TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
+    return a * stride[0] + b * stride[1] + c * stride[2];
+}
+
+#if TB_BACK && TB_SIDE
+#include "pool_blocks.h"
+#else
 
 // The windows of an axis that hold pixel `at`.
 TB_FN range windows_of(const sizes *g, int axis, tb_i64 at) {
@@ -73,10 +82,6 @@ TB_FN tb_i64 reach(const sizes *g, tb_i64 f) { return (g->window[3] - 1 - f) / g
 
 // Where the windows end that have the same cells along the width as window q.
 TB_FN tb_i64 last_alike(range whole, tb_i64 q) { return q >= whole.from && q < whole.to ? whole.to : q + 1; }
-
-TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
-    return a * stride[0] + b * stride[1] + c * stride[2];
-}
 
 // A row (k, m, p) of the output: the cells of its windows over maps, depth and height, and where things lie.
 typedef struct {
@@ -511,4 +516,5 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     }
     tb_stream_end(g->streams);
 }
+#endif
 #endif

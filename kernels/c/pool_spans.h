@@ -112,11 +112,15 @@ TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list
     }
 }
 
-// sum + e where the place is `number`. gcc would make 32 bits of bytes before it compares them.
-TB_FN vec added_there(vec sum, vec e, const TB_I *places, TB_N number, int m) {
+TB_FN small load_places(const TB_I *places, int m) {
     small here = {0};
     if (m == LANES) __builtin_memcpy(&here, places, sizeof here);
     else tb_pad(&here, places, m * (int)sizeof(TB_I), sizeof here);
+    return here;
+}
+
+// sum + e where the place is `number`. gcc would make 32 bits of bytes before it compares them.
+TB_FN vec added_there(vec sum, vec e, small here, TB_N number) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
     typedef char bytes __attribute__((vector_size(16)));
     typedef float wide __attribute__((vector_size(64)));
@@ -140,7 +144,8 @@ TB_FN void gather_vectors(const sizes *g, const span *s, tb_i64 n, const tap *li
             const tb_i64 at = n + v * LANES;
             const vec e = met(s->x, list[c].at + at, m, laid);
             if (TB_OP == 0) {
-                sum[v] = added_there(sum[v], e, (const TB_I *)s->other + list[c].other + at, list[c].number, m);
+                const small here = load_places((const TB_I *)s->other + list[c].other + at, m);
+                sum[v] = added_there(sum[v], e, here, list[c].number);
             } else if (laid) {
                 sum[v] += e;
             } else if (TB_OP == 1) {

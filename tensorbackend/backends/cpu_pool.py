@@ -16,6 +16,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends import caches, jit, native, written
 from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
+from tensorbackend.primitives.geometry import PoolGeometry
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -39,9 +40,14 @@ VECTOR_BYTES = 64
 _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 
-def _streams(nbytes: int) -> int:
-    """What a kernel is told: 2 where results of a call that moves so many bytes go past the cache."""
-    return 2 * caches.go_past(nbytes)
+def _streams(step: Primitive) -> int:
+    """What a kernel is told: 2 where its results go past the cache.
+
+    Such stores are slow beside what a near cache takes; where they are most of the work, some more had better stay.
+    """
+    nbytes = written.nbytes(step)
+    results = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (step.output, *step.others))
+    return 2 * caches.go_past(nbytes * 3 // 4 if 2 * results > nbytes else nbytes)
 
 
 def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, cost: float, sizes: list[int],
@@ -53,6 +59,13 @@ def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, co
     address = library.address(step.op.name)
     launch = native.runtime().prepare(address, tasks, int(cost), len(step.operands), sizes, strides, 0)
     return jit.Prepared(step, source, step.op.name, [launch], 0)
+
+
+def _side(g: PoolGeometry) -> int:
+    """The side of windows that are squares over one map, with usual sides and strides that leave no gaps; else 0."""
+    (J, T, R, S), (str_c, str_d, str_h, str_w) = g.window, g.strides
+    flat = (J, T, str_c, str_d) == (1, 1, 1, 1) and g.pads[0] == g.pads[1] == (0, 0)
+    return R if flat and R == S in USUAL_WIDTHS and str_h == str_w in USUAL_STEPS and str_h <= R else 0
 
 
 def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
@@ -68,13 +81,14 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     few = g.N < VECTOR_BYTES // dtypes.compute(step.output.dtype).itemsize
     forward = step.op.name == "pool_fprop"
     macros["TB_ACROSS"] = g.S if few and forward and g.S in USUAL_WIDTHS else 0
-    macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few else 1
+    macros["TB_SIDE"] = side = 0 if few or forward else _side(g)
+    macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few or side else 1
     rows, nbytes = math.prod(step.output.shape[:3]), written.nbytes(step)
     group = max(1, min(TASK_BYTES * rows // nbytes, rows))
     sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
     strides = [s for ref in step.operands for s in ref.strides[:4]]
     cost = nbytes * 0.05 + math.prod(g.dimO) * g.cells * 0.1
-    sizes += [group, _streams(nbytes), *written.words(alpha, beta)]
+    sizes += [group, _streams(step), *written.words(alpha, beta)]
     return _prepared(step, "pool", macros, -(-rows // group), cost, sizes, strides)
 
 
@@ -93,7 +107,7 @@ def _prepare_lrn(step: Primitive, backend: Backend) -> jit.Prepared | None:
     length = math.prod(g.dimI[1:])
     strip = max(min(LRN_STRIP, LRN_STRIP * 8 // g.J // 16 * 16), 16)
     sizes = [g.C, length, g.J, strip, *written.words(alpha, beta, ascale / g.J, bpower)]
-    sizes.append(_streams(written.nbytes(step)))
+    sizes.append(_streams(step))
     return _prepared(step, "lrn", macros, -(-length // strip), written.nbytes(step) * 0.1, sizes, [])
 
 

@@ -90,6 +90,22 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict, op: str, dtype:
     check_both_passes(backend, layer_of(backend, op, sizes, dtype), dtype, places)
 
 
+@KINDS
+@pytest.mark.parametrize(("side", "stride"), [(2, 1), (2, 2), (3, 1), (3, 2)])
+def test_squares_of_usual_sizes(backend: Any, op: str, side: int, stride: int) -> None:
+    squares = {"R": side, "S": side, "str_h": stride, "str_w": stride}
+    for pad_h, pad_w, W in ((0, 0, 7), (1, (0, 1), 8), ((1, 0), side - 1, 1)):
+        layer = backend.pool_layer("float32", op, 20, 2, H=6, W=W + 2, pad_h=pad_h, pad_w=pad_w, **squares)
+        check_both_passes(backend, layer, "float32")
+
+
+def test_squares_of_many_rows_and_of_halves(backend: Any) -> None:
+    squares = {"R": 3, "S": 3, "str_h": 2, "str_w": 2}
+    check_both_passes(backend, backend.pool_layer("float32", "max", 32, 1, H=99, W=61, **squares), "float32")
+    for op, dtype, places in (("max", "float16", "int16"), ("avg", "bfloat16", "uint8"), ("max", "float64", "uint8")):
+        check_both_passes(backend, backend.pool_layer(dtype, op, 33, 2, H=5, W=6, pad_w=1, **squares), dtype, places)
+
+
 @pytest.fixture
 def caffe(backend: Any) -> Iterator[Any]:
     """The backend, sizing outputs as Caffe does."""
@@ -103,6 +119,7 @@ def test_caffes_sizes_end_with_cut_windows(caffe: Any, op: str) -> None:
     layer = caffe.pool_layer("float32", op, 5, 2, H=6, W=7, R=3, S=3, str_h=2, str_w=2)
     assert layer.MPQ == (1, 3, 3)
     check_both_passes(caffe, layer, "float32")
+    check_both_passes(caffe, caffe.pool_layer("float32", op, 16, 2, H=6, W=8, R=3, S=3, str_h=2, str_w=2), "float32")
     padded = caffe.pool_layer("float32", op, 5, 2, H=4, W=5, R=2, S=2, pad_h=1, str_h=2, str_w=2)
     assert padded.MPQ == (1, 3, 3)
     if op == "avg":  # how many cells a mean has depends on padding
