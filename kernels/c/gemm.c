@@ -36,6 +36,7 @@ enum {
     MOST_ROWS = 14,
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
+    COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
     NEAR = 1 << 16,  // elements of b that are in the second-level cache wherever they lie
     OPERANDS = 32,
@@ -113,12 +114,14 @@ static inline const int64_t *pair_of(const call *g, int which) { return strides_
 // Tiles ---------------------------------------------------------------------------------------------------------------
 
 // What a tile works on: `k` steps of rows `a` and columns `b`, whose sums go to `t`, or are added to what is there. Of b,
-// what lies `ahead` elements further is fetched; 0 leaves that to the processor.
+// what lies `ahead` elements further is fetched; 0 leaves that to the processor. Where `next` is not 0, of a what lies so
+// much further is, and as many rows from `later` on, which lie `later_row` apart.
 typedef struct work {
     int64_t k;
     const TB_T *a, *b;
     TB_T *t;
-    int64_t a_row, a_k, b_k, ahead, t_row, t_column;
+    int64_t a_row, a_k, b_k, ahead, next, later_row, t_row, t_column;
+    const TB_T *later;
     int columns, add, past;
 } work;
 
@@ -343,7 +346,8 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     const int64_t *const a_step = pair_of(g, 0), *const b_step = pair_of(g, 1);
     const TB_A *const a = (const TB_A *)g->ptr[g->size[SWAP]] + batch_offset(g, 0, batch) + (g->row + at->i) * a_step[0] + from * a_step[1];
     TB_T *const t = to.at + (g->row + at->i) * to.row + (g->column + j) * to.column;
-    work w = {k, 0, 0, t, a_step[0], a_step[1], width_of(g, columns), 0, to.row, to.column, columns, add, 0};
+    work w = {.k = k, .t = t, .a_row = a_step[0], .a_k = a_step[1], .b_k = width_of(g, columns), .t_row = to.row,
+              .t_column = to.column, .columns = columns, .add = add};
     w.past = g->size[PAST] && ((uintptr_t)t | (uintptr_t)(to.row * (int64_t)sizeof(TB_T))) % 64 == 0;
     if (own->b.at) {
         w.b = own->b.at + (j - own->b.first) / g->size[PANEL] * own->b.apart + packed((k0 - own->b.k0) * w.b_k);
@@ -354,6 +358,9 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
         w.b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * w.b_k + (g->column + j);
         w.ahead = g->size[N] * g->size[K] > NEAR || w.b_k % LANES ? AHEAD * w.b_k : 0;
     }
+    // Rows of a segment are read once, in runs that are too short for the processor to guess the next.
+    const int far = own->b.at && g->size[SPLITS] > 1 && w.a_k == 1 && b_step[0] == 1 && j == at->j && at->columns >= step;
+    const TB_T *const later = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from + k + at->j * b_step[1];
     for (int64_t i = 0; i < at->rows; i += step) {
         const int rows = (int)least(step, at->rows - i);
         w.a = (const TB_T *)(a + i * a_step[0]);
@@ -362,6 +369,10 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
             const int64_t tile = (at->i + i - own->a.first) / step;
             w.a = own->a.at ? own->a.at + tile * own->a.apart : place_of_a(g, part, tile);
             w.a += packed((k0 - own->a.k0) * step);
+        } else if (far) {  // what comes from memory: the next tile's rows or the first one's next steps, and columns' next steps
+            w.next = i + step < at->rows ? step * w.a_row : k - i * w.a_row;
+            w.later = later + least(i, at->columns - step) * b_step[1];
+            w.later_row = b_step[1];
         }
         w.t = t + i * to.row;
         run_tile(vectors, rows, &w);

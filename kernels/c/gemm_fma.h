@@ -59,7 +59,8 @@ PLUS_PRODUCT(half_plus_product, half_vector)
 #define TILE_OF(NAME, V, PLUS, PUT_PAST, MR, NV) \
     static void NAME##_##MR##_##NV(const work *w) { \
         enum { lanes = sizeof(V) / sizeof(TB_T) }; \
-        const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead; \
+        const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead, next = w->next; \
+        const TB_T *later = w->later; \
         const TB_T *b = w->b, *row[(MR + 2) / 3]; \
         TB_T *const t = w->t; \
         V sum[MR][NV]; \
@@ -70,6 +71,13 @@ PLUS_PRODUCT(half_plus_product, half_vector)
             STEP(V, PLUS, MR, NV, 1) \
             if (ahead) \
                 UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
+            if (next) { \
+                UNROLL for (int i = 0; i < MR; ++i) { \
+                    __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
+                    __builtin_prefetch(later + i * w->later_row, 0, 2); \
+                } \
+                later += 2; \
+            } \
             UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
             b += 2 * b_k; \
         } \
@@ -206,6 +214,7 @@ static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T
                 const S *const first = from + j0 * step_j + p0 * step_p; \
                 TB_T *const place = to + p0 * width + j0; \
                 if (in_place && rows == SQUARE) { \
+                    for (int j = 0; j < columns; ++j) __builtin_prefetch(first + j * step_j + COPY_AHEAD * SQUARE); \
                     turn_square(place, width, all, (const TB_T *)first, step_j, columns); \
                     continue; \
                 } \

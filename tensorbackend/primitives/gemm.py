@@ -35,8 +35,9 @@ NEAR, FAR = 1 << 16, 1 << 22
 OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
 """Where tasks copy b themselves: steps of k and elements of such a copy at most (half as many would come from memory in
 lines that are too short); and rows up to which they do."""
-LONG_SIDE, LONG_SUMS = 32, 1 << 18
-"""Rows and columns at least, and sums at most, of a product whose long k is cut into segments with their own copies."""
+LONG, LONG_K, LONG_SIDE, LONG_SUMS = 1 << 19, 8, 32, 1 << 18
+"""Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
+of its rows and columns, and rows and columns at least; sums at most."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
 LEAST_ROWS, NEAR_ROWS = 48, 24
@@ -51,6 +52,8 @@ SEGMENTS = 16
 LEAST_SEGMENT = 4096
 PACKED_K = 128
 """Steps of k that are copied at a time, as in gemm.c."""
+TURNED_K = 16
+"""Steps of k that are turned at a time as they are copied."""
 SMALL_TASKS = 4
 """Tasks of a small product at least."""
 FEW_TILES = 8
@@ -247,16 +250,17 @@ def _row_parts(x: Matrices, panel: int) -> int:
 
 def _is_long(x: Matrices) -> bool:
     """Whether k is so long beside rows and columns that a task should take a segment of it, and all of these."""
-    far = (x.m + x.n) * x.k > FAR and x.batches == 1
+    far = (x.m + x.n) * x.k > LONG and x.batches == 1
     fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // 2 // PACKED_K
-    return far and fits and x.k >= SEGMENTS * max(x.m, x.n)
+    return far and fits and x.k >= LONG_K * max(x.m, x.n)
 
 
 def _long_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking of a long k, of which each task has a segment, all rows and all columns."""
     rows, columns = multiple(x.m, way.tile_rows), multiple(x.n, way.panel)
-    block_k = min(OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
-    split_k = multiple(-(-x.k // SEGMENTS), block_k)
+    most = min(OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
+    split_k = multiple(-(-x.k // min(multiple(-(-x.k // most), 4), SEGMENTS)), TURNED_K)
+    block_k = multiple(_even(split_k, most), TURNED_K)
     return Blocking(
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
         way.panel, False, 0, True,
