@@ -132,12 +132,10 @@ class NativeFuseBlock(FuseBlock):
             self.add(target, value)
 
     def _run_here(self) -> Any:
-        """Run what waits here. Returns how native code repeats it: as `_run_first`. Native code does not see which
-        parts trees share, and would take the first one's numbers for all: groups that share some are Python's."""
+        """Run what waits here. Returns how native code repeats it: as `_run_first`."""
         group, self._here.group = self._here.group, None
-        shares = group is not None and group.shares
         ran = None if group is None else group.flush()
-        return NotImplemented if ran is None or shares or self._backend.closed else self._backend._plan_recipe(*ran)
+        return NotImplemented if ran is None or self._backend.closed else self._backend._plan_recipe(*ran)
 
 
 class NativeTypes:

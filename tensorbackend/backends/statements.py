@@ -44,7 +44,6 @@ class StatementGroup:
         self._forms: tuple = ()
         self._numbers: dict[tuple, int] = {}
         self._parts: dict[int, tuple[int, int]] = {}
-        self.shares = False  # whether trees have computed parts in common
 
     def add(self, target: Tensor, value: Any, fit: Callable[[], Any]) -> None:
         """Add a statement, running those before it first if it may not join them. `fit()` checks the value's shape.
@@ -126,7 +125,6 @@ class StatementGroup:
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         common = self._parts.keys() & parts.keys() - set(map(id, tensors))
         shared = tuple(sorted((parts[x], *self._parts[x]) for x in common))
-        self.shares = self.shares or not common <= set(map(id, leaves))
         numbers = tuple(map(self._number, tensors))
         return (target.structure, self._number(target), root, repeats, overlap, shared, numbers)
 

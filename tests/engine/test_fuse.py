@@ -28,6 +28,14 @@ EXPRESSIONS = [
     lambda be, x, y: x,
     lambda be, x, y: 0.25,
 ]
+# Statements of two parts that are trees, and a tensor.
+COMBINED = [
+    lambda be, a, b, t: a * b,
+    lambda be, a, b, t: a - t * b,
+    lambda be, a, b, t: be.exp(a * -0.1) + b,
+    lambda be, a, b, t: a - be.mean(b, axis=1),
+    lambda be, a, b, t: a,
+]
 # Where a statement writes: a whole tensor or a part, which may overlap others; all of SHAPE but the last.
 PLACES = [
     lambda t: t[0][:, :40],
@@ -64,6 +72,41 @@ def test_a_fused_program_has_the_bits_of_single_statements(backend: Backend, dty
             run(backend, program, one_by_one)
             with backend.fuse():
                 run(backend, program, together)
+            for x, y in zip(one_by_one, together):
+                np.testing.assert_array_equal(x.get(), y.get())
+
+    check()
+
+
+# Parts of statements: one of the pool, of which statements may share any, or a new one of the same structure.
+parts = st.tuples(st.booleans(), st.integers(0, 2))
+sharing = st.tuples(st.integers(0, len(COMBINED) - 1), st.integers(0, 3), parts, parts)
+
+
+def sharing_statements(be: Backend, program: list, made: list, turn: int) -> list:
+    """Targets and trees on what they write. Parts of the pool are made before the first statement runs."""
+    x, y = made[:2]
+    numbers = [0.5 + turn, 0.25 * turn, 0.125]
+    pool = [be.tanh(x * n) + y for n in numbers]
+    stated = []
+    for combination, out, *wanted in program:
+        a, b = (pool[k] if from_pool else be.tanh(x * numbers[k]) + y for from_pool, k in wanted)
+        stated.append((made[out], COMBINED[combination](be, a, b, made[2])))
+    return stated
+
+
+def test_a_fused_program_whose_trees_share_parts_has_the_bits_of_single_statements(backend: Backend) -> None:
+    @settings(max_examples=settings.default.max_examples // 2)
+    @given(program=st.lists(sharing, min_size=2, max_size=5))
+    def check(program: list) -> None:
+        one_by_one, together = tensors(backend, ("float32",) * 4), tensors(backend, ("float32",) * 4)
+        for turn in range(3):
+            for target, value in sharing_statements(backend, program, one_by_one, turn):
+                target[:] = value
+            stated = sharing_statements(backend, program, together, turn)
+            with backend.fuse():
+                for target, value in stated:
+                    target[:] = value
             for x, y in zip(one_by_one, together):
                 np.testing.assert_array_equal(x.get(), y.get())
 

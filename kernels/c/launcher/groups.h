@@ -3,8 +3,9 @@
 //
 // Inside `with be.fuse():` statements wait, in each thread for itself. Which of them run together, Python decides
 // (statements.py); here its answers are remembered as steps between states. A state stands for the statements of a
-// group: their structures, repeats and overlaps, and which of their tensors are the same view. (state, statement) leads
-// to the state of the group with the statement, or to APART: the group runs first. Each state has a recipe.
+// group: their structures, repeats and overlaps, which nodes their trees have in common, and which of their tensors are
+// the same view. (state, statement) leads to the state of the group with the statement, or to APART: the group runs
+// first. Each state has a recipe.
 // What is not known is handed to Python's group of the thread, where later statements of the group follow it; native
 // code keeps account of the state, and takes over again once the group has run.
 #ifndef TB_LAUNCHER_GROUPS_H
@@ -12,7 +13,7 @@
 
 #include "statements.h"
 
-enum { MOST_WAITING = 16, MOST_SEEN = 128, MOST_WAITING_LEAVES = 256 };
+enum { MOST_WAITING = 16, MOST_SEEN = 128, MOST_WAITING_LEAVES = 256, NODE_PLACES = 1024 };
 
 typedef struct group {
     object *target[MOST_WAITING], *value[MOST_WAITING], *leaf[MOST_WAITING_LEAVES];  // all kept
@@ -27,6 +28,13 @@ typedef struct seen_view {
     int written;
 } seen_view;
 
+// A node of a group's trees, and where the first of them that has it has it. Table of NODE_PLACES, at most half full.
+typedef struct seen_node {
+    const object *node;  // to compare: the group keeps it
+    int64_t group;       // a place of another group than the one that waits is free
+    int64_t where;       // statement << 16 | place
+} seen_node;
+
 // A thread in a `fuse` block.
 typedef struct fusing {
     struct fusing *next;
@@ -35,8 +43,10 @@ typedef struct fusing {
     int in_python;  // what waits, waits in Python's group, not in `waiting`
     int64_t count;  // statements that wait
     int64_t state;
+    int64_t group;  // the number of the group that waits
     seen_view seen[MOST_SEEN];
-    int n_seen;
+    seen_node node[NODE_PLACES];
+    int n_seen, nodes;
     group *waiting, *spare;
 } fusing;
 
@@ -70,15 +80,16 @@ static inline fusing *own_fusing(const memo *m) {
 }
 
 static void begin_group(fusing *f) {
+    f->group++;
     f->count = 0;
-    f->n_seen = 0;
+    f->n_seen = f->nodes = 0;
     f->state = EMPTY;
     f->in_python = 0;
 }
 
 // A statement beside the group that waits: the key to look up, and how many views the group has with it.
 typedef struct form {
-    int64_t key[KEY_HEAD + MOST_REPEATS + 1 + MOST_LEAVES];
+    int64_t key[KEY_HEAD + MOST_REPEATS + MOST_NODES + 1 + MOST_LEAVES];
     int64_t words;
     int n_seen;
 } form;
@@ -100,9 +111,19 @@ static int number_of(fusing *f, int *n, const span *view, object *structure, int
     return (*n)++;
 }
 
-// 0 when nobody keeps account of the group, or it is too large.
+// The place of a node among those of the group, or a free one for it.
+static inline seen_node *place_of(fusing *f, const object *node) {
+    for (uint64_t i = mixed(0, (uintptr_t)node);; i++) {
+        seen_node *found = &f->node[i % NODE_PLACES];
+        if (found->group != f->group || found->node == node)
+            return found;
+    }
+}
+
+// 0 when nobody keeps account of the group, or it is too large. Notes the statement's nodes as those of the group: when
+// it does not join, the group ends, or nobody keeps account of it any more.
 static int make_form(fusing *f, const stated *s, form *new) {
-    if (f->state == UNTRACKED)
+    if (f->state == UNTRACKED || f->nodes + s->w.nodes > NODE_PLACES / 2)
         return 0;
     object *structure = slot(s->target, at.tensor_structure);
     int64_t *word = new->key + KEY_HEAD;
@@ -111,6 +132,16 @@ static int make_form(fusing *f, const stated *s, form *new) {
     int64_t number = *word++ = number_of(f, &new->n_seen, &s->to, structure, 1, &apart);
     for (int i = 0; i < s->w.n_repeats; i++)
         *word++ = (int64_t)s->w.repeats[2 * i] << 32 | s->w.repeats[2 * i + 1];
+    int64_t shared = 0;
+    for (int i = 0; i < s->w.nodes; i++) {
+        seen_node *found = place_of(f, s->w.node[i]);
+        if (found->group == f->group)
+            word[shared++] = (int64_t)s->w.place[i] << 32 | found->where;
+        else
+            *found = (seen_node){s->w.node[i], f->group, f->count << 16 | s->w.place[i]};
+    }
+    f->nodes += s->w.nodes - (int)shared;
+    word += shared;
     for (int i = 0; number >= 0 && i < s->w.leaves; i++)
         if (s->w.kind[i] == TENSOR)
             number = *word++ = number_of(f, &new->n_seen, &s->place[i], structure_of(s->w.leaf[i], TENSOR), 0, &apart);
@@ -120,6 +151,7 @@ static int make_form(fusing *f, const stated *s, form *new) {
     new->key[KEY_ROOT] = (int64_t)(uintptr_t)s->root;
     new->key[KEY_OVERLAP] = s->overlap << 1 | apart;
     new->key[KEY_REPEATS] = s->w.n_repeats;
+    new->key[KEY_SHARED] = shared;
     return number >= 0;
 }
 
@@ -132,6 +164,7 @@ static void enter(fusing *f, const form *new, int64_t state) {
     f->n_seen = new->n_seen;
     f->seen[new->key[KEY_HEAD]].written = 1;
     f->state = state;
+    f->count++;
 }
 
 static int hold(group *g, const stated *s) {
@@ -212,8 +245,7 @@ static void keep_account(memo *m, fusing *f, const stated *s, const form *new, i
     if (count == 1 && before) {
         if (new)
             remember_joining(m, new->key, new->words, 0);
-        f->n_seen = 0;
-        f->state = EMPTY;
+        begin_group(f);
         new = s && make_form(f, s, &first) ? &first : NULL;
     }
     if (count == 0)
@@ -223,6 +255,7 @@ static void keep_account(memo *m, fusing *f, const stated *s, const form *new, i
     else
         f->state = UNTRACKED;
     f->count = count;
+    f->in_python = count > 0;
 }
 
 static int state_in_python(memo *m, fusing *f, object *target, object *value, const stated *s, const form *new) {
@@ -257,7 +290,6 @@ static int state_in_block(memo *m, fusing *f, object *target, object *value, con
     if (next <= 0 || f->in_python || !hold(f->waiting, s))
         return state_in_python(m, f, target, value, s, formed ? &new : NULL);
     enter(f, &new, next);
-    f->count++;
     return 0;
 }
 

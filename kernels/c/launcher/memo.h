@@ -7,8 +7,9 @@
 
 // States of groups are numbers from 1 on, or:
 enum { EMPTY = 0, UNTRACKED = -1, APART = -2 };
-enum { KEY_STATE, KEY_TARGET, KEY_ROOT, KEY_OVERLAP, KEY_REPEATS, KEY_HEAD };
-enum { FIRST_SIZE = 64, MOST_STRUCTURES = 1 << 16, MOST_STATEMENTS = 1 << 13, MOST_LEAVES = 64, MOST_REPEATS = 32 };
+enum { KEY_STATE, KEY_TARGET, KEY_ROOT, KEY_OVERLAP, KEY_REPEATS, KEY_SHARED, KEY_HEAD };
+enum { FIRST_SIZE = 64, MOST_STRUCTURES = 1 << 16, MOST_STATEMENTS = 1 << 13, MOST_LEAVES = 64,
+       MOST_NODES = 128, MOST_REPEATS = 32 };
 
 typedef struct known {
     object *key[OPERANDS + 1];  // the op, and a structure or type for each operand

@@ -5,12 +5,13 @@
 
 #include "memo.h"
 
-// The leaves of a value and where parts of it are used again, as `walk` of graph/fuse.py finds them.
+// The leaves of a value, its nodes and the places of these, and where parts are used again: as `walk` of graph/fuse.py
+// finds them.
 typedef struct walked {
-    object *leaf[MOST_LEAVES];
+    object *leaf[MOST_LEAVES], *node[MOST_NODES];
     enum kind kind[MOST_LEAVES];
-    int32_t repeats[2 * MOST_REPEATS];
-    int leaves, n_repeats;
+    int32_t place[MOST_NODES], repeats[2 * MOST_REPEATS];
+    int leaves, nodes, n_repeats;
 } walked;
 
 static inline int add_leaf(walked *w, object *x, enum kind kind) {
@@ -21,17 +22,24 @@ static inline int add_leaf(walked *w, object *x, enum kind kind) {
     return 1;
 }
 
+// As many as there may be parts: they fit.
+static inline void add_node(walked *w, object *x, int32_t place) {
+    w->place[w->nodes] = place;
+    w->node[w->nodes++] = x;
+}
+
 // 0 for a tree too large for the memory set aside, or with an operand that is not understood.
 static int walk(walked *w, object *root, enum kind root_kind) {
-    object *stack[MOST_LEAVES], *seen[2 * MOST_LEAVES];
-    int32_t first[2 * MOST_LEAVES];
+    object *stack[MOST_LEAVES], *seen[MOST_NODES];
+    int32_t first[MOST_NODES];
     int depth = 1, n_seen = 1;
     int32_t count = 0;
-    w->leaves = w->n_repeats = 0;
+    w->leaves = w->nodes = w->n_repeats = 0;
     if (root_kind != NODE && root_kind != PLAIN_NODE)
         return add_leaf(w, root, root_kind);
     stack[0] = seen[0] = root;
     first[0] = 0;
+    add_node(w, root, 0);
     while (depth) {
         object *node = stack[--depth];
         int native = node->type == node_type;
@@ -60,7 +68,7 @@ static int walk(walked *w, object *root, enum kind root_kind) {
                 w->repeats[2 * w->n_repeats++ + 1] = first[k];
                 continue;
             }
-            if (n_seen == 2 * MOST_LEAVES || depth == MOST_LEAVES || kind == FOREIGN)
+            if (n_seen == MOST_NODES || depth == MOST_LEAVES || kind == FOREIGN)
                 return 0;
             seen[n_seen] = x;
             first[n_seen++] = count;
@@ -69,6 +77,7 @@ static int walk(walked *w, object *root, enum kind root_kind) {
                     return 0;
             } else {
                 stack[depth++] = x;
+                add_node(w, x, count);
             }
         }
     }
