@@ -96,7 +96,10 @@ class RememberingTable(StructureTable):
 
 
 class NativeFuseBlock(FuseBlock):
-    """A fuse block whose statements wait in the memo of a backend's table; what that does not know waits here."""
+    """A fuse block whose statements wait in the memo of a backend's table; what that does not know waits here.
+
+    `depth` counts the statements on their way into a thread's group: one, and those of finalizers that run meanwhile.
+    """
 
     __slots__ = ("_backend", "_begin", "_end", "flush")
 
@@ -121,8 +124,12 @@ class NativeFuseBlock(FuseBlock):
 
     def _join(self, target: Tensor, value: Any) -> int:
         """Run `target[:] = value` in this thread's block. Returns how many statements wait here then."""
-        group = self._group()
-        self._backend._assign(target, value)
+        group, here = self._group(), self._here
+        here.depth += 1
+        try:
+            self._backend._assign(target, value)
+        finally:
+            here.depth -= 1
         return len(group.targets)
 
     def _adopt(self, statements: tuple) -> None:
@@ -133,7 +140,10 @@ class NativeFuseBlock(FuseBlock):
 
     def _run_here(self) -> Any:
         """Run what waits here. Returns how native code repeats it: as `_run_first`."""
-        group, self._here.group = self._here.group, None
+        here = self._here
+        group = here.group
+        if not here.depth:  # else a finalizer flushes while a statement is on its way into the group
+            here.group = None
         ran = None if group is None else group.flush()
         return NotImplemented if ran is None or self._backend.closed else self._backend._plan_recipe(*ran)
 

@@ -56,16 +56,18 @@ class StatementGroup:
         apart = self._apart(target, leaves)
         seen = len(self._numbers)
         form = self._form(target, value, leaves, repeats, overlap, parts)
-        if self.targets:
+        while self.targets:  # also after a flush: what it frees may state something
             key = ("join", self._forms, form, apart)
             joins = self._plans.get(key)
             if joins is None:
                 value_fits, numbers = fit(), (form[1], *form[-1])
                 joins = min(numbers) < seen and self._decide(target, value_fits, leaves, overlap)
                 self._plans[key] = joins
-            if not joins:
-                self.flush()
-                form = self._form(target, value, leaves, repeats, overlap, parts)
+            if joins:
+                break
+            self.flush()
+            apart, seen = self._apart(target, leaves), len(self._numbers)
+            form = self._form(target, value, leaves, repeats, overlap, parts)
         if not self.targets and self._plans.get(("fits", form)) is None:
             fit()
             self._plans["fits", form] = True

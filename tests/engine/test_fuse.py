@@ -273,3 +273,43 @@ def test_a_group_with_a_shared_part_is_not_repeated_for_one_without(backend: Bac
             u[:] = first
             v[:] = second * u
         assert v.get().tolist() == [[(n * a + 1) * (n * b + 1) for n in (3.0, 5.0)]]
+
+
+class Bell:
+    """Calls a function when it goes."""
+
+    def __init__(self, ring) -> None:
+        self.ring = ring
+
+    def __del__(self) -> None:
+        self.ring()
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 2)])
+@pytest.mark.parametrize("reads", [True, False])
+def test_what_a_group_frees_may_state_something(backend: Backend, shape: tuple[int, int], reads: bool) -> None:
+    """A tensor that only a group holds goes when the group runs, since the next statement cannot join it; that one
+    comes after what the tensor's finalizer states, and groups that follow are remembered as what they are."""
+    x, t, z, w = backend.ones((3, 7)), backend.zeros((3, 7)), backend.zeros(shape), backend.empty((3, 7))
+    rung = 0
+
+    def ring() -> None:
+        nonlocal rung
+        t[:] = t + 1
+        rung += 1
+        if reads:
+            assert (t.get() == rung).all()
+
+    for k in range(6):
+        going = backend.copy(x)
+        if k % 3 == 0:
+            going.bell = Bell(ring)
+        with backend.fuse():
+            w[:] = going * (k + 2)
+            del going
+            z[:] = t * 2 if z.shape == t.shape else z + 1
+            z[:] = z * 1
+        assert rung == k // 3 + 1
+        assert (t.get() == rung).all()
+        assert (w.get() == k + 2).all()
+        assert (z.get() == (2 * rung if z.shape == t.shape else k + 1)).all()

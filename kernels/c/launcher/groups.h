@@ -41,6 +41,8 @@ typedef struct fusing {
     unsigned long thread;
     int depth;
     int in_python;  // what waits, waits in Python's group, not in `waiting`
+    int joining;    // how many statements Python is taking: one, and what the finalizers of what goes meanwhile state
+    int64_t joined;  // how many it has begun to take
     int64_t count;  // statements that wait
     int64_t state;
     int64_t group;  // the number of the group that waits
@@ -84,7 +86,7 @@ static void begin_group(fusing *f) {
     f->count = 0;
     f->n_seen = f->nodes = 0;
     f->state = EMPTY;
-    f->in_python = 0;
+    f->in_python = f->joining > 0;
 }
 
 // A statement beside the group that waits: the key to look up, and how many views the group has with it.
@@ -223,7 +225,7 @@ static int run_waiting(memo *m, fusing *f) {
         PyErr_NoMemory();
         return -1;
     }
-    int64_t state = f->state;
+    int64_t state = f->joining ? UNTRACKED : f->state;
     int in_python = f->in_python;
     f->waiting = next;
     f->spare = NULL;
@@ -255,16 +257,23 @@ static void keep_account(memo *m, fusing *f, const stated *s, const form *new, i
     else
         f->state = UNTRACKED;
     f->count = count;
-    f->in_python = count > 0;
+    f->in_python = count > 0 || f->joining;
 }
 
 static int state_in_python(memo *m, fusing *f, object *target, object *value, const stated *s, const form *new) {
-    int64_t before = f->count;
+    int64_t before = f->count, turn = ++f->joined;
+    int waits_here = before && !f->in_python, done = 0;
     Py_IncRef(&m->head);
-    int done = f->in_python || !before ? 0 : give_to_python(m, f->waiting);
-    let_go(f->waiting);
     f->in_python = 1;
+    f->joining++;
+    if (waits_here) {
+        done = give_to_python(m, f->waiting);
+        let_go(f->waiting);
+    }
     object *waiting = done < 0 ? NULL : PyObject_CallFunctionObjArgs(m->join, target, value, NULL);
+    f->joining--;
+    if (f->joined != turn)  // others have come in between: nobody knows what the group is
+        s = NULL, new = NULL;
     if (waiting) {
         keep_account(m, f, s, new, before, PyLong_AsLongLong(waiting));
         Py_DecRef(waiting);
