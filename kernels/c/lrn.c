@@ -5,7 +5,7 @@
 // the cache. Sums go up the maps in order. The host defines what block_vectors.h wants, TB_LOG2 and TB_EXP2 in TB_W,
 // TB_OUTPUT, the number of the first result's pointer, TB_STRIP and TB_MAPS, the longest strip and window (strip times
 // window is at most 8 TB_STRIP, or the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get
-// loops of their own, TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of
+// loops of their own, else 0, TB_PLAIN, whether alpha is 1 and beta 0, TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of
 // the two ways is compiled.
 #include "block_vectors.h"
 
@@ -15,7 +15,7 @@ typedef struct {
 
 // Rows of the strip lie a little further apart than a power of two, which would have them compete for the cache.
 #define PITCH(strip) ((strip) + 16)
-#define ROWS (TB_STRIP * 8 + TB_MAPS * 32)
+#define ROWS (TB_STRIP * 9 + TB_MAPS * 32)
 
 // m elements as numbers to compute with; behind them there is room for a whole vector.
 TB_FN const TB_W *numbers(TB_W *buffer, const TB_X *x, int m) {
@@ -25,82 +25,117 @@ TB_FN const TB_W *numbers(TB_W *buffer, const TB_X *x, int m) {
     return buffer;
 }
 
+#define ABREAST 4  // vectors whose powers are taken together, step by step: each step waits for the one before
+#define EACH(v) _Pragma("GCC unroll 4") for (int v = 0; v < vectors; ++v)
+
 #if TB_QUARTERS
-// A guess of d^(-1/4), whose error becomes its third power.
-TB_FN vec closer(vec guess, vec d) {
-    const vec square = guess * guess;
-    vec rest;
-    for (int k = 0; k < LANES; ++k) rest[k] = TB_FMA_F32(-d[k], square[k] * square[k], 1.0f);
-    return guess + guess * rest * (0.25f + 0.15625f * rest);
+// Better guesses of d^(-1/4), whose errors become their third powers.
+TB_FN void come_closer(vec *guess, const vec *d, int vectors) {
+    vec square[ABREAST], rest[ABREAST];
+    EACH(v) square[v] = guess[v] * guess[v];
+    EACH(v) square[v] *= square[v];
+    EACH(v) for (int k = 0; k < LANES; ++k) rest[v][k] = TB_FMA_F32(-d[v][k], square[v][k], 1.0f);
+    EACH(v) square[v] = 0.25f + 0.15625f * rest[v];
+    EACH(v) rest[v] *= guess[v];
+    EACH(v) guess[v] += rest[v] * square[v];
 }
 
 // d^-power for a power of some quarters, by roots from a guess in integers that is good to 1/32: some units in the last
 // place. Denormal numbers count as 0.
-TB_FN vec lowered(vec d, TB_W power) {
-    const vec root = closer(closer((vec)(0x4F586000 - ((mask)d >> 2)), d), d);
-    vec product = root;
+TB_FN void lower_all(vec *to, const vec *d, TB_W power, int vectors) {
+    vec root[ABREAST];
     (void)power;
-    for (int k = 1; k < TB_QUARTERS; ++k) product *= root;
-    const mask none = d < 0x1p-126f, all = d == TB_INF_F32;
-    const mask ends = (mask)(TB_INF_F32 + (vec){0}) & none;
-    return (vec)((((mask)product & ~(none | all)) | ends) | (d < 0));
+    EACH(v) root[v] = (vec)(0x4F586000 - ((mask)d[v] >> 2));
+    come_closer(root, d, vectors);
+    come_closer(root, d, vectors);
+    EACH(v) to[v] = root[v];
+    for (int k = 1; k < TB_QUARTERS; ++k) EACH(v) to[v] *= root[v];
+    EACH(v) {
+        const mask none = d[v] < 0x1p-126f, all = d[v] == TB_INF_F32;
+        const mask ends = (mask)(TB_INF_F32 + (vec){0}) & none;
+        to[v] = (vec)((((mask)to[v] & ~(none | all)) | ends) | (d[v] < 0));
+    }
 }
 #else
 // d^-power. denom is seldom below 1 and seldom large: a few roundings more than the general power, in half the time.
-TB_FN vec lowered(vec d, TB_W power) {
-    TB_W x[LANES];
-    *(loose *)x = d;
-    for (int i = 0; i < LANES; ++i) x[i] = TB_EXP2(-power * TB_LOG2(x[i]));
-    return *(const loose *)x;
+TB_FN void lower_all(vec *to, const vec *d, TB_W power, int vectors) {
+    for (int v = 0; v < vectors; ++v) {
+        TB_W x[LANES];
+        *(loose *)x = d[v];
+        for (int i = 0; i < LANES; ++i) x[i] = TB_EXP2(-power * TB_LOG2(x[i]));
+        to[v] = *(const loose *)x;
+    }
 }
 #endif
 
 typedef struct {
     const sizes *g;
     TB_W alpha, beta, scale, power;
+    tb_i64 streams;
 } norm;
 
 TB_FN norm norm_of(const sizes *g) {
     return (norm){g, (TB_W)tb_word_double(g->alpha), (TB_W)tb_word_double(g->beta), (TB_W)tb_word_double(g->scale),
-                  (TB_W)tb_word_double(g->power)};
+                  (TB_W)tb_word_double(g->power), g->streams};
 }
 
 // to = alpha v + beta to, for the first m numbers. Without beta the old contents are not read.
 TB_FN void finish(const norm *p, TB_X *to, vec v, int m) {
-    if (p->alpha != 1) v *= p->alpha;
+#if !TB_PLAIN
+    v *= p->alpha;
     if (p->beta != 0) v += p->beta * load(to, m);
-    store(to, v, m, p->g->streams);
+#endif
+    store(to, v, m, p->streams);
 }
 
-// The rows of maps c - J / 2 to c + J / 2, in order; row `map` lies at map % J.
+// The rows of maps c - J / 2 to c + J / 2, in order; row `map` lies at map % J. In loops of the usual windows, a row of
+// zeros behind all stands for maps beyond the edges.
 typedef struct {
-    const TB_W *rows[TB_MAPS];
+    const TB_W *rows[TB_WHOLE ? TB_WHOLE : TB_MAPS];
     int count;
 } around;
 
 TB_FN void find_around(around *found, const TB_W *rows, const sizes *g, tb_i64 c) {
-    const tb_i64 half = g->window / 2, to = lower(c + half + 1, g->maps);
+    const tb_i64 half = g->window / 2;
     found->count = 0;
-    for (tb_i64 map = c < half ? 0 : c - half; map < to; ++map) {
-        found->rows[found->count++] = rows + map % g->window * PITCH(g->strip);
+    for (tb_i64 map = c - half; map <= c + half; ++map) {
+        const int inside = map >= 0 && map < g->maps;
+        if (TB_WHOLE || inside) found->rows[found->count++] = rows + (inside ? map % g->window : TB_WHOLE) * PITCH(g->strip);
     }
 }
 
-TB_FN vec sum_of(const around *near, int count, int i) {
+TB_FN void clear_beyond(TB_W *rows, const sizes *g) {
+    for (tb_i64 i = 0; TB_WHOLE && i < PITCH(g->strip); ++i) rows[TB_WHOLE * PITCH(g->strip) + i] = 0;
+}
+
+TB_FN vec sum_of(const around *near, int i) {
     vec total = *(const loose *)(near->rows[0] + i);
-    for (int k = 1; k < count; ++k) total += *(const loose *)(near->rows[k] + i);
+    _Pragma("GCC unroll 5") for (int k = 1; k < (TB_WHOLE ? TB_WHOLE : near->count); ++k)
+        total += *(const loose *)(near->rows[k] + i);
     return total;
 }
 
-TB_FN void fprop_map(const norm *p, const around *near, int count, const TB_W *x, const TB_X *ahead, TB_X *o,
-                     TB_X *denom, int m) {
-    for (int i = 0; i < m; i += LANES) {
-        __builtin_prefetch(ahead + i);
-        const vec d = 1 + p->scale * sum_of(near, count, i);
-        const int n = (int)lower(LANES, m - i);
-        store(denom + i, d, n, p->g->streams);
-        finish(p, o + i, *(const loose *)(x + i) * lowered(d, p->power), n);
+// Some vectors of a map, of m numbers each, from i on.
+TB_FN void fprop_vectors(const norm *p, const around *near, const TB_W *x, TB_X *o, TB_X *denom, int i, int vectors,
+                         int m) {
+    vec d[ABREAST], factor[ABREAST];
+    EACH(v) d[v] = 1 + p->scale * sum_of(near, i + v * LANES);
+    EACH(v) store(denom + i + v * LANES, d[v], m, p->streams);
+    lower_all(factor, d, p->power, vectors);
+    EACH(v) finish(p, o + i + v * LANES, *(const loose *)(x + i + v * LANES) * factor[v], m);
+}
+
+// m numbers of a map. The copies stay in registers, since nobody has their addresses.
+TB_FN void fprop_map(const norm *norm_at, const around *near_at, const TB_W *x, const TB_X *ahead, TB_X *o, TB_X *denom,
+                     int m) {
+    const norm own = *norm_at, *const p = &own;
+    const around these = *near_at, *const near = &these;
+    int i = 0;
+    for (; i + ABREAST * LANES <= m; i += ABREAST * LANES) {
+        for (int v = 0; v < ABREAST; ++v) __builtin_prefetch(ahead + i + v * LANES);
+        fprop_vectors(p, near, x, o, denom, i, ABREAST, LANES);
     }
+    for (; i < m; i += LANES) fprop_vectors(p, near, x, o, denom, i, 1, (int)lower(LANES, m - i));
 }
 
 TB_FN void fprop_strip(const norm *p, const TB_X *x, TB_X *o, TB_X *denom, int m) {
@@ -108,6 +143,7 @@ TB_FN void fprop_strip(const norm *p, const TB_X *x, TB_X *o, TB_X *denom, int m
     TB_W squares[ROWS], buffer[TB_STRIP + LANES];
     around near;
     tb_i64 next = 0;
+    clear_beyond(squares, g);
     for (tb_i64 c = 0; c < g->maps; ++c) {
         for (const tb_i64 to = lower(c + g->window / 2 + 1, g->maps); next < to; ++next) {
             const TB_W *const in = numbers(buffer, x + next * g->length, m);
@@ -118,19 +154,39 @@ TB_FN void fprop_strip(const norm *p, const TB_X *x, TB_X *o, TB_X *denom, int m
         const tb_i64 at = c * g->length;
         const TB_W *const in = numbers(buffer, x + at, m);
         const TB_X *const ahead = x + next * g->length;  // beyond the last map an address that nobody reads
-        if (near.count == TB_WHOLE) fprop_map(p, &near, TB_WHOLE, in, ahead, o + at, denom + at, m);
-        else fprop_map(p, &near, near.count, in, ahead, o + at, denom + at, m);
+        fprop_map(p, &near, in, ahead, o + at, denom + at, m);
     }
 }
 
-TB_FN void bprop_map(const norm *p, const around *near, int count, const TB_W *x, const TB_W *e, const TB_W *denom,
-                     TB_X *delta, const TB_X *const *ahead, int m) {
-    for (int i = 0; i < m; i += LANES) {
-        for (int k = 0; k < 4; ++k) __builtin_prefetch(ahead[k] + i);
-        const vec direct = *(const loose *)(e + i) * lowered(*(const loose *)(denom + i), p->power);
-        const vec shared = *(const loose *)(x + i) * sum_of(near, count, i);
-        finish(p, delta + i, direct - 2 * p->power * p->scale * shared, (int)lower(LANES, m - i));
+TB_FN void bprop_vectors(const norm *p, const around *near, const TB_W *x, const TB_W *e, const TB_W *denom,
+                         TB_X *delta, int i, int vectors, int m) {
+    const TB_W factor = 2 * p->power * p->scale;
+    vec d[ABREAST], direct[ABREAST];
+    EACH(v) d[v] = *(const loose *)(denom + i + v * LANES);
+    lower_all(direct, d, p->power, vectors);
+    EACH(v) {
+        const int at = i + v * LANES;
+        const vec shared = *(const loose *)(x + at) * sum_of(near, at);
+        finish(p, delta + at, *(const loose *)(e + at) * direct[v] - factor * shared, m);
     }
+}
+
+TB_FN void bprop_map(const norm *norm_at, const around *near_at, const TB_W *x, const TB_W *e, const TB_W *denom,
+                     TB_X *delta, const TB_X *const *ahead, int m) {
+    const norm own = *norm_at, *const p = &own;
+    const around these = *near_at, *const near = &these;
+    const TB_X *const first = ahead[0], *const second = ahead[1], *const third = ahead[2], *const fourth = ahead[3];
+    int i = 0;
+    for (; i + ABREAST * LANES <= m; i += ABREAST * LANES) {
+        for (int at = i; at < i + ABREAST * LANES; at += LANES) {
+            __builtin_prefetch(first + at);
+            __builtin_prefetch(second + at);
+            __builtin_prefetch(third + at);
+            __builtin_prefetch(fourth + at);
+        }
+        bprop_vectors(p, near, x, e, denom, delta, i, ABREAST, LANES);
+    }
+    for (; i < m; i += LANES) bprop_vectors(p, near, x, e, denom, delta, i, 1, (int)lower(LANES, m - i));
 }
 
 TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
@@ -141,6 +197,7 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
     TB_W ratios[ROWS], first[TB_STRIP + LANES], second[TB_STRIP + LANES], third[TB_STRIP + LANES];
     around near;
     tb_i64 next = 0;
+    clear_beyond(ratios, g);
     for (tb_i64 c = 0; c < g->maps; ++c) {
         for (const tb_i64 to = lower(c + g->window / 2 + 1, g->maps); next < to; ++next) {
             const tb_i64 at = next * g->length;
@@ -155,8 +212,7 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
         const TB_W *const denom = numbers(third, d + at, m);
         const tb_i64 there = next * g->length;  // beyond the last map addresses that nobody reads
         const TB_X *const ahead[4] = {x + at + g->length, o + there, e + there, d + there};
-        if (near.count == TB_WHOLE) bprop_map(p, &near, TB_WHOLE, in, error, denom, delta + at, ahead, m);
-        else bprop_map(p, &near, near.count, in, error, denom, delta + at, ahead, m);
+        bprop_map(p, &near, in, error, denom, delta + at, ahead, m);
     }
 }
 

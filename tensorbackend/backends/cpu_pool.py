@@ -103,6 +103,7 @@ def _prepare_lrn(step: Primitive, backend: Backend) -> jit.Prepared | None:
     if g.J > LRN_MAPS:
         return None
     macros = {"TB_STRIP": LRN_STRIP, "TB_MAPS": LRN_MAPS, "TB_WHOLE": g.J if g.J in USUAL_MAPS else 0}
+    macros["TB_PLAIN"] = int(alpha == 1 and beta == 0)
     macros["TB_QUARTERS"] = _quarters(bpower) if dtypes.compute(step.output.dtype) == np.float32 else 0
     length = math.prod(g.dimI[1:])
     strip = max(min(LRN_STRIP, LRN_STRIP * 8 // g.J // 16 * 16), 16)
