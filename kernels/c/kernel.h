@@ -38,6 +38,8 @@ TB_FN tb_i64 tb_double_word(double x) { return (tb_i64)tb_bits_f64(x); }
 #define TB_HIGHEST_u64 18446744073709551615ull
 
 #ifndef TB_CUDA
+#include "turn.h"
+
 // Asks for what is read some blocks later: processors by themselves stop at the end of a page, and look ahead too
 // little where much is computed. An address beyond the end is no error.
 TB_FN void tb_prefetch(const void *from, int bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// square.h — squares of 8 or 16 vectors turned in registers: rows become columns
+// square.h — squares of 4, 8 or 16 vectors turned in registers: rows become columns
 #ifndef TB_SQUARE_H
 #define TB_SQUARE_H
 
@@ -14,14 +14,19 @@
 
 // Blocks of s x s exchanged with those across the diagonal.
 #define TB_SQUARE_EXCHANGE(T, v, n, LANES, s) \
-    for (int i = 0; i < n; ++i) { \
+    _Pragma("GCC unroll 16") for (int i = 0; i < n; ++i) { \
         if (i & s) continue; \
         const T a = v[i], b = v[i + s]; \
         v[i] = __builtin_shufflevector(a, b, LANES(TB_SQUARE_FIRST, s)); \
         v[i + s] = __builtin_shufflevector(a, b, LANES(TB_SQUARE_SECOND, s)); \
     }
 
+#define TB_SQUARE_4(F, s) TB_SQUARE_FOUR(F, 4, 0, s)
+
 // An array of as many vectors of type T as they have lanes.
+#define TB_TURN_4(T, v) \
+    TB_SQUARE_EXCHANGE(T, v, 4, TB_SQUARE_4, 1) \
+    TB_SQUARE_EXCHANGE(T, v, 4, TB_SQUARE_4, 2)
 #define TB_TURN_8(T, v) \
     TB_SQUARE_EXCHANGE(T, v, 8, TB_SQUARE_8, 1) \
     TB_SQUARE_EXCHANGE(T, v, 8, TB_SQUARE_8, 2) \

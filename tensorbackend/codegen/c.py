@@ -156,13 +156,11 @@ class _Printer(BandRenderer):
         for slot, ref in enumerate(self.kernel.inputs):
             if not self.nest.turned(ref):
                 continue
-            inner = self.nest.inner
-            self.open("for (tb_i64 at = from; at < to; ++at)")
-            self.say(f"const {ctype(ref.dtype)} *const line = i{slot}{self._offset(slot, ref)} + at * s{slot}_{inner};")
+            step, size = f"s{slot}_{self.nest.inner}", ref.dtype.itemsize
             self.say(
-                f"for (int r = 0; r < (int)(last - first); ++r) turned{slot}[r * {TILE} + (int)(at - from)] = line[r];"
+                f"tb_turn{size}((const void *)(i{slot}{self._offset(slot, ref)} + from * {step}), {step}, "
+                f"(int)(to - from), (int)(last - first), (void *)turned{slot}, {TILE});"
             )
-            self.close()
         self.close()
 
     def _flat_map(self) -> None:

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// turn.h — tiles of an operand that lies across, turned so that they lie along: to[r][a] = from[a][r]
+//
+// Squares go through registers: a store for each number to a place of its own would take several times as long as to read
+// them, and a vector is one cache line of an operand of four bytes with AVX-512.
+#ifndef TB_TURN_H
+#define TB_TURN_H
+
+#include "square.h"
+#include "vector.h"
+
+// Numbers of T, in squares of N where there are so many.
+#define TB_TURN_TILE(NAME, T, N) \
+    TB_FN void NAME(const T *from, tb_i64 step, int lines, int rows, T *to, int pitch) { \
+        typedef T square __attribute__((vector_size(N * sizeof(T)), aligned(sizeof(T)), may_alias)); \
+        const int whole_lines = lines / N * N, whole_rows = rows / N * N; \
+        for (int a = 0; a < whole_lines; a += N) \
+            for (int r = 0; r < whole_rows; r += N) { \
+                square v[N]; \
+                UNROLL for (int i = 0; i < N; ++i) v[i] = *(const square *)(from + (a + i) * step + r); \
+                TB_TURN_##N(square, v) \
+                UNROLL for (int i = 0; i < N; ++i) *(square *)(to + (r + i) * pitch + a) = v[i]; \
+            } \
+        for (int a = 0; a < lines; ++a) \
+            for (int r = a < whole_lines ? whole_rows : 0; r < rows; ++r) to[r * pitch + a] = from[a * step + r]; \
+    }
+
+TB_TURN_TILE(tb_turn1, tb_u8, 16)
+#if TB_VECTOR == 64
+TB_TURN_TILE(tb_turn2, tb_u16, 16)
+TB_TURN_TILE(tb_turn4, tb_u32, 16)
+TB_TURN_TILE(tb_turn8, tb_u64, 8)
+#elif TB_VECTOR == 32
+TB_TURN_TILE(tb_turn2, tb_u16, 16)
+TB_TURN_TILE(tb_turn4, tb_u32, 8)
+TB_TURN_TILE(tb_turn8, tb_u64, 4)
+#else
+TB_TURN_TILE(tb_turn2, tb_u16, 8)
+TB_TURN_TILE(tb_turn4, tb_u32, 4)
+TB_TURN_TILE(tb_turn8, tb_u64, 4)
+#endif
+
+#endif
