@@ -141,10 +141,11 @@ TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, range wind
 
 #include "pool_few.h"
 
-// Whether windows of means are whole images, a power of 2 of them, at most a vector, whose pixels lie side by side:
-// lanes then take several pixels.
+// Whether windows of means are whole images whose pixels lie side by side, a power of 2 of them, at most a vector, so
+// that lanes take several pixels; on the way back also some vectors.
 TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
     int whole = TB_OP == 1 && g->images <= LANES && !(g->images & (g->images - 1));
+    if (TB_OP == 1 && TB_BACK) whole |= g->images % LANES == 0;
     whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
     for (int axis = 1; axis < 4; ++axis)
         whole &= g->window[axis] == g->in[axis] && g->pad[axis] == 0 && g->out[axis] == 1;
@@ -173,13 +174,31 @@ TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
     finish(g, out, folded((sum[0] + sum[1]) + (sum[2] + sum[3]), g->images) / (TB_W)pixels, (int)g->images);
 }
 
-// Some rows of the gradient of such means: all pixels of a map receive the same. Vectors begin at multiples of their
-// size.
+// Some pixels of the gradient of such means: all of a map receive the same.
+TB_FN void bprop_vectors(const sizes *g, const TB_X *e, TB_X *out, tb_i64 count, TB_W pixels) {
+    const sizes known = *g;
+    vec share[TOGETHER];
+    for (tb_i64 n = 0; n < g->images; n += TOGETHER * LANES) {
+        const int vectors = (int)lower(TOGETHER, (g->images - n) / LANES);
+        for (int v = 0; v < TOGETHER; ++v) share[v] = load(e + n + lower(v, vectors - 1) * LANES, LANES) / pixels;
+        for (tb_i64 i = 0; i < count; ++i) {
+            TB_X *const to = out + i * known.images + n;
+            for (int v = 0; v < TOGETHER; ++v)
+                if (v < vectors) finish(&known, to + v * LANES, share[v], LANES);
+        }
+    }
+}
+
+// Some rows of that. Vectors begin at multiples of their size.
 TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out, tb_i64 rows) {
+    const TB_W all = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
+    if (g->images > LANES) {
+        bprop_vectors(g, e, out, rows * g->in[3], all);
+        return;
+    }
     const tb_i64 count = rows * g->in[3] * g->images, last = g->images - 1;
-    const TB_W pixels = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
     TB_W shares[2 * LANES];
-    const vec share = load(e, (int)g->images) / pixels;
+    const vec share = load(e, (int)g->images) / all;
     for (tb_i64 i = 0; i < 2 * LANES; ++i) shares[i] = share[i & last];
     tb_i64 n = lower((tb_i64)(-(tb_u64)out / sizeof(TB_X) % LANES), count);
     if (n) finish(g, out, *(const loose *)shares, (int)n);

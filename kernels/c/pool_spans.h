@@ -76,21 +76,23 @@ typedef struct {
     mask where;
 } state;
 
-// One more cell, of that number; `first` of all or not.
-TB_FN void meet(state *found, vec x, TB_N number, int first) {
-    const vec term = TB_OP == 2 ? x * x : x;
-    if (first) {
-        *found = (state){term, number + (mask){0}};
-        return;
-    }
+// What was met, and then something else.
+TB_FN void join(state *found, state next) {
 #if TB_OP == 0
-    const vec best = found->best;
+    const vec x = next.best, best = found->best;
     const mask wins = ~(x <= best) & (best == best);  // a NaN wins, and the first of them stays
     found->best = (vec)(((mask)x & wins) | ((mask)best & ~wins));
-    found->where = ((number + (mask){0}) & wins) | (found->where & ~wins);
+    found->where = (next.where & wins) | (found->where & ~wins);
 #else
-    found->best += term;
+    found->best += next.best;
 #endif
+}
+
+// One more cell, of that number; `first` of all or not.
+TB_FN void meet(state *found, vec x, TB_N number, int first) {
+    const state next = {TB_OP == 2 ? x * x : x, number + (mask){0}};
+    if (first) *found = next;
+    else join(found, next);
 }
 
 // The largest, mean or root of squares of so many cells.
@@ -100,10 +102,15 @@ TB_FN vec outcome(const state *found, int count) {
 
 // Windows of some taps: `vectors` vectors of m numbers from n on.
 TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m) {
-    state found[TOGETHER];
+    state found[TOGETHER], part[TOGETHER];
+    const int cells = TB_OP == 0 && count == 9 ? 3 : count;  // parts that do not wait for each other
     for (int c = 0; c < count; ++c) {
+        const int last = c % cells == cells - 1;
         for (int v = 0; v < vectors; ++v) {
-            meet(&found[v], load((const TB_X *)s->x + list[c].at + n + v * LANES, m), list[c].number, c == 0);
+            meet(&part[v], load((const TB_X *)s->x + list[c].at + n + v * LANES, m), list[c].number, c % cells == 0);
+            if (!last) continue;
+            if (c < cells) found[v] = part[v];
+            else join(&found[v], part[v]);
         }
     }
     for (int v = 0; v < vectors; ++v) {
