@@ -38,6 +38,7 @@ enum {
     IMAGES = SIZES, MAPS_IN, MAPS_OUT,  // maps of a group
     GROUPS, BACKWARD, DEPTH, IN_HIGH, IN_WIDE, OUT_HIGH, OUT_WIDE, PAD_HIGH, PAD_WIDE,
     TAPS_HIGH, TAPS_WIDE, STRIDE_HIGH, STRIDE_WIDE,  // of the whole filter
+    PAST,               // whether results go past the caches
     PANELS,             // of a block of lanes
     CHUNK,              // channels that are transformed and multiplied at a time
     SLOTS, SLOT_BYTES,  // of scratch, as tb_winograd_needs says
@@ -53,7 +54,7 @@ typedef struct cut {
 
 typedef struct shape {
     int64_t images, maps, maps_out, groups, depth, in_high, in_wide, out_high, out_wide, pad_high, pad_wide, panels;
-    int64_t chunk;
+    int64_t chunk, past;
     cut high, wide;                              // of the filter
     int64_t parts, maps_in;                      // of the filter; channels: parts of maps
     int64_t rows, columns;                       // tiles of an image
@@ -217,9 +218,57 @@ INLINE void put_one(const vec *d, int at, TB_R *to) {
         for (int l = 0; l < LENGTH; ++l) to[l] = TB_NARROW(((const TB_T *)d)[at + l]);
 }
 
+// Tiles of all their images, fewer than lanes, in vectors: a vector from memory has PIECES columns of one tile, and
+// PIECES tiles of one column are wanted.
+enum { PIECES = LANES / LENGTH, BY_COLUMNS = LENGTH < LANES && PIECES <= POINTS };
+
+INLINE void exchange(vec *r) {
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
+    mask lane;
+    UNROLL for (int l = 0; l < LANES; ++l) lane[l] = l;
+    UNROLL for (int h = PIECES / 2; h >= 1; h /= 2) {
+        const mask low = lane + ((mask)((lane & h * LENGTH) != 0) & (LANES - h * LENGTH)), high = low + h * LENGTH;
+        UNROLL for (int i = 0; i < PIECES; ++i) {
+            if (i & h) continue;
+            const vec a = r[i], b = r[i + h];
+            r[i] = __builtin_shuffle(a, b, low);
+            r[i + h] = __builtin_shuffle(a, b, high);
+        }
+    }
+}
+
+// The data of LANES lanes by columns; tiles that are not whole are copied with zeros first.
+INLINE void fetch_columns(const shape *s, const piece *p, const TB_S *image, vec *d) {
+    const int64_t row = s->in_wide * LENGTH;
+    TB_S copy[BY_COLUMNS ? PIECES : 1][SQUARE * LENGTH];
+    const TB_S *from[PIECES];
+    int64_t step[PIECES];
+    for (int n = 0; n < PIECES; ++n) {
+        from[n] = image + p[n].in, step[n] = row;
+        if (p[n].rows1 - p[n].rows0 == POINTS && p[n].columns1 - p[n].columns0 == POINTS) continue;
+        __builtin_memset(copy[n], 0, sizeof copy[n]);
+        for (int i = p[n].rows0; i < p[n].rows1; ++i)
+            for (int j = p[n].columns0; j < p[n].columns1; ++j)
+                __builtin_memcpy(copy[n] + (i * POINTS + j) * LENGTH, from[n] + i * row + j * LENGTH, LENGTH * sizeof(TB_S));
+        from[n] = copy[n], step[n] = POINTS * LENGTH;
+    }
+    for (int i = 0; i < POINTS; ++i)
+        UNROLL for (int j = 0; j < POINTS; j += PIECES) {
+            const int first = j + PIECES < POINTS ? j : POINTS - PIECES;
+            vec r[PIECES];
+            UNROLL for (int n = 0; n < PIECES; ++n) r[n] = load(from[n] + i * step[n] + first * LENGTH);
+            exchange(r);
+            UNROLL for (int k = 0; k < PIECES; ++k) d[i * POINTS + first + k] = r[k];
+        }
+}
+
 // The data of LANES lanes, zero where there are none.
 INLINE void fetch_data(const shape *s, const piece *p, const TB_S *image, vec *d) {
     const int64_t row = s->high.stride * s->in_wide * s->images, column = s->wide.stride * s->images;
+    if (BY_COLUMNS && column == LENGTH && s->high.stride == 1) {
+        fetch_columns(s, p, image, d);
+        return;
+    }
     for (int at = 0; at < LANES; at += LENGTH, ++p) {
         const TB_S *const from = image + p->in;
         if (p->rows1 - p->rows0 == POINTS && p->columns1 - p->columns0 == POINTS) {
@@ -254,7 +303,16 @@ INLINE void prefetch_data(const shape *s, const piece *p, const TB_S *image) {
 
 #include "conv_winograd_few.h"
 
+// The places of LANES tiles to memory; vectors that are cache lines go past the caches where that is wanted.
 INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image) {
+#ifdef TB_PLAIN
+    if (LENGTH == LANES && TB_VECTOR == 64 && s->past && ((uintptr_t)image | s->images * sizeof(TB_T)) % 64 == 0) {
+        TB_R *to = image + p->out;
+        for (int i = 0; i < p->high; ++i, to += s->out_wide * s->images)
+            for (int j = 0; j < p->wide; ++j) store_past(to + j * s->images, (whole_vector)o[i * OUT + j]);
+        return;
+    }
+#endif
     for (int at = 0; at < LANES; at += LENGTH, ++p)
         for (int i = 0; i < p->high; ++i)
             for (int j = 0; j < p->wide; ++j)
@@ -363,7 +421,7 @@ static shape read_shape(const int64_t *size) {
         .images = size[IMAGES], .maps = size[MAPS_IN], .maps_out = size[MAPS_OUT], .groups = size[GROUPS],
         .depth = size[DEPTH], .in_high = size[IN_HIGH], .in_wide = size[IN_WIDE], .out_high = size[OUT_HIGH],
         .out_wide = size[OUT_WIDE], .pad_high = size[PAD_HIGH], .pad_wide = size[PAD_WIDE], .panels = size[PANELS],
-        .chunk = size[CHUNK], .high = read_cut(size[TAPS_HIGH], size[STRIDE_HIGH]),
+        .chunk = size[CHUNK], .past = size[PAST], .high = read_cut(size[TAPS_HIGH], size[STRIDE_HIGH]),
         .wide = read_cut(size[TAPS_WIDE], size[STRIDE_WIDE]),
     };
     s.parts = s.high.parts * s.wide.parts;
@@ -528,6 +586,7 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
             finish(&s, task / s.blocks, 0, s.maps_out, b.lane + p * WIDTH, ptr, size, stride, scalar);
         }
     }
+    if (s.past) finish_stores();
     give_slot(TB_PLACE(OWN), slot);
 }
 
@@ -571,6 +630,7 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
         transform_out(&s, m, k, last, b.lane + p * WIDTH, b.out);
         finish(&s, group, k, last, b.lane + p * WIDTH, ptr, size, stride, scalar);
     }
+    if (s.past) finish_stores();
 }
 
 // The gradient by the filters -----------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
 }
 
 // dF: the products of a block of lanes with `channels` channels at a point, to the point's sums.
-static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to,
+                         int more) {
     (void)lane;
     const int64_t each = stored(s->panels * WIDTH, EDGE), step = s->padded * (int64_t)sizeof(TB_T);
     for (int64_t c = 0; c < channels; c += EDGE, v += each)

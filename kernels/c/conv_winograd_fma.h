@@ -79,44 +79,52 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
     for (int p = 0; p < SQUARE; ++p) *(vec *)(to + p * s->w_point) = whole[0][p];
 }
 
-// M channels and a panel of maps at one point; `more`: added to the sums.
-#define TB_UPDATE(M) \
-    static __attribute__((noinline)) void update_##M(int64_t lanes, const TB_T *v, int64_t pitch, const TB_T *w, \
+// M channels and V vectors of maps of a panel at one point; `more`: added to the sums.
+#define TB_UPDATE(M, V) \
+    static __attribute__((noinline)) void update_##M##_##V(int64_t lanes, const TB_T *v, int64_t pitch, const TB_T *w, \
             TB_T *to, int64_t step, int more) { \
-        vec sum[M][NV]; \
+        vec sum[M][V]; \
         const TB_T *x[M]; \
         for (int i = 0; i < M; ++i) { \
             x[i] = v + i * pitch; \
-            for (int j = 0; j < NV; ++j) sum[i][j] = (vec){0}; \
-            for (int j = 0; j < WIDTH; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
+            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+            for (int j = 0; j < V * LANES; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
         } \
         _Pragma("GCC unroll 2") \
         for (int64_t l = 0; l < lanes; ++l, w += WIDTH) { \
-            vec y[NV]; \
-            for (int j = 0; j < NV; ++j) y[j] = *(const vec *)(w + j * LANES); \
+            vec y[V]; \
+            for (int j = 0; j < V; ++j) y[j] = *(const vec *)(w + j * LANES); \
             for (int i = 0; i < M; ++i) { \
                 const vec value = spread(x[i][l]); \
-                for (int j = 0; j < NV; ++j) sum[i][j] += value * y[j]; \
+                for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
             } \
         } \
         for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < NV; ++j) { \
+            for (int j = 0; j < V; ++j) { \
                 vec *const at = (vec *)(to + i * step + j * LANES); \
                 if (more) sum[i][j] += *at; \
                 *at = sum[i][j]; \
             } \
     }
-TB_UPDATE(8)
-TB_UPDATE(1)
+TB_UPDATE(8, 1)
+TB_UPDATE(8, 2)
+TB_UPDATE(8, 3)
+TB_UPDATE(1, 1)
+TB_UPDATE(1, 2)
+TB_UPDATE(1, 3)
 
 // dF: the products of a block of lanes from `lane` on with `channels` channels at a point, to the point's sums.
-static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to, int more) {
+static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to,
+                         int more) {
+    typedef void update(int64_t, const TB_T *, int64_t, const TB_T *, TB_T *, int64_t, int);
+    static update *const eight[] = {update_8_1, update_8_2, update_8_3}, *const one[] = {update_1_1, update_1_2, update_1_3};
     const int64_t lanes = least(s->panels * WIDTH, s->lanes - lane);
     for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * s->panels * WIDTH) {
+        const int64_t vectors = ceil_div(least(s->maps_out - k, WIDTH), LANES);
         int64_t c = 0;
         for (; c + 8 <= channels; c += 8)
-            update_8(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
+            eight[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
         for (; c < channels; ++c)
-            update_1(lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
+            one[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
     }
 }

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import conv_tuning, jit, native, written
+from tensorbackend.backends import caches, conv_tuning, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
@@ -342,9 +342,10 @@ class _Winograd(_Pass):
         g, way = self.geometry, self.way
         maps_in, maps_out, image, result = conv_blocking.sides(g, self.op)
         pads = [n - 1 - before if self.backward else before for n, (before, _) in zip(g.window[1:], g.pads[1:])]
+        past = self.step.tail is None and caches.go_past(math.prod(self.step.output.shape) * self.dtype.itemsize)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, *g.window[1:],
-            *g.strides[1:], way.panels, way.chunk, self.threads, slot_bytes, block, first,
+            *g.strides[1:], int(past), way.panels, way.chunk, self.threads, slot_bytes, block, first,
         ]  # fmt: skip
 
     def layout(self) -> None:

@@ -448,9 +448,7 @@ def _chunk(maps: int, parts: int, planes: int) -> int:
     return multiple(chunk, EDGE) if planes else chunk
 
 
-def _winograd(
-    g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int, taps: int
-) -> Winograd:
+def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int, taps: int) -> Winograd:
     """Blocks for parts of `taps` x `taps` taps."""
     maps, maps_out, _, out = sides(g, op)
     width = facts.tile(planes).width
@@ -476,6 +474,19 @@ def _winograd(
         return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes, parts, chunk)
     panels = max(1, min(total // TASKS, STAGE_BYTES // panel))
     return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes, parts, chunk)
+
+
+def _met(g: ConvGeometry, op: str, way: Winograd, axis: int) -> float:
+    """Of the tiles along an axis, for each part of the filters, the share whose data are not all padding."""
+    if op == UPDATE or way.parts == 1:
+        return 1.0
+    _, _, image, out = sides(g, op)
+    taps, stride, (pad, _) = g.window[axis], g.strides[axis], g.pads[axis]
+    phases, parts = min(taps, stride), _parts(g, axis, way.taps)
+    pad = taps - 1 - pad if op == BPROP else pad
+    firsts = [part % phases + part // phases * stride * way.taps - pad for part in range(parts)]
+    begins = [tile * stride + first for tile in range(0, out[axis], way.out) for first in firsts]
+    return sum(-way.points * stride < at < image[axis] for at in begins) / len(begins)
 
 
 def _winograd_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> int:
@@ -578,6 +589,8 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
     products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
+    if g.N >= facts.tile(way.planes).width:  # panels have the images of one tile
+        products *= _met(g, op, way, 1) * _met(g, op, way, 2)
     if not way.planes and op != UPDATE:
         products = max(products, FILTER_READ_NS * numbers)
     slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0

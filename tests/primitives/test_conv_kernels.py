@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import conv_tuning, cpu_conv, native
+from tensorbackend.backends import caches, conv_tuning, cpu_conv, native
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
@@ -228,6 +228,8 @@ PARTS = {
     },
     "shares of a part": {"N": 48, "C": 200, "K": 17, "H": 9, "W": 9, "R": 7, "S": 5, "pad_w": 3},
     "parts over padding": {"N": 64, "C": 130, "K": 17, "H": 10, "W": 10, "R": 7, "S": 7, "pad_h": 9, "pad_w": 6},
+    "four images": {"N": 4, "C": 7, "K": 60, "H": 14, "W": 37, "R": 7, "S": 7, "pad_h": 3, "pad_w": (0, 2)},
+    "eight images": {"N": 8, "C": 5, "K": 9, "H": 9, "W": 37, "R": 4, "S": 5, "pad_h": 1, "pad_w": 2, "groups": 1},
     "rectangles": {"N": 2, "C": 34, "K": 17, "H": 10, "W": 12, "R": 5, "S": 8, "pad_h": 1, "pad_w": 2},
     "strided": {
         "N": 16, "C": 3, "K": 17, "H": 40, "W": 42, "R": 11, "S": 11, "str_h": 4, "str_w": 4, "pad_h": 2, "pad_w": 9
@@ -283,6 +285,19 @@ def test_filters_in_parts_of_halves(parts: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["seven", "eleven, deep groups", "parts over padding", "strided"])
 def test_filters_in_parts_and_threads(parts: Any, name: str) -> None:
     same_bits(parts(6, 3), PARTS[name])
+
+
+def test_results_past_the_caches(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    results = []
+    for past in (False, True):
+        monkeypatch.setattr(caches, "go_past", lambda nbytes, past=past: asked.append(nbytes) or past)
+        backend = parts(6, 4)
+        layer = backend.conv_layer("float32", **PARTS["parts over padding"])
+        results.append(run(backend, layer, drawn(layer)))
+    assert len(set(asked)) == 3 and asked[: len(asked) // 2] == asked[len(asked) // 2 :]  # three passes, twice
+    for a, b in zip(*results):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_filters_in_parts_and_what_follows_them(parts: Any) -> None:
