@@ -158,13 +158,16 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
     images, errors = (x.size for x in data(layer))
     item = libraries.dtype_of(dtype).itemsize
     moved = (images + errors) * item + (errors if layer.op == "max" else 0)
+    results = images * item if kind == "bprop" else moved - images * item
     if layer.op == "lrn":
-        moved = (3 if kind == "fprop" else 5) * images * item
+        moved, results = ((3, 2) if kind == "fprop" else (5, 1))
+        moved, results = moved * images * item, results * images * item
 
     truth = libraries.computed(partial(ours, layer, kind, "float64", options, False))
     tolerance = libraries.tolerance(dtype)
     name = f"{layer.op if layer.op == 'lrn' else layer.op + ' pool'} {kind}"
-    return bench.Case(name, layer.shape, dtype, truth, makers, moved, 0, tolerance, libraries.largest(truth))
+    return bench.Case(name, layer.shape, dtype, truth, makers, moved, 0, tolerance, libraries.largest(truth),
+                      results)  # fmt: skip
 
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:

@@ -89,8 +89,9 @@ class Contender:
 class Case:
     """One thing to measure: makers of contenders by name, the float64 truth, and the least work it takes.
 
-    `bytes` and `flops` count each operand once. The error of a result is the largest |difference| / `scale()`
-    (without a scale: |expected| plus its mean), and must not exceed `tolerance`.
+    `bytes` and `flops` count each operand once. Where `written` says how many of the bytes are results, the memory roof
+    is a pass that reads and writes as many; else a triad, which writes a third. The error of a result is the largest
+    |difference| / `scale()` (without a scale: |expected| plus its mean), and must not exceed `tolerance`.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Case:
     flops: float = 0.0
     tolerance: float = 1e-5
     scale: Callable[[], Any] | None = None
+    written: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,9 @@ def _rank(rows: Sequence[Row], case: Case) -> None:
     """Shares of the roofs that the probes of this case found, and ratios to its fastest rival."""
     timed = [r for r in rows if r.us is not None]
     roof = [r for r in timed if r.kind == "probe"]
-    memory = max((r.gbs for r in roof if r.gbs and r.contender.startswith(("triad", "device copy"))), default=None)
+    passes = case.written and any(r.contender.startswith("pass") for r in roof)
+    names = ("pass",) if passes else ("triad", "device copy")
+    memory = max((r.gbs for r in roof if r.gbs and r.contender.startswith(names)), default=None)
     compute = max((r.gflops for r in roof if r.gflops), default=None)
     rival = min((r.best() for r in timed if r.kind == "rival"), default=None)
     for row in timed:
@@ -274,7 +278,8 @@ def _rank(rows: Sequence[Row], case: Case) -> None:
 
 
 def roofs(case: Case) -> list[Contender]:
-    """The probes of a case: copy and triad over as many bytes as it moves, multiply-adds where it counts FLOPs.
+    """The probes of a case: copy and triad over as many bytes as it moves, a pass that reads and writes as many where
+    the case tells them apart, multiply-adds where it counts FLOPs.
 
     A triad with ordinary stores is there too, since streaming stores are slower where the data stay in cache. Without a
     compiler there are none, and shares of the peak stay empty.
@@ -286,6 +291,11 @@ def roofs(case: Case) -> list[Contender]:
         if case.bytes >= STREAM_FROM:
             found["triad"] = probes.triad(_elements(case.bytes, 3))
             found["copy"] = probes.copy(_elements(case.bytes, 2))
+        if case.written:
+            sizes = _elements(case.bytes - case.written, 1), _elements(case.written, 1)
+            found["pass cached"] = probes.one_pass(*sizes, cached=True)
+            if case.bytes >= STREAM_FROM:
+                found["pass"] = probes.one_pass(*sizes)
         if case.flops:
             found["fma"] = probes.multiply_adds()
     except CompileError as error:

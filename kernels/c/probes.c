@@ -4,8 +4,11 @@
 // Computes  tb_copy          o[i] = x[i]               streaming stores
 //           tb_triad         o[i] = x[i] + a * y[i]    streaming stores
 //           tb_triad_cached  the same                  ordinary stores, for operands that stay in cache
+//           tb_pass          reads all of x and writes all of o, which differ in length    streaming stores
+//           tb_pass_cached   the same                  ordinary stores
 //           tb_fma_peak      o[task] = the sum of chains of multiply-adds that depend on nothing but themselves
 // Arguments ptr {o, x, y}, float32 and 64-byte aligned; size {elements}; scalar {a as double}. A task is BLOCK elements.
+//           tb_pass: size {elements of x, elements of o, tasks}.
 //           tb_fma_peak: ptr {o}, one float a task; size {iterations a task}, each of tb_fma_flops() operations.
 // Launch    like every kernel, on the pool of the process: probe and kernel are measured under the same conditions
 #include <stdint.h>
@@ -63,6 +66,42 @@ void tb_triad_cached(void *const *ptr, const int64_t *size, const int64_t *strid
     int64_t stop = limit(end, size);
     for (int64_t i = begin * BLOCK; i < stop; i++)
         o[i] = x[i] + a * y[i];
+}
+
+// Where piece number `piece` of `count` begins, at whole vectors.
+static inline int64_t cut(int64_t elements, int64_t piece, int64_t count) {
+    return elements / LANES * piece / count * LANES;
+}
+
+static inline void pass(void *const *ptr, const int64_t *size, int64_t begin, int64_t end, int past) {
+    enum { PIECES = 16, SUMS = 4 };
+    float *o = ptr[0];
+    const float *x = ptr[1];
+    const int64_t count = size[2] * PIECES;
+    vector sum[SUMS] = {};
+    for (int64_t piece = begin * PIECES; piece < end * PIECES; piece++) {
+        int64_t i = cut(size[0], piece, count), stop = cut(size[0], piece + 1, count);
+        for (; i + SUMS * LANES <= stop; i += SUMS * LANES)
+            for (int s = 0; s < SUMS; s++)
+                sum[s] += load(x + i + s * LANES);
+        for (; i < stop; i += LANES)
+            sum[0] += load(x + i);
+        const vector found = sum[0] + sum[1] + sum[2] + sum[3];
+        for (i = cut(size[1], piece, count), stop = cut(size[1], piece + 1, count); i < stop; i += LANES)
+            if (past) store_past(o + i, found);
+            else *(vector *)(o + i) = found;
+    }
+    finish_stores();
+}
+
+void tb_pass(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+             int64_t end) {
+    pass(ptr, size, begin, end, 1);
+}
+
+void tb_pass_cached(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                    int64_t end) {
+    pass(ptr, size, begin, end, 0);
 }
 
 int64_t tb_fma_flops(void) { return 2 * LANES * CHAINS; }

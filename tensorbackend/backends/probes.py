@@ -14,7 +14,7 @@ import numpy as np
 from tensorbackend.backends.compiler import Library, compile_source
 from tensorbackend.backends.native import Launch, runtime
 
-__all__ = ["Probe", "copy", "multiply_adds", "triad"]
+__all__ = ["Probe", "copy", "multiply_adds", "one_pass", "triad"]
 
 BLOCK = 16384  # elements a task, as in probes.c
 ALIGNMENT = 64
@@ -44,6 +44,14 @@ def triad(elements: int, cached: bool = False) -> Probe:
     return _streams("tb_triad_cached" if cached else "tb_triad", elements, operands=3, flops=2 * elements)
 
 
+def one_pass(read: int, written: int, cached: bool = False) -> Probe:
+    """Read `read` float32 numbers and write `written` others, with streaming stores unless `cached`."""
+    tasks = -(-(read + written) // BLOCK)
+    arrays = (_aligned(written), _aligned(read))
+    name = "tb_pass_cached" if cached else "tb_pass"
+    return _probe(name, arrays, tasks, [read, written, tasks], flops=0)
+
+
 def multiply_adds(tasks: int = 64, iterations: int = 10_000) -> Probe:
     """Multiply-adds on float32 registers: `tasks` tasks of `iterations` rounds each."""
     library = _library()
@@ -57,11 +65,13 @@ def multiply_adds(tasks: int = 64, iterations: int = 10_000) -> Probe:
 
 def _streams(name: str, elements: int, operands: int, flops: int) -> Probe:
     arrays = tuple(_aligned(elements) for _ in range(operands))
-    moved = 4 * elements * operands
+    return _probe(name, arrays, -(-elements // BLOCK), [elements], flops)
+
+
+def _probe(name: str, arrays: tuple[np.ndarray, ...], tasks: int, sizes: list[int], flops: int) -> Probe:
+    moved = sum(array.nbytes for array in arrays)
     # At about 20 bytes a nanosecond on one thread.
-    launch = runtime().prepare(
-        _library().address(name), -(-elements // BLOCK), moved // 20, operands, [elements], [], 1
-    )
+    launch = runtime().prepare(_library().address(name), tasks, moved // 20, len(arrays), sizes, [], 1)
     launch.ptr[:] = [array.ctypes.data for array in arrays]
     launch.doubles[0] = 3.0
     return Probe(launch, moved, flops, arrays)

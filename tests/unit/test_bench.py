@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +216,23 @@ def test_roofs_measure_this_machine() -> None:
     assert set(probes) == {"copy", "triad", "triad cached", "fma"}
     times = bench.time_blocks({n: (p.call, p.finish) for n, p in probes.items()}, FAST)
     assert all(1e-6 < seconds < 1.0 for blocks in times.values() for seconds in blocks)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_pass_reads_and_writes_what_it_says(cached: bool) -> None:
+    try:
+        probe = bench.probes.one_pass(40_000, 100_000, cached)
+    except bench.CompileError:
+        pytest.skip("no C compiler")
+    written, read = probe.arrays
+    written[:] = -1
+    read[:] = 1
+    probe.run()
+    assert probe.bytes == 4 * 140_000
+    assert (written > 0).all()
+    assert written.max() <= read.sum()
+    names = {p.name for p in bench.roofs(replace(case({}, moved=float(1 << 22)), written=float(1 << 20)))}
+    assert names == {"copy", "triad", "triad cached", "pass", "pass cached"}
 
 
 def test_summary_is_the_geometric_mean_over_the_sizes() -> None:
