@@ -44,7 +44,7 @@ from tensorbackend.backends.plans import (
 from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.forms import KnownPlan
+from tensorbackend.graph.forms import KnownPlan, leads_back
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.plan import Kernel, Plan, Primitive, Ref, Statement
 from tensorbackend.graph.structure import Structure
@@ -287,6 +287,10 @@ class CPUBackend(launcher.NativeStatements, Backend):
         self._interpreter = Interpreter()
         self._repeats.clear()
 
+    def _forget_plans(self) -> None:
+        super()._forget_plans()
+        self._repeats.clear()
+
     # Plans
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
@@ -308,7 +312,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
             return super()._schedule(key, statements, leaves)
         name = warm.name_of(key)
         found = name and warm.find(name)
-        if found:
+        if found and leads_back(key):
             return RestoredPlan(key, self, found).plan
         plan = super()._schedule(key, statements, leaves)
         plan.cache["name"] = name

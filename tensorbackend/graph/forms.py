@@ -22,7 +22,7 @@ from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import Structure
 
-__all__ = ["KnownPlan", "digest", "statements_of"]
+__all__ = ["KnownPlan", "digest", "leads_back", "statements_of"]
 
 NAMELESS = ""
 """The digest of a structure that has none: something in it means nothing in another process."""
@@ -127,41 +127,79 @@ def statements_of(key: tuple) -> tuple[list[Statement], list[list[Any]]]:
     """Statements whose plan a key is remembered by, and their leaves, as `schedule` takes them."""
     if len(key) == 4:
         target, root, repeats, overlap = key
-        statements = [Statement(target, _tree(root, repeats, {}, lambda s: _StandIn(s, 0)), overlap)]
+        statements = [Statement(target, _tree(root, repeats, {}, lambda s, place: _StandIn(s, 0)), overlap)]
     else:
-        views: dict[tuple[int, int], _StandIn] = {}
+        views: dict[int, list[_StandIn]] = {}
         parts: list[dict[int, Any]] = []
         statements = [_grouped(views, parts, *key[at : at + 7]) for at in range(0, len(key), 7)]
     return statements, [walk(statement.value)[0] for statement in statements]
 
 
-def _grouped(views: dict[tuple[int, int], _StandIn], parts: list[dict[int, Any]], target: Structure, number: int,
+def leads_back(key: tuple) -> bool:
+    """Whether the way back from a key gives trees with the leaves of those that it was made of, in their order.
+
+    A key does not say which of several tensors on one memory is read where, and trees that share parts may ask.
+    """
+    forms = [key[at : at + 7] for at in range(0, len(key), 7)] if len(key) != 4 else []
+    if not any(form[5] for form in forms):
+        return True
+    statements, _ = statements_of(key)
+    return all(walk(statement.value)[1] == form[3] for statement, form in zip(statements, forms))
+
+
+def _grouped(views: dict[int, list[_StandIn]], parts: list[dict[int, Any]], target: Structure, number: int,
              root: Any, repeats: tuple[int, ...], overlap: int, shared: tuple[tuple[int, int, int], ...],
              numbers: tuple[int, ...]) -> Statement:  # fmt: skip
     """A statement of a group, whose `views` are tensors by their numbers; two on one view in a statement are two.
     `parts` are those of the trees so far, by their places."""
-    place = iter(range(len(numbers)))
-
-    def view(s: Structure) -> _StandIn:
-        at = next(place)
-        n = numbers[at]
-        return views.setdefault((n, numbers[:at].count(n)), _StandIn(s, n))
-
     parts.append({place: parts[statement][there] for place, statement, there in shared})
+    known = _leaves_of_known(root, repeats, parts[-1])
+    taken = {id(x) for x in known.values()}
+    left = iter(numbers)
+
+    def view(s: Structure, place: int) -> _StandIn:
+        n = next(left)
+        if place in known:
+            return known[place]
+        alike = views.setdefault(n, [])
+        found = next((x for x in alike if id(x) not in taken), None)
+        if found is None:
+            alike.append(found := _StandIn(s, n))
+        taken.add(id(found))
+        return found
+
     return Statement(target, _tree(root, repeats, parts[-1], view), overlap, number)
 
 
+def _leaves_of_known(root: Structure | type, repeats: tuple[int, ...], made: dict[int, Any]) -> dict[int, Any]:
+    """The tensors that parts `made` before read, by their first places in this tree."""
+    found: dict[int, Any] = {}
+    again = dict(zip(repeats[::2], repeats[1::2]))
+    stack = [] if isinstance(root, type) or not root.op else [(root, made.get(0))]
+    count = 0
+    while stack:
+        structure, node = stack.pop()
+        for position, s in enumerate(structure.inputs):
+            count += 1
+            if s.op is None and node is not None and isinstance(node.inputs[position], Operators):
+                found[again.get(count, count)] = node.inputs[position]
+            elif s.op and count not in again:
+                stack.append((s, made.get(count)))
+    return found
+
+
 def _tree(
-    root: Structure | type, repeats: tuple[int, ...], made: dict[int, Any], tensor: Callable[[Structure], Any]
+    root: Structure | type, repeats: tuple[int, ...], made: dict[int, Any], tensor: Callable[[Structure, int], Any]
 ) -> Any:
-    """A tree of a structure in which parts repeat as `walk` said; `tensor` makes its tensors, in the leaves' order.
+    """A tree of a structure in which parts repeat as `walk` said; `tensor` makes its tensors, in the leaves' order, of
+    layouts and places.
 
     `made` are parts that are there, by their places, and takes the others.
     """
     if isinstance(root, type):
         return root(0)
     again = dict(zip(repeats[::2], repeats[1::2]))
-    first = made.setdefault(0, _part_of(root, tensor))
+    first = made.setdefault(0, _part_of(root, tensor, 0))
     stack = [first] if root.op else []
     count = 0
     while stack:
@@ -170,7 +208,7 @@ def _tree(
         for s in node.structure.inputs:
             count += 1
             if count not in again:
-                part = made.setdefault(count, _part_of(s, tensor))
+                part = made.setdefault(count, _part_of(s, tensor, count))
                 if s.op:
                     stack.append(part)
             inputs.append(made[again.get(count, count)])
@@ -178,10 +216,10 @@ def _tree(
     return first
 
 
-def _part_of(s: Structure, tensor: Callable[[Structure], Any]) -> Any:
+def _part_of(s: Structure, tensor: Callable[[Structure, int], Any], place: int) -> Any:
     """What stands for a part of a tree: a node without its operands yet, a tensor, or a number."""
     if s.op is None:
-        return 0 if s.strides is None else tensor(s)
+        return 0 if s.strides is None else tensor(s, place)
     node = object.__new__(OpTreeNode)
     node.structure, node.inputs = s, ()
     return node

@@ -81,6 +81,43 @@ def test_what_trees_of_a_group_share_follows_from_its_key(be: Backend) -> None:
     assert_same_plan(forms.KnownPlan(key, 2, plan.tensors, be._fit), plan)
 
 
+def test_tensors_on_one_memory_are_told_apart_on_the_way_back(be: Backend) -> None:
+    """Parts that trees share read one of two tensors, which a later tree reads after the other."""
+    x, a, b = (be.array(np.full((3, 4), k + 1.0)) for k in range(3))
+    same = x.reshape(4, 3).reshape(3, 4)
+
+    def step() -> None:
+        with be.fuse():
+            part = x * 0.9
+            a[:] = part + 0.1
+            b[:] = (x - part) * a + same
+
+    key, plan = planned(be, step)
+    assert plan.targets == 2 and forms.leads_back(key)
+    known = forms.KnownPlan(key, 2, plan.tensors, be._fit)
+    assert forms.statements_of(key)[1][1][0] is not forms.statements_of(key)[1][1][2]
+    assert_same_plan(known, plan)
+
+
+def test_a_key_that_does_not_lead_back_is_known_for_it(be: Backend) -> None:
+    """A tensor is read in two statements, in one after another on its memory; the third shares parts of both."""
+    x, a, b, c = (be.array(np.full((3, 4), k + 1.0)) for k in range(4))
+    same = x.reshape(4, 3).reshape(3, 4)
+
+    def step() -> None:
+        with be.fuse():
+            first = x * 0.9
+            a[:] = first + 0.1
+            second = x * 0.8
+            b[:] = second + a + same
+            c[:] = first * second + b
+
+    key, plan = planned(be, step)
+    assert plan.targets == 3
+    found = [fuse.walk(statement.value)[1] for statement in forms.statements_of(key)[0]]
+    assert found != [key[at + 3] for at in (0, 7, 14)] and not forms.leads_back(key)
+
+
 @pytest.mark.parametrize("value", [2.0, 3, True, np.float32(1)], ids=str)
 def test_the_plan_of_a_number_follows_from_its_key(be: Backend, value: Any) -> None:
     y = be.empty((2, 3))
