@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorbackend.errors import complain, nearest
 
-__all__ = ["SETTINGS", "Setting", "anywhere", "config", "using", "when_changed"]
+__all__ = ["SETTINGS", "Setting", "anywhere", "config", "everywhere", "using", "when_changed"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,12 @@ def when_changed(listener: Callable[[], None]) -> None:
 def anywhere(name: str, wanted: Callable[[Any], bool]) -> bool:
     """Whether a setting has a value for which `wanted` holds, for all threads or in any thread's `using` block."""
     return any(wanted(values[name]) for values in [config._values, *_overrides] if name in values)
+
+
+def everywhere(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The values of settings for all threads, then those of each `using` block, of any thread, that has some."""
+    found = [{name: values[name] for name in names if name in values} for values in [config._values, *_overrides]]
+    return [values for values in found if values]
 
 
 def _tell() -> None:

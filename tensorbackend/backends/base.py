@@ -33,6 +33,7 @@ from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.backends.user_methods import UserKernels
 from tensorbackend.errors import BackendError, CaptureError, ShapeError, complain, nearest
 from tensorbackend.graph.fuse import schedule, single_call, walk
+from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import Structure, StructureTable, broadcast_shapes, sized
@@ -58,7 +59,6 @@ if TYPE_CHECKING:  # what few programs need is imported by the methods that need
 
 __all__ = ["Backend", "Block"]
 
-MAX_PLANS = 1 << 13
 MOST_RECORDS = 1 << 16
 
 
@@ -422,6 +422,13 @@ class Backend(
         at each repeat, and what keeps it; None where it would be too much."""
         return 0, nbytes, None
 
+    def _forget_plans(self) -> None:
+        """Forget how everything is run: plans, and the launches of user kernels. They are made again."""
+        self.structures.clear()
+        self.structures.plans.clear()
+        for kernel in list(self._user_kernels.values()):
+            kernel.forget()
+
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""
 
@@ -489,11 +496,9 @@ class Backend(
         self._flush()
         with self._lock:
             plans = self.structures.plans
-            key = (op, params, *(x.structure for x in (*outputs, *inputs)))
+            key = (op, exact(params), *(x.structure for x in (*outputs, *inputs)))
             plan = plans.get(key)
             if plan is None:
-                if len(plans) >= MAX_PLANS:
-                    plans.clear()
                 made = single_call(op, params, [x.structure for x in outputs], [x.structure for x in inputs])
                 plan = plans[key] = made
             self._run_plan(plan, outputs, inputs)
@@ -503,8 +508,6 @@ class Backend(
         plans = self.structures.plans
         plan = plans.get(key)
         if plan is None:
-            if len(plans) >= MAX_PLANS:
-                plans.clear()
             value = self._fit(target, value)
             plan = plans[key] = self._schedule(key, [Statement(target.structure, value, key[-1])], [leaves])
         self._run_plan(plan, [target], leaves)

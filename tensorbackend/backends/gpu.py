@@ -229,6 +229,11 @@ class GpuBackend(NativeStatements, Backend):
     def _close(self) -> None:
         self._functions.clear()
 
+    def _forget_plans(self) -> None:
+        super()._forget_plans()
+        self._functions.clear()
+        self.choices.clear()
+
     # Plans
 
     def _run_plan(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:

@@ -12,7 +12,7 @@ import logging
 import math
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbackend import settings
@@ -110,7 +110,7 @@ def prepare(kernel: Kernel) -> Prepared:
 
 def user_library(source: str, sanitize: bool) -> Library:
     """The library of a user kernel, compiled or found. Raises `CompileError`."""
-    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expand=_expand)[0]
+    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expand=_expander())[0]
 
 
 def compile_tail(kernel: Kernel) -> tuple[Printed, int]:
@@ -121,7 +121,7 @@ def compile_tail(kernel: Kernel) -> tuple[Printed, int]:
 
 def compile_text(source: str) -> Library:
     """The library of a hand-written kernel's text; it includes `kernel.h`. Raises `CompileError`."""
-    return compiler.compile_many([source], flags=FLAGS, sanitize=settings.config.sanitize, expand=_expand)[0]
+    return compiler.compile_many([source], flags=FLAGS, sanitize=settings.config.sanitize, expand=_expander())[0]
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:
@@ -153,23 +153,22 @@ def _aim(found: Nest) -> str:
 def _libraries(sources: list[str], aim: str) -> list[Library]:
     merge = len(sources) > 1
     sanitize = settings.config.sanitize
-    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim, merge=merge, expand=_expand)
+    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim, merge=merge, expand=_expander())
 
 
-def _expand(source: str) -> str:
-    return _definitions().expand(source)
+def _expander() -> Callable[[str], str]:
+    """What turns a source into the text to compile, in whichever thread: with the compiler and flags of this one."""
+    return functools.partial(_expand, tuple(toolchain.require_compiler().arguments(Options(FLAGS))))
 
 
-@functools.cache
-def _definitions() -> Definitions:
-    """The definitions of the kernel headers, as this compiler's preprocessor sees them. Raises `CompileError`."""
-    arguments = [
-        *toolchain.require_compiler().arguments(Options(FLAGS)),
-        "-E",
-        "-dD",
-        "-P",
-        str(kernel_path(f"c/{HEADER}")),
-    ]
+def _expand(call: tuple[str, ...], source: str) -> str:
+    return _definitions(call).expand(source)
+
+
+@functools.lru_cache(maxsize=8)
+def _definitions(call: tuple[str, ...]) -> Definitions:
+    """The definitions of the kernel headers, as a compiler's preprocessor sees them. Raises `CompileError`."""
+    arguments = [*call, "-E", "-dD", "-P", str(kernel_path(f"c/{HEADER}"))]
     try:
         done = programs.ask(arguments, settings.config.compile_timeout)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -21,7 +21,6 @@ from tensorbackend.graph.tensor import Tensor
 __all__ = ["FuseBlock", "StatementGroup"]
 
 MAX_STATEMENTS = 16
-MAX_PLANS = 1 << 13
 
 
 class StatementGroup:
@@ -106,8 +105,6 @@ class StatementGroup:
         self._reset()
         plan = self._plans.get(forms)
         if plan is None:
-            if len(self._plans) >= MAX_PLANS:
-                self._plans.clear()
             plan = self._plans[forms] = self._schedule(forms, statements, leaves)
         every = [x for found in leaves for x in found]
         self._run(plan, targets, every)

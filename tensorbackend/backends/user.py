@@ -126,6 +126,12 @@ class _Kernel(TextKernel):
             self.backend._run_user(prepared, tensors, numbers)
         return prepared
 
+    def forget(self) -> None:
+        """Forget what calls decided, and all launches."""
+        self._known.clear()
+        self._launches.clear()
+        self._target = None
+
     def _observed(self) -> bool:
         """Whether somebody looks at what runs, or records it."""
         return self.backend._recorder is not None or watch.wanted(self.backend)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import settings
-from tensorbackend.backends import jit, native
+from tensorbackend.backends import jit, native, toolchain
 from tensorbackend.backends.plans import letter
 from tensorbackend.codegen.geometry import BLOCKS, THREADS
 from tensorbackend.codegen.user import BLOCK, CHUNK, RUN, SEGMENT, STRIP, CPrinter, Form, UserPrinter, UserSource
@@ -91,7 +91,8 @@ class HostTarget(Target):
         return columns, -(-count // length), length
 
     def prepare(self, made: UserSource, form: Form, work: Work) -> Run:
-        library = _library(made.source, settings.config.sanitize, settings.config.cflags)
+        config = settings.config
+        library = _library(made.source, config.sanitize, config.cflags, toolchain.require_compiler())
         sizes, cost = work.sizes, work.count * max(work.rows, 1) // 2 + 20
         if not work.rows:
             stages = [(made.name, -(-work.count // CHUNK), cost)]
@@ -130,8 +131,8 @@ class _HostRun:
 
 
 @functools.lru_cache(maxsize=1024)
-def _library(source: str, sanitize: bool, cflags: str) -> Any:
-    """`cflags` is here only to be part of what the answer is remembered for."""
+def _library(source: str, sanitize: bool, cflags: str, found: Any) -> Any:
+    """`cflags` and the compiler `found` are here only to be part of what the answer is remembered for."""
     return jit.user_library(source, sanitize)
 
 

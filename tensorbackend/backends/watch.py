@@ -40,7 +40,11 @@ _log = logging.getLogger("tensorbackend")
 MOST_TEXT = 400
 LEAST_PROBE, MOST_PROBE = 1 << 14, 1 << 27
 
+COMPILED_BY = ("cc", "cflags", "matrix_unit", "sanitize", "tune")
+"""The settings on which it depends how plans are compiled."""
+
 watching = False
+_compiled_by = settings.everywhere(COMPILED_BY)
 _lock = threading.Lock()
 _backends: weakref.WeakSet = weakref.WeakSet()
 _recorders: list[list[tuple[Any, Statement]]] = []
@@ -105,15 +109,20 @@ def join(backend: Backend) -> None:
 
 
 def _decide() -> None:
-    """Someone began or ceased to look: set `watching`, and have native code forget what it repeats by itself."""
-    global watching
+    """A setting has changed. When someone began to look, set `watching`, and have native code forget what it repeats by
+    itself; when things are compiled otherwise now, have backends forget what was compiled."""
+    global watching, _compiled_by
     with _lock:
         wanted = bool(_recorders) or settings.anywhere("debug", lambda v: v >= 2) or settings.anywhere("check", bool)
         began, watching = wanted and not watching, wanted
-    if began:
-        for backend in list(_backends):
-            if not backend.closed:
-                with backend._lock:
+        before, _compiled_by = _compiled_by, settings.everywhere(COMPILED_BY)
+        changed = before != _compiled_by
+    for backend in list(_backends) if began or changed else ():
+        if not backend.closed:
+            with backend._lock:
+                if changed:
+                    backend._forget_plans()
+                else:
                     backend.structures.clear()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import compiler, jit
 from tensorbackend.backends.compiler import Library
+from tensorbackend.backends.toolchain import Compiler, require_compiler
 from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.kernel_files import kernel_path
@@ -45,12 +46,12 @@ def widened(dtype: np.dtype) -> str:
 
 def library(source: str, flags: tuple[str, ...]) -> Library:
     """A text compiled, or found. Raises `CompileError`."""
-    return _library(source, flags, settings.config.sanitize, settings.config.cflags)
+    return _library(source, flags, settings.config.sanitize, settings.config.cflags, require_compiler())
 
 
 @functools.lru_cache(maxsize=256)
-def _library(source: str, flags: tuple[str, ...], sanitize: bool, cflags: str) -> Library:
-    """`cflags` is here only to be part of what the answer is remembered for."""
+def _library(source: str, flags: tuple[str, ...], sanitize: bool, cflags: str, found: Compiler) -> Library:
+    """`cflags` and `found` are here only to be part of what the answer is remembered for."""
     return compiler.compile_many([source], flags=flags, sanitize=sanitize)[0]
 
 
@@ -59,12 +60,13 @@ def _library(source: str, flags: tuple[str, ...], sanitize: bool, cflags: str) -
 
 def block_library(file: str, macros: dict[str, Any]) -> tuple[Library, str]:
     """A file of `kernels/c` compiled with macros, and its text. Raises `CompileError`."""
-    return _block_library(file, tuple(macros.items()), settings.config.sanitize, settings.config.cflags)
+    config = settings.config
+    return _block_library(file, tuple(macros.items()), config.sanitize, config.cflags, require_compiler())
 
 
 @functools.lru_cache(maxsize=256)
-def _block_library(file: str, macros: tuple, sanitize: bool, cflags: str) -> tuple[Library, str]:
-    """`sanitize` and `cflags` are here only to be part of what the answer is remembered for."""
+def _block_library(file: str, macros: tuple, sanitize: bool, cflags: str, found: Compiler) -> tuple[Library, str]:
+    """All but `file` and `macros` are here only to be part of what the answer is remembered for."""
     head = "".join(f"#define {macro} {value}\n" for macro, value in macros)
     source = head + _with_parts(f"{file}.c")
     return jit.compile_text(source), source

@@ -18,12 +18,14 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
 
-__all__ = ["Structure", "StructureTable", "broadcast_shapes", "normalize_axes"]
+__all__ = ["Structure", "StructureTable", "as_axis", "broadcast_shapes", "normalize_axes"]
 
 Shape = tuple[int, ...]
 
 MAX_STRUCTURES = 1 << 16
+MAX_PLANS = 1 << 13
 MAX_RANK = 16
+_INTS = frozenset((int,))
 UNKNOWN = -1
 """The length of an axis that the partner or the target decides (onehot, rand)."""
 
@@ -57,6 +59,18 @@ class Structure:
         self.flexible = shape is None or UNKNOWN in shape or any(s.flexible for s in inputs)
 
 
+class Plans(dict):
+    """What is remembered under the forms of statements and calls: plans, and which statements may run together.
+
+    Bounded: when full it is emptied. Whoever runs one holds it.
+    """
+
+    def __setitem__(self, key: tuple, plan: Any) -> None:
+        if len(self) >= MAX_PLANS:
+            self.clear()
+        super().__setitem__(key, plan)
+
+
 class StructureTable(dict):
     """The structures and plans that a backend remembers: keys of structures and ops to structures.
 
@@ -67,7 +81,7 @@ class StructureTable(dict):
         super().__init__()
         self.backend = backend
         self.default_dtype = default_dtype
-        self.plans: dict[tuple, Any] = {}
+        self.plans = Plans()
         self.closed = False
 
     def close(self) -> None:
@@ -225,14 +239,30 @@ def _elementwise_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple)
     return (None if unsized and shape == () and numbers_only else shape), params
 
 
+def as_axis(name: str, axis: Any) -> Any:
+    """`axis` (None, an int or several) as it can be part of a key. Raises `ShapeError` for other numbers, which
+    dictionaries would take for ints."""
+    if axis is None or axis.__class__ is int:
+        return axis
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    if not _INTS.issuperset(map(type, axes)):
+        axes = tuple(map(int, _whole_axes(name, axis, axes)))
+    return axes if isinstance(axis, (tuple, list)) else axes[0]
+
+
+def _whole_axes(name: str, axis: Any, axes: tuple) -> tuple:
+    for a in axes:
+        if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
+            raise ShapeError(complain(f"{name}: axis is not an integer", repr(axis), "an int, several, or None"))
+    return axes
+
+
 def normalize_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
     """`axis` (None, an int or several) as sorted axes from 0. Raises `ShapeError` for one out of range or repeated."""
     if axis is None:
         return tuple(range(rank))
-    axes = axis if isinstance(axis, tuple) else (axis,)
+    axes = _whole_axes(name, axis, axis if isinstance(axis, tuple) else (axis,))
     for a in axes:
-        if not isinstance(a, (int, np.integer)) or isinstance(a, bool):
-            raise ShapeError(complain(f"{name}: axis is not an integer", repr(axis), "an int, several, or None"))
         if not -rank <= a < rank:
             raise ShapeError(complain(f"{name}: no such axis", f"axis={axis} of rank {rank}", f"-{rank} to {rank - 1}"))
     found = sorted(int(a) % rank for a in axes)
