@@ -271,12 +271,8 @@ static void remember_statement(memo *m, const statement *s, object *recipe) {
 
 // The entry of a call, made if there is none; `objects` are those whose addresses are in the key. NULL without memory.
 static called *entry_of_call(memo *m, const int64_t *key, int64_t words, object *const *objects, length count) {
-    if (m->n_calls >= MOST_STATEMENTS)
-        forget_calls(m);
-    if (2 * m->n_calls >= m->call_places && !grow_calls(m))
-        return NULL;
-    called *place = find_call(m->calls, m->call_places, key, words);
-    if (place->key)
+    called *place = m->n_calls ? find_call(m->calls, m->call_places, key, words) : NULL;
+    if (place && place->key)
         return place;
     int64_t *copy = malloc(sizeof *key * (size_t)words);
     object *all = copy ? PyTuple_New(count) : NULL;
@@ -287,6 +283,15 @@ static called *entry_of_call(memo *m, const int64_t *key, int64_t words, object 
     }
     for (length i = 0; i < count; i++)
         PyTuple_SetItem(all, i, kept(objects[i]));
+    if (m->n_calls >= MOST_STATEMENTS)
+        forget_calls(m);
+    int room = 2 * m->n_calls < m->call_places || grow_calls(m);
+    place = room ? find_call(m->calls, m->call_places, key, words) : NULL;
+    if (!room || place->key) {  // no memory, or what Python did meanwhile has made it
+        Py_DecRef(all);
+        free(copy);
+        return place;
+    }
     *place = (called){memcpy(copy, key, sizeof *key * (size_t)words), words, 0, all, NULL};
     m->n_calls++;
     return place;

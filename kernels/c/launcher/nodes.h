@@ -24,17 +24,20 @@ static int spares;
 
 static object *node_new(object *structure, object *const *operands, int count) {
     object *node = spare;
+    Py_IncRef(structure);  // before memory is taken: up to Python 3.11 that collects garbage, and a memo may forget it
     if (node) {
         spare = extra_of(node)->next;
         spares--;
         PyObject_Init(node, node_type);
     } else {
         node = PyType_GenericAlloc(node_type, 0);
-        if (!node)
+        if (!node) {
+            Py_DecRef(structure);
             return NULL;
+        }
         PyObject_GC_UnTrack(node);
     }
-    *field(node, at.node_structure) = kept(structure);
+    *field(node, at.node_structure) = structure;
     extra *e = extra_of(node);
     for (int i = 0; i < count; i++)
         e->operand[i] = kept(operands[i]);
