@@ -17,6 +17,7 @@ from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
+from tensorbackend.graph.keys import exact
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -166,9 +167,9 @@ def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:
 
         @functools.wraps(function)
         def remembered(*arguments: Any, **keywords: Any) -> Any:
-            kinds = tuple(map(type, (*arguments, *keywords.values())))
             device = registry.current_backend() if for_each_device and registry.has_backend() else None
-            key = (id(device), arguments, tuple(sorted(keywords.items())), kinds)
+            named = tuple([(name, exact(x)) for name, x in sorted(keywords.items(), key=lambda item: item[0])])
+            key = (id(device), exact(arguments), named)
             with _lock:
                 if key not in results:
                     results[key] = (function(*arguments, **keywords), device)

@@ -14,7 +14,7 @@ from tensorbackend.backends.allocation import rank_rule
 from tensorbackend.errors import DTypeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, apply
-from tensorbackend.graph.structure import StructureTable
+from tensorbackend.graph.structure import StructureTable, as_axis
 from tensorbackend.graph.tensor import TakeView, Tensor
 
 __all__ = ["Expressions", "install"]
@@ -37,18 +37,18 @@ class Expressions:
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
     ) -> Any:
         """The sum over `axis` (None: all) divided by the count; NaN of nothing. `partial` is not used."""
-        return self._finish(composite.mean(a, _axis(axis), keepdims), out)
+        return self._finish(composite.mean(a, axis, keepdims), out)
 
     def var(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True,
             binary: bool = False) -> Any:  # fmt: skip
         """The population variance over `axis`. `binary`: the square x x is x times its nearest power of two."""
-        return self._finish(composite.var(a, _axis(axis), keepdims, binary), out)
+        return self._finish(composite.var(a, axis, keepdims, binary), out)
 
     def std(
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
     ) -> Any:
         """The population standard deviation over `axis`. `partial` is not used."""
-        return self._finish(composite.std(a, _axis(axis), keepdims), out)
+        return self._finish(composite.std(a, axis, keepdims), out)
 
     def onehot(self, indices: Tensor, axis: int, out: Tensor | None = None) -> Any:
         """1 where the position along `axis` equals the index: (classes, n) for axis 0, (n, classes) for axis 1.
@@ -123,10 +123,6 @@ class Expressions:
         return out._assign(product)
 
 
-def _axis(axis: Any) -> Any:
-    return tuple(axis) if isinstance(axis, list) else axis
-
-
 def _unary_method(op: ops.Op) -> Callable:
     def method(self: Any, a: Any, out: Tensor | None = None) -> Any:
         node = apply(op, a, table=self.structures)
@@ -155,8 +151,9 @@ def _reduction_method(op: ops.Op) -> Callable:
     first = 1 if op.dtype == "index" else None
 
     def method(self: Any, a: Any, axis: Any = first, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        node = apply(op, a, params=(_axis(axis),), table=self.structures)
-        return self._finish(node if keepdims else composite.drop_axes(node, _axis(axis)), out)
+        axis = as_axis(op.name, axis)
+        node = apply(op, a, params=(axis,), table=self.structures)
+        return self._finish(node if keepdims else composite.drop_axes(node, axis), out)
 
     return method
 

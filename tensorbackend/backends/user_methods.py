@@ -36,9 +36,9 @@ class UserKernels:
         from tensorbackend import user_kernels
         from tensorbackend.backends.user import ElementwiseKernel
 
-        key = ("elementwise", *texts, preamble)
         spec = functools.partial(user_kernels.elementwise, texts, preamble, options)
-        return self._user_kernel((*key, *options), lambda: ElementwiseKernel(self, spec()))
+        key = ("elementwise", texts, preamble, tuple(options))
+        return self._user_kernel(key, lambda: ElementwiseKernel(self, spec()))
 
     def reduction(self, in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str,
                   identity: Any, name: str, preamble: str = "",
@@ -52,9 +52,8 @@ class UserKernels:
         from tensorbackend.backends.user import ReductionKernel
 
         texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
-        key = ("reduction", *texts)
         spec = functools.partial(user_kernels.reduction, *texts, options)
-        return self._user_kernel((*key, *options), lambda: ReductionKernel(self, spec()))
+        return self._user_kernel(("reduction", texts, tuple(options)), lambda: ReductionKernel(self, spec()))
 
     def _user_kernel(self, key: tuple, make: Callable[[], Any]) -> Any:
         self.structures.check_open()

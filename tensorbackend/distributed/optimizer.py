@@ -32,7 +32,7 @@ class AverageGradients:
     def __init__(self, comm: Communicator, nbytes: int = BUCKET_BYTES, compress: Any = None) -> None:
         self.comm = comm
         self._options = {"nbytes": nbytes, "compress": compress}
-        self._buckets: dict[tuple[str, ...], tuple[list[str], GradientBuckets]] = {}
+        self._buckets: dict[tuple[tuple, ...], tuple[list[str], GradientBuckets]] = {}
         self._watched: Link | None = None
         self._means: dict[int, Any] = {}  # by the parameter's identity, from a pass to the step
         self._pass: _Exchange | None = None
@@ -56,8 +56,9 @@ class AverageGradients:
             buckets.reduce()
 
     def _of(self, params: dict[str, Variable]) -> tuple[list[str], GradientBuckets]:
-        """The buckets of these parameters, and their order, which is that of process 0 when they first came."""
-        key = tuple(sorted(params))
+        """The buckets of parameters of these shapes and types, and their order, which is that of process 0 when they
+        first came."""
+        key = tuple([(path, params[path].shape, params[path].dtype) for path in sorted(params)])
         if key not in self._buckets:
             order = list(reversed(self.comm.agreed(tuple(params))))
             tensors = [arrays.tensor_of(arrays.plain(params[path].array)) for path in order]

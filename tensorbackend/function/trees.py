@@ -10,7 +10,6 @@ is one again. What backward has to keep is found out from what the gradient's tr
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from tensorbackend.function.node import FunctionNode, refuse_nan
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import indexing
 from tensorbackend.graph.autodiff import fitted
+from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import OpTreeNode, source
 from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
@@ -32,7 +32,6 @@ from tensorbackend.graph.templates import Template, differentiate, opaque, place
 __all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
 
 _NUMBERS = (bool, int, float)
-_FLOATS = (float, np.floating)
 
 
 class _Trace(threading.local):
@@ -219,7 +218,10 @@ class _GradientRule:
 
 class _Form:
     """What is known of a rule for operands of certain layouts: the template of its trees, how outputs are made
-    (`layouts` of the inputs, `results` of the outputs), and the rules of its gradients."""
+    (`layouts` of the inputs, `results` of the outputs), and the rules of its gradients. `checked`: types were looked at
+    when it was made."""
+
+    checked = True
 
     def __init__(self, rule: Any, layouts: tuple[Any, ...], pattern: tuple[Any, ...], params: dict[str, Any]) -> None:
         self.rule, self.layouts, self.pattern, self.params = rule, layouts, pattern, params
@@ -308,13 +310,6 @@ def _filled(pattern: tuple[Any, ...], tensors: Sequence[Any]) -> list[Any]:
     return [next(rest) if x is None else x for x in pattern]
 
 
-def _exact(x: Any) -> tuple:
-    """A number or parameter as a part of a key: Python takes 1, 1.0 and True for the same there, and 0.0 and -0.0."""
-    if x.__class__ is tuple:
-        return tuple(map(_exact, x))
-    return (x.__class__, x, math.copysign(1.0, x)) if isinstance(x, _FLOATS) and not x else (x.__class__, x)
-
-
 class TreeFunction(FunctionNode):
     """The node of a `Rule`."""
 
@@ -382,18 +377,23 @@ class TreeFunction(FunctionNode):
             if any(map(is_symbol, pattern)):  # a number of a capture, of which only the program knows the value
                 self.form = self._new_form(tensors, layouts, pattern)
                 return self.form
-            numbers = tuple([None if x is None else _exact(x) for x in pattern])
-        params = tuple([(name, _exact(x)) for name, x in self.params.items()]) if self.params else ()
+            numbers = tuple([None if x is None else exact(x) for x in pattern])
+        params = tuple([(name, exact(x)) for name, x in self.params.items()]) if self.params else ()
         key = ("tree", self.rule, params, numbers, layouts)
         found = table.get(key)
         if found is None:
             found = table.remember(key, self._new_form(tensors, layouts, pattern))
+        elif not found.checked and lookup("type_check"):
+            self._check(tensors)
+            found.checked = True
         self.form = found
         return found
 
     def _new_form(self, tensors: Sequence[Any], layouts: tuple[Any, ...], pattern: tuple[Any, ...]) -> _Form:
         self._check(tensors)
-        return _Form(self.rule, layouts, pattern, self.params)
+        made = _Form(self.rule, layouts, pattern, self.params)
+        made.checked = bool(lookup("type_check"))
+        return made
 
     def _check(self, tensors: Sequence[Any]) -> None:
         arrays.only_family(self.label, tensors)

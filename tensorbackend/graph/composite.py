@@ -15,7 +15,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import OpTreeNode, apply, source
-from tensorbackend.graph.structure import UNKNOWN, StructureTable, normalize_axes
+from tensorbackend.graph.structure import UNKNOWN, StructureTable, as_axis, normalize_axes
 
 __all__ = ["COMPOSITES"]
 
@@ -30,7 +30,7 @@ def _function(op: ops.Op) -> Any:
 
 def _reduction(op: ops.Op) -> Any:
     def function(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
-        axis = tuple(axis) if isinstance(axis, list) else axis
+        axis = as_axis(op.name, axis)
         reduced = apply(op, a, params=(axis,))
         return reduced if keepdims else drop_axes(reduced, axis)
 
@@ -56,7 +56,7 @@ def _do(name: str, *operands: Any, **keywords: Any) -> Any:
 
 def transpose(x: Any, axes: tuple[int, ...] | None = None) -> Any:
     """The axes in another order; None: as `.T`."""
-    return x.T if axes is None else x._move("transpose", tuple(axes))
+    return x.T if axes is None else x._move("transpose", indexing.whole("transpose", tuple(axes)))
 
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
@@ -65,12 +65,12 @@ def reshape(x: Any, shape: tuple[int, ...]) -> Any:
         shape = indexing.reshaped(x.shape, shape)
         if indexing.view_strides(x.shape, x.strides, shape) is None:
             return apply(ops.OPS["reshape"], x, params=(shape,))
-    return x._move("reshape", tuple(shape))
+    return x._move("reshape", indexing.whole("reshape", tuple(shape)))
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` repeated along its axes of length 1 to `shape`."""
-    return x._move("broadcast", tuple(shape))
+    return x._move("broadcast", indexing.whole("broadcast_to", tuple(shape)))
 
 
 def slice(x: Any, key: tuple) -> Any:
@@ -113,22 +113,23 @@ def dot(a: Any, b: Any) -> OpTreeNode:
 
 def cumsum(x: Any, axis: int) -> OpTreeNode:
     """The running sum along an axis."""
-    return apply(ops.OPS["cumsum"], x, params=(axis,))
+    return apply(ops.OPS["cumsum"], x, params=(as_axis("cumsum", axis),))
 
 
 def take(x: Any, indices: Any, axis: int) -> OpTreeNode:
     """The entries of `x` along `axis` at integer `indices`."""
-    return apply(ops.OPS["take"], x, indices, params=(axis,))
+    return apply(ops.OPS["take"], x, indices, params=(as_axis("take", axis),))
 
 
 def put(x: Any, indices: Any, shape: tuple[int, ...], axis: int) -> OpTreeNode:
     """Zeros of `shape` with `x` added along `axis` at `indices`."""
-    return apply(ops.OPS["put"], x, indices, params=(shape, axis))
+    return apply(ops.OPS["put"], x, indices, params=(indexing.whole("put", tuple(shape)), as_axis("put", axis)))
 
 
 def unslice(x: Any, shape: tuple[int, ...], key: tuple) -> OpTreeNode:
     """Zeros of `shape` with `x` at a basic index."""
-    return apply(ops.OPS["unslice"], x, params=(tuple(shape), indexing.hashable(key)))
+    params = (indexing.whole("unslice", tuple(shape)), indexing.hashable(key))
+    return apply(ops.OPS["unslice"], x, params=params)
 
 
 # Sources
@@ -149,14 +150,14 @@ def onehot(indices: Any, axis: int) -> OpTreeNode:
         raise ShapeError(complain("onehot: indices are a row or a column", str(indices.shape), "(1, n) or (n, 1)"))
     n = indices.size
     place, shape = ((1, n), (UNKNOWN, n)) if axis == 0 else ((n, 1), (n, UNKNOWN))
-    return positions(indices.structure.table, axis, shape) == reshape(indices, place)
+    return positions(indices.structure.table, int(axis), shape) == reshape(indices, place)
 
 
 # Statistics
 
 
 def _count(a: Any, axis: Any) -> int:
-    axes = normalize_axes("mean", tuple(axis) if isinstance(axis, list) else axis, len(a.shape))
+    axes = normalize_axes("mean", as_axis("mean", axis), len(a.shape))
     return math.prod(a.shape[x] for x in axes)
 
 

@@ -15,11 +15,12 @@ from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
     "SliceKey", "basic", "check_rank", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "memory_order", "reshaped", "view_strides",
+    "memory_order", "reshaped", "view_strides", "whole",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
 MAX_RANK = 16
+_KNOWN = frozenset((int, type(None)))
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,26 @@ class SliceKey:
 
 
 def hashable(key: Any) -> tuple:
-    """A basic index as a tuple that can be part of a dictionary's key."""
+    """A basic index as a tuple that can be part of a dictionary's key. Raises `TypeError` for a slice of other numbers
+    than integers, which dictionaries would take for those."""
     parts = key if isinstance(key, tuple) else (key,)
-    return tuple(SliceKey((k.start, k.stop, k.step)) if isinstance(k, slice) else k for k in parts)
+    return tuple(SliceKey(_ends(k)) if isinstance(k, slice) else k for k in parts)
+
+
+def _ends(k: slice) -> tuple:
+    ends = k.start, k.stop, k.step
+    return ends if _KNOWN.issuperset(map(type, ends)) else tuple(n if n is None else operator.index(n) for n in ends)
+
+
+def whole(name: str, numbers: tuple) -> tuple:
+    """Lengths or axes as ints, which can be part of a dictionary's key. Raises `TypeError` for other numbers, which
+    dictionaries would take for those."""
+    if _KNOWN.issuperset(map(type, numbers)):
+        return numbers
+    try:
+        return tuple(int(operator.index(n)) for n in numbers)
+    except TypeError:
+        raise TypeError(complain(f"{name}: lengths and axes must be integers", str(numbers), "ints")) from None
 
 
 def check_rank(name: str, rank: int) -> None:

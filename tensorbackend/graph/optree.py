@@ -17,7 +17,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
-from tensorbackend.graph.structure import Structure, StructureTable
+from tensorbackend.graph.structure import Structure, StructureTable, as_axis
 
 __all__ = ["OpTreeNode", "Operators", "apply", "nodes_of", "source"]
 
@@ -256,12 +256,12 @@ class Operators:
     def reshape(self, *shape: Any) -> Any:
         """The same numbers in C order under another shape; one length may be -1."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        return self._move("reshape", tuple(wanted))
+        return self._move("reshape", indexing.whole("reshape", tuple(wanted)))
 
     def transpose(self, *axes: Any, out: Any = None) -> Any:
         """The axes in another order (default: as `.T`), as a view, or written into `out`."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        moved = self._move("transpose", tuple(order) or self._reversed_axes())
+        moved = self._move("transpose", indexing.whole("transpose", tuple(order)) or self._reversed_axes())
         return moved if out is None else out._assign(moved)
 
     @property
@@ -351,7 +351,7 @@ class OpTreeNode(Operators):
                 complain(f"OpTreeNode.build: {op!r} with {len(operands)} operands", "", "an op of docs/ops.md")
             )
         if entry.kind == ops.REDUCTION:
-            node = apply(entry, *operands, params=(params.get("axis"),))
+            node = apply(entry, *operands, params=(as_axis(op, params.get("axis")),))
         elif entry.name == "transpose":
             node = operands[0].T
         else:

@@ -19,7 +19,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply
-from tensorbackend.graph.structure import Structure
+from tensorbackend.graph.structure import Structure, as_axis
 
 __all__ = ["Storage", "TakeView", "Tensor", "as_shape"]
 
@@ -366,7 +366,7 @@ class TakeView(OpTreeNode):
     @classmethod
     def of(cls, tensor: Any, indices: Tensor, axis: int) -> TakeView:
         """The view of `tensor` at integer `indices` along `axis`."""
-        node = apply(ops.OPS["take"], tensor, indices, params=(axis,))
+        node = apply(ops.OPS["take"], tensor, indices, params=(as_axis("take", axis),))
         view = _new(cls)
         view.structure, view.inputs = node.structure, node.inputs
         return view

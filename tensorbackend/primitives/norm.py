@@ -17,6 +17,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
+from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, apply
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.ops import OPS
@@ -194,9 +195,10 @@ class _Operands:
         """Run the call, or time it; results that are in copies go where they belong. `form` are its numbers."""
         tensors = [self[letter] for letter in self.given]
         plain = all(type(number) in (bool, int, float) for number in form) and not self.backend._watched
+        plain = plain and not (self.backend.round_mode or any(x.rounding for x in tensors))
         first = {id(x): number for number, x in reversed(list(enumerate(tensors)))}
         which = tuple((x.structure, first[id(x)]) for x in tensors)
-        key = (self.name, self.kept, *form, *which) if plain else None
+        key = (self.name, self.kept, exact(form), *which) if plain else None
 
         def once() -> None:
             steps = self.backend.structures.plans.get(key) if plain else None
