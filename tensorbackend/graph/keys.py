@@ -12,21 +12,21 @@ from tensorbackend.graph.indexing import SliceKey
 
 __all__ = ["exact"]
 
-_FLOATS = (float, np.floating)
-
 
 def exact(x: Any) -> Any:
     """A number or parameter as a part of a key: Python takes 1, 1.0 and True for the same there, and 0.0 and -0.0.
 
-    Ints are themselves, as is what cannot be taken for one; of tuples and slices each part is told apart.
+    Ints and None are themselves; of tuples and slices each part is told apart.
     """
     kind = x.__class__
     if kind is int or x is None:
         return x
+    if kind is float:
+        return (kind, x) if x else (kind, x, math.copysign(1.0, x))
     if kind is tuple:
         return tuple([exact(part) for part in x])
     if isinstance(x, tuple):
         return (kind, exact(tuple(x)))
     if kind is SliceKey:
         return (kind, exact(x.indices))
-    return (kind, x, math.copysign(1.0, x)) if isinstance(x, _FLOATS) and not x else (kind, x)
+    return (kind, x, math.copysign(1.0, x)) if isinstance(x, (float, np.floating)) and not x else (kind, x)

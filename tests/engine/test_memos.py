@@ -17,11 +17,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tensorbackend as tb
-from tensorbackend import Backend, Tensor, testing
+from tensorbackend import Backend, Tensor, distributed, testing
 from tensorbackend import functions as F
 from tensorbackend.backends import jit
 from tensorbackend.backends.anywhere import host_backend
 from tensorbackend.conformance.plugin import PROFILE
+from tensorbackend.distributed.optimizer import AverageGradients
 from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.trees import Rule
@@ -405,3 +406,11 @@ def test_memoized_functions_tell_arguments_apart() -> None:
     calls = [*((arguments, {}) for arguments in by_place), *(((), keywords) for keywords in by_name)]
     for _ in range(2):
         assert [noted(*arguments, **keywords) for arguments, keywords in calls] == list(range(1, len(calls) + 1))
+
+
+def test_buckets_of_gradients_belong_to_shapes_and_types() -> None:
+    be = shared(KINDS[0])
+    hook = AverageGradients(distributed.Alone(be))
+    arrays_of = [be.ones((2, 3)), be.ones((2, 3), dtype="float64"), be.ones((3, 3)), be.zeros((2, 3))]
+    found = [hook._of({"w": tb.Parameter(arrays.plain(x))})[1] for x in arrays_of]
+    assert len(set(map(id, found))) == 3 and found[3] is found[0]
