@@ -578,9 +578,10 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     maps_in *= way.parts
     cells = way.points**2
     lanes = _winograd_lanes(g, op, facts, way)
-    whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 2, 4 if g.N >= facts.lanes else 1)
+    columns = way.length == g.N and g.strides == (1, 1, 1)  # all images of a tile side by side
+    whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 1.5 if columns else 2, 4 if g.N >= facts.lanes else 1)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
-    each = 1.2 if way.planes else 0.8, 1.4 if op == UPDATE else 0.6
+    each = 1.2 if way.planes else 0.5 if op == UPDATE else 0.8, 1.4 if way.planes and op == UPDATE else 0.6
     near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
     moved = g.groups * lanes * cells * slow * near * (each[0] * maps_in + each[1] * maps_out)
     numbers = g.groups * maps_in * maps_out * cells
