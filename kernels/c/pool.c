@@ -13,8 +13,9 @@
 // TB_SQRT, the root in TB_W, TB_OUTPUT, the number of the result's pointer (what the step reads comes before it),
 // TB_PLAIN, whether alpha is 1 and beta 0, TB_CELLS, the most cells of a window, TB_WHOLE and TB_ACROSS, the cells of
 // this one and those along its width if they are among the usual, which get loops of their own, TB_STEP, the stride
-// along the width if it is 1 or 2, else 0, TB_BACK, which of the two ways is compiled, and TB_SIDE, the side of the
-// windows if their way back goes by blocks of pixels (pool_blocks.h), else 0. TB_ACROSS and TB_STEP matter to fewer
+// along the width if it is 1 or 2, else 0, TB_BACK, which of the two ways is compiled, TB_SIDE, the side of the windows
+// if their way back goes by blocks of pixels (pool_blocks.h), else 0, and TB_NARROW, whether there are images for a
+// vector of 32 bytes, but not of 64. TB_ACROSS and TB_STEP matter to fewer
 // images than a vector has lanes, and to blocks.
 #include "kernel.h"
 #include "pool_spans.h"

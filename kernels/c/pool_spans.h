@@ -2,7 +2,7 @@
 // pool_spans.h — results of pooling that have the same taps, forward and back: from what they read to where they go
 //
 // Part of pool.c, with its macros. Several vectors go through the taps together, and share what is looked up of a tap.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !TB_NARROW
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
@@ -130,12 +130,23 @@ TB_FN small load_places(const TB_I *places, int m) {
 TB_FN vec added_there(vec sum, vec e, small here, TB_N number) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
     typedef char bytes __attribute__((vector_size(16)));
-    typedef float wide __attribute__((vector_size(64)));
+    typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
     if (sizeof(TB_I) == 1 && sizeof(TB_W) == 4) {
+#if TB_NARROW
+        typedef long long words __attribute__((vector_size(16)));
+        long long eight;
+        __builtin_memcpy(&eight, &here, 8);
+        const bytes packed = (bytes)(words){eight, 0};  // through memory it would be read in other pieces than written
+#else
         bytes packed;
         __builtin_memcpy(&packed, &here, 16);
+#endif
         const unsigned short there = __builtin_ia32_pcmpeqb128_mask(packed, (char)number + (bytes){0}, -1);
-        return (vec)__builtin_ia32_addps512_mask((wide)sum, (wide)e, (wide)sum, there, 4);
+#if TB_NARROW
+        return (vec)__builtin_ia32_addps256_mask((numbers)sum, (numbers)e, (numbers)sum, (unsigned char)there);
+#else
+        return (vec)__builtin_ia32_addps512_mask((numbers)sum, (numbers)e, (numbers)sum, there, 4);
+#endif
     }
 #endif
     return sum + (vec)((mask)e & (__builtin_convertvector(here, mask) == number));

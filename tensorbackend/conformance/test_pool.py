@@ -96,8 +96,9 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict, op: str, dtype:
 def test_squares_of_usual_sizes(backend: Any, op: str, side: int, stride: int) -> None:
     squares = {"R": side, "S": side, "str_h": stride, "str_w": stride}
     for pad_h, pad_w, W in ((0, 0, 7), (1, (0, 1), 8), ((1, 0), side - 1, 1)):
-        layer = backend.pool_layer("float32", op, 20, 2, H=6, W=W + 2, pad_h=pad_h, pad_w=pad_w, **squares)
-        check_both_passes(backend, layer, "float32")
+        for N in (9, 20):
+            layer = backend.pool_layer("float32", op, N, 2, H=6, W=W + 2, pad_h=pad_h, pad_w=pad_w, **squares)
+            check_both_passes(backend, layer, "float32")
 
 
 def test_squares_of_many_rows_and_of_halves(backend: Any) -> None:
@@ -105,6 +106,9 @@ def test_squares_of_many_rows_and_of_halves(backend: Any) -> None:
     check_both_passes(backend, backend.pool_layer("float32", "max", 32, 1, H=99, W=61, **squares), "float32")
     for op, dtype, places in (("max", "float16", "int16"), ("avg", "bfloat16", "uint8"), ("max", "float64", "uint8")):
         check_both_passes(backend, backend.pool_layer(dtype, op, 33, 2, H=5, W=6, pad_w=1, **squares), dtype, places)
+    for dtype, places in (("float64", "uint8"), ("float32", "int32"), ("bfloat16", "uint8")):
+        layer = backend.pool_layer(dtype, "max", 5 if dtype == "float64" else 11, 2, H=5, W=6, pad_w=1, **squares)
+        check_both_passes(backend, layer, dtype, places)
 
 
 @pytest.fixture
