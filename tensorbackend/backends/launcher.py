@@ -39,6 +39,7 @@ from tensorbackend.settings import config
 __all__ = ["NativeFuseBlock", "NativeStatements", "NativeTypes", "RememberingTable", "native_types"]
 
 SOURCE = '#include "launcher.c"\n'
+FLAGS = ("-O2", "-Wl,-z,nodelete")
 OPERAND, MOST_PARTS, MOST_OPERANDS = -1, 32, 3
 RUNS = ("compound_", "fprop_", "bprop_", "update_", "batched_")
 """How the names begin of the methods that run: primitives, whose calls are remembered where they return nothing."""
@@ -152,7 +153,7 @@ class NativeTypes:
     """The native types of this process. Get them with `native_types()`."""
 
     def __init__(self) -> None:
-        library = compile_source(SOURCE, flags=("-O2", "-Wl,-z,nodelete"), libc=True)
+        library = compile_source(SOURCE, flags=FLAGS, sanitize=config.sanitize, libc=True)
         entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
         self._add_tensor_class = entry(library.address("tb_launcher_add_tensor_class"))
         self._method = entry(library.address("tb_launcher_method"))
@@ -312,7 +313,7 @@ def _slice_offset() -> int:
     """Where a slice keeps its start, which stop and step follow."""
     parts = object(), object(), object()
     x = slice(*parts)
-    places = [_offset(x, sys.getsizeof(x), part) for part in parts]
+    places = [_offset(x, slice.__basicsize__, part) for part in parts]
     if places != [places[0], places[0] + 8, places[0] + 16]:
         raise LookupError("the memory of slices is not laid out as expected")
     return places[0]

@@ -8,7 +8,12 @@
 
 #include "python.h"
 
-enum { OPERANDS = 3, SPARE_NODES = 256 };
+#ifdef __SANITIZE_ADDRESS__
+enum { SPARE_NODES = 0 };  // who uses a node that is freed is found
+#else
+enum { SPARE_NODES = 256 };
+#endif
+enum { OPERANDS = 3 };
 
 // What a node holds behind the slots of OpTreeNode.
 typedef struct extra {
