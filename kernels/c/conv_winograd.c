@@ -301,6 +301,14 @@ INLINE void prefetch_data(const shape *s, const piece *p, const TB_S *image) {
                 __builtin_prefetch(image + p->in + i * row + j * column);
 }
 
+// The same of errors.
+INLINE void prefetch_errors(const shape *s, const piece *p, const TB_S *image) {
+    for (int at = 0; at < LANES; at += LENGTH, ++p)
+        for (int i = 0; i < p->high; ++i)
+            for (int j = 0; j < p->wide; j += LENGTH < LINE ? LINE / LENGTH : 1)
+                __builtin_prefetch(image + p->out + (i * s->out_wide + j) * s->images);
+}
+
 #include "conv_winograd_few.h"
 
 // The places of LANES tiles to memory; vectors that are cache lines go past the caches where that is wanted.
@@ -648,6 +656,7 @@ static void update_data(const shape *s, int64_t lane, const TB_S *in, int64_t fi
         const int64_t map = c % s->maps;
         find_data(s, c / s->maps, lane, &tiles);
         for (int j = 0; j < NV; ++j) {
+            expect_lanes(s, c - first, panel * WIDTH + j * LANES, v);
             if (lane + j * LANES >= s->lanes) {
                 __builtin_memset(d[j], 0, sizeof d[j]);
                 continue;
@@ -678,12 +687,16 @@ static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int6
             if (few && i < count) {
                 copy_lines(s, &x, map, copy);
                 turn_squares(&x, x.at, copy, TAPS, e);
-            } else if (i < count) fetch_errors(s, pieces, map, e);
+            } else if (i < count) {
+                if (i + 1 < count) prefetch_errors(s, pieces, map + s->out_map);
+                fetch_errors(s, pieces, map, e);
+            }
             for (int j = 0; j < CELLS; ++j) turned[j][i] = i < count ? e[j] : (vec){0};
         }
         for (int i = 0; i < CELLS; ++i) transpose(turned[i]);
         for (int l = 0; l < LANES; l += TOGETHER) {
             vec half[POINTS * TAPS], whole[TOGETHER][SQUARE];
+            expect_errors(s, k, panel * WIDTH + at + least(l + 2, LANES - 1), w);
             for (int n = 0; n < TOGETHER; ++n) {
                 for (int i = 0; i < CELLS; ++i) e[i] = turned[i][l + n];
                 for (int j = 0; j < TAPS; ++j) transform_errors(e + j, TAPS, half + j, TAPS);

@@ -30,20 +30,20 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
     static __attribute__((noinline)) void multiply_##V(int64_t channels, const TB_T *u, const TB_T *v, TB_T *m, \
                                                        int more) { \
         vec sum[MR][V]; \
-        for (int i = 0; i < MR; ++i) \
-            for (int j = 0; j < V; ++j) sum[i][j] = more ? *(const vec *)(m + i * WIDTH + j * LANES) : (vec){0}; \
+        UNROLL for (int i = 0; i < MR; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) sum[i][j] = more ? *(const vec *)(m + i * WIDTH + j * LANES) : (vec){0}; \
         const TB_T *const end = u + channels * MR; \
         _Pragma("GCC unroll 2") \
         for (; u < end; u += MR, v += WIDTH) { \
             vec y[V]; \
-            for (int j = 0; j < V; ++j) y[j] = *(const vec *)(v + j * LANES); \
-            for (int i = 0; i < MR; ++i) { \
+            UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(v + j * LANES); \
+            UNROLL for (int i = 0; i < MR; ++i) { \
                 const vec x = spread(u[i]); \
-                for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
+                UNROLL for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
             } \
         } \
-        for (int i = 0; i < MR; ++i) \
-            for (int j = 0; j < V; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j]; \
+        UNROLL for (int i = 0; i < MR; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j]; \
     }
 TB_MULTIPLY(1)
 TB_MULTIPLY(2)
@@ -66,11 +66,22 @@ static void multiply_point(const shape *s, const block *b, int64_t point, int64_
                 m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH, c0 > 0);
 }
 
+// dF: a line of each point, on its way to the cache before it is written: stores wait for their lines one after the other.
+INLINE void expect(TB_T *to, int64_t point) {
+    for (int p = 0; p < SQUARE; ++p) __builtin_prefetch(to + p * point, 1);
+}
+
+INLINE void expect_lanes(const shape *s, int64_t c, int64_t lane, TB_T *v) { expect(v + c * s->pitch + lane, s->v_point); }
+
 // dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
 INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t panel, TB_T *v) {
     for (int j = 0; j < NV; ++j)
         for (int p = 0; p < SQUARE; ++p)
             *(vec *)(v + p * s->v_point + c * s->pitch + panel * WIDTH + j * LANES) = whole[j][p];
+}
+
+INLINE void expect_errors(const shape *s, int64_t k, int64_t lane, TB_T *w) {
+    expect(w + k / WIDTH * WIDTH * s->panels * WIDTH + lane * WIDTH + k % WIDTH, s->w_point);
 }
 
 // dF: LANES maps from map k on, at a lane.

@@ -97,10 +97,17 @@ as well: how fast the unit is depends on what else draws on the processor's powe
 NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
+UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, 0.53
+UPDATE_DATA_NS, UPDATE_ERROR_NS, UPDATE_FETCH_NS = 0.45, 0.32, 0.29
+"""Of the filters' gradient where there is no matrix unit: operations of the products a nanosecond; nanoseconds of a
+sum, of a number of the transformed data and of the transformed errors, and of an error before. However many images a
+tile has, its lanes are put together as fast."""
 UNIT_FILTERS = {4: 1.0, 6: 2.0}
 """Nanoseconds of a number of the transformed filters on the matrix unit, by points."""
 FILTER_NS, FILTER_RISE, FILTER_MOST_NS = 0.35, 1.5e-7, 1.2
 """The same by multiply-adds: of the first ones, for each number that there is, and of as many as no cache holds."""
+FAR_FILTERS, FAR_FILTER_NS = 1 << 22, 0.6
+"""Numbers of filters that no cache holds, and of one of them, where filters are not transformed."""
 FILTER_READ_NS = 0.4
 """Of a number of them in the products, which take no less however few the lanes are."""
 SIX = 1.2, 1.1
@@ -550,6 +557,12 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     yield from found[: found.index(direct) + 1]
 
 
+def _far_filters(g: ConvGeometry) -> float:
+    """What it takes more to read filters that no cache holds."""
+    numbers = math.prod(g.dimF)
+    return FAR_FILTER_NS * numbers if numbers > FAR_FILTERS else 0.0
+
+
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
     maps_in, maps_out, _, out = sides(g, op)
@@ -557,7 +570,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         return g.flops / DEPTHWISE + math.prod(g.dimI) * COPY_NS + DEPTHWISE_MAP_NS * g.C
     if isinstance(way, Few):
         used = maps_out / multiple(maps_out, FEW_MAPS) if op == BPROP else 1.0
-        return g.flops / FEW_PRODUCTS[op == BPROP] / used + math.prod(g.dimF) * 0.1
+        return g.flops / FEW_PRODUCTS[op == BPROP] / used + math.prod(g.dimF) * 0.1 + _far_filters(g)
     if isinstance(way, Direct):
         if way.planes and op == UPDATE:
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
@@ -574,10 +587,18 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
             used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
         used = maps_out / multiple(maps_out, facts.rows)
-        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7
+        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7 + _far_filters(g)
     maps_in *= way.parts
     cells = way.points**2
     lanes = _winograd_lanes(g, op, facts, way)
+    met = 1.0
+    if g.N >= facts.tile(way.planes).width:  # panels have the images of one tile
+        met = _met(g, op, way, 1) * _met(g, op, way, 2)
+    if op == UPDATE and not facts.matrix_unit:
+        each_error = UPDATE_ERROR_NS * cells + UPDATE_FETCH_NS * way.taps**2
+        moved = lanes * (UPDATE_DATA_NS * cells * maps_in + each_error * maps_out)
+        each_sum = 2 * lanes * met / UPDATE_PRODUCTS + UPDATE_SUM_NS
+        return g.groups * (moved + maps_in * maps_out * cells * each_sum)
     columns = way.length == g.N and g.strides == (1, 1, 1)  # all images of a tile side by side
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 1.5 if columns else 2, 4 if g.N >= facts.lanes else 1)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
@@ -589,9 +610,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
-    products = 2 * g.groups * maps_in * maps_out * lanes * cells / (UNIT_PRODUCTS if way.planes else PRODUCTS)
-    if g.N >= facts.tile(way.planes).width:  # panels have the images of one tile
-        products *= _met(g, op, way, 1) * _met(g, op, way, 2)
+    products = 2 * g.groups * maps_in * maps_out * lanes * cells * met / (UNIT_PRODUCTS if way.planes else PRODUCTS)
     if not way.planes and op != UPDATE:
         products = max(products, FILTER_READ_NS * numbers)
     slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0
