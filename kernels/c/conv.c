@@ -168,6 +168,20 @@ static void put_flat(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t
     }
 }
 
+// Where a tile's sums may go at once: whole vectors of TILE maps of a row whose places lie side by side; else 0.
+static TB_T *straight_place(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row, int64_t lane, int64_t count) {
+#ifdef TB_PLAIN
+    const shape *const s = j->s;
+    if (!MENDED && !s->flat && s->wide.b == 1 && s->channels >= s->maps_in && maps == TILE && count % LANES == 0) {
+        const int64_t deep = (j->group * s->maps_out + map) * s->deep.out + j->depth;
+        const int64_t high = deep * s->high.out + (j->row + row) * s->high.b + j->row_phase;
+        return out + (high * s->wide.out + j->column) * s->images + lane;
+    }
+#endif
+    (void)j, (void)out, (void)map, (void)maps, (void)row, (void)lane, (void)count;
+    return 0;
+}
+
 // Whether any tap serves a job's phase.
 static int is_served(const job *j) {
     const axis *const x = &j->s->high;
@@ -197,6 +211,7 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
     const int64_t places = (s->flat ? (j->rows - 1) * j->pitch : 0) + j->columns * s->images;
     const int64_t padded = ceil_div(places, WRITTEN) * WRITTEN, several = s->channels < s->maps_in;
     const int64_t pitch = several ? segments * padded : WIDTH;
+    const int64_t out_map = s->deep.out * s->high.out * s->wide.out * s->images;
     strip strips[cells];
     TB_T local[TILE * WIDTH];
     int finite = 1;
@@ -216,10 +231,13 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
                 for (int64_t lane = 0; lane < places; lane += WIDTH) {
                     const int64_t width = least(WIDTH, places - lane);
                     TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;
-                    TB_T *const sums = several ? row + lane : local;
+                    TB_T *const straight = straight_place(j, out, map, maps, segment, lane, width);
+                    TB_T *const sums = straight ? straight : several ? row + lane : local;
+                    const int64_t apart = straight ? out_map : pitch;
                     const range met = own.met[lane / WIDTH];
-                    run_tile(j, maps, width, met, strips, count, steps, taps, own.offset, sums, pitch, first > 0);
+                    run_tile(j, maps, width, met, strips, count, steps, taps, own.offset, sums, apart, first > 0);
                     for (int64_t n = 0; n < count; ++n) strips[n].in += WIDTH;
+                    if (straight) continue;
                     if (last && MENDED) finite &= all_finite(sums, maps, pitch, width);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);
                     else if (last) put(j, out, map, maps, segment, lane, width, sums, pitch);

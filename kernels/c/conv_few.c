@@ -191,25 +191,25 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
             const int64_t *tap, const TB_S *f, int64_t row, TB_T *sums, int64_t pitch, int more) { \
         vec sum[P][V]; \
         const char *x[P]; \
-        for (int i = 0; i < P; ++i) { \
+        UNROLL for (int i = 0; i < P; ++i) { \
             x[i] = (const char *)at[i]; \
-            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+            UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
         for (int64_t c = 0; c < channels * (int64_t)sizeof(TB_T); c += sizeof(TB_T)) \
             for (int64_t t = 0; t < taps; ++t, f += row) { \
                 const int64_t o = tap[t] + c; \
                 vec y[V]; \
-                for (int j = 0; j < V; ++j) { \
+                UNROLL for (int j = 0; j < V; ++j) { \
                     y[j] = load(f + j * LANES); \
                     __builtin_prefetch(f + AHEAD * row + j * LANES); \
                 } \
-                for (int i = 0; i < P; ++i) { \
+                UNROLL for (int i = 0; i < P; ++i) { \
                     const vec value = spread(*(const TB_T *)(x[i] + o)); \
-                    for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
+                    UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
                 } \
             } \
-        for (int i = 0; i < P; ++i) \
-            for (int j = 0; j < V; ++j) { \
+        UNROLL for (int i = 0; i < P; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) { \
                 vec *const to = (vec *)(sums + i * pitch + j * LANES); \
                 if (more) sum[i][j] += *to; \
                 *to = sum[i][j]; \
@@ -271,23 +271,23 @@ static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out
             const int64_t *tap, const int64_t *cell, const TB_S *f, int64_t map, int64_t row, vec *sums, int64_t pitch, \
             int more) { \
         vec sum[M][P]; \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < P; ++j) sum[i][j] = (vec){0}; \
+        UNROLL for (int i = 0; i < M; ++i) \
+            UNROLL for (int j = 0; j < P; ++j) sum[i][j] = (vec){0}; \
         for (int64_t t = 0; t < taps; ++t) { \
             const TB_S *from = f + cell[t] * row; \
             const TB_T *x[P]; \
-            for (int j = 0; j < P; ++j) x[j] = (const TB_T *)((const char *)at[j] + tap[t]); \
+            UNROLL for (int j = 0; j < P; ++j) x[j] = (const TB_T *)((const char *)at[j] + tap[t]); \
             for (int64_t c = 0; c < channels; c += LANES, from += LANES) { \
                 vec y[P]; \
-                for (int j = 0; j < P; ++j) y[j] = *(const vec *)(x[j] + c); \
-                for (int i = 0; i < M; ++i) { \
+                UNROLL for (int j = 0; j < P; ++j) y[j] = *(const vec *)(x[j] + c); \
+                UNROLL for (int i = 0; i < M; ++i) { \
                     const vec z = load(from + i * map); \
-                    for (int j = 0; j < P; ++j) sum[i][j] += z * y[j]; \
+                    UNROLL for (int j = 0; j < P; ++j) sum[i][j] += z * y[j]; \
                 } \
             } \
         } \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < P; ++j) { \
+        UNROLL for (int i = 0; i < M; ++i) \
+            UNROLL for (int j = 0; j < P; ++j) { \
                 if (more) sum[i][j] += sums[i * pitch + j]; \
                 sums[i * pitch + j] = sum[i][j]; \
             } \

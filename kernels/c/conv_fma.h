@@ -68,8 +68,8 @@ typedef struct steps {
     static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, const steps *taken, \
             const int64_t *offset, TB_T *sums, int64_t pitch, int more) { \
         vec sum[M][V]; \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        UNROLL for (int i = 0; i < M; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         const int64_t gap = taken->apart - taken->length; \
         for (const strip *const last = strips + count; strips < last; ++strips) { \
             const TB_T *f = strips->filter + taken->first * MR; \
@@ -80,16 +80,16 @@ typedef struct steps {
                 for (const int64_t *const end = o + taken->length; o < end; ++o, f += MR) { \
                     const TB_T *const at = (const TB_T *)(in + *o); \
                     vec y[V]; \
-                    for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
-                    for (int i = 0; i < M; ++i) { \
+                    UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
+                    UNROLL for (int i = 0; i < M; ++i) { \
                         const vec x = spread(f[i]); \
-                        for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
+                        UNROLL for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
                     } \
                 } \
             } \
         } \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < V; ++j) { \
+        UNROLL for (int i = 0; i < M; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) { \
                 vec *const to = (vec *)(sums + i * pitch + j * LANES); \
                 if (more) sum[i][j] += *to; \
                 *to = sum[i][j]; \
