@@ -174,7 +174,8 @@ def _definitions(call: tuple[str, ...]) -> Definitions:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"the preprocessor of the kernel headers: {error}") from error
     if done.returncode:
-        raise CompileError(complain("the preprocessor failed", " ".join(arguments), "", done.stderr.strip()))
+        head = f"the C compiler failed (exit status {done.returncode}) on the kernel headers"
+        raise CompileError(complain(head, " ".join(arguments), "", done.stderr.strip()))
     return Definitions(done.stdout)
 
 
