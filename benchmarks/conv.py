@@ -3,10 +3,10 @@
 
 Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, and of ResNet-50 for one image. GFLOP/s
 are effective: operations of the definition over time. Batches are halved until a pass has at most 20 GFLOP (`--quick`:
-3, and a third of the layers); the shape says N, C, H, W, K, filter height and width, stride and pad. Beside the engine
-with a seed, where a cost model chooses the algorithm: without one, where they are timed once a shape (`timed`), with
-tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest difference over the
-largest value.
+3, and a third of the layers unless `--only` names them); the shape says N, C, H, W, K, filter height and width, stride
+and pad. Beside the engine with a seed, where a cost model chooses the algorithm: without one, where they are timed once
+a shape (`timed`), with tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest
+difference over the largest value.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:
     """The cases that are asked for."""
-    layers = LAYERS[::3] if options.quick else LAYERS
+    layers = LAYERS[::3] if options.quick and not options.only else LAYERS
     for dtype in options.dtype or ("float32",):
         for layer in (found.cut(QUICK_FLOPS if options.quick else MOST_FLOPS) for found in layers):
             for kind in PASSES:
