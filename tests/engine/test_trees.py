@@ -128,12 +128,10 @@ def test_trees(backend: Backend, form: Form) -> None:
 PARTS, PART = 6, 115  # 2,070 trees of three forms
 
 
-@pytest.mark.parametrize(
-    "part", [pytest.param(n, marks=pytest.mark.long if n else pytest.mark.ci) for n in range(PARTS)]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("part", range(PARTS))
 @each_form
 def test_two_thousand_compiled_trees(form: Form, part: int, absent: Callable[[str, str], None]) -> None:
-    """The first part in ci, the others with the long tests."""
     backend = testing.make_backend("jit", rng_seed=0)
     if not testing.compiles(backend):
         absent("cpu", "no C compiler works here")
