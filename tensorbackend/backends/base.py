@@ -367,7 +367,7 @@ class Backend(
             if watch.watching:
                 watch.state(target, value)
             group.put(target, value)
-        targets = group.targets
+        targets = list(group.targets)
         plan, leaves = group.flush()
         return plan, targets, leaves
 

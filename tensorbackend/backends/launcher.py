@@ -120,7 +120,9 @@ class NativeFuseBlock(FuseBlock):
     def _group(self) -> StatementGroup:
         here = self._here
         if here.group is None:
-            here.group = StatementGroup(self._schedule, self._run, self._plans)
+            made = StatementGroup(self._schedule, self._run, self._plans)
+            if here.group is None:  # still: a finalizer may have made one
+                here.group = made
         return here.group
 
     def _join(self, target: Tensor, value: Any) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorbackend.graph.fuse import can_join, walk
 from tensorbackend.graph.optree import Operators
@@ -23,126 +23,149 @@ __all__ = ["FuseBlock", "StatementGroup"]
 MAX_STATEMENTS = 16
 
 
+class _Waiting(NamedTuple):
+    """Statements that wait, and their form: the numbers of their views, and where the parts of their trees are, as
+    (statement, place in its tree)."""
+
+    targets: tuple[Tensor, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    leaves: tuple[list[Any], ...] = ()
+    forms: tuple = ()
+    numbers: dict[tuple, int] = {}
+    parts: dict[int, tuple[int, int]] = {}
+
+
+_NOTHING = _Waiting()
+
+
+class _Stated:
+    """A statement on its way into a group. `parts` are the places of its tree's parts."""
+
+    def __init__(self, target: Tensor, value: Any) -> None:
+        self.target, self.value = target, value
+        self.parts: dict[int, int] = {}
+        self.leaves, self.repeats = walk(value, self.parts)
+        self.tensors = [x for x in self.leaves if isinstance(x, Tensor)]
+        self.overlap = self._overlap()
+
+    def _overlap(self) -> int:
+        overlap = 0
+        for x in self.tensors:
+            if x.start < self.target.stop and self.target.start < x.stop:
+                same = x.address == self.target.address and x.structure is self.target.structure
+                overlap = max(overlap, 1 if same else 2)
+        return overlap
+
+    def statement(self, value: Any) -> Statement:
+        """The statement, of that value."""
+        return Statement(self.target.structure, value, self.overlap, self.target.address)
+
+    def form(self, waits: _Waiting) -> tuple[tuple, dict[tuple, int]]:
+        """What it adds to the form of what waits, and the numbers of views then. Parts that an earlier tree has as well
+        come as (place, statement, place there)."""
+        numbers = dict(waits.numbers)
+        read = tuple([numbers.setdefault((x.address, x.structure), len(numbers)) for x in self.tensors])
+        written = numbers.setdefault((self.target.address, self.target.structure), len(numbers))
+        root = self.value.structure if isinstance(self.value, Operators) else self.value.__class__
+        common = waits.parts.keys() & self.parts.keys() - set(map(id, self.tensors))
+        shared = tuple(sorted((self.parts[x], *waits.parts[x]) for x in common))
+        return (self.target.structure, written, root, self.repeats, self.overlap, shared, read), numbers
+
+    def is_apart(self, waits: _Waiting) -> bool:
+        """Whether what it touches shares memory with what the group touches as the very same view or not."""
+        for x in self.tensors:
+            if any(_partly(x, t) for t in waits.targets):
+                return False
+        group = (x for found in waits.leaves for x in found if isinstance(x, Tensor))
+        return not any(_partly(self.target, x) for x in [*group, *waits.targets])
+
+    def can_join(self, waits: _Waiting, value: Any) -> bool:
+        """Whether it may run in one group with what waits. `value` is what it assigns, of a shape that fits."""
+        if len(waits.targets) >= MAX_STATEMENTS or waits.statements[0].overlap > 1:
+            return False
+        targets = [*waits.targets, self.target]
+        return can_join(list(waits.statements), list(waits.leaves), targets, self.statement(value), self.leaves)
+
+
 class StatementGroup:
     """The statements of one thread's `fuse` block that have not run yet.
 
     `schedule(key, statements, leaves)` and `run(plan, targets, leaves)` are the backend's; `plans` is its bounded
-    memory of plans and decisions.
+    memory of plans and decisions. What waits is never changed but replaced as a whole: a finalizer, which may come at
+    any time, may add statements and flush, and who was interrupted begins anew.
     """
 
     def __init__(self, schedule: Callable[..., Plan], run: Callable[[Plan, list, list], None], plans: dict) -> None:
         self._schedule = schedule
         self._run = run
         self._plans = plans
-        self._reset()
+        self._waits = _NOTHING
 
-    def _reset(self) -> None:
-        self.targets: list[Tensor] = []
-        self._statements: list[Statement] = []
-        self._leaves: list[list[Any]] = []
-        self._forms: tuple = ()
-        self._numbers: dict[tuple, int] = {}
-        self._parts: dict[int, tuple[int, int]] = {}
+    @property
+    def targets(self) -> tuple[Tensor, ...]:
+        """What the statements that wait will write."""
+        return self._waits.targets
 
     def add(self, target: Tensor, value: Any, fit: Callable[[], Any]) -> None:
         """Add a statement, running those before it first if it may not join them. `fit()` checks the value's shape.
 
         One that touches nothing that the group touches would gain nothing in its kernel, and stays apart.
         """
-        parts: dict[int, int] = {}
-        leaves, repeats = walk(value, parts)
-        overlap = self._overlap(target, leaves)
-        apart = self._apart(target, leaves)
-        seen = len(self._numbers)
-        form = self._form(target, value, leaves, repeats, overlap, parts)
-        while self.targets:  # also after a flush: what it frees may state something
-            key = ("join", self._forms, form, apart)
-            joins = self._plans.get(key)
-            if joins is None:
-                value_fits, numbers = fit(), (form[1], *form[-1])
-                joins = min(numbers) < seen and self._decide(target, value_fits, leaves, overlap)
-                self._plans[key] = joins
-            if joins:
-                break
-            self.flush()
-            apart, seen = self._apart(target, leaves), len(self._numbers)
-            form = self._form(target, value, leaves, repeats, overlap, parts)
-        if not self.targets and self._plans.get(("fits", form)) is None:
-            fit()
-            self._plans["fits", form] = True
-        self._append(target, value, leaves, overlap, form, parts)
+        new = _Stated(target, value)
+        while True:
+            waits = self._waits
+            form, numbers = new.form(waits)
+            if not waits.targets:
+                if self._plans.get(("fits", form)) is None:
+                    fit()
+                    self._plans["fits", form] = True
+            elif not self._joins(waits, new, form, fit):
+                self.flush()
+                continue
+            if self._append(waits, new, form, numbers):
+                return
 
     def put(self, target: Tensor, value: Any) -> None:
         """Add a statement that is known to fit those before it: over their space, or with one result for each row. It
         reads no target of theirs, and writes what they read at most as the very view that the space is."""
-        parts: dict[int, int] = {}
-        leaves, repeats = walk(value, parts)
-        overlap = self._overlap(target, leaves)
-        form = self._form(target, value, leaves, repeats, overlap, parts)
-        self._append(target, value, leaves, overlap, form, parts)
+        new = _Stated(target, value)
+        while not self._append(self._waits, new, *new.form(self._waits)):
+            pass
 
-    def _append(
-        self, target: Tensor, value: Any, leaves: list[Any], overlap: int, form: tuple, parts: dict[int, int]
-    ) -> None:
-        for x, place in parts.items():
-            self._parts.setdefault(x, (len(self.targets), place))
-        self.targets.append(target)
-        self._statements.append(Statement(target.structure, value, overlap, target.address))
-        self._leaves.append(leaves)
-        self._forms += form
-
-    def _decide(self, target: Tensor, value: Any, leaves: list[Any], overlap: int) -> bool:
-        if len(self.targets) >= MAX_STATEMENTS or self._statements[0].overlap > 1:
+    def _append(self, waits: _Waiting, new: _Stated, form: tuple, numbers: dict[tuple, int]) -> bool:
+        """Add a statement of that form to what waited; False if others have come or gone since."""
+        targets, statements, leaves, forms, _, parts = waits
+        parts = {x: (len(targets), place) for x, place in new.parts.items()} | parts
+        after = _Waiting(
+            (*targets, new.target), (*statements, new.statement(new.value)), (*leaves, new.leaves), forms + form,
+            numbers, parts,
+        )
+        if self._waits is not waits:
             return False
-        new = Statement(target.structure, value, overlap, target.address)
-        return can_join(self._statements, self._leaves, [*self.targets, target], new, leaves)
+        self._waits = after
+        return True
+
+    def _joins(self, waits: _Waiting, new: _Stated, form: tuple, fit: Callable[[], Any]) -> bool:
+        """Whether a statement of that form may join what waits, checked or remembered."""
+        key = ("join", waits.forms, form, new.is_apart(waits))
+        joins = self._plans.get(key)
+        if joins is None:
+            value, views = fit(), (form[1], *form[-1])
+            joins = min(views) < len(waits.numbers) and new.can_join(waits, value)
+            self._plans[key] = joins
+        return joins
 
     def flush(self) -> tuple[Plan, list[Any]] | None:
         """Run what waits. Returns the plan and its leaves, None when nothing waited."""
-        if not self.targets:
+        waits, self._waits = self._waits, _NOTHING
+        if not waits.targets:
             return None
-        targets, statements, leaves, forms = self.targets, self._statements, self._leaves, self._forms
-        self._reset()
-        plan = self._plans.get(forms)
+        plan = self._plans.get(waits.forms)
         if plan is None:
-            plan = self._plans[forms] = self._schedule(forms, statements, leaves)
-        every = [x for found in leaves for x in found]
-        self._run(plan, targets, every)
+            plan = self._plans[waits.forms] = self._schedule(waits.forms, list(waits.statements), list(waits.leaves))
+        every = [x for found in waits.leaves for x in found]
+        self._run(plan, list(waits.targets), every)
         return plan, every
-
-    # Forms
-
-    def _number(self, tensor: Tensor) -> int:
-        return self._numbers.setdefault((tensor.address, tensor.structure), len(self._numbers))
-
-    def _form(
-        self, target: Tensor, value: Any, leaves: list[Any], repeats: tuple, overlap: int, parts: dict[int, int]
-    ) -> tuple:
-        """What a statement adds to the group's form. `parts` are the places of its tree's parts; those that an earlier
-        tree has as well come as (place, statement, place there)."""
-        root = value.structure if isinstance(value, Operators) else value.__class__
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
-        common = self._parts.keys() & parts.keys() - set(map(id, tensors))
-        shared = tuple(sorted((parts[x], *self._parts[x]) for x in common))
-        numbers = tuple(map(self._number, tensors))
-        return (target.structure, self._number(target), root, repeats, overlap, shared, numbers)
-
-    @staticmethod
-    def _overlap(target: Tensor, leaves: list[Any]) -> int:
-        overlap = 0
-        for x in leaves:
-            if isinstance(x, Tensor) and x.start < target.stop and target.start < x.stop:
-                same = x.address == target.address and x.structure is target.structure
-                overlap = max(overlap, 1 if same else 2)
-        return overlap
-
-    def _apart(self, target: Tensor, leaves: list[Any]) -> bool:
-        """Whether what the statement touches shares memory with what the group touches as the very same view or not."""
-        for x in leaves:
-            if isinstance(x, Tensor) and any(_partly(x, t) for t in self.targets):
-                return False
-        group = (x for found in self._leaves for x in found if isinstance(x, Tensor))
-        return not any(_partly(target, x) for x in [*group, *self.targets])
 
 
 class _Here(threading.local):

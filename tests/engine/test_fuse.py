@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
@@ -313,3 +314,43 @@ def test_what_a_group_frees_may_state_something(backend: Backend, shape: tuple[i
         assert (t.get() == rung).all()
         assert (w.get() == k + 2).all()
         assert (z.get() == (2 * rung if z.shape == t.shape else k + 1)).all()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_collection_may_come_at_any_moment_of_a_statement(backend: Backend, reads: bool) -> None:
+    """A finalizer that the collector runs while a statement is on its way into a group states something, and may read
+    it; neither is lost nor mixed up with the other."""
+    t, u = backend.zeros((3, 7)), backend.zeros((3, 7))
+    rung, within, thresholds = 0, 0, gc.get_threshold()
+
+    def ring() -> None:
+        nonlocal rung
+        t[:] = t + 1
+        u[:] = u + t
+        rung += 1
+        if reads:
+            assert (t.get() == rung).all()
+
+    try:
+        for allocations in range(1, 150, 2):
+            x, y = backend.ones((3, allocations)), backend.ones((3, allocations))  # a new form each time
+            gc.collect()  # allocations are counted from here
+            going = Bell(ring)
+            going.itself = going
+            del going
+            with backend.fuse():
+                gc.set_threshold(allocations, 1, 1)
+                x[:] = y * allocations
+                y[:] = x - y * (allocations - 2)
+                y[:] = y * 0.5
+                within += rung == allocations // 2 + 1
+                gc.set_threshold(*thresholds)
+            assert (x.get() == allocations).all()
+            assert (y.get() == 1).all()
+        assert within > 20
+        gc.collect()
+        assert rung == 75
+        assert (t.get() == rung).all()
+        assert (u.get() == rung * (rung + 1) / 2).all()
+    finally:
+        gc.set_threshold(*thresholds)

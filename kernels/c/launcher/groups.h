@@ -182,7 +182,9 @@ static int hold(group *g, const stated *s) {
     return 1;
 }
 
+// No collection comes meanwhile: what a finalizer states or reads would be ahead of what has been stated before.
 static int give_to_python(memo *m, group *g) {
+    int collects = PyGC_Disable();
     object *pairs = PyTuple_New(2 * g->statements);
     for (int i = 0; pairs && i < g->statements; i++) {
         PyTuple_SetItem(pairs, 2 * i, kept(g->target[i]));
@@ -191,6 +193,8 @@ static int give_to_python(memo *m, group *g) {
     object *done = pairs ? PyObject_CallFunctionObjArgs(m->adopt, pairs, NULL) : NULL;
     drop(pairs);
     drop(done);
+    if (collects)
+        PyGC_Enable();
     return done ? 0 : -1;
 }
 

@@ -58,6 +58,7 @@ extern object *PyBytes_FromStringAndSize(const char *, length);
 extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_RuntimeError;
 extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
 extern object *PyErr_NoMemory(void);
+extern int PyGC_Disable(void), PyGC_Enable(void);
 extern void *PyEval_SaveThread(void);
 extern void PyEval_RestoreThread(void *);
 extern unsigned long PyThread_get_thread_ident(void);
