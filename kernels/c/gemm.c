@@ -3,7 +3,8 @@
 //
 // Computes  t[i, j] = sum over p of a[i, p] b[p, j]     for each batch, any strides
 // Macros    TB_T the type in which products add up; TB_A, TB_B the types in memory; TB_WIDE_A(x), TB_WIDE_B(x) from these
-//           to TB_T; TB_PLAIN_A, TB_PLAIN_B defined where they are the same type.
+//           to TB_T; TB_PLAIN_A, TB_PLAIN_B defined where they are the same type; TB_WHOLE where TB_T is of integers,
+//           which have fewer tiles: multiplying them takes longer than loading them.
 // Tiles     A tile of the result is made while k runs, from rows of a and a panel of columns of b:
 //
 //               gemm_fma.h    any processor: sums in vector registers; `a` may lie where it is, with any strides, `b` if

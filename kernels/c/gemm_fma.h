@@ -101,7 +101,11 @@ PLUS_PRODUCT(half_plus_product, half_vector)
 #define HIGHS(NV) tile_5_##NV, tile_6_##NV, tile_7_##NV, tile_8_##NV
 #define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV
 
-#if TB_VECTOR == 64
+#if TB_VECTOR == 64 && defined(TB_WHOLE)
+LOW(1) LOW(2) LOW(4) TILE(5, 4) TILE(6, 4)
+static const tile tiles[MOST_VECTORS][MOST_ROWS] = {{LOWS(1)}, {LOWS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
+static const int most_rows[MOST_VECTORS] = {4, 4, 0, 6};
+#elif TB_VECTOR == 64
 LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2) LOW(4) TILE(5, 4) TILE(6, 4)
 static const tile tiles[MOST_VECTORS][MOST_ROWS] = {
     {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2}, {0}, {LOWS(4), tile_5_4, tile_6_4}};
@@ -119,7 +123,7 @@ static const int most_rows[MOST_VECTORS] = {8, 6, 0, 2};
 #endif
 
 // Tiles of half a vector of columns, which may stay where they lie.
-#if TB_VECTOR > 16
+#if TB_VECTOR > 16 && !defined(TB_WHOLE)
 HALF_TILE(1) HALF_TILE(2) HALF_TILE(3) HALF_TILE(4) HALF_TILE(5) HALF_TILE(6)
 HALF_TILE(7) HALF_TILE(8) HALF_TILE(9) HALF_TILE(10) HALF_TILE(11) HALF_TILE(12)
 static const tile half_tiles[] = {

@@ -45,6 +45,7 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> st
     lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
     lines += [f"#define TB_PLANES {planes}"] if planes else []
     lines.append(f"#define TB_T {written.c_type(sum_type)}")
+    lines += ["#define TB_WHOLE"] if sum_type.kind in "iu" else []
     for name, dtype in (("A", a), ("B", b)):
         lines.append(f"#define TB_{name} {written.c_type(dtype)}")
         lines.append(f"#define TB_WIDE_{name}(x) ((TB_T){written.widened(dtype)})")

@@ -29,7 +29,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOSSES_WITHIN = 2e-6
 """Relative: products of float32 add up in another order, a hundred steps deep."""
 STRUCTURES = 200
-"""Random trees every day."""
+"""Random trees of a part."""
 MODULE = 50
 """Trees that are compiled as one module."""
 
@@ -132,8 +132,9 @@ def twice(emulated: GpuBackend) -> Iterator[GpuBackend]:
     made.cleanup_backend()
 
 
-def test_random_trees(twice: GpuBackend) -> None:
-    check_random_trees(twice, 0, STRUCTURES)
+@pytest.mark.parametrize("count", [MODULE, pytest.param(STRUCTURES, marks=pytest.mark.ci)])
+def test_random_trees(twice: GpuBackend, count: int) -> None:
+    check_random_trees(twice, 0, count)
 
 
 @pytest.mark.long

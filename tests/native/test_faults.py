@@ -44,7 +44,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.ci), "1"])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_compiler_that_fails_is_an_error_of_the_statement(
     run_python, imitation, tmp_path, failure: str, native: str

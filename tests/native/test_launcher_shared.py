@@ -161,6 +161,7 @@ def patterns(count: int) -> list[tuple[int, ...]]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_one_and_what_is_alike_take_turns(be, seed: int) -> None:
     """All 203 ways in which six parts can be the same, in an order of their own, with other numbers each time."""

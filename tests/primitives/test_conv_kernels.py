@@ -193,7 +193,7 @@ def test_the_matrix_unit_is_as_exact(unit: None, sizes: dict[str, int]) -> None:
             assert np.abs(found - wanted).max() <= BOUNDS[winograd] * scale.max()
 
 
-@pytest.mark.parametrize("points", [4, 6])
+@pytest.mark.parametrize("points", [pytest.param(4, marks=pytest.mark.ci), 6])
 @pytest.mark.parametrize("planes", [0, 3])
 @pytest.mark.parametrize("sizes", [
     {"N": 1, "C": 20, "K": 33, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
@@ -259,7 +259,8 @@ def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(("points", "taps", "name"), [
     *((6, 3, name) for name in PARTS),
-    *((*way, name) for way in [(6, 4), (6, 5), (4, 3)] for name in ("shares of a part", "rectangles", "strided")),
+    *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3)]
+      for name in ("shares of a part", "rectangles", "strided")),
 ])  # fmt: skip
 def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None:
     backend = parts(points, taps)
@@ -271,7 +272,9 @@ def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
 
 
-@pytest.mark.parametrize("name", ["seven", "shares of a part", "strided"])
+@pytest.mark.parametrize(
+    "name", ["seven", *(pytest.param(name, marks=pytest.mark.ci) for name in ("shares of a part", "strided"))]
+)
 def test_filters_in_parts_of_halves(parts: Any, name: str) -> None:
     backend = parts(6, 4)
     layer = backend.conv_layer("float16", **PARTS[name])
@@ -518,7 +521,7 @@ def steps(backend: Backend, tree: Any) -> list[str]:
     return [step.name for step in backend.explain(tree).steps]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float16", marks=pytest.mark.ci)])
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 20, "K": 19, "H": 13, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 5, "C": 3, "K": 12, "H": 13, "W": 9, "R": 5, "S": 3, "str_h": 2, "str_w": 2, "pad_w": 1},
