@@ -54,14 +54,14 @@ INLINE void store(TB_R *to, vec v) {
 #endif
 }
 
-// A square of LANES vectors, transposed.
-INLINE void transpose(vec *r) {
+// Squares of `rows` vectors and as many lanes, beside each other, each transposed.
+INLINE void transpose_rows(vec *r, int rows) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
     mask lane;
     UNROLL for (int l = 0; l < LANES; ++l) lane[l] = l;
-    UNROLL for (int h = LANES / 2; h >= 1; h /= 2) {
+    UNROLL for (int h = rows / 2; h >= 1; h /= 2) {
         const mask low = lane + ((mask)((lane & h) != 0) & (LANES - h)), high = low + h;
-        UNROLL for (int i = 0; i < LANES; ++i) {
+        UNROLL for (int i = 0; i < rows; ++i) {
             if (i & h) continue;
             const vec a = r[i], b = r[i + h];
             r[i] = __builtin_shuffle(a, b, low);
@@ -69,6 +69,9 @@ INLINE void transpose(vec *r) {
         }
     }
 }
+
+// A square of LANES vectors, transposed.
+INLINE void transpose(vec *r) { transpose_rows(r, LANES); }
 
 INLINE int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 INLINE int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }

@@ -6,7 +6,7 @@
 //           infinity (four points) and 2, -2 (six). (Winograd, 1980; Lavin and Gray, 2015)
 //               forward, backward  tiles of OUT x OUT outputs, filters of TAPS x TAPS
 //               dF                 tiles of TAPS x TAPS errors as filters, OUT x OUT entries of dF as outputs
-// Parts     A larger filter is cut into parts of PART x PART taps, filled up with zeros, PART = TAPS (dF: OUT); with a
+// Parts     A larger filter is cut into parts of CUT x CUT taps, filled up with zeros, CUT = TAPS (dF: OUT); with a
 //           stride, those of a part lie a stride apart. Each part is a filter of data that begin elsewhere, so a channel
 //           becomes as many channels as there are parts, (part, map): all products add up before they are transformed
 //           back. The data of a part are transformed anew, which is little beside products with many maps.
@@ -22,14 +22,20 @@
 //           Either one task takes a block through all three in its own memory, or all tasks share each stage. The first
 //           two run over a chunk of channels after the other, so that V stays in a cache; where the data of a chunk are
 //           padding for all of a panel, they are left out.
-//           For dF: V of the data and W of the errors, their products added up over lanes.
+//           Of few lanes, for which U would be much to write and to read again, tasks share V only: each makes U of some
+//           maps in its own memory, OWN_CHANNELS channels at a time, and takes their products to the end.
+//           For dF: V of the data and W of the errors, their products added up over lanes. Of few lanes, each task takes the
+//           sums of some channels and maps to the end.
 //           U, V and W lie as the products want them: conv_winograd_fma.h or, with TB_PLANES, conv_winograd_amx.h.
 // Order     Sums run over channels (dF: lanes, in blocks). That depends on shapes alone.
 // Error     grows with the points: about 1e-6 of the largest result with four, 2e-5 with six
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv.h"
 
-enum { SQUARE = POINTS * POINTS, COPIED_MAPS = 32, PART = POINTS + 1 - STEP };
+enum {
+    SQUARE = POINTS * POINTS, COPIED_MAPS = 32, OWN_CHANNELS = 64, CUT = POINTS + 1 - STEP,
+    PAIR = LANES / MR,  // channels or tiles whose MR maps are a vector
+};
 
 typedef TB_T maps __attribute__((vector_size(MR * sizeof(TB_T)), aligned(sizeof(TB_T)), may_alias));
 
@@ -41,12 +47,13 @@ enum {
     PAST,               // whether results go past the caches
     PANELS,             // of a block of lanes
     CHUNK,              // channels that are transformed and multiplied at a time
+    PART,               // maps of a task that transforms their filters itself (dF: channels, whose sums), or 0
     SLOTS, SLOT_BYTES,  // of scratch, as tb_winograd_needs says
     BLOCK,              // the number of the block, counted over all groups, in shared stages
     FIRST,              // and the first channel of the chunk
 };
 
-// How the taps of an axis are cut into parts: part p has the taps from p % phases + p / phases * stride * PART on, `stride`
+// How the taps of an axis are cut into parts: part p has the taps from p % phases + p / phases * stride * CUT on, `stride`
 // apart.
 typedef struct cut {
     int64_t taps, stride, phases, parts;
@@ -112,8 +119,7 @@ INLINE void transform_data(const vec *d, vec *o, int step) {
         o[5 * step] = g[(TAPS - 1) * from_step]; \
     }
 #endif
-TB_TRANSFORM_FILTER(transform_filter, maps)
-TB_TRANSFORM_FILTER(transform_errors, vec)
+TB_TRANSFORM_FILTER(transform_filter, vec)
 
 // A' m: POINTS values, `from_step` apart, to OUT values.
 INLINE void transform_back(const vec *m, int from_step, vec *o, int step) {
@@ -158,7 +164,7 @@ static int last_datum(int64_t rest, int64_t stride) { return rest > 0 ? limit((r
 
 // The first tap of a part along an axis.
 static int64_t first_tap(const cut *x, int64_t part) {
-    return part % x->phases + part / x->phases * x->stride * PART;
+    return part % x->phases + part / x->phases * x->stride * CUT;
 }
 
 // The tile of a part of the filter.
@@ -327,6 +333,20 @@ INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image
                 put_one(o + i * OUT + j, at, image + p->out + (i * s->out_wide + j) * s->images);
 }
 
+// A line of each point, on its way to the cache before it is written: stores wait for their lines one after the other.
+INLINE void expect(TB_T *to, int64_t point) {
+    for (int p = 0; p < SQUARE; ++p) __builtin_prefetch(to + p * point, 1);
+}
+
+// The first halves of two vectors, or the last.
+INLINE vec beside(vec a, vec b, int last) {
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
+    mask low, high;
+    UNROLL for (int l = 0; l < LANES; ++l) low[l] = l % (LANES / 2) + l / (LANES / 2) * LANES;
+    high = low + LANES / 2;
+    return last ? __builtin_shuffle(a, b, high) : __builtin_shuffle(a, b, low);
+}
+
 // Forward and backward ------------------------------------------------------------------------------------------------
 
 // The filters of a group, and how they lie: taps `row` apart, channels `channel`; backward channels lie side by side, and
@@ -336,12 +356,16 @@ typedef struct taps {
     int64_t row, channel, backward;
 } taps;
 
-// U of MR maps and a channel, from its taps.
-INLINE void transform_taps(const maps *g, TB_T *to, int64_t point) {
-    maps half[POINTS * TAPS], whole[SQUARE];
+// U of MR maps and PAIR channels, which lie side by side, or of `channels` of them, from their taps. Lines are on their way
+// to the cache before they are written.
+INLINE void transform_taps(const vec *g, int64_t channels, TB_T *to, int64_t point) {
+    vec half[POINTS * TAPS], whole[SQUARE];
+    expect(to + LANES, point);
     for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
     for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
-    for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * point) = whole[p];
+    for (int p = 0; p < SQUARE; ++p)
+        if (channels == PAIR) *(vec *)(to + p * point) = whole[p];
+        else *(maps *)(to + p * point) = *(const maps *)(whole + p);
 }
 
 // Where the taps of a part are among those of the whole filter: -1 for those that fill it up.
@@ -354,48 +378,69 @@ static void find_taps(const shape *s, int64_t part, int backward, int64_t *at) {
     }
 }
 
-// The same from memory: taps at at[i] rows, maps `step` apart.
-INLINE void transform_tile(const TB_S *from, int64_t row, int64_t step, int64_t count, const int64_t *at, TB_T *to,
-                           int64_t point) {
-    maps g[TAPS * TAPS];
+// Forward, from memory: taps at at[i] rows, of the maps of PAIR tiles, which lie side by side.
+INLINE void transform_pair(const TB_S *from, int64_t row, int64_t channel, const int64_t *at, TB_T *to, int64_t point,
+                           int64_t tile) {
+    vec g[PAIR][TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
-        g[i] = (maps){0};
-        if (at[i] >= 0)
-            for (int64_t k = 0; k < count; ++k) g[i][k] = TB_WIDE(from[at[i] * row + k * step]);
+        const TB_S *const one = from + at[i] * row;
+        for (int t = 0; t < PAIR; ++t)
+            g[t][i] = at[i] < 0 ? (vec){0} : PAIR == 1 ? load(one) : beside(load(one), load(one + channel), t);
     }
-    transform_taps(g, to, point);
+    for (int t = 0; t < PAIR; ++t) transform_taps(g[t], PAIR, to + t * tile, point);
 }
 
-// The same of MR maps and LANES channels, which lie side by side.
-static void transform_turned(const TB_S *from, int64_t row, int64_t step, const int64_t *at, TB_T *to, int64_t point,
-                             int64_t next) {
-    maps g[LANES][TAPS * TAPS];
+// Backward, of LANES channels, which lie side by side, of maps `map` apart.
+static void transform_turned(const TB_S *from, int64_t row, int64_t map, const int64_t *at, TB_T *to, int64_t point) {
+    vec g[MR][TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
-        vec r[LANES];
-        for (int k = 0; k < LANES; ++k) r[k] = k < MR && at[i] >= 0 ? load(from + at[i] * row + k * step) : (vec){0};
-        transpose(r);
-        UNROLL for (int l = 0; l < LANES; ++l) __builtin_memcpy(&g[l][i], r + l, sizeof(maps));
+        vec r[MR];
+        UNROLL for (int k = 0; k < MR; ++k) {
+            const TB_S *const one = from + at[i] * row + k * map;
+            r[k] = at[i] >= 0 ? load(one) : (vec){0};
+        }
+        transpose_rows(r, MR);
+        UNROLL for (int l = 0; l < MR; l += PAIR) {
+            g[l / PAIR][i] = PAIR == 1 ? r[l] : beside(r[l], r[l + PAIR - 1], 0);
+            if (PAIR > 1) g[(MR + l) / PAIR][i] = beside(r[l], r[l + PAIR - 1], 1);
+        }
     }
-    for (int l = 0; l < LANES; ++l) transform_taps(g[l], to + l * next, point);
+    for (int l = 0; l < MR; ++l) transform_taps(g[l], PAIR, to + l * LANES, point);
 }
 
-// U of MR maps and of channels [first, last): from a point to the next `point` elements, from a channel `next`.
+// Of `channels` of PAIR channels, `channel` apart, and `count` of MR maps, `map` apart.
+static void transform_rest(const TB_S *from, int64_t row, int64_t channel, int64_t channels, int64_t map, int64_t count,
+                           const int64_t *at, TB_T *to, int64_t point) {
+    vec g[TAPS * TAPS];
+    for (int i = 0; i < TAPS * TAPS; ++i) {
+        g[i] = (vec){0};
+        for (int64_t k = 0; k < channels * MR && at[i] >= 0; ++k)
+            if (k % MR < count) g[i][k] = TB_WIDE(from[at[i] * row + k % MR * map + k / MR * channel]);
+    }
+    transform_taps(g, channels, to, point);
+}
+
+// U of the maps of PAIR tiles and of channels [first, last): from a point to the next `point` elements, from a channel MR,
+// from a tile `tile`.
 static void transform_maps(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *to,
-                           int64_t point, int64_t next) {
-    const int64_t count = least(MR, s->maps_out - map), row = given->row, channel = given->channel;
+                           int64_t point, int64_t tile) {
+    const int64_t count = least(s->maps_out - map, LANES), row = given->row, backward = given->backward;
+    const int64_t next = backward ? 1 : given->channel, apart = backward ? given->channel : 1;
     for (int64_t from = first; from < last;) {
         const int64_t part = from / s->maps, start = part * s->maps, end = least(last - start, s->maps);
+        const TB_S *const f = given->from + map * apart;
+        TB_T *const u = to + (start - first) * MR;
         int64_t at[TAPS * TAPS], c = from - start;
-        find_taps(s, part, given->backward != 0, at);
-        if (given->backward && count == MR && MR <= LANES)
-            for (; c + LANES <= end; c += LANES)
-                transform_turned(given->from + map * channel + c, row, channel, at, to + (start + c - first) * next,
-                                 point, next);
-        for (; c < end; ++c) {
-            TB_T *const tile = to + (start + c - first) * next;
-            if (given->backward) transform_tile(given->from + map * channel + c, row, channel, count, at, tile, point);
-            else if (count == MR) transform_tile(given->from + c * channel + map, row, 1, MR, at, tile, point);
-            else transform_tile(given->from + c * channel + map, row, 1, count, at, tile, point);
+        find_taps(s, part, backward != 0, at);
+        for (; !backward && count == LANES && c + PAIR <= end; c += PAIR)
+            transform_pair(f + c * next, row, next, at, u + c * MR, point, tile);
+        for (int64_t k = 0, d; k < count; k += MR) {
+            TB_T *const t = u + k / MR * tile;
+            for (d = c; backward && count - k >= MR && d + LANES <= end; d += LANES)
+                transform_turned(f + k * apart + d, row, apart, at, t + d * MR, point);
+            for (; d < end; d += PAIR)
+                transform_rest(f + k * apart + d * next, row, next, least(PAIR, end - d), apart, least(MR, count - k), at,
+                               t + d * MR, point);
         }
         from = start + end;
     }
@@ -421,7 +466,7 @@ static int64_t filled_channels(int64_t end) { return ceil_div(end, FILLED) * FIL
 
 static cut read_cut(int64_t taps, int64_t stride) {
     const int64_t phases = least(taps, stride);
-    return (cut){taps, stride, phases, phases * ceil_div(ceil_div(taps, stride), PART)};
+    return (cut){taps, stride, phases, phases * ceil_div(ceil_div(taps, stride), CUT)};
 }
 
 static shape read_shape(const int64_t *size) {
@@ -451,21 +496,25 @@ static shape read_shape(const int64_t *size) {
     return s;
 }
 
+// The filters of a group.
+static taps group_filters(const shape *s, const TB_S *filters, int64_t group, int64_t backward) {
+    const int64_t maps = backward ? s->maps : s->maps_out, row = maps * s->groups;
+    return (taps){filters + group * maps, row, s->high.taps * s->wide.taps * row, backward};
+}
+
 // To U. A task: COPIED_CHANNELS channels and COPIED_MAPS maps of a group.
 void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                          int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t backward = size[BACKWARD], row = (backward ? s.maps : s.maps_out) * s.groups;
     const int64_t blocks = ceil_div(s.maps_in, COPIED_CHANNELS), parts = ceil_div(s.maps_out, COPIED_MAPS);
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / parts / blocks, first = task / parts % blocks * COPIED_CHANNELS;
         const int64_t map = task % parts * COPIED_MAPS;
-        const TB_S *const from = (const TB_S *)TB_PLACE(FILTERS) + group * (backward ? s.maps : s.maps_out);
-        const taps given = {from, row, s.high.taps * s.wide.taps * row, backward};
+        const taps given = group_filters(&s, TB_PLACE(FILTERS), group, size[BACKWARD]);
         TB_T *const u = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
-        put_filters(&s, &given, map, first, least(first + COPIED_CHANNELS, s.maps_in), u);
+        put_filters(&s, &given, map, first, least(first + COPIED_CHANNELS, s.maps_in), u + stored(first, TILE));
     }
 }
 
@@ -586,7 +635,9 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
                 if (filled >> p & 1)
                     transform_in(&s, b.in, c, c, filled_channels(end), b.lane + p * WIDTH, v + p * stored(s.chunk, WIDTH));
             begin_tiles();
-            for (int64_t point = 0; point < SQUARE; ++point) multiply_point(&s, &b, point, c, end, filled, v, m);
+            for (int64_t point = 0; point < SQUARE; ++point)
+                multiply_point(&s, &b, b.u + point * s.u_point + stored(c, TILE), end - c, filled, v + point * s.v_point,
+                               m + point * s.m_point, c > 0);
             end_tiles();
         }
         for (int64_t p = 0; p < b.panels; ++p) {
@@ -605,6 +656,7 @@ void tb_winograd_in(void *const *ptr, const int64_t *size, const int64_t *stride
     const shape s = read_shape(size);
     const block b = find_block(&s, ptr, size, size[BLOCK]);
     const int64_t first = size[FIRST], end_channel = chunk_end(&s, first);
+    if (begin == 0 && size[PART]) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
         const int64_t p = task % s.panels, c = first + task / s.panels * TILE, lane = b.lane + p * WIDTH;
         if (p >= b.panels || !has_data(&s, lane, first, end_channel)) continue;
@@ -622,7 +674,9 @@ void tb_winograd_multiply(void *const *ptr, const int64_t *size, const int64_t *
     const uint64_t filled = find_filled(&s, b.lane, b.panels, first, last);
     begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        multiply_point(&s, &b, point, first, last, filled, TB_PLACE(DATA), TB_PLACE(PRODUCTS));
+        multiply_point(&s, &b, b.u + point * s.u_point + stored(first, TILE), last - first, filled,
+                       (const TB_T *)TB_PLACE(DATA) + point * s.v_point, (TB_T *)TB_PLACE(PRODUCTS) + point * s.m_point,
+                       first > 0);
     end_tiles();
 }
 
@@ -639,6 +693,50 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
         finish(&s, group, k, last, b.lane + p * WIDTH, ptr, size, stride, scalar);
     }
     if (s.past) finish_stores();
+}
+
+// The same with OWN_CHANNELS channels of `maps` maps: what a task makes itself.
+static shape part_of(const shape *s, int64_t maps) {
+    shape t = *s;
+    t.maps_in = OWN_CHANNELS, t.maps_out = maps, t.tiles = ceil_div(maps, TILE);
+    t.u_point = apart(t.tiles * stored(OWN_CHANNELS, TILE));
+    t.m_point = apart(s->panels * t.tiles * TILE * WIDTH);
+    return t;
+}
+
+// From V of block size[BLOCK] to its results. A task: PART maps.
+void tb_winograd_maps(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+                      int64_t end) {
+    const shape s = read_shape(size);
+    const block b = find_block(&s, ptr, size, size[BLOCK]);
+    const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots), group = size[BLOCK] / s.blocks;
+    const TB_T *const v = TB_PLACE(DATA);
+    TB_T *const u = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t k = task * size[PART];
+        const shape t = part_of(&s, least(size[PART], s.maps_out - k));
+        taps given = group_filters(&s, TB_PLACE(FILTERS), group, size[BACKWARD]);
+        TB_T *const m = u + SQUARE * t.u_point;
+        given.from += k * (given.backward ? given.channel : 1);
+        for (int64_t c = 0; c < s.maps_in; c += OWN_CHANNELS) {
+            const int64_t last = least(c + OWN_CHANNELS, s.maps_in);
+            const uint64_t filled = find_filled(&s, b.lane, b.panels, c, last);
+            for (int64_t first = c; first < last; first += COPIED_CHANNELS)
+                put_filters(&t, &given, 0, first, least(first + COPIED_CHANNELS, last), u + stored(first - c, TILE));
+            begin_tiles();
+            for (int64_t point = 0; point < SQUARE; ++point)
+                multiply_point(&t, &b, u + point * t.u_point, last - c, filled,
+                               v + point * s.v_point + stored(c, WIDTH), m + point * t.m_point, c > 0);
+            end_tiles();
+        }
+        for (int64_t p = 0; p < b.panels; ++p) {
+            const int64_t lane = b.lane + p * WIDTH;
+            transform_out(&t, m + p * t.tiles * TILE * WIDTH, 0, t.maps_out, lane, b.out + k * s.out_map);
+            finish(&s, group, k, k + t.maps_out, lane, ptr, size, stride, scalar);
+        }
+    }
+    if (s.past) finish_stores();
+    give_slot(TB_PLACE(OWN), slot);
 }
 
 // The gradient by the filters -----------------------------------------------------------------------------------------
@@ -699,8 +797,8 @@ static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int6
             expect_errors(s, k, panel * WIDTH + at + least(l + 2, LANES - 1), w);
             for (int n = 0; n < TOGETHER; ++n) {
                 for (int i = 0; i < CELLS; ++i) e[i] = turned[i][l + n];
-                for (int j = 0; j < TAPS; ++j) transform_errors(e + j, TAPS, half + j, TAPS);
-                for (int i = 0; i < POINTS; ++i) transform_errors(half + i * TAPS, 1, whole[n] + i * POINTS, 1);
+                for (int j = 0; j < TAPS; ++j) transform_filter(e + j, TAPS, half + j, TAPS);
+                for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole[n] + i * POINTS, 1);
             }
             put_errors(s, whole, k, panel * WIDTH + at + l, w);
         }
@@ -717,6 +815,7 @@ void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t 
     const int64_t first = size[FIRST], last = chunk_end(&s, first), channels = ceil_div(last - first, LANES) * LANES;
     const TB_S *const in = (const TB_S *)TB_PLACE(IN) + group * s.maps * s.in_map;
     const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map;
+    if (begin == 0 && size[PART]) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
         const int64_t panel = task % s.panels, lane = begins + panel * WIDTH, c = task / s.panels * LANES;
         if (c < channels)
@@ -740,37 +839,64 @@ void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const in
     end_tiles();
 }
 
+// From sums of channel c, `point` elements apart, to the gradients of the filters of its part and map: maps [k, end).
+INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64_t c, int64_t k, int64_t end, TB_R *out) {
+    const int64_t row = s->maps_out * s->groups, part = c / s->maps;
+    const int64_t h = first_tap(&s->high, part / s->wide.parts), w = first_tap(&s->wide, part % s->wide.parts);
+    TB_R *const to = out + c % s->maps * s->high.taps * s->wide.taps * row;
+    for (; k < end; k += LANES, sums += LANES) {
+        vec d[SQUARE], o[OUT * OUT];
+        for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(sums + p * point);
+        transform_square_back(d, o);
+        for (int p = 0; p < OUT * OUT; ++p) {
+            const int64_t i = h + p / OUT * s->high.stride, j = w + p % OUT * s->wide.stride;
+            if (i >= s->high.taps || j >= s->wide.taps) continue;
+            TB_R *const at = to + (i * s->wide.taps + j) * row + k;
+            if (end - k >= LANES) store(at, o[p]);
+            else
+                for (int64_t l = 0; l < end - k; ++l) at[l] = TB_NARROW(o[p][l]);
+        }
+    }
+}
+
 // A task: the filters of a channel of a group.
 void tb_winograd_update_out(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                             int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t row = s.maps_out * s.groups, cells = s.high.taps * s.wide.taps;
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t group = task / s.maps, c = task % s.maps;
-        TB_R *const to = (TB_R *)TB_PLACE(RESULT) + c * cells * row + group * s.maps_out;
-        for (int64_t part = 0; part < s.parts; ++part) {
-            const TB_T *const from =
-                (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums + (part * s.maps + c) * s.padded;
-            const int64_t h = first_tap(&s.high, part / s.wide.parts), w = first_tap(&s.wide, part % s.wide.parts);
-            for (int64_t k = 0; k < s.maps_out; k += LANES) {
-                vec d[SQUARE], o[OUT * OUT];
-                for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(from + p * s.sums + k);
-                transform_square_back(d, o);
-                for (int p = 0; p < OUT * OUT; ++p) {
-                    const int64_t i = h + p / OUT * s.high.stride, j = w + p % OUT * s.wide.stride;
-                    if (i >= s.high.taps || j >= s.wide.taps) continue;
-                    TB_R *const at = to + (i * s.wide.taps + j) * row + k;
-                    if (s.maps_out - k >= LANES) store(at, o[p]);
-                    else
-                        for (int64_t l = 0; l < s.maps_out - k; ++l) at[l] = TB_NARROW(o[p][l]);
-                }
-            }
-        }
+        const int64_t group = task / s.maps;
+        const TB_T *const sums = (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums;
+        for (int64_t c = task % s.maps; c < s.maps_in; c += s.maps)
+            put_gradients(&s, sums + c * s.padded, s.sums, c, 0, s.maps_out, (TB_R *)TB_PLACE(RESULT) + group * s.maps_out);
     }
 }
 
-// out: bytes of U; of a block's V and of its M; of V, W and the sums of dF.
+#if !defined(TB_PLANES)
+// From V and W of all lanes of group size[BLOCK] to its results. A task: PART channels and WIDTH maps.
+void tb_winograd_update_parts(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                              int64_t begin, int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots), panels = s.padded / WIDTH;
+    const int64_t each = apart(size[PART] * WIDTH);
+    TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
+    TB_R *const out = (TB_R *)TB_PLACE(RESULT) + size[BLOCK] * s.maps_out;
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task / panels * size[PART], last = least(first + size[PART], s.maps_in);
+        const int64_t k = task % panels * WIDTH, k_end = least(k + WIDTH, s.maps_out);
+        const TB_T *const v = (const TB_T *)TB_PLACE(DATA) + first * s.pitch;
+        const TB_T *const w = (const TB_T *)TB_PLACE(PRODUCTS) + k * s.panels * WIDTH;
+        for (int64_t point = 0; point < SQUARE; ++point)
+            update_panel(&s, s.lanes, last - first, v + point * update_point_elements(&s), ceil_div(k_end - k, LANES),
+                         w + point * s.w_point, sums + point * each, WIDTH, 0);
+        for (int64_t c = first; c < last; ++c) put_gradients(&s, sums + (c - first) * WIDTH, each, c, k, k_end, out);
+    }
+    give_slot(TB_PLACE(OWN), slot);
+}
+#endif
+
+// out: bytes of U; of a block's V and of its M; of V, W and the sums of dF; with PART of a task's U and M, of its sums.
 void tb_winograd_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     const int64_t item = SQUARE * sizeof(TB_T);
@@ -780,4 +906,9 @@ void tb_winograd_needs(const int64_t *size, int64_t *out) {
     out[3] = update_point_elements(&s) * item;
     out[4] = s.w_point * item;
     out[5] = s.groups * s.sums * item;
+    if (size[PART]) {
+        const shape t = part_of(&s, size[PART]);
+        out[6] = (t.u_point + t.m_point) * item;
+        out[7] = apart(size[PART] * WIDTH) * item;
+    }
 }

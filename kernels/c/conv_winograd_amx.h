@@ -26,14 +26,15 @@ INLINE void put_line(const words *line, char *to) {
     UNROLL for (int p = 0; p < PLANES; ++p) *(words *)(to + 2 * p * UNIT) = line[p];
 }
 
-// The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group: HALF maps at a time.
+// The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group, HALF maps at a time; u: where
+// the first is.
 INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *u) {
     float squares[SQUARE][EDGE][HALF];
     for (const int64_t end = least(map + COPIED_MAPS, s->tiles * TILE); map < end; map += HALF) {
         if (last - first < EDGE || s->maps_out - map < HALF) __builtin_memset(squares, 0, sizeof squares);
-        if (map < s->maps_out) transform_maps(s, given, map, first, last, &squares[0][0][0], EDGE * HALF, HALF);
+        if (map < s->maps_out) transform_maps(s, given, map, first, last, &squares[0][0][0], EDGE * HALF, 0);
         for (int p = 0; p < SQUARE; ++p)
-            half_of_columns(half_at(u + p * s->u_point, s->maps_in, first, map), &squares[p][0][0], HALF, 0);
+            half_of_columns(half_at(u + p * s->u_point, s->maps_in, 0, map), &squares[p][0][0], HALF, 0);
     }
 }
 
@@ -53,17 +54,16 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
 // Lanes of a panel that are computed: all, since they are columns of a tile.
 INLINE int64_t filled_lanes(const shape *s, int64_t lane) { return (void)s, (void)lane, WIDTH; }
 
-// The products of channels [c0, c1), which are all of v, with the panels of a block that are `filled`, at a point.
-static void multiply_point(const shape *s, const block *b, int64_t point, int64_t c0, int64_t c1, uint64_t filled,
-                           const TB_T *v, TB_T *m) {
-    const int64_t blocks = ceil_div(c1 - c0, EDGE), each = stored(s->maps_in, EDGE), step = WIDTH * sizeof(TB_T);
+// The products of `channels` channels with the panels of a block that are `filled`, at a point; `more`: to what m has.
+static void multiply_point(const shape *s, const block *b, const TB_T *u, int64_t channels, uint64_t filled,
+                           const TB_T *v, TB_T *m, int more) {
+    const int64_t blocks = ceil_div(channels, EDGE), each = stored(s->maps_in, EDGE), step = WIDTH * sizeof(TB_T);
     for (int64_t t = 0; t < s->tiles; ++t)
         for (int64_t p = 0; p < b->panels; ++p) {
             if (!(filled >> p & 1)) continue;
-            const TB_T *const x = b->u + point * s->u_point + t * each + stored(c0, EDGE);
-            const TB_T *const y = v + point * s->v_point + p * stored(s->chunk, EDGE);
-            char *const sums = (char *)(m + point * s->m_point + (p * s->tiles + t) * TILE * WIDTH);
-            if (c0) load_sums(sums, step);
+            const TB_T *const x = u + t * each, *const y = v + p * stored(s->chunk, EDGE);
+            char *const sums = (char *)(m + (p * s->tiles + t) * TILE * WIDTH);
+            if (more) load_sums(sums, step);
             else clear_sums();
             add_blocks(blocks, (const char *)x, 64, UNIT, BLOCK_BYTES, (const char *)y);
             store_sums(sums, step);

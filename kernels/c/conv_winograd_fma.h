@@ -14,10 +14,10 @@ enum {
 INLINE int64_t stored(int64_t steps, int64_t width) { return steps * width; }
 INLINE int64_t stored_channels(int64_t channels, int64_t lanes) { return channels * apart(lanes); }
 
-// The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group.
+// The filters of COPIED_MAPS maps from `map` on and of channels [first, last) of a group; u: where the first is.
 INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t first, int64_t last, TB_T *u) {
-    for (const int64_t end = least(map + COPIED_MAPS, s->maps_out); map < end; map += MR)
-        transform_maps(s, given, map, first, last, u + map * s->maps_in + first * MR, s->u_point, MR);
+    for (const int64_t end = least(map + COPIED_MAPS, s->maps_out); map < end; map += LANES)
+        transform_maps(s, given, map, first, last, u + map * s->maps_in, s->u_point, s->maps_in * MR);
 }
 
 // Channel c of a panel at lanes [at, at + LANES).
@@ -54,21 +54,14 @@ INLINE int64_t filled_lanes(const shape *s, int64_t lane) {
     return ceil_div(least(s->lanes - lane, WIDTH), LANES) * LANES;
 }
 
-// The products of channels [c0, c1), which are all of v, with the panels of a block that are `filled`, at a point.
-static void multiply_point(const shape *s, const block *b, int64_t point, int64_t c0, int64_t c1, uint64_t filled,
-                           const TB_T *v, TB_T *m) {
+// The products of `channels` channels with the panels of a block that are `filled`, at a point; `more`: to what m has.
+static void multiply_point(const shape *s, const block *b, const TB_T *u, int64_t channels, uint64_t filled,
+                           const TB_T *v, TB_T *m, int more) {
     static void (*const multiply[])(int64_t, const TB_T *, const TB_T *, TB_T *, int) = {multiply_1, multiply_2, multiply_3};
-    const TB_T *const u = b->u + point * s->u_point + c0 * MR;
     for (int64_t p = 0; p < b->panels; ++p)
         for (int64_t t = 0; t < s->tiles && filled >> p & 1; ++t)
             multiply[filled_lanes(s, b->lane + p * WIDTH) / LANES - 1](
-                c1 - c0, u + t * s->maps_in * MR, v + point * s->v_point + p * s->chunk * WIDTH,
-                m + point * s->m_point + (p * s->tiles + t) * MR * WIDTH, c0 > 0);
-}
-
-// dF: a line of each point, on its way to the cache before it is written: stores wait for their lines one after the other.
-INLINE void expect(TB_T *to, int64_t point) {
-    for (int p = 0; p < SQUARE; ++p) __builtin_prefetch(to + p * point, 1);
+                channels, u + t * s->maps_in * MR, v + p * s->chunk * WIDTH, m + (p * s->tiles + t) * MR * WIDTH, more);
 }
 
 INLINE void expect_lanes(const shape *s, int64_t c, int64_t lane, TB_T *v) { expect(v + c * s->pitch + lane, s->v_point); }
@@ -124,18 +117,21 @@ TB_UPDATE(1, 1)
 TB_UPDATE(1, 2)
 TB_UPDATE(1, 3)
 
+// dF: the products of `lanes` lanes with `channels` channels and a panel's `vectors` vectors of maps at a point, to sums of
+// channels `pitch` apart.
+static void update_panel(const shape *s, int64_t lanes, int64_t channels, const TB_T *v, int64_t vectors, const TB_T *w,
+                         TB_T *to, int64_t pitch, int more) {
+    typedef void update(int64_t, const TB_T *, int64_t, const TB_T *, TB_T *, int64_t, int);
+    static update *const eight[] = {update_8_1, update_8_2, update_8_3}, *const one[] = {update_1_1, update_1_2, update_1_3};
+    int64_t c = 0;
+    for (; c + 8 <= channels; c += 8) eight[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * pitch, pitch, more);
+    for (; c < channels; ++c) one[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * pitch, pitch, more);
+}
+
 // dF: the products of a block of lanes from `lane` on with `channels` channels at a point, to the point's sums.
 static void update_point(const shape *s, int64_t lane, int64_t channels, const TB_T *v, const TB_T *w, TB_T *to,
                          int more) {
-    typedef void update(int64_t, const TB_T *, int64_t, const TB_T *, TB_T *, int64_t, int);
-    static update *const eight[] = {update_8_1, update_8_2, update_8_3}, *const one[] = {update_1_1, update_1_2, update_1_3};
     const int64_t lanes = least(s->panels * WIDTH, s->lanes - lane);
-    for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * s->panels * WIDTH) {
-        const int64_t vectors = ceil_div(least(s->maps_out - k, WIDTH), LANES);
-        int64_t c = 0;
-        for (; c + 8 <= channels; c += 8)
-            eight[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
-        for (; c < channels; ++c)
-            one[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * s->padded + k, s->padded, more);
-    }
+    for (int64_t k = 0; k < s->padded; k += WIDTH, w += WIDTH * s->panels * WIDTH)
+        update_panel(s, lanes, channels, v, ceil_div(least(s->maps_out - k, WIDTH), LANES), w, to + k, s->padded, more);
 }

@@ -345,21 +345,23 @@ class _Winograd(_Pass):
         past = self.step.tail is None and caches.go_past(math.prod(self.step.output.shape) * self.dtype.itemsize)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, *g.window[1:],
-            *g.strides[1:], int(past), way.panels, way.chunk, self.threads, slot_bytes, block, first,
+            *g.strides[1:], int(past), way.panels, way.chunk, way.part, self.threads, slot_bytes, block, first,
         ]  # fmt: skip
 
     def layout(self) -> None:
         """Scratch: the filters, and the stages of a block, shared or a slot a thread; for their gradient the sums."""
-        filters, data, products, columns, errors, sums = _call(self.library, "tb_winograd_needs", self._sizes(), 6)
+        needs = _call(self.library, "tb_winograd_needs", self._sizes(), 8)
+        filters, data, products, columns, errors, sums, own, own_sums = needs
         self.slot_bytes = data + products
         if self.op == UPDATE:
-            filters, data, products = sums, columns, errors
+            filters, data, products, own = sums, columns, errors, own_sums
+        if self.way.part:
+            self.slot_bytes, filters, products = own, 0, products if self.op == UPDATE else 0
         self.places["packed"] = self._reserve(filters)
         if self.way.shared:
             self.places["data"], self.places["products"] = self._reserve(data), self._reserve(products)
-            self.places["own"] = self._reserve(self.threads * ALIGNMENT)
-        else:
-            self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+        slots = 0 if self.way.shared and not self.way.part else self.slot_bytes
+        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + slots))
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """The stages."""
@@ -370,6 +372,14 @@ class _Winograd(_Pass):
         blocks = range(way.blocks * g.groups)
         chunks = [(first, min(way.chunk, maps_in - first)) for first in range(0, maps_in, way.chunk)]
         parts: list[tuple[str, int, list[int]]] = []
+        if self.op == UPDATE and way.part:
+            tasks = -(-maps_in // facts.lanes) + -(-maps_out // facts.lanes)
+            pieces = -(-maps_in // way.part) * -(-maps_out // facts.width)
+            for group in blocks:
+                chunk = self._sizes(self.slot_bytes, group)
+                parts.append(("tb_winograd_update_in", tasks * way.panels, chunk))
+                parts.append(("tb_winograd_update_parts", pieces, chunk))
+            return parts
         if self.op == UPDATE:
             for block, (first, count) in itertools.product(blocks, chunks):
                 tasks = -(-count // facts.lanes) + (0 if first else -(-maps_out // facts.lanes))
@@ -378,6 +388,12 @@ class _Winograd(_Pass):
                 parts.append(("tb_winograd_update_multiply", points, chunk))
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]
         copies = -(-maps_in // _copied_channels(way)) * -(-maps_out // COPIED_MAPS) * g.groups
+        if way.part:
+            for block in blocks:
+                chunk = self._sizes(self.slot_bytes, block)
+                parts.append(("tb_winograd_in", -(-maps_in // facts.rows) * way.panels, chunk))
+                parts.append(("tb_winograd_maps", -(-maps_out // way.part), chunk))
+            return parts
         filters = ("tb_winograd_filters", copies, sizes)
         if not way.shared:
             return [filters, ("tb_winograd", way.blocks * g.groups, sizes)]

@@ -60,6 +60,14 @@ MOST_STAGE_BYTES = 2_200_000
 come from memory for each panel."""
 SHARED_PANELS, SHARED_LANES = 6, 288
 """Panels of a block whose stages are shared, for the filters' gradient at least; lanes of one for the other passes."""
+OWN_MAPS, FEWEST_OWN_TASKS = (32, 16), 4
+"""Maps of a task that transforms their filters itself, and tasks that there must be."""
+OWN_BYTES, DATA_BYTES = 1 << 20, 14 << 20
+"""Bytes of such a task's filters and products at most, and of the transformed data that tasks share."""
+OWN_SUMS, MOST_NEAR_SUMS = (32, 16, 8), 1 << 20
+"""Channels of a task that takes their sums to the end, and sums up to which it is as well to put them aside."""
+OWN_CHANNELS = 64
+"""Channels of its filters at a time, as in `conv_winograd.c`."""
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
 MOST_PANELS = 64
@@ -97,15 +105,18 @@ as well: how fast the unit is depends on what else draws on the processor's powe
 NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
-UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, 0.53
+UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, (0.62, 0.5)
 UPDATE_DATA_NS, UPDATE_ERROR_NS, UPDATE_FETCH_NS = 0.45, 0.32, 0.29
 """Of the filters' gradient where there is no matrix unit: operations of the products a nanosecond; nanoseconds of a
-sum, of a number of the transformed data and of the transformed errors, and of an error before. However many images a
-tile has, its lanes are put together as fast."""
+sum, and of one that a task takes to the end, of a number of the transformed data and of the transformed errors, and of
+an error before. However many images a tile has, its lanes are put together as fast."""
 UNIT_FILTERS = {4: 1.0, 6: 2.0}
 """Nanoseconds of a number of the transformed filters on the matrix unit, by points."""
 FILTER_NS, FILTER_RISE, FILTER_MOST_NS = 0.35, 1.5e-7, 1.2
 """The same by multiply-adds: of the first ones, for each number that there is, and of as many as no cache holds."""
+OWN_PRODUCTS, OWN_DATA_NS, OWN_SUM_NS, OWN_FILTER_NS = 115, 0.55, 0.57, {4: 0.65, 6: 0.85}
+"""Where data are shared: operations of the products a nanosecond. Where tasks transform filters themselves: nanoseconds
+of a number of the transformed data and of the products, and of a number of the filters, by points."""
 FAR_FILTERS, FAR_FILTER_NS = 1 << 22, 0.6
 """Numbers of filters that no cache holds, and of one of them, where filters are not transformed."""
 FILTER_READ_NS = 0.4
@@ -483,6 +494,36 @@ def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int
     return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes, parts, chunk)
 
 
+def _winograd_own(g: ConvGeometry, op: str, facts: Facts, itemsize: int, way: Winograd) -> list[Winograd]:
+    """Where stages are shared, the same with tasks that transform filters themselves: as many maps and panels as caches
+    hold."""
+    maps, maps_out, _, _ = sides(g, op)
+    if op == UPDATE and not way.planes and way.blocks == 1:
+        return _update_own(g, facts, itemsize, way)
+    if not way.shared or way.planes or op == UPDATE or maps_out < FEWEST_OWN_TASKS * OWN_MAPS[-1]:
+        return []
+    total, each = -(-_winograd_lanes(g, op, facts, way) // facts.width), way.points**2 * itemsize
+    most = min(total, MOST_PANELS, max(1, DATA_BYTES // (each * facts.width * maps * way.parts)))
+    for part in OWN_MAPS:
+        panels = (OWN_BYTES // (each * part) - OWN_CHANNELS) // facts.width
+        if -(-maps_out // part) >= TASKS and panels >= most:
+            break
+    blocks = -(-total // max(1, min(most, panels)))
+    return [replace(way, panels=-(-total // blocks), blocks=blocks, chunk=maps * way.parts, part=part)]
+
+
+def _update_own(g: ConvGeometry, facts: Facts, itemsize: int, way: Winograd) -> list[Winograd]:
+    """The filters' gradient from one block of lanes, with tasks that take sums of some channels to the end."""
+    channels, maps = g.C // g.groups * way.parts, g.K // g.groups
+    if channels * maps * way.points**2 <= MOST_NEAR_SUMS:
+        return []
+    if itemsize * way.points**2 * way.panels * facts.width * (channels + multiple(maps, facts.width)) > SUM_BYTES:
+        return []
+    panels = -(-maps // facts.width)
+    part = next((n for n in OWN_SUMS if -(-channels // n) * panels >= TASKS), OWN_SUMS[-1])
+    return [replace(way, chunk=channels, part=part)]
+
+
 def _met(g: ConvGeometry, op: str, way: Winograd, axis: int) -> float:
     """Of the tiles along an axis, for each part of the filters, the share whose data are not all padding."""
     if op == UPDATE or way.parts == 1:
@@ -523,6 +564,7 @@ def _winograds(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: in
     each = []
     for taps in (t for t in PART_TAPS[points] if t <= max(longest, FEWEST_TAPS)):
         ways = [_winograd(g, op, facts, itemsize, points, n, taps) for n in planes]
+        ways += _winograd_own(g, op, facts, itemsize, ways[0])
         costs = [nanoseconds(g, op, facts, way) for way in ways]
         each.append((min(costs), [way for way, cost in zip(ways, costs) if cost <= NEARLY * min(costs)]))
     return min(each, key=lambda pair: pair[0])[1]
@@ -597,7 +639,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     if op == UPDATE and not facts.matrix_unit:
         each_error = UPDATE_ERROR_NS * cells + UPDATE_FETCH_NS * way.taps**2
         moved = lanes * (UPDATE_DATA_NS * cells * maps_in + each_error * maps_out)
-        each_sum = 2 * lanes * met / UPDATE_PRODUCTS + UPDATE_SUM_NS
+        each_sum = 2 * lanes * met / UPDATE_PRODUCTS + UPDATE_SUM_NS[way.part > 0]
         return g.groups * (moved + maps_in * maps_out * cells * each_sum)
     columns = way.length == g.N and g.strides == (1, 1, 1)  # all images of a tile side by side
     whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 1.5 if columns else 2, 4 if g.N >= facts.lanes else 1)
@@ -606,11 +648,17 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
     moved = g.groups * lanes * cells * slow * near * (each[0] * maps_in + each[1] * maps_out)
     numbers = g.groups * maps_in * maps_out * cells
+    if way.part:
+        moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
+        products = 2 * maps_in * maps_out * lanes * cells * met / OWN_PRODUCTS
+        filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps_in * maps_out * way.blocks + 2 * _far_filters(g)
+        return g.groups * (moved + products + filters)
     each_filter = min(max(FILTER_NS, FILTER_RISE * numbers), FILTER_MOST_NS)
     filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)
     if way.planes:
         maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
-    products = 2 * g.groups * maps_in * maps_out * lanes * cells * met / (UNIT_PRODUCTS if way.planes else PRODUCTS)
+    rate = UNIT_PRODUCTS if way.planes else OWN_PRODUCTS if way.shared else PRODUCTS
+    products = 2 * g.groups * maps_in * maps_out * lanes * cells * met / rate
     if not way.planes and op != UPDATE:
         products = max(products, FILTER_READ_NS * numbers)
     slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0

@@ -76,7 +76,8 @@ class Winograd:
     """Blocks of `conv_winograd.c`. `points`, `out` and `taps` of its tiles; `length` lanes of one tile.
 
     Filters are cut into `parts`, which make as many channels of each map; `chunk` of these channels are transformed and
-    multiplied at a time. `planes` are those of a number on the matrix unit, 0 for multiply-adds.
+    multiplied at a time. `planes` are those of a number on the matrix unit, 0 for multiply-adds. `part`: maps of a task
+    that transforms their filters itself (or channels whose sums a task takes to the end), 0 where all tasks share them.
     """
 
     points: int
@@ -89,6 +90,7 @@ class Winograd:
     planes: int
     parts: int
     chunk: int
+    part: int = 0
 
 
 Way = Depthwise | Direct | Few | Winograd

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -242,12 +243,17 @@ PARTS = {
 
 @pytest.fixture
 def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A backend that computes by parts of filters wherever it can, made from points and taps of a part."""
+    """A backend that computes by parts of filters wherever it can, made from points and taps of a part. `own`: tasks
+    transform filters, or take sums to the end, themselves where they can."""
+    monkeypatch.setattr(conv_blocking, "FEWEST_OWN_TASKS", 0)
 
-    def make(points: int, taps: int) -> Backend:
+    def make(points: int, taps: int, own: bool = False) -> Backend:
         def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct | Winograd]:
             if conv_blocking._may_be_cut(g, op):
-                yield conv_blocking._winograd(g, op, facts, itemsize, points, 0, taps)
+                way = conv_blocking._winograd(g, op, facts, itemsize, points, 0, taps)
+                if own:
+                    yield from conv_blocking._winograd_own(g, op, facts, itemsize, replace(way, shared=True))
+                yield way
             else:
                 yield from _plain_alone(g, op, facts, itemsize, winograd)
 
@@ -272,11 +278,43 @@ def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
 
 
+OWN = {
+    "whole tiles": {"N": 1, "C": 70, "K": 96, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    "tiles that are not": {"N": 3, "C": 37, "K": 43, "D": 2, "H": 9, "W": 11, "R": 3, "S": 3, "pad_w": 1, "groups": 1},
+    "deep groups": {"N": 2, "C": 66, "K": 58, "H": 8, "W": 8, "R": 3, "S": 3, "pad_h": 2, "groups": 2},
+    "many lanes": {"N": 16, "C": 20, "K": 40, "H": 21, "W": 20, "R": 3, "S": 3},
+    **PARTS,
+}
+
+
+@pytest.mark.parametrize(("points", "taps", "name"), [
+    *((6, 3, name) for name in OWN if name not in PARTS),
+    *(pytest.param(6, 3, name, marks=pytest.mark.ci) for name in PARTS),
+    *((*way, name) for way in [(6, 4), (4, 3)] for name in ("deep groups", "rectangles")),
+])  # fmt: skip
+def test_tasks_with_filters_or_sums_of_their_own_change_no_bit(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, points: int, taps: int, name: str
+) -> None:
+    monkeypatch.setattr(conv_blocking, "DATA_BYTES", 1 << 20)  # several blocks, where lanes are many
+    results = []
+    for own in (False, True):
+        backend = parts(points, taps, own)
+        layer = backend.conv_layer("float32", **OWN[name])
+        assert chosen(backend, layer).endswith("part=0)") != own
+        operands = drawn(layer)
+        results.append(run(backend, layer, operands))
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for shared_stages, found, wanted, scale in zip(*results, exact(layer, operands), most):
+        np.testing.assert_array_equal(found, shared_stages)
+        assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
+
+
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(
     "name", ["seven", *(pytest.param(name, marks=pytest.mark.ci) for name in ("shares of a part", "strided"))]
 )
-def test_filters_in_parts_of_halves(parts: Any, name: str) -> None:
-    backend = parts(6, 4)
+def test_filters_in_parts_of_halves(parts: Any, name: str, own: bool) -> None:
+    backend = parts(6, 4, own)
     layer = backend.conv_layer("float16", **PARTS[name])
     operands = {name: x.astype("float16") for name, x in drawn(layer).items()}
     most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
@@ -287,7 +325,8 @@ def test_filters_in_parts_of_halves(parts: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["seven", "eleven, deep groups", "parts over padding", "strided"])
 def test_filters_in_parts_and_threads(parts: Any, name: str) -> None:
-    same_bits(parts(6, 3), PARTS[name])
+    for own in (False, True):
+        same_bits(parts(6, 3, own), PARTS[name])
 
 
 def test_results_past_the_caches(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +342,9 @@ def test_results_past_the_caches(parts: Any, monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_array_equal(a, b)
 
 
-def test_filters_in_parts_and_what_follows_them(parts: Any) -> None:
-    backend = parts(6, 4)
+@pytest.mark.parametrize("own", [False, True])
+def test_filters_in_parts_and_what_follows_them(parts: Any, own: bool) -> None:
+    backend = parts(6, 4, own)
     layer = backend.conv_layer("float32", **PARTS["parts over padding"])
     I, F, _ = (backend.array(x) for x in drawn(layer).values())
     bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3))
@@ -598,7 +638,7 @@ def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None
 
 @pytest.mark.parametrize("op", [FPROP, BPROP])
 def test_filters_of_few_places_are_not_copied(op: str) -> None:
-    small = {"N": 1, "C": 512, "K": 512, "H": 7, "W": 7, "P": 7, "Q": 7}
+    small = {"N": 1, "C": 512, "K": 512, "H": 5, "W": 5, "P": 5, "Q": 5}
     assert isinstance(ways(geometry(**small), op)[0], Few)
     assert not any(isinstance(way, Few) for g in (geometry(), geometry(**{**small, "K": 500})) for way in ways(g, op))
 
