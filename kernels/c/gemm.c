@@ -37,6 +37,7 @@ enum {
     MOST_ROWS = 14,
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
+    LINES_AHEAD = 4, // steps of k by which lines are fetched that are copied as they lie
     COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
     NEAR = 1 << 16,  // elements of b that are in the second-level cache wherever they lie

@@ -196,6 +196,7 @@ static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T
             for (int64_t q = 0; q < r->panels - 1; ++q) { \
                 TB_T *const line = to + q * r->apart; \
                 const S *const given = from + q * r->step; \
+                for (int64_t j = 0; j < width; j += LANES) __builtin_prefetch(given + LINES_AHEAD * step_p + j); \
                 switch (width) { \
                     case 4 * LANES: NAME##_line(line, given, 4 * LANES, 4 * LANES); break; \
                     case 2 * LANES: NAME##_line(line, given, 2 * LANES, 2 * LANES); break; \

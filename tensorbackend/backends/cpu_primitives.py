@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES"]
 
-FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fwrapv", "-ffp-contract=fast")
+FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", "-fwrapv", "-ffp-contract=fast")
 """-O3 would unroll what is unrolled by hand; products add up by fused multiply-adds."""
 TURNED = 64
 """The side of a tail's square tiles: `TILE` of codegen/c.py."""

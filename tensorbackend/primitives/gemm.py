@@ -32,9 +32,14 @@ COPIED = 1 << 22
 """Elements that are copied together at most, about."""
 NEAR, FAR = 1 << 16, 1 << 22
 """Elements of an operand up to which it stays in the second-level cache wherever it lies, and from which on in none."""
+ONE_SET, WAYS, ONE_FAR_SET, FAR_WAYS = 1 << 10, 8, 1 << 15, 6
+"""Where rows lie a multiple of so many elements apart, their lines compete for one set of the first-level cache, and of
+the second, into which lines come ahead: the rows that a tile reads in place then."""
 OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
 """Where tasks copy b themselves: steps of k and elements of such a copy at most (half as many would come from memory in
 lines that are too short); and rows up to which they do."""
+MANY_ROWS, OWN_COLUMNS = 256, 8
+"""Rows from which on each number of such a copy is used so often that columns need only be so many times as many."""
 LONG, LONG_K, LONG_SIDE, LONG_SUMS = 1 << 19, 8, 32, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
 of its rows and columns, and rows and columns at least; sums at most."""
@@ -198,8 +203,9 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
     copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
-    work = x.m * x.n * x.k * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
-    rows, columns = _task(x, tile_rows, panel, split_k, min(max(work, LEAST_TASK), MOST_TASK))
+    steps = min(phase_k, split_k)  # of a task
+    work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
+    rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b,
@@ -223,7 +229,8 @@ def _own_blocking(x: Matrices, way: _Way) -> Blocking:
 
 def _may_own(x: Matrices) -> bool:
     """Whether tasks may copy b themselves: few rows, of which a copy stays in cache, and more of b than does."""
-    wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > FAR // 2 and x.n >= TASKS * x.m
+    columns, size = (OWN_COLUMNS, FAR // 4) if x.m >= MANY_ROWS else (TASKS, FAR // 2)
+    wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > size and x.n >= columns * x.m
     return wide or _is_long(x) or _is_small(x)
 
 
@@ -437,6 +444,8 @@ def _panels(x: Matrices, vectors: int, facts: Facts) -> list[tuple[int, int]]:
 def _height(x: Matrices, vectors: int, facts: Facts) -> int:
     """Rows of a tile: as few tiles as there can be, of equal height, which all panels have."""
     most = min(facts.rows[width - 1] for _, width in _panels(x, vectors, facts))
+    if x.plain_a and x.a[1] == 1 and x.a[0] % ONE_SET == 0:
+        most = min(most, WAYS if x.a[0] % ONE_FAR_SET else FAR_WAYS)
     tiles = max(-(-x.m // most), 1)
     return max(-(-x.m // tiles), 1)
 
