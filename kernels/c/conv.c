@@ -151,8 +151,13 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row,
         }
         int64_t image = lane % n;
         TB_R *to = line + ((j->column + lane / n) * b + j->column_phase) * n;
-        for (int64_t i = 0; i < count; to += b * n, image = 0)
+        for (int64_t i = 0; i < count; to += b * n, image = 0) {
+#ifdef TB_PLAIN
+            for (; image + 4 <= n && i + 4 <= count; image += 4, i += 4)
+                __builtin_memcpy(to + image, sums + i, 4 * sizeof(TB_T));
+#endif
             for (; image < n && i < count; ++image, ++i) to[image] = TB_NARROW(sums[i]);
+        }
     }
 }
 

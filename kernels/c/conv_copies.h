@@ -119,15 +119,16 @@ INLINE void copy_over(const TB_S *from, int64_t count, const TB_S *end, TB_T *to
     for (; i < count; ++i) to[i] = TB_WIDE(from[i]);
 }
 
-// The same of every second element.
-INLINE void copy_seconds(const TB_S *from, int64_t count, const TB_S *end, TB_T *to) {
+// The same of every second run of n elements, a power of 2 below LANES.
+INLINE void copy_seconds(const TB_S *from, int64_t n, int64_t count, const TB_S *end, TB_T *to) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
-    mask even;
-    for (int l = 0; l < LANES; ++l) even[l] = 2 * l;
+    mask lane;
+    for (int l = 0; l < LANES; ++l) lane[l] = l;
+    const mask second = lane + (lane & (TB_INDEX)-n);
     int64_t i = 0;
     for (; i < count && end - from >= 2 * (i + LANES); i += LANES)
-        *(vec *)(to + i) = __builtin_shuffle(load(from + 2 * i), load(from + 2 * i + LANES), even);
-    for (; i < count; ++i) to[i] = TB_WIDE(from[2 * i]);
+        *(vec *)(to + i) = __builtin_shuffle(load(from + 2 * i), load(from + 2 * i + LANES), second);
+    for (; i < count; ++i) to[i] = TB_WIDE(from[i + (i & -n)]);
 }
 
 // A vector, without what lies past `count` lanes.
@@ -165,7 +166,7 @@ static void copy_row(const job *j, const TB_S *in, const TB_S *end, const span *
     clear_over(to, first * n);
     to += first * n;
     if (a == 1) copy_over(from, count * n, end, to);
-    else if (n == 1 && a == 2) copy_seconds(from, count, end, to);
+    else if (a == 2 && n < LANES && (n & (n - 1)) == 0) copy_seconds(from, n, count * n, end, to);
     else if (n == 1)
         for (int64_t i = 0; i < count; ++i) to[i] = TB_WIDE(from[i * a]);
     else

@@ -473,6 +473,13 @@ def test_taps_that_meet_padding_are_left_out(plain: Backend, sizes: dict[str, in
         assert np.abs(found - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("images", [1, 2, 4, 6, 8])
+def test_strides_of_two_and_few_images(plain: Backend, images: int, dtype: str) -> None:
+    sizes = {"N": images, "C": 3, "K": 9, "H": 11, "W": 37, "R": 3, "S": 4, "str_h": 2, "str_w": 2, "pad_w": 1}
+    test_taps_that_meet_padding_are_left_out(plain, sizes, dtype)
+
+
 DEPTHWISE_BOUNDS = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
 
 
