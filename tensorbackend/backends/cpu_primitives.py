@@ -161,7 +161,7 @@ class _Product:
         kernel = over_matrix(step.tail, step.product, strides, self.by.swap)
         printed, address = jit.compile_tail(kernel)
         turned = TURNED if printed.nest.tiled is not None else 0
-        streams = 2 if self.tail_past else 0
+        streams = caches.AHEAD | caches.PAST if self.tail_past else 0
         return address, [printed.nest.inner, turned, streams, step.product], [printed.source]
 
     def _scratch(self) -> tuple[int, list[int]]:

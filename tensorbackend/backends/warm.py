@@ -196,7 +196,7 @@ def _index(folder: Path) -> _Index:
 def _context(found: Compiler, sanitize: bool, cflags: str) -> bytes:
     """A digest of what turns keys into launches. `found` and `cflags` are here to be part of the question."""
     library = compiler.kernel_key(f'#include "{HEADER}"\n', flags=jit.FLAGS, sanitize=sanitize)
-    digest = hashlib.sha256(f"{np.__version__} {library} {caches.near_bytes()}".encode())
+    digest = hashlib.sha256(f"{np.__version__} {library} {caches.near_bytes()} {caches.has_complexes()}".encode())
     for path in source_files():
         with open(path, "rb", buffering=0) as file:
             digest.update(file.read())

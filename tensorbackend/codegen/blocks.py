@@ -290,7 +290,7 @@ class BlockRenderer(HoistRenderer):
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
         if not self.abreast:
-            when = "streams && !near" if self.late else "streams"
+            when = "streams & 1 && !near" if self.late else "streams & 1"
             self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():

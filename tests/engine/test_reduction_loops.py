@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tensorbackend import Backend
-from tensorbackend.backends import caches, native
+from tensorbackend.backends import caches, jit, native, warm
 from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.codegen.c import print_kernel
 from tensorbackend.codegen.nest import nest
@@ -245,16 +246,46 @@ def normalised(x: object) -> object:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("length", [48, 2049, 4097])
+@pytest.mark.parametrize("complexes", [False, True])
 def test_rows_of_two_sums_beyond_the_caches(
-    backend: Backend, length: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, length: int, dtype: str, complexes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caches, "near_bytes", lambda: 0)
+    monkeypatch.setattr(caches, "has_complexes", lambda: complexes)
+    monkeypatch.setattr(warm, "name_of", lambda key: None)  # what is remembered was launched as before
     values = np.random.default_rng(0).standard_normal((5, length + 7)).astype(dtype)
     wanted = values[:, :length].astype(np.float64)
     wanted = (wanted - wanted.mean(1, keepdims=True)) / wanted.std(1, keepdims=True)
     out = backend.empty((5, length), dtype)
     out[:] = normalised(backend.array(values, dtype=dtype)[:, :length])
     assert np.allclose(out.get(), wanted, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
+
+
+BOTH = caches.AHEAD | caches.PAST
+
+
+@pytest.mark.parametrize(
+    ("expression", "in_place", "complexes", "elsewhere"),
+    [
+        (lambda be, x: x * 2, False, caches.PAST, BOTH),
+        (lambda be, x: x * 2, True, 0, caches.AHEAD),
+        (lambda be, x: be.sum(x, 1), False, 0, BOTH),
+        (lambda be, x: be.var(x, 1), False, caches.AHEAD, BOTH),
+        (lambda be, x: x / be.sum(x, 1), False, caches.AHEAD, BOTH),
+        (lambda be, x: x / be.sum(x, 0), False, caches.PAST, BOTH),
+    ],
+)
+def test_how_kernels_go_about_memory(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, expression, in_place: bool, complexes: int, elsewhere: int
+) -> None:
+    """Beyond the caches; within them there is nothing to ask for or to store past."""
+    (kernel,) = kernels_of(expression(backend, backend.ones((64, 640))))
+    found = nest(replace(kernel, in_place=in_place))
+    for has, wanted in ((True, complexes), (False, elsewhere)):
+        monkeypatch.setattr(caches, "has_complexes", lambda has=has: has)
+        for near, streams in ((0, wanted), (1 << 30, 0)):
+            monkeypatch.setattr(caches, "near_bytes", lambda near=near: near)
+            assert jit._Work(found, split=False).sizes[-3] == streams
 
 
 def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:

@@ -35,10 +35,12 @@ def results(dtype: str, length: int, shift: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("shift", [0, 1, 16])
-def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shift) -> None:
+@pytest.mark.parametrize("complexes", [False, True])
+def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shift, complexes) -> None:
     for length in LENGTHS:
         near = results(dtype, length, shift)
         monkeypatch.setattr(caches, "near_bytes", lambda: -1)
+        monkeypatch.setattr(caches, "has_complexes", lambda: complexes)
         monkeypatch.setattr(warm, "name_of", lambda key: None)  # what is remembered was launched as before
         far = results(dtype, length, shift)
         monkeypatch.undo()
