@@ -206,7 +206,10 @@ def softmax(a: Any, axis: Any = None) -> Any:
 
 def log_softmax(a: Any, axis: Any = None) -> Any:
     """The logarithm of softmax: a - max a - ln sum exp(a - max a)."""
-    away = a - _do("max", a, axis)
+    most = _do("max", a, axis)
+    away = a - most
+    if most.shape == away.shape and dtypes.is_float(away.dtype):  # of one number each: 0, or NaN
+        return away
     return away - _do("log", _do("sum", _do("exp", away), axis))
 
 

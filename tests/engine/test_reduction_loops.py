@@ -166,6 +166,19 @@ def test_rows_of_several_axes_stored_beside_the_next(backend: Backend) -> None:
     assert np.allclose(tree.asnumpyarray(), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_the_logarithm_of_the_softmax_of_one_number(backend: Backend, dtype: str) -> None:
+    """A difference, without the exponential and the logarithm: 0, and NaN of what is not finite."""
+    values = np.array([[3], [-7], [0]], dtype)
+    if dtype != "int32":
+        values = np.concatenate([values, np.array([[np.nan], [np.inf], [-np.inf]], dtype)])
+    tree = backend.log_softmax(backend.array(values, dtype=dtype), 1)
+    expected = np.where(np.isfinite(values), 0.0, np.nan)
+    np.testing.assert_array_equal(tree.asnumpyarray(), expected)
+    (kernel,) = kernels_of(tree)
+    assert ("exp" in [i.op.name for i in kernel.body if i.op]) == (dtype == "int32")
+
+
 # Passes in segments
 
 PASSES: dict[str, Callable] = {
