@@ -11,6 +11,9 @@
 //            index fall on the same sets of the L1 cache, and a load may wait for an unrelated store. A precaution that
 //            costs nothing: on a Sapphire Rapids Xeon it changed x * a + y by less than 1 %. Small pages at the end make
 //            the room; they are touched only where a shifted block fills its class to the last bytes.
+// Small      from malloc, of 4 KiB and more at multiples of 512: two of malloc's that follow each other may lie 64 bytes
+//            apart modulo 4 KiB. Where a result lies so behind an operand, loads of the next vector wait for stores of
+//            this one: on Zen 4, x * w + b of 16 K elements took a quarter longer, a copy of 64 K half as long again.
 // Bound      at most `limit` bytes are kept; the block kept longest goes first. A kept block holds its own links.
 // Fork       the lock is taken over the fork, so that the child finds the lists whole.
 #define _GNU_SOURCE
@@ -25,6 +28,8 @@
 #define LARGE ((int64_t)1 << 20)
 #define HUGE_PAGE ((int64_t)2 << 20)
 #define LARGEST ((int64_t)1 << 46)
+#define APART_FROM ((int64_t)4 << 10)
+#define APART 512
 #define SHIFT_STEP 320
 #define SHIFT_STEPS 12
 #define SHIFT_ROOM 65536  // a page, whatever its size
@@ -90,7 +95,7 @@ static void *take_fresh(int64_t bytes, unsigned shift) {
     if (bytes > LARGE)
         return map_large(bytes, shift);
     void *block = NULL;
-    return posix_memalign(&block, 64, (size_t)bytes) == 0 ? block : NULL;
+    return posix_memalign(&block, bytes < APART_FROM ? 64 : APART, (size_t)bytes) == 0 ? block : NULL;
 }
 
 static void give_back(void *block, int64_t bytes) {
