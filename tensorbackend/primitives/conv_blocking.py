@@ -599,6 +599,19 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     yield from found[: found.index(direct) + 1]
 
 
+def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
+    """How many times the products of the definition tiles of `conv.c` compute for the gradient by the images: taps that
+    one of a tile's columns meets count for all of them, where tiles go on from row to row all taps do."""
+    if way.flat or g.strides != (1, 1, 1):
+        return math.prod(g.image) / (math.prod(g.result) * math.prod(g.strides)) if way.flat else 1.0
+    each, (pad, _), dilation, products = max(1, facts.width // g.N), g.pads[2], g.dilations[2], 0
+    for first in range(0, g.W, each):
+        columns = range(first, min(first + each, g.W))
+        met = (any(0 <= column + pad - tap * dilation < g.Q for column in columns) for tap in range(g.S))
+        products += len(columns) * sum(met)
+    return products / (g.Q * g.S)
+
+
 def _far_filters(g: ConvGeometry) -> float:
     """What it takes more to read filters that no cache holds."""
     numbers = math.prod(g.dimF)
@@ -628,7 +641,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         if way.planes:
             used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
-        used = maps_out / multiple(maps_out, facts.rows)
+        used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7 + _far_filters(g)
     maps_in *= way.parts
     cells = way.points**2
