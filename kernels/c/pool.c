@@ -92,7 +92,7 @@ typedef struct {
     TB_X *out;
     tb_i64 step;
     TB_I *places;
-    tb_i64 places_step;
+    tb_i64 places_step, line, places_line;
 } row;
 
 // The taps of windows that have cells `s` along the width.
@@ -129,13 +129,15 @@ static __attribute__((noinline)) void find_cells(const sizes *g, const row *o, r
     found->count = list_cells(g, o, s, found->list);
 }
 
-// Windows of a row of the output, span by span.
-TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, range windows, taps *found) {
+// Windows of some rows of the output that have the same cells down, span by span.
+TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, range windows, tb_i64 lines, taps *found) {
     for (tb_i64 q = windows.from, to; q < windows.to; q = to) {
         find_cells(g, o, cells_of(g, 3, q), found);
         to = last_alike(p->whole, q);
         const span s = {to - q, g->images, o->x + (q * g->step[3] - g->pad[3]) * o->xs[3], 0, o->out + q * o->step,
-                        o->places + q * o->places_step, g->step[3] * o->xs[3], 0, o->step, o->places_step, 0, 0};
+                        o->places + q * o->places_step, g->step[3] * o->xs[3], 0, o->step, o->places_step, 0, 0,
+                        g->step[2] * o->xs[2], lower(g->step[2], g->window[2]), lower(g->step[3], g->window[3]),
+                        o->xs[2], o->xs[3], lines, g->step[2] * o->xs[2], o->line, o->places_line};
         run_windows(g, &s, found->list, found->count);
     }
 }
@@ -216,27 +218,36 @@ typedef struct {
     taps taps, rows;
 } common;
 
-TB_FN void fprop_row(const sizes *g, common *known, void *const *ptr, const tb_i64 *stride, tb_i64 number) {
+// Rows of the output from a number on, at most to `last`; the number after them. Those whose windows have the same cells
+// are taken together, if they are all that a row has and hardly more than some vectors.
+TB_FN tb_i64 fprop_rows(const sizes *g, common *known, void *const *ptr, const tb_i64 *stride, tb_i64 number,
+                        tb_i64 last) {
     const tb_i64 p = number % g->out[2], m = number / g->out[2] % g->out[1], k = number / (g->out[2] * g->out[1]);
     const tb_i64 *const os = stride + TB_OUTPUT * 4;
     const tb_i64 origin = inner(stride, k * g->step[0] - g->pad[0], m * g->step[1] - g->pad[1],
                                 p * g->step[2] - g->pad[2]);
     row o = {cells_of(g, 0, k), cells_of(g, 1, m), cells_of(g, 2, p), (const TB_X *)ptr[0] + origin, stride,
-             (TB_X *)ptr[TB_OUTPUT] + inner(os, k, m, p), os[3], 0, 0};
+             (TB_X *)ptr[TB_OUTPUT] + inner(os, k, m, p), os[3], 0, 0, os[2], 0};
 #if TB_OP == 0
     o.places = (TB_I *)ptr[TB_OUTPUT + 1] + inner(os + 4, k, m, p);
-    o.places_step = os[7];
+    o.places_step = os[7], o.places_line = os[6];
 #endif
     const tb_i64 images = g->images;
     const int beside = stride[3] == images && o.step == images && (TB_OP != 0 || o.places_step == images);
     const range all = {0, g->out[3]};
     const range whole = images < LANES && beside ? known->plan.whole : (range){all.to, all.to};
-    fprop_windows(g, &known->plan, &o, (range){0, lower(whole.from, all.to)}, &known->taps);
+    tb_i64 lines = 1;
+    if (images >= LANES && images <= 2 * LANES && length(known->plan.whole) == all.to && length(o.r) == g->window[2]) {
+        const tb_i64 beyond = (g->in[2] + g->pad[2] - g->window[2]) / g->step[2] + 1;
+        lines = higher(1, lower(last - number, lower(beyond, g->out[2]) - p));
+    }
+    fprop_windows(g, &known->plan, &o, (range){0, lower(whole.from, all.to)}, lines, &known->taps);
     if (length(whole) > 0) {
         find_cells(g, &o, (range){0, 1}, &known->rows);
         fprop_few(g, &known->deal, &o, whole, &known->rows);
     }
-    fprop_windows(g, &known->plan, &o, (range){whole.to, all.to}, &known->taps);
+    fprop_windows(g, &known->plan, &o, (range){whole.to, all.to}, 1, &known->taps);
+    return number + lines;
 }
 
 // A row (c, d, h) of the gradient: where its pixels lie, and what is read for it.
@@ -473,7 +484,7 @@ TB_FN void bprop_few(const sizes *g, const plan *p, const deal *by, const gradie
     }
     for (tb_i64 f = 0; f < STEP(g); ++f) {
         const span s = {1, p->pixels * images, kept->sent, kept->places, lines + f * p->line, 0, 0, 0, 0, 0, 0, 0};
-        run_usual(g, s, list, list_windows(g, p, o, -1, f, list), 1, 1);
+        run_usual(g, &s, list, list_windows(g, p, o, -1, f, list), 1);
     }
     if (APART) join_usual(pixels, lines, p->line, p->pixels, STEP(g), images);
     join_few(g, p, by, o, APART ? pixels : lines);
@@ -506,9 +517,13 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     if (g->images < LANES) known.deal = deal_of(g, stride, (const TB_X *)ptr[0]);
     const int image = is_whole_image(g, stride);
     (void)scalar;
-    for (tb_i64 number = begin * g->group; number < last; ++number) {
-        if (image) fprop_image(g, (const TB_X *)ptr[0] + number * stride[0], (TB_X *)ptr[TB_OUTPUT] + number * os[0]);
-        else fprop_row(g, &known, ptr, stride, number);
+    for (tb_i64 number = begin * g->group; number < last;) {
+        if (!image) {
+            number = fprop_rows(g, &known, ptr, stride, number, last);
+            continue;
+        }
+        fprop_image(g, (const TB_X *)ptr[0] + number * stride[0], (TB_X *)ptr[TB_OUTPUT] + number * os[0]);
+        ++number;
     }
     tb_stream_end(g->streams);
 }

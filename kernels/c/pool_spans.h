@@ -27,7 +27,8 @@ typedef struct {
     TB_W share;
 } tap;
 
-// `count` results along a row that have the same taps, each of `numbers` neighbours: what they read, and how far apart.
+// `count` results along a row that have the same taps, each of `numbers` neighbours: what they read, and how far apart;
+// and of windows how many such rows, and how far apart.
 typedef struct {
     tb_i64 count, numbers;
     const void *x, *other;
@@ -35,6 +36,8 @@ typedef struct {
     tb_i64 x_step, other_step, out_step, places_step;
     const TB_X *factor;  // of a gradient: the forward input (root of squares)
     tb_i64 factor_step;
+    tb_i64 down, rows, columns, row_step, column_step;  // how far ahead to ask for how much
+    tb_i64 lines, x_line, out_line, places_line;
 } span;
 
 // Number n of what is read at x: elements or, `laid`, numbers to compute with, where vectors are whole.
@@ -97,21 +100,16 @@ TB_FN void meet(state *found, vec x, TB_N number, int first) {
 
 // The largest, mean or root of squares of so many cells.
 TB_FN vec outcome(const state *found, int count) {
-    return TB_OP == 1 ? found->best / (TB_W)count : TB_OP == 2 ? roots(found->best) : found->best;
+    return TB_OP == 1 ? found->best * (1 / (TB_W)count) : TB_OP == 2 ? roots(found->best) : found->best;
 }
 
 // Windows of some taps: `vectors` vectors of m numbers from n on.
 TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m) {
-    state found[TOGETHER], part[TOGETHER];
-    const int cells = TB_OP == 0 && count == 9 ? 3 : count;  // parts that do not wait for each other
+    const TB_X *const x = (const TB_X *)s->x + n;
+    state found[TOGETHER];
     for (int c = 0; c < count; ++c) {
-        const int last = c % cells == cells - 1;
-        for (int v = 0; v < vectors; ++v) {
-            meet(&part[v], load((const TB_X *)s->x + list[c].at + n + v * LANES, m), list[c].number, c % cells == 0);
-            if (!last) continue;
-            if (c < cells) found[v] = part[v];
-            else join(&found[v], part[v]);
-        }
+        for (int v = 0; v < vectors; ++v)
+            meet(&found[v], load(x + list[c].at + v * LANES, m), list[c].number, c == 0);
     }
     for (int v = 0; v < vectors; ++v) {
         finish(g, (TB_X *)s->out + n + v * LANES, outcome(&found[v], count), m);
@@ -180,17 +178,14 @@ TB_FN void gather_vectors(const sizes *g, const span *s, tb_i64 n, const tap *li
     }
 }
 
-// Asks for what is met later through the last tap, which windows before have not met.
-TB_FN void fetch_ahead(const span *s, tb_i64 n, const tap *last) {
-    const TB_X *const x = (const TB_X *)s->x + last->at + n;
-    for (int v = 0; v < TOGETHER; ++v) __builtin_prefetch((const char *)(x + v * LANES) + 4096);
-}
-
-// All results of a span, `back`: of a gradient. Several vectors share what is looked up of a tap.
-TB_FN void run_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
-                       int laid, int back) {
-    if (back) gather_vectors(g, s, n, list, count, vectors, m, laid);
-    else pool_vectors(g, s, n, list, count, vectors, m);
+// Asks for what is new to the row of windows after the next.
+TB_FN void fetch_ahead(const span *s, const TB_X *last, tb_i64 apart) {
+    for (tb_i64 r = 0; r < s->rows; ++r) {
+        for (tb_i64 d = 0; d < s->columns; ++d) {
+            for (int v = 0; v < TOGETHER; ++v)
+                __builtin_prefetch(last + s->down - r * s->row_step - d * s->column_step + v * apart, 0, 2);
+        }
+    }
 }
 
 // A span whose results follow each other in memory, with all that they read, as one result of as many numbers.
@@ -204,37 +199,58 @@ TB_FN span joined(span s, int back) {
     return s;
 }
 
-TB_FN void run_span(const sizes *g, span s, const tap *restrict list, int count, int laid, int back) {
+// The span one result on.
+TB_FN void step_on(span *s, int back) {
+    s->x = (const TB_X *)s->x + s->x_step;
+    s->out = (TB_X *)s->out + s->out_step;
+    if (TB_OP == 0 && !back) s->places = (TB_I *)s->places + s->places_step;
+    if (TB_OP == 0 && back) s->other = (const TB_I *)s->other + s->other_step;
+    if (TB_OP == 2 && back) s->other = (const TB_X *)s->other + s->other_step, s->factor += s->factor_step;
+}
+
+// Some vectors of a span's results, `back`: of a gradient. They share what is looked up of a tap.
+TB_FN void run_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m, int laid,
+                       int back) {
+    if (back) gather_vectors(g, s, n, list, count, vectors, m, laid);
+    else pool_vectors(g, s, n, list, count, vectors, m);
+}
+
+TB_FN void run_span(const sizes *sizes_at, span s, const tap *restrict list, int count, int laid, int back) {
+    const sizes known = *sizes_at, *const g = &known;  // stays in registers, since nobody has its address
     s = joined(s, back);
     for (tb_i64 i = 0; i < s.count; ++i) {
         tb_i64 n = 0;
         for (; n + TOGETHER * LANES <= s.numbers; n += TOGETHER * LANES) {
-            if (g->streams && !laid && count) fetch_ahead(&s, n, list + count - 1);
+            if (g->streams && !laid && count) fetch_ahead(&s, (const TB_X *)s.x + list[count - 1].at + n, LANES);
             run_vectors(g, &s, n, list, count, TOGETHER, LANES, laid, back);
         }
         for (; n + LANES <= s.numbers; n += LANES) run_vectors(g, &s, n, list, count, 1, LANES, laid, back);
         if (n < s.numbers) run_vectors(g, &s, n, list, count, 1, laid ? LANES : (int)(s.numbers - n), laid, back);
-        s.x = (const TB_X *)s.x + s.x_step;
-        s.out = (TB_X *)s.out + s.out_step;
-        if (TB_OP == 0 && !back) s.places = (TB_I *)s.places + s.places_step;
-        if (TB_OP == 0 && back) s.other = (const TB_I *)s.other + s.other_step;
-        if (TB_OP == 2 && back) s.other = (const TB_X *)s.other + s.other_step, s.factor += s.factor_step;
+        step_on(&s, back);
     }
 }
 
-// The same, in loops of their own for the usual numbers of taps.
-TB_FN void run_usual(const sizes *g, span s, const tap *list, int count, int laid, int back) {
-    if (count == TB_WHOLE) run_span(g, s, list, TB_WHOLE, laid, back);
-    else if (back && count == 1) run_span(g, s, list, 1, laid, back);
-    else if (back && count == 2) run_span(g, s, list, 2, laid, back);
-    else if (back && count == 4) run_span(g, s, list, 4, laid, back);
-    else run_span(g, s, list, count, laid, back);
-}
+#include "pool_whole.h"
 
-// Spans of windows, and of pixels: each compiled once, for all that run them.
+// Spans of windows, and of pixels: each compiled once, for all that run them. The usual numbers of taps have loops of
+// their own.
 static __attribute__((noinline)) void run_windows(const sizes *g, const span *s, const tap *list, int count) {
-    run_usual(g, *s, list, count, 0, 0);
+    if (TB_WHOLE && count == TB_WHOLE && s->numbers % LANES == 0 && run_whole(g, s, list)) return;
+    span line = *s;
+    for (tb_i64 l = 0; l < s->lines; ++l) {
+        run_span(g, line, list, count, 0, 0);
+        line.x = (const TB_X *)line.x + s->x_line;
+        line.out = (TB_X *)line.out + s->out_line;
+        if (TB_OP == 0) line.places = (TB_I *)line.places + s->places_line;
+    }
+}
+TB_FN void run_usual(const sizes *g, const span *s, const tap *list, int count, int laid) {
+    if (count == TB_WHOLE) run_span(g, *s, list, TB_WHOLE, laid, 1);
+    else if (count == 1) run_span(g, *s, list, 1, laid, 1);
+    else if (count == 2) run_span(g, *s, list, 2, laid, 1);
+    else if (count == 4) run_span(g, *s, list, 4, laid, 1);
+    else run_span(g, *s, list, count, laid, 1);
 }
 static __attribute__((noinline)) void run_pixels(const sizes *g, const span *s, const tap *list, int count) {
-    run_usual(g, *s, list, count, 0, 1);
+    run_usual(g, s, list, count, 0);
 }

@@ -76,16 +76,18 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     places = [ref.dtype for ref in step.operands if dtypes.is_integer(ref.dtype)]
     macros = {"TB_OP": _POOL_OPS[g.op], "TB_I": ctype(places[0]) if places else "char"}
     macros |= {"TB_PLAIN": int(alpha == 1 and beta == 0), "TB_CELLS": POOL_CELLS}
-    macros["TB_WHOLE"] = g.cells if g.cells in USUAL_CELLS else 0
+    usual = g.cells in USUAL_CELLS and g.S in USUAL_WIDTHS
+    macros["TB_WHOLE"], macros["TB_ACROSS"] = (g.cells, g.S) if usual else (0, 0)
+    width = g.N * dtypes.compute(step.output.dtype).itemsize
+    macros["TB_BITS"] = int(len(places) > 0 and places[0].itemsize == 1 and width == 4 * g.N)
     # Only few images are pooled along the width; a text that many shapes share is compiled once.
     forward = step.op.name == "pool_fprop"
-    width = g.N * dtypes.compute(step.output.dtype).itemsize
     side = 0 if forward else _side(g)
-    # Blocks of pixels beat vectors along the width, even by shorter vectors, unless nine places are compared a pixel.
-    narrow = side > 0 and VECTOR_BYTES // 2 <= width < VECTOR_BYTES and not (g.op == "max" and g.strides[3] == 1)
+    # Shorter vectors beat those along the width, unless nine places are compared a pixel.
+    narrow = VECTOR_BYTES // 2 <= width < VECTOR_BYTES
+    narrow &= usual if forward else (side > 0 and not (g.op == "max" and g.strides[3] == 1))
     few = width < VECTOR_BYTES and not narrow
     macros["TB_NARROW"] = int(narrow)
-    macros["TB_ACROSS"] = g.S if few and forward and g.S in USUAL_WIDTHS else 0
     macros["TB_SIDE"] = 0 if few else side
     macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few or side else 1
     rows, nbytes = math.prod(step.output.shape[:3]), written.nbytes(step)
