@@ -281,7 +281,8 @@ static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out
                 vec y[P]; \
                 UNROLL for (int j = 0; j < P; ++j) y[j] = *(const vec *)(x[j] + c); \
                 UNROLL for (int i = 0; i < M; ++i) { \
-                    const vec z = load(from + i * map); \
+                    vec z = load(from + i * map); \
+                    if (P > 1) KEEP_IN_REGISTER(z); \
                     UNROLL for (int j = 0; j < P; ++j) sum[i][j] += z * y[j]; \
                 } \
             } \

@@ -40,24 +40,23 @@ static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t pla
             int64_t length, const TB_T *errors, int64_t gap, TB_T *const *sums, int more) { \
         vec sum[M][V]; \
         const TB_T *x[M]; \
-        for (int i = 0; i < M; ++i) { \
+        UNROLL for (int i = 0; i < M; ++i) { \
             x[i] = in[i]; \
-            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+            UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
         for (int64_t row = 0; row < rows; ++row, errors += gap) { \
-            _Pragma("GCC unroll 2") \
             for (int64_t l = 0; l < length; ++l, errors += WIDTH) { \
                 vec y[V]; \
-                for (int j = 0; j < V; ++j) y[j] = *(const vec *)(errors + j * LANES); \
-                for (int i = 0; i < M; ++i) { \
+                UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(errors + j * LANES); \
+                UNROLL for (int i = 0; i < M; ++i) { \
                     const vec value = spread(x[i][l]); \
-                    for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
+                    UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
                 } \
             } \
-            for (int i = 0; i < M; ++i) x[i] += pitch; \
+            UNROLL for (int i = 0; i < M; ++i) x[i] += pitch; \
         } \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < V; ++j) { \
+        UNROLL for (int i = 0; i < M; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) { \
                 vec *const to = (vec *)(sums[i] + j * LANES); \
                 if (more) sum[i][j] += *to; \
                 *to = sum[i][j]; \

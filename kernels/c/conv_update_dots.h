@@ -43,7 +43,8 @@ INLINE int64_t slot_bytes(const job *j) {
                 for (int k = 0; k < K; ++k) y[k] = load(e + k * next); \
                 __builtin_prefetch(e + ahead); \
                 UNROLL for (int i = 0; i < DOT_INPUTS; ++i) { \
-                    const vec value = *(const vec *)(x[i] + at); \
+                    vec value = *(const vec *)(x[i] + at); \
+                    if (K > 1) KEEP_IN_REGISTER(value); \
                     for (int k = 0; k < K; ++k) sum[i][k] += value * y[k]; \
                 } \
             } \

@@ -33,7 +33,6 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
         UNROLL for (int i = 0; i < MR; ++i) \
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = more ? *(const vec *)(m + i * WIDTH + j * LANES) : (vec){0}; \
         const TB_T *const end = u + channels * MR; \
-        _Pragma("GCC unroll 2") \
         for (; u < end; u += MR, v += WIDTH) { \
             vec y[V]; \
             UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(v + j * LANES); \
@@ -89,22 +88,21 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
             TB_T *to, int64_t step, int more) { \
         vec sum[M][V]; \
         const TB_T *x[M]; \
-        for (int i = 0; i < M; ++i) { \
+        UNROLL for (int i = 0; i < M; ++i) { \
             x[i] = v + i * pitch; \
-            for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
-            for (int j = 0; j < V * LANES; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
+            UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+            UNROLL for (int j = 0; j < V * LANES; j += LINE) __builtin_prefetch(to + i * step + j, 1); \
         } \
-        _Pragma("GCC unroll 2") \
         for (int64_t l = 0; l < lanes; ++l, w += WIDTH) { \
             vec y[V]; \
-            for (int j = 0; j < V; ++j) y[j] = *(const vec *)(w + j * LANES); \
-            for (int i = 0; i < M; ++i) { \
+            UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(w + j * LANES); \
+            UNROLL for (int i = 0; i < M; ++i) { \
                 const vec value = spread(x[i][l]); \
-                for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
+                UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
             } \
         } \
-        for (int i = 0; i < M; ++i) \
-            for (int j = 0; j < V; ++j) { \
+        UNROLL for (int i = 0; i < M; ++i) \
+            UNROLL for (int j = 0; j < V; ++j) { \
                 vec *const at = (vec *)(to + i * step + j * LANES); \
                 if (more) sum[i][j] += *at; \
                 *at = sum[i][j]; \

@@ -31,11 +31,9 @@ typedef void (*tile)(const work *w);
         else __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
         return sum; \
     }
-#define KEEP_IN_REGISTER(X) __asm__("" : "+v"(X))
 #else
 #define PLUS_PRODUCT(NAME, V) \
     static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { return sum + x * y; }
-#define KEEP_IN_REGISTER(X) (void)(X)
 #endif
 static inline void vector_past(vector *to, vector x) { store_past(to, (whole_vector)x); }
 static inline void half_vector_past(half_vector *to, half_vector x) { *to = x; }

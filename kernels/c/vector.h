@@ -38,4 +38,11 @@ static inline void finish_stores(void) {
 #endif
 }
 
+// A vector that is read once and used several times: left to itself, the compiler may read it for each use.
+#if defined(__FMA__)
+#define KEEP_IN_REGISTER(X) __asm__("" : "+v"(X))
+#else
+#define KEEP_IN_REGISTER(X) (void)(X)
+#endif
+
 #endif
