@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalisation beside PyTorch (two memory formats), JAX and this machine's copy: inference, training, gradients.
+"""Batch normalisation beside PyTorch (two memory formats), JAX and memory: inference, training, gradients.
 
 ResNet-50's maps at a batch of 32 (`--quick`: two of them), and 256 rows of 100000 elements. The shape says N, C, H, W.
 Bytes count each operand once, which is what a row that fits into a core's cache takes: two passes forward, three
@@ -20,8 +20,8 @@ import numpy as np
 from tensorbackend import bench
 
 EPS, RHO = 1e-3, 0.9
-PASSES = {"inference": 2, "training": 2, "backward": 3, "forward and backward": 5}
-"""Tensors of x's size that a kind of pass reads or writes."""
+PASSES = {"inference": (1, 1), "training": (1, 1), "backward": (2, 1), "forward and backward": (3, 2)}
+"""Tensors of x's size that a kind of pass reads, and those that it writes."""
 
 
 @dataclass(frozen=True)
@@ -175,11 +175,11 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         "torch nhwc": partial(torch, layer, kind, dtype, "torch nhwc"),
         "jax": partial(jax, layer, kind, dtype),
     }
-    moved = PASSES[kind] * data(layer)[0].size * libraries.dtype_of(dtype).itemsize
+    read, written = (n * data(layer)[0].size * libraries.dtype_of(dtype).itemsize for n in PASSES[kind])
     tolerance = libraries.tolerance(dtype)
     expected = partial(truth, layer, kind)
-    return bench.Case(f"batch norm {kind}", layer.shape, dtype, expected, makers, moved, 0, tolerance,
-                      libraries.largest(expected))  # fmt: skip
+    return bench.Case(f"batch norm {kind}", layer.shape, dtype, expected, makers, read + written, 0, tolerance,
+                      libraries.largest(expected), written)  # fmt: skip
 
 
 def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:

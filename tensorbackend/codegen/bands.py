@@ -185,8 +185,12 @@ class BandRenderer(SegmentRenderer):
 
     def _rows_in_cache(self) -> int:
         """Elements of a band of which all passes together read what the first-level cache holds."""
+        return CACHED // self._bytes_abreast()
+
+    def _bytes_abreast(self) -> int:
+        """Bytes that all passes together read for one element of a row."""
         read = {i.slot for n, i in enumerate(self.body) if i.kind == "load" and self.full[n]}
-        return CACHED // (sum(self.kernel.inputs[slot].dtype.itemsize for slot in read) * (self.nest.passes + 1))
+        return sum(self.kernel.inputs[slot].dtype.itemsize for slot in read) * (self.nest.passes + 1)
 
     def _rounds(self) -> None:
         """In each round every pass works on the band that the pass before it has left, a piece of a row by turns.
@@ -194,6 +198,7 @@ class BandRenderer(SegmentRenderer):
         What follows from rows waits in rings, with places for a band of each pass.
         """
         count = self.nest.passes + 1
+        self.say(f"const tb_i64 ahead = tb_ahead({self._across()} * {self._bytes_abreast()});", "(void)ahead;")
         self.waiting = set(self.lasting)
         self._declare_waiting(count * BAND)
         self.open(f"for (tb_i64 lead = first, turn = 0; lead < last + {count - 1} * band; lead += band, ++turn)")

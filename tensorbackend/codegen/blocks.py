@@ -324,7 +324,8 @@ class BlockRenderer(HoistRenderer):
         has read."""
         if self.stage > 1 and not self.split:
             return f"tb_fetch_after(p{slot} + left, b);"
-        return f"tb_{'reach' if count == 1 else 'fetch'}{ref.dtype.itemsize}(p{slot});"
+        size = ref.dtype.itemsize
+        return f"tb_reach{size}(p{slot});" if count == 1 else f"tb_beside{size}((const char *)p{slot} + tb_ahead(0));"
 
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
@@ -335,8 +336,7 @@ class BlockRenderer(HoistRenderer):
             self.say(f"float d{k}[{self._block()}];")
             return f"d{k}[j]", "half"
         self.say(f"{kind} e{k}[{PIECE if self.abreast else FAR_BLOCK}] {ALIGNED};")
-        whole = f"!tail && n % {64 // ref.dtype.itemsize} == 0" if self.abreast else f"n == {FAR_BLOCK}"
-        aligned = f"{whole} && ((unsigned long)q{k} & 63) == 0"
+        aligned = f"!tail && n % {64 // ref.dtype.itemsize} == 0 && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
         self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = past{k} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
@@ -362,8 +362,7 @@ class BlockRenderer(HoistRenderer):
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
         if not dtypes.is_half(ref.dtype):
-            past = f"tb_stream(q{k}, e{k}, n * {size})" if self.abreast else f"tb_past{size}(q{k}, e{k})"
-            self.say(f"if (past{k}) {past};")
+            self.say(f"if (past{k}) tb_stream(q{k}, e{k}, n * {size});")
         self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
 
     def _lanes(self) -> int:

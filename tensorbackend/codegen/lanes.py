@@ -105,7 +105,9 @@ class LaneRenderer(WideRenderer):
             if i.kind != "load" or self._stride_class(ref := self.kernel.inputs[i.slot], self.nest.inner) != "one":
                 continue
             if self.stage == 1 and not dtypes.is_half(ref.dtype):
-                self.say(f"if ({self._early(i.slot)}) tb_fetch{ref.dtype.itemsize}(p{i.slot} + b + g);")
+                size, place = ref.dtype.itemsize, f"p{i.slot} + b + g"
+                ask = f"beside{size}((const char *)({place}) + ahead)" if self.abreast else f"fetch{size}({place})"
+                self.say(f"if ({self._early(i.slot)}) tb_{ask};")
             elif self.stage == 2 and i.slot in self.late and not dtypes.is_half(ref.dtype):
                 place = f"p{i.slot} + b + g + band * {self._across()}"
                 self.say(f"if (near) tb_touch{ref.dtype.itemsize}({place});")
