@@ -324,8 +324,7 @@ class BlockRenderer(HoistRenderer):
         has read."""
         if self.stage > 1 and not self.split:
             return f"tb_fetch_after(p{slot} + left, b);"
-        size = ref.dtype.itemsize
-        return f"tb_reach{size}(p{slot});" if count == 1 else f"tb_beside{size}((const char *)p{slot} + tb_ahead(0));"
+        return f"tb_{'reach' if count == 1 else 'fetch'}{ref.dtype.itemsize}(p{slot});"
 
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
