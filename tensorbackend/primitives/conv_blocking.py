@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Way, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, PLANES, multiple
@@ -604,12 +606,12 @@ def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     one of a tile's columns meets count for all of them, where tiles go on from row to row all taps do."""
     if way.flat or g.strides != (1, 1, 1):
         return math.prod(g.image) / (math.prod(g.result) * math.prod(g.strides)) if way.flat else 1.0
-    each, (pad, _), dilation, products = max(1, facts.width // g.N), g.pads[2], g.dilations[2], 0
-    for first in range(0, g.W, each):
-        columns = range(first, min(first + each, g.W))
-        met = (any(0 <= column + pad - tap * dilation < g.Q for column in columns) for tap in range(g.S))
-        products += len(columns) * sum(met)
-    return products / (g.Q * g.S)
+    each, (pad, _), dilation = max(1, facts.width // g.N), g.pads[2], g.dilations[2]
+    first = np.arange(0, g.W, each)
+    last = np.minimum(first + each, g.W) - 1
+    lowest, highest = (first + pad - g.Q) // dilation + 1, (last + pad) // dilation  # taps that a column meets
+    met = np.minimum(highest, g.S - 1) - np.maximum(lowest, 0) + 1
+    return float(((last - first + 1) * np.maximum(met, 0)).sum()) / (g.Q * g.S)
 
 
 def _far_filters(g: ConvGeometry) -> float:
