@@ -358,7 +358,7 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     } else {
         w.b_k = b_step[0];
         w.b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * w.b_k + (g->column + j);
-        w.ahead = g->size[N] * g->size[K] > NEAR || w.b_k % LANES ? AHEAD * w.b_k : 0;
+        w.ahead = w.b_k != columns && (g->size[N] * g->size[K] > NEAR || w.b_k % LANES) ? AHEAD * w.b_k : 0;
     }
     // Rows of a segment are read once, in runs that are too short for the processor to guess the next.
     const int far = own->b.at && g->size[SPLITS] > 1 && w.a_k == 1 && b_step[0] == 1 && j == at->j && at->columns >= step;

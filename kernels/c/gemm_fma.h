@@ -14,11 +14,6 @@ static inline int vectors_of(int64_t columns) {
     return vectors == 3 ? 4 : vectors;
 }
 
-// Columns of a panel as copied: whole vectors, or one.
-static inline int64_t width_of(const call *g, int64_t columns) {
-    return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
-}
-
 typedef void (*tile)(const work *w);
 
 // PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to
@@ -35,10 +30,28 @@ typedef void (*tile)(const work *w);
 #define PLUS_PRODUCT(NAME, V) \
     static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { return sum + x * y; }
 #endif
+
+// SPREAD_PRODUCT(x, V) is a function: sum + *x y, where *x fills a vector, as one instruction where there is one: tiles of
+// one vector would take longer to spread numbers than to multiply them.
+#if defined(__AVX512VL__) && defined(__FMA__) && !defined(__clang__)
+#define SPREAD_PRODUCT(NAME, V, PLUS) \
+    static inline __attribute__((always_inline)) V NAME(V sum, const TB_T *x, V y) { \
+        enum { LENGTH = sizeof(V) / sizeof(TB_T) }; \
+        if ((TB_T)0.5 == 0) return sum + *x * y; \
+        if (sizeof(TB_T) == 4) __asm__("vfmadd231ps %2%{1to%c3%}, %1, %0" : "+v"(sum) : "v"(y), "m"(*x), "i"(LENGTH)); \
+        else __asm__("vfmadd231pd %2%{1to%c3%}, %1, %0" : "+v"(sum) : "v"(y), "m"(*x), "i"(LENGTH)); \
+        return sum; \
+    }
+#else
+#define SPREAD_PRODUCT(NAME, V, PLUS) \
+    static inline __attribute__((always_inline)) V NAME(V sum, const TB_T *x, V y) { return PLUS(sum, *x - (V){0}, y); }
+#endif
 static inline void vector_past(vector *to, vector x) { store_past(to, (whole_vector)x); }
 static inline void half_vector_past(half_vector *to, half_vector x) { *to = x; }
 PLUS_PRODUCT(plus_product, vector)
 PLUS_PRODUCT(half_plus_product, half_vector)
+SPREAD_PRODUCT(plus_product_spread, vector, plus_product)
+SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
 
 // One step of k, `u` steps from here, of a tile.
 #define STEP(V, PLUS, MR, NV, u) { \
@@ -48,7 +61,12 @@ PLUS_PRODUCT(half_plus_product, half_vector)
             KEEP_IN_REGISTER(y[j]); \
         } \
         UNROLL for (int i = 0; i < MR; ++i) { \
-            const V x = row[i / 3][i % 3 * a_row + (u) * a_k] - (V){0};  /* one load that fills a vector */ \
+            const TB_T *const at = row[i / 3] + i % 3 * a_row + (u) * a_k; \
+            if (NV == 1) { \
+                sum[i][0] = PLUS##_spread(sum[i][0], at, y[0]); \
+                continue; \
+            } \
+            const V x = *at - (V){0};  /* one load that fills a vector */ \
             UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
         } \
     }
@@ -132,6 +150,13 @@ enum { HALF_ROWS = TB_VECTOR == 64 ? 12 : 8 };
 static const tile half_tiles[1];
 enum { HALF_ROWS = 0 };
 #endif
+
+// Columns of a panel as copied: whole vectors, half of one, or one.
+static inline int64_t width_of(const call *g, int64_t columns) {
+    if (columns == LANES / 2 && g->size[TILE_ROWS] <= HALF_ROWS)
+        return columns;
+    return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
+}
 
 static inline void run_tile(int vectors, int rows, const work *w) {
     if (w->columns == LANES / 2 && rows <= HALF_ROWS) half_tiles[rows - 1](w);

@@ -402,6 +402,8 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
     copied = entries * (_copying(x.b) + 0.15 * far) + start
     if not x.plain_b or x.b[1] != 1:
         return True, copied
+    if _is_copy(x, panel) and _columns_in_place(x, panel, height, facts) == x.n:
+        return False, 0.0
     aligned = x.b[0] % facts.lanes == 0  # else vectors lie in two cache lines each, and a panel in one more
     if _strewn(x, panel):
         in_place = entries * (far * 6 / panel * (1 if aligned else 1 + facts.lanes / panel) + 0.02 * passes)
@@ -426,7 +428,12 @@ def _columns_in_place(x: Matrices, panel: int, height: int, facts: Facts) -> int
 
 def _strewn(x: Matrices, panel: int) -> bool:
     """Whether the lines of a panel of b lie far apart in memory that no cache holds."""
-    return x.n * x.k > NEAR and x.b[0] != panel
+    return x.n * x.k > NEAR and x.b[0] != panel and not _is_copy(x, panel)
+
+
+def _is_copy(x: Matrices, panel: int) -> bool:
+    """Whether b lies as a copy of its only panel would."""
+    return x.n <= panel and x.b == (x.n, 1)
 
 
 def _even(length: int, most: int) -> int:
