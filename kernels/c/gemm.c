@@ -39,8 +39,11 @@ enum {
     PACK_COLUMNS = 256,
     LINES_AHEAD = 4, // steps of k by which lines are fetched that are copied as they lie
     COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
+    LINE = 64 / (int)sizeof(TB_T),  // elements of a line of cache
+    AWAY = 256,      // steps of k by which rows of a are fetched where tiles are one vector wide
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
     NEAR = 1 << 16,  // elements of b that are in the second-level cache wherever they lie
+    FAR = 1 << 22,   // elements of a that are in no cache
     OPERANDS = 32,
     RANK = 16,
 };
@@ -117,7 +120,7 @@ static inline const int64_t *pair_of(const call *g, int which) { return strides_
 
 // What a tile works on: `k` steps of rows `a` and columns `b`, whose sums go to `t`, or are added to what is there. Of b,
 // what lies `ahead` elements further is fetched; 0 leaves that to the processor. Where `next` is not 0, of a what lies so
-// much further is, and as many rows from `later` on, which lie `later_row` apart.
+// much further is, and with `later` as many rows from there on, which lie `later_row` apart.
 typedef struct work {
     int64_t k;
     const TB_T *a, *b;
@@ -362,6 +365,8 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     }
     // Rows of a segment are read once, in runs that are too short for the processor to guess the next.
     const int far = own->b.at && g->size[SPLITS] > 1 && w.a_k == 1 && b_step[0] == 1 && j == at->j && at->columns >= step;
+    // Tiles of one vector use their rows faster than the processor fetches them by itself.
+    const int away = !g->size[PACK_A] && w.a_k == 1 && g->columns <= LANES && g->size[M] * g->size[K] > FAR;
     const TB_T *const later = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from + k + at->j * b_step[1];
     for (int64_t i = 0; i < at->rows; i += step) {
         const int rows = (int)least(step, at->rows - i);
@@ -375,6 +380,8 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
             w.next = i + step < at->rows ? step * w.a_row : k - i * w.a_row;
             w.later = later + least(i, at->columns - step) * b_step[1];
             w.later_row = b_step[1];
+        } else if (away) {
+            w.next = AWAY;
         }
         w.t = t + i * to.row;
         run_tile(vectors, rows, &w);

@@ -87,12 +87,12 @@ SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
             STEP(V, PLUS, MR, NV, 1) \
             if (ahead) \
                 UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
-            if (next) { \
-                UNROLL for (int i = 0; i < MR; ++i) { \
-                    __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
-                    __builtin_prefetch(later + i * w->later_row, 0, 2); \
+            if (next && !(p % (LINE / 2))) { \
+                UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
+                if (later) { \
+                    UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
+                    later += LINE; \
                 } \
-                later += 2; \
             } \
             UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
             b += 2 * b_k; \
