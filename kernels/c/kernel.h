@@ -82,6 +82,17 @@ TB_FN void tb_stream(void *to, const void *from, int bytes) {
 #endif
     if (i < bytes) __builtin_memcpy(o + i, x + i, (unsigned long)(bytes - i));
 }
+// Whether a vector is a whole line: what a map has computed then leaves for the line at once, past the caches or not.
+#if defined(__AVX512F__)
+#define TB_WHOLE_LINES 1
+#else
+#define TB_WHOLE_LINES 0
+#endif
+// A line of results to its place.
+TB_FN void tb_leave(void *to, const void *from, int past) {
+    if (past) tb_past1(to, from);
+    else __builtin_memcpy(to, from, 64);
+}
 // A block of results to its place, past the cache if so wanted.
 TB_FN void tb_put_f32(float *to, const float *from, int m, tb_i64 past) {
     if (past) tb_stream(to, from, m * 4);
@@ -115,6 +126,8 @@ TB_FN int tb_rows_of(tb_i64 lead, tb_i64 first, tb_i64 last, int band) {
     TB_FN void NAME##4(const void *from) { NAME##2(from); NAME##2((const char *)from + 128); } \
     TB_FN void NAME##8(const void *from) { NAME##4(from); NAME##4((const char *)from + 256); }
 TB_FETCHES(tb_fetch, 4096, 3)
+// For a map that computes about as long as it reads and stores past the caches: what it computes holds up its own reads.
+TB_FETCHES(tb_next, 512, 3)
 // For a kernel that reads one row alone: further ahead. Several rows at once would ask for more than the processor keeps
 // track of.
 TB_FETCHES(tb_reach, 8192, 2)

@@ -36,6 +36,8 @@ TASK_ELEMENTS = 1 << 14
 """Elements of a task at most: some microseconds of work."""
 TASK_NS = 8000
 """Estimated nanoseconds of a map's task at most."""
+OPERATION_NS, BYTE_NS = 0.02, 0.03
+"""About how long one thread takes for an operation and for a byte."""
 DRAW_FACTOR = 2
 """By how much the operations of random numbers, multiplications to twice the width, take longer than others."""
 SEGMENT = 1 << 15
@@ -233,7 +235,7 @@ class _Work:
             length = shape[found.tiled]
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
-        self.cost = int(_nanoseconds(kernel, elements, nbytes, found.passes))
+        self.cost = int(_nanoseconds(kernel, nbytes, found.passes))
         streams = _streams(found, split) if caches.go_past(nbytes) else 0
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 
@@ -251,7 +253,8 @@ def _streams(found: Nest, split: bool) -> int:
     if not caches.has_complexes():
         return caches.AHEAD | past
     if found.form != ROWS or split:
-        return past
+        computes = found.form == MAP and _operations(kernel) * OPERATION_NS > _bytes(kernel) * BYTE_NS
+        return past | caches.NEXT if past and computes else past
     # While later passes read what the first has left, the processor does not look ahead. Stores past the caches hold up
     # what passes over short rows read, and extremes; gradients of batch norm take 0.7 of the time with them.
     stores = any(ref.shape == kernel.shape for ref, _ in kernel.outputs)
@@ -263,7 +266,7 @@ def _streams(found: Nest, split: bool) -> int:
 
 def _chunk(kernel: Kernel, elements: int) -> int:
     """How many elements of a map a task takes: some microseconds of work, fewer where each takes long."""
-    each = _nanoseconds(kernel, elements, _bytes(kernel), 1) / max(elements, 1)
+    each = _nanoseconds(kernel, _bytes(kernel), 1) / max(elements, 1)
     return max(2048, min(TASK_ELEMENTS, int(TASK_NS / each) // 1024 * 1024))
 
 
@@ -285,10 +288,15 @@ def _distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return math.prod(n for n, s in zip(shape, strides) if s != 0)
 
 
-def _nanoseconds(kernel: Kernel, elements: int, nbytes: int, passes: int) -> float:
-    """A rough estimate of one thread's time: 0.02 ns an operation, 0.03 ns a byte."""
-    flops = sum(_weight(i) * i.op.flops * _share(i, kernel) for i in kernel.body if i.op is not None)
-    return elements * flops * 0.02 + nbytes * 0.03 * max(passes, 1) + 20
+def _nanoseconds(kernel: Kernel, nbytes: int, passes: int) -> float:
+    """A rough estimate of one thread's time."""
+    return _operations(kernel) * OPERATION_NS + nbytes * BYTE_NS * max(passes, 1) + 20
+
+
+def _operations(kernel: Kernel) -> float:
+    """The operations that a kernel computes, those of random numbers by their time."""
+    each = sum(_weight(i) * i.op.flops * _share(i, kernel) for i in kernel.body if i.op is not None)
+    return each * math.prod(kernel.shape)
 
 
 def _weight(i: Instruction) -> int:

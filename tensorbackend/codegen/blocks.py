@@ -275,11 +275,11 @@ class BlockRenderer(HoistRenderer):
         So the compiler has one loop to make, without the remainders of its own.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
-        far = PIECE if self.abreast else FAR_BLOCK
+        far, at_once = PIECE if self.abreast else FAR_BLOCK, self._leaves_at_once(loop)
         self.open(head)
         self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
-        self.say(f"const int most = streams ? {far} : {block};")
+        self.say(f"const int most = streams{' & (TB_WHOLE_LINES ? 1 : -1)' if at_once else ''} ? {far} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
@@ -288,7 +288,7 @@ class BlockRenderer(HoistRenderer):
             kind = ctype(ref.dtype)
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
-        targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
+        targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes, at_once) for k in self._stored()}
         if not self.abreast:
             when = "streams & 1 && !near" if self.late else "streams & 1"
             self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
@@ -302,11 +302,11 @@ class BlockRenderer(HoistRenderer):
             self.say("#ifdef TB_WIDE")
             self._wide_loop(loop)
             self.say("#else")
-        self._vector_loop(loop, rows, targets)
+        self._vector_loop(loop, rows, targets, at_once)
         if wide:
             self.say("#endif")
         for k in self._stored():
-            self._take_back(k, self.kernel.outputs[k][0], lanes)
+            self._take_back(k, self.kernel.outputs[k][0], lanes, at_once)
         self.say("b += n;")
         self.close()
 
@@ -326,7 +326,15 @@ class BlockRenderer(HoistRenderer):
             return f"tb_fetch_after(p{slot} + left, b);"
         return f"tb_{'reach' if count == 1 else 'fetch'}{ref.dtype.itemsize}(p{slot});"
 
-    def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
+    def _leaves_at_once(self, loop: list[int]) -> bool:
+        """Whether results leave when they are computed, where vectors are whole lines: in maps of operands of one
+        size, each line of which is one vector."""
+        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
+        stores = [ref for ref, _ in self.kernel.outputs]
+        sizes = {ref.dtype.itemsize for ref in [*reads, *stores]}
+        return self.nest.form == MAP and sizes in ({4}, {8})
+
+    def _padded_output(self, k: int, ref: Ref, lanes: int, at_once: bool) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
         kind = ctype(ref.dtype)
         self.say(f"{kind} *const q{k} = o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b;")
@@ -337,10 +345,11 @@ class BlockRenderer(HoistRenderer):
         self.say(f"{kind} e{k}[{PIECE if self.abreast else FAR_BLOCK}] {ALIGNED};")
         aligned = f"!tail && n % {64 // ref.dtype.itemsize} == 0 && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
-        self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = past{k} || tail ? e{k} : q{k};")
+        buffered = f"past{k} && !TB_WHOLE_LINES" if at_once else f"past{k}"
+        self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = {buffered} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
 
-    def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict) -> None:
+    def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict, at_once: bool) -> None:
         """The loop over a padded block."""
         buffers = self._drawn(loop, self._block())
         for n in loop:
@@ -352,16 +361,39 @@ class BlockRenderer(HoistRenderer):
                 self.say(f"float h{i.slot}[{self._block()}];")
                 self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
                 buffers[n] = f"h{i.slot}[j]"
+        if at_once:
+            self.say("#if TB_WHOLE_LINES")
+            self._loop_of_lines(loop, buffers)
+            self.say("#else")
         self._inner_loop(loop, [], targets, buffers)
+        if at_once:
+            self.say("#endif")
         for k in targets:
             if dtypes.is_half((ref := self.kernel.outputs[k][0]).dtype):
                 self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
 
-    def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
+    def _loop_of_lines(self, loop: list[int], buffers: dict[int, str]) -> None:
+        """The loop over a padded block, each line of whose results leaves from the register that it is computed in."""
+        outputs = [ref.dtype for ref, _ in self.kernel.outputs]
+        step = 64 // outputs[0].itemsize
+        reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
+        self.open(f"for (int g = 0; g < m; g += {step})")
+        if reads:
+            self.say(f"if (streams & 4) {{ {' '.join(f'tb_next1(p{slot} + g);' for slot in reads)} }}")
+        self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in enumerate(outputs)))
+        self.say("#pragma GCC ivdep")
+        self._open_lanes(str(step), "g", loop, buffers)
+        for k in range(len(outputs)):
+            self._store(k, f"u{k}[l]", "plain")
+        self.close()
+        self.say(*(f"tb_leave(d{k} + g, u{k}, past{k});" for k in range(len(outputs))))
+        self.close()
+
+    def _take_back(self, k: int, ref: Ref, lanes: int, at_once: bool) -> None:
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
         if not dtypes.is_half(ref.dtype):
-            self.say(f"if (past{k}) tb_stream(q{k}, e{k}, n * {size});")
+            self.say(f"if (past{k}{' && !TB_WHOLE_LINES' if at_once else ''}) tb_stream(q{k}, e{k}, n * {size});")
         self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
 
     def _lanes(self) -> int:

@@ -282,6 +282,8 @@ BOTH = caches.AHEAD | caches.PAST
     [
         (lambda be, x: x * 2, False, caches.PAST, BOTH),
         (lambda be, x: x * 2, True, 0, caches.AHEAD),
+        (lambda be, x: be.tanh(x), False, caches.PAST | caches.NEXT, BOTH),
+        (lambda be, x: be.tanh(x), True, 0, caches.AHEAD),
         (lambda be, x: be.sum(x, 1), False, 0, BOTH),
         (lambda be, x: be.var(x, 1), False, caches.AHEAD, BOTH),
         (lambda be, x: x / be.sum(x, 1), False, caches.AHEAD, BOTH),
