@@ -3,12 +3,11 @@
 //
 // Computes  t[i, j] = sum over p of a[i, p] b[p, j]     for each batch, any strides
 // Macros    TB_T the type in which products add up; TB_A, TB_B the types in memory; TB_WIDE_A(x), TB_WIDE_B(x) from these
-//           to TB_T; TB_PLAIN_A, TB_PLAIN_B defined where they are the same type; TB_WHOLE where TB_T is of integers,
-//           which have fewer tiles: multiplying them takes longer than loading them.
+//           to TB_T; TB_PLAIN_A, TB_PLAIN_B defined where they are the same type.
 // Tiles     A tile of the result is made while k runs, from rows of a and a panel of columns of b:
 //
-//               gemm_fma.h    any processor: sums in vector registers; `a` may lie where it is, with any strides, `b` if
-//                             its columns are side by side
+//               gemm_tiles.c  any processor: sums in vector registers; `a` may lie where it is, with any strides, `b` if
+//                             its columns are side by side; their copies: gemm_fma.h
 //               gemm_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers; both are copied
 //
 //           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
@@ -24,22 +23,17 @@
 // Limits    OPERANDS operands of a tail, RANK axes of batches
 // Checked   tests/engine/test_gemm.py, test_matrix_unit.py; timed by benchmarks/gemm.py
 #include "finite.h"
+#include "gemm_tile.h"
 #include "runtime.h"
 #include "slots.h"
 #include "square.h"
 #include "vector.h"
 
-typedef TB_T vector __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), may_alias));
-
 enum {
-    LANES = TB_VECTOR / (int)sizeof(TB_T),
-    MOST_VECTORS = 4,
-    MOST_ROWS = 14,
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
     LINES_AHEAD = 4, // steps of k by which lines are fetched that are copied as they lie
     COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
-    LINE = 64 / (int)sizeof(TB_T),  // elements of a line of cache
     AWAY = 256,      // steps of k by which rows of a are fetched where tiles are one vector wide
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
     NEAR = 1 << 16,  // elements of b that are in the second-level cache wherever they lie
@@ -71,6 +65,7 @@ enum {
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
     SUMS,          // which pointer the sums go to; the last is scratch
     RUN,           // tb_run
+    TILES,         // tb_gemm_tiles
     TAIL,          // the kernel that follows, or 0
     INNER,         // its inner axis
     TURNED,        // the length of its square tiles, or 0
@@ -89,9 +84,6 @@ typedef struct call {
     int64_t row_tasks, column_tasks, panels, tiles, chunks;
     char *scratch;
 } call;
-
-static inline int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
-static inline int64_t ceiling(int64_t x, int64_t y) { return x <= y ? x > 0 : (x + y - 1) / y; }
 
 // x becomes x / y; what remains. Divisions are slow, and small products have many batches of one task.
 static inline int64_t remainder_of(int64_t *x, int64_t y) {
@@ -115,40 +107,6 @@ static int64_t batch_offset(const call *g, int which, int64_t batch) {
 }
 
 static inline const int64_t *pair_of(const call *g, int which) { return strides_of(g, which) + g->size[BATCH_RANK]; }
-
-// Tiles ---------------------------------------------------------------------------------------------------------------
-
-// What a tile works on: `k` steps of rows `a` and columns `b`, whose sums go to `t`, or are added to what is there. Of b,
-// what lies `ahead` elements further is fetched; 0 leaves that to the processor. Where `next` is not 0, of a what lies so
-// much further is, and with `later` as many rows from there on, which lie `later_row` apart.
-typedef struct work {
-    int64_t k;
-    const TB_T *a, *b;
-    TB_T *t;
-    int64_t a_row, a_k, b_k, ahead, next, later_row, t_row, t_column;
-    const TB_T *later;
-    int columns, add, past;
-} work;
-
-typedef TB_T half_vector __attribute__((vector_size(TB_VECTOR / 2), aligned(sizeof(TB_T)), may_alias));
-
-// Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.
-static __attribute__((noinline)) void put_scattered(const TB_T *sum, int rows, int width, const work *w) {
-    enum { HALF_LANES = LANES / 2 };
-    for (int i = 0; i < rows; ++i, sum += width) {
-        TB_T *const t = w->t + i * w->t_row;
-        int j = 0;
-        for (; w->t_column == 1 && j + HALF_LANES <= w->columns; j += HALF_LANES) {
-            half_vector x = *(const half_vector *)(sum + j), *const to = (half_vector *)(t + j);
-            if (w->add) x += *to;
-            *to = x;
-        }
-        for (; j < w->columns; ++j) {
-            TB_T *const to = t + j * w->t_column;
-            *to = w->add ? *to + sum[j] : sum[j];
-        }
-    }
-}
 
 // A run of panels (of `width` columns as copied) side by side: column `j` of panel q comes from column q * step + j. Panels
 // lie `apart` elements from one another; what is missing of the last is zero.
@@ -384,7 +342,7 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
             w.next = AWAY;
         }
         w.t = t + i * to.row;
-        run_tile(vectors, rows, &w);
+        run_tile(g, vectors, rows, &w);
     }
 }
 

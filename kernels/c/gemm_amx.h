@@ -13,13 +13,13 @@ static inline int64_t packed(int64_t n) { return n * PLANES * 2 / (int64_t)sizeo
 static inline int vectors_of(int64_t columns) { return columns > HALF ? 2 : 1; }
 static inline int64_t width_of(const call *g, int64_t columns) { return (void)g, (void)columns, EDGE; }
 
-static void run_tile(int vectors, int rows, const work *w) {
+static void run_tile(const call *g, int vectors, int rows, const work *w) {
     const char *a = (const char *)w->a, *b = (const char *)w->b;
     const int64_t step = w->t_row * (int64_t)sizeof(TB_T);
     const int in_place = w->a_k == 1;  // whole blocks of one plane, rows a_row apart
     const int64_t a_line = in_place ? w->a_row * 2 : 64, a_half = in_place ? HALF * a_line : UNIT;
     const int whole = w->t_column == 1 && w->columns == EDGE && rows == EDGE;
-    (void)vectors;
+    (void)g, (void)vectors;
     if (whole && w->add) load_sums((const char *)w->t, step);
     else clear_sums();
     add_blocks((w->k + EDGE - 1) / EDGE, a, a_line, a_half, in_place ? 64 : BLOCK_BYTES, b);

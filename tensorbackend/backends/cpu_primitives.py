@@ -45,7 +45,6 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> st
     lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
     lines += [f"#define TB_PLANES {planes}"] if planes else []
     lines.append(f"#define TB_T {written.c_type(sum_type)}")
-    lines += ["#define TB_WHOLE"] if sum_type.kind in "iu" else []
     for name, dtype in (("A", a), ("B", b)):
         lines.append(f"#define TB_{name} {written.c_type(dtype)}")
         lines.append(f"#define TB_WIDE_{name}(x) ((TB_T){written.widened(dtype)})")
@@ -53,9 +52,15 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> st
     return "\n".join([*lines, '#include "gemm.c"', ""])
 
 
+def _tiles_source(sum_type: np.dtype) -> str:
+    """The text of gemm_tiles.c for types that add up in this one."""
+    whole = "#define TB_WHOLE\n" if sum_type.kind in "iu" else ""
+    return f'#define TB_T {written.c_type(sum_type)}\n{whole}#include "gemm_tiles.c"\n'
+
+
 @functools.lru_cache(maxsize=256)
 def _facts(library: Library) -> Facts:
-    """What a compiled gemm.c has."""
+    """What a compiled gemm_tiles.c has."""
     facts = (ctypes.c_int64 * 7)()
     library.function("tb_gemm_facts")(facts)
     return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]), facts[6])
@@ -75,8 +80,8 @@ class _Product:
         self.out = step.output
         self.lengths = self.out.shape[:-2]
         self.source = _source(x.dtype, y.dtype, self.out.dtype)
-        self.library = written.library(self.source, FLAGS)
-        facts = _facts(self.library)
+        self.library, self.tiles = written.libraries((self.source, _tiles_source(self.out.dtype)), FLAGS)
+        facts = _facts(self.tiles)
         self.in_target = step.tail is None or (
             step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
         )
@@ -126,7 +131,8 @@ class _Product:
         size = [
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
-            by.pack_b, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"), tail, *sizes,
+            by.pack_b, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"),
+            self.tiles.address("tb_gemm_tiles"), tail, *sizes,
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip

@@ -19,7 +19,7 @@ from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["block_library", "block_macros", "c_type", "library", "nbytes", "widened", "words"]
+__all__ = ["block_library", "block_macros", "c_type", "libraries", "library", "nbytes", "widened", "words"]
 
 _BLOCK_MOVES = {
     "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
@@ -46,13 +46,20 @@ def widened(dtype: np.dtype) -> str:
 
 def library(source: str, flags: tuple[str, ...]) -> Library:
     """A text compiled, or found. Raises `CompileError`."""
-    return _library(source, flags, settings.config.sanitize, settings.config.cflags, require_compiler())
+    return libraries((source,), flags)[0]
+
+
+def libraries(sources: tuple[str, ...], flags: tuple[str, ...]) -> list[Library]:
+    """Texts compiled side by side, or found. Raises `CompileError`."""
+    return _libraries(sources, flags, settings.config.sanitize, settings.config.cflags, require_compiler())
 
 
 @functools.lru_cache(maxsize=256)
-def _library(source: str, flags: tuple[str, ...], sanitize: bool, cflags: str, found: Compiler) -> Library:
+def _libraries(
+    sources: tuple[str, ...], flags: tuple[str, ...], sanitize: bool, cflags: str, found: Compiler
+) -> list[Library]:
     """`cflags` and `found` are here only to be part of what the answer is remembered for."""
-    return compiler.compile_many([source], flags=flags, sanitize=sanitize)[0]
+    return compiler.compile_many(sources, flags=flags, sanitize=sanitize)
 
 
 # Files that work on blocks of elements, widened and narrowed by macros

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// gemm_tiles.c — the tiles of gemm.c for any processor: multiply-adds on vectors
+//
+// A tile of MR rows by NV vectors of columns keeps its sums in registers while k runs; entries of `a` are spread over a
+// vector as they are loaded. All types that add up in TB_T share these, whose compiler works beside that of gemm.c.
+//
+// Macros    TB_T; TB_WHOLE where it is of integers, which have fewer tiles: multiplying them takes longer than loading them.
+#include "amx.h"
+#include "gemm_tile.h"
+
+// PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to
+// memory.
+#if defined(__FMA__)
+#define PLUS_PRODUCT(NAME, V) \
+    static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { \
+        if ((TB_T)0.5 == 0) return sum + x * y; \
+        if (sizeof(TB_T) == 4) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
+        else __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
+        return sum; \
+    }
+#else
+#define PLUS_PRODUCT(NAME, V) \
+    static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { return sum + x * y; }
+#endif
+
+// SPREAD_PRODUCT(x, V) is a function: sum + *x y, where *x fills a vector, as one instruction where there is one: tiles of
+// one vector would take longer to spread numbers than to multiply them.
+#if defined(__AVX512VL__) && defined(__FMA__) && !defined(__clang__)
+#define SPREAD_PRODUCT(NAME, V, PLUS) \
+    static inline __attribute__((always_inline)) V NAME(V sum, const TB_T *x, V y) { \
+        enum { LENGTH = sizeof(V) / sizeof(TB_T) }; \
+        if ((TB_T)0.5 == 0) return sum + *x * y; \
+        if (sizeof(TB_T) == 4) __asm__("vfmadd231ps %2%{1to%c3%}, %1, %0" : "+v"(sum) : "v"(y), "m"(*x), "i"(LENGTH)); \
+        else __asm__("vfmadd231pd %2%{1to%c3%}, %1, %0" : "+v"(sum) : "v"(y), "m"(*x), "i"(LENGTH)); \
+        return sum; \
+    }
+#else
+#define SPREAD_PRODUCT(NAME, V, PLUS) \
+    static inline __attribute__((always_inline)) V NAME(V sum, const TB_T *x, V y) { return PLUS(sum, *x - (V){0}, y); }
+#endif
+static inline void vector_past(vector *to, vector x) { store_past(to, (whole_vector)x); }
+static inline void half_vector_past(half_vector *to, half_vector x) { *to = x; }
+PLUS_PRODUCT(plus_product, vector)
+PLUS_PRODUCT(half_plus_product, half_vector)
+SPREAD_PRODUCT(plus_product_spread, vector, plus_product)
+SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
+
+// One step of k, `u` steps from here, of a tile.
+#define STEP(V, PLUS, MR, NV, u) { \
+        V y[NV]; \
+        UNROLL for (int j = 0; j < NV; ++j) { \
+            y[j] = *(const V *)(b + (u) * b_k + j * lanes); \
+            KEEP_IN_REGISTER(y[j]); \
+        } \
+        UNROLL for (int i = 0; i < MR; ++i) { \
+            const TB_T *const at = row[i / 3] + i % 3 * a_row + (u) * a_k; \
+            if (NV == 1) { \
+                sum[i][0] = PLUS##_spread(sum[i][0], at, y[0]); \
+                continue; \
+            } \
+            const V x = *at - (V){0};  /* one load that fills a vector */ \
+            UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
+        } \
+    }
+#define EACH(MR, NV) UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j)
+#define PLACE(V, i, j) ((V *)(t + (i) * t_row + (j) * lanes))
+#define TILE_OF(NAME, V, PLUS, PUT_PAST, MR, NV) \
+    static void NAME##_##MR##_##NV(const work *w) { \
+        enum { lanes = sizeof(V) / sizeof(TB_T) }; \
+        const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead, next = w->next; \
+        const TB_T *later = w->later; \
+        const TB_T *b = w->b, *row[(MR + 2) / 3]; \
+        TB_T *const t = w->t; \
+        V sum[MR][NV]; \
+        EACH(MR, NV) sum[i][j] = (V){0}; \
+        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
+        for (int64_t p = w->k / 2; p; --p) { \
+            STEP(V, PLUS, MR, NV, 0) \
+            STEP(V, PLUS, MR, NV, 1) \
+            if (ahead) \
+                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
+            if (next && !(p % (LINE / 2))) { \
+                UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
+                if (later) { \
+                    UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
+                    later += LINE; \
+                } \
+            } \
+            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
+            b += 2 * b_k; \
+        } \
+        if (w->k % 2) STEP(V, PLUS, MR, NV, 0) \
+        if (w->t_column != 1 || w->columns != NV * lanes) { \
+            V kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
+            EACH(MR, NV) kept[i][j] = sum[i][j]; \
+            put_scattered((const TB_T *)kept, MR, NV * lanes, w); \
+            return; \
+        } \
+        if (w->add) EACH(MR, NV) sum[i][j] += *PLACE(V, i, j); \
+        if (w->past) EACH(MR, NV) PUT_PAST(PLACE(V, i, j), sum[i][j]); \
+        else EACH(MR, NV) *PLACE(V, i, j) = sum[i][j]; \
+    }
+#define TILE(MR, NV) TILE_OF(tile, vector, plus_product, vector_past, MR, NV)
+#define HALF_TILE(MR) TILE_OF(half_tile, half_vector, half_plus_product, half_vector_past, MR, 1)
+#define LOW(NV) TILE(1, NV) TILE(2, NV) TILE(3, NV) TILE(4, NV)
+#define HIGH(NV) TILE(5, NV) TILE(6, NV) TILE(7, NV) TILE(8, NV)
+#define TOP(NV) TILE(9, NV) TILE(10, NV) TILE(11, NV) TILE(12, NV)
+#define HALF_LOW HALF_TILE(1) HALF_TILE(2) HALF_TILE(3) HALF_TILE(4)
+#define HALF_HIGH HALF_TILE(5) HALF_TILE(6) HALF_TILE(7) HALF_TILE(8)
+#define HALF_TOP HALF_TILE(9) HALF_TILE(10) HALF_TILE(11) HALF_TILE(12)
+#define LOWS(NV) tile_1_##NV, tile_2_##NV, tile_3_##NV, tile_4_##NV
+#define HIGHS(NV) tile_5_##NV, tile_6_##NV, tile_7_##NV, tile_8_##NV
+#define TOPS(NV) tile_9_##NV, tile_10_##NV, tile_11_##NV, tile_12_##NV
+#define HALF_LOWS half_tile_1_1, half_tile_2_1, half_tile_3_1, half_tile_4_1
+#define HALF_HIGHS half_tile_5_1, half_tile_6_1, half_tile_7_1, half_tile_8_1
+#define HALF_TOPS half_tile_9_1, half_tile_10_1, half_tile_11_1, half_tile_12_1
+
+#if TB_VECTOR == 64 && defined(TB_WHOLE)
+LOW(1) LOW(2) LOW(4) TILE(5, 4) TILE(6, 4)
+#define WHOLE_TILES {LOWS(1)}, {LOWS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}
+#elif TB_VECTOR == 64
+LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2) LOW(4) TILE(5, 4) TILE(6, 4)
+#define WHOLE_TILES \
+    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2}, {0}, {LOWS(4), tile_5_4, tile_6_4}
+#elif defined(__aarch64__)
+LOW(1) HIGH(1) LOW(2) HIGH(2) LOW(4) TILE(5, 4) TILE(6, 4)
+#define WHOLE_TILES {LOWS(1), HIGHS(1)}, {LOWS(2), HIGHS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}
+#else
+LOW(1) HIGH(1) LOW(2) TILE(5, 2) TILE(6, 2) TILE(1, 4) TILE(2, 4)
+#define WHOLE_TILES {LOWS(1), HIGHS(1)}, {LOWS(2), tile_5_2, tile_6_2}, {0}, {tile_1_4, tile_2_4}
+#endif
+
+// Tiles of half a vector of columns, which may stay where they lie.
+#if TB_VECTOR == 64 && !defined(TB_WHOLE)
+HALF_LOW HALF_HIGH HALF_TOP
+#define HALF_TILES HALF_LOWS, HALF_HIGHS, HALF_TOPS
+enum { HALF_ROWS = 12 };
+#elif TB_VECTOR == 32 && !defined(TB_WHOLE)
+HALF_LOW HALF_HIGH
+#define HALF_TILES HALF_LOWS, HALF_HIGHS
+enum { HALF_ROWS = 8 };
+#else
+#define HALF_TILES 0
+enum { HALF_ROWS = 0 };
+#endif
+
+const tiles tb_gemm_tiles = {{WHOLE_TILES}, {HALF_TILES}, HALF_ROWS};
+
+static int64_t count(const tile *of) {
+    int64_t rows = 0;
+    while (rows < MOST_ROWS && of[rows]) ++rows;
+    return rows;
+}
+
+// Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether there is a
+// matrix unit for gemm_amx.h; the most rows of a tile of half a vector.
+void tb_gemm_facts(int64_t *out) {
+    out[0] = LANES;
+    for (int v = 0; v < MOST_VECTORS; ++v)
+        out[1 + v] = count(tb_gemm_tiles.whole[v]);
+    out[1 + MOST_VECTORS] = may_use_unit();
+    out[2 + MOST_VECTORS] = HALF_ROWS;
+}
