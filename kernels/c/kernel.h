@@ -88,9 +88,9 @@ TB_FN void tb_stream(void *to, const void *from, int bytes) {
 #else
 #define TB_WHOLE_LINES 0
 #endif
-// A line of results to its place.
+// A line of results to its place. What waits for memory anyway is out of the way of what does not.
 TB_FN void tb_leave(void *to, const void *from, int past) {
-    if (past) tb_past1(to, from);
+    if (__builtin_expect(past, 0)) tb_past1(to, from);
     else __builtin_memcpy(to, from, 64);
 }
 // A block of results to its place, past the cache if so wanted.

@@ -379,7 +379,8 @@ class BlockRenderer(HoistRenderer):
         reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
         self.open(f"for (int g = 0; g < m; g += {step})")
         if reads:
-            self.say(f"if (streams & 4) {{ {' '.join(f'tb_next1(p{slot} + g);' for slot in reads)} }}")
+            ask = " ".join(f"tb_next1(p{slot} + g);" for slot in reads)
+            self.say(f"if (__builtin_expect(streams & 4, 0)) {{ {ask} }}")
         self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in enumerate(outputs)))
         self.say("#pragma GCC ivdep")
         self._open_lanes(str(step), "g", loop, buffers)
