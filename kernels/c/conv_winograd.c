@@ -12,7 +12,7 @@
 //           back. The data of a part are transformed anew, which is little beside products with many maps.
 // Macros    those of conv.h; POINTS, OUT, TAPS; STEP, the places from one tile to the next (OUT, or TAPS for dF);
 //           LENGTH, how many neighbouring lanes are images of one tile: the largest power of 2 that divides N, at most
-//           LANES.
+//           LANES; COLUMNS, whether they are all images, and places that tiles read lie side by side.
 // Lanes     The tiles of all images, flattened over (depth, row, column, image), are the lanes of a product of matrices
 //           for each point.
 // Stages    A block of panels of WIDTH lanes goes through
@@ -136,14 +136,14 @@ INLINE void transform_back(const vec *m, int from_step, vec *o, int step) {
 
 INLINE void transform_square(vec *d) {  // B' d B
     vec half[SQUARE];
-    for (int j = 0; j < POINTS; ++j) transform_data(d + j, half + j, POINTS);
-    for (int i = 0; i < POINTS; ++i) transform_data(half + i * POINTS, d + i * POINTS, 1);
+    UNROLL for (int j = 0; j < POINTS; ++j) transform_data(d + j, half + j, POINTS);
+    UNROLL for (int i = 0; i < POINTS; ++i) transform_data(half + i * POINTS, d + i * POINTS, 1);
 }
 
 INLINE void transform_square_back(const vec *m, vec *o) {  // A' m A
     vec half[OUT * POINTS];
-    for (int j = 0; j < POINTS; ++j) transform_back(m + j, POINTS, half + j, POINTS);
-    for (int i = 0; i < OUT; ++i) transform_back(half + i * POINTS, 1, o + i * OUT, 1);
+    UNROLL for (int j = 0; j < POINTS; ++j) transform_back(m + j, POINTS, half + j, POINTS);
+    UNROLL for (int i = 0; i < OUT; ++i) transform_back(half + i * POINTS, 1, o + i * OUT, 1);
 }
 
 // Tiles in memory -----------------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ INLINE void put_one(const vec *d, int at, TB_R *to) {
         for (int l = 0; l < LENGTH; ++l) to[l] = TB_NARROW(((const TB_T *)d)[at + l]);
 }
 
-// Tiles of all their images, fewer than lanes, in vectors: a vector from memory has PIECES columns of one tile, and
-// PIECES tiles of one column are wanted.
-enum { PIECES = LANES / LENGTH, BY_COLUMNS = LENGTH < LANES && PIECES <= POINTS };
+// Tiles whose images fill vectors, or tiles of all their images, fewer than lanes: a vector from memory has PIECES columns
+// of one tile, and PIECES tiles of one column are wanted.
+enum { PIECES = LANES / LENGTH, BY_COLUMNS = PIECES == 1 || (COLUMNS && PIECES <= POINTS) };
 
 INLINE void exchange(vec *r) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
@@ -243,26 +243,33 @@ INLINE void exchange(vec *r) {
     }
 }
 
+// Loops over what is loaded: to widen numbers takes so many instructions that compiling them unrolled takes too long.
+#ifdef TB_PLAIN
+#define UNROLL_LOADS UNROLL
+#else
+#define UNROLL_LOADS _Pragma("GCC unroll 1")
+#endif
+
 // The data of LANES lanes by columns; tiles that are not whole are copied with zeros first.
 INLINE void fetch_columns(const shape *s, const piece *p, const TB_S *image, vec *d) {
-    const int64_t row = s->in_wide * LENGTH;
+    const int64_t row = s->high.stride * s->in_wide * s->images, column = s->wide.stride * s->images;
     TB_S copy[BY_COLUMNS ? PIECES : 1][SQUARE * LENGTH];
     const TB_S *from[PIECES];
-    int64_t step[PIECES];
-    for (int n = 0; n < PIECES; ++n) {
-        from[n] = image + p[n].in, step[n] = row;
+    int64_t down[PIECES], across[PIECES];
+    UNROLL for (int n = 0; n < PIECES; ++n) {
+        from[n] = image + p[n].in, down[n] = row, across[n] = PIECES == 1 ? column : LENGTH;
         if (p[n].rows1 - p[n].rows0 == POINTS && p[n].columns1 - p[n].columns0 == POINTS) continue;
         __builtin_memset(copy[n], 0, sizeof copy[n]);
         for (int i = p[n].rows0; i < p[n].rows1; ++i)
             for (int j = p[n].columns0; j < p[n].columns1; ++j)
-                __builtin_memcpy(copy[n] + (i * POINTS + j) * LENGTH, from[n] + i * row + j * LENGTH, LENGTH * sizeof(TB_S));
-        from[n] = copy[n], step[n] = POINTS * LENGTH;
+                __builtin_memcpy(copy[n] + (i * POINTS + j) * LENGTH, from[n] + i * row + j * column, LENGTH * sizeof(TB_S));
+        from[n] = copy[n], down[n] = POINTS * LENGTH, across[n] = LENGTH;
     }
-    for (int i = 0; i < POINTS; ++i)
-        UNROLL for (int j = 0; j < POINTS; j += PIECES) {
+    UNROLL_LOADS for (int i = 0; i < POINTS; ++i)
+        UNROLL_LOADS for (int j = 0; j < POINTS; j += PIECES) {
             const int first = j + PIECES < POINTS ? j : POINTS - PIECES;
             vec r[PIECES];
-            UNROLL for (int n = 0; n < PIECES; ++n) r[n] = load(from[n] + i * step[n] + first * LENGTH);
+            UNROLL for (int n = 0; n < PIECES; ++n) r[n] = load(from[n] + i * down[n] + first * across[n]);
             exchange(r);
             UNROLL for (int k = 0; k < PIECES; ++k) d[i * POINTS + first + k] = r[k];
         }
@@ -271,21 +278,21 @@ INLINE void fetch_columns(const shape *s, const piece *p, const TB_S *image, vec
 // The data of LANES lanes, zero where there are none.
 INLINE void fetch_data(const shape *s, const piece *p, const TB_S *image, vec *d) {
     const int64_t row = s->high.stride * s->in_wide * s->images, column = s->wide.stride * s->images;
-    if (BY_COLUMNS && column == LENGTH && s->high.stride == 1) {
+    if (BY_COLUMNS) {
         fetch_columns(s, p, image, d);
         return;
     }
     for (int at = 0; at < LANES; at += LENGTH, ++p) {
-        const TB_S *const from = image + p->in;
         if (p->rows1 - p->rows0 == POINTS && p->columns1 - p->columns0 == POINTS) {
-            for (int i = 0; i < SQUARE; ++i) fetch_one(from + i / POINTS * row + i % POINTS * column, d + i, at);
+            for (int i = 0; i < POINTS; ++i)
+                UNROLL_LOADS for (int j = 0; j < POINTS; ++j) fetch_one(image + p->in + i * row + j * column, d + i * POINTS + j, at);
             continue;
         }
         for (int i = 0; i < SQUARE; ++i)
             for (int l = 0; l < LENGTH; ++l) ((TB_T *)(d + i))[at + l] = 0;
         for (int i = p->rows0; i < p->rows1; ++i)
             for (int j = p->columns0; j < p->columns1; ++j)
-                fetch_one(from + i * row + j * column, d + i * POINTS + j, at);
+                fetch_one(image + p->in + i * row + j * column, d + i * POINTS + j, at);
     }
 }
 
@@ -333,6 +340,25 @@ INLINE void put_places(const shape *s, const piece *p, const vec *o, TB_R *image
                 put_one(o + i * OUT + j, at, image + p->out + (i * s->out_wide + j) * s->images);
 }
 
+// The places' lines on their way to the cache before they are written.
+INLINE void expect_places(const shape *s, const piece *p, const TB_R *image) {
+    for (int at = 0; at < LANES; at += LENGTH, ++p)
+        for (int i = 0; i < p->high; ++i)
+            for (int j = 0; j < p->wide; j += LENGTH < LINE ? LINE / LENGTH : 1)
+                __builtin_prefetch(image + p->out + (i * s->out_wide + j) * s->images, 1);
+}
+
+// A vector of each point, `point` elements apart. Loops are unrolled so that squares need not go through memory.
+INLINE void take_points(const TB_T *from, int64_t point, vec *d) {
+    UNROLL for (int i = 0; i < POINTS; ++i)
+        UNROLL for (int j = 0; j < POINTS; ++j) d[i * POINTS + j] = *(const vec *)(from + (i * POINTS + j) * point);
+}
+
+INLINE void put_points(const vec *d, TB_T *to, int64_t point) {
+    UNROLL for (int i = 0; i < POINTS; ++i)
+        UNROLL for (int j = 0; j < POINTS; ++j) *(vec *)(to + (i * POINTS + j) * point) = d[i * POINTS + j];
+}
+
 // A line of each point, on its way to the cache before it is written: stores wait for their lines one after the other.
 INLINE void expect(TB_T *to, int64_t point) {
     for (int p = 0; p < SQUARE; ++p) __builtin_prefetch(to + p * point, 1);
@@ -363,9 +389,9 @@ INLINE void transform_taps(const vec *g, int64_t channels, TB_T *to, int64_t poi
     expect(to + LANES, point);
     for (int j = 0; j < TAPS; ++j) transform_filter(g + j, TAPS, half + j, TAPS);
     for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole + i * POINTS, 1);
-    for (int p = 0; p < SQUARE; ++p)
-        if (channels == PAIR) *(vec *)(to + p * point) = whole[p];
-        else *(maps *)(to + p * point) = *(const maps *)(whole + p);
+    if (channels == PAIR) put_points(whole, to, point);
+    else
+        for (int p = 0; p < SQUARE; ++p) *(maps *)(to + p * point) = *(const maps *)(whole + p);
 }
 
 // Where the taps of a part are among those of the whole filter: -1 for those that fill it up.
@@ -543,7 +569,7 @@ static void find_data(const shape *s, int64_t part, int64_t lane, data *t) {
 
 // The squares of LANES lanes, from `at` on, of a map; where `next`, that of the next map is fetched as well.
 INLINE void take_data(const shape *s, data *t, const TB_S *map, int at, int next, vec *d) {
-    if (t->few) {
+    if (4 * LENGTH < LANES && t->few) {
         if (at == 0) copy_lines(s, &t->x, map, t->copy);
         turn_squares(&t->x, t->x.at + at, t->copy, POINTS, d);
         return;
@@ -562,7 +588,7 @@ static void transform_in(const shape *s, const TB_S *in, int64_t first, int64_t 
             vec d[TOGETHER][SQUARE];
             for (int i = 0; i < TOGETHER; ++i) {
                 const int64_t map = (c + i) % s->maps;
-                if (c + i >= s->maps_in) __builtin_memset(d[i], 0, sizeof d[i]);
+                if (FILLED > 1 && c + i >= s->maps_in) __builtin_memset(d[i], 0, sizeof d[i]);
                 else take_data(s, tiles + i, in + map * s->in_map, at, map + TOGETHER < s->maps ? TOGETHER : 0, d[i]);
                 transform_square(d[i]);
             }
@@ -578,7 +604,8 @@ static void transform_out(const shape *s, const TB_T *m, int64_t k0, int64_t k1,
     for (int64_t k = k0; k < k1; ++k)
         for (int at = 0; at < filled_lanes(s, lane); at += LANES) {
             vec d[SQUARE], o[OUT * OUT];
-            for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(m + p * s->m_point + k * WIDTH + at);
+            if (k + 1 < k1 && !s->past) expect_places(s, pieces + at / LENGTH, out + (k + 1) * s->out_map);
+            take_points(m + k * WIDTH + at, s->m_point, d);
             transform_square_back(d, o);
             if (LENGTH == 1 && s->images == 1) put_squares(s, pieces + at, o, out + k * s->out_map);
             else put_places(s, pieces + at / LENGTH, o, out + k * s->out_map);
@@ -750,19 +777,22 @@ static void update_data(const shape *s, int64_t lane, const TB_S *in, int64_t fi
     data tiles;
     tiles.part = -1;
     for (; c < end; ++c) {
-        vec d[NV][SQUARE];
         const int64_t map = c % s->maps;
         find_data(s, c / s->maps, lane, &tiles);
-        for (int j = 0; j < NV; ++j) {
-            expect_lanes(s, c - first, panel * WIDTH + j * LANES, v);
-            if (lane + j * LANES >= s->lanes) {
-                __builtin_memset(d[j], 0, sizeof d[j]);
-                continue;
+        for (int j = 0; j < filled_lanes(s, lane); j += BESIDE * LANES) {
+            vec d[BESIDE][SQUARE];
+            for (int i = 0; i < BESIDE; ++i) {
+                const int at = j + i * LANES;
+                expect_lanes(s, c - first, panel * WIDTH + at, v);
+                if (BESIDE > 1 && lane + at >= s->lanes) {
+                    __builtin_memset(d[i], 0, sizeof d[i]);
+                    continue;
+                }
+                take_data(s, &tiles, in + map * s->in_map, at, c + 1 < end && map + 1 < s->maps, d[i]);
+                transform_square(d[i]);
             }
-            take_data(s, &tiles, in + map * s->in_map, j * LANES, c + 1 < end && map + 1 < s->maps, d[j]);
-            transform_square(d[j]);
+            put_lanes(s, d, c - first, panel * WIDTH + j, v);
         }
-        put_lanes(s, d, c - first, panel, v);
     }
 }
 
@@ -846,7 +876,7 @@ INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64
     TB_R *const to = out + c % s->maps * s->high.taps * s->wide.taps * row;
     for (; k < end; k += LANES, sums += LANES) {
         vec d[SQUARE], o[OUT * OUT];
-        for (int p = 0; p < SQUARE; ++p) d[p] = *(const vec *)(sums + p * point);
+        take_points(sums, point, d);
         transform_square_back(d, o);
         for (int p = 0; p < OUT * OUT; ++p) {
             const int64_t i = h + p / OUT * s->high.stride, j = w + p % OUT * s->wide.stride;

@@ -9,6 +9,7 @@ enum {
     COPIED_CHANNELS = EDGE,
     FILLED = EDGE,  // channels come in multiples of it, with zeros
     TOGETHER = 2,   // channels, or lanes of errors, that are put at a time
+    BESIDE = NV,    // vectors of lanes of a channel that are
 };
 
 // Elements that `steps` channels (dF: lanes) of `width` columns take.
@@ -70,12 +71,12 @@ static void multiply_point(const shape *s, const block *b, const TB_T *u, int64_
         }
 }
 
-// dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
-INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t panel, TB_T *v) {
+// dF: channel c of a block at lanes [lane, lane + WIDTH).
+INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t lane, TB_T *v) {
     for (int p = 0; p < SQUARE; ++p) {
         words line[PLANES];
         row_planes(whole[0][p], whole[1][p], line);
-        put_line(line, half_at(v + p * s->v_point, s->panels * WIDTH, panel * WIDTH, c) + c % HALF * 64);
+        put_line(line, half_at(v + p * s->v_point, s->panels * WIDTH, lane, c) + c % HALF * 64);
     }
 }
 

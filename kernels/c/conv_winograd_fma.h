@@ -8,6 +8,7 @@ enum {
     COPIED_CHANNELS = 16,
     FILLED = 1,    // channels come in multiples of it
     TOGETHER = 1,  // channels, or lanes of errors, that are put at a time
+    BESIDE = 1,    // vectors of lanes of a channel that are
 };
 
 // Elements that `steps` channels (dF: lanes) of `width` columns take.
@@ -22,7 +23,7 @@ INLINE void put_filters(const shape *s, const taps *given, int64_t map, int64_t 
 
 // Channel c of a panel at lanes [at, at + LANES).
 INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *v) {
-    for (int p = 0; p < SQUARE; ++p) *(vec *)(v + p * s->v_point + c * WIDTH + at) = d[0][p];
+    put_points(d[0], v + c * WIDTH + at, s->v_point);
 }
 
 // MR maps and V vectors of lanes of a panel at one point; `more`: added to the products.
@@ -65,11 +66,9 @@ static void multiply_point(const shape *s, const block *b, const TB_T *u, int64_
 
 INLINE void expect_lanes(const shape *s, int64_t c, int64_t lane, TB_T *v) { expect(v + c * s->pitch + lane, s->v_point); }
 
-// dF: channel c at panel `panel` of a block of lanes; `whole`: its vectors of lanes.
-INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t panel, TB_T *v) {
-    for (int j = 0; j < NV; ++j)
-        for (int p = 0; p < SQUARE; ++p)
-            *(vec *)(v + p * s->v_point + c * s->pitch + panel * WIDTH + j * LANES) = whole[j][p];
+// dF: channel c of a block at lanes [lane, lane + LANES).
+INLINE void put_lanes(const shape *s, vec (*whole)[SQUARE], int64_t c, int64_t lane, TB_T *v) {
+    put_points(whole[0], v + c * s->pitch + lane, s->v_point);
 }
 
 INLINE void expect_errors(const shape *s, int64_t k, int64_t lane, TB_T *w) {
@@ -78,8 +77,7 @@ INLINE void expect_errors(const shape *s, int64_t k, int64_t lane, TB_T *w) {
 
 // dF: LANES maps from map k on, at a lane.
 INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t lane, TB_T *w) {
-    TB_T *const to = w + k / WIDTH * WIDTH * s->panels * WIDTH + lane * WIDTH + k % WIDTH;
-    for (int p = 0; p < SQUARE; ++p) *(vec *)(to + p * s->w_point) = whole[0][p];
+    put_points(whole[0], w + k / WIDTH * WIDTH * s->panels * WIDTH + lane * WIDTH + k % WIDTH, s->w_point);
 }
 
 // M channels and V vectors of maps of a panel at one point; `more`: added to the sums.

@@ -333,9 +333,11 @@ class _Winograd(_Pass):
     file = "conv_winograd.c"
 
     def __init__(self, step: Primitive, facts: Facts, way: Winograd) -> None:
+        g = step.params[0]
         stride = way.taps if step.op.name == UPDATE else way.out
+        columns = way.length == g.N and g.strides == (1, 1, 1)
         self.macros = (("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride),
-                       ("LENGTH", way.length), *_planes(way))  # fmt: skip
+                       ("LENGTH", way.length), ("COLUMNS", int(columns)), *_planes(way))  # fmt: skip
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0, block: int = 0, first: int = 0) -> list[int]:

@@ -55,8 +55,8 @@ UPDATE_PLACES = 1024
 """Places whose products a tile of the filters' gradient adds up before it goes to memory."""
 TASKS = 8
 """Tasks that a pass is cut into at least, where its size allows."""
-STAGE_BYTES = 1_500_000
-"""Bytes of a block of lanes that one task takes through all stages of Winograd's algorithm."""
+STAGE_BYTES, UNIT_STAGE_BYTES = 700_000, 1_500_000
+"""Bytes of a block of lanes that one task takes through all stages of Winograd's algorithm, and on the matrix unit."""
 MOST_STAGE_BYTES = 2_200_000
 """Bytes of a panel from which stages are shared: it would not stay in the second-level cache, and the filters would
 come from memory for each panel."""
@@ -492,7 +492,7 @@ def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int
     if total < TASKS or panel + filters > MOST_STAGE_BYTES:
         blocks = -(-total // (SHARED_LANES // width))
         return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes, parts, chunk)
-    panels = max(1, min(total // TASKS, STAGE_BYTES // panel))
+    panels = max(1, min(total // TASKS, (UNIT_STAGE_BYTES if planes else STAGE_BYTES) // panel))
     return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes, parts, chunk)
 
 
@@ -656,12 +656,13 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         moved = lanes * (UPDATE_DATA_NS * cells * maps_in + each_error * maps_out)
         each_sum = 2 * lanes * met / UPDATE_PRODUCTS + UPDATE_SUM_NS[way.part > 0]
         return g.groups * (moved + maps_in * maps_out * cells * each_sum)
-    columns = way.length == g.N and g.strides == (1, 1, 1)  # all images of a tile side by side
-    whole, some, few = (1, 1.2, 1.5) if way.planes else (1, 1.5 if columns else 2, 4 if g.N >= facts.lanes else 1)
+    # Data of few images are put together from several tiles; by multiply-adds results go back to memory as they are.
+    whole, some, few = (1, 1.2, 1.5) if way.planes else (0.7, 1.4, 4 if g.N >= facts.lanes else 1)
     slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
-    each = 1.2 if way.planes else 0.5 if op == UPDATE else 0.8, 1.4 if way.planes and op == UPDATE else 0.6
+    back = slow if way.planes or slow == few else 1.0
+    each = 1.2 if way.planes else 0.5 if op == UPDATE else 0.8, (1.4 if op == UPDATE else 0.6) if way.planes else 0.5
     near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
-    moved = g.groups * lanes * cells * slow * near * (each[0] * maps_in + each[1] * maps_out)
+    moved = g.groups * lanes * cells * near * (each[0] * slow * maps_in + each[1] * back * maps_out)
     numbers = g.groups * maps_in * maps_out * cells
     if way.part:
         moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
