@@ -58,5 +58,6 @@ TB_FN void store(TB_X *to, vec v, int m, tb_i64 streams) {
     }
     TB_W from[LANES];
     *(loose *)from = v;
-    TB_WRITE(to, from, m, 0);
+    if (sizeof(TB_X) == sizeof(TB_W)) tb_unpad(to, from, m * (int)sizeof(TB_X), sizeof from);
+    else TB_WRITE(to, from, m, 0);
 }

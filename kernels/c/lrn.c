@@ -29,32 +29,57 @@ TB_FN const TB_W *numbers(TB_W *buffer, const TB_X *x, int m) {
 #define EACH(v) _Pragma("GCC unroll 4") for (int v = 0; v < vectors; ++v)
 
 #if TB_QUARTERS
-// Better guesses of d^(-1/4), whose errors become their third powers.
-TB_FN void come_closer(vec *guess, const vec *d, int vectors) {
-    vec square[ABREAST], rest[ABREAST];
-    EACH(v) square[v] = guess[v] * guess[v];
-    EACH(v) square[v] *= square[v];
-    EACH(v) for (int k = 0; k < LANES; ++k) rest[v][k] = TB_FMA_F32(-d[v][k], square[v][k], 1.0f);
-    EACH(v) square[v] = 0.25f + 0.15625f * rest[v];
-    EACH(v) rest[v] *= guess[v];
-    EACH(v) guess[v] += rest[v] * square[v];
+TB_FN vec fused(vec x, vec y, vec z) {
+    for (int k = 0; k < LANES; ++k) x[k] = TB_FMA_F32(x[k], y[k], z[k]);
+    return x;
 }
 
-// d^-power for a power of some quarters, by roots from a guess in integers that is good to 1/32: some units in the last
-// place. Denormal numbers count as 0.
-TB_FN void lower_all(vec *to, const vec *d, TB_W power, int vectors) {
-    vec root[ABREAST];
-    (void)power;
-    EACH(v) root[v] = (vec)(0x4F586000 - ((mask)d[v] >> 2));
-    come_closer(root, d, vectors);
-    come_closer(root, d, vectors);
-    EACH(v) to[v] = root[v];
-    for (int k = 1; k < TB_QUARTERS; ++k) EACH(v) to[v] *= root[v];
+// By how much d guess^4 is less than 1.
+TB_FN vec rest_of(vec d, vec fourth) { return fused(-d, fourth, 1 + (vec){0}); }
+
+TB_FN int any_below_zero(mask x) {
+#if defined(__AVX512DQ__) && !defined(__clang__)
+    return __builtin_ia32_cvtd2mask512(x) != 0;
+#else
+    int bits = 0;
+    for (int k = 0; k < LANES; ++k) bits |= x[k];
+    return bits < 0;
+#endif
+}
+
+// What the steps do not hold for: infinity, NaNs, negative and denormal numbers, which count as 0.
+TB_FN void lower_ends(vec *to, const vec *d, int vectors) {
     EACH(v) {
         const mask none = d[v] < 0x1p-126f, all = d[v] == TB_INF_F32;
         const mask ends = (mask)(TB_INF_F32 + (vec){0}) & none;
         to[v] = (vec)((((mask)to[v] & ~(none | all)) | ends) | (d[v] < 0));
     }
+}
+
+// d^-power for a power of some quarters, by roots from a guess in integers that is good to 1/32: some units in the last
+// place. A step leaves the third power of the error.
+TB_FN void lower_all(vec *to, const vec *d, TB_W power, int vectors) {
+    const vec half = 0.25f + (vec){0}, linear = 0.25f * TB_QUARTERS + (vec){0};
+    const vec bent = 0.15625f + (vec){0}, curved = 0.03125f * TB_QUARTERS * (TB_QUARTERS + 4) + (vec){0};
+    vec root[ABREAST], square[ABREAST], fourth[ABREAST], rest[ABREAST];
+    mask odd = {0};
+    (void)power;
+    EACH(v) root[v] = (vec)(0x4F586000 - ((mask)d[v] >> 2));
+    EACH(v) odd |= ((mask)d[v] - 0x800000) | ((mask)d[v] + 0x800000);
+    EACH(v) square[v] = root[v] * root[v];
+    EACH(v) rest[v] = rest_of(d[v], square[v] * square[v]);
+    EACH(v) square[v] = fused(rest[v], bent, half);
+    EACH(v) rest[v] *= root[v];
+    EACH(v) root[v] = fused(rest[v], square[v], root[v]);
+    EACH(v) square[v] = root[v] * root[v];
+    EACH(v) fourth[v] = square[v] * square[v];
+    EACH(v) rest[v] = rest_of(d[v], fourth[v]);
+    EACH(v) to[v] = TB_QUARTERS == 4 ? fourth[v] : TB_QUARTERS == 1 ? root[v] : square[v];
+    if (TB_QUARTERS == 3) EACH(v) to[v] *= root[v];
+    EACH(v) root[v] = fused(rest[v], curved, linear);
+    EACH(v) rest[v] *= to[v];
+    EACH(v) to[v] = fused(rest[v], root[v], to[v]);
+    if (any_below_zero(odd)) lower_ends(to, d, vectors);
 }
 #else
 // d^-power. denom is seldom below 1 and seldom large: a few roundings more than the general power, in half the time.
@@ -77,6 +102,13 @@ typedef struct {
 TB_FN norm norm_of(const sizes *g) {
     return (norm){g, (TB_W)tb_word_double(g->alpha), (TB_W)tb_word_double(g->beta), (TB_W)tb_word_double(g->scale),
                   (TB_W)tb_word_double(g->power), g->streams};
+}
+
+// The same with stores of one kind: a loop for each has no branch at every store.
+TB_FN norm streaming(const norm *p, tb_i64 streams) {
+    norm own = *p;
+    own.streams = streams;
+    return own;
 }
 
 // to = alpha v + beta to, for the first m numbers. Without beta the old contents are not read.
@@ -126,9 +158,9 @@ TB_FN void fprop_vectors(const norm *p, const around *near, const TB_W *x, TB_X 
 }
 
 // m numbers of a map. The copies stay in registers, since nobody has their addresses.
-TB_FN void fprop_map(const norm *norm_at, const around *near_at, const TB_W *x, const TB_X *ahead, TB_X *o, TB_X *denom,
-                     int m) {
-    const norm own = *norm_at, *const p = &own;
+TB_FN void fprop_map(const norm *norm_at, tb_i64 streams, const around *near_at, const TB_W *x, const TB_X *ahead,
+                     TB_X *o, TB_X *denom, int m) {
+    const norm own = streaming(norm_at, streams), *const p = &own;
     const around these = *near_at, *const near = &these;
     int i = 0;
     for (; i + ABREAST * LANES <= m; i += ABREAST * LANES) {
@@ -154,7 +186,8 @@ TB_FN void fprop_strip(const norm *p, const TB_X *x, TB_X *o, TB_X *denom, int m
         const tb_i64 at = c * g->length;
         const TB_W *const in = numbers(buffer, x + at, m);
         const TB_X *const ahead = x + next * g->length;  // beyond the last map an address that nobody reads
-        fprop_map(p, &near, in, ahead, o + at, denom + at, m);
+        if (p->streams) fprop_map(p, 1, &near, in, ahead, o + at, denom + at, m);
+        else fprop_map(p, 0, &near, in, ahead, o + at, denom + at, m);
     }
 }
 
@@ -171,9 +204,9 @@ TB_FN void bprop_vectors(const norm *p, const around *near, const TB_W *x, const
     }
 }
 
-TB_FN void bprop_map(const norm *norm_at, const around *near_at, const TB_W *x, const TB_W *e, const TB_W *denom,
-                     TB_X *delta, const TB_X *const *ahead, int m) {
-    const norm own = *norm_at, *const p = &own;
+TB_FN void bprop_map(const norm *norm_at, tb_i64 streams, const around *near_at, const TB_W *x, const TB_W *e,
+                     const TB_W *denom, TB_X *delta, const TB_X *const *ahead, int m) {
+    const norm own = streaming(norm_at, streams), *const p = &own;
     const around these = *near_at, *const near = &these;
     const TB_X *const first = ahead[0], *const second = ahead[1], *const third = ahead[2], *const fourth = ahead[3];
     int i = 0;
@@ -212,7 +245,8 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
         const TB_W *const denom = numbers(third, d + at, m);
         const tb_i64 there = next * g->length;  // beyond the last map addresses that nobody reads
         const TB_X *const ahead[4] = {x + at + g->length, o + there, e + there, d + there};
-        bprop_map(p, &near, in, error, denom, delta + at, ahead, m);
+        if (p->streams) bprop_map(p, 1, &near, in, error, denom, delta + at, ahead, m);
+        else bprop_map(p, 0, &near, in, error, denom, delta + at, ahead, m);
     }
 }
 

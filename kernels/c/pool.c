@@ -15,9 +15,18 @@
 // cells of a window, TB_WHOLE and TB_ACROSS, the cells of this one and those along its width if they are among the usual,
 // which get loops of their own (pool_whole.h), TB_STEP, the stride along the width if it is 1 or 2, else 0, TB_BACK, which
 // of the two ways is compiled, TB_SIDE, the side of the windows if their way back goes by blocks of pixels
-// (pool_blocks.h), else 0, and TB_NARROW, whether there are images for a vector of 32 bytes, but not of 64. TB_STEP matters
-// to fewer images than a vector has lanes, and to blocks.
+// (pool_blocks.h), else 0, TB_SPREAD, whether their way back goes by permutations (pool_spread.h) where processors have
+// what it takes, and TB_NARROW, whether there are images for a vector of 32 bytes, but not of 64. TB_STEP matters to fewer
+// images than a vector has lanes, and to blocks.
 #include "kernel.h"
+
+#if TB_BACK && TB_SPREAD && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
+#define SPREAD 1
+#undef TB_SIDE
+#undef TB_NARROW
+#define TB_SIDE 0
+#define TB_NARROW 0
+#endif
 #include "pool_spans.h"
 
 #define ROOM 4096  // numbers of rows that are laid side by side, at most
@@ -471,49 +480,11 @@ TB_FN void join_few(const sizes *g, const plan *p, const deal *by, const gradien
     }
 }
 
-#ifdef SPREAD
-// Whether windows lie apart, vectors of pixels begin at the same place of a stride, and may go past the cache as they are.
-TB_FN int is_spread(const sizes *g, const deal *by, const gradient *o) {
-    const int apart = o->count == 1 && g->window[3] <= 2 && g->window[0] * g->window[1] * g->window[2] <= 32;
-    return apart && by->useful == LANES && LANES > g->images && !(g->streams && (tb_u64)o->out % VECTOR_BYTES);
-}
-
-// m pixels and images from n on: each takes what its window sends, if to it.
-TB_FN void spread(const sizes *g, const deal *by, const gradient *o, tb_i64 n, tb_i64 from, int known, int m) {
-    typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
-    const tap row = o->rows[0];
-    const vec e = load(o->e + row.at + from, known);
-    bytes there = {0};
-    if (known == LANES) __builtin_memcpy(&there, (const TB_I *)o->others + row.other + from, LANES);
-    else tb_pad(&there, (const TB_I *)o->others + row.other + from, known, LANES);
-    const bytes cells = by->cells + (char)row.number, places = __builtin_shuffle(there, by->places);
-    const unsigned short met = __builtin_ia32_pcmpeqb128_mask(places, cells, -1);
-    const numbers none = {0}, sent = (numbers)chosen(e, e, by->window);
-    finish(g, o->out + n, (vec)__builtin_ia32_blendmps_512_mask(none, sent, met), m);
-}
-
-// A row of the gradient of few images whose pixels are in one window each.
-static __attribute__((noinline)) void spread_row(const sizes *g, const deal *deal_at, const gradient *o) {
-    const deal own = *deal_at, *const by = &own;  // stays in registers, since nobody has its address
-    const tb_i64 total = g->in[3] * g->images, known = g->out[3] * g->images, step = by->pixels / 2 * g->images;
-    tb_i64 n = 0, from = g->pad[3] / 2 * g->images;
-    for (; n + LANES <= total && from + LANES <= known; n += LANES, from += step) spread(g, by, o, n, from, LANES, LANES);
-    for (; n < total; n += LANES, from += step)
-        spread(g, by, o, n, from, (int)lower(LANES, higher(known - from, 0)), (int)lower(LANES, total - n));
-}
-#endif
-
 // A row of the gradient of few images: vectors go along pixels of the same place in a stride, and images.
 TB_FN void bprop_few(const sizes *g, const plan *p, const deal *by, const gradient *o, letters *kept) {
     const tb_i64 images = g->images;
     TB_W lines[ROOM + LANES], pixels[ROOM + LANES];
     tap list[TB_CELLS];
-#ifdef SPREAD
-    if (is_spread(g, by, o)) {
-        spread_row(g, by, o);
-        return;
-    }
-#endif
     for (int r = 0; r < o->count; ++r) {
         const tb_i64 slot = slot_of(g, o, r), at = slot * p->windows;
         if (is_flat(g) && kept->numbers[slot] == o->number + r) continue;
@@ -541,6 +512,10 @@ TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const 
     else if (TB_OP != 0 && g->step[3] >= g->window[3] && p->pixels < g->step[3]) bprop_apart(g, p, &o);
     else bprop_pixels(g, p, &o);
 }
+
+#ifdef SPREAD
+#include "pool_spread.h"
+#endif
 
 #if !TB_BACK
 // Pointers: input, output, after which come places (largest only). Tasks are groups of rows of the output.
@@ -575,6 +550,13 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     const tb_i64 all = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, all);
     const tb_i64 *const os = stride + TB_OUTPUT * 4;
     const int image = is_whole_image(g, os);
+#ifdef SPREAD
+    if (!image && is_spread(g, &known, stride)) {
+        spread_rows(g, &known, ptr, stride, begin * g->group, last);
+        tb_stream_end(g->streams);
+        return;
+    }
+#endif
     letters kept;
     deal by;
     for (tb_i64 slot = 0; slot < g->window[2]; ++slot) kept.numbers[slot] = -1;

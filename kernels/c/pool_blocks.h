@@ -16,13 +16,13 @@ typedef struct {
 } gap;
 
 // A row of blocks: first window and first pixel row, of which some are wanted; which of its windows exist, and the cells
-// that they have down the image; the columns of blocks whose pixels are all in the image; and the map's operands from the
-// first window, or pixel, on: errors, places or forward outputs, forward inputs, gradient, and what is between rows and
-// between columns.
+// that they have down the image; the columns of blocks whose pixels are all in the image, and of windows that are whole
+// across, with what their cells share; and the map's operands from the first window, or pixel, on: errors, places or forward
+// outputs, forward inputs, gradient, and what is between rows and between columns.
 typedef struct {
     tb_i64 p, h;
-    range rows, windows, amid;
-    TB_W cells[WINDOWS];
+    range rows, windows, amid, whole;
+    TB_W cells[WINDOWS], shares[WINDOWS];
     const TB_X *e, *x;
     const void *others;
     TB_X *out;
@@ -33,14 +33,15 @@ typedef struct {
 TB_FN void send_column(const sizes *g, const strip *s, tb_i64 q, tb_i64 n, int m, vec *sent, small *where) {
     const TB_X *const e = s->e + q * s->e_by.column + n;
     const tb_i64 other = q * s->other_by.column + n;
-    const range across = TB_OP == 1 ? cells_of(g, 3, q) : (range){0, 0};
+    const int whole = q >= s->whole.from && q < s->whole.to;
+    const TB_W across = TB_OP != 1 || whole ? 1 : (TB_W)length(cells_of(g, 3, q));
     EACH(a, WINDOWS) {
         sent[a * WINDOWS] = (vec){0};
         where[a * WINDOWS] = (small){0};
         if (a < s->windows.from || a >= s->windows.to) continue;
         vec v = load(e + a * s->e_by.row, m);
         if (TB_OP == 0) where[a * WINDOWS] = load_places((const TB_I *)s->others + other + a * s->other_by.row, m);
-        if (TB_OP == 1) v *= 1 / (s->cells[a] * (TB_W)length(across));
+        if (TB_OP == 1) v *= whole ? s->shares[a] : 1 / (s->cells[a] * across);
 #if TB_OP == 2
         const vec root = load((const TB_X *)s->others + other + a * s->other_by.row, m);
         v = (vec)((mask)(v / root) & (root != 0));
@@ -98,10 +99,15 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
         const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
         const tb_i64 i = (h + g->pad[2]) / BLOCK, p = i * MORE - REACH, from = i * BLOCK - g->pad[2];
         strip s = {p, from, {h, lower(lower(from + BLOCK, g->in[2]), h + last - number)},
-                   {higher(-p, 0), lower(g->out[2] - p, WINDOWS)}, {0, 0}, {0}, 0, 0, 0, 0,
+                   {higher(-p, 0), lower(g->out[2] - p, WINDOWS)}, {0, 0}, {0, 0}, {0}, {0}, 0, 0, 0, 0,
                    gap_of(stride), gap_of(other), gap_of(TB_OP == 2 ? stride + 4 : stride), gap_of(os)};
         if (length(s.rows) == BLOCK) s.amid = (range){(pad + BLOCK - 1) / BLOCK, (g->in[3] + pad) / BLOCK};
-        for (int a = 0; TB_OP == 1 && a < WINDOWS; ++a) s.cells[a] = (TB_W)length(cells_of(g, 2, p + a));
+        const tb_i64 beyond = higher(g->in[3] + pad - TB_SIDE + TB_STEP, 0) / TB_STEP;
+        if (TB_OP == 1) s.whole = (range){(pad + TB_STEP - 1) / TB_STEP, beyond};
+        for (int a = 0; TB_OP == 1 && a < WINDOWS; ++a) {
+            s.cells[a] = (TB_W)length(cells_of(g, 2, p + a));
+            s.shares[a] = 1 / (s.cells[a] * TB_SIDE);
+        }
         s.e = (const TB_X *)ptr[0] + inner(stride, c, d, p);
         s.out = (TB_X *)ptr[TB_OUTPUT] + inner(os, c, d, from);
         if (TB_OP == 0) s.others = (const TB_I *)ptr[1] + inner(other, c, d, p);

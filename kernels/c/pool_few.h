@@ -12,10 +12,6 @@
 #define BY_TURNS 0
 #endif
 #define APART (TB_STEP != 1 && !BY_TURNS)
-#if TB_BITS && TB_BACK && BY_TURNS && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
-#define SPREAD 1
-typedef char bytes __attribute__((vector_size(16)));
-#endif
 #define STEP(g) (TB_STEP ? TB_STEP : (g)->step[3])
 
 #define UNROLL _Pragma("GCC unroll 3")
@@ -27,10 +23,6 @@ typedef struct {
     tb_i64 pixels, useful;
     mask even, odd, mixed;
     const TB_X *end;
-#ifdef SPREAD
-    mask window;  // of a vector of pixels: the lanes of their windows, and their cells
-    bytes places, cells;
-#endif
 } deal;
 
 // The number of pixel i among the lanes of two vectors, as lane n of a pixel counts.
@@ -49,14 +41,6 @@ TB_FN deal deal_of(const sizes *g, const tb_i64 *stride, const TB_X *x) {
             d.mixed[i * g->images + n] = (TB_N)(i % 2 * LANES + i / 2 * g->images + n);
         }
     }
-#ifdef SPREAD
-    for (tb_i64 l = 0; l < d.useful; ++l) {
-        const tb_i64 i = l / g->images + g->pad[3] % 2;
-        d.window[l] = (TB_N)(i / 2 * g->images + l % g->images);
-        d.places[l] = (char)d.window[l];
-        d.cells[l] = (char)(i % 2 < g->window[3] ? i % 2 : 128);
-    }
-#endif
     return d;
 }
 
