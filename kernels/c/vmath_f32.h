@@ -148,9 +148,7 @@ TB_FN float tb_log1p_f32(float x) {
     float f = TB_FMA_F32(x, s, s - 1.0f);
     float r = tb_log_sum_f32(f, (float)((tb_i32)k >> 23));
     r = tb_abs_f32(x) < 0x1p-26f ? x : r;
-    r = x == -1.0f ? -TB_INF_F32 : r;
-    r = x < -1.0f ? TB_NAN_F32 : r;
-    return x < TB_INF_F32 ? r : x;
+    return tb_log_ends_f32(r, y);
 }
 
 // ---- hyperbolic tangent, logistic, error function -----------------------------------------------------------------

@@ -182,9 +182,7 @@ TB_FN double tb_log1p_f64(double x) {
     double rest = TB_FMA_F64(x, s, (s - 1.0) - f);
     double r = tb_log_sum_f64(f, e, rest * TB_FMA_F64(f, f - 1.0, 1.0));
     r = tb_abs_f64(x) < 0x1p-55 ? x : r;
-    r = x == -1.0 ? -TB_INF_F64 : r;
-    r = x < -1.0 ? TB_NAN_F64 : r;
-    return x < TB_INF_F64 ? r : x;
+    return tb_log_ends_f64(r, y);
 }
 
 // ---- hyperbolic tangent, logistic, error function -----------------------------------------------------------------
@@ -350,16 +348,13 @@ TB_FN double tb_acosh_f64(double x) {
     double w = tb_sqrt_f64(q);
     double error = (TB_FMA_F64(b, b, 2.0 * b - q) + TB_FMA_F64(-w, w, q)) * 0.5 / w;
     double near = b + w;
-    double rest = tb_sum_error_f64(b, w, near) + error;
-    double small = tb_log1p_f64(near) + rest / (1.0 + near);
-    double far = tb_log_f64(x) + 0.69314718055994531;
-    double r = x > 0x1p500 ? far : small;
+    double rest = (tb_sum_error_f64(b, w, near) + error) / (1.0 + near);
+    double r = tb_log1p_f64(x > 0x1p500 ? x : near) + (x > 0x1p500 ? 0.69314718055994531 : rest);
     r = x == 1.0 ? 0.0 : r;
-    r = x < TB_INF_F64 ? r : x;
     return x < 1.0 ? TB_NAN_F64 : r;
 }
 
-// |x| <= 1/2: odd polynomial; beyond: log((1 + a) / (1 - a)) / 2, NaN above 1. Bound 1.5
+// |x| <= 1/2: odd polynomial; beyond: log((1 + a) / (1 - a)) / 2, which is NaN above 1. Bound 1.5
 TB_FN double tb_atanh_f64(double x) {
     double a = tb_abs_f64(x);
     double s = a * a;
@@ -369,8 +364,7 @@ TB_FN double tb_atanh_f64(double x) {
                               0.22487966738855039);
     double small = TB_FMA_F64(p * s, a, a);
     double large = 0.5 * tb_log_f64((1.0 + a) / (1.0 - a));
-    double r = a > 0.5 ? large : small;
-    return tb_put_sign_f64(a <= 1.0 ? r : TB_NAN_F64, x);
+    return tb_put_sign_f64(a > 0.5 ? large : small, x);
 }
 
 // ---- power --------------------------------------------------------------------------------------------------------
