@@ -150,21 +150,28 @@ def evaluate(be: tb.Backend, network: Network, samples: Samples) -> tuple[float,
 
 
 def train(training: Training, epochs: int, train_set: Samples, validation_set: Samples) -> History:
-    """Train for some epochs and leave the network as it was after the best one."""
+    """Train for some epochs. Validated, and left in the network, are means of the parameters over about the last ten
+    epochs (Polyak and Juditsky 1992), which do better than those of any one; the best of them."""
     be, network = training.be, training.network
     history = History()
-    best = [be.copy(p.value) for p in network.parameters]
+    values = [p.value for p in network.parameters]
+    mean, own, best = ([be.copy(value) for value in values] for _ in range(3))
     with tqdm(range(epochs), desc="training", unit="epoch") as bar:
         for epoch in bar:
             history.train.append(training.epoch(train_set))
+            for value, average, kept in zip(values, mean, own):
+                kept[:] = value
+                average[:] = average + (value - average) * max(1 / (epoch + 1), 0.1)
+                value[:] = average
             history.validation.append(evaluate(be, network, validation_set))
-            if history.best_epoch == epoch:
-                for saved, p in zip(best, network.parameters):
-                    saved[:] = p.value
+            for value, average, kept, saved in zip(values, mean, own, best):
+                value[:] = kept
+                if history.best_epoch == epoch:
+                    saved[:] = average
             cost, accuracy = history.validation[-1]
             bar.set_postfix(validation_cost=f"{cost:.4f}", validation_accuracy=f"{accuracy:.2%}")
-    for saved, p in zip(best, network.parameters):
-        p.value[:] = saved
+    for value, saved in zip(values, best):
+        value[:] = saved
     return history
 
 

@@ -67,10 +67,13 @@ def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words
 
 
 @pytest.mark.ci
-def test_a_script_finds_what_it_would_find_by_itself(check: Callable[..., None], tmp_path: Path) -> None:
+def test_a_script_finds_what_it_would_find_by_itself(launch: Callable, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("here = 5")
     text = "import beside, pickle\nclass Thing: pass\nassert __name__ == '__main__' and beside.here == 5\n"
-    check(2, text + "assert sys.argv == [__file__]\nassert type(pickle.loads(pickle.dumps(Thing()))) is Thing")
+    text += "assert sys.argv == [__file__]\nassert type(pickle.loads(pickle.dumps(Thing()))) is Thing\n"
+    done = launch(2, text + "sys.stdout.write('to the end\\n')")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("to the end") == 2
 
 
 def test_a_hang_is_cut_and_every_position_is_told(launch: Callable) -> None:
