@@ -9,7 +9,7 @@ enum {
     COPIED_CHANNELS = EDGE,
     FILLED = EDGE,  // channels come in multiples of it, with zeros
     TOGETHER = 2,   // channels, or lanes of errors, that are put at a time
-    BESIDE = NV,    // vectors of lanes of a channel that are
+    BESIDE = NV,    // vectors of lanes of a channel that are put at a time
 };
 
 // Elements that `steps` channels (dF: lanes) of `width` columns take.

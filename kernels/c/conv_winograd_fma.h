@@ -8,7 +8,7 @@ enum {
     COPIED_CHANNELS = 16,
     FILLED = 1,    // channels come in multiples of it
     TOGETHER = 1,  // channels, or lanes of errors, that are put at a time
-    BESIDE = 1,    // vectors of lanes of a channel that are
+    BESIDE = 1,    // vectors of lanes of a channel that are put at a time
 };
 
 // Elements that `steps` channels (dF: lanes) of `width` columns take.
