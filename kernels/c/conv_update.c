@@ -13,7 +13,14 @@
 enum { PLACES_A_LINE = 32 };  // of numbers of two bytes
 #include "conv_copies.h"
 
-enum { UPDATE_ROWS = 8 };
+enum {
+    UPDATE_ROWS = 8,
+#if defined(TB_PLANES)
+    SUMMED_MAPS = WIDTH,
+#else
+    SUMMED_MAPS = LANES,
+#endif
+};
 
 // Errors of up to WIDTH maps, `map` apart, at `places` neighbouring places, as [place][WIDTH]; in whole squares.
 static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t places, TB_T *to) {
@@ -43,6 +50,7 @@ static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t pla
         UNROLL for (int i = 0; i < M; ++i) { \
             x[i] = in[i]; \
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+            UNROLL for (int j = 0; j < V * LANES; j += LINE) __builtin_prefetch(sums[i] + j, 1); \
         } \
         for (int64_t row = 0; row < rows; ++row, errors += gap) { \
             for (int64_t l = 0; l < length; ++l, errors += WIDTH) { \
@@ -81,6 +89,9 @@ typedef struct part {
     const TB_S *last_error;  // where all errors end
 } part;
 
+// Maps of the sums: in whole vectors or, on the matrix unit, tiles.
+INLINE int64_t padded_maps(const shape *s) { return ceil_div(s->maps_out, SUMMED_MAPS) * SUMMED_MAPS; }
+
 // Whether a job's errors meet inputs at the filters' depth t.
 static int meets_depth(const job *j, int64_t t) {
     const axis *const x = &j->s->deep;
@@ -102,15 +113,19 @@ static int64_t find_rows(const job *j, int64_t t, int64_t r, int64_t *first, int
     return (t * hx->phases + from - hx->first) * s->wide.phases * j->plane + (shift - hx->low) * j->pitch;
 }
 
-// The columns of a job that meet inputs at a tap, and where in the copy of a row the input of its first column would be.
-static int64_t find_columns(const job *j, int64_t tap, int64_t *first, int64_t *last) {
+// The columns [first, last) of a job that meet inputs at a tap, and where in the copy of a row the input of its first
+// column would be.
+typedef struct column_tap {
+    int64_t first, last, place;
+} column_tap;
+
+static column_tap find_columns(const job *j, int64_t tap) {
     const axis *const x = &j->s->wide;
     int64_t shift, from;
     reach(x, tap, 0, &shift, &from);
     const int64_t begin = -shift - j->column, end = floor_div(x->in - 1 - from, x->a) + 1 - shift - j->column;
-    *first = begin > 0 ? least(begin, j->columns) : 0;
-    *last = end < *first ? *first : least(end, j->columns);
-    return (from - x->first) * j->plane + (shift - x->low) * j->s->images;
+    const int64_t first = begin > 0 ? least(begin, j->columns) : 0, last = end < first ? first : least(end, j->columns);
+    return (column_tap){first, last, (from - x->first) * j->plane + (shift - x->low) * j->s->images};
 }
 
 // What the tiles of a row of the filters have in common: rows of a job that meet inputs, the errors of the first, and
@@ -134,29 +149,28 @@ static void update_inputs(const job *j, const strip *x, const TB_T *const *in, i
 }
 
 // The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
-// Tiles have inputs of one tap, and no columns that it does not meet, or of few channels those of all taps.
-static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, const TB_T *copy, const TB_T *turned,
-                       int64_t vectors, int64_t pitch, TB_T *sums, int more) {
+// Tiles have inputs of one of the row's taps, and no columns that it does not meet, or of few channels those of all taps.
+static void update_row(const job *j, int64_t t, int64_t r, const column_tap *tap, int64_t channels, const TB_T *copy,
+                       const TB_T *turned, int64_t vectors, int64_t pitch, TB_T *sums, int more) {
     const shape *const s = j->s;
-    const int64_t taps = s->wide.taps, turns = channels < UPDATE_ROWS ? 1 : taps, n = s->images;
+    const int64_t taps = s->wide.taps, few = channels < UPDATE_ROWS, n = s->images;
     int64_t top, bottom;
     const TB_T *rows = copy + find_rows(j, t, r, &top, &bottom);
     const strip x = {bottom - top, vectors, turned + top * j->columns * n * WIDTH};
-    rows += top * j->pitch;
     const TB_T *in[UPDATE_ROWS];
     TB_T *to[UPDATE_ROWS];
-    for (int64_t only = 0; only < turns; ++only)
-        for (int64_t at = 0; at < channels * taps / turns; at += UPDATE_ROWS) {
-            const int64_t count = least(UPDATE_ROWS, channels * taps / turns - at);
-            int64_t first = 0, last = j->columns;
+    rows += top * j->pitch;
+    sums += (t * s->high.taps + r) * taps * pitch;
+    const int64_t inputs = few ? channels * taps : channels, next = s->deep.taps * s->high.taps * taps * pitch;
+    for (int64_t only = 0; only < (few ? 1 : taps); ++only)
+        for (int64_t at = 0; at < inputs; at += UPDATE_ROWS) {
+            const int64_t count = least(UPDATE_ROWS, inputs - at), begin = few ? 0 : tap[only].first;
             for (int64_t i = 0; i < count; ++i) {
-                const int64_t c = turns > 1 ? at + i : (at + i) / taps, tap = turns > 1 ? only : (at + i) % taps;
-                int64_t begin, end;
-                in[i] = rows + c * j->channel + find_columns(j, tap, &begin, &end);
-                if (turns > 1) in[i] += begin * n, first = begin, last = end;
-                to[i] = sums + (((c * s->deep.taps + t) * s->high.taps + r) * taps + tap) * pitch;
+                const int64_t c = few ? (at + i) / taps : at + i, one = few ? (at + i) % taps : only;
+                in[i] = rows + c * j->channel + tap[one].place + begin * n;
+                to[i] = sums + c * next + one * pitch;
             }
-            update_inputs(j, &x, in, count, first, last, to, more);
+            update_inputs(j, &x, in, count, begin, few ? j->columns : tap[only].last, to, more);
         }
 }
 
@@ -164,10 +178,12 @@ static void update_row(const job *j, int64_t t, int64_t r, int64_t channels, con
 static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *errors, TB_T *copy, int more) {
     const shape *const s = j->s;
     const int64_t length = j->columns * s->images, row = s->wide.out * s->images;
-    const int64_t map = s->deep.out * s->high.out * row, pitch = ceil_div(s->maps_out, WIDTH) * WIDTH;
+    const int64_t map = s->deep.out * s->high.out * row, pitch = padded_maps(s);
     TB_T *const turned = copy + apart(copied_elements(s, j));
     // Maps in as few passes as there must be, with about as many vectors each.
     const int64_t vectors = ceil_div(p->maps, LANES), each = ceil_div(vectors, ceil_div(vectors, NV)) * LANES;
+    column_tap tap[s->wide.taps];
+    for (int64_t i = 0; i < s->wide.taps; ++i) tap[i] = find_columns(j, i);
     copy_input(j, in, p->first, p->channels, copy);
     for (int64_t k = 0; k < p->maps; k += each) {
         const int64_t maps = least(each, p->maps - k);
@@ -176,7 +192,7 @@ static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *
             turn_places(from + r * row, map, maps, length, turned + r * length * WIDTH);
         for (int64_t t = 0; t < s->deep.taps; ++t)
             for (int64_t r = 0; r < s->high.taps; ++r)
-                update_row(j, t, r, p->channels, copy, turned, ceil_div(maps, LANES), pitch, p->sums + k, more);
+                update_row(j, t, r, tap, p->channels, copy, turned, ceil_div(maps, LANES), pitch, p->sums + k, more);
     }
 }
 
@@ -187,9 +203,6 @@ static int64_t job_bytes(const job *j) {
     const int64_t turned = (j->s->rows * j->s->columns * j->s->images + LANES) * WIDTH;
     return (apart(copied_elements(j->s, j)) + apart(turned)) * (int64_t)sizeof(TB_T);
 }
-
-// Maps in whole tiles.
-INLINE int64_t padded_maps(const shape *s) { return ceil_div(s->maps_out, WIDTH) * WIDTH; }
 
 // Where in the copy of a channel the inputs of a cell (t, r, s) begin.
 static int64_t input_place(const job *j, int64_t cell) {

@@ -256,10 +256,11 @@ class _Direct(_Pass):
         self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
 
     def _joined(self) -> bool:
-        """Whether the sums of the filters' gradient lie as the result does: one segment, and whole tiles."""
-        g, tile = self.geometry, self.facts.tile(self.way.planes)
+        """Whether the sums of the filters' gradient lie as the result does: one segment, and whole vectors, or tiles of
+        the matrix unit."""
+        g, maps = self.geometry, EDGE if self.way.planes else self.facts.lanes
         rows, inputs = (EDGE, math.prod(g.dimF[:-1])) if conv_blocking.few_channels(g) else (HALF, g.C)
-        whole = not (g.K % tile.width or self.way.planes and inputs % rows)
+        whole = not (g.K % maps or self.way.planes and inputs % rows)
         alike = self.dtype == dtypes.compute(self.dtype)
         return self.op == UPDATE and self.way.splits == g.groups == 1 and whole and alike
 

@@ -44,13 +44,16 @@ GATHER_NS, TURN_NS, PLACE_NS, RUN_NS = 100.0, 0.35, 0.45, 4.0
 run of them."""
 GATHERED = 16
 """Blocks of inputs at a time, as in `conv_update_amx.h`."""
-ERROR_NS = 0.8
-"""Of an error that is turned for the filters' gradient by multiply-adds."""
+UPDATE_FLOPS, ERROR_NS, SUM_NS, SEGMENT_NS = 105, 0.4, 0.14, 0.45
+"""The filters' gradient by multiply-adds: operations a nanosecond; nanoseconds of an error that is turned, of a sum
+that a block of places adds to, and of a sum of a segment that is read or written once more."""
 DOTS, DOT_SUM_NS, DOT_INPUTS, DOT_PLACES = 115, 8.0, 9, 1024
 """Where sums run over lanes of places: operations a nanosecond, nanoseconds of a sum that is put aside and taken up
 again, inputs of a tile, and places of a block."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
+UPDATE_ROWS = 8
+"""Channels of a tile there, with fewer of which tiles leave out no columns."""
 UPDATE_PLACES = 1024
 """Places whose products a tile of the filters' gradient adds up before it goes to memory."""
 TASKS = 8
@@ -394,6 +397,24 @@ def _update_blocks(g: ConvGeometry, rows: int, columns: int, least: int, held: C
     return Direct(rows, columns, channels, False, splits, g.K // g.groups, splits * parts)
 
 
+def _met_taps(g: ConvGeometry, axis: int) -> float:
+    """Of the taps of all outputs along an axis, the share that meets inputs."""
+    begins = np.arange(g.result[axis]) * g.strides[axis] - g.pads[axis][0]
+    at = begins[:, None] + np.arange(g.window[axis]) * g.dilations[axis]
+    return float(((at >= 0) & (at < g.image[axis])).mean())
+
+
+def _turned_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
+    """The time of `_turned_update` on one thread."""
+    channels, maps = g.C // g.groups, g.K // g.groups
+    met = math.prod(_met_taps(g, axis) for axis in ((0, 1, 2) if way.channels >= UPDATE_ROWS else (0, 1)))
+    products = g.flops * met * multiple(maps, facts.lanes) / maps / UPDATE_FLOPS
+    blocks = g.M * -(-g.P // way.rows) * -(-g.Q // way.columns)
+    joined = way.splits == g.groups == 1 and not maps % facts.lanes
+    sums = math.prod(g.dimF) * (blocks * SUM_NS + (0 if joined else way.splits + 1) * SEGMENT_NS)
+    return products + math.prod(g.dimO) * -(-channels // way.channels) * ERROR_NS + sums
+
+
 def _dots_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     """The time of `_dots_update` on one thread."""
     lanes, maps = facts.lanes, g.K // g.groups
@@ -634,9 +655,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         if way.dots:
             return _dots_cost(g, facts, way)
         if op == UPDATE:
-            turned = math.prod(g.dimO) * -(-maps_in // way.channels)
-            used = maps_out / multiple(maps_out, facts.lanes)
-            return g.flops / 110 / used + turned * ERROR_NS + math.prod(g.dimF) * 0.7
+            return _turned_cost(g, facts, way)
         if way.shared:
             return _shared_cost(g, op, way)
         # Few maps leave rows of a tile empty.
