@@ -219,7 +219,10 @@ class Orthogonal(Initializer):
 
 
 def as_initializer(x: Any, default: Initializer | None = None) -> Any:
-    """An initializer of what a parameter is given: a number, an array, an initializer, None for the default."""
+    """An initializer of what a parameter is given: a number, an array, an initializer, None for the default.
+
+    Raises `TypeError` for anything else.
+    """
     if x is None:
         return LeCunNormal() if default is None else default
     if isinstance(x, (int, float, np.generic)) or arrays.is_array(x):

@@ -166,7 +166,10 @@ def _tell() -> None:
 
 @contextlib.contextmanager
 def using(**overrides: Any) -> Iterator[Config]:
-    """Settings for the calling thread inside a `with` block: `with using(debug=2): ...`."""
+    """Settings for the calling thread inside a `with` block: `with using(debug=2): ...`.
+
+    Raises `AttributeError` for a name that no setting has.
+    """
     unknown = [name for name in overrides if name not in SETTINGS]
     if unknown:
         raise AttributeError(f"no setting {unknown[0]!r}: try {nearest(unknown[0], SETTINGS)}")

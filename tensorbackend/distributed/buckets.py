@@ -110,7 +110,10 @@ class GradientBuckets:
         return list(self.gradients)
 
     def ready(self, *numbers: int) -> None:
-        """The gradients of these numbers are written. Nobody may change them before `wait`."""
+        """The gradients of these numbers are written. Nobody may change them before `wait`.
+
+        Raises `BackendError` for a number that comes twice in one step.
+        """
         for k in numbers:
             bucket = self._bucket_of[k]
             if k not in bucket.missing:
@@ -123,7 +126,7 @@ class GradientBuckets:
                 bucket.start(self.comm, self.gradients, beside=bucket is not self.buckets[-1])
 
     def wait(self) -> None:
-        """End the step: every gradient is the mean over processes."""
+        """End the step: every gradient is the mean over processes. Raises `BackendError` while some are not ready."""
         missing = sorted(k for bucket in self.buckets for k in bucket.missing)
         if missing:
             raise BackendError(complain("GradientBuckets.wait", f"no gradients {missing} yet", "ready(k) for each"))

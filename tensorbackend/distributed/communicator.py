@@ -149,6 +149,7 @@ class Communicator(ABC):
         """Begin `allreduce` of a contiguous tensor, which nobody may touch before the result's `result()` returns.
 
         Exchanges run one after the other, in the order of their starts, beside whatever this thread does meanwhile.
+        Raises `ShapeError` for a tensor with gaps; what the exchange itself raises comes from `result()`.
         """
         reduce = self._reduction(flat, op)
         if not flat.is_contiguous:

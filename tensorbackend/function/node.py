@@ -127,7 +127,10 @@ class FunctionNode:
     # Running
 
     def apply(self, inputs: Sequence[Any]) -> tuple[Variable, ...]:
-        """Run the function on variables and arrays: a tuple of variables. Raises `RuntimeError` the second time."""
+        """Run the function on variables and arrays: a tuple of variables.
+
+        Raises `TypeError` without any, `RuntimeError` the second time.
+        """
         if self._applied:
             raise RuntimeError(
                 complain(f"{self.label}: applied a second time", "one object", "an object for each application")

@@ -284,7 +284,7 @@ class Variable:
         self._grad = moved if raw is None else arrays.added(raw, moved)
 
     def initialize(self, shape: tuple[int, ...]) -> None:
-        """Make the array, where a subclass knows how."""
+        """Make the array of a shape, where a subclass knows how; here `RuntimeError`."""
         raise RuntimeError(complain(f"{type(self).__name__}: no array", f"shape {shape}", "Variable(array)"))
 
     def backward(

@@ -176,7 +176,10 @@ def _cut(g: Any, x: Any, widths: tuple[tuple[int, int], ...]) -> Any:
 
 
 def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 0) -> Variable:
-    """Arrays (n, …) of several lengths as one (B, length, …), filled up behind; None: the length of the longest."""
+    """Arrays (n, …) of several lengths as one (B, length, …), filled up behind; None: the length of the longest.
+
+    Raises `ValueError` where one is longer than `length`.
+    """
     longest = max((x.shape[0] for x in xs), default=0) if length is None else length
     if any(x.shape[0] > longest for x in xs):
         raise ValueError(complain("pad_sequence: length", str(longest), f"{max(x.shape[0] for x in xs)} or more"))

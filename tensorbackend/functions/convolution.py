@@ -180,7 +180,10 @@ def deconvolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 
 
 
 def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Variable:
-    """A convolution with filters of their own at each place: W (O, outH, outW, C, kH, kW), b (O, outH, outW)."""
+    """A convolution with filters of their own at each place: W (O, outH, outW, C, kH, kW), b (O, outH, outW).
+
+    Raises `ShapeError` where W is not for the places and channels that x (N, C, H, W) has.
+    """
     out, height, width, channels, *window = W.shape
     columns = images.im2col(x, tuple(window), stride)
     if tuple(columns.shape[2:]) != (height, width) or x.shape[1] != channels:

@@ -42,7 +42,10 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
 
 
 def binary_accuracy(y: Any, t: Any) -> Variable:
-    """The share of elements of which y >= 0 says whether t is 1; those with t = -1 do not count."""
+    """The share of elements of which y >= 0 says whether t is 1; those with t = -1 do not count.
+
+    Raises `ShapeError` unless both have one shape.
+    """
     backend, (scores, labels) = _host("binary_accuracy", y, t)
     if scores.shape != labels.shape:
         raise ShapeError(complain("binary_accuracy: shapes", f"{scores.shape} and {labels.shape}", "one shape"))
@@ -52,7 +55,8 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
 
 def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str = "uniform_average") -> Variable:
     """1 - the squared errors over the squared deviations from the mean, along the first axis: the mean over outputs, or
-    one for each ('raw_values'). An output that does not vary gives 0. Raises `ValueError` for weights."""
+    one for each ('raw_values'). An output that does not vary gives 0. Raises `ValueError` for weights, `ShapeError` for
+    two shapes."""
     if sample_weight is not None or multioutput not in ("uniform_average", "raw_values"):
         given = f"sample_weight={sample_weight!r}, multioutput={multioutput!r}"
         raise ValueError(complain("r2_score", given, "no weights, and 'uniform_average' or 'raw_values'"))

@@ -177,7 +177,10 @@ _RESPONSE = Rule("local_response_normalization", _response, None, _check_respons
 
 def local_response_normalization(x: Any, n: int = 5, k: float = 2.0, alpha: float = 1e-4,
                                  beta: float = 0.75) -> Variable:  # fmt: skip
-    """x (k + alpha times the sum of squares of n channels around)^-beta (Krizhevsky et al. 2012). `n` is odd."""
+    """x (k + alpha times the sum of squares of n channels around)^-beta (Krizhevsky et al. 2012).
+
+    Raises `ValueError` unless `n` is odd.
+    """
     if n < 1 or n % 2 == 0:
         raise ValueError(complain("local_response_normalization: n", str(n), "an odd number"))
     return _RESPONSE(x, n=n, k=float(k), alpha=float(alpha), beta=float(beta))

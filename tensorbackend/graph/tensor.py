@@ -206,7 +206,10 @@ class Tensor(Operators):
         return self._view(shape, strides, 0)
 
     def dimension_reorder(self, new_order: Sequence[int]) -> Tensor:
-        """A reshape to the lengths in another order; the data are not permuted (`transpose` does that)."""
+        """A reshape to the lengths in another order; the data are not permuted (`transpose` does that).
+
+        Raises `ShapeError` unless `new_order` names each axis once.
+        """
         if sorted(new_order) != list(range(self.ndim)):
             raise ShapeError(complain("dimension_reorder: not an order of the axes", str(new_order), "each axis once"))
         return self.reshape([self.structure.shape[a] for a in new_order])

@@ -147,7 +147,10 @@ class Link:
         raise NotImplementedError(complain(f"{type(self).__name__}: no forward", "", "forward(self, ...)"))
 
     def add_hook(self, hook: Any, name: str | None = None) -> Link:
-        """Call a hook's `forward_preprocess` and `forward_postprocess` around each call. Returns the link."""
+        """Call a hook's `forward_preprocess` and `forward_postprocess` around each call. Returns the link.
+
+        Raises `KeyError` for a name that another hook has.
+        """
         key = name or hook.name
         if key in self._hooks:
             raise KeyError(complain("link: a hook of this name", repr(key), "another name"))
@@ -155,7 +158,7 @@ class Link:
         return self
 
     def delete_hook(self, name: str) -> None:
-        """Take a hook away."""
+        """Take a hook away. Raises `KeyError` for an unknown name."""
         del self._hooks[name]
 
     # All parameters at once

@@ -169,7 +169,8 @@ class LinearAlgebra:
     def copy_transpose(self, a: Any, out: Any, axes: Sequence[int] | None = None, repeat: int = 1) -> Any:
         """out = a with its axes in another order (None: reversed); returns `out`.
 
-        One dtype and size, distinct memory; `out`'s shape is the permuted one.
+        Raises `ShapeError` unless `out`'s shape is the permuted one, `DTypeError` for two dtypes, `ValueError`
+        for memory that overlaps.
         """
         _check_one_type("copy_transpose", a, out)
         order = tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
@@ -188,7 +189,8 @@ class LinearAlgebra:
 
         With y = add_scale add + cmp_scale cmp and t = round(sum + y): cmp = y - (t - sum), sum = t. All three of one
         dtype and shape. If `cmp_tensor.kahan_reset` is set and `kahan_count` exceeds it, the compensation is dropped
-        once and the count starts again.
+        once and the count starts again. Raises `ShapeError` for several shapes, `DTypeError` for several dtypes,
+        `ValueError` for memory that overlaps.
         """
         _check_one_type("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
         if not sum_tensor.shape == cmp_tensor.shape == add_tensor.shape:
