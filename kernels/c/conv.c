@@ -104,9 +104,13 @@ static void copy_own_filters(const job *j, const TB_S *filters, int64_t map, int
     }
 }
 
-// The strips of a row of a job (if flat: of all its rows) whose input exists. Filters of (t, r) lie `cell` apart.
-static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, int64_t row, int64_t cell,
-                           strip *strips) {
+// Where the filters of a (t, r) and the inputs of a job's first row are, and which of its rows meet inputs (flat: all).
+typedef struct met_rows {
+    int64_t filter, in, first, last;
+} met_rows;
+
+// Those that meet inputs at all. Filters of (t, r) lie `cell` apart.
+static int64_t find_rows(const job *j, int64_t cell, met_rows *rows) {
     const shape *const s = j->s;
     int64_t count = 0;
     for (int64_t t = 0; t < s->deep.taps; ++t)
@@ -115,13 +119,27 @@ static int64_t find_strips(const job *j, const TB_T *filters, const TB_T *copy, 
             if (!reach(&s->deep, t, j->depth % s->deep.b, &deep_shift, &deep_from)) continue;
             if (!reach(&s->high, r, j->row_phase, &shift, &from)) continue;
             const int64_t d = (j->depth / s->deep.b + deep_shift) * s->deep.a + deep_from;
-            const int64_t h = (j->row + row + shift) * s->high.a + from;
-            if (d < 0 || d >= s->deep.in || (!s->flat && (h < 0 || h >= s->high.in))) continue;
-            strips[count].filter = filters + (t * s->high.taps + r) * cell;
-            strips[count++].in = copy + (t * s->high.phases + from - s->high.first) * s->wide.phases * j->plane +
-                                 (row + shift - s->high.low) * j->pitch;
+            if (d < 0 || d >= s->deep.in) continue;
+            const int64_t end = floor_div(s->high.in - 1 - from, s->high.a) + 1 - shift - j->row;
+            rows[count++] = (met_rows){
+                (t * s->high.taps + r) * cell,
+                (t * s->high.phases + from - s->high.first) * s->wide.phases * j->plane + (shift - s->high.low) * j->pitch,
+                s->flat ? 0 : -shift - j->row, s->flat ? 1 : end,
+            };
         }
     return count;
+}
+
+// The strips of a row of a job (if flat: of all its rows) whose input exists.
+INLINE int64_t find_strips(const met_rows *rows, int64_t count, const TB_T *filters, const TB_T *in, int64_t row,
+                           strip *strips) {
+    int64_t found = 0;
+    for (; count > 0; --count, ++rows) {
+        if (row < rows->first || row >= rows->last) continue;
+        strips[found].filter = filters + rows->filter;
+        strips[found++].in = in + rows->in;
+    }
+    return found;
 }
 
 static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
@@ -218,6 +236,7 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
     const int64_t pitch = several ? segments * padded : WIDTH;
     const int64_t out_map = s->deep.out * s->high.out * s->wide.out * s->images;
     strip strips[cells];
+    met_rows rows[cells];
     TB_T local[TILE * WIDTH];
     int finite = 1;
     find_ranges(j, places, own.met);
@@ -226,13 +245,14 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
         const TB_T *const copy = s->shared ? packed + first / s->channels * unit_elements(j) : own.copy;
         if (!s->shared) copy_channels(j, in, first, channels, own.copy);
         const int64_t steps = find_offsets(j, channels, own.offset), held = s->shared ? channels : s->maps_in;
+        const int64_t found = find_rows(j, stored(held) * taps, rows);
         for (int64_t map = j->map; map < j->map + j->maps; map += TILE) {
             const TB_T *const tile = packed + (map / TILE * cells * stored(s->maps_in) + stored(first)) * taps;
             const TB_T *const filter = s->shared ? own.copy : tile;
             if (s->shared) copy_own_filters(j, filters, map, first, first + channels, own.copy);
             for (int64_t segment = 0; segment < segments; ++segment) {
                 const int64_t maps = least(TILE, s->maps_out - map);
-                const int64_t count = find_strips(j, filter, copy, segment, stored(held) * taps, strips);
+                const int64_t count = find_strips(rows, found, filter, copy + segment * j->pitch, segment, strips);
                 for (int64_t lane = 0; lane < places; lane += WIDTH) {
                     const int64_t width = least(WIDTH, places - lane);
                     TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;

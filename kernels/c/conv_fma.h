@@ -63,6 +63,12 @@ typedef struct steps {
     int64_t first, runs, length, apart;
 } steps;
 
+// Rows of sums, on their way to the cache before they are written.
+INLINE void expect_rows(const TB_T *sums, int rows, int64_t pitch, int count) {
+    UNROLL for (int i = 0; i < rows; ++i)
+        UNROLL for (int j = 0; j < count; j += LINE) __builtin_prefetch(sums + i * pitch + j, 1);
+}
+
 // M maps x V vectors of places over strips, whose inputs lie `offset` bytes from a strip's. `more`: on sums.
 #define TB_TILE(M, V) \
     static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, const steps *taken, \
@@ -70,6 +76,7 @@ typedef struct steps {
         vec sum[M][V]; \
         UNROLL for (int i = 0; i < M; ++i) \
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
+        if (pitch > WIDTH) expect_rows(sums, M, pitch, V * LANES); \
         const int64_t gap = taken->apart - taken->length; \
         for (const strip *const last = strips + count; strips < last; ++strips) { \
             const TB_T *f = strips->filter + taken->first * MR; \
@@ -114,6 +121,6 @@ static void run_tile(const job *j, int64_t maps, int64_t width, range met, const
                      int64_t all, int64_t taps, const int64_t *offset, TB_T *sums, int64_t pitch, int more) {
     (void)j;
     const int64_t length = met.last - met.first;
-    const steps some = {met.first, all / taps, length, taps}, each = {0, 1, all, all};
-    tile_for(maps, ceil_div(width, LANES))(strips, count, length < taps ? &some : &each, offset, sums, pitch, more);
+    const steps taken = length < taps ? (steps){met.first, all / taps, length, taps} : (steps){0, 1, all, all};
+    tile_for(maps, ceil_div(width, LANES))(strips, count, &taken, offset, sums, pitch, more);
 }

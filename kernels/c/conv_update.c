@@ -149,7 +149,7 @@ static void update_inputs(const job *j, const strip *x, const TB_T *const *in, i
 }
 
 // The products of a job's inputs and WIDTH maps of errors for the filters' row (t, r): sums[channel][t][r][s][maps].
-// Tiles have inputs of one of the row's taps, and no columns that it does not meet, or of few channels those of all taps.
+// Tiles have inputs of one of the row's taps, and no columns that it does not meet; of few channels those of all taps.
 static void update_row(const job *j, int64_t t, int64_t r, const column_tap *tap, int64_t channels, const TB_T *copy,
                        const TB_T *turned, int64_t vectors, int64_t pitch, TB_T *sums, int more) {
     const shape *const s = j->s;
