@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import json
 import logging
 import math
 import os
@@ -35,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.backends import probes
-from tensorbackend.bench_results import geometric_mean, history
+from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.errors import CompileError, complain
 
 __all__ = [
@@ -257,6 +256,11 @@ def _fill(row: Row, contender: Contender, case: Case, times: Mapping[Any, list[f
     moved, flops = contender.work or (case.bytes, case.flops)
     row.gbs = moved / row.us * 1e-3 if moved else None
     row.gflops = flops / row.us * 1e-3 if flops else None
+
+
+def _record(row: Row) -> dict[str, Any]:
+    """A row for JSON, without what is rarely there and makes no table."""
+    return {name: value for name, value in asdict(row).items() if value or name not in ("alloc_us", "note", "failed")}
 
 
 def _rank(rows: Sequence[Row], case: Case) -> None:
@@ -551,7 +555,7 @@ class Session:
         if self.options.json:
             path = Path(self.options.json)
             document = self.document(lines) | {"history": history(path)}
-            path.write_text(json.dumps(document, indent=1))
+            path.write_text(json_text(document))
         if self.options.plot:
             plot(self.rows, self.options.plot)
         bad = [r for r in self.rows if r.failed]
@@ -565,7 +569,7 @@ class Session:
         return {
             "script": Path(sys.argv[0]).name, "backend": options.backend, "quick": options.quick,
             "machine": self.machine | {"versions": versions()}, "protocol": asdict(self.protocol),
-            "rows": [asdict(r) for r in self.rows], "summary": list(lines),
+            "rows": [_record(r) for r in self.rows], "summary": list(lines),
         }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["OURS", "Family", "geometric_mean", "history"]
+__all__ = ["OURS", "Family", "geometric_mean", "history", "json_text"]
 
 OURS = "tensorbackend"
 """The contender that ratios are about."""
@@ -57,6 +57,28 @@ class Family:
         """What later results remember of this one: date, revision, geometric mean of the ratios, number of cases."""
         facts = {name: self.document["machine"][name] for name in ("date", "revision")}
         return facts | {"geomean": self.geomean, "cases": len(self.ratios)}
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """A result as JSON: a line for each row, figures to six digits, of which fewer repeat."""
+    parts = []
+    for name, value in document.items():
+        lines = map(_line, value) if isinstance(value, list) else [_line(value)]
+        text = ",\n".join(lines)
+        parts.append(f'"{name}": ' + (f"[\n{text}\n]" if isinstance(value, list) else text))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(_rounded(value))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(x) for x in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def history(path: Path) -> list[dict[str, Any]]:

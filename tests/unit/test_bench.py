@@ -267,8 +267,9 @@ def test_json_holds_rows_machine_protocol_and_summary(tmp_path) -> None:
     assert session.finish() == 0
     document = json.loads(file.read_text())
     assert [row["contender"] for row in document["rows"]] == ["ours", "numpy"]
-    assert document["rows"][0]["us"] > 0
+    assert document["rows"][0]["us"] > 0 and document["rows"][0]["us"] == float(f"{session.rows[0].us:.6g}")
     assert document["summary"][0]["case"] == "double"
+    assert sum(line.startswith('{"case": "double"') for line in file.read_text().splitlines()) == 3
     assert document["protocol"]["blocks"] == FAST.blocks
     facts = document["machine"]
     assert "load" in facts and facts["threads"] == 2 and facts["versions"]["numpy"] == np.__version__
