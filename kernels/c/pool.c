@@ -246,16 +246,17 @@ TB_FN tb_i64 fprop_rows(const sizes *g, common *known, void *const *ptr, const t
     const range all = {0, g->out[3]};
     const range whole = images < LANES && beside ? known->plan.whole : (range){all.to, all.to};
     tb_i64 lines = 1;
-    if (images >= LANES && images <= 2 * LANES && length(known->plan.whole) == all.to && length(o.r) == g->window[2]) {
+    const int alike = length(o.r) == g->window[2];
+    if (alike && (beside && images < LANES || images >= LANES && images <= 2 * LANES && length(known->plan.whole) == all.to)) {
         const tb_i64 beyond = (g->in[2] + g->pad[2] - g->window[2]) / g->step[2] + 1;
         lines = higher(1, lower(last - number, lower(beyond, g->out[2]) - p));
     }
     fprop_windows(g, &known->plan, &o, (range){0, lower(whole.from, all.to)}, lines, &known->taps);
     if (length(whole) > 0) {
         find_cells(g, &o, (range){0, 1}, &known->rows);
-        fprop_few(g, &known->deal, &o, whole, &known->rows);
+        fprop_few(g, &known->deal, &o, whole, lines, &known->rows);
     }
-    fprop_windows(g, &known->plan, &o, (range){whole.to, all.to}, 1, &known->taps);
+    fprop_windows(g, &known->plan, &o, (range){whole.to, all.to}, lines, &known->taps);
     return number + lines;
 }
 

@@ -67,58 +67,99 @@ TB_FN vec take(const TB_X *x, tb_i64 step, tb_i64 images, int m) {
     return load(taken, m);
 }
 
-// One vector of results: the windows from pixel x on, of so many rows and cells along each.
-TB_FN void pool_few(const sizes *g, const deal *by, const TB_X *x, TB_X *out, TB_I *places, const tap *list, int count,
-                    int cells, int m, const TB_X *end) {
-    state found;
+// One vector of results: the windows from pixel x on, of so many rows and cells along each. The sum of what they read.
+TB_FN vec pool_few(const sizes *g, const deal *by, const TB_X *x, TB_X *out, TB_I *places, const tap *list, int count,
+                   int cells, int m, const TB_X *end, int careful) {
+    leader found = {{0}};
+    vec sum = {0};
     UNROLL for (int r = 0; r < count; ++r) {
-        const TB_N number = list[r].number;
         UNROLL for (int d = 0; d < cells; d += BY_TURNS ? 2 : 1) {
             const TB_X *const at = x + list[r].at + d * g->images;
-            if (APART) {
-                meet(&found, take(at, STEP(g), g->images, m), number + (TB_N)d, r + d == 0);
-                continue;
-            }
-            const vec a = load_before(at, end), b = BY_TURNS ? load_before(at + by->useful, end) : a;
-            meet(&found, BY_TURNS ? chosen(a, b, by->even) : a, number + (TB_N)d, r + d == 0);
-            if (BY_TURNS && d + 1 < cells) meet(&found, chosen(a, b, by->odd), number + (TB_N)(d + 1), 0);
+            const TB_N number = list[r].number + (TB_N)d;
+            const vec a = APART ? take(at, STEP(g), g->images, m) : load_before(at, end);
+            const vec b = BY_TURNS ? load_before(at + by->useful, end) : a;
+            const leader cell = candidate(BY_TURNS ? chosen(a, b, by->even) : a, number);
+            if (r + d == 0) found = cell;
+            else compete(&found, cell, careful);
+            sum += cell.best;
+            if (!BY_TURNS || d + 1 == cells) continue;
+            const leader next = candidate(chosen(a, b, by->odd), number + 1);
+            compete(&found, next, careful);
+            sum += next.best;
         }
     }
-    finish(g, out, outcome(&found, count * cells), m);
-    if (TB_OP == 0) store_places(places, found.where, m);
+    publish(g, &found, out, places, count * cells, m);
+    return sum;
 }
 
 // Asks for what is new to the row of windows after the next.
-TB_FN void fetch_rows(const sizes *g, const row *o, const TB_X *x, const taps *rows) {
-    const tb_i64 down = 2 * g->step[2] * o->xs[2];
-    for (tb_i64 r = higher(0, rows->count - g->step[2]); r < rows->count; ++r) {
-        for (tb_i64 v = 0; v < g->step[3]; ++v) __builtin_prefetch(x + rows->list[r].at + down + v * LANES);
+TB_FN void fetch_rows(const sizes *g, const TB_X *x, const tap *list, int count, tb_i64 line) {
+    for (tb_i64 r = higher(0, count - g->step[2]); r < count; ++r) {
+        for (tb_i64 v = 0; v < g->step[3]; ++v) __builtin_prefetch(x + list[r].at + 2 * line + v * LANES);
     }
 }
 
-// The results of windows q of a row, which are wholly inside; `rows`: the first cell of each row of a window. Vectors
-// that go past the cache begin where lines do.
-TB_FN void fprop_few(const sizes *g, const deal *by, const row *o, range q, const taps *rows) {
-    const tb_i64 images = g->images, step = g->step[3], total = length(q) * images;
-    const tb_i64 cells = TB_ACROSS ? TB_ACROSS : g->window[3];
-    const TB_X *const x = o->x + (q.from * step - g->pad[3]) * images;
-    TB_X *const out = o->out + q.from * images;
-    TB_I *const places = o->places + q.from * o->places_step;
+// Lines of windows that are wholly inside: where the first lies, the numbers of results of each, and what is between.
+typedef struct {
+    const TB_X *x;
+    TB_X *out;
+    TB_I *places;
+    tb_i64 total, lines, x_line, out_line, places_line;
+    const TB_X *end;  // nothing is read from here on
+} few;
+
+// All of that; the sum of what was read. Vectors that go past the cache begin where lines of it do.
+TB_FN vec run_few(const sizes *sizes_at, const deal *deal_at, const few *few_at, const tap *list, int count, int cells,
+                  int careful) {
+    const sizes known = *sizes_at, *const g = &known;  // the copies stay in registers, since nobody has their addresses
+    const deal dealt = *deal_at, *const by = &dealt;
+    const few own = *few_at, *const o = &own;
+    const tb_i64 images = g->images;
+    vec sum = {0};
+    for (tb_i64 l = 0; l < o->lines; ++l) {
+        const TB_X *const x = o->x + l * o->x_line;
+        TB_X *const out = o->out + l * o->out_line;
+        TB_I *const places = TB_OP == 0 ? o->places + l * o->places_line : 0;
+        const tb_i64 before = (tb_i64)(-(tb_u64)out / sizeof(TB_X) % LANES);
+        for (tb_i64 n = 0, m; n < o->total; n += m) {
+            m = lower(n == 0 && g->streams && before && before % images == 0 ? before : by->useful, o->total - n);
+            const TB_X *const from = x + n * STEP(g);
+            TB_I *const where = TB_OP == 0 ? places + n : places;
+            if (g->streams) fetch_rows(g, from, list, count, o->x_line);
+            if (m == LANES) sum += pool_few(g, by, from, out + n, where, list, count, cells, LANES, o->end, careful);
+            else sum += pool_few(g, by, from, out + n, where, list, count, cells, (int)m, o->end, careful);
+        }
+    }
+    return sum;
+}
+
+// Lines of the usual windows, away from the end. Returns whether that is valid.
+static __attribute__((noinline)) int run_usual_few(const sizes *g, const deal *by, const few *at, const tap *list) {
+    few lines = *at;
+    lines.end = 0;
+    return is_sound(run_few(g, by, &lines, list, USUAL_ROWS, TB_ACROSS, 0));
+}
+
+static __attribute__((noinline)) void run_few_with_care(const sizes *g, const deal *by, const few *at, const tap *list,
+                                                        int count) {
+    run_few(g, by, at, list, count, TB_ACROSS ? TB_ACROSS : (int)g->window[3], 1);
+}
+
+// The results of windows q of some rows, which are wholly inside; `rows`: the first cell of each row of a window.
+TB_FN void fprop_few(const sizes *g, const deal *by, const row *o, range q, tb_i64 lines, const taps *rows) {
+    const tb_i64 images = g->images, step = g->step[3], total = length(q) * images, line = g->step[2] * o->xs[2];
+    few all = {o->x + (q.from * step - g->pad[3]) * images, o->out + q.from * images, o->places + q.from * o->places_step,
+               total, lines, line, o->line, o->places_line, by->end};
     tb_i64 most = rows->list[0].at;
     for (int r = 1; r < rows->count; ++r) most = higher(most, rows->list[r].at);
-    const int near = by->end - x < most + total * step + cells * images + 2 * LANES;
-    const int usual = USUAL_ROWS && rows->count == USUAL_ROWS;
-    const tb_i64 before = (tb_i64)(-(tb_u64)out / sizeof(TB_X) % LANES);
-    for (tb_i64 n = 0, m; n < total; n += m) {
-        m = lower(n == 0 && g->streams && before && before % images == 0 ? before : by->useful, total - n);
-        const TB_X *const from = x + n * step;
-        TB_I *const where = TB_OP == 0 ? places + n : places;
-        fetch_rows(g, o, from, rows);
-        if (!usual || near)
-            pool_few(g, by, from, out + n, where, rows->list, rows->count, (int)cells, (int)m, near ? by->end : 0);
-        else if (m < LANES)
-            pool_few(g, by, from, out + n, where, rows->list, USUAL_ROWS, (int)cells, (int)m, 0);
-        else
-            pool_few(g, by, from, out + n, where, rows->list, USUAL_ROWS, (int)cells, LANES, 0);
+    most += total * step + g->window[3] * images + 2 * LANES;
+    if (USUAL_ROWS && rows->count == USUAL_ROWS && line >= 0) {
+        while (all.lines && by->end - all.x < most + (all.lines - 1) * line) --all.lines;
+        if (run_usual_few(g, by, &all, rows->list)) {
+            all.x += all.lines * line, all.out += all.lines * o->line, all.places += all.lines * o->places_line;
+            lines -= all.lines;
+        }
+        all.lines = lines;
     }
+    run_few_with_care(g, by, &all, rows->list, rows->count);
 }

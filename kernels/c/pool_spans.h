@@ -67,11 +67,12 @@ TB_FN void deliver(const sizes *g, const span *s, tb_i64 n, vec v, int m, int la
     else finish(g, (TB_X *)s->out + n, v, m);
 }
 
-TB_FN void store_places(TB_I *to, mask where, int m) {
-    const small found = __builtin_convertvector(where, small);
+TB_FN void store_small(TB_I *to, small found, int m) {
     if (m == LANES) __builtin_memcpy(to, &found, sizeof found);
     else tb_unpad(to, &found, m * (int)sizeof(TB_I), sizeof found);
 }
+
+TB_FN void store_places(TB_I *to, mask where, int m) { store_small(to, __builtin_convertvector(where, small), m); }
 
 // What windows have met: the largest and its place, or a sum.
 typedef struct {

@@ -4,20 +4,16 @@
 // Part of pool_spans.h. Rows of a window do not wait for each other. The largest of lanes of four bytes with places of
 // one (TB_BITS) are chosen by bits, where the processor can: compilers make vectors of them, and places of four bytes.
 // Comparisons are dear, hence NaNs are found by sums; their span is done again with care.
-#if TB_WHOLE && !TB_BACK
-#define ROWS (TB_WHOLE / TB_ACROSS)
-#define UNROLLED _Pragma("GCC unroll 3")
-
 #if TB_BITS && TB_PLAIN && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
 typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
 #if TB_NARROW
 typedef int candidates __attribute__((vector_size(32)));  // a mask of 8 bits would go through other registers for bytes
-#define GREATER(x, y) __builtin_ia32_cmpps256_mask(x, y, 14, -1)
+#define COMPARED(x, y, how) __builtin_ia32_cmpps256_mask(x, y, how, -1)
 #define CHOICE(x, y, of_y) __builtin_ia32_blendmps_256_mask(x, y, of_y)
 #define PLACE(x, y, of_y) __builtin_ia32_blendmd_256_mask(x, y, of_y)
 #else
 typedef char candidates __attribute__((vector_size(16)));
-#define GREATER(x, y) __builtin_ia32_cmpps512_mask(x, y, 14, -1, 4)
+#define COMPARED(x, y, how) __builtin_ia32_cmpps512_mask(x, y, how, -1, 4)
 #define CHOICE(x, y, of_y) __builtin_ia32_blendmps_512_mask(x, y, of_y)
 #define PLACE(x, y, of_y) __builtin_ia32_blendmb_128_mask(x, y, of_y)
 #endif
@@ -26,15 +22,17 @@ typedef struct {
     candidates where;
 } leader;
 
-TB_FN void compete(leader *found, leader next) {
-    const unsigned short wins = GREATER((numbers)next.best, (numbers)found->best);
-    found->best = (vec)CHOICE((numbers)found->best, (numbers)next.best, wins);
+TB_FN void compete(leader *found, leader next, int careful) {
+    const numbers x = (numbers)next.best, best = (numbers)found->best;
+    // Greater; or with care not at most, and the first NaN stays.
+    const unsigned short wins = careful ? COMPARED(x, best, 6) & COMPARED(best, best, 7) : COMPARED(x, best, 14);
+    found->best = (vec)CHOICE(best, x, wins);
     found->where = PLACE(found->where, next.where, wins);
 }
 
-TB_FN leader candidate(vec x, char number) {
+TB_FN leader candidate(vec x, TB_N number) {
     __asm__("" : "+v"(x));  // stays in a register, else compilers read it again for each use
-    return (leader){x, number + (candidates){0}};
+    return (leader){x, (char)number + (candidates){0}};
 }
 
 TB_FN int is_sound(vec sum) {
@@ -43,16 +41,19 @@ TB_FN int is_sound(vec sum) {
     return sound;
 }
 
-TB_FN void publish(const sizes *g, const leader *found, TB_X *out, TB_I *places) {
-    finish(g, out, found->best, LANES);
-    const small where = __builtin_convertvector(found->where, small);
-    __builtin_memcpy(places, &where, LANES);
+TB_FN void publish(const sizes *g, const leader *found, TB_X *out, TB_I *places, int count, int m) {
+    (void)count;
+    finish(g, out, found->best, m);
+    store_small(places, __builtin_convertvector(found->where, small), m);
 }
 #else
 typedef state leader;
-TB_FN void compete(leader *found, leader next) { join(found, next); }
+TB_FN void compete(leader *found, leader next, int careful) {
+    (void)careful;
+    join(found, next);
+}
 
-TB_FN leader candidate(vec x, char number) {
+TB_FN leader candidate(vec x, TB_N number) {
     leader found;
     meet(&found, x, number, 1);
     return found;
@@ -63,11 +64,15 @@ TB_FN int is_sound(vec sum) {
     return 1;
 }
 
-TB_FN void publish(const sizes *g, const leader *found, TB_X *out, TB_I *places) {
-    finish(g, out, outcome(found, TB_WHOLE), LANES);
-    if (TB_OP == 0) store_places(places, found->where, LANES);
+TB_FN void publish(const sizes *g, const leader *found, TB_X *out, TB_I *places, int count, int m) {
+    finish(g, out, outcome(found, count), m);
+    if (TB_OP == 0) store_places(places, found->where, m);
 }
 #endif
+
+#if TB_WHOLE && !TB_BACK
+#define ROWS (TB_WHOLE / TB_ACROSS)
+#define UNROLLED _Pragma("GCC unroll 3")
 
 // Pairs of vectors that lie apart, and by how much the next pair lies further on.
 typedef struct {
@@ -93,21 +98,21 @@ static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const sp
             UNROLLED for (int r = 0; r < ROWS; ++r) {
                 UNROLLED for (int d = 0; d < TB_ACROSS; ++d) {
                     for (int v = 0; v < TOGETHER; ++v) {
-                        const leader cell = candidate(load(rows[r] + v * apart + d * across, LANES), (char)(r * TB_ACROSS + d));
+                        const leader cell = candidate(load(rows[r] + v * apart + d * across, LANES), r * TB_ACROSS + d);
                         sum[v] = d == 0 ? cell.best : sum[v] + cell.best;
                         if (d == 0) row[v] = cell;
-                        else compete(&row[v], cell);
+                        else compete(&row[v], cell, 0);
                     }
                 }
                 for (int v = 0; v < TOGETHER; ++v) {
                     sums[v] += sum[v];
                     if (r == 0) found[v] = row[v];
-                    else compete(&found[v], row[v]);
+                    else compete(&found[v], row[v], 0);
                 }
                 rows[r] += by->x_step;
             }
             for (int v = 0; v < vectors; ++v)
-                publish(g, &found[v], to + v * by->out_apart, where + v * by->places_apart);
+                publish(g, &found[v], to + v * by->out_apart, where + v * by->places_apart, TB_WHOLE, LANES);
             to += by->out_step;
             if (TB_OP == 0) where += by->places_step;
         }

@@ -83,12 +83,12 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     # Only few images are pooled along the width; a text that many shapes share is compiled once.
     forward = step.op.name == "pool_fprop"
     side = 0 if forward else _side(g)
-    # Shorter vectors beat those along the width, unless nine places are compared a pixel.
+    # Shorter vectors beat those along the width, unless windows are dense.
     narrow = VECTOR_BYTES // 2 <= width < VECTOR_BYTES
-    narrow &= usual if forward else (side > 0 and not (g.op == "max" and g.strides[3] == 1))
+    narrow &= usual if forward else side > 0
+    narrow &= not (g.op == "max" and g.strides[3] == 1)
     few = width < VECTOR_BYTES and not narrow
-    # Of two pixels a vector, as many are permuted as blocks of short vectors work out, unless windows are dense.
-    macros["TB_SPREAD"] = int(side > 0 and width * (4 if g.strides[3] > 1 else 2) <= VECTOR_BYTES)
+    macros["TB_SPREAD"] = int(side > 0 and 2 * width <= VECTOR_BYTES)
     macros["TB_NARROW"] = int(narrow)
     macros["TB_SIDE"] = 0 if few else side
     macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few or side else 1
