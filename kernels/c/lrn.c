@@ -34,20 +34,22 @@ TB_FN vec fused(vec x, vec y, vec z) {
     return x;
 }
 
-// By how much d guess^4 is less than 1.
-TB_FN vec rest_of(vec d, vec fourth) { return fused(-d, fourth, 1 + (vec){0}); }
-
-TB_FN int any_below_zero(mask x) {
+// Whether a number is one that the steps do not hold for: infinity, NaN, negative or denormal, which counts as 0.
+TB_FN int has_ends(const vec *d, int vectors) {
 #if defined(__AVX512DQ__) && !defined(__clang__)
-    return __builtin_ia32_cvtd2mask512(x) != 0;
+    typedef float numbers __attribute__((vector_size(64)));
+    unsigned short found = 0;
+    EACH(v) found |= __builtin_ia32_fpclassps512_mask((numbers)d[v], 0xFF, 0xFFFF);
+    return found != 0;
 #else
+    mask odd = {0};
     int bits = 0;
-    for (int k = 0; k < LANES; ++k) bits |= x[k];
+    EACH(v) odd |= ((mask)d[v] - 0x800000) | ((mask)d[v] + 0x800000);
+    for (int k = 0; k < LANES; ++k) bits |= odd[k];
     return bits < 0;
 #endif
 }
 
-// What the steps do not hold for: infinity, NaNs, negative and denormal numbers, which count as 0.
 TB_FN void lower_ends(vec *to, const vec *d, int vectors) {
     EACH(v) {
         const mask none = d[v] < 0x1p-126f, all = d[v] == TB_INF_F32;
@@ -56,30 +58,32 @@ TB_FN void lower_ends(vec *to, const vec *d, int vectors) {
     }
 }
 
-// d^-power for a power of some quarters, by roots from a guess in integers that is good to 1/32: some units in the last
-// place. A step leaves the third power of the error.
+// d^-power for a power of some quarters, by a root that is guessed in integers, good to 1/32: some units in the last place.
+// With r for 1 - d root^4, at most 1/8, what is left is (1 - r)^-power: a polynomial of least error.
+#define TERMS (TB_QUARTERS == 4 ? 6 : 5)
 TB_FN void lower_all(vec *to, const vec *d, TB_W power, int vectors) {
-    const vec half = 0.25f + (vec){0}, linear = 0.25f * TB_QUARTERS + (vec){0};
-    const vec bent = 0.15625f + (vec){0}, curved = 0.03125f * TB_QUARTERS * (TB_QUARTERS + 4) + (vec){0};
-    vec root[ABREAST], square[ABREAST], fourth[ABREAST], rest[ABREAST];
-    mask odd = {0};
+    static const TB_W terms[4][6] = {
+        {0.25000002f, 0.15624277f, 0.11717379f, 0.096739736f, 0.082696321f},
+        {0.50000005f, 0.37497694f, 0.3124629f, 0.2782997f, 0.25148388f},
+        {0.75000006f, 0.65619748f, 0.60149298f, 0.57504117f, 0.54751527f},
+        {1.0000004f, 1.0000004f, 0.99979138f, 0.9997862f, 1.0272049f, 1.027494f},
+    };
+    const TB_W *const term = terms[TB_QUARTERS - 1];
+    const vec one = 1 + (vec){0};
+    vec root[ABREAST], square[ABREAST], rest[ABREAST], sum[ABREAST];
     (void)power;
-    EACH(v) root[v] = (vec)(0x4F586000 - ((mask)d[v] >> 2));
-    EACH(v) odd |= ((mask)d[v] - 0x800000) | ((mask)d[v] + 0x800000);
+    EACH(v) root[v] = (vec)(0x4F581800 - ((mask)d[v] >> 2));
     EACH(v) square[v] = root[v] * root[v];
-    EACH(v) rest[v] = rest_of(d[v], square[v] * square[v]);
-    EACH(v) square[v] = fused(rest[v], bent, half);
-    EACH(v) rest[v] *= root[v];
-    EACH(v) root[v] = fused(rest[v], square[v], root[v]);
-    EACH(v) square[v] = root[v] * root[v];
-    EACH(v) fourth[v] = square[v] * square[v];
-    EACH(v) rest[v] = rest_of(d[v], fourth[v]);
-    EACH(v) to[v] = TB_QUARTERS == 4 ? fourth[v] : TB_QUARTERS == 1 ? root[v] : square[v];
-    if (TB_QUARTERS == 3) EACH(v) to[v] *= root[v];
-    EACH(v) root[v] = fused(rest[v], curved, linear);
+    EACH(v) to[v] = square[v] * square[v];
+    EACH(v) rest[v] = fused(-d[v], to[v], one);
+    if (TB_QUARTERS == 1) EACH(v) to[v] = root[v];
+    if (TB_QUARTERS == 2) EACH(v) to[v] = square[v];
+    if (TB_QUARTERS == 3) EACH(v) to[v] = square[v] * root[v];
+    EACH(v) sum[v] = term[TERMS - 1] + (vec){0};
+    _Pragma("GCC unroll 5") for (int t = TERMS - 2; t >= 0; --t) EACH(v) sum[v] = fused(sum[v], rest[v], term[t] + (vec){0});
     EACH(v) rest[v] *= to[v];
-    EACH(v) to[v] = fused(rest[v], root[v], to[v]);
-    if (any_below_zero(odd)) lower_ends(to, d, vectors);
+    EACH(v) to[v] = fused(rest[v], sum[v], to[v]);
+    if (has_ends(d, vectors)) lower_ends(to, d, vectors);
 }
 #else
 // d^-power. denom is seldom below 1 and seldom large: a few roundings more than the general power, in half the time.
@@ -147,7 +151,30 @@ TB_FN vec sum_of(const around *near, int i) {
     return total;
 }
 
-// Some vectors of a map, of m numbers each, from i on.
+// What a map adds to those around it: from its inputs or, on the way back, outputs, errors and sums, to its row.
+typedef struct {
+    const TB_W *x, *error, *denom;
+    TB_W *row;
+} part;
+
+// Some vectors of a row, of m numbers each, from i on.
+TB_FN void add_vectors(const part *next, int i, int vectors) {
+    EACH(v) {
+        const int at = i + v * LANES;
+        const vec x = *(const loose *)(next->x + at);
+#if TB_BACK
+        *(loose *)(next->row + at) = x * *(const loose *)(next->error + at) / *(const loose *)(next->denom + at);
+#else
+        *(loose *)(next->row + at) = x * x;
+#endif
+    }
+}
+
+TB_FN void add_row(const part *next, int m) {
+    for (int i = 0; i < m; i += LANES) add_vectors(next, i, 1);
+}
+
+#if !TB_BACK
 TB_FN void fprop_vectors(const norm *p, const around *near, const TB_W *x, TB_X *o, TB_X *denom, int i, int vectors,
                          int m) {
     vec d[ABREAST], factor[ABREAST];
@@ -157,40 +184,52 @@ TB_FN void fprop_vectors(const norm *p, const around *near, const TB_W *x, TB_X 
     EACH(v) finish(p, o + i + v * LANES, *(const loose *)(x + i + v * LANES) * factor[v], m);
 }
 
-// m numbers of a map. The copies stay in registers, since nobody has their addresses.
-TB_FN void fprop_map(const norm *norm_at, tb_i64 streams, const around *near_at, const TB_W *x, const TB_X *ahead,
-                     TB_X *o, TB_X *denom, int m) {
+// m numbers of a map, and of the row of the `next` that those after it need, if there is one. The copies stay in
+// registers, since nobody has their addresses.
+TB_FN void fprop_map(const norm *norm_at, tb_i64 streams, const around *near_at, const part *next_at, const TB_W *x,
+                     const TB_X *ahead, TB_X *o, TB_X *denom, int m) {
     const norm own = streaming(norm_at, streams), *const p = &own;
     const around these = *near_at, *const near = &these;
+    const part one = *next_at, *const next = &one;
     int i = 0;
     for (; i + ABREAST * LANES <= m; i += ABREAST * LANES) {
-        for (int v = 0; v < ABREAST; ++v) __builtin_prefetch(ahead + i + v * LANES);
+        for (int v = 0; v < ABREAST; ++v) {
+            __builtin_prefetch(ahead + i + v * LANES);
+            if (p->streams) continue;
+            __builtin_prefetch(o + p->g->length + i + v * LANES, 1);
+            __builtin_prefetch(denom + p->g->length + i + v * LANES, 1);
+        }
+        if (next->row) add_vectors(next, i, ABREAST);
         fprop_vectors(p, near, x, o, denom, i, ABREAST, LANES);
     }
-    for (; i < m; i += LANES) fprop_vectors(p, near, x, o, denom, i, 1, (int)lower(LANES, m - i));
+    for (; i < m; i += LANES) {
+        if (next->row) add_vectors(next, i, 1);
+        fprop_vectors(p, near, x, o, denom, i, 1, (int)lower(LANES, m - i));
+    }
 }
 
 TB_FN void fprop_strip(const norm *p, const TB_X *x, TB_X *o, TB_X *denom, int m) {
     const sizes *const g = p->g;
-    TB_W squares[ROWS], buffer[TB_STRIP + LANES];
+    TB_W squares[ROWS], buffer[TB_STRIP + LANES], other[TB_STRIP + LANES];
     around near;
     tb_i64 next = 0;
     clear_beyond(squares, g);
     for (tb_i64 c = 0; c < g->maps; ++c) {
+        part last = {0, 0, 0, 0};
         for (const tb_i64 to = lower(c + g->window / 2 + 1, g->maps); next < to; ++next) {
-            const TB_W *const in = numbers(buffer, x + next * g->length, m);
-            TB_W *const row = squares + next % g->window * PITCH(g->strip);
-            for (int i = 0; i < m; ++i) row[i] = in[i] * in[i];
+            if (last.row) add_row(&last, m);
+            last.x = numbers(other, x + next * g->length, m);
+            last.row = squares + next % g->window * PITCH(g->strip);
         }
         find_around(&near, squares, g, c);
         const tb_i64 at = c * g->length;
         const TB_W *const in = numbers(buffer, x + at, m);
         const TB_X *const ahead = x + next * g->length;  // beyond the last map an address that nobody reads
-        if (p->streams) fprop_map(p, 1, &near, in, ahead, o + at, denom + at, m);
-        else fprop_map(p, 0, &near, in, ahead, o + at, denom + at, m);
+        if (p->streams) fprop_map(p, 1, &near, &last, in, ahead, o + at, denom + at, m);
+        else fprop_map(p, 0, &near, &last, in, ahead, o + at, denom + at, m);
     }
 }
-
+#else
 TB_FN void bprop_vectors(const norm *p, const around *near, const TB_W *x, const TB_W *e, const TB_W *denom,
                          TB_X *delta, int i, int vectors, int m) {
     const TB_W factor = 2 * p->power * p->scale;
@@ -204,10 +243,11 @@ TB_FN void bprop_vectors(const norm *p, const around *near, const TB_W *x, const
     }
 }
 
-TB_FN void bprop_map(const norm *norm_at, tb_i64 streams, const around *near_at, const TB_W *x, const TB_W *e,
-                     const TB_W *denom, TB_X *delta, const TB_X *const *ahead, int m) {
+TB_FN void bprop_map(const norm *norm_at, tb_i64 streams, const around *near_at, const part *next_at, const TB_W *x,
+                     const TB_W *e, const TB_W *denom, TB_X *delta, const TB_X *const *ahead, int m) {
     const norm own = streaming(norm_at, streams), *const p = &own;
     const around these = *near_at, *const near = &these;
+    const part one = *next_at, *const next = &one;
     const TB_X *const first = ahead[0], *const second = ahead[1], *const third = ahead[2], *const fourth = ahead[3];
     int i = 0;
     for (; i + ABREAST * LANES <= m; i += ABREAST * LANES) {
@@ -217,9 +257,13 @@ TB_FN void bprop_map(const norm *norm_at, tb_i64 streams, const around *near_at,
             __builtin_prefetch(third + at);
             __builtin_prefetch(fourth + at);
         }
+        if (next->row) add_vectors(next, i, ABREAST);
         bprop_vectors(p, near, x, e, denom, delta, i, ABREAST, LANES);
     }
-    for (; i < m; i += LANES) bprop_vectors(p, near, x, e, denom, delta, i, 1, (int)lower(LANES, m - i));
+    for (; i < m; i += LANES) {
+        if (next->row) add_vectors(next, i, 1);
+        bprop_vectors(p, near, x, e, denom, delta, i, 1, (int)lower(LANES, m - i));
+    }
 }
 
 TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
@@ -228,16 +272,18 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
     const TB_X *const e = (const TB_X *)ptr[2] + from, *const d = (const TB_X *)ptr[3] + from;
     TB_X *const delta = (TB_X *)ptr[TB_OUTPUT] + from;
     TB_W ratios[ROWS], first[TB_STRIP + LANES], second[TB_STRIP + LANES], third[TB_STRIP + LANES];
+    TB_W outputs[TB_STRIP + LANES], errors[TB_STRIP + LANES], sums[TB_STRIP + LANES];
     around near;
     tb_i64 next = 0;
     clear_beyond(ratios, g);
     for (tb_i64 c = 0; c < g->maps; ++c) {
+        part last = {0, 0, 0, 0};
         for (const tb_i64 to = lower(c + g->window / 2 + 1, g->maps); next < to; ++next) {
             const tb_i64 at = next * g->length;
-            const TB_W *const out = numbers(first, o + at, m), *const error = numbers(second, e + at, m);
-            const TB_W *const denom = numbers(third, d + at, m);
-            TB_W *const row = ratios + next % g->window * PITCH(g->strip);
-            for (int i = 0; i < m; ++i) row[i] = out[i] * error[i] / denom[i];
+            if (last.row) add_row(&last, m);
+            last.x = numbers(outputs, o + at, m), last.error = numbers(errors, e + at, m);
+            last.denom = numbers(sums, d + at, m);
+            last.row = ratios + next % g->window * PITCH(g->strip);
         }
         find_around(&near, ratios, g, c);
         const tb_i64 at = c * g->length;
@@ -245,10 +291,11 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
         const TB_W *const denom = numbers(third, d + at, m);
         const tb_i64 there = next * g->length;  // beyond the last map addresses that nobody reads
         const TB_X *const ahead[4] = {x + at + g->length, o + there, e + there, d + there};
-        if (p->streams) bprop_map(p, 1, &near, in, error, denom, delta + at, ahead, m);
-        else bprop_map(p, 0, &near, in, error, denom, delta + at, ahead, m);
+        if (p->streams) bprop_map(p, 1, &near, &last, in, error, denom, delta + at, ahead, m);
+        else bprop_map(p, 0, &near, &last, in, error, denom, delta + at, ahead, m);
     }
 }
+#endif
 
 #if !TB_BACK
 // Pointers: input, output, denom.

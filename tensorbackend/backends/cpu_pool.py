@@ -25,7 +25,7 @@ __all__ = ["PRIMITIVES"]
 
 TASK_BYTES = 1 << 19
 """Bytes that a task moves: some microseconds of work, and rows enough for the processor to see what comes."""
-LRN_STRIP = 1024
+LRN_STRIP = 512
 """Neighbouring pixels and images that a normalisation takes through all maps at a time."""
 LRN_MAPS = 256
 """The longest window over maps that has a compiled kernel."""
