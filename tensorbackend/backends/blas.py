@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads NumPy's BLAS takes for a product.
+"""NumPy's BLAS: where its functions are, and how many threads it takes for a product.
 
 OpenBLAS shares even small products among all cores, and its threads wait for each other by spinning: on cores that
 others use too, a product of 100 µs then takes milliseconds. Small products run on one thread here.
@@ -10,45 +10,60 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["threads_for"]
+__all__ = ["Blas", "library", "threads_for"]
 
 SHARED_FROM = 1 << 25
 """Multiply-adds from which on a product is worth sharing: about a millisecond of one core."""
 
-_SETTERS = ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads64_",
-            "openblas_set_num_threads")  # fmt: skip
+_NAMES = itertools.product(("scipy_", ""), ("64_", ""))
+"""What names of OpenBLAS begin and end with in NumPy's wheels and elsewhere; 64: where lengths are such integers."""
+
+
+class Blas(NamedTuple):
+    """An OpenBLAS that the process has loaded: the file's `name`, whether lengths are `wide` (64 bits), what sets and
+    tells its threads, and the products of matrices (cblas_?gemm) by type of their elements."""
+
+    name: str
+    wide: bool
+    set_threads: Callable[[int], None]
+    get_threads: Callable[[], int]
+    products: dict[str, Callable]
 
 
 @functools.cache
-def _controls() -> tuple[Callable[[int], None], Callable[[], int]] | None:
-    """The functions that set and tell OpenBLAS's threads, of the library that NumPy has loaded; None without one."""
+def library() -> Blas | None:
+    """The OpenBLAS that NumPy has loaded; None without one."""
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return None
-    paths = {line.split()[-1] for line in mapped if "openblas" in line and ".so" in line}
-    for path in sorted(paths):
-        library = ctypes.CDLL(path)
-        for name in _SETTERS:
-            if hasattr(library, name):
-                return library[name], library[name.replace("_set_", "_get_")]
+    paths = sorted({line.split()[-1] for line in mapped if "openblas" in line and ".so" in line})
+    for path, (begin, end) in itertools.product(paths, _NAMES):
+        functions = ctypes.CDLL(path)
+        names = [f"{begin}openblas_{name}_num_threads{end}" for name in ("set", "get")]
+        names += [f"{begin}cblas_{letter}gemm{end}" for letter in "sd"]
+        if all(hasattr(functions, name) for name in names):
+            set_threads, get_threads, single, double = (functions[name] for name in names)
+            products = {"float32": single, "float64": double}
+            return Blas(Path(path).name, bool(end), set_threads, get_threads, products)
     return None
 
 
 @contextlib.contextmanager
 def threads_for(multiply_adds: int) -> Iterator[None]:
     """One BLAS thread inside the `with` block when a product of so many multiply-adds is small."""
-    controls = _controls() if multiply_adds < SHARED_FROM else None
-    if controls is None:
+    found = library() if multiply_adds < SHARED_FROM else None
+    if found is None:
         yield
         return
-    set_threads, get_threads = controls
-    before = get_threads()
-    set_threads(1)
+    before = found.get_threads()
+    found.set_threads(1)
     try:
         yield
     finally:
-        set_threads(before)
+        found.set_threads(before)

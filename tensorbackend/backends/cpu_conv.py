@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import caches, conv_tuning, jit, native, written
+from tensorbackend.backends import caches, jit, native, tuning, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
@@ -89,11 +89,11 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
         passes += [made] if fits or isinstance(way, Direct) and not passes else []
         if passes and not tune:
             break
-    timed = conv_tuning.ENOUGH_NS <= passes[0].estimate and passes[-1].estimate <= conv_tuning.MOST_NS
+    timed = tuning.ENOUGH_NS <= passes[0].estimate and passes[-1].estimate <= tuning.MOST_NS
     if len(passes) == 1 or not timed:
         return passes[0].prepared()
     prepared = [made.prepared() for made in passes]
-    return prepared[conv_tuning.choose(step, [m.way for m in passes], prepared, [m.scratch for m in passes])]
+    return prepared[tuning.choose(step, [m.way for m in passes], prepared, [m.scratch for m in passes])]
 
 
 class _Pass(ABC):

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import caches, cpu_pool, cpu_recurrent, cpu_regions, jit, native, written
+from tensorbackend.backends import (
+    caches,
+    cpu_blas,
+    cpu_pool,
+    cpu_recurrent,
+    cpu_regions,
+    jit,
+    native,
+    tuning,
+    written,
+)
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
@@ -67,8 +77,21 @@ def _facts(library: Library) -> Facts:
 
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
-    """The product over the last two axes, batches broadcast, and its tail."""
-    return _Product(step).prepared()
+    """The product over the last two axes, batches broadcast, and its tail: by gemm.c or, where the clock may choose, by
+    what is faster, that or NumPy's BLAS."""
+    product = _Product(step)
+    own = product.prepared()
+    timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
+    if backend.deterministic or not settings.config.tune or not timed:
+        return own
+    other = cpu_blas.prepare(step)
+    if other is None:
+        return own
+    # What follows the product has no part in the choice: values are the same with it and without.
+    x = product.given.swapped() if product.by.swap else product.given
+    ways = [f"{x.m} {x.n} {x.k} {x.a} {x.b} {product.planes}", other[0]]
+    prepared = [own, other[1]]
+    return prepared[tuning.choose(step, ways, prepared, [8 * p.scratch_words for p in prepared])]
 
 
 class _Product:
@@ -103,6 +126,7 @@ class _Product:
         self.sums = sums
         moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (x, y, self.out))
         self.far = caches.go_past(moved)
+        self.cost = 2 * given.m * given.n * given.k * given.batches // FLOPS_A_NANOSECOND + 100
         # Where a task adds up its block from beginning to end, the block alone needs memory.
         whole = self.by.splits == 1 and self.by.phase_k >= self.by.split_k and self.by.panel > 1
         self.tail_past = whole and self.far and self._tail_may_go_past()
@@ -136,10 +160,9 @@ class _Product:
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip
-        cost = 2 * x.m * x.n * x.k * x.batches // FLOPS_A_NANOSECOND + 100
         pointers = first + bool(scratch)
         address = self.library.address("tb_gemm")
-        launch = runtime.prepare(address, 1, cost, pointers, size, self._strides(others), len(step.scalars))
+        launch = runtime.prepare(address, 1, self.cost, pointers, size, self._strides(others), len(step.scalars))
         source = "\n".join([describe(by), self.source, *texts])
         return jit.Prepared(step, source, step.name, [launch], -(-scratch // 8))
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import caches, conv_tuning, cpu_conv, native
+from tensorbackend.backends import caches, cpu_conv, native, tuning
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
@@ -666,11 +666,11 @@ def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatc
     sizes = {"N": 16, "C": 48, "K": 56, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     clock = iter(range(10**6))
     runs: list[float] = []
-    monkeypatch.setattr(conv_tuning, "_seconds", lambda *way: runs.append(0.5 ** next(clock)) or runs[-1])
-    monkeypatch.setattr(conv_tuning, "_chosen", {})
+    monkeypatch.setattr(tuning, "_seconds", lambda *way: runs.append(0.5 ** next(clock)) or runs[-1])
+    monkeypatch.setattr(tuning, "_chosen", {})
     kept: dict[str, list] = {}
-    monkeypatch.setattr(conv_tuning.warm, "recall", kept.get)
-    monkeypatch.setattr(conv_tuning.warm, "remember", kept.__setitem__)
+    monkeypatch.setattr(tuning.warm, "recall", kept.get)
+    monkeypatch.setattr(tuning.warm, "remember", kept.__setitem__)
     found, counts = [], []
     for seed in (None, None, 0):
         backend = Backend.allocate_backend("cpu", rng_seed=seed)
@@ -678,7 +678,7 @@ def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatc
         explained = backend.explain(backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF)))
         found.append(explained.steps[0].source.split("(")[0])
         counts.append(len(runs))
-        conv_tuning.forget()
+        tuning.forget()
     assert found == ["// Direct", "// Direct", "// Winograd"]
     assert counts[0] > 0 and counts == counts[:1] * 3  # ways are timed once
 
@@ -686,16 +686,16 @@ def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatc
 def test_ways_take_turns_on_the_clock(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"N": 16, "C": 48, "K": 56, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     order: list[int] = []
-    monkeypatch.setattr(conv_tuning, "_seconds", lambda way, *rest: order.append(id(way)) or 1.0)
-    monkeypatch.setattr(conv_tuning, "_chosen", {})
-    monkeypatch.setattr(conv_tuning.warm, "recall", lambda name: None)
-    monkeypatch.setattr(conv_tuning.warm, "remember", lambda name, chosen: None)
+    monkeypatch.setattr(tuning, "_seconds", lambda way, *rest: order.append(id(way)) or 1e-3)
+    monkeypatch.setattr(tuning, "_chosen", {})
+    monkeypatch.setattr(tuning.warm, "recall", lambda name: None)
+    monkeypatch.setattr(tuning.warm, "remember", lambda name, chosen: None)
     backend = Backend.allocate_backend("cpu")
     layer = backend.conv_layer("float32", **sizes)
     backend.explain(backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF)))
     ways = len(set(order))
     assert ways > 1
-    assert order == order[:ways] * (1 + conv_tuning.RUNS)
+    assert order == order[:ways] * (1 + tuning.RUNS)
 
 
 def test_kernels_say_what_they_need(cc: Any) -> None:

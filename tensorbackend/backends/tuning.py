@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several ways to run a convolution is the fastest here: timed when a shape comes first, kept for good.
+"""Which of several ways to run a convolution or a product is the fastest here: timed once a shape, kept for good.
 
 The ways add up in different orders. So what is chosen depends on the shape, the type and the settings alone, whatever
 follows the sums and however many threads run, and a process that follows finds it in the index of `warm.py`.
@@ -22,11 +22,11 @@ from tensorbackend.graph.plan import Primitive, Ref
 
 __all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget"]
 
-ENOUGH_NS, MOST_NS = 200_000, 150_000_000
+ENOUGH_NS, MOST_NS = 200_000, 100_000_000
 """Estimates, on one thread, between which ways are timed: below it cannot matter, above it would take too long."""
-RUNS = 4
+RUNS, BUDGET_S = 4, 0.5
 """Runs of a way that are timed, after one that is not: the fastest counts. The ways take turns, so that a busy moment
-of the machine meets all of them."""
+of the machine meets all of them. After so many seconds one timed run is enough."""
 CLEARLY = 0.95
 """The share of the time of an earlier way that a later one must stay below to be taken."""
 
@@ -59,7 +59,9 @@ def _fastest(step: Primitive, prepared: Sequence[jit.Prepared], scratch: Sequenc
     room = _zeros(max(scratch))
     addresses = [[a.ctypes.data for a in (*operands, *([room] if size else []))] for size in scratch]
     numbers = [0] * len(step.scalars)
-    times = [[_seconds(way, at, numbers) for way, at in zip(prepared, addresses)] for _ in range(1 + RUNS)]
+    times: list[list[float]] = []
+    while len(times) < 2 or len(times) <= RUNS and sum(map(sum, times)) < BUDGET_S:
+        times.append([_seconds(way, at, numbers) for way, at in zip(prepared, addresses)])
     found, least = 0, math.inf
     for number, seconds in enumerate(map(min, zip(*times[1:]))):
         if seconds < CLEARLY * least:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of the compiled CPU backend by NumPy's BLAS: launches of `kernels/c/blas.c`, which the clock may choose.
+
+On most processors `gemm.c` is as fast or faster. What a library takes for an unknown processor may be slow, too: so it
+is used where it was timed, never by a rule.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+
+from tensorbackend.backends import blas, jit, native, written
+from tensorbackend.backends.compiler import Library
+from tensorbackend.codegen.c import TILE
+from tensorbackend.graph.plan import Primitive, Ref
+from tensorbackend.graph.tails import over_matrix
+
+__all__ = ["prepare"]
+
+STRIPE, MOST_STRIPES = 512, 16
+"""Rows or columns of a stripe at least, for each of which the library copies the other operand; stripes at most."""
+FLOPS_A_NANOSECOND = 100
+
+
+def prepare(step: Primitive) -> tuple[str, jit.Prepared] | None:
+    """What computes the product, in words, and its launch.
+
+    None where NumPy has no OpenBLAS, for several matrices, for types that it does not add up, and for operands with no
+    axis of stride 1. Raises `CompileError`.
+    """
+    found, (x, y), out = blas.library(), step.inputs, step.output
+    alike = x.dtype == y.dtype == out.dtype and math.prod(out.shape[:-2]) == 1
+    if found is None or not alike or out.dtype.name not in found.products:
+        return None
+    (m, n), k = out.shape[-2:], x.shape[-1]
+    left, right, target = _lines(x), _lines(y), _lines(step.target)
+    fits = target is not None and not target[0] and step.target.dtype == out.dtype
+    if left is None or right is None or step.tail is None and not fits:
+        return None
+    in_target = fits and (step.tail is None or not step.tail.in_place)
+    line = target[1] if in_target else n
+    if not found.wide and max(m, n, k, left[1], right[1], line) >= 1 << 31:
+        return None
+    others = [*step.beside, step.target]
+    runtime, compiled = native.runtime(), _library(found.wide)
+    stripe = max(STRIPE, -(-max(m, n) // MOST_STRIPES))
+    functions = (found.products[out.dtype.name], found.set_threads, found.get_threads)
+    size = [
+        *map(_address, functions), m, n, k, left[0], right[0], left[1], right[1], line, int(m >= n), stripe,
+        1 + len(others) + (not in_target), runtime.address("tb_run"),
+    ]  # fmt: skip
+    words, text = _tail(step, line)
+    pointers = 2 + len(others) + (not in_target)
+    address = compiled.address(f"tb_blas_f{8 * out.dtype.itemsize}")
+    cost = 2 * m * n * k // FLOPS_A_NANOSECOND + 100
+    launch = runtime.prepare(address, 1, cost, pointers, size, words, len(step.scalars))
+    scratch = 0 if in_target else -(-m * n * out.dtype.itemsize // 8)
+    name = f"{found.name}, stripes of {stripe}"
+    source = "\n".join(filter(None, [f"// {name}", text]))
+    return name, jit.Prepared(step, source, step.name, [launch], scratch)
+
+
+def _address(function: object) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _lines(ref: Ref) -> tuple[int, int] | None:
+    """Whether columns lie side by side, not rows, and elements from one of these to the next; None: neither do."""
+    (rows, columns), (row, column) = ref.shape[-2:], ref.strides[-2:]
+    if (columns == 1 or column == 1) and (rows == 1 or row >= columns):
+        return 0, row if rows > 1 else columns
+    if (rows == 1 or row == 1) and column >= rows:
+        return 1, column
+    return None
+
+
+def _tail(step: Primitive, line: int) -> tuple[list[int], str]:
+    """The words of tail.h for a product whose rows begin `line` elements apart, and the tail's text."""
+    if step.tail is None:
+        return [0], ""
+    printed, address = jit.compile_tail(over_matrix(step.tail, step.product, (line, 1), False))
+    turned = TILE if printed.nest.tiled is not None else 0
+    refs = [ref.broadcast_to(step.output.shape) for ref in (*step.beside, step.target)]
+    places = [word for ref in refs for word in (ref.dtype.itemsize, *ref.strides[-2:])]
+    return [address, printed.nest.inner, turned, step.product, len(refs) + 1, *places], printed.source
+
+
+def _library(wide: bool) -> Library:
+    """blas.c for a library with lengths of 64 bits, or of 32."""
+    compiled = written.library(f'#define TB_INT {"int64_t" if wide else "int"}\n#include "blas.c"\n', ("-O2",))
+    _mend_children(compiled)
+    return compiled
+
+
+@functools.cache
+def _mend_children(compiled: Library) -> None:
+    """Have forked children forget what the parent's threads were doing."""
+
+    def forget() -> None:
+        threads, found = compiled.function("tb_blas_forget")(), blas.library()
+        if threads and found is not None:
+            found.set_threads(threads)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forget)
