@@ -8,6 +8,7 @@
 // Tiles     forward    places x vectors of maps. Lanes are maps: they lie side by side in the filters.
 //           backward   maps x places. Lanes are channels, which lie side by side in filters and copy; lanes are added up
 //                      at the end.
+//           While tiles multiply one block of channels, the filters of the next one are fetched a few at a time.
 // Order     Sums run over blocks of channels, then channels and taps (backward: taps, then channels, lane by lane). That
 //           depends on shapes alone.
 // Limits    What lies side by side in the filters are whole vectors in each group; TB_PLAIN.
@@ -19,7 +20,9 @@ enum {
     MOST_PLACES = 256,  // of a task
     PLACES_FORWARD = 8, VECTORS = 3,
     MAPS_BACKWARD = 8, PLACES_BACKWARD = 3,
-    AHEAD = 12,  // rows of filters between the one in use and the one on its way to the cache
+    AHEAD = 12,  // rows of filters between the one in use and those on their way to the cache, where tiles are few
+    FEWEST_BUSY = 4,   // places of a tile forward from which on a fetch at each tap holds up the multiply-adds
+    FEWEST_TILES = 3,  // from which on they fetch the filters of the next block
 };
 
 // What the host passes in `size`, and then for each of three axes the members of `axis` up to `pad`.
@@ -130,6 +133,11 @@ void tb_few_copy(void *const *ptr, const int64_t *size, const int64_t *stride, c
     }
 }
 
+// Taps [first, last), of those of a phase.
+typedef struct range {
+    int64_t first, last;
+} range;
+
 // What a task works on: maps of a group from `map` on, at outputs of a phase from `place` on.
 typedef struct job {
     const shape *s;
@@ -137,8 +145,10 @@ typedef struct job {
     int64_t phase[3], length[3];  // along each axis
     int64_t taps;                 // that serve the phase
     int64_t *tap, *cell;          // of each: bytes from a place in the copy to its input, its number in the filters
+    int64_t (*away)[3];           // and how far its input lies from that of a place, along each axis
     const TB_T *at[MOST_PLACES];  // each place in the copy
     int64_t to[MOST_PLACES];      // and in a map of the result
+    range met[MOST_PLACES];       // taps around all that meet inputs
 } job;
 
 static void find_taps(job *j) {
@@ -147,16 +157,29 @@ static void find_taps(job *j) {
     for (int64_t cell = 0; cell < s->cells; ++cell) {
         const int64_t wide = s->axes[2].taps, high = s->axes[1].taps;
         const int64_t tap[] = {cell / wide / high, cell / wide % high, cell % wide};
-        int64_t at[3], shift, from;
+        int64_t *const away = j->away[j->taps], shift, from;
         int serves = 1;
         for (int a = 0; a < 3; ++a) {
             serves &= reach(s->axes + a, tap[a], j->phase[a], &shift, &from);
-            at[a] = shift * s->axes[a].a + from - s->low[a];
+            away[a] = shift * s->axes[a].a + from;
         }
         if (!serves) continue;
-        j->tap[j->taps] = copied_at(s, at[0], at[1], at[2], 0) * (int64_t)sizeof(TB_T);
+        const int64_t at = copied_at(s, away[0] - s->low[0], away[1] - s->low[1], away[2] - s->low[2], 0);
+        j->tap[j->taps] = at * (int64_t)sizeof(TB_T);
         j->cell[j->taps++] = cell;
     }
+}
+
+// Whether output (d, h, w) of the phase meets an input at a tap.
+static int meets(const job *j, int64_t tap, int64_t d, int64_t h, int64_t w) {
+    const int64_t at[] = {d, h, w};
+    int inside = 1;
+    for (int a = 0; a < 3; ++a) {
+        const axis *const x = j->s->axes + a;
+        const int64_t input = at[a] * x->a + j->away[tap][a];
+        inside &= input >= 0 && input < x->in;
+    }
+    return inside;
 }
 
 static void find_places(job *j, const TB_T *copy) {
@@ -169,7 +192,21 @@ static void find_places(job *j, const TB_T *copy) {
         j->at[i] = copy + copied_at(s, d * x[0].a, h * x[1].a, w * x[2].a, n) + j->group * s->maps_in;
         const int64_t deep = d * x[0].b + j->phase[0], high = h * x[1].b + j->phase[1], wide = w * x[2].b + j->phase[2];
         j->to[i] = ((deep * x[1].out + high) * x[2].out + wide) * s->images + n;
+        range *const met = j->met + i;
+        *met = (range){0, j->taps};
+        while (met->first < met->last && !meets(j, met->first, d, h, w)) ++met->first;
+        while (met->first < met->last && !meets(j, met->last - 1, d, h, w)) --met->last;
     }
+}
+
+// Those around all that meet inputs of `count` places.
+static range find_met(const job *j, int64_t place, int64_t count) {
+    range met = j->met[place];
+    for (int64_t i = place + 1; i < place + count; ++i) {
+        met.first = least(met.first, j->met[i].first);
+        met.last = j->met[i].last > met.last ? j->met[i].last : met.last;
+    }
+    return met;
 }
 
 // Sums of a map at up to LANES places of the job, to the result.
@@ -185,29 +222,41 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
 
 // Forward -------------------------------------------------------------------------------------------------------------
 
-// P places x V vectors of maps over channels and taps; rows of filters lie `row` apart. `more`: on sums.
+// Rows of filters, one a channel and tap, `row` elements apart and `gap` more from a channel to the next. With each
+// channel `each` rows from `next` on are fetched.
+typedef struct rows {
+    const TB_S *from, *next;
+    int64_t row, gap, each;
+} rows;
+
+// P places x V vectors of maps over channels and taps. `more`: on sums.
 #define TB_FORWARD(P, V) \
     static __attribute__((noinline)) void forward_##P##x##V(const TB_T *const *at, int64_t channels, int64_t taps, \
-            const int64_t *tap, const TB_S *f, int64_t row, TB_T *sums, int64_t pitch, int more) { \
+            const int64_t *tap, const rows *filters, TB_T *sums, int64_t pitch, int more) { \
+        const int64_t row = filters->row; \
+        const TB_S *f = filters->from, *next = filters->next; \
         vec sum[P][V]; \
         const char *x[P]; \
         UNROLL for (int i = 0; i < P; ++i) { \
             x[i] = (const char *)at[i]; \
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
-        for (int64_t c = 0; c < channels * (int64_t)sizeof(TB_T); c += sizeof(TB_T)) \
+        for (int64_t c = 0; c < channels * (int64_t)sizeof(TB_T); c += sizeof(TB_T), f += filters->gap) { \
+            for (int64_t n = 0; n < filters->each; ++n, next += row) \
+                UNROLL for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * LANES); \
             for (int64_t t = 0; t < taps; ++t, f += row) { \
                 const int64_t o = tap[t] + c; \
                 vec y[V]; \
                 UNROLL for (int j = 0; j < V; ++j) { \
                     y[j] = load(f + j * LANES); \
-                    __builtin_prefetch(f + AHEAD * row + j * LANES); \
+                    if (P < FEWEST_BUSY) __builtin_prefetch(f + AHEAD * row + j * LANES); \
                 } \
                 UNROLL for (int i = 0; i < P; ++i) { \
                     const vec value = spread(*(const TB_T *)(x[i] + o)); \
                     UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
                 } \
             } \
+        } \
         UNROLL for (int i = 0; i < P; ++i) \
             UNROLL for (int j = 0; j < V; ++j) { \
                 vec *const to = (vec *)(sums + i * pitch + j * LANES); \
@@ -222,8 +271,7 @@ TB_FORWARDS(4)
 TB_FORWARDS(7)
 TB_FORWARDS(8)
 
-typedef void (*forward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const TB_S *, int64_t, TB_T *, int64_t,
-                        int);
+typedef void (*forward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const rows *, TB_T *, int64_t, int);
 
 static const forward forwards[PLACES_FORWARD + 1][VECTORS] = {
     [1] = {forward_1x1, forward_1x2, forward_1x3}, [2] = {forward_2x1, forward_2x2, forward_2x3},
@@ -241,15 +289,22 @@ INLINE int64_t tile_places(int64_t places) {
 static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
     const shape *const s = j->s;
     const int64_t row = s->maps_out * s->groups, pitch = s->panel, vectors = j->maps / LANES;
+    const int64_t tiles = ceil_div(j->places, PLACES_FORWARD), many = tiles >= FEWEST_TILES;
+    const int64_t each = many ? ceil_div(s->cells, tiles) : j->places < FEWEST_BUSY ? 0 : s->cells;
     const TB_S *const from = filters + j->group * s->maps_out + j->map;
     for (int64_t c = 0; c < s->maps_in; c += s->channels) {
-        const int64_t channels = least(s->channels, s->maps_in - c);
+        const int64_t channels = least(s->channels, s->maps_in - c), last = c + channels == s->maps_in;
+        const TB_S *const f = from + c * s->cells * row;
+        const TB_S *next = !many ? f + AHEAD * row : last ? from + s->panel : f + channels * s->cells * row;
         const TB_T *at[PLACES_FORWARD];
         for (int64_t place = 0, count; place < j->places; place += count) {
             count = tile_places(j->places - place);
             for (int64_t i = 0; i < count; ++i) at[i] = j->at[place + i] + c;
-            forwards[count][vectors - 1](at, channels, j->taps, j->tap, from + c * s->cells * row, row,
-                                         sums + place * pitch, pitch, c > 0);
+            const range met = find_met(j, place, count);
+            const int64_t taps = met.last - met.first;
+            const rows given = {f + met.first * row, next, row, (s->cells - taps) * row, each};
+            forwards[count][vectors - 1](at, channels, taps, j->tap + met.first, &given, sums + place * pitch, pitch, c > 0);
+            next += channels * each * row;
         }
     }
     for (int64_t place = 0; place < j->places; place += LANES)
@@ -306,21 +361,34 @@ static const backward backwards[MAPS_BACKWARD + 1][PLACES_BACKWARD] = {
     [8] = {backward_8x1, backward_8x2, backward_8x3},
 };
 
+// The filters of a job at taps (map, tap) from `first` on, `count` of them, on their way to the cache: `channels` of each.
+static void expect_filters(const job *j, const TB_S *from, int64_t map, int64_t row, int64_t channels, int64_t first,
+                           int64_t count) {
+    for (int64_t n = first; n < least(first + count, j->maps * j->taps); ++n) {
+        const TB_S *const at = from + n / j->taps * map + j->cell[n % j->taps] * row;
+        for (int64_t c = 0; c < channels; c += LINE) __builtin_prefetch(at + c);
+    }
+}
+
 // sums[map][place], lanes to be added up.
 static void run_backward(const job *j, const TB_S *filters, vec *sums, TB_R *out) {
     const shape *const s = j->s;
-    const int64_t row = s->maps_in * s->groups, next = s->cells * row;
+    const int64_t row = s->maps_in * s->groups, next = s->cells * row, tiles = ceil_div(j->places, PLACES_BACKWARD);
+    const int64_t each = tiles < FEWEST_TILES ? 0 : ceil_div(j->maps * j->taps, tiles);
     for (int64_t c = 0; c < s->maps_in; c += s->channels) {
-        const int64_t channels = least(s->channels, s->maps_in - c);
+        const int64_t channels = least(s->channels, s->maps_in - c), last = c + channels == s->maps_in;
         const TB_S *const from = filters + j->map * next + j->group * s->maps_in + c;
+        const TB_S *const later = last ? from - c + j->maps * next : from + channels;
         const TB_T *at[PLACES_BACKWARD];
-        for (int64_t place = 0, count; place < j->places; place += count) {
+        for (int64_t place = 0, first = 0, count; place < j->places; place += count, first += each) {
             count = least(PLACES_BACKWARD, j->places - place);
             for (int64_t i = 0; i < count; ++i) at[i] = j->at[place + i] + c;
+            const range met = find_met(j, place, count);
+            expect_filters(j, later, next, row, s->channels, first, each);
             for (int64_t map = 0, taken; map < j->maps; map += taken) {
                 taken = j->maps - map >= 8 ? 8 : j->maps - map >= 4 ? 4 : 1;
-                backwards[taken][count - 1](at, channels, j->taps, j->tap, j->cell, from + map * next, next, row,
-                                            sums + map * s->part + place, s->part, c > 0);
+                backwards[taken][count - 1](at, channels, met.last - met.first, j->tap + met.first, j->cell + met.first,
+                                            from + map * next, next, row, sums + map * s->part + place, s->part, c > 0);
             }
         }
     }
@@ -338,12 +406,12 @@ static void run_backward(const job *j, const TB_S *filters, vec *sums, TB_R *out
 void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
             int64_t end) {
     const shape s = read_shape(size);
-    int64_t tap[s.cells], cell[s.cells], longest = s.images;
+    int64_t tap[s.cells], cell[s.cells], away[s.cells][3], longest = s.images;
     for (int a = 0; a < 3; ++a) longest *= phase_length(s.axes + a, 0);
     const int64_t parts = ceil_div(longest, s.part), panels = ceil_div(s.maps_out, s.panel);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
     TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    job j = {.s = &s, .tap = tap, .cell = cell};
+    job j = {.s = &s, .tap = tap, .cell = cell, .away = away};
     for (int64_t task = begin; task < end; ++task) {
         const int64_t phase = task / parts / panels % s.phases;
         j.group = task / parts / panels / s.phases;

@@ -93,13 +93,16 @@ SHARED_FILTER_NS = 0.6
 """Of a number of the filters that a task copies itself."""
 FEW_VECTORS, FEW_MAPS = (2, 3), 8
 """Of `conv_few.c`: vectors of maps of a tile forward, maps of one backward."""
-FEW_PRODUCTS = 100, 75
-"""Operations of `conv_few.c` a nanosecond, forward and backward."""
+FEW_PRODUCTS, FEW_SUM_NS = (106, 98), (0.25, 3.0)
+"""Operations of `conv_few.c` a nanosecond, forward and backward; nanoseconds of a result, whose lanes are added up
+backward."""
+FEW_FILTER_NS, FEW_COPY_NS = 0.1, 1.0
+"""Of a number of the filters there, and of the copy of the input."""
 FEW_PLACES, FEW_SUMS = 256, 64
 """Places of a task at most, forward and backward, where sums are a vector each."""
-FEW_ROWS, FEW_BYTES = 768, 24 << 10
+FEW_ROWS, FEW_BYTES = 768, 64 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
-tile of maps, backward: a part of the first-level cache."""
+tile of maps, backward: a part of the second-level cache."""
 DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
 DEPTHWISE_TABLE = 1024
@@ -316,6 +319,19 @@ def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
     parts = max(-(-places // most), min(-(-TASKS // items), places))
     part = -(-places // parts)
     return Few(part, panel, channels, items * -(-places // part))
+
+
+def _few_cost(g: ConvGeometry, op: str, facts: Facts) -> float:
+    """The time of `_few` on one thread: rows that meet nothing are not added up."""
+    backward = op == BPROP
+    read, written = (g.dimO, g.dimI) if backward else (g.dimI, g.dimO)
+    products = g.flops * _met_taps(g, 1)
+    if backward:
+        maps = g.C // g.groups
+        products *= multiple(maps, FEW_MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
+    filters = math.prod(g.dimF) * FEW_FILTER_NS + _far_filters(g) / 2
+    moved = filters + math.prod(read[1:]) * multiple(read[0], facts.lanes) * FEW_COPY_NS
+    return products / FEW_PRODUCTS[backward] + moved + math.prod(written) * FEW_SUM_NS[backward]
 
 
 def _is_depthwise(g: ConvGeometry) -> bool:
@@ -647,8 +663,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     if isinstance(way, Depthwise):
         return g.flops / DEPTHWISE + math.prod(g.dimI) * COPY_NS + DEPTHWISE_MAP_NS * g.C
     if isinstance(way, Few):
-        used = maps_out / multiple(maps_out, FEW_MAPS) if op == BPROP else 1.0
-        return g.flops / FEW_PRODUCTS[op == BPROP] / used + math.prod(g.dimF) * 0.1 + _far_filters(g)
+        return _few_cost(g, op, facts)
     if isinstance(way, Direct):
         if way.planes and op == UPDATE:
             return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
@@ -686,7 +701,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     if way.part:
         moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
         products = 2 * maps_in * maps_out * lanes * cells * met / OWN_PRODUCTS
-        filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps_in * maps_out * way.blocks + 2 * _far_filters(g)
+        filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps_in * maps_out * way.blocks + _far_filters(g)
         return g.groups * (moved + products + filters)
     each_filter = min(max(FILTER_NS, FILTER_RISE * numbers), FILTER_MOST_NS)
     filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)
