@@ -15,6 +15,8 @@
 //           steps of k at a time, so that memory is read once and the copy stays in the second-level cache. So does, with few
 //           rows, few columns and a very long k, the task of a segment of k. On the matrix unit tasks of products of
 //           moderate size copy both operands: what several of them need stays in the slot of the thread that they run on.
+//           Elsewhere they copy their rows of a alone where k is not long: a copy that another core wrote before, or has
+//           read since, takes twice as long to write again.
 // Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
@@ -32,6 +34,7 @@
 enum {
     PACK_K = 128,    // steps of k, and columns, that a task copies
     PACK_COLUMNS = 256,
+    BAND = 8,        // steps of k that are copied of a panel before the next one's turn comes, where there are more panels
     LINES_AHEAD = 4, // steps of k by which lines are fetched that are copied as they lie
     COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
     AWAY = 256,      // steps of k by which rows of a are fetched where tiles are one vector wide
@@ -58,7 +61,7 @@ enum {
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
     OWN,           // bytes of the copy of b of a task, in a slot of its own; 0: copies are shared
-    OWN_A,         // bytes of that of a behind it; 0: it is shared, too
+    OWN_A,         // bytes of that of a behind it, or alone: what is 0 is shared
     APART,         // bytes of the sums of a task, behind these copies; 0: they lie where the whole product does
     SLOTS, PLACE_OWN,  // how many slots there are, and their place in scratch
     PAST,          // whether sums are written past the caches
@@ -271,6 +274,9 @@ static void finish(const call *g, int64_t batch, int64_t i, int64_t j, int64_t r
     ((tb_kernel)g->size[TAIL])(ptr, size, stride, g->scalar, 0, tasks);
 }
 
+// Whether tasks copy their rows of a, and share the copy of b.
+static inline int own_rows(const call *g) { return g->size[OWN_A] && !g->size[OWN]; }
+
 // The place of a task: which batch and segment, and its rows and columns.
 typedef struct block {
     int64_t batch, split, i, j, rows, columns;
@@ -278,9 +284,13 @@ typedef struct block {
 
 static block block_of(const call *g, int64_t task) {
     block at;
-    at.i = remainder_of(&task, g->row_tasks) * g->size[TASK_ROWS];
+    // Neighbours share what a task copies itself: rows, if it copies these alone.
+    const int rows_last = own_rows(g);
+    const int64_t first = remainder_of(&task, rows_last ? g->column_tasks : g->row_tasks);
+    const int64_t second = remainder_of(&task, rows_last ? g->row_tasks : g->column_tasks);
+    at.i = (rows_last ? second : first) * g->size[TASK_ROWS];
     at.rows = least(g->size[TASK_ROWS], g->rows - at.i);
-    at.j = remainder_of(&task, g->column_tasks) * g->size[TASK_COLUMNS];
+    at.j = (rows_last ? first : second) * g->size[TASK_COLUMNS];
     at.columns = least(g->size[TASK_COLUMNS], g->columns - at.j);
     at.split = remainder_of(&task, g->size[SPLITS]);
     at.batch = task;
@@ -368,13 +378,13 @@ static void mend(const call *g, const block *at, int64_t batch, const sums *to) 
 #endif
 
 // What follows the word of a slot, if it keeps copies: of which batch (0: of none), which block of columns of b (0: none),
-// and which blocks of rows of a, a bit each.
+// and which blocks of rows of a, a bit each; or where the only block of rows begins, after those of earlier phases.
 enum { KEPT_BATCH = 1, KEPT_COLUMNS, KEPT_ROWS };
 
 // Copies `k` steps from `k0` of the phase of a block's rows, its columns.
 static void copy_rows(const call *g, const block *at, int64_t part, int64_t k0, int64_t k, copy *own) {
     const int64_t height = g->size[TILE_ROWS], tile = at->i / height;
-    own->first = own->kept ? 0 : at->i;
+    own->first = own->kept && !own_rows(g) ? 0 : at->i;
     own->k0 = k0;
     copy_tiles(g, part, k0, k, tile, ceiling(at->i + at->rows, height), own->at + (at->i - own->first) / height * own->apart,
                own->apart, 0);
@@ -390,13 +400,15 @@ static void copy_columns(const call *g, const block *at, int64_t part, int64_t k
 // Makes what a block needs of the copies that stay, and is not there yet.
 static void keep_copies(const call *g, const block *at, int64_t k, copies *own) {
     int64_t *const kept = own->kept, batch = g->batch + at->batch + 1;
-    const int64_t rows = own->a.kept ? (int64_t)1 << at->i / g->size[TASK_ROWS] : 0, columns = g->column + at->j + 1;
-    if (kept[KEPT_BATCH] != batch)
+    const int64_t place = at->i / g->size[TASK_ROWS], columns = g->column + at->j + 1;
+    const int64_t rows = own_rows(g) ? g->phase * g->row_tasks + place + 1 : own->a.kept ? (int64_t)1 << place : 0;
+    if (kept[KEPT_BATCH] != batch || (own_rows(g) && kept[KEPT_ROWS] != rows))
         kept[KEPT_COLUMNS] = kept[KEPT_ROWS] = 0;
     if (own->a.kept && !(kept[KEPT_ROWS] & rows))
         copy_rows(g, at, at->batch, 0, k, &own->a);
     if (own->b.kept && kept[KEPT_COLUMNS] != columns)
         copy_columns(g, at, at->batch, 0, k, &own->b);
+    own->a.first = own_rows(g) ? at->i : 0;
     own->b.first = at->j;
     kept[KEPT_BATCH] = batch, kept[KEPT_COLUMNS] = columns, kept[KEPT_ROWS] |= rows;
 }
@@ -423,16 +435,15 @@ static void sums_of_block(const call *g, const block *at, int64_t k, sums to, co
 // The copies in a slot's memory, if tasks have their own. What several tasks need stays there: `kept` says what it is.
 static copies own_copies(const call *g, char *memory, int64_t *kept) {
     const int64_t of_b = g->size[OWN], part_k = g->size[BLOCK_K], all_k = g->size[PHASE_K];
-    copies own = {0};
-    if (!of_b)
-        return own;
-    own.kept = kept;
-    own.b.at = (TB_T *)memory;
-    own.b.kept = g->row_tasks > 1;
-    own.b.apart = packed(width_of(g, g->size[PANEL]) * (own.b.kept ? all_k : part_k));
+    copies own = {.kept = kept};
+    if (of_b) {
+        own.b.at = (TB_T *)memory;
+        own.b.kept = g->row_tasks > 1;
+        own.b.apart = packed(width_of(g, g->size[PANEL]) * (own.b.kept ? all_k : part_k));
+    }
     if (g->size[OWN_A]) {
         own.a.at = (TB_T *)(memory + of_b);
-        own.a.kept = g->column_tasks > 1;
+        own.a.kept = g->column_tasks > 1 || !of_b;
         own.a.apart = packed(g->size[TILE_ROWS] * (own.a.kept ? all_k : part_k));
     }
     return own;
@@ -532,7 +543,7 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
     call whole = {ptr, size, stride, scalar}, *const g = &whole;
     (void)begin, (void)end;
     g->scratch = size[SCRATCH] ? ptr[2 + (size[TAIL] ? size[COUNT] - 1 : 1)] : 0;
-    if (size[OWN] + size[APART])
+    if (size[OWN] + size[OWN_A] + size[APART])
         free_slots(g->scratch + size[PLACE_OWN], size[SLOTS]);
     g->phases = size[SPLIT_K] > size[PHASE_K] ? ceiling(size[SPLIT_K], size[PHASE_K]) : 1;
     g->chunks = ceiling(size[PHASE_K], PACK_K);

@@ -67,21 +67,29 @@ static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T
         for (int64_t j = n; j < width; ++j) to[j] = 0; \
     } \
     static void NAME##_lines(TB_T *to, const S *from, int64_t step_p, int64_t k, const run *r) { \
-        const int64_t last = r->columns - (r->panels - 1) * r->step, width = r->width; \
-        for (int64_t p = 0; p < k; ++p, to += width, from += step_p) { \
-            for (int64_t q = 0; q < r->panels - 1; ++q) { \
-                TB_T *const line = to + q * r->apart; \
-                const S *const given = from + q * r->step; \
-                for (int64_t j = 0; j < width; j += LANES) __builtin_prefetch(given + LINES_AHEAD * step_p + j); \
-                switch (width) { \
-                    case 4 * LANES: NAME##_line(line, given, 4 * LANES, 4 * LANES); break; \
-                    case 2 * LANES: NAME##_line(line, given, 2 * LANES, 2 * LANES); break; \
-                    case 14: NAME##_line(line, given, 14, 14); break; \
-                    case 6: NAME##_line(line, given, 6, 6); break; \
-                    default: NAME##_line(line, given, width, width); \
+        const int64_t width = r->width, full = r->columns < r->panels * r->step || width > r->step ? r->panels - 1 : r->panels; \
+        const int64_t last = r->columns - (r->panels - 1) * r->step; \
+        const int64_t band = r->panels > BAND ? BAND : 1;  /* lines of so many panels would push each other out of cache */ \
+        for (int64_t p0 = 0; p0 < k; p0 += band) { \
+            const int64_t end = least(p0 + band, k); \
+            for (int64_t q = 0; q < full; ++q) { \
+                TB_T *line = to + q * r->apart + p0 * width; \
+                const S *given = from + q * r->step + p0 * step_p; \
+                for (int64_t p = p0; p < end; ++p, line += width, given += step_p) { \
+                    if (band == 1) \
+                        for (int64_t j = 0; j < width; j += LANES) __builtin_prefetch(given + LINES_AHEAD * step_p + j); \
+                    switch (width) { \
+                        case 4 * LANES: NAME##_line(line, given, 4 * LANES, 4 * LANES); break; \
+                        case 2 * LANES: NAME##_line(line, given, 2 * LANES, 2 * LANES); break; \
+                        case 14: NAME##_line(line, given, 14, 14); break; \
+                        case 6: NAME##_line(line, given, 6, 6); break; \
+                        default: NAME##_line(line, given, width, width); \
+                    } \
                 } \
             } \
-            NAME##_line(to + (r->panels - 1) * r->apart, from + (r->panels - 1) * r->step, last, width); \
+            if (full < r->panels) \
+                for (int64_t p = p0; p < end; ++p) \
+                    NAME##_line(to + full * r->apart + p * width, from + full * r->step + p * step_p, last, width); \
         } \
     } \
     static void NAME##_turned(TB_T *restrict to, const S *restrict from, int64_t step_p, int64_t step_j, int64_t k, int64_t n, \

@@ -226,12 +226,12 @@ class _Product:
         """Bytes of a task's copies of b and a and of its sums, and how many tasks have such memory at a time."""
         by, item = self.by, self.out.dtype.itemsize
         rows, columns = by.task_rows, by.task_columns
-        keep_b, keep_a = rows < by.phase_rows, columns < by.phase_columns
+        keep_b, keep_a = rows < by.phase_rows, by.own and columns < by.phase_columns
         of_b = columns * (by.phase_k if keep_b else by.block_k) if by.own else 0
         of_a = (by.phase_rows * by.phase_k if keep_a else rows * by.block_k) if by.own_a else 0
         copies = (_aligned(int(elements * self._copied()) * item) for elements in (of_b, of_a))
         of_sums = _aligned(min(rows, self.given.m) * columns * item) if self.apart else 0
-        return *copies, of_sums, native.runtime().threads if of_b or of_sums else 0
+        return *copies, of_sums, native.runtime().threads if of_b or of_a or of_sums else 0
 
 
 def _aligned(nbytes: int) -> int:

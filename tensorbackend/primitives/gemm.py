@@ -59,8 +59,8 @@ PACKED_K = 128
 """Steps of k that are copied at a time, as in gemm.c."""
 TURNED_K = 16
 """Steps of k that are turned at a time as they are copied."""
-SMALL_TASKS = 4
-"""Tasks of a small product at least."""
+SMALL_TASKS, SMALL_TASK = 4, 1 << 20
+"""Tasks of a small product at least, and multiply-adds from which on there are more of them."""
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
@@ -149,8 +149,8 @@ class Blocking:
     `round_` batches are computed together, k in `splits` segments of `split_k`, of which `phase_k` steps are copied and
     `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: gemm_few.h).
     `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on; with
-    `own` a task copies the columns that it takes itself; with `own_a` its rows as well. What other tasks need, too, is
-    kept for the next one.
+    `own` a task copies the columns that it takes itself; with `own_a` its rows. What other tasks need, too, is kept for
+    the next one.
     """
 
     swap: bool
@@ -198,17 +198,18 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
-    phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a else max(x.m, 1)
+    own_a = pack_a and splits == 1 and block_k >= split_k  # and then it stays near while all columns pass
+    phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a and not own_a else max(x.m, 1)
     phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
-    copied = (phase_rows if pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
+    copied = (phase_rows if pack_a and not own_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
     steps = min(phase_k, split_k)  # of a task
     work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
     rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
-        tile_rows, panel, pack_a, pack_b,
+        tile_rows, panel, pack_a, pack_b, False, own_a,
     )  # fmt: skip
 
 
@@ -240,8 +241,12 @@ def _is_small(x: Matrices) -> bool:
 
 
 def _small_blocking(x: Matrices, way: _Way) -> Blocking:
-    """The blocking of a small product, a panel of columns a task, and half of the rows where there are few panels."""
-    parts = _row_parts(x, way.panel)
+    """The blocking of a small product, a panel of columns a task, and a part of the rows where there are few panels.
+
+    Tasks with the same panel are neighbours, and its copy stays for the next one.
+    """
+    panels, work = max(-(-x.n // way.panel) * x.batches, 1), x.m * way.panel * x.k
+    parts = max(min(TASKS // panels, work // SMALL_TASK), _row_parts(x, way.panel))
     rows, columns = multiple(_even(x.m, -(-x.m // parts)), way.tile_rows), multiple(x.n, way.panel)
     block_k = _even(x.k, BLOCK_K)
     return Blocking(
@@ -251,7 +256,7 @@ def _small_blocking(x: Matrices, way: _Way) -> Blocking:
 
 
 def _row_parts(x: Matrices, panel: int) -> int:
-    """Tasks that the rows of a small product are cut into."""
+    """Tasks that the rows of a small product are cut into at least, and so copies of a panel at most."""
     return 1 if -(-x.n // panel) * x.batches >= SMALL_TASKS else 2
 
 
