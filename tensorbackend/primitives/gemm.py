@@ -207,6 +207,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     steps = min(phase_k, split_k)  # of a task
     work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
     rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
+    rows = _evenly(-(-x.m // tile_rows), rows // tile_rows) * tile_rows if own_a else rows
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b, False, own_a,
@@ -474,6 +475,17 @@ def _cycles(x: Matrices, vectors: int, height: int, facts: Facts) -> float:
 def _tile_cycles(rows: int, vectors: int) -> float:
     """Two multiply-adds a cycle, four cycles until a sum can be added to again; loads cost a little."""
     return max(rows * vectors / 2, 4) + 0.15 * (rows + vectors)
+
+
+def _evenly(length: int, most: int) -> int:
+    """The length of parts, about `most`: the last one should lack little, and an even number of threads share them."""
+    if length <= most:
+        return most
+
+    def idle(part: int) -> tuple[int, int]:
+        return -length % part + -(-length // part) % 2 * part // 4, -part
+
+    return min(range(max(most * 3 // 4, 1), most * 5 // 4 + 1), key=idle)
 
 
 def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:

@@ -299,7 +299,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     if by.own:
         assert by.phase_columns >= x.n and by.split_k <= by.phase_k
         assert by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
-    assert not by.own_a or (by.pack_a and by.splits == 1)
+    assert not by.own_a or (by.pack_a and by.splits == 1 and by.phase_k == by.block_k)
     copied = by.phase_rows if by.pack_a and not by.own_a else 0
     copied += 0 if by.own else min(max(x.n - by.pack_b, 0), by.phase_columns)
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
