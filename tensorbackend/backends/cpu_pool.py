@@ -41,13 +41,9 @@ _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 
 def _streams(step: Primitive) -> int:
-    """What a kernel is told: 2 where its results go past the cache.
-
-    Such stores are slow beside what a near cache takes; where they are most of the work, some more had better stay.
-    """
-    nbytes = written.nbytes(step)
+    """What a kernel is told: 2 where its results go past the cache."""
     results = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (step.output, *step.others))
-    return 2 * caches.go_past(nbytes * 3 // 4 if 2 * results > nbytes else nbytes)
+    return 2 * caches.go_past(written.nbytes(step), results)
 
 
 def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, cost: float, sizes: list[int],

@@ -12,7 +12,7 @@ import logging
 import math
 import struct
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tensorbackend import settings
@@ -26,7 +26,7 @@ from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.codegen.segments import LOT
 from tensorbackend.errors import CompileError, complain
-from tensorbackend.graph.plan import Instruction, Kernel, Primitive
+from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["Prepared", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]
@@ -236,7 +236,8 @@ class _Work:
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, nbytes, found.passes))
-        streams = _streams(found, split) if caches.go_past(nbytes) else 0
+        results = _distinct_bytes(ref for ref, _ in kernel.outputs) if caches.has_complexes() else 0
+        streams = _streams(found, split) if caches.go_past(nbytes, results) else 0
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 
     def share(self, joins: bool, printed: Printed) -> tuple[int, int]:
@@ -280,7 +281,10 @@ def _strip(found: Nest, across: int) -> int:
 
 def _bytes(kernel: Kernel) -> int:
     """The bytes that a kernel reads and writes at least."""
-    references = [*kernel.inputs, *(ref for ref, _ in kernel.outputs)]
+    return _distinct_bytes([*kernel.inputs, *(ref for ref, _ in kernel.outputs)])
+
+
+def _distinct_bytes(references: Iterable[Ref]) -> int:
     return sum(_distinct(ref.shape, ref.strides) * ref.dtype.itemsize for ref in references)
 
 

@@ -35,3 +35,9 @@ def test_three_quarters_of_the_cache_of_a_complex_are_near(monkeypatch, tmp_path
         (tmp_path / "size").write_text(size)
     assert caches.near_bytes() == wanted
     assert caches.go_past(wanted + 1) and not caches.go_past(wanted)
+
+
+def test_results_that_are_half_of_the_bytes_may_be_more(monkeypatch) -> None:
+    monkeypatch.setattr(caches, "near_bytes", lambda: 24)
+    assert caches.go_past(25, 11) and caches.go_past(34, 16)
+    assert not caches.go_past(32, 16) and not caches.go_past(32, 15) and not caches.go_past(24)
