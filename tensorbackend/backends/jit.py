@@ -236,7 +236,9 @@ class _Work:
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, nbytes, found.passes))
-        results = _distinct_bytes(ref for ref, _ in kernel.outputs) if caches.has_complexes() else 0
+        # Passes over rows take longer where what is stored drives out what is read.
+        once = found.form == MAP and caches.has_complexes()
+        results = _distinct_bytes(ref for ref, _ in kernel.outputs) if once else 0
         streams = _streams(found, split) if caches.go_past(nbytes, results) else 0
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 
