@@ -47,9 +47,11 @@ GATHERED = 16
 UPDATE_FLOPS, ERROR_NS, SUM_NS, SEGMENT_NS = 105, 0.4, 0.14, 0.45
 """The filters' gradient by multiply-adds: operations a nanosecond; nanoseconds of an error that is turned, of a sum
 that a block of places adds to, and of a sum of a segment that is read or written once more."""
-DOTS, DOT_SUM_NS, DOT_INPUTS, DOT_PLACES = 115, 8.0, 9, 1024
-"""Where sums run over lanes of places: operations a nanosecond, nanoseconds of a sum that is put aside and taken up
-again, inputs of a tile, and places of a block."""
+DOTS, DOT_SUM_NS, DOT_REST_NS = 115, 2.5, 40.0
+"""Where sums run over lanes of places: operations a nanosecond; nanoseconds of a sum that is put aside and taken up
+again, and of a tile's places that are no whole vector."""
+DOT_INPUTS, DOT_MAPS, DOT_PLACES = 9, 3, 4096
+"""Inputs and maps of a tile, and places of a block."""
 UPDATE_BYTES = 1400 << 10
 """Bytes of a task's copy of the input for the filters' gradient, which is read in long runs."""
 UPDATE_ROWS = 8
@@ -379,10 +381,12 @@ def _turned_update(g: ConvGeometry, itemsize: int) -> Direct:
 
 
 def _dots_update(g: ConvGeometry, facts: Facts, itemsize: int) -> Direct:
-    """As many channels as leave their sums in the cache."""
+    """Rows in blocks for all tasks, where that leaves them long; as many channels as leave their sums in the cache."""
     maps = g.K // g.groups
-    places = DOT_PLACES if maps > 3 else 16 * UPDATE_PLACES
+    places = DOT_PLACES if maps > DOT_MAPS else 16 * UPDATE_PLACES
     rows, columns = _update_places(g, places, places)
+    least, _ = _update_places(g, places, UPDATE_PLACES)
+    rows = max(min(least, rows), -(-g.P // multiple(-(-g.P // rows), TASKS)))
     each = itemsize * (_update_copy(g, rows, columns) + facts.lanes * maps * g.T * g.R * g.S)
     return replace(_update_blocks(g, rows, columns, 1, lambda channels: channels * each), dots=True)
 
@@ -435,9 +439,11 @@ def _dots_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     """The time of `_dots_update` on one thread."""
     lanes, maps = facts.lanes, g.K // g.groups
     blocks = g.M * -(-g.P // way.rows) * -(-g.Q // way.columns)
-    vectors = g.M * g.P * -(-g.Q // way.columns) * -(-way.columns * g.N // lanes)
+    runs, length = g.M * g.P * -(-g.Q // way.columns), way.columns * g.N
     inputs = g.C * multiple(g.T * g.R * g.S * way.channels, DOT_INPUTS) / way.channels
-    products = 2 * lanes * vectors * inputs * maps / DOTS
+    products = 2 * lanes * runs * (length // lanes) * inputs * maps / DOTS
+    if length % lanes:
+        products += runs * inputs / DOT_INPUTS * -(-maps // DOT_MAPS) * DOT_REST_NS
     copied = g.C * _update_copy(g, way.rows, way.columns)
     return products + blocks * (inputs * maps * DOT_SUM_NS + copied * COPY_NS)
 
