@@ -247,7 +247,7 @@ TB_FN tb_i64 fprop_rows(const sizes *g, common *known, void *const *ptr, const t
     const range whole = images < LANES && beside ? known->plan.whole : (range){all.to, all.to};
     tb_i64 lines = 1;
     const int alike = length(o.r) == g->window[2];
-    if (alike && (beside && images < LANES || images >= LANES && images <= 2 * LANES && length(known->plan.whole) == all.to)) {
+    if (alike && (images < LANES ? beside : images <= 2 * LANES)) {
         const tb_i64 beyond = (g->in[2] + g->pad[2] - g->window[2]) / g->step[2] + 1;
         lines = higher(1, lower(last - number, lower(beyond, g->out[2]) - p));
     }

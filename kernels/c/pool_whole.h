@@ -35,6 +35,8 @@ TB_FN leader candidate(vec x, TB_N number) {
     return (leader){x, (char)number + (candidates){0}};
 }
 
+TB_FN leader renumbered(leader found, char first) { return (leader){found.best, found.where + first}; }
+
 TB_FN int is_sound(vec sum) {
     int sound = 1;
     for (int l = 0; l < LANES; ++l) sound &= sum[l] == sum[l];
@@ -59,6 +61,8 @@ TB_FN leader candidate(vec x, TB_N number) {
     return found;
 }
 
+TB_FN leader renumbered(leader found, char first) { return (leader){found.best, found.where + first}; }
+
 TB_FN int is_sound(vec sum) {
     (void)sum;
     return 1;
@@ -79,12 +83,83 @@ typedef struct {
     tb_i64 count, x_apart, out_apart, places_apart, x_step, out_step, places_step;
 } pairs;
 
+#define AT_ONCE 16  // lines that go down together: their rows stay in the first-level cache
+
+// The best of a row of cells of each vector, numbered from `first` on; they are added to the sums.
+TB_FN void meet_row(leader *row, vec *sums, const TB_X *x, tb_i64 apart, tb_i64 across, TB_N first) {
+    vec sum[TOGETHER];
+    UNROLLED for (int d = 0; d < TB_ACROSS; ++d) {
+        for (int v = 0; v < TOGETHER; ++v) {
+            const leader cell = candidate(load(x + v * apart + d * across, LANES), first + d);
+            sum[v] = d == 0 ? cell.best : sum[v] + cell.best;
+            if (d == 0) row[v] = cell;
+            else compete(&row[v], cell, 0);
+        }
+    }
+    for (int v = 0; v < TOGETHER; ++v) sums[v] += sum[v];
+}
+
+// Windows of some lines that lie `step` rows apart and share rows: column by column, so that a row's best is found once.
+TB_FN vec whole_columns(const sizes *sizes_at, const span *s, const pairs *by, const TB_X *x, TB_X *out, TB_I *places,
+                        tb_i64 lines, int vectors, int step) {
+    const sizes known = *sizes_at, *const g = &known;
+    const tb_i64 apart = by->x_apart, across = s->column_step, down = s->row_step;
+    vec sums[TOGETHER] = {{0}};
+    for (tb_i64 i = 0; i < by->count; ++i) {
+        const TB_X *at = x + i * by->x_step;
+        TB_X *to = out + i * by->out_step;
+        TB_I *where = TB_OP == 0 ? places + i * by->places_step : 0;
+        leader rows[ROWS][TOGETHER];
+        UNROLLED for (int r = step; r < ROWS; ++r, at += down) meet_row(rows[r], sums, at, apart, across, 0);
+        for (tb_i64 l = 0; l < lines; ++l) {
+            leader found[TOGETHER];
+            UNROLLED for (int r = 0; r < ROWS; ++r) {
+                if (r + step < ROWS) {
+                    for (int v = 0; v < TOGETHER; ++v) rows[r][v] = rows[r + step][v];
+                    continue;
+                }
+                const TB_X *const new = at + by->x_step + (TB_ACROSS - 1) * across;
+                for (int v = 0; v < TOGETHER; ++v) __builtin_prefetch(new + v * apart);
+                meet_row(rows[r], sums, at, apart, across, 0);
+                at += down;
+            }
+            for (int v = 0; v < TOGETHER; ++v) {
+                found[v] = rows[0][v];
+                UNROLLED for (int r = 1; r < ROWS; ++r)
+                    compete(&found[v], renumbered(rows[r][v], r * TB_ACROSS), 0);
+            }
+            for (int v = 0; v < vectors; ++v)
+                publish(g, &found[v], to + v * by->out_apart, where + v * by->places_apart, TB_WHOLE, LANES);
+            to += s->out_line;
+            if (TB_OP == 0) where += s->places_line;
+        }
+    }
+    return sums[0] + sums[1];
+}
+
+// The same for all lines of a span, some at a time.
+static __attribute__((noinline)) vec all_columns(const sizes *g, const span *s, const pairs *by, tb_i64 at,
+                                                 const tap *list, TB_X *out, TB_I *places, int vectors) {
+    vec sum = {0};
+    for (tb_i64 l = 0; l < s->lines; l += AT_ONCE) {
+        const tb_i64 lines = lower(AT_ONCE, s->lines - l);
+        const TB_X *const x = (const TB_X *)s->x + at + l * s->x_line + list[0].at;
+        TB_X *const to = out + l * s->out_line;
+        TB_I *const where = TB_OP == 0 ? places + l * s->places_line : 0;
+        if (g->step[2] == 1) sum += whole_columns(g, s, by, x, to, where, lines, vectors, 1);
+        else if (ROWS > 2) sum += whole_columns(g, s, by, x, to, where, lines, vectors, 2);
+    }
+    return sum;
+}
+
 // Such windows of all lines from `at` on, `vectors` of each pair; the sum of their cells.
 static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const span *s, const pairs *by, tb_i64 at,
                                                  const tap *list, TB_X *out, TB_I *places, int vectors) {
     const sizes known = *sizes_at, *const g = &known;  // stays in registers, since nobody has its address
     const tb_i64 apart = by->x_apart, across = s->column_step;
     vec sums[TOGETHER] = {{0}};
+    const int share = g->step[2] < ROWS && g->window[2] == ROWS;  // rows of the image
+    if (s->lines > 1 && share) return all_columns(g, s, by, at, list, out, places, vectors);
     for (tb_i64 l = 0; l < s->lines; ++l) {
         const TB_X *rows[ROWS];
         TB_X *to = out + l * s->out_line;
@@ -93,22 +168,10 @@ static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const sp
             rows[r] = (const TB_X *)s->x + at + l * s->x_line + list[r * TB_ACROSS].at;
         for (tb_i64 i = 0; i < by->count; ++i) {
             leader found[TOGETHER], row[TOGETHER];
-            vec sum[TOGETHER];
             if (g->streams) fetch_ahead(s, rows[ROWS - 1] + (TB_ACROSS - 1) * across, apart);
             UNROLLED for (int r = 0; r < ROWS; ++r) {
-                UNROLLED for (int d = 0; d < TB_ACROSS; ++d) {
-                    for (int v = 0; v < TOGETHER; ++v) {
-                        const leader cell = candidate(load(rows[r] + v * apart + d * across, LANES), r * TB_ACROSS + d);
-                        sum[v] = d == 0 ? cell.best : sum[v] + cell.best;
-                        if (d == 0) row[v] = cell;
-                        else compete(&row[v], cell, 0);
-                    }
-                }
-                for (int v = 0; v < TOGETHER; ++v) {
-                    sums[v] += sum[v];
-                    if (r == 0) found[v] = row[v];
-                    else compete(&found[v], row[v], 0);
-                }
+                meet_row(r == 0 ? found : row, sums, rows[r], apart, across, r * TB_ACROSS);
+                for (int v = 0; v < TOGETHER && r > 0; ++v) compete(&found[v], row[v], 0);
                 rows[r] += by->x_step;
             }
             for (int v = 0; v < vectors; ++v)
