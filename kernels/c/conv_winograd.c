@@ -26,6 +26,8 @@
 //           maps in its own memory, OWN_CHANNELS channels at a time, and takes their products to the end.
 //           For dF: V of the data and W of the errors, their products added up over lanes. Of few lanes, each task takes the
 //           sums of some channels and maps to the end.
+//           The gradient by the images, where its own convolution would need more tiles, and for any stride:
+//           conv_winograd_adjoint.h, with TB_ADJOINT.
 //           U, V and W lie as the products want them: conv_winograd_fma.h or, with TB_PLANES, conv_winograd_amx.h.
 // Order     Sums run over channels (dF: lanes, in blocks). That depends on shapes alone.
 // Error     grows with the points: about 1e-6 of the largest result with four, 2e-5 with six
@@ -93,33 +95,31 @@ INLINE void transform_data(const vec *d, vec *o, int step) {
 #endif
 }
 
-// G g: TAPS values, `from_step` apart, to POINTS values.
+// Of `count` values, `from_step` apart, POINTS values: `scaled` G g, else the transpose of A' m, which scales no point.
+INLINE void transform_taps_of(const vec *g, int count, int scaled, int from_step, vec *o, int step) {
+    vec even = {0}, odd = {0};
 #if POINTS == 4
-#define TB_TRANSFORM_FILTER(NAME, TYPE) \
-    INLINE void NAME(const TYPE *g, int from_step, TYPE *o, int step) { \
-        TYPE even = {0}, odd = {0}; \
-        for (int i = 0; i < TAPS; i += 2) even += g[i * from_step]; \
-        for (int i = 1; i < TAPS; i += 2) odd += g[i * from_step]; \
-        o[0] = g[0]; \
-        o[step] = (even + odd) / 2; \
-        o[2 * step] = (even - odd) / 2; \
-        o[3 * step] = g[(TAPS - 1) * from_step]; \
-    }
+    for (int i = 0; i < count; i += 2) even += g[i * from_step];
+    for (int i = 1; i < count; i += 2) odd += g[i * from_step];
+    const TB_T near = scaled ? 1. / 2 : 1;
+    o[0] = g[0];
 #else
-#define TB_TRANSFORM_FILTER(NAME, TYPE) \
-    INLINE void NAME(const TYPE *g, int from_step, TYPE *o, int step) { \
-        TYPE even = {0}, odd = {0}, even2 = {0}, odd2 = {0}; \
-        for (int i = 0; i < TAPS; i += 2) even += g[i * from_step], even2 += (TB_T)(1 << i) * g[i * from_step]; \
-        for (int i = 1; i < TAPS; i += 2) odd += g[i * from_step], odd2 += (TB_T)(1 << i) * g[i * from_step]; \
-        o[0] = g[0] / 4; \
-        o[step] = (even + odd) * (TB_T)(-1. / 6); \
-        o[2 * step] = (even - odd) * (TB_T)(-1. / 6); \
-        o[3 * step] = (even2 + odd2) * (TB_T)(1. / 24); \
-        o[4 * step] = (even2 - odd2) * (TB_T)(1. / 24); \
-        o[5 * step] = g[(TAPS - 1) * from_step]; \
-    }
+    vec even2 = {0}, odd2 = {0};
+    for (int i = 0; i < count; i += 2) even += g[i * from_step], even2 += (TB_T)(1 << i) * g[i * from_step];
+    for (int i = 1; i < count; i += 2) odd += g[i * from_step], odd2 += (TB_T)(1 << i) * g[i * from_step];
+    const TB_T first = scaled ? 1. / 4 : 1, near = scaled ? -1. / 6 : 1, far = scaled ? 1. / 24 : 1;
+    o[0] = g[0] * first;
+    o[3 * step] = (even2 + odd2) * far;
+    o[4 * step] = (even2 - odd2) * far;
 #endif
-TB_TRANSFORM_FILTER(transform_filter, vec)
+    o[step] = (even + odd) * near;
+    o[2 * step] = (even - odd) * near;
+    o[(POINTS - 1) * step] = g[(count - 1) * from_step];
+}
+
+INLINE void transform_filter(const vec *g, int from_step, vec *o, int step) {
+    transform_taps_of(g, TAPS, 1, from_step, o, step);
+}
 
 // A' m: POINTS values, `from_step` apart, to OUT values.
 INLINE void transform_back(const vec *m, int from_step, vec *o, int step) {
@@ -298,11 +298,11 @@ INLINE void fetch_data(const shape *s, const piece *p, const TB_S *image, vec *d
 
 // The errors of LANES lanes, zero where there are none.
 INLINE void fetch_errors(const shape *s, const piece *p, const TB_S *image, vec *d) {
-    for (int i = 0; i < TAPS * TAPS; ++i) d[i] = (vec){0};
+    for (int i = 0; i < STEP * STEP; ++i) d[i] = (vec){0};
     for (int at = 0; at < LANES; at += LENGTH, ++p)
         for (int i = 0; i < p->high; ++i)
             for (int j = 0; j < p->wide; ++j)
-                fetch_one(image + p->out + (i * s->out_wide + j) * s->images, d + i * TAPS + j, at);
+                fetch_one(image + p->out + (i * s->out_wide + j) * s->images, d + i * STEP + j, at);
 }
 
 // The data's lines on their way to the cache: rows of a map lie too far apart for the processor to guess them.
@@ -416,14 +416,19 @@ INLINE void transform_pair(const TB_S *from, int64_t row, int64_t channel, const
     for (int t = 0; t < PAIR; ++t) transform_taps(g[t], PAIR, to + t * tile, point);
 }
 
-// Backward, of LANES channels, which lie side by side, of maps `map` apart.
-static void transform_turned(const TB_S *from, int64_t row, int64_t map, const int64_t *at, TB_T *to, int64_t point) {
+// Of MR maps, from their taps at at[map][i] rows, and of channels [c, c + LANES), which lie side by side: zeros behind the
+// first `count`.
+INLINE void transform_turned(const TB_S *const *from, int64_t row, const int64_t *const *at, int64_t c,
+                             int64_t count, TB_T *to, int64_t point) {
     vec g[MR][TAPS * TAPS];
     for (int i = 0; i < TAPS * TAPS; ++i) {
         vec r[MR];
         UNROLL for (int k = 0; k < MR; ++k) {
-            const TB_S *const one = from + at[i] * row + k * map;
-            r[k] = at[i] >= 0 ? load(one) : (vec){0};
+            const TB_S *const one = from[k] + at[k][i] * row + c;
+            r[k] = (vec){0};
+            if (at[k][i] >= 0 && count == LANES) r[k] = load(one);
+            else
+                for (int l = 0; l < count && at[k][i] >= 0; ++l) r[k][l] = TB_WIDE(one[l]);
         }
         transpose_rows(r, MR);
         UNROLL for (int l = 0; l < MR; l += PAIR) {
@@ -462,8 +467,11 @@ static void transform_maps(const shape *s, const taps *given, int64_t map, int64
             transform_pair(f + c * next, row, next, at, u + c * MR, point, tile);
         for (int64_t k = 0, d; k < count; k += MR) {
             TB_T *const t = u + k / MR * tile;
+            const TB_S *maps[MR];
+            const int64_t *places[MR];
+            for (int i = 0; i < MR; ++i) maps[i] = f + (k + i) * apart, places[i] = at;
             for (d = c; backward && count - k >= MR && d + LANES <= end; d += LANES)
-                transform_turned(f + k * apart + d, row, apart, at, t + d * MR, point);
+                transform_turned(maps, row, places, d, LANES, t + d * MR, point);
             for (; d < end; d += PAIR)
                 transform_rest(f + k * apart + d * next, row, next, least(PAIR, end - d), apart, least(MR, count - k), at,
                                t + d * MR, point);
@@ -527,6 +535,10 @@ static taps group_filters(const shape *s, const TB_S *filters, int64_t group, in
     const int64_t maps = backward ? s->maps : s->maps_out, row = maps * s->groups;
     return (taps){filters + group * maps, row, s->high.taps * s->wide.taps * row, backward};
 }
+
+#if defined(TB_ADJOINT)
+#include "conv_winograd_adjoint.h"
+#else
 
 // To U. A task: COPIED_CHANNELS channels and COPIED_MAPS maps of a group.
 void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
@@ -942,3 +954,4 @@ void tb_winograd_needs(const int64_t *size, int64_t *out) {
         out[7] = apart(size[PART] * WIDTH) * item;
     }
 }
+#endif

@@ -26,10 +26,13 @@ typedef struct lines {
     int32_t at[WIDTH];  // where the tile of each lane begins
 } lines;
 
-// Whether tiles of `side` x `side` places go through the copy: four images of one tile are put together as fast.
-INLINE int are_few(const shape *s, int side) {
-    return 4 * LENGTH < LANES && s->images < LANES && s->high.stride * s->wide.stride == 1 && (side > 4 ? 8 : 4) <= LANES;
+// Whether tiles of `side` x `side` errors go through the copy: four images of one tile are put together as fast.
+INLINE int few_images(const shape *s, int side) {
+    return 4 * LENGTH < LANES && s->images < LANES && (side > 4 ? 8 : 4) <= LANES;
 }
+
+// The same of data.
+INLINE int are_few(const shape *s, int side) { return few_images(s, side) && s->high.stride * s->wide.stride == 1; }
 
 // The lines of `lanes` lanes from `lane` on: tiles of `side` x `side` places of maps of `high` x `wide` places.
 static void find_lines(const shape *s, int64_t lane, int lanes, int side, int64_t high, int64_t wide, int64_t pad_high,

@@ -25,7 +25,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix, over_matrix
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_blocking import BPROP, UPDATE
+from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, HALF
@@ -38,8 +38,8 @@ PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
 TURNED = 64
 """The side of a tail's square tiles: `TILE` of codegen/c.py."""
-COPIED_CHANNELS, COPIED_MAPS = 16, 32
-"""Channels, and maps, whose filters a task copies, as in the sources."""
+COPIED_CHANNELS, COPIED_MAPS, JOINED = 16, 32, 8
+"""Channels, and maps, whose filters a task copies, and rows of an image whose sums it joins, as in the sources."""
 
 
 def _source(file: str, dtype: np.dtype, result: np.dtype, macros: tuple[tuple[str, int], ...] = ()) -> str:
@@ -225,6 +225,11 @@ def _planes(way: Direct | Winograd) -> tuple[tuple[str, int], ...]:
     return (("TB_PLANES", way.planes),) if way.planes else ()
 
 
+def _adjoint(way: Winograd) -> tuple[tuple[str, int], ...]:
+    """The macro of a gradient that is the forward pass, transposed."""
+    return (("TB_ADJOINT", 1),) if way.adjoint else ()
+
+
 def _dots(way: Direct) -> tuple[tuple[str, int], ...]:
     """The macro of sums that run over lanes of places."""
     return (("TB_DOTS", 1),) if way.dots else ()
@@ -338,13 +343,14 @@ class _Winograd(_Pass):
         stride = way.taps if step.op.name == UPDATE else way.out
         columns = way.length == g.N and g.strides == (1, 1, 1)
         self.macros = (("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride),
-                       ("LENGTH", way.length), ("COLUMNS", int(columns)), *_planes(way))  # fmt: skip
+                       ("LENGTH", way.length), ("COLUMNS", int(columns)), *_planes(way), *_adjoint(way))  # fmt: skip
         super().__init__(step, facts, way)
 
     def _sizes(self, slot_bytes: int = 0, block: int = 0, first: int = 0) -> list[int]:
         g, way = self.geometry, self.way
-        maps_in, maps_out, image, result = conv_blocking.sides(g, self.op)
-        pads = [n - 1 - before if self.backward else before for n, (before, _) in zip(g.window[1:], g.pads[1:])]
+        maps_in, maps_out, image, result = conv_blocking.sides(g, FPROP if way.adjoint else self.op)
+        turned = self.backward and not way.adjoint
+        pads = [n - 1 - before if turned else before for n, (before, _) in zip(g.window[1:], g.pads[1:])]
         past = self.step.tail is None and caches.go_past(math.prod(self.step.output.shape) * self.dtype.itemsize)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, *g.window[1:],
@@ -353,6 +359,11 @@ class _Winograd(_Pass):
 
     def layout(self) -> None:
         """Scratch: the filters, and the stages of a block, shared or a slot a thread; for their gradient the sums."""
+        if self.way.adjoint:
+            data, sums, self.slot_bytes = _call(self.library, "tb_winograd_adjoint_needs", self._sizes(), 3)
+            self.places["data"], self.places["products"] = self._reserve(data), self._reserve(sums)
+            self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+            return
         needs = _call(self.library, "tb_winograd_needs", self._sizes(), 8)
         filters, data, products, columns, errors, sums, own, own_sums = needs
         self.slot_bytes = data + products
@@ -370,6 +381,13 @@ class _Winograd(_Pass):
         """The stages."""
         g, way, facts = self.geometry, self.way, self.facts.tile(self.way.planes)
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        if way.adjoint:
+            sizes, blocks = self._sizes(self.slot_bytes), way.blocks * g.groups
+            shares, lanes = -(-maps_out // way.part), way.panels * -(-g.Q // way.out) * g.N
+            copies = -(-maps_in // facts.rows) * -(-lanes // facts.width) * blocks if shares > 1 else 1
+            join = g.C * g.D * -(-g.H // JOINED)
+            return [("tb_winograd_adjoint_in", copies, sizes), ("tb_winograd_adjoint_rows", shares * blocks, sizes),
+                    ("tb_winograd_adjoint_join", join, sizes)]  # fmt: skip
         maps_in *= way.parts
         points, sizes = way.points**2, self._sizes(self.slot_bytes)
         blocks = range(way.blocks * g.groups)

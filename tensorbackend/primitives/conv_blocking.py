@@ -73,6 +73,12 @@ OWN_BYTES, DATA_BYTES = 1 << 20, 14 << 20
 """Bytes of such a task's filters and products at most, and of the transformed data that tasks share."""
 OWN_SUMS, MOST_NEAR_SUMS = (32, 16, 8), 1 << 20
 """Channels of a task that takes their sums to the end, and sums up to which it is as well to put them aside."""
+ADJOINT_CHANNELS, ADJOINT_BYTES = (32, 24, 16, 8), 2 << 20
+"""Channels of a task of the images' gradient that is the forward pass, transposed; bytes of filters up to which a task
+may have all of them."""
+ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 95, 0.4, 0.26, 2.0
+"""Of it: operations of the products a nanosecond; nanoseconds of a number of the transformed errors, of one of the
+products, and of one of the result."""
 OWN_CHANNELS = 64
 """Channels of its filters at a time, as in `conv_winograd.c`."""
 SUM_BYTES = 48 << 20
@@ -569,6 +575,37 @@ def _update_own(g: ConvGeometry, facts: Facts, itemsize: int, way: Winograd) -> 
     return [replace(way, chunk=channels, part=part)]
 
 
+def _adjoints(g: ConvGeometry, facts: Facts, itemsize: int, points: int, taps: int) -> list[Winograd]:
+    """The images' gradient as the transpose of the forward pass: tasks have some channels and all tiles or, of few
+    channels, all of them and some rows of tiles."""
+    channels, tile = g.C // g.groups, points + 1 - taps
+    parts, rows = _parts(g, 1, taps) * _parts(g, 2, taps), g.D * -(-g.P // tile)
+    way = Winograd(points, tile, taps, _lanes(g.N, facts.lanes), rows, 1, True, 0, parts, g.K // g.groups, 0, True)
+    found = []
+    part = next((n for n in ADJOINT_CHANNELS if g.groups * -(-channels // n) >= TASKS), ADJOINT_CHANNELS[-1])
+    data = itemsize * points**2 * _winograd_lanes(g, FPROP, facts, way) * g.K
+    if part < channels and data <= DATA_BYTES:
+        found.append(replace(way, part=part))
+    if itemsize * points**2 * channels * parts * way.chunk <= ADJOINT_BYTES:
+        each = max(1, rows * g.groups // TASKS)
+        found.append(replace(way, panels=each, blocks=-(-rows // each), part=channels))
+    return found
+
+
+def _adjoint_cost(g: ConvGeometry, facts: Facts, way: Winograd) -> float:
+    """The time of one of `_adjoints` on one thread."""
+    maps, channels, cells = g.K // g.groups, g.C // g.groups, way.points**2
+    line = -(-g.Q // way.out) * g.N  # lanes of a row of tiles
+    lanes = way.blocks * multiple(way.panels * line, facts.lanes)
+    rows = -(-channels // way.part) * multiple(way.part * way.parts, facts.rows)
+    sums = way.panels * way.blocks * multiple(line, facts.lanes) * channels * way.parts
+    products = 2 * rows * maps * lanes * cells / ADJOINT_PRODUCTS
+    moved = cells * (ADJOINT_ERROR_NS * lanes * maps + ADJOINT_SUM_NS * sums)
+    filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps * channels * way.parts * way.blocks
+    filters += 2 * _far_filters(g)
+    return g.groups * (products + moved + filters) + ADJOINT_JOIN_NS * math.prod(g.dimI)
+
+
 def _met(g: ConvGeometry, op: str, way: Winograd, axis: int) -> float:
     """Of the tiles along an axis, for each part of the filters, the share whose data are not all padding."""
     if op == UPDATE or way.parts == 1:
@@ -594,8 +631,8 @@ def _winograd_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> in
 
 
 def _may_be_cut(g: ConvGeometry, op: str) -> bool:
-    """Whether `conv_winograd.c` computes a pass: filters along height and width, longer than their strides and not
-    dilated, and of the images' gradient at stride 1."""
+    """Whether `conv_winograd.c` computes a pass as it stands, not transposed: filters along height and width, longer
+    than their strides and not dilated, and of the images' gradient at stride 1."""
     flat = g.T == 1 and g.D == g.M and g.pads[0] == (0, 0) and g.strides[0] == 1 and g.dilations == (1, 1, 1)
     cells = all(taps > stride for taps, stride in zip(g.window[1:], g.strides[1:]))
     return flat and cells and (op != BPROP or g.strides == (1, 1, 1))
@@ -608,11 +645,15 @@ def _winograds(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: in
     longest = max(-(-n // stride) for n, stride in zip(g.window[1:], g.strides[1:]))
     each = []
     for taps in (t for t in PART_TAPS[points] if t <= max(longest, FEWEST_TAPS)):
-        ways = [_winograd(g, op, facts, itemsize, points, n, taps) for n in planes]
-        ways += _winograd_own(g, op, facts, itemsize, ways[0])
+        ways = _adjoints(g, facts, itemsize, points, taps) if op == BPROP else []
+        if _may_be_cut(g, op):
+            ways += (cut := [_winograd(g, op, facts, itemsize, points, n, taps) for n in planes])
+            ways += _winograd_own(g, op, facts, itemsize, cut[0])
+        if not ways:
+            continue
         costs = [nanoseconds(g, op, facts, way) for way in ways]
         each.append((min(costs), [way for way, cost in zip(ways, costs) if cost <= NEARLY * min(costs)]))
-    return min(each, key=lambda pair: pair[0])[1]
+    return min(each, key=lambda pair: pair[0])[1] if each else []
 
 
 def _may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
@@ -631,7 +672,7 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         yield from (_depthwise(g, op, itemsize), direct)
         return
     found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
-    if winograd and _may_be_cut(g, op) and itemsize == 4:
+    if winograd and _may_be_cut(g, FPROP if op == BPROP else op) and itemsize == 4:
         for points in (4, 6) if winograd >= 4 else (4,):
             found += _winograds(g, op, facts, itemsize, points)
     inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
@@ -685,6 +726,8 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
         used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
         return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7 + _far_filters(g)
+    if way.adjoint:
+        return _adjoint_cost(g, facts, way)
     maps_in *= way.parts
     cells = way.points**2
     lanes = _winograd_lanes(g, op, facts, way)

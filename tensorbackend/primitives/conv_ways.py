@@ -78,6 +78,9 @@ class Winograd:
     Filters are cut into `parts`, which make as many channels of each map; `chunk` of these channels are transformed and
     multiplied at a time. `planes` are those of a number on the matrix unit, 0 for multiply-adds. `part`: maps of a task
     that transforms their filters itself (or channels whose sums a task takes to the end), 0 where all tasks share them.
+
+    `adjoint`: the images' gradient as the transpose of the forward pass, `conv_winograd_adjoint.h`. A task has `part`
+    channels and one of `blocks` of `panels` rows of tiles.
     """
 
     points: int
@@ -91,6 +94,7 @@ class Winograd:
     parts: int
     chunk: int
     part: int = 0
+    adjoint: bool = False
 
 
 Way = Depthwise | Direct | Few | Winograd
