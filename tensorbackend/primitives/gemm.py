@@ -35,6 +35,10 @@ NEAR, FAR = 1 << 16, 1 << 22
 ONE_SET, WAYS, ONE_FAR_SET, FAR_WAYS = 1 << 10, 8, 1 << 15, 6
 """Where rows lie a multiple of so many elements apart, their lines compete for one set of the first-level cache, and of
 the second, into which lines come ahead: the rows that a tile reads in place then."""
+NEAREST = 1 << 13
+"""Elements that stay in the first-level cache."""
+ONE_PART = 128
+"""Lines that lie a multiple of so many elements apart share a part of the second-level cache that holds too few."""
 OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
 """Where tasks copy b themselves: steps of k and elements of such a copy at most (half as many would come from memory in
 lines that are too short); and rows up to which they do."""
@@ -198,7 +202,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
-    own_a = pack_a and splits == 1 and block_k >= split_k  # and then it stays near while all columns pass
+    own_a = pack_a and splits == 1 and block_k >= split_k and x.m * x.k > NEAR  # less is near for everybody
     phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a and not own_a else max(x.m, 1)
     phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
@@ -414,7 +418,8 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
     if _strewn(x, panel):
         in_place = entries * (far * 6 / panel * (1 if aligned else 1 + facts.lanes / panel) + 0.02 * passes)
     else:
-        in_place = entries * (0.004 if aligned and entries <= NEAR else 0.01) * passes
+        cheap = height * x.k <= NEAREST if entries > NEAR else aligned
+        in_place = entries * (0.004 if cheap else 0.01) * passes
     in_place += start if _columns_in_place(x, panel, height, facts) < x.n else 0
     return copied < in_place, min(copied, in_place)
 
@@ -434,7 +439,12 @@ def _columns_in_place(x: Matrices, panel: int, height: int, facts: Facts) -> int
 
 def _strewn(x: Matrices, panel: int) -> bool:
     """Whether the lines of a panel of b lie far apart in memory that no cache holds."""
-    return x.n * x.k > NEAR and x.b[0] != panel and not _is_copy(x, panel)
+    return x.n * x.k > NEAR and x.b[0] != panel and not _is_copy(x, panel) and not _is_held(x)
+
+
+def _is_held(x: Matrices) -> bool:
+    """Whether b is held by caches in which its lines do not compete for a few sets."""
+    return NEAR < x.n * x.k <= FAR // 4 and x.b[0] % ONE_PART != 0
 
 
 def _is_copy(x: Matrices, panel: int) -> bool:
@@ -483,9 +493,9 @@ def _evenly(length: int, most: int) -> int:
         return most
 
     def idle(part: int) -> tuple[int, int]:
-        return -length % part + -(-length // part) % 2 * part // 4, -part
+        return -length % part + -(-length // part) % 2 * part // 4, abs(part - most)
 
-    return min(range(max(most * 3 // 4, 1), most * 5 // 4 + 1), key=idle)
+    return min(range(max(most * 3 // 4, 1), most * 11 // 8 + 1), key=idle)
 
 
 def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
