@@ -76,7 +76,7 @@ OWN_SUMS, MOST_NEAR_SUMS = (32, 16, 8), 1 << 20
 ADJOINT_CHANNELS, ADJOINT_BYTES = (32, 24, 16, 8), 2 << 20
 """Channels of a task of the images' gradient that is the forward pass, transposed; bytes of filters up to which a task
 may have all of them."""
-ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 95, 0.4, 0.26, 2.0
+ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 90, 0.4, 0.26, 2.0
 """Of it: operations of the products a nanosecond; nanoseconds of a number of the transformed errors, of one of the
 products, and of one of the result."""
 OWN_CHANNELS = 64
