@@ -40,6 +40,11 @@ TB_FN tb_i64 tb_double_word(double x) { return (tb_i64)tb_bits_f64(x); }
 #ifndef TB_CUDA
 #include "turn.h"
 
+// The bits of `streams`: how a kernel goes about memory beyond the caches, as tensorbackend/backends/caches.py has them.
+#define TB_STREAM_AHEAD 1
+#define TB_STREAM_PAST 2
+#define TB_STREAM_NEXT 4
+
 // Asks for what is read some blocks later: processors by themselves stop at the end of a page, and look ahead too
 // little where much is computed. An address beyond the end is no error.
 TB_FN void tb_prefetch(const void *from, int bytes) {
@@ -104,7 +109,7 @@ TB_FN void tb_put_f64(double *to, const double *from, int m, tb_i64 past) {
 }
 TB_FN void tb_stream_end(tb_i64 streams) {
 #if defined(__SSE__)
-    if (streams > 1) __builtin_ia32_sfence();
+    if (streams & TB_STREAM_PAST) __builtin_ia32_sfence();
 #else
     (void)streams;
 #endif

@@ -41,9 +41,9 @@ _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 
 def _streams(step: Primitive) -> int:
-    """What a kernel is told: 2 where its results go past the cache."""
+    """What a kernel is told: whether its results go past the caches."""
     results = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (step.output, *step.others))
-    return 2 * caches.go_past(written.nbytes(step), results)
+    return caches.PAST * caches.go_past(written.nbytes(step), results)
 
 
 def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, cost: float, sizes: list[int],

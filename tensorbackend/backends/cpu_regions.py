@@ -77,7 +77,7 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     vectors = max(1, columns // (TASKS_A_THREAD * runtime.threads))  # what a task has added up, it has in cache
     parts, group = -(-columns // vectors), -(-g.words // (TASKS_A_THREAD * runtime.threads))
     sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group, parts]
-    sizes += [vectors, *written.words(alpha, beta), 2 * (caches.go_past(nbytes) and beta == 0)]
+    sizes += [vectors, *written.words(alpha, beta), caches.PAST * (caches.go_past(nbytes) and beta == 0)]
     tasks = {"lut_number": 1, "lut_sum": parts + -(-g.words // group)}
     launches = [
         runtime.prepare(library.address(name), count, cost, pointers, sizes, [], 0) for name, count in tasks.items()

@@ -106,7 +106,7 @@ class BandRenderer(SegmentRenderer):
 
     def _passes_in_turn(self) -> None:
         """Each pass over all rows of a band before the next pass."""
-        self.say(f"const int near = streams & 1 && {self._across()} <= {BAND_ELEMENTS};")
+        self.say(f"const int near = streams & TB_STREAM_AHEAD && {self._across()} <= {BAND_ELEMENTS};")
         self.late = self._read_in_pass(2)
         self.waiting = set()
         self._declare_waiting(BAND)

@@ -35,7 +35,8 @@ class BlockRenderer(HoistRenderer):
     """A dialect that can print the loop over the inner axis, for a map, or one pass over a row or a strip of columns.
 
     `stage` is the pass that is printed. `kept_value` is a value that the pass `kept_stage` leaves in the output, for
-    later passes to read.
+    later passes to read. `at_once`: results of the padded loop that is printed leave when they are computed, where
+    vectors are whole lines.
     """
 
     def __init__(self, found: Nest, split: bool) -> None:
@@ -43,6 +44,7 @@ class BlockRenderer(HoistRenderer):
         self.stage = 0
         self.kept_value: int | None = None
         self.kept_stage = 0
+        self.at_once = False
 
     def _block_loop(self, goals: list[int], here: list[int], store: bool) -> None:
         """The loop over the inner axis, a block at a time."""
@@ -143,7 +145,7 @@ class BlockRenderer(HoistRenderer):
             if form == "half":
                 self.say(f"tb_store_{dtypes.tag(ref.dtype)}(q{k} + b, d{k}, m);")
             elif form == "stream":
-                self.say(f"if (streams > 1) tb_stream(q{k} + b, e{k}, m * (int)sizeof(e{k}[0]));")
+                self.say(f"if (streams & TB_STREAM_PAST) tb_stream(q{k} + b, e{k}, m * (int)sizeof(e{k}[0]));")
 
     def _reduce_block(self, n: int, buffer: str) -> None:
         i = self.body[n]
@@ -231,7 +233,7 @@ class BlockRenderer(HoistRenderer):
                 targets[k] = (f"d{k}[j]", "half")
             elif ref.dtype.itemsize >= 4 and self.kept_value is None:
                 self.say(f"{kind} e{k}[{self._block()}] __attribute__((aligned(64)));")
-                self.say(f"{kind} *const d{k} = streams > 1 ? e{k} : q{k} + b;")
+                self.say(f"{kind} *const d{k} = streams & TB_STREAM_PAST ? e{k} : q{k} + b;")
                 targets[k] = (f"d{k}[j]", "stream")
             else:
                 targets[k] = (f"q{k}[b + j]", "plain")
@@ -275,11 +277,13 @@ class BlockRenderer(HoistRenderer):
         So the compiler has one loop to make, without the remainders of its own.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
-        far, at_once = PIECE if self.abreast else FAR_BLOCK, self._leaves_at_once(loop)
+        far = PIECE if self.abreast else FAR_BLOCK
+        self.at_once = self._leaves_at_once(loop)
         self.open(head)
         self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
-        self.say(f"const int most = streams{' & (TB_WHOLE_LINES ? 1 : -1)' if at_once else ''} ? {far} : {block};")
+        asks = "streams & (TB_WHOLE_LINES ? TB_STREAM_AHEAD : -1)" if self.at_once else "streams"
+        self.say(f"const int most = {asks} ? {far} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
@@ -288,9 +292,9 @@ class BlockRenderer(HoistRenderer):
             kind = ctype(ref.dtype)
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
-        targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes, at_once) for k in self._stored()}
+        targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
         if not self.abreast:
-            when = "streams & 1 && !near" if self.late else "streams & 1"
+            when = "streams & TB_STREAM_AHEAD && !near" if self.late else "streams & TB_STREAM_AHEAD"
             self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():
@@ -302,11 +306,11 @@ class BlockRenderer(HoistRenderer):
             self.say("#ifdef TB_WIDE")
             self._wide_loop(loop)
             self.say("#else")
-        self._vector_loop(loop, rows, targets, at_once)
+        self._vector_loop(loop, rows, targets)
         if wide:
             self.say("#endif")
         for k in self._stored():
-            self._take_back(k, self.kernel.outputs[k][0], lanes, at_once)
+            self._take_back(k, self.kernel.outputs[k][0], lanes)
         self.say("b += n;")
         self.close()
 
@@ -316,7 +320,8 @@ class BlockRenderer(HoistRenderer):
             ref = self.kernel.outputs[k][0]
             if ref.dtype.itemsize >= 4:
                 place = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b"
-                return f"TB_PAST && streams > 1 ? (int)(-(unsigned long)({place}) & 63) / {ref.dtype.itemsize} : 0"
+                before = f"(int)(-(unsigned long)({place}) & 63) / {ref.dtype.itemsize}"
+                return f"TB_PAST && streams & TB_STREAM_PAST ? {before} : 0"
         return "0"
 
     def _fetch(self, slot: int, ref: Ref, count: int) -> str:
@@ -327,14 +332,13 @@ class BlockRenderer(HoistRenderer):
         return f"tb_{'reach' if count == 1 else 'fetch'}{ref.dtype.itemsize}(p{slot});"
 
     def _leaves_at_once(self, loop: list[int]) -> bool:
-        """Whether results leave when they are computed, where vectors are whole lines: in maps of operands of one
-        size, each line of which is one vector."""
+        """Whether the loop is one of a map of operands of one size, each line of which is one vector."""
         reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
         stores = [ref for ref, _ in self.kernel.outputs]
         sizes = {ref.dtype.itemsize for ref in [*reads, *stores]}
         return self.nest.form == MAP and sizes in ({4}, {8})
 
-    def _padded_output(self, k: int, ref: Ref, lanes: int, at_once: bool) -> tuple[str, str]:
+    def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
         kind = ctype(ref.dtype)
         self.say(f"{kind} *const q{k} = o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b;")
@@ -344,12 +348,12 @@ class BlockRenderer(HoistRenderer):
             return f"d{k}[j]", "half"
         self.say(f"{kind} e{k}[{PIECE if self.abreast else FAR_BLOCK}] {ALIGNED};")
         aligned = f"!tail && n % {64 // ref.dtype.itemsize} == 0 && ((unsigned long)q{k} & 63) == 0"
-        past = f"TB_PAST && streams > 1 && {aligned}" if ref.dtype.itemsize >= 4 else "0"
-        buffered = f"past{k} && !TB_WHOLE_LINES" if at_once else f"past{k}"
+        past = f"TB_PAST && streams & TB_STREAM_PAST && {aligned}" if ref.dtype.itemsize >= 4 else "0"
+        buffered = f"past{k} && !TB_WHOLE_LINES" if self.at_once else f"past{k}"
         self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = {buffered} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
 
-    def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict, at_once: bool) -> None:
+    def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict) -> None:
         """The loop over a padded block."""
         buffers = self._drawn(loop, self._block())
         for n in loop:
@@ -361,12 +365,12 @@ class BlockRenderer(HoistRenderer):
                 self.say(f"float h{i.slot}[{self._block()}];")
                 self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
                 buffers[n] = f"h{i.slot}[j]"
-        if at_once:
+        if self.at_once:
             self.say("#if TB_WHOLE_LINES")
             self._loop_of_lines(loop, buffers)
             self.say("#else")
         self._inner_loop(loop, [], targets, buffers)
-        if at_once:
+        if self.at_once:
             self.say("#endif")
         for k in targets:
             if dtypes.is_half((ref := self.kernel.outputs[k][0]).dtype):
@@ -380,7 +384,7 @@ class BlockRenderer(HoistRenderer):
         self.open(f"for (int g = 0; g < m; g += {step})")
         if reads:
             ask = " ".join(f"tb_next1(p{slot} + g);" for slot in reads)
-            self.say(f"if (__builtin_expect(streams & 4, 0)) {{ {ask} }}")
+            self.say(f"if (__builtin_expect(streams & TB_STREAM_NEXT, 0)) {{ {ask} }}")
         self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in enumerate(outputs)))
         self.say("#pragma GCC ivdep")
         self._open_lanes(str(step), "g", loop, buffers)
@@ -390,11 +394,11 @@ class BlockRenderer(HoistRenderer):
         self.say(*(f"tb_leave(d{k} + g, u{k}, past{k});" for k in range(len(outputs))))
         self.close()
 
-    def _take_back(self, k: int, ref: Ref, lanes: int, at_once: bool) -> None:
+    def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
         if not dtypes.is_half(ref.dtype):
-            self.say(f"if (past{k}{' && !TB_WHOLE_LINES' if at_once else ''}) tb_stream(q{k}, e{k}, n * {size});")
+            self.say(f"if (past{k}{' && !TB_WHOLE_LINES' if self.at_once else ''}) tb_stream(q{k}, e{k}, n * {size});")
         self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
 
     def _lanes(self) -> int:

@@ -36,7 +36,7 @@ class LaneRenderer(WideRenderer):
 
     def _early(self, slot: int) -> str:
         """When the first pass over a row asks for what follows."""
-        return "streams & 1 && !near" if slot in self.late else "streams & 1"
+        return "streams & TB_STREAM_AHEAD && !near" if slot in self.late else "streams & TB_STREAM_AHEAD"
 
     def _sums_run_along(self, here: Sequence[int], direct: dict[int, str]) -> bool:
         """Whether the reductions `here` are sums of floats, of which a value must be computed first."""

@@ -60,7 +60,7 @@ class WideRenderer(Renderer):
         loads = {n: self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"}
         for k, (ref, _) in enumerate(self.kernel.outputs):
             if dtypes.is_half(ref.dtype):
-                self.say(f"const int past{k} = streams > 1 && ((tb_u64)w{k} & 63) == 0;")
+                self.say(f"const int past{k} = streams & TB_STREAM_PAST && ((tb_u64)w{k} & 63) == 0;")
         self.open(f"for (int j = 0; j < m; j += {STEP})")
         for n, ref in loads.items():
             place = f"p{self.body[n].slot} + j"
