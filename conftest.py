@@ -42,8 +42,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """What was collected stays to the end: tests that call `gc.collect` need not walk through it each time."""
+    _keep_what_is_there()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Nor through what the tests of other modules have left."""
+    if item.path != item.config.stash.get(_module, None):
+        item.config.stash[_module] = item.path
+        _keep_what_is_there()
+
+
+def _keep_what_is_there() -> None:
     gc.collect()
     gc.freeze()
+
+
+_module = pytest.StashKey[Path]()
 
 
 def _is_emulated(item: pytest.Item) -> bool:

@@ -356,4 +356,3 @@ def test_a_collection_may_come_at_any_moment_of_a_statement(backend: Backend, re
         assert (u.get() == rung * (rung + 1) / 2).all()
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()

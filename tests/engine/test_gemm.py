@@ -21,6 +21,7 @@ from tensorbackend.graph.plan import Primitive, Statement
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
+from tests.thinned import thinned
 
 LENGTHS = (0, 1, 2, 3, 5, 7, 8, 13, 14, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 97, 130, 257, 1000)
 HALF_UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -148,9 +149,7 @@ TAILS: dict[str, Callable] = {
 TAILED_SHAPES = [(6, 9, 5), (1, 40, 7), (40, 1, 7), (70, 70, 33), (3, 5, 30_000), (130, 200, 900), (20, 20, 0)]
 
 
-@pytest.mark.parametrize("name", TAILS)
-@pytest.mark.parametrize("shape", TAILED_SHAPES, ids=str)
-@pytest.mark.parametrize("layout", [0, 1, 2])
+@pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, list(TAILS), TAILED_SHAPES, [0, 1, 2]), ids=str)
 def test_a_tail_gives_the_bits_of_two_statements(jit, name, shape, layout) -> None:
     m, n, k = shape
     x, y = laid(jit, numbers(0, m, k), layout), laid(jit, numbers(1, k, n), layout)
@@ -334,9 +333,11 @@ def test_flat_products_of_matrices_beyond_the_caches(jit, shape, layout) -> None
     assert_product(got, a, b, np.dtype(np.float32))
 
 
-@pytest.mark.parametrize("name", ["a matrix", "a matrix across", "used twice"])
-@pytest.mark.parametrize("shape", [(1500, 1301, 70), (70, 30_016, 80), (600, 2500, 600)], ids=str)
-@pytest.mark.parametrize("layout", [0, 3, 5])
+FAR_TAILS = ["a matrix", "a matrix across", "used twice"]
+FAR_SHAPES = [(1500, 1301, 70), (70, 30_016, 80), (600, 2500, 600)]
+
+
+@pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, FAR_TAILS, FAR_SHAPES, [0, 3, 5]), ids=str)
 def test_tails_of_products_beyond_the_caches(jit, name, shape, layout) -> None:
     m, n, k = shape
     x, y = jit.array(numbers(0, m, k)), jit.array(numbers(1, k, n))

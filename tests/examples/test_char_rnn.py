@@ -41,6 +41,7 @@ def test_a_seed_repeats_a_run_captured_or_not(script: Callable, cell: str) -> No
     assert costs_of(runs[0]) == costs_of(runs[1])
 
 
+@pytest.mark.ci
 def test_the_emulated_gpu_has_the_same_costs(script: Callable) -> None:
     cpu, gpu = (costs_of(script("char_rnn.py", *TINY, "--backend", name)[0]) for name in ("cpu", "gpu:emulator"))
     assert cpu == pytest.approx(gpu, abs=2e-4)

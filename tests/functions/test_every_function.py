@@ -2,9 +2,10 @@
 """Every function against NumPy, and its gradients, once and twice, against differences, in all types.
 
 A case is a function, its reference in NumPy, and the inputs. Add a line to `basic_cases.py` or one of its neighbours
-for a new function. The interpreter is what is checked by differences; compiled kernels, on the CPU and the emulator,
-give the same values and gradients, element by element, which takes fewer kernels (one case in a few: gradients of
-gradients too). What a group of cases needs is compiled together: it runs through NumPy first, which shows the kernels.
+for a new function. The interpreter is what is checked by differences, every day in one type and in one on strided
+arrays; compiled kernels, on the CPU and the emulator, give the same values and gradients, element by element, which
+takes fewer kernels (one case in a few: gradients of gradients too). What a group of cases needs is compiled together:
+it runs through NumPy first, which shows the kernels.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.functions.cases import Case
 from tests.functions.conftest import shared
 from tests.functions.image_cases import IMAGE_CASES
 from tests.functions.more_cases import MORE_CASES
+from tests.thinned import thinned
 
 CASES = BASIC_CASES | MORE_CASES | IMAGE_CASES
 NAMES = list(CASES)
@@ -173,10 +175,13 @@ def compile_together(kind: str, names: tuple[str, ...], dtypes: tuple[str, ...],
     rehearsal.compile()
 
 
+@pytest.mark.parametrize(("name", "dtype"), thinned(len(DTYPES), NAMES, DTYPES))
+def test_interpreted(name, dtype) -> None:
+    check(name, dtype, shared("interpreter"))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_interpreted(name) -> None:
-    for dtype in DTYPES:
-        check(name, dtype, shared("interpreter"))
+def test_interpreted_on_strided_arrays(name) -> None:
     check(name, "float32", shared("interpreter"), strided)
 
 

@@ -98,22 +98,16 @@ def plain(cc) -> Iterator[Backend]:
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(scope="session")
-def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that the processes of all tests share, where its state is not what is tested."""
-    return tmp_path_factory.mktemp("cache") / "kernels"
-
-
 @pytest.fixture
-def run_python(tmp_path: Path, session_cache: Path) -> RunPython:
+def run_python(tmp_path: Path) -> RunPython:
     """`run_python(code, timeout=180, check=True, bound=False, **environment)`: Python in a process of its own.
 
-    Its kernel cache is the session's unless the environment says otherwise; a variable of None is unset. If `bound`,
-    the rights of files bind it even where the tests run as root.
+    Its kernel cache is that of the tests unless the environment says otherwise; a variable of None is unset. If
+    `bound`, the rights of files bind it even where the tests run as root.
     """
 
     def run(code: str, *, timeout: float = 180, check: bool = True, bound: bool = False, **environment: str | None):
-        defaults = {"PYTHONPATH": str(ROOT), "TB_CACHE": str(session_cache), "OPENBLAS_NUM_THREADS": "1"}
+        defaults = {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
         merged = {**os.environ, **defaults, **environment}
         kept = {name: value for name, value in merged.items() if value is not None}
         command = [*(as_plain_user() if bound else []), sys.executable, "-c", code]

@@ -80,22 +80,21 @@ assert np.array_equal(y.get(), host + 3)
 # The cache
 
 
-def damage(folder: Path, change: bytes) -> int:
-    """Write other bytes over the middle of every library of a cache; how many there were."""
-    libraries = list(folder.glob("*.so"))
-    for path in libraries:
+def damage(folder: Path) -> int:
+    """Truncate every other library of a cache, and write over the middle of the others; how many there were."""
+    libraries = sorted(folder.glob("*.so"))
+    for number, path in enumerate(libraries):
         content = path.read_bytes()
         path.unlink()
         middle = len(content) // 2
-        path.write_bytes(content[:middle] + change + content[middle + len(change) :] if change else content[:middle])
+        path.write_bytes(content[:middle] + (b"tampered" + content[middle + 8 :] if number % 2 else b""))
     return len(libraries)
 
 
-@pytest.mark.parametrize("change", [b"", b"tampered"], ids=["truncated", "tampered"])
-def test_damaged_kernels_are_built_again(run_python, tmp_path, cc, change: bytes) -> None:
+def test_damaged_kernels_are_built_again(run_python, tmp_path, cc) -> None:
     cache = tmp_path / "cache"
     run_python(USE + "used()", TB_CACHE=str(cache))
-    count = damage(cache, change)
+    count = damage(cache)
     assert count >= 2
     done = run_python(USE + "used()", TB_CACHE=str(cache))
     assert done.stderr.count("is damaged") == count

@@ -11,13 +11,14 @@ import pytest
 from tensorbackend import dtypes, testing
 from tensorbackend.backends import jit
 from tensorbackend.settings import config
+from tests.thinned import thinned
 
 X86 = platform.machine() in ("x86_64", "AMD64")
+WIDTHS = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
 SIZES = [(8, 8), (9, 200), (64, 64), (65, 63), (130, 70), (17, 33), (200, 9)]
 
 
-@pytest.mark.parametrize("cflags", ["", "-mno-avx512f", "-mno-avx"] if X86 else [""])
-@pytest.mark.parametrize("dtype", dtypes.DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "cflags"), thinned(len(WIDTHS), dtypes.DTYPES, WIDTHS), ids=str)
 def test_turned_tiles_are_the_same_numbers(cc, monkeypatch, dtype: np.dtype, cflags: str) -> None:
     monkeypatch.setitem(config._values, "cflags", cflags)
     jit._definitions.cache_clear()

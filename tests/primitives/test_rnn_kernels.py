@@ -17,6 +17,7 @@ from tensorbackend.primitives import cells
 from tensorbackend.primitives.cells import Cell, Run
 from tensorbackend.primitives.matrix_unit import EDGE
 from tensorbackend.settings import using
+from tests.thinned import thinned
 
 SIZES = [(1, 1), (5, 3), (64, 1), (150, 1), (200, 2), (16, 8), (600, 5), (37, 8), (13, 9), (33, 17), (300, 16), (7, 31),
          (24, 48), (19, 64), (20, 65), (70, 80), (9, 100), (17, 128), (600, 128), (700, 20), (260, 12), (130, 33),
@@ -54,8 +55,7 @@ def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray]) -> l
     return [x.get() for x in outputs]
 
 
-@pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("cell", "size"), thinned(3, cells.CELLS, SIZES), ids=lambda x: getattr(x, "name", str(x)))
 def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
     for dtype, reverse, from_zero in (("float32", False, False), ("float64", True, True)):
         run = Run(*size, 4, reverse, from_zero or cell.state.kind != "own")
