@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Autodiff, DTypeError, ShapeError
@@ -66,6 +66,7 @@ def tensors(backend: Any, dtype: str, *shapes: tuple) -> list[tuple[Any, np.ndar
 
 
 @shared
+@example(sizes={"W": 1, "S": 2, "pad_w": 1, "dil_w": 2, **dict.fromkeys(("N", "C", "K"), 1)}, dtype="float32")
 @given(sizes=geometries(), dtype=st.sampled_from(["float32"] * 3 + ["float64", "float16", "bfloat16"]))
 def test_passes_are_their_definitions(backend: Any, sizes: dict[str, Any], dtype: str) -> None:
     layer = layer_of(backend, sizes, dtype)

@@ -695,7 +695,8 @@ def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     last = np.minimum(first + each, g.W) - 1
     lowest, highest = (first + pad - g.Q) // dilation + 1, (last + pad) // dilation  # taps that a column meets
     met = np.minimum(highest, g.S - 1) - np.maximum(lowest, 0) + 1
-    return float(((last - first + 1) * np.maximum(met, 0)).sum()) / (g.Q * g.S)
+    products = int(((last - first + 1) * np.maximum(met, 0)).sum())
+    return max(products, 1) / (g.Q * g.S)  # padding may be all that taps meet
 
 
 def _far_filters(g: ConvGeometry) -> float:
