@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_winograd_update.h — the gradient by the filters of conv_winograd.c
+//
+// Computes  for each point the products of V, the transformed data, and W, the transformed errors, added up over lanes, and
+//           from these the taps. Either tasks share V, W and the sums, a chunk of channels and a block of lanes after the
+//           other, or each takes the sums of some channels and maps to the end.
+
+// Elements of V at a point.
+static int64_t update_point_elements(const shape *s) { return apart(stored_channels(s->chunk, s->panels * WIDTH)); }
+
+// Channels [c, end) of a chunk that begins with channel `first`, at a panel of a block, which begins with `lane`.
+static void update_data(const shape *s, int64_t lane, const TB_S *in, int64_t first, int64_t c, int64_t end,
+                        int64_t panel, TB_T *v) {
+    data tiles;
+    tiles.part = -1;
+    for (; c < end; ++c) {
+        const int64_t map = c % s->maps;
+        find_data(s, c / s->maps, lane, &tiles);
+        for (int j = 0; j < filled_lanes(s, lane); j += BESIDE * LANES) {
+            vec d[BESIDE][SQUARE];
+            for (int i = 0; i < BESIDE; ++i) {
+                const int at = j + i * LANES;
+                expect_lanes(s, c - first, panel * WIDTH + at, v);
+                if (BESIDE > 1 && lane + at >= s->lanes) {
+                    __builtin_memset(d[i], 0, sizeof d[i]);
+                    continue;
+                }
+                take_data(s, &tiles, in + map * s->in_map, at, c + 1 < end && map + 1 < s->maps, d[i]);
+                transform_square(d[i]);
+            }
+            put_lanes(s, d, c - first, panel * WIDTH + j, v);
+        }
+    }
+}
+
+// Up to LANES maps from map k on, at a panel of a block, which begins with `lane`: turned so that maps lie side by side,
+// then transformed, lane by lane.
+static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int64_t k, int64_t panel, TB_T *w) {
+    enum { CELLS = TAPS * TAPS };
+    const int64_t count = s->maps_out - k;
+    const int few = are_few(s, TAPS);
+    piece pieces[LANES];
+    lines x;
+    TB_T copy[COPIED];
+    for (int at = 0; at < WIDTH; at += LANES) {
+        vec e[CELLS], turned[CELLS][LANES];
+        if (few) find_lines(s, lane + at, LANES, TAPS, s->out_high, s->out_wide, 0, 0, &x);
+        else find_pieces(s, 0, lane + at, LANES, pieces);
+        if (few) clear_lines(&x, copy);
+        for (int i = 0; i < LANES; ++i) {
+            const TB_S *const map = errors + (k + i) * s->out_map;
+            if (few && i < count) {
+                copy_lines(s, &x, map, copy);
+                turn_squares(&x, x.at, copy, TAPS, e);
+            } else if (i < count) {
+                if (i + 1 < count) prefetch_errors(s, pieces, map + s->out_map);
+                fetch_errors(s, pieces, map, e);
+            }
+            for (int j = 0; j < CELLS; ++j) turned[j][i] = i < count ? e[j] : (vec){0};
+        }
+        for (int i = 0; i < CELLS; ++i) transpose(turned[i]);
+        for (int l = 0; l < LANES; l += TOGETHER) {
+            vec half[POINTS * TAPS], whole[TOGETHER][SQUARE];
+            expect_errors(s, k, panel * WIDTH + at + least(l + 2, LANES - 1), w);
+            for (int n = 0; n < TOGETHER; ++n) {
+                for (int i = 0; i < CELLS; ++i) e[i] = turned[i][l + n];
+                for (int j = 0; j < TAPS; ++j) transform_filter(e + j, TAPS, half + j, TAPS);
+                for (int i = 0; i < POINTS; ++i) transform_filter(half + i * TAPS, 1, whole[n] + i * POINTS, 1);
+            }
+            put_errors(s, whole, k, panel * WIDTH + at + l, w);
+        }
+    }
+}
+
+// To V and, with the first channels, W. A task: a panel of lanes of LANES channels, or, after all of them, of LANES maps.
+void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                           int64_t begin, int64_t end) {
+    (void)stride, (void)scalar;
+    shape s = read_shape(size);
+    s.v_point = update_point_elements(&s);
+    const int64_t group = size[BLOCK] / s.blocks, begins = size[BLOCK] % s.blocks * s.panels * WIDTH;
+    const int64_t first = size[FIRST], last = chunk_end(&s, first), channels = ceil_div(last - first, LANES) * LANES;
+    const TB_S *const in = (const TB_S *)TB_PLACE(IN) + group * s.maps * s.in_map;
+    const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map;
+    if (begin == 0 && size[PART]) free_slots(TB_PLACE(OWN), size[SLOTS]);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t panel = task % s.panels, lane = begins + panel * WIDTH, c = task / s.panels * LANES;
+        if (c < channels)
+            update_data(&s, lane, in, first, first + c, least(first + c + LANES, last), panel, TB_PLACE(DATA));
+        else update_errors(&s, lane, errors, c - channels, panel, TB_PLACE(PRODUCTS));
+    }
+}
+
+// A task: a point.
+void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                                 int64_t begin, int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    const int64_t group = size[BLOCK] / s.blocks, lane = size[BLOCK] % s.blocks * s.panels * WIDTH;
+    const int64_t first = size[FIRST], count = chunk_end(&s, first) - first;
+    begin_tiles();
+    for (int64_t point = begin; point < end; ++point)
+        update_point(&s, lane, count, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
+                     (const TB_T *)TB_PLACE(PRODUCTS) + point * s.w_point,
+                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums + first * s.padded, lane > 0);
+    end_tiles();
+}
+
+// From sums of channel c, `point` elements apart, to the gradients of the filters of its part and map: maps [k, end).
+INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64_t c, int64_t k, int64_t end, TB_R *out) {
+    const int64_t row = s->maps_out * s->groups, part = c / s->maps;
+    const int64_t h = first_tap(&s->high, part / s->wide.parts), w = first_tap(&s->wide, part % s->wide.parts);
+    TB_R *const to = out + c % s->maps * s->high.taps * s->wide.taps * row;
+    for (; k < end; k += LANES, sums += LANES) {
+        vec d[SQUARE], o[OUT * OUT];
+        take_points(sums, point, d);
+        transform_square_back(d, o);
+        for (int p = 0; p < OUT * OUT; ++p) {
+            const int64_t i = h + p / OUT * s->high.stride, j = w + p % OUT * s->wide.stride;
+            if (i >= s->high.taps || j >= s->wide.taps) continue;
+            TB_R *const at = to + (i * s->wide.taps + j) * row + k;
+            if (end - k >= LANES) store(at, o[p]);
+            else
+                for (int64_t l = 0; l < end - k; ++l) at[l] = TB_NARROW(o[p][l]);
+        }
+    }
+}
+
+// A task: the filters of a channel of a group.
+void tb_winograd_update_out(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                            int64_t begin, int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t group = task / s.maps;
+        const TB_T *const sums = (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums;
+        for (int64_t c = task % s.maps; c < s.maps_in; c += s.maps)
+            put_gradients(&s, sums + c * s.padded, s.sums, c, 0, s.maps_out, (TB_R *)TB_PLACE(RESULT) + group * s.maps_out);
+    }
+}
+
+#if !defined(TB_PLANES)
+// From V and W of all lanes of group size[BLOCK] to its results. A task: PART channels and WIDTH maps.
+void tb_winograd_update_parts(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                              int64_t begin, int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots), panels = s.padded / WIDTH;
+    const int64_t each = apart(size[PART] * WIDTH);
+    TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
+    TB_R *const out = (TB_R *)TB_PLACE(RESULT) + size[BLOCK] * s.maps_out;
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task / panels * size[PART], last = least(first + size[PART], s.maps_in);
+        const int64_t k = task % panels * WIDTH, k_end = least(k + WIDTH, s.maps_out);
+        const TB_T *const v = (const TB_T *)TB_PLACE(DATA) + first * s.pitch;
+        const TB_T *const w = (const TB_T *)TB_PLACE(PRODUCTS) + k * s.panels * WIDTH;
+        for (int64_t point = 0; point < SQUARE; ++point)
+            update_panel(&s, s.lanes, last - first, v + point * update_point_elements(&s), ceil_div(k_end - k, LANES),
+                         w + point * s.w_point, sums + point * each, WIDTH, 0);
+        for (int64_t c = first; c < last; ++c) put_gradients(&s, sums + (c - first) * WIDTH, each, c, k, k_end, out);
+    }
+    give_slot(TB_PLACE(OWN), slot);
+}
+#endif
