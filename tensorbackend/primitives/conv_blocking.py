@@ -2,7 +2,7 @@
 """How a convolution is computed on the CPU: by which algorithm, in which blocks.
 
 A cost model on the geometry puts the ways in order, never the number of threads, so that results repeat bit for bit.
-What a way is stands in `conv_ways.py`.
+What a way is stands in `conv_ways.py`, which of Winograd's ways there are in `winograd_blocking.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Way, Winograd
+from tensorbackend.primitives import winograd_blocking
+from tensorbackend.primitives.conv_ways import (
+    BPROP,
+    FPROP,
+    TASKS,
+    UNIT_PLANES,
+    UPDATE,
+    Depthwise,
+    Direct,
+    Facts,
+    Few,
+    Way,
+    sides,
+)
 from tensorbackend.primitives.geometry import ConvGeometry
-from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, PLANES, multiple
+from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, multiple
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
-
-FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
 
 COPY_BYTES = 768 << 10
 """Bytes of a task's copy of the input and of its sums: a part of the second-level cache."""
@@ -58,43 +69,9 @@ UPDATE_ROWS = 8
 """Channels of a tile there, with fewer of which tiles leave out no columns."""
 UPDATE_PLACES = 1024
 """Places whose products a tile of the filters' gradient adds up before it goes to memory."""
-TASKS = 8
-"""Tasks that a pass is cut into at least, where its size allows."""
-STAGE_BYTES, UNIT_STAGE_BYTES = 700_000, 1_500_000
-"""Bytes of a block of lanes that one task takes through all stages of Winograd's algorithm, and on the matrix unit."""
-MOST_STAGE_BYTES = 2_200_000
-"""Bytes of a panel from which stages are shared: it would not stay in the second-level cache, and the filters would
-come from memory for each panel."""
-SHARED_PANELS, SHARED_LANES = 6, 288
-"""Panels of a block whose stages are shared, for the filters' gradient at least; lanes of one for the other passes."""
-OWN_MAPS, FEWEST_OWN_TASKS = (32, 16), 4
-"""Maps of a task that transforms their filters itself, and tasks that there must be."""
-OWN_BYTES, DATA_BYTES = 1 << 20, 14 << 20
-"""Bytes of such a task's filters and products at most, and of the transformed data that tasks share."""
-OWN_SUMS, MOST_NEAR_SUMS = (32, 16, 8), 1 << 20
-"""Channels of a task that takes their sums to the end, and sums up to which it is as well to put them aside."""
-ADJOINT_CHANNELS, ADJOINT_BYTES = (32, 24, 16, 8), 2 << 20
-"""Channels of a task of the images' gradient that is the forward pass, transposed; bytes of filters up to which a task
-may have all of them."""
-ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 90, 0.4, 0.26, 2.0
-"""Of it: operations of the products a nanosecond; nanoseconds of a number of the transformed errors, of one of the
-products, and of one of the result."""
-OWN_CHANNELS = 64
-"""Channels of its filters at a time, as in `conv_winograd.c`."""
-SUM_BYTES = 48 << 20
-"""Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
-MOST_PANELS = 64
-CHUNK, MOST_CHUNK = 128, 192
-"""Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
-most."""
-PART_TAPS, FEWEST_TAPS = {4: (3,), 6: (3, 4, 5)}, 3
-"""Taps of a side of such a part, by points; the fewest."""
 FEWEST_UNIT_MAPS = 16
 """Maps of a group, and for the filters' gradient inputs of an output, from which on it is worth while to fill them up
 for the matrix unit."""
-UNIT_PLANES = PLANES["float32"]
-PRODUCTS, UNIT_PRODUCTS = 130, 260
-"""Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 UNIT_DIRECT, UNIT_SHARED = 185, 230
 """Operations of `conv.c` a nanosecond on the matrix unit; those of all lanes where copies are shared."""
 SHARED_FILTER_NS = 0.6
@@ -115,37 +92,6 @@ DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
 DEPTHWISE_TABLE = 1024
 """Taps of filters, and phases of results, at most: tables of them are on the stack."""
-NEARLY = 1.3
-"""How much longer Winograd's algorithm may take without the matrix unit, or on it, than the other way, to be a choice
-as well: how fast the unit is depends on what else draws on the processor's power."""
-NEAR, SHARED_NEAR = 0.6, 0.7
-"""How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
-and on the matrix unit where stages are shared."""
-UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, (0.62, 0.5)
-UPDATE_DATA_NS, UPDATE_ERROR_NS, UPDATE_FETCH_NS = 0.45, 0.32, 0.29
-"""Of the filters' gradient where there is no matrix unit: operations of the products a nanosecond; nanoseconds of a
-sum, and of one that a task takes to the end, of a number of the transformed data and of the transformed errors, and of
-an error before. However many images a tile has, its lanes are put together as fast."""
-UNIT_FILTERS = {4: 1.0, 6: 2.0}
-"""Nanoseconds of a number of the transformed filters on the matrix unit, by points."""
-FILTER_NS, FILTER_RISE, FILTER_MOST_NS = 0.35, 1.5e-7, 1.2
-"""The same by multiply-adds: of the first ones, for each number that there is, and of as many as no cache holds."""
-OWN_PRODUCTS, OWN_DATA_NS, OWN_SUM_NS, OWN_FILTER_NS = 115, 0.55, 0.57, {4: 0.65, 6: 0.85}
-"""Where data are shared: operations of the products a nanosecond. Where tasks transform filters themselves: nanoseconds
-of a number of the transformed data and of the products, and of a number of the filters, by points."""
-FAR_FILTERS, FAR_FILTER_NS = 1 << 22, 0.6
-"""Numbers of filters that no cache holds, and of one of them, where filters are not transformed."""
-FILTER_READ_NS = 0.4
-"""Of a number of them in the products, which take no less however few the lanes are."""
-SIX = 1.2, 1.1
-"""How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
-gradient: transforms count for more there, and those of six points need more registers than there are."""
-
-
-def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Maps of a group in and out, lengths of an image in and out, as the kernels see a pass."""
-    c, k = g.C // g.groups, g.K // g.groups
-    return (k, c, g.result, g.image) if op == BPROP else (c, k, g.image, g.result)
 
 
 def _steps(g: ConvGeometry, op: str) -> tuple[int, ...]:
@@ -337,7 +283,7 @@ def _few_cost(g: ConvGeometry, op: str, facts: Facts) -> float:
     if backward:
         maps = g.C // g.groups
         products *= multiple(maps, FEW_MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
-    filters = math.prod(g.dimF) * FEW_FILTER_NS + _far_filters(g) / 2
+    filters = math.prod(g.dimF) * FEW_FILTER_NS + winograd_blocking.far_filters(g) / 2
     moved = filters + math.prod(read[1:]) * multiple(read[0], facts.lanes) * FEW_COPY_NS
     return products / FEW_PRODUCTS[backward] + moved + math.prod(written) * FEW_SUM_NS[backward]
 
@@ -494,168 +440,6 @@ def _unit_update_cost(
     return total, Direct(rows, columns, channels, flat, splits, maps, tasks, UNIT_PLANES)
 
 
-def _lanes(images: int, most: int) -> int:
-    """The largest power of 2 that divides the number of images, at most a vector."""
-    length = most
-    while images % length:
-        length //= 2
-    return length
-
-
-def _parts(g: ConvGeometry, axis: int, most: int) -> int:
-    """Parts of `most` taps that an axis of the filters is cut into: `cut` in C."""
-    each = -(-g.window[axis] // g.strides[axis])
-    return min(g.window[axis], g.strides[axis]) * -(-each // most)
-
-
-def _chunk(maps: int, parts: int, planes: int) -> int:
-    """Channels at a time, where filters are cut into parts: whole parts, or a share of one."""
-    if parts == 1:
-        return maps
-    shares = -(-maps // MOST_CHUNK)
-    chunk = -(-maps // shares) if shares > 1 else maps * min(parts, max(1, CHUNK // maps))
-    return multiple(chunk, EDGE) if planes else chunk
-
-
-def _winograd(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, planes: int, taps: int) -> Winograd:
-    """Blocks for parts of `taps` x `taps` taps."""
-    maps, maps_out, _, out = sides(g, op)
-    width = facts.tile(planes).width
-    tile = points + 1 - taps
-    parts = _parts(g, 1, taps) * _parts(g, 2, taps)
-    chunk = maps_in = _chunk(maps, parts, planes)
-    lanes = out[0] * -(-out[1] // tile) * -(-out[2] // tile) * g.N
-    total = -(-lanes // width)
-    length = _lanes(g.N, facts.lanes)
-    each, data = points**2 * width, PLANE_BYTES * planes or itemsize
-    if op == UPDATE:
-        padded = -(-maps_out // width) * width
-        panel = each * data * (maps_in + padded)
-        most = max(SHARED_PANELS, SUM_BYTES // 6 // panel)
-        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel))
-        blocks = -(-total // panels)
-        return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True, planes, parts, chunk)
-    panel = each * (data * maps_in + itemsize * maps_out)
-    # The matrix unit is done with a panel so soon that filters must come from the same cache.
-    filters = points**2 * data * maps_in * maps_out if planes else 0
-    if total < TASKS or panel + filters > MOST_STAGE_BYTES:
-        blocks = -(-total // (SHARED_LANES // width))
-        return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes, parts, chunk)
-    panels = max(1, min(total // TASKS, (UNIT_STAGE_BYTES if planes else STAGE_BYTES) // panel))
-    return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes, parts, chunk)
-
-
-def _winograd_own(g: ConvGeometry, op: str, facts: Facts, itemsize: int, way: Winograd) -> list[Winograd]:
-    """Where stages are shared, the same with tasks that transform filters themselves: as many maps and panels as caches
-    hold."""
-    maps, maps_out, _, _ = sides(g, op)
-    if op == UPDATE and not way.planes and way.blocks == 1:
-        return _update_own(g, facts, itemsize, way)
-    if not way.shared or way.planes or op == UPDATE or maps_out < FEWEST_OWN_TASKS * OWN_MAPS[-1]:
-        return []
-    total, each = -(-_winograd_lanes(g, op, facts, way) // facts.width), way.points**2 * itemsize
-    most = min(total, MOST_PANELS, max(1, DATA_BYTES // (each * facts.width * maps * way.parts)))
-    for part in OWN_MAPS:
-        panels = (OWN_BYTES // (each * part) - OWN_CHANNELS) // facts.width
-        if -(-maps_out // part) >= TASKS and panels >= most:
-            break
-    blocks = -(-total // max(1, min(most, panels)))
-    return [replace(way, panels=-(-total // blocks), blocks=blocks, chunk=maps * way.parts, part=part)]
-
-
-def _update_own(g: ConvGeometry, facts: Facts, itemsize: int, way: Winograd) -> list[Winograd]:
-    """The filters' gradient from one block of lanes, with tasks that take sums of some channels to the end."""
-    channels, maps = g.C // g.groups * way.parts, g.K // g.groups
-    if channels * maps * way.points**2 <= MOST_NEAR_SUMS:
-        return []
-    if itemsize * way.points**2 * way.panels * facts.width * (channels + multiple(maps, facts.width)) > SUM_BYTES:
-        return []
-    panels = -(-maps // facts.width)
-    part = next((n for n in OWN_SUMS if -(-channels // n) * panels >= TASKS), OWN_SUMS[-1])
-    return [replace(way, chunk=channels, part=part)]
-
-
-def _adjoints(g: ConvGeometry, facts: Facts, itemsize: int, points: int, taps: int) -> list[Winograd]:
-    """The images' gradient as the transpose of the forward pass: tasks have some channels and all tiles or, of few
-    channels, all of them and some rows of tiles."""
-    channels, tile = g.C // g.groups, points + 1 - taps
-    parts, rows = _parts(g, 1, taps) * _parts(g, 2, taps), g.D * -(-g.P // tile)
-    way = Winograd(points, tile, taps, _lanes(g.N, facts.lanes), rows, 1, True, 0, parts, g.K // g.groups, 0, True)
-    found = []
-    part = next((n for n in ADJOINT_CHANNELS if g.groups * -(-channels // n) >= TASKS), ADJOINT_CHANNELS[-1])
-    data = itemsize * points**2 * _winograd_lanes(g, FPROP, facts, way) * g.K
-    if part < channels and data <= DATA_BYTES:
-        found.append(replace(way, part=part))
-    if itemsize * points**2 * channels * parts * way.chunk <= ADJOINT_BYTES:
-        each = max(1, rows * g.groups // TASKS)
-        found.append(replace(way, panels=each, blocks=-(-rows // each), part=channels))
-    return found
-
-
-def _adjoint_cost(g: ConvGeometry, facts: Facts, way: Winograd) -> float:
-    """The time of one of `_adjoints` on one thread."""
-    maps, channels, cells = g.K // g.groups, g.C // g.groups, way.points**2
-    line = -(-g.Q // way.out) * g.N  # lanes of a row of tiles
-    lanes = way.blocks * multiple(way.panels * line, facts.lanes)
-    rows = -(-channels // way.part) * multiple(way.part * way.parts, facts.rows)
-    sums = way.panels * way.blocks * multiple(line, facts.lanes) * channels * way.parts
-    products = 2 * rows * maps * lanes * cells / ADJOINT_PRODUCTS
-    moved = cells * (ADJOINT_ERROR_NS * lanes * maps + ADJOINT_SUM_NS * sums)
-    filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps * channels * way.parts * way.blocks
-    filters += 2 * _far_filters(g)
-    return g.groups * (products + moved + filters) + ADJOINT_JOIN_NS * math.prod(g.dimI)
-
-
-def _met(g: ConvGeometry, op: str, way: Winograd, axis: int) -> float:
-    """Of the tiles along an axis, for each part of the filters, the share whose data are not all padding."""
-    if op == UPDATE or way.parts == 1:
-        return 1.0
-    _, _, image, out = sides(g, op)
-    taps, stride, (pad, _) = g.window[axis], g.strides[axis], g.pads[axis]
-    phases, parts = min(taps, stride), _parts(g, axis, way.taps)
-    pad = taps - 1 - pad if op == BPROP else pad
-    firsts = [part % phases + part // phases * stride * way.taps - pad for part in range(parts)]
-    begins = [tile * stride + first for tile in range(0, out[axis], way.out) for first in firsts]
-    return sum(-way.points * stride < at < image[axis] for at in begins) / len(begins)
-
-
-def _winograd_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> int:
-    """Lanes that are computed: the matrix unit fills up panels, multiply-adds vectors or, of the filters' gradient,
-    nothing."""
-    if way.planes:
-        return way.blocks * way.panels * EDGE
-    _, _, _, out = sides(g, op)
-    step = way.taps if op == UPDATE else way.out
-    lanes = out[0] * -(-out[1] // step) * -(-out[2] // step) * g.N
-    return lanes if op == UPDATE else multiple(lanes, facts.lanes)
-
-
-def _may_be_cut(g: ConvGeometry, op: str) -> bool:
-    """Whether `conv_winograd.c` computes a pass as it stands, not transposed: filters along height and width, longer
-    than their strides and not dilated, and of the images' gradient at stride 1."""
-    flat = g.T == 1 and g.D == g.M and g.pads[0] == (0, 0) and g.strides[0] == 1 and g.dilations == (1, 1, 1)
-    cells = all(taps > stride for taps, stride in zip(g.window[1:], g.strides[1:]))
-    return flat and cells and (op != BPROP or g.strides == (1, 1, 1))
-
-
-def _winograds(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int) -> list[Winograd]:
-    """Winograd's algorithm with so many points, filters cut into the cheapest parts: by multiply-adds, on the matrix
-    unit, or both where they are as fast."""
-    planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
-    longest = max(-(-n // stride) for n, stride in zip(g.window[1:], g.strides[1:]))
-    each = []
-    for taps in (t for t in PART_TAPS[points] if t <= max(longest, FEWEST_TAPS)):
-        ways = _adjoints(g, facts, itemsize, points, taps) if op == BPROP else []
-        if _may_be_cut(g, op):
-            ways += (cut := [_winograd(g, op, facts, itemsize, points, n, taps) for n in planes])
-            ways += _winograd_own(g, op, facts, itemsize, cut[0])
-        if not ways:
-            continue
-        costs = [nanoseconds(g, op, facts, way) for way in ways]
-        each.append((min(costs), [way for way, cost in zip(ways, costs) if cost <= NEARLY * min(costs)]))
-    return min(each, key=lambda pair: pair[0])[1] if each else []
-
-
 def _may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
     """Whether `conv_few.c` computes a pass: what lies side by side in the filters is whole vectors in each group."""
     return op != UPDATE and facts.plain and not g.K // g.groups % facts.lanes
@@ -672,9 +456,9 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         yield from (_depthwise(g, op, itemsize), direct)
         return
     found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
-    if winograd and _may_be_cut(g, FPROP if op == BPROP else op) and itemsize == 4:
+    if winograd and winograd_blocking.may_be_cut(g, FPROP if op == BPROP else op) and itemsize == 4:
         for points in (4, 6) if winograd >= 4 else (4,):
-            found += _winograds(g, op, facts, itemsize, points)
+            found += winograd_blocking.choices(g, op, facts, itemsize, points)
     inputs = g.C // g.groups * (g.T * g.R * g.S if op == UPDATE and few_channels(g) else 1)
     if facts.matrix_unit and itemsize == 4 and min(inputs, g.K // g.groups) >= FEWEST_UNIT_MAPS:
         if op == UPDATE:
@@ -699,15 +483,9 @@ def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     return max(products, 1) / (g.Q * g.S)  # padding may be all that taps meet
 
 
-def _far_filters(g: ConvGeometry) -> float:
-    """What it takes more to read filters that no cache holds."""
-    numbers = math.prod(g.dimF)
-    return FAR_FILTER_NS * numbers if numbers > FAR_FILTERS else 0.0
-
-
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
-    maps_in, maps_out, _, out = sides(g, op)
+    maps_in, maps_out, _, _ = sides(g, op)
     if isinstance(way, Depthwise):
         return g.flops / DEPTHWISE + math.prod(g.dimI) * COPY_NS + DEPTHWISE_MAP_NS * g.C
     if isinstance(way, Few):
@@ -726,40 +504,5 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
             used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
         used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
-        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7 + _far_filters(g)
-    if way.adjoint:
-        return _adjoint_cost(g, facts, way)
-    maps_in *= way.parts
-    cells = way.points**2
-    lanes = _winograd_lanes(g, op, facts, way)
-    met = 1.0
-    if g.N >= facts.tile(way.planes).width:  # panels have the images of one tile
-        met = _met(g, op, way, 1) * _met(g, op, way, 2)
-    if op == UPDATE and not facts.matrix_unit:
-        each_error = UPDATE_ERROR_NS * cells + UPDATE_FETCH_NS * way.taps**2
-        moved = lanes * (UPDATE_DATA_NS * cells * maps_in + each_error * maps_out)
-        each_sum = 2 * lanes * met / UPDATE_PRODUCTS + UPDATE_SUM_NS[way.part > 0]
-        return g.groups * (moved + maps_in * maps_out * cells * each_sum)
-    # Data of few images are put together from several tiles; by multiply-adds results go back to memory as they are.
-    whole, some, few = (1, 1.2, 1.5) if way.planes else (0.7, 1.4, 4 if g.N >= facts.lanes else 1)
-    slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
-    back = slow if way.planes or slow == few else 1.0
-    each = 1.2 if way.planes else 0.5 if op == UPDATE else 0.8, (1.4 if op == UPDATE else 0.6) if way.planes else 0.5
-    near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
-    moved = g.groups * lanes * cells * near * (each[0] * slow * maps_in + each[1] * back * maps_out)
-    numbers = g.groups * maps_in * maps_out * cells
-    if way.part:
-        moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
-        products = 2 * maps_in * maps_out * lanes * cells * met / OWN_PRODUCTS
-        filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps_in * maps_out * way.blocks + _far_filters(g)
-        return g.groups * (moved + products + filters)
-    each_filter = min(max(FILTER_NS, FILTER_RISE * numbers), FILTER_MOST_NS)
-    filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)
-    if way.planes:
-        maps_in, maps_out = (multiple(maps, EDGE) for maps in (maps_in, maps_out))
-    rate = UNIT_PRODUCTS if way.planes else OWN_PRODUCTS if way.shared else PRODUCTS
-    products = 2 * g.groups * maps_in * maps_out * lanes * cells * met / rate
-    if not way.planes and op != UPDATE:
-        products = max(products, FILTER_READ_NS * numbers)
-    slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0
-    return (products + moved + filters) * slower
+        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
+    return winograd_blocking.nanoseconds(g, op, facts, way)

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tensorbackend.primitives.matrix_unit import EDGE
+from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.matrix_unit import EDGE, PLANES
 
-__all__ = ["Depthwise", "Direct", "Facts", "Few", "Way", "Winograd"]
+__all__ = [
+    "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Way", "Winograd",
+    "sides",
+]  # fmt: skip
+
+FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
+TASKS = 8
+"""Tasks that a pass is cut into at least, where its size allows."""
+UNIT_PLANES = PLANES["float32"]
 
 
 @dataclass(frozen=True)
@@ -98,3 +107,9 @@ class Winograd:
 
 
 Way = Depthwise | Direct | Few | Winograd
+
+
+def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    """Maps of a group in and out, lengths of an image in and out, as the kernels see a pass."""
+    c, k = g.C // g.groups, g.K // g.groups
+    return (k, c, g.result, g.image) if op == BPROP else (c, k, g.image, g.result)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tensorbackend import Backend, testing
 from tensorbackend.backends import caches, cpu_conv, native, tuning
 from tensorbackend.conformance import references as ref
-from tensorbackend.primitives import conv_blocking
+from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
@@ -104,7 +104,8 @@ def unit(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
         pytest.skip("for a processor with a matrix unit that the system lets us use")
     monkeypatch.setattr(conv_blocking, "FEWEST_UNIT_MAPS", 1)
-    monkeypatch.setattr(conv_blocking, "nanoseconds", _favoured)
+    for blocking in (conv_blocking, winograd_blocking):
+        monkeypatch.setattr(blocking, "nanoseconds", _favoured)
 
 
 def _favoured(g: ConvGeometry, op: str, facts: Facts, way: Direct | Few | Winograd) -> float:
@@ -210,7 +211,7 @@ def test_tiles_of_few_images(
         pytest.skip("for a processor with a matrix unit that the system lets us use")
 
     def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Winograd]:
-        yield conv_blocking._winograd(g, op, facts, itemsize, points, planes, 3)
+        yield winograd_blocking.blocks(g, op, facts, itemsize, points, planes, 3)
 
     monkeypatch.setattr(conv_blocking, "choices", alone)
     backend = Backend.allocate_backend("cpu", rng_seed=0)
@@ -245,14 +246,14 @@ PARTS = {
 def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A backend that computes by parts of filters wherever it can, made from points and taps of a part. `own`: tasks
     transform filters, or take sums to the end, themselves where they can."""
-    monkeypatch.setattr(conv_blocking, "FEWEST_OWN_TASKS", 0)
+    monkeypatch.setattr(winograd_blocking, "FEWEST_OWN_TASKS", 0)
 
     def make(points: int, taps: int, own: bool = False) -> Backend:
         def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct | Winograd]:
-            if conv_blocking._may_be_cut(g, op):
-                way = conv_blocking._winograd(g, op, facts, itemsize, points, 0, taps)
+            if winograd_blocking.may_be_cut(g, op):
+                way = winograd_blocking.blocks(g, op, facts, itemsize, points, 0, taps)
                 if own:
-                    yield from conv_blocking._winograd_own(g, op, facts, itemsize, replace(way, shared=True))
+                    yield from winograd_blocking.own_blocks(g, op, facts, itemsize, replace(way, shared=True))
                 yield way
             else:
                 yield from _plain_alone(g, op, facts, itemsize, winograd)
@@ -295,7 +296,7 @@ OWN = {
 def test_tasks_with_filters_or_sums_of_their_own_change_no_bit(
     parts: Any, monkeypatch: pytest.MonkeyPatch, points: int, taps: int, name: str
 ) -> None:
-    monkeypatch.setattr(conv_blocking, "DATA_BYTES", 1 << 20)  # several blocks, where lanes are many
+    monkeypatch.setattr(winograd_blocking, "DATA_BYTES", 1 << 20)  # several blocks, where lanes are many
     results = []
     for own in (False, True):
         backend = parts(points, taps, own)
@@ -372,14 +373,14 @@ def adjoint(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(points: int, taps: int, part: int, rows: int) -> Backend:
         def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct | Winograd]:
             if op == BPROP:
-                way = conv_blocking._adjoints(g, facts, itemsize, points, taps)[-1]
+                way = winograd_blocking.adjoints(g, facts, itemsize, points, taps)[-1]
                 all_rows, channels = g.D * -(-g.P // way.out), g.C // g.groups
                 each, own = min(rows, all_rows), min(part, channels)
                 yield replace(way, part=own, panels=each, blocks=-(-all_rows // each))
             else:
                 yield from _plain_alone(g, op, facts, itemsize, winograd)
 
-        monkeypatch.setattr(conv_blocking, "ADJOINT_BYTES", 1 << 40)
+        monkeypatch.setattr(winograd_blocking, "ADJOINT_BYTES", 1 << 40)
         monkeypatch.setattr(conv_blocking, "choices", alone)
         return Backend.allocate_backend("cpu", rng_seed=0)
 
