@@ -2,13 +2,19 @@
 // block_vectors.h — vectors of numbers to compute with, from elements and back
 //
 // Part of files that the host compiles for a type, with its macros: TB_X and TB_W, the types of elements and of what
-// they are read as, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W. A
-// file that compares and converts vectors defines VECTOR_BYTES as the processor's before: compilers take wider ones apart
-// number by number.
+// they are read as, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W.
+//
+// Vectors are as wide as the processor's, or half of its widest with TB_NARROW: compilers take wider ones apart number by
+// number where they are compared or converted. A file that does neither may define VECTOR_BYTES before.
 #include "kernel.h"
 
-#ifndef VECTOR_BYTES
+#ifdef VECTOR_BYTES
+#elif defined(__AVX512F__) && !TB_NARROW
 #define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
 #endif
 #define LANES (VECTOR_BYTES / (int)sizeof(TB_W))
 

@@ -8,6 +8,7 @@
 //
 // The host defines what block_vectors.h wants, TB_S and TB_I, the types of sums and of words, TB_TURN, which turns a
 // square of TB_W, and TB_OUTPUT, the number of the result's pointer.
+#define VECTOR_BYTES 64
 #include "block_vectors.h"
 
 #define BLOCK 256  // columns of a row that are written at a time

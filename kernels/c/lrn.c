@@ -7,13 +7,6 @@
 // window is at most 8 TB_STRIP, or the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get
 // loops of their own, else 0, TB_PLAIN, whether alpha is 1 and beta 0, TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of
 // the two ways is compiled.
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#else
-#define VECTOR_BYTES 16
-#endif
 #include "block_vectors.h"
 
 typedef struct {

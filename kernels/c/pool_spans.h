@@ -2,13 +2,6 @@
 // pool_spans.h — results of pooling that have the same taps, forward and back: from what they read to where they go
 //
 // Part of pool.c, with its macros. Several vectors go through the taps together, and share what is looked up of a tap.
-#if defined(__AVX512F__) && !TB_NARROW
-#define VECTOR_BYTES 64
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#else
-#define VECTOR_BYTES 16
-#endif
 #include "block_vectors.h"
 
 #define TOGETHER 2  // vectors that go through the taps together

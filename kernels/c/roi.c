@@ -8,6 +8,7 @@
 //
 // The host defines what block_vectors.h wants, TB_I, the type of places, TB_TURN, which turns a square of TB_W, and
 // TB_HALF, whether sums are wider than elements.
+#define VECTOR_BYTES 64
 #include "block_vectors.h"
 
 #define BLOCK 256  // errors that are widened at a time
