@@ -13,7 +13,6 @@ enum {
     DOT_ROWS = 4,
 #endif
     DOT_CHUNK = 512,  // elements of a row that are widened at a time
-    MOST_COLUMNS = 4,
     LINES = 8,
 #ifdef TB_PLAIN_A
     CHUNK = 4096,  // sums that wait in the first-level cache, of all columns

@@ -110,7 +110,6 @@ TB_FN double tb_from_bits_f64(tb_u64 u) { double x; __builtin_memcpy(&x, &u, 8);
 #define TB_P21(T, x, a, ...) TB_FMA_##T(TB_P20(T, x, __VA_ARGS__), x, a)
 #define TB_P22(T, x, a, ...) TB_FMA_##T(TB_P21(T, x, __VA_ARGS__), x, a)
 #define TB_P23(T, x, a, ...) TB_FMA_##T(TB_P22(T, x, __VA_ARGS__), x, a)
-#define TB_P24(T, x, a, ...) TB_FMA_##T(TB_P23(T, x, __VA_ARGS__), x, a)
 
 // a with the sign bit of b put on it; a must not be negative
 #define tb_put_sign_f32(a, b) tb_from_bits_f32(tb_bits_f32(a) | (tb_bits_f32(b) & TB_SIGN_F32))
