@@ -20,7 +20,7 @@ __all__ = ["Blas", "library", "threads_for"]
 SHARED_FROM = 1 << 25
 """Multiply-adds from which on a product is worth sharing: about a millisecond of one core."""
 
-_NAMES = itertools.product(("scipy_", ""), ("64_", ""))
+_NAMES = [("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")]
 """What names of OpenBLAS begin and end with in NumPy's wheels and elsewhere; 64: where lengths are such integers."""
 
 

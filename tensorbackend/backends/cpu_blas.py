@@ -14,19 +14,16 @@ import os
 
 from tensorbackend.backends import blas, jit, native, written
 from tensorbackend.backends.compiler import Library
-from tensorbackend.codegen.c import TILE
 from tensorbackend.graph.plan import Primitive, Ref
-from tensorbackend.graph.tails import over_matrix
 
 __all__ = ["prepare"]
 
 STRIPE, MOST_STRIPES = 512, 16
 """Rows or columns of a stripe at least, for each of which the library copies the other operand; stripes at most."""
-FLOPS_A_NANOSECOND = 100
 
 
-def prepare(step: Primitive) -> tuple[str, jit.Prepared] | None:
-    """What computes the product, in words, and its launch.
+def prepare(step: Primitive, cost: int) -> tuple[str, jit.Prepared] | None:
+    """What computes the product, in words, and its launch, which takes about `cost` nanoseconds of a thread.
 
     None where NumPy has no OpenBLAS, for several matrices, for types that it does not add up, and for operands with no
     axis of stride 1. Raises `CompileError`.
@@ -52,10 +49,11 @@ def prepare(step: Primitive) -> tuple[str, jit.Prepared] | None:
         *map(_address, functions), m, n, k, left[0], right[0], left[1], right[1], line, int(m >= n), stripe,
         1 + len(others) + (not in_target), runtime.address("tb_run"),
     ]  # fmt: skip
-    words, text = _tail(step, line)
+    words, text = [0], ""
+    if step.tail is not None:
+        words, text = written.tail(step.tail, step.product, line, [ref.broadcast_to(out.shape) for ref in others])
     pointers = 2 + len(others) + (not in_target)
     address = compiled.address(f"tb_blas_f{8 * out.dtype.itemsize}")
-    cost = 2 * m * n * k // FLOPS_A_NANOSECOND + 100
     launch = runtime.prepare(address, 1, cost, pointers, size, words, len(step.scalars))
     scratch = 0 if in_target else -(-m * n * out.dtype.itemsize // 8)
     name = f"{found.name}, stripes of {stripe}"
@@ -75,17 +73,6 @@ def _lines(ref: Ref) -> tuple[int, int] | None:
     if (rows == 1 or row == 1) and column >= rows:
         return 1, column
     return None
-
-
-def _tail(step: Primitive, line: int) -> tuple[list[int], str]:
-    """The words of tail.h for a product whose rows begin `line` elements apart, and the tail's text."""
-    if step.tail is None:
-        return [0], ""
-    printed, address = jit.compile_tail(over_matrix(step.tail, step.product, (line, 1), False))
-    turned = TILE if printed.nest.tiled is not None else 0
-    refs = [ref.broadcast_to(step.output.shape) for ref in (*step.beside, step.target)]
-    places = [word for ref in refs for word in (ref.dtype.itemsize, *ref.strides[-2:])]
-    return [address, printed.nest.inner, turned, step.product, len(refs) + 1, *places], printed.source
 
 
 def _library(wide: bool) -> Library:

@@ -23,7 +23,7 @@ from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Primitive, Ref
-from tensorbackend.graph.tails import as_matrix, over_matrix
+from tensorbackend.graph.tails import as_matrix
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Winograd
@@ -36,8 +36,6 @@ FLAGS = ("-fwrapv", "-ffp-contract=fast")
 """Products add up by fused multiply-adds."""
 PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
-TURNED = 64
-"""The side of a tail's square tiles: `TILE` of codegen/c.py."""
 COPIED_CHANNELS, COPIED_MAPS, JOINED = 16, 32, 8
 """Channels, and maps, whose filters a task copies, and rows of an image whose sums it joins, as in the sources."""
 
@@ -93,7 +91,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
     if len(passes) == 1 or not timed:
         return passes[0].prepared()
     prepared = [made.prepared() for made in passes]
-    return prepared[tuning.choose(step, [m.way for m in passes], prepared, [m.scratch for m in passes])]
+    return prepared[tuning.choose(step, [made.way for made in passes], prepared)]
 
 
 class _Pass(ABC):
@@ -158,12 +156,8 @@ class _Pass(ABC):
         if step.tail is None:
             return [0], ""
         matrix = self._matrix()
-        printed, address = jit.compile_tail(over_matrix(matrix, step.product, (matrix.shape[1], 1), False))
-        turned = TURNED if printed.nest.tiled is not None else 0
         refs = [ref for n, ref in enumerate(matrix.inputs) if n != step.product] + [matrix.outputs[0][0]]
-        places = [ref.broadcast_to(matrix.shape) for ref in refs]
-        words = itertools.chain.from_iterable((ref.dtype.itemsize, *ref.strides) for ref in places)
-        return [address, printed.nest.inner, turned, step.product, len(matrix.inputs) + 1, *words], printed.source
+        return written.tail(matrix, step.product, matrix.shape[1], [ref.broadcast_to(matrix.shape) for ref in refs])
 
     def _operand(self, name: str, number: int, ref: Ref) -> None:
         """Where an operand lies: kernels want it contiguous, so others go through a copy."""

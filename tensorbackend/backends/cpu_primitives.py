@@ -43,8 +43,6 @@ __all__ = ["PRIMITIVES"]
 
 FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", "-fwrapv", "-ffp-contract=fast")
 """-O3 would unroll what is unrolled by hand; products add up by fused multiply-adds."""
-TURNED = 64
-"""The side of a tail's square tiles: `TILE` of codegen/c.py."""
 FLOPS_A_NANOSECOND = 100
 PAST_K = 64
 """Steps of k from which on a tail's stores past the caches take less time than those through them."""
@@ -84,14 +82,14 @@ def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
     if backend.deterministic or not settings.config.tune or not timed:
         return own
-    other = cpu_blas.prepare(step)
+    other = cpu_blas.prepare(step, product.cost)
     if other is None:
         return own
     # What follows the product has no part in the choice: values are the same with it and without.
     x = product.given.swapped() if product.by.swap else product.given
     ways = [f"{x.m} {x.n} {x.k} {x.a} {x.b} {product.planes}", other[0]]
     prepared = [own, other[1]]
-    return prepared[tuning.choose(step, ways, prepared, [8 * p.scratch_words for p in prepared])]
+    return prepared[tuning.choose(step, ways, prepared)]
 
 
 class _Product:
@@ -187,11 +185,9 @@ class _Product:
         strides = self.given.sums
         if self.apart or self.by.splits > 1:
             strides = (self.by.task_columns if self.apart else self.given.n), 1
-        kernel = over_matrix(step.tail, step.product, strides, self.by.swap)
-        printed, address = jit.compile_tail(kernel)
-        turned = TURNED if printed.nest.tiled is not None else 0
+        tail = jit.compile_tail(over_matrix(step.tail, step.product, strides, self.by.swap))
         streams = caches.AHEAD | caches.PAST if self.tail_past else 0
-        return address, [printed.nest.inner, turned, streams, step.product], [printed.source]
+        return tail.address, [tail.inner, tail.tile, streams, step.product], [tail.source]
 
     def _scratch(self) -> tuple[int, list[int]]:
         """Bytes of scratch, and where slots, the copies of a and b, and the sums lie in it."""

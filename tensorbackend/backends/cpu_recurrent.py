@@ -215,19 +215,19 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     source = _source(dtype, by.planes)
     library = written.library(source, FLAGS)
     kernel, slots, words = _kernel(cell, buffers)
-    printed, address = jit.compile_tail(kernel)
+    tail = jit.compile_tail(kernel)
     places, total = _placed(_lengths(cell, run, by, buffers.owns), ALIGNMENT // dtype.itemsize)
     parts = [word for entry in _parts(cell, step, buffers) for word in entry]
     runtime = native.runtime()
     head = [
         run.nout, run.N, run.steps, int(run.reverse), cell.products, cell.state.state, int(run.from_zero),
         *map(int, by[1:]), *places, len(buffers.tensors), buffers.owns, 0, *weights.strides,
-        len(step.operands), runtime.address("tb_run"), address, len(slots),
+        len(step.operands), runtime.address("tb_run"), tail.address, len(slots),
     ]  # fmt: skip
     size = [*head, len(head) + 2 + len(parts) + len(slots), len(cell.parts), *parts, *slots, *words]
     cost = cell.op.work(run) // FLOPS_A_NANOSECOND + 100
     launch = runtime.prepare(library.address("tb_rnn"), 1, cost, len(step.operands) + 1, size, [], 0)
-    text = "\n".join([f"// {by}", source, printed.source])
+    text = "\n".join([f"// {by}", source, tail.source])
     return jit.Prepared(step, text, step.op.name, [launch], -(-total * dtype.itemsize // 8))
 
 

@@ -13,7 +13,7 @@ import math
 import struct
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorbackend import settings
 from tensorbackend.backends import caches, compiler, native, programs, toolchain
@@ -29,7 +29,7 @@ from tensorbackend.errors import CompileError, complain
 from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["Prepared", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]
+__all__ = ["Prepared", "Tail", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]
 
 FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
 TASK_ELEMENTS = 1 << 14
@@ -117,10 +117,21 @@ def user_library(source: str, sanitize: bool) -> Library:
     return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expand=_expander())[0]
 
 
-def compile_tail(kernel: Kernel) -> tuple[Printed, int]:
-    """A kernel that others call: its print, and the address of its function. Raises `CompileError`."""
+class Tail(NamedTuple):
+    """A kernel that others call: its text, the address of its function, its inner axis, and the side of its square
+    tiles (0: none)."""
+
+    source: str
+    address: int
+    inner: int
+    tile: int
+
+
+def compile_tail(kernel: Kernel) -> Tail:
+    """A kernel for others to call, compiled or found. Raises `CompileError`."""
     printed, library = _compiled([kernel])[0]
-    return printed, library.address(printed.name)
+    tile = TILE if printed.nest.tiled is not None else 0
+    return Tail(printed.source, library.address(printed.name), printed.nest.inner, tile)
 
 
 def compile_text(source: str) -> Library:

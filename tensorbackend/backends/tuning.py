@@ -34,13 +34,13 @@ _log = logging.getLogger(__name__)
 _chosen: dict[str, int] = {}
 
 
-def choose(step: Primitive, ways: Sequence[Any], prepared: Sequence[jit.Prepared], scratch: Sequence[int]) -> int:
-    """The number of the way to take, of `ways` that are `prepared` and need as many bytes of `scratch`."""
+def choose(step: Primitive, ways: Sequence[Any], prepared: Sequence[jit.Prepared]) -> int:
+    """The number of the way to take, of `ways` that are `prepared`."""
     described = f"{step.op.name} {step.params} {step.inputs[0].dtype} {list(map(str, ways))}"
     name = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
     if name not in _chosen:
         kept = warm.recall(name)
-        _chosen[name] = kept[0] if kept is not None else _fastest(step, prepared, scratch)
+        _chosen[name] = kept[0] if kept is not None else _fastest(step, prepared)
         if kept is None:
             warm.remember(name, [_chosen[name]])
             if settings.config.debug >= 1:
@@ -53,10 +53,11 @@ def forget() -> None:
     _chosen.clear()
 
 
-def _fastest(step: Primitive, prepared: Sequence[jit.Prepared], scratch: Sequence[int]) -> int:
+def _fastest(step: Primitive, prepared: Sequence[jit.Prepared]) -> int:
     """The first of the ways than which none is clearly faster, on operands of zeros."""
     operands = [_zeros(_bytes(ref)) for ref in step.operands]
-    room = _zeros(max(scratch))
+    scratch = [way.scratch_words for way in prepared]
+    room = _zeros(8 * max(scratch))
     addresses = [[a.ctypes.data for a in (*operands, *([room] if size else []))] for size in scratch]
     numbers = [0] * len(step.scalars)
     times: list[list[float]] = []

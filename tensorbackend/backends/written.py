@@ -16,10 +16,11 @@ from tensorbackend.backends import compiler, jit
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.toolchain import Compiler, require_compiler
 from tensorbackend.codegen.render import ctype
-from tensorbackend.graph.plan import Primitive
+from tensorbackend.graph.plan import Kernel, Primitive, Ref
+from tensorbackend.graph.tails import over_matrix
 from tensorbackend.kernel_files import kernel_path
 
-__all__ = ["block_library", "block_macros", "c_type", "libraries", "library", "nbytes", "widened", "words"]
+__all__ = ["block_library", "block_macros", "c_type", "libraries", "library", "nbytes", "tail", "widened", "words"]
 
 _BLOCK_MOVES = {
     "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
@@ -99,6 +100,17 @@ def block_macros(dtype: np.dtype) -> dict[str, Any]:
         "TB_READ(buffer, from, m)": read,
         "TB_WRITE(to, from, m, past)": write,
     }
+
+
+def tail(kernel: Kernel, product: int, line: int, others: list[Ref]) -> tuple[list[int], str]:
+    """The words of tail.h for a kernel that reads a product whose rows begin `line` elements apart, and its text.
+
+    `product` is its number among the kernel's operands, `others` are the places of the others, of the product's shape.
+    Raises `CompileError`.
+    """
+    found = jit.compile_tail(over_matrix(kernel, product, (line, 1), False))
+    places = [word for ref in others for word in (ref.dtype.itemsize, *ref.strides[-2:])]
+    return [found.address, found.inner, found.tile, product, 1 + len(others), *places], found.source
 
 
 def nbytes(step: Primitive) -> int:

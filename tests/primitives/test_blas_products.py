@@ -34,7 +34,7 @@ def library(absent: Any) -> blas.Blas:
 def be(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     """A backend whose products, of any size, are the library's where they can be."""
     monkeypatch.setattr(tuning, "ENOUGH_NS", 0)
-    monkeypatch.setattr(tuning, "choose", lambda step, ways, prepared, scratch: len(ways) - 1)
+    monkeypatch.setattr(tuning, "choose", lambda step, ways, prepared: len(ways) - 1)
     backend = Backend.allocate_backend("cpu")
     yield backend
     backend.cleanup_backend()
