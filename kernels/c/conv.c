@@ -17,26 +17,26 @@ static int64_t count_column_taps(const shape *s, int64_t phase) {
     return count;
 }
 
-// Taps [first, last) of the columns, of those of a phase.
+// Taps [first, last) of the columns, of those of a phase; or columns.
 typedef struct range {
     int64_t first, last;
 } range;
 
-// Of each tile of a row of a job the taps that meet inputs; a tile that goes on to the next row meets all.
-static void find_ranges(const job *j, int64_t places, range *met) {
+// Of each tile of a row of a job the taps that meet inputs; a tile that goes on to the next row meets all. There is
+// memory for as many as the filters' taps at `columns`.
+static void find_ranges(const job *j, int64_t places, range *columns, range *met) {
     const axis *const x = &j->s->wide;
     const int64_t taps = count_column_taps(j->s, j->column_phase), n = j->s->images;
-    int64_t begins[taps], ends[taps], count = 0, shift, from;  // of the columns that a tap meets
+    int64_t count = 0, shift, from;
     for (int64_t tap = 0; tap < x->taps; ++tap) {
         if (!reach(x, tap, j->column_phase, &shift, &from)) continue;
-        begins[count] = -shift;
-        ends[count++] = floor_div(x->in - 1 - from, x->a) + 1 - shift;
+        columns[count++] = (range){-shift, floor_div(x->in - 1 - from, x->a) + 1 - shift};  // that the tap meets
     }
     for (int64_t lane = 0; lane < places; lane += WIDTH, ++met) {
         const int64_t begin = j->column + lane / n, end = j->column + (least(lane + WIDTH, places) - 1) / n;
         *met = (range){0, j->s->flat ? taps : 0};
         for (int64_t tap = 0; tap < taps && !j->s->flat; ++tap) {
-            if (begins[tap] > end || ends[tap] <= begin) continue;
+            if (columns[tap].first > end || columns[tap].last <= begin) continue;
             if (met->last == 0) met->first = tap;
             met->last = tap + 1;
         }
@@ -218,11 +218,14 @@ static int is_served(const job *j) {
 INLINE int64_t unit_elements(const job *j) { return apart(held_elements(j->s, j)); }
 
 // The task's memory: a copy of the input or, where those are shared, of filters; sums between blocks of channels,
-// [map][row][place]; offsets; the taps that tiles meet.
+// [map][row][place]; offsets; the taps that tiles meet; the columns that taps meet; of each (t, r) the rows that it
+// meets, and the strip of a row.
 typedef struct memory {
     TB_T *copy, *partial;
     int64_t *offset;
-    range *met;
+    range *met, *columns;
+    met_rows *rows;
+    strip *strips;
 } memory;
 
 // One job; whether all its sums are finite. `packed`: the filters of its phase or, where copies of the input are
@@ -235,24 +238,23 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
     const int64_t padded = ceil_div(places, WRITTEN) * WRITTEN, several = s->channels < s->maps_in;
     const int64_t pitch = several ? segments * padded : WIDTH;
     const int64_t out_map = s->deep.out * s->high.out * s->wide.out * s->images;
-    strip strips[cells];
-    met_rows rows[cells];
     TB_T local[TILE * WIDTH];
     int finite = 1;
-    find_ranges(j, places, own.met);
+    find_ranges(j, places, own.columns, own.met);
     for (int64_t first = 0; first < s->maps_in; first += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - first), last = first + channels == s->maps_in;
         const TB_T *const copy = s->shared ? packed + first / s->channels * unit_elements(j) : own.copy;
         if (!s->shared) copy_channels(j, in, first, channels, own.copy);
         const int64_t steps = find_offsets(j, channels, own.offset), held = s->shared ? channels : s->maps_in;
-        const int64_t found = find_rows(j, stored(held) * taps, rows);
+        const int64_t found = find_rows(j, stored(held) * taps, own.rows);
         for (int64_t map = j->map; map < j->map + j->maps; map += TILE) {
             const TB_T *const tile = packed + (map / TILE * cells * stored(s->maps_in) + stored(first)) * taps;
             const TB_T *const filter = s->shared ? own.copy : tile;
             if (s->shared) copy_own_filters(j, filters, map, first, first + channels, own.copy);
             for (int64_t segment = 0; segment < segments; ++segment) {
                 const int64_t maps = least(TILE, s->maps_out - map);
-                const int64_t count = find_strips(rows, found, filter, copy + segment * j->pitch, segment, strips);
+                const TB_T *const inputs = copy + segment * j->pitch;
+                const int64_t count = find_strips(own.rows, found, filter, inputs, segment, own.strips);
                 for (int64_t lane = 0; lane < places; lane += WIDTH) {
                     const int64_t width = least(WIDTH, places - lane);
                     TB_T *const row = own.partial + (map - j->map) * pitch + segment * padded;
@@ -260,8 +262,8 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
                     TB_T *const sums = straight ? straight : several ? row + lane : local;
                     const int64_t apart = straight ? out_map : pitch;
                     const range met = own.met[lane / WIDTH];
-                    run_tile(j, maps, width, met, strips, count, steps, taps, own.offset, sums, apart, first > 0);
-                    for (int64_t n = 0; n < count; ++n) strips[n].in += WIDTH;
+                    run_tile(j, maps, width, met, own.strips, count, steps, taps, own.offset, sums, apart, first > 0);
+                    for (int64_t n = 0; n < count; ++n) own.strips[n].in += WIDTH;
                     if (straight) continue;
                     if (last && MENDED) finite &= all_finite(sums, maps, pitch, width);
                     if (last && s->flat) put_flat(j, out, map, maps, lane, width, sums, pitch);
@@ -335,6 +337,12 @@ INLINE int64_t range_bytes(const shape *s, const job *j) {
     return ceil_div(places, WIDTH) * (int64_t)sizeof(range);
 }
 
+// Bytes of what is found of the taps.
+INLINE int64_t tap_bytes(const shape *s) {
+    const int64_t each = sizeof(met_rows) + sizeof(strip);
+    return s->wide.taps * (int64_t)sizeof(range) + s->deep.taps * s->high.taps * each;
+}
+
 // Blocks of outputs: of all groups, depths, rows and columns.
 static int64_t count_items(const shape *s) {
     return s->groups * s->deep.out * count_blocks(&s->high, s->rows) * count_blocks(&s->wide, s->columns);
@@ -347,7 +355,7 @@ void tb_conv_needs(const int64_t *size, int64_t *out) {
     const int64_t item = sizeof(TB_T), blocks = ceil_div(s.maps_in, s.channels);
     out[0] = (s.shared ? count_items(&s) * blocks * unit_elements(&j) : filters_at(&s, s.groups, 0)) * item;
     out[1] = (own_elements(&s, &j) + apart(partial_elements(&s, &j))) * item;
-    out[1] += offset_bytes(&s) + range_bytes(&s, &j);
+    out[1] += offset_bytes(&s) + range_bytes(&s, &j) + tap_bytes(&s);
 }
 
 // The part of the outputs that a job takes.
@@ -413,6 +421,9 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
     own.partial = own.copy + own_elements(&s, &j);
     own.offset = (int64_t *)(own.partial + apart(partial_elements(&s, &j)));
     own.met = (range *)((char *)own.offset + offset_bytes(&s));
+    own.columns = (range *)((char *)own.met + range_bytes(&s, &j));
+    own.rows = (met_rows *)(own.columns + s.wide.taps);
+    own.strips = (strip *)(own.rows + s.deep.taps * s.high.taps);
     for (int64_t task = begin; task < end; ++task) {
         find_item(&j, task / s.splits);
         if (!is_served(&j)) continue;

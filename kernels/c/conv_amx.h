@@ -84,17 +84,18 @@ static void copy_filters(const shape *s, const TB_S *from, int64_t map, int64_t 
                          int64_t channel, int64_t row, int64_t backward, TB_T *to) {
     const int64_t maps = least(EDGE, s->maps_out - map), first = least(HALF, maps);
     const int64_t next = HALF * (backward ? channel : 1), together = taps_of_step(s, c1 - c0, 0);
-    const TB_S *at[s->wide.taps];
-    int64_t count = 0, shift, unused;
-    for (int64_t tap = 0; tap < s->wide.taps; ++tap)
-        if (reach(&s->wide, tap, phase, &shift, &unused))
-            at[count++] = from + tap * row + (backward ? map * channel + c0 : map + c0 * channel);
+    const TB_S *at[2] = {0, 0};
+    int64_t left = count_column_taps(s, phase), waiting = 0, shift, unused;
     char *place = (char *)to;
-    for (int64_t n = 0; n < count; n += together, place += BLOCK_BYTES) {
-        const TB_S *const second = together > 1 && n + 1 < count ? at[n + 1] : 0;
-        copy_half(at[n], second, channel, first, c1 - c0, backward, place);
+    for (int64_t tap = 0; tap < s->wide.taps; ++tap) {
+        if (!reach(&s->wide, tap, phase, &shift, &unused)) continue;
+        at[waiting++] = from + tap * row + (backward ? map * channel + c0 : map + c0 * channel);
+        if (--left && waiting < together) continue;
+        const TB_S *const second = waiting > 1 ? at[1] : 0;
+        copy_half(at[0], second, channel, first, c1 - c0, backward, place);
         if (maps > HALF)
-            copy_half(at[n] + next, second ? second + next : 0, channel, maps - first, c1 - c0, backward, place + UNIT);
+            copy_half(at[0] + next, second ? second + next : 0, channel, maps - first, c1 - c0, backward, place + UNIT);
+        place += BLOCK_BYTES, waiting = 0;
     }
 }
 

@@ -402,16 +402,20 @@ static void run_backward(const job *j, const TB_S *filters, vec *sums, TB_R *out
         }
 }
 
+// Elements of a task's sums; what is found of the taps lies behind them.
+INLINE int64_t sum_elements(const shape *s) { return apart(s->part * s->panel * (s->backward ? LANES : 1)); }
+
 // A task: a part of the places of a phase for a panel of maps of a group. A tail needs a stride of 1 of the results.
 void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
             int64_t end) {
     const shape s = read_shape(size);
-    int64_t tap[s.cells], cell[s.cells], away[s.cells][3], longest = s.images;
+    int64_t longest = s.images;
     for (int a = 0; a < 3; ++a) longest *= phase_length(s.axes + a, 0);
     const int64_t parts = ceil_div(longest, s.part), panels = ceil_div(s.maps_out, s.panel);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
     TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    job j = {.s = &s, .tap = tap, .cell = cell, .away = away};
+    int64_t *const tap = (int64_t *)(sums + sum_elements(&s)), *const cell = tap + s.cells;
+    job j = {.s = &s, .tap = tap, .cell = cell, .away = (int64_t (*)[3])(cell + s.cells)};
     for (int64_t task = begin; task < end; ++task) {
         const int64_t phase = task / parts / panels % s.phases;
         j.group = task / parts / panels / s.phases;
@@ -437,5 +441,5 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
 void tb_few_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     out[0] = copied_places(&s) * s.pitch * (int64_t)sizeof(TB_T);
-    out[1] = apart(s.part * s.panel * (s.backward ? LANES : 1)) * (int64_t)sizeof(TB_T);
+    out[1] = sum_elements(&s) * (int64_t)sizeof(TB_T) + s.cells * (int64_t)(5 * sizeof(int64_t));
 }

@@ -174,6 +174,9 @@ static void update_row(const job *j, int64_t t, int64_t r, const column_tap *tap
         }
 }
 
+// Elements of the turned errors of a job.
+INLINE int64_t turned_elements(const shape *s) { return apart((s->rows * s->columns * s->images + LANES) * WIDTH); }
+
 // The products of a job's inputs and errors, which begin at its first place of the part's first map.
 static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *errors, TB_T *copy, int more) {
     const shape *const s = j->s;
@@ -182,7 +185,7 @@ static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *
     TB_T *const turned = copy + apart(copied_elements(s, j));
     // Maps in as few passes as there must be, with about as many vectors each.
     const int64_t vectors = ceil_div(p->maps, LANES), each = ceil_div(vectors, ceil_div(vectors, NV)) * LANES;
-    column_tap tap[s->wide.taps];
+    column_tap *const tap = (column_tap *)(turned + turned_elements(s));
     for (int64_t i = 0; i < s->wide.taps; ++i) tap[i] = find_columns(j, i);
     copy_input(j, in, p->first, p->channels, copy);
     for (int64_t k = 0; k < p->maps; k += each) {
@@ -198,10 +201,11 @@ static void update_job(const job *j, const part *p, const TB_S *in, const TB_S *
 
 typedef void (*add_job)(const job *, const part *, const TB_S *, const TB_S *, TB_T *, int);
 
-// Bytes of the copy and of the turned errors.
+// Bytes of the copy, of the turned errors, and of what is found of the taps.
 static int64_t job_bytes(const job *j) {
-    const int64_t turned = (j->s->rows * j->s->columns * j->s->images + LANES) * WIDTH;
-    return (apart(copied_elements(j->s, j)) + apart(turned)) * (int64_t)sizeof(TB_T);
+    const shape *const s = j->s;
+    const int64_t taps = s->wide.taps * (int64_t)sizeof(column_tap);
+    return (apart(copied_elements(s, j)) + turned_elements(s)) * (int64_t)sizeof(TB_T) + taps;
 }
 
 // Where in the copy of a channel the inputs of a cell (t, r, s) begin.

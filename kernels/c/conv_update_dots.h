@@ -17,10 +17,10 @@ INLINE int64_t dot_inputs(int64_t inputs) { return ceil_div(inputs, DOT_INPUTS) 
 
 INLINE int64_t summed_inputs(const shape *s) { return s->maps_in * cells_of(s); }
 
-// Bytes of the copy, and of the sums behind it.
+// Bytes of the copy, of the sums behind it, and of where inputs begin.
 INLINE int64_t slot_bytes(const job *j) {
-    const int64_t sums = j->s->part_maps * dot_inputs(j->s->channels * cells_of(j->s));
-    return apart(copied_elements(j->s, j)) * (int64_t)sizeof(TB_T) + sums * (int64_t)sizeof(vec);
+    const int64_t inputs = dot_inputs(j->s->channels * cells_of(j->s)), sums = j->s->part_maps * (int64_t)sizeof(vec);
+    return apart(copied_elements(j->s, j)) * (int64_t)sizeof(TB_T) + inputs * (sums + (int64_t)sizeof(TB_T *));
 }
 
 // To sums[map][input]: DOT_INPUTS inputs times K maps of errors over rows of `length` places; `next` and `row` elements
@@ -89,7 +89,7 @@ static void dots_job(const job *j, const part *p, const TB_S *in, const TB_S *er
     const int64_t length = j->columns * s->images, row = s->wide.out * s->images, map = s->deep.out * s->high.out * row;
     const int64_t inputs = dot_inputs(p->channels * cells_of(s));
     vec *const sums = (vec *)(memory + apart(copied_elements(s, j)));
-    const TB_T *from[inputs];
+    const TB_T **const from = (const TB_T **)(sums + p->maps * inputs);
     if (!more) __builtin_memset(sums, 0, (unsigned long)(p->maps * inputs) * sizeof(vec));
     copy_depths(j, p, in, memory);
     find_dots(j, p->channels, memory, from);

@@ -133,6 +133,11 @@ class _Pass(ABC):
         self.scratch += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return 2 + len(self.others), offset
 
+    def _reserve_slots(self, nbytes: int) -> None:
+        """Memory of the tasks that run at a time, whose parts begin with whole lines."""
+        self.slot_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+
     def _result(self) -> None:
         """Where sums go: with a tail to the target where it can hold them, else to scratch."""
         step, target = self.step, 1 + len(self.others)
@@ -250,9 +255,9 @@ class _Direct(_Pass):
     def layout(self) -> None:
         """Scratch: the copied filters, the shared copies of the input or the sums, and a slot a thread."""
         needs = "tb_update_needs" if self.op == UPDATE else "tb_conv_needs"
-        packed, self.slot_bytes = _call(self.library, needs, self._sizes(), 2)
+        packed, slot = _call(self.library, needs, self._sizes(), 2)
         self.places["packed"] = self.places["result"] if self._joined() else self._reserve(packed)
-        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+        self._reserve_slots(slot)
 
     def _joined(self) -> bool:
         """Whether the sums of the filters' gradient lie as the result does: one segment, and whole vectors, or tiles of
@@ -290,8 +295,7 @@ class _Depthwise(_Pass):
 
     def layout(self) -> None:
         """Scratch: a slot a thread."""
-        (self.slot_bytes,) = _call(self.library, "tb_depthwise_needs", self._sizes(), 1)
-        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+        self._reserve_slots(*_call(self.library, "tb_depthwise_needs", self._sizes(), 1))
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """Products, map by map."""
@@ -315,9 +319,9 @@ class _Few(_Pass):
 
     def layout(self) -> None:
         """Scratch: the copy of the input, and a slot a thread."""
-        copy, self.slot_bytes = _call(self.library, "tb_few_needs", self._sizes(), 2)
+        copy, slot = _call(self.library, "tb_few_needs", self._sizes(), 2)
         self.places["data"] = self._reserve(copy)
-        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+        self._reserve_slots(slot)
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """The copy of the input, then products."""
@@ -354,22 +358,21 @@ class _Winograd(_Pass):
     def layout(self) -> None:
         """Scratch: the filters, and the stages of a block, shared or a slot a thread; for their gradient the sums."""
         if self.way.adjoint:
-            data, sums, self.slot_bytes = _call(self.library, "tb_winograd_adjoint_needs", self._sizes(), 3)
+            data, sums, slot = _call(self.library, "tb_winograd_adjoint_needs", self._sizes(), 3)
             self.places["data"], self.places["products"] = self._reserve(data), self._reserve(sums)
-            self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+            self._reserve_slots(slot)
             return
         needs = _call(self.library, "tb_winograd_needs", self._sizes(), 8)
         filters, data, products, columns, errors, sums, own, own_sums = needs
-        self.slot_bytes = data + products
+        slot = 0 if self.way.shared else data + products
         if self.op == UPDATE:
             filters, data, products, own = sums, columns, errors, own_sums
         if self.way.part:
-            self.slot_bytes, filters, products = own, 0, products if self.op == UPDATE else 0
+            slot, filters, products = own, 0, products if self.op == UPDATE else 0
         self.places["packed"] = self._reserve(filters)
         if self.way.shared:
             self.places["data"], self.places["products"] = self._reserve(data), self._reserve(products)
-        slots = 0 if self.way.shared and not self.way.part else self.slot_bytes
-        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + slots))
+        self._reserve_slots(slot)
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
         """The stages."""

@@ -789,6 +789,21 @@ def test_ways_take_turns_on_the_clock(cc: Any, monkeypatch: pytest.MonkeyPatch) 
     assert order == order[:ways] * (1 + tuning.RUNS)
 
 
+@pytest.mark.parametrize(("H", "W", "R", "S"), [(1, 200_003, 1, 200_000), (100_003, 1, 100_000, 1)])
+def test_more_taps_than_a_stack_holds(cc: Any, H: int, W: int, R: int, S: int) -> None:
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer("float32", N=1, C=1, K=16, H=H, W=W, R=R, S=S)
+    I, F, E = (backend.ones(dim) for dim in (layer.dimI, layer.dimF, layer.dimO))
+    result, filters = backend.empty(layer.dimO), backend.empty(layer.dimF)
+    backend.fprop_conv(layer, I, F, result)
+    backend.update_conv(layer, I, E, filters)
+    assert (result.get() == max(R, S)).all() and (filters.get() == 4).all()
+    if R == 1:
+        grads = backend.empty(layer.dimI)
+        backend.bprop_conv(layer, F, E, grads)
+        assert (grads.get().ravel() == 16 * np.minimum(4, np.minimum(np.arange(1, W + 1), np.arange(W, 0, -1)))).all()
+
+
 def test_kernels_say_what_they_need(cc: Any) -> None:
     facts = cpu_conv.facts(np.dtype("float32"))
     assert facts.width % facts.lanes == 0
