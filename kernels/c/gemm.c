@@ -39,7 +39,7 @@ enum {
     COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
     AWAY = 256,      // steps of k by which rows of a are fetched where tiles are one vector wide
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
-    NEAR = 1 << 16,  // elements of b that are in the second-level cache wherever they lie
+    NEAR = 1 << 16,  // elements of b, or of sums, that are in the second-level cache wherever they lie
     FAR = 1 << 22,   // elements of a that are in no cache
     OPERANDS = 32,
     RANK = 16,
@@ -322,6 +322,7 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
     work w = {.k = k, .t = t, .a_row = a_step[0], .a_k = a_step[1], .b_k = width_of(g, columns), .t_row = to.row,
               .t_column = to.column, .columns = columns, .add = add};
     w.past = g->size[PAST] && ((uintptr_t)t | (uintptr_t)(to.row * (int64_t)sizeof(TB_T))) % 64 == 0;
+    w.far = !w.past && to.column == 1 && g->size[M] * g->size[N] > NEAR;
     if (own->b.at) {
         w.b = own->b.at + (j - own->b.first) / g->size[PANEL] * own->b.apart + packed((k0 - own->b.k0) * w.b_k);
     } else if (panel >= first_panel(g)) {

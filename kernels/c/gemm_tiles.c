@@ -45,6 +45,8 @@ PLUS_PRODUCT(half_plus_product, half_vector)
 SPREAD_PRODUCT(plus_product_spread, vector, plus_product)
 SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
 
+enum { LATE = 32 };  // pairs of steps before the end at which tiles of four vectors fetch the lines of sums that are far away
+
 // One step of k, `u` steps from here, of a tile.
 #define STEP(V, PLUS, MR, NV, u) { \
         V y[NV]; \
@@ -74,20 +76,26 @@ SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
         V sum[MR][NV]; \
         EACH(MR, NV) sum[i][j] = (V){0}; \
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
-        for (int64_t p = w->k / 2; p; --p) { \
-            STEP(V, PLUS, MR, NV, 0) \
-            STEP(V, PLUS, MR, NV, 1) \
-            if (ahead) \
-                UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
-            if (next && !(p % (LINE / 2))) { \
-                UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
-                if (later) { \
-                    UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
-                    later += LINE; \
+        int64_t p = w->k / 2, rest = NV < 4 || !w->far ? 0 : p < LATE ? p : LATE; \
+        p -= rest; \
+        for (;; p = rest, rest = 0) { \
+            for (; p; --p) { \
+                STEP(V, PLUS, MR, NV, 0) \
+                STEP(V, PLUS, MR, NV, 1) \
+                if (ahead) \
+                    UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
+                if (next && !(p % (LINE / 2))) { \
+                    UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
+                    if (later) { \
+                        UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
+                        later += LINE; \
+                    } \
                 } \
+                UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
+                b += 2 * b_k; \
             } \
-            UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
-            b += 2 * b_k; \
+            if (!rest) break; \
+            EACH(MR, NV) __builtin_prefetch(PLACE(V, i, j), 1); \
         } \
         if (w->k % 2) STEP(V, PLUS, MR, NV, 0) \
         if (w->t_column != 1 || w->columns != NV * lanes) { \
