@@ -45,6 +45,24 @@ TB_FN tb_i64 tb_double_word(double x) { return (tb_i64)tb_bits_f64(x); }
 #define TB_STREAM_PAST 2
 #define TB_STREAM_NEXT 4
 
+// Additions by the units that multiply, for kernels that say TB_ONE first; compilers must not know the number.
+#if defined(__FMA__)
+#define TB_ONE \
+    const double one = *(const volatile double *)&(const double){1}; \
+    const float one_f = (float)one; \
+    (void)one_f
+#define TB_PLUS_f32(x, y) __builtin_fmaf(x, one_f, y)
+#define TB_LESS_f32(x, y) __builtin_fmaf(x, one_f, -(y))
+#define TB_PLUS_f64(x, y) __builtin_fma(x, one, y)
+#define TB_LESS_f64(x, y) __builtin_fma(x, one, -(y))
+#else
+#define TB_ONE
+#define TB_PLUS_f32(x, y) ((x) + (y))
+#define TB_LESS_f32(x, y) ((x) - (y))
+#define TB_PLUS_f64(x, y) ((x) + (y))
+#define TB_LESS_f64(x, y) ((x) - (y))
+#endif
+
 // Asks for what is read some blocks later: processors by themselves stop at the end of a page, and look ahead too
 // little where much is computed. An address beyond the end is no error.
 TB_FN void tb_prefetch(const void *from, int bytes) {

@@ -60,9 +60,6 @@ class BandRenderer(SegmentRenderer):
         """The values of a row that are known before its first pass."""
         return [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
 
-    def _reduced_in(self, stage: int) -> list[int]:
-        return [n for n in self.reductions if self.body[n].stage == stage]
-
     def _goes_in_bands(self) -> bool:
         """Whether rows go in bands: where something follows from their reductions that is not one value an element, or
         passes can go abreast."""

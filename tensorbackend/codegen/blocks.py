@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.codegen.hoist import HoistRenderer
 from tensorbackend.codegen.lanes import PIECE
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
+from tensorbackend.codegen.pipes import PipeRenderer
 from tensorbackend.codegen.render import accumulator, ctype, tag
 from tensorbackend.graph.plan import Ref
 
@@ -31,7 +31,7 @@ EACH_BLOCK = "for (tb_i64 b = from; b < to;)"
 """The loop over padded blocks, each of which moves `b`."""
 
 
-class BlockRenderer(HoistRenderer):
+class BlockRenderer(PipeRenderer):
     """A dialect that can print the loop over the inner axis, for a map, or one pass over a row or a strip of columns.
 
     `stage` is the pass that is printed. `kept_value` is a value that the pass `kept_stage` leaves in the output, for
@@ -111,7 +111,7 @@ class BlockRenderer(HoistRenderer):
     def _element_of_block(self, loop: list[int], buffers: dict[int, str]) -> None:
         """The values of element j of a block."""
         self.say("const tb_i64 at = b + j;", "(void)at;")
-        self._statements(loop, buffers)
+        self._statements(loop, {**self._shared(loop), **buffers})
         if self.stage == self.kept_stage and self.kept_value in loop:
             self.say(f"{self._kept_place()} = v{self.kept_value};")
 

@@ -109,6 +109,7 @@ class _Printer(BandRenderer):
     # Text
 
     def _bodies(self) -> None:
+        begin = len(self.lines)
         self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
         if self.nest.form == MAP and not self.nest.kept:
             self._flat_map()
@@ -118,6 +119,8 @@ class _Printer(BandRenderer):
             self._bands()
         else:
             self._task_loop()
+        if self.shares:
+            self.lines.insert(begin, "    TB_ONE;")
         self.say("tb_stream_end(streams);")
 
     def _task_loop(self) -> None:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What C kernels compute ahead of their loops gives the bits of what it stands for: random words, reciprocals."""
+"""What C kernels compute in another way gives the bits of what it stands for: random words, reciprocals, additions."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from tensorbackend import Backend, Tensor
+from tensorbackend.settings import using
 
 
 def drawn(jit: bool, make: Callable[[Backend], Tensor]) -> np.ndarray:
@@ -48,3 +50,30 @@ def test_division_by_a_number_is_a_division(divisor: float) -> None:
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(y.get().ravel(), numbers / np.float32(divisor) + np.float32(0))
     assert "tb_over_f32" in str(be.explain(x / divisor))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cflags", ["", "-mno-fma"] if platform.machine() in ("x86_64", "AMD64") else [""])
+def test_additions_by_multiply_adds_are_additions(dtype: str, cflags: str, absent) -> None:
+    with using(cflags=cflags):
+        be = Backend.allocate_backend("cpu")
+        if not be.jit:
+            absent("cpu", "no C compiler works here")
+        word = {"float32": np.uint32, "float64": np.uint64}[dtype]
+        numbers = np.random.default_rng(2).integers(0, 1 << 8 * word().itemsize, (40, 300), word, False).view(dtype)
+        numbers[:, 0], numbers[::2, 7:40], numbers[1, :] = 0.0, -0.0, -0.0
+        numbers[2, :9] = np.inf
+        rows = np.random.default_rng(3).permutation(numbers[:, 1:2])
+        rows[1:4] = [[0.0], [np.inf], [-0.0]]
+        x, row = be.array(numbers, dtype), be.array(rows, dtype)
+        most, out = be.empty((40, 1), dtype), be.empty((40, 300), dtype)
+        with be.fuse():
+            most[:] = be.max(x + row, axis=1)
+            out[:] = (x - row) + (most - x)
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(most.get(), np.max(numbers + rows, axis=1, keepdims=True))
+            found, wanted = out.get(), (numbers - rows) + (np.max(numbers + rows, axis=1, keepdims=True) - numbers)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(np.signbit(found)[found == 0], np.signbit(wanted)[wanted == 0])
+        tree = (x - row) + (be.max(x + row, axis=1) - x)
+        assert "TB_LESS" in str(be.explain(tree)) and "TB_ONE" in str(be.explain(tree))
