@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // rnn.c — the steps of a recurrent layer: a product with the state, and an elementwise kernel, again and again
 //
-// Computes  for each step t: sums = R state; the cell, an ordinary elementwise kernel, makes of the sums and of what it
+// Computes  for each step t: sums = R state or, with NIN rows of an input, W input + R state; the cell, an ordinary elementwise kernel, makes of the sums and of what it
 //           has at step t what it writes there, and the next state
 // Macros    TB_T float or double; TB_PLANES where products run on the matrix unit
 // Products  rnn_fma.h    any processor
 //           rnn_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers
 // Blocks    A task does `UNITS` units in all groups of rows that R has (gates), so that the cell follows at once. What the
 //           cell reads is brought side by side into buffers of the task, one for each operand and group of rows.
-//           A block keeps what is its own (the cell's state) from step to step in these buffers' form.
+//           A block keeps what is its own (the cell's state) or the same at all steps in these buffers' form.
+// Input     W and R are one matrix, [W R], and the rows of a step's input stand before those of the state, where the tasks of
+//           the step before put them.
 // Weights   R is copied once, in the order in which it is used; a block is done by the same thread in most steps, whose
 //           second-level cache then holds its part.
 // Order     An element adds up its products one after the other. That depends on shapes alone, never on threads.
@@ -48,6 +50,9 @@ enum {
     BUFFERS,       // of a task
     OWNS,          // of these, the first ones that a block keeps
     R_POINTER, R_ROW, R_COLUMN,
+    NIN,           // rows of an input that is multiplied, too, step by step, where lanes are samples and there is no matrix unit; 0: none
+    W_POINTER, W_ROW, W_COLUMN,
+    X_POINTER, X_ROW, X_COLUMN,
     SCRATCH,       // the pointer of the scratch
     RUN,           // tb_run
     CELL,          // the kernel
@@ -65,6 +70,9 @@ typedef struct part {
     int64_t first, first_row, first_column;  // BEFORE: what comes before the first step
     int64_t to, to_row, to_column;
 } part;
+
+// Whether a block has it in buffers of its own, from step to step.
+static inline int is_kept(const part *p) { return p->kind == OWN || p->kind == FIXED; }
 
 typedef struct unroll {
     void *const *ptr;
@@ -207,6 +215,24 @@ static void run_cell(const unroll *u, TB_T *own, TB_T *room) {
     ((tb_kernel)size[CELL])(ptr, sizes, stride, size + size[CELL_SCALARS], 0, 1);
 }
 
+// A block's share of the rows of the next step's input, from memory to where the state is.
+static void bring_input(const unroll *u, int64_t block) {
+    const int64_t *const size = u->size, n = size[N], width = size[WIDTH], row = size[X_ROW], column = size[X_COLUMN];
+    const int64_t blocks = ceiling(size[NOUT], size[UNITS]), next = u->step + 1;
+    if (!size[NIN] || next == size[STEPS]) return;
+    const int64_t first = size[NIN] * block / blocks, last = size[NIN] * (block + 1) / blocks, further = ahead(u);
+    const TB_T *from = (const TB_T *)u->ptr[size[X_POINTER]] + time_of(u, next) * n * column + first * row;
+    TB_T *to = state_of(u, next) + first * width;
+    for (int64_t i = first; i < last; ++i, to += width, from += row) {
+        if (column == 1) {
+            copy(to, from, n);
+            FETCH(from, further, n, 0);
+        } else
+            for (int64_t j = 0; j < n; ++j) to[j] = from[j * column];
+        for (int64_t j = n; j < width; ++j) to[j] = 0;
+    }
+}
+
 // Tasks: blocks of units.
 static void step(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin, int64_t end) {
     const unroll *const u = ptr[0];
@@ -218,9 +244,9 @@ static void step(void *const *ptr, const int64_t *size, const int64_t *stride, c
         const int64_t first = block * size[UNITS], units = least(size[UNITS], size[NOUT] - first);
         TB_T *const own = own_of(u, block);
         for (int64_t i = 0; i < size[OPERANDS]; ++i)
-            if (u->parts[i].kind != OWN && u->parts[i].from >= 0)
+            if (!is_kept(&u->parts[i]) && u->parts[i].from >= 0)
                 read_part(u, &u->parts[i], first, units, buffer_of(u, u->parts[i].buffer, own, room));
-        if (u->step == 0 && size[FIRST_IS_ZERO])
+        if (u->step == 0 && size[FIRST_IS_ZERO] && !size[NIN])
             for (int64_t i = 0; i < size[PRODUCTS] * buffer_length(u); ++i) sums[i] = 0;
         else
             product(u, block, first, units, sums);
@@ -231,6 +257,7 @@ static void step(void *const *ptr, const int64_t *size, const int64_t *stride, c
             if (p->kind != OWN && p->to >= 0) write_part(u, p, first, units, from);
             keep_state(u, p, first, units, from);
         }
+        bring_input(u, block);
     }
     end_products();
 }
@@ -242,9 +269,10 @@ static void start(void *const *ptr, const int64_t *size, const int64_t *stride, 
     for (int64_t block = begin; block < end; ++block) {
         const int64_t first = block * size[UNITS], units = least(size[UNITS], size[NOUT] - first);
         pack_block(u, block);
+        bring_input(u, block);
         for (int64_t i = 0; i < size[OPERANDS]; ++i) {
             const part *const p = &u->parts[i];
-            if (p->kind != OWN) continue;
+            if (!is_kept(p)) continue;
             TB_T *const to = buffer_of(u, p->buffer, own_of(u, block), 0);
             read_part(u, p, first, units, to);
             keep_state(u, p, first, units, to);

@@ -15,9 +15,9 @@ enum {
     SQUARE = 16,
 };
 
-// Rows of the state that a group has.
+// Rows of the state that a group has; all rows that are multiplied.
 static inline int64_t group_rows(const unroll *u) { return u->size[NOUT]; }
-static inline int64_t depth(const unroll *u) { return u->size[STATES] * group_rows(u); }
+static inline int64_t depth(const unroll *u) { return u->size[NIN] + u->size[STATES] * group_rows(u); }
 static inline int64_t state_length(const unroll *u) { return depth(u) * u->size[WIDTH]; }
 
 // Elements of R that a block of units has.
@@ -43,12 +43,17 @@ static void pack(TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_
     }
 }
 
-// Rows of R of a block from unit `i` of group `g` on, `fill` at most, for k from `k0` on.
+// Rows of [W R] of a block from unit `i` of group `g` on, `fill` at most, for k from `k0` on.
 static void pack_rows(const unroll *u, int64_t block, int64_t g, int64_t i, int64_t k0, int64_t k, int64_t fill, TB_T *to, int64_t width) {
-    const int64_t *const size = u->size, row = size[R_ROW], column = size[R_COLUMN], unit = block * size[UNITS] + i;
-    const int64_t n = least(fill, least(size[UNITS] - i, size[NOUT] - unit));
+    const int64_t *const size = u->size, unit = block * size[UNITS] + i, first = g * size[NOUT] + unit;
+    const int64_t left = least(fill, least(size[UNITS] - i, size[NOUT] - unit)), n = left < 0 ? 0 : left;
+    const int64_t of_W = k0 < size[NIN] ? least(k, size[NIN] - k0) : 0, from = k0 + of_W - size[NIN];
     const TB_T *const R = u->ptr[size[R_POINTER]];
-    pack(to, R + (g * size[NOUT] + unit) * row + k0 * column, row, column, k, n < 0 ? 0 : n, fill, width);
+    if (of_W) {
+        const TB_T *const W = u->ptr[size[W_POINTER]];
+        pack(to, W + first * size[W_ROW] + k0 * size[W_COLUMN], size[W_ROW], size[W_COLUMN], of_W, n, fill, width);
+    }
+    pack(to + of_W * width, R + first * size[R_ROW] + from * size[R_COLUMN], size[R_ROW], size[R_COLUMN], k - of_W, n, fill, width);
 }
 
 static void pack_block(const unroll *u, int64_t block) {
@@ -100,11 +105,12 @@ static const samples by_samples[MOST_VECTORS] = {samples_12_1, samples_6_2};
 #endif
 
 static void product_by_samples(const unroll *u, int64_t block, const TB_T *state, TB_T *to) {
-    const int64_t *const size = u->size, rows = size[ROWS], width = size[WIDTH], k = depth(u);
+    const int64_t *const size = u->size, rows = size[ROWS], width = size[WIDTH];
+    const int64_t all = depth(u), k = u->step == 0 && size[FIRST_IS_ZERO] ? size[NIN] : all;
     const TB_T *R = u->scratch + size[PLACE_R] + block * block_of_R(u);
     for (int64_t k0 = 0; k0 < k; k0 += size[CHUNK]) {
-        const int64_t here = least(size[CHUNK], k - k0);
-        for (int64_t i = 0; i < size[PRODUCTS] * size[UNITS]; i += rows, R += rows * here)  // buffers of sums follow each other
+        const int64_t here = least(size[CHUNK], k - k0), next = rows * least(size[CHUNK], all - k0);
+        for (int64_t i = 0; i < size[PRODUCTS] * size[UNITS]; i += rows, R += next)  // buffers of sums follow each other
             for (int64_t v = 0; v < width; v += size[PANEL] * LANES)
                 by_samples[size[PANEL] - 1](here, R, state + k0 * width + v, width, to + i * width + v, k0 > 0);
     }
@@ -159,7 +165,7 @@ static void product(const unroll *u, int64_t block, int64_t first, int64_t units
 // Rows of the next step's state, from a buffer; padding goes along.
 static void keep(const unroll *u, const TB_T *from, int64_t row, int64_t units) {
     const int64_t n = u->size[N], width = u->size[WIDTH];
-    TB_T *const state = state_of(u, u->step + 1) + row * width;
+    TB_T *const state = state_of(u, u->step + 1) + (u->size[NIN] + row) * width;
     if (u->size[BY_UNITS])
         for (int64_t j = 0; j < n; ++j)
             for (int64_t i = 0; i < units; ++i) state[i * n + j] = from[j * u->size[UNITS] + i];

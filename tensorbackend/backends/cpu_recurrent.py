@@ -49,6 +49,8 @@ WHOLE = 1 << 40
 """Steps of k, more than there are: lanes along units need no chunks."""
 BLOCKS = 12
 """Blocks that there should be at least."""
+MOST_WEIGHTS = 1 << 22
+"""Weights for each vector of samples up to which the input is multiplied step by step: more come too late."""
 STAND_IN = 4099
 """Elements of the tensors that stand for a cell's operands when its kernel is made: its text depends on no length."""
 FLOPS_A_NANOSECOND = 100
@@ -56,6 +58,8 @@ NARROW_WEIGHTS = 1 << 19
 """Weights that half a block of samples is worth: planes of more do not stay in two threads' second-level caches."""
 FEWEST_UNIT_BLOCKS = 4
 """Blocks from which on the matrix unit is used: threads share them."""
+KEPT = "own", "fixed"
+"""Kinds of parts that a block keeps from step to step."""
 _KINDS = {"step": 0, "before": 1, "own": 2, "fixed": 3}
 
 
@@ -85,7 +89,17 @@ class Blocks(NamedTuple):
 def runs_steps(cell: Cell, run: Run, dtype: np.dtype) -> bool:
     """Whether a run is one for the compiled kernel."""
     plain = dtype in (np.float32, np.float64)
-    return plain and run.steps >= FEWEST_STEPS and 0 < run.N <= MOST_SAMPLES
+    if not plain or run.steps < FEWEST_STEPS or not 0 < run.N <= MOST_SAMPLES:
+        return False
+    return not cell.has_input or _takes_input(cell, run, facts(dtype))
+
+
+def _takes_input(cell: Cell, run: Run, found: Facts) -> bool:
+    """Whether multiplying the input step by step, by multiply-adds, is faster than at once: where lanes are samples,
+    and weights come in time. The products need no copies, and sums are used where they arise."""
+    weights = cell.products * run.nout * (run.nout + run.nin)
+    fits = weights <= MOST_WEIGHTS * -(-run.N // found.lanes)
+    return run.nin > 0 and run.N > found.few and not found.matrix_unit and fits
 
 
 def facts(dtype: np.dtype) -> Facts:
@@ -108,9 +122,11 @@ def _facts(library: Library) -> Facts:
 
 def blocks(cell: Cell, run: Run, facts: Facts) -> Blocks:
     """The blocks of a run of a cell."""
+    buffers = cell.products + sum(p.groups for p in cell.parts if p.kind not in KEPT)
+    if cell.has_input:
+        return _by_samples(run, facts, buffers)
     if run.N <= facts.few:
         return _by_units(cell, run, facts)
-    buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
     return _on_unit(cell, run, facts, buffers) or _by_samples(run, facts, buffers)
 
 
@@ -153,10 +169,10 @@ class _Buffers:
     def __init__(self, cell: Cell, backend: Backend, dtype: np.dtype) -> None:
         self.tensors: list[Tensor] = []
         self.first: dict[str, int] = {}
-        own = [p for p in cell.parts if p.kind == "own"]
+        own = [p for p in cell.parts if p.kind in KEPT]
         self.owns = sum(p.groups for p in own)
         counts = [*((p.name, p.groups) for p in own), ("sums", cell.products)]
-        counts += [(p.name, p.groups) for p in cell.parts if p.kind != "own"]
+        counts += [(p.name, p.groups) for p in cell.parts if p.kind not in KEPT]
         for name, groups in counts:
             self.first[name] = len(self.tensors)
             self.tensors += [backend.empty((STAND_IN,), dtype, min_dims=1) for _ in range(groups)]
@@ -197,7 +213,7 @@ def _strides(ref: Ref) -> list[int]:
 
 def _parts(cell: Cell, step: Primitive, buffers: _Buffers) -> Iterator[list[int]]:
     """The table of the operands, as rnn.c reads it."""
-    read, place = iter(range(1, len(step.inputs))), iter(range(len(step.inputs), len(step.operands)))
+    read, place = iter(range(len(cell.multiplied), len(step.inputs))), iter(range(len(step.inputs), len(step.operands)))
     for p in cell.parts:
         entry = [_KINDS[p.kind], p.groups, p.state, buffers.first[p.name]]
         for wanted in (p.read, p.kind == "before"):
@@ -207,9 +223,17 @@ def _parts(cell: Cell, step: Primitive, buffers: _Buffers) -> Iterator[list[int]
         yield [*entry, number, *(_strides(step.operands[number]) if p.written else (0, 0))]
 
 
+def _multiplied(cell: Cell, run: Run, step: Primitive) -> Iterator[int]:
+    """What the products read: the numbers and strides of R and, after the input's rows, of W and the input."""
+    for number in range(3):
+        if number == 1:
+            yield run.nin
+        yield from (number, *step.inputs[number].strides) if number < len(cell.multiplied) else (0, 0, 0)
+
+
 def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     """The launch of all steps."""
-    (run,), dtype, weights = step.params, step.output.dtype, step.inputs[0]
+    (run,), dtype = step.params, step.output.dtype
     buffers = _Buffers(cell, backend, dtype)
     by = blocks(cell, run, facts(dtype))
     source = _source(dtype, by.planes)
@@ -221,7 +245,7 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     runtime = native.runtime()
     head = [
         run.nout, run.N, run.steps, int(run.reverse), cell.products, cell.state.state, int(run.from_zero),
-        *map(int, by[1:]), *places, len(buffers.tensors), buffers.owns, 0, *weights.strides,
+        *map(int, by[1:]), *places, len(buffers.tensors), buffers.owns, *_multiplied(cell, run, step),
         len(step.operands), runtime.address("tb_run"), tail.address, len(slots),
     ]  # fmt: skip
     size = [*head, len(head) + 2 + len(parts) + len(slots), len(cell.parts), *parts, *slots, *words]
@@ -236,7 +260,7 @@ def _lengths(cell: Cell, run: Run, by: Blocks, owns: int) -> list[int]:
     count = -(-run.nout // by.units)
     rows = by.units if by.by_units else multiple(by.units, by.rows)
     group = count * by.units if by.planes else run.nout
-    depth, words = cell.state.state * group, by.planes * PLANE_BYTES / 4
+    depth, words = run.nin + cell.state.state * group, by.planes * PLANE_BYTES / 4
     state = depth * by.width + int(depth * multiple(by.width, EDGE) * words)
     weights = int(count * cell.products * rows * depth * (words or 1))
     return [weights, 2 * state, count * owns * by.units * by.width]

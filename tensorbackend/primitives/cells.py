@@ -19,7 +19,7 @@ from tensorbackend import numerics, ops
 from tensorbackend.ops import Op
 
 __all__ = ["CELLS", "GRU", "GRU_BACK", "GRU_USE", "LSTM", "LSTM_BACK", "LSTM_BACK_LENGTHS", "LSTM_USE", "Cell", "Part",
-           "Run", "reference"]  # fmt: skip
+           "Run", "reference", "with_input"]  # fmt: skip
 
 Kept = Callable[[Any, Any], Any]
 Statements = Iterator[tuple[Any, Any]]
@@ -44,13 +44,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """Sizes of a run over `steps` steps, in the order of time or `reverse`; `from_zero`: the first state is zero."""
+    """Sizes of a run over `steps` steps, in the order of time or `reverse`; `from_zero`: the first state is zero; `nin`
+    rows of the input, where the cell has one."""
 
     nout: int
     N: int
     steps: int
     reverse: bool
     from_zero: bool
+    nin: int = 0
 
     def times(self) -> range:
         """The steps as they are run."""
@@ -63,12 +65,20 @@ class Cell:
 
     `assign(o, kept, sums, **parts)` yields targets and values; `o` has the functions `sig` and `tanh`, `sums` are the
     groups of the product; a part of several groups is a list. Nothing is read after it was assigned.
+
+    `has_input`: the product is W x + R state, with a step of the input x (nin, N steps).
     """
 
     name: str
     products: int
     parts: tuple[Part, ...]
     assign: Callable[..., Statements]
+    has_input: bool = False
+
+    @property
+    def multiplied(self) -> tuple[str, ...]:
+        """The names of what the products read beside the state, which are the first operands."""
+        return ("weights", "W_in", "x") if self.has_input else ("weights",)
 
     @property
     def state(self) -> Part:
@@ -77,12 +87,12 @@ class Cell:
 
     @property
     def op(self) -> Op:
-        """All steps as a call: operands are the weights and what is read; results what is written; then a `Run`."""
+        """All steps as a call: operands are `multiplied` and what is read; results what is written; then a `Run`."""
         return _OPS[self.name]
 
     def operands(self, tensors: dict[str, Any]) -> tuple[list, list]:
         """What the call writes and reads, in its order, from tensors by name; of "before" a pair, buffer and last."""
-        reads = [tensors["weights"]]
+        reads = [tensors[name] for name in self.multiplied]
         for p in self.parts:
             if p.read:
                 reads += tensors[p.name] if p.kind == "before" else [tensors[p.name]]
@@ -94,9 +104,10 @@ _NUMPY = SimpleNamespace(sig=numerics.sigmoid, tanh=np.tanh)
 
 def reference(cell: Cell, *rest: Any) -> tuple[np.ndarray, ...]:
     """All steps on NumPy arrays: operands as `Cell.operands` says, then the `Run`; the arrays that are written."""
-    weights, *arrays, run = rest
+    *arrays, run = rest
     found, nout, N = {}, run.nout, run.N
     given = iter(arrays)
+    weights, *inputs = (next(given) for _ in cell.multiplied)
     for p in cell.parts:
         read = [next(given) for _ in range(p.read + (p.kind == "before"))]
         columns = N if p.kind == "own" else N * run.steps
@@ -108,7 +119,10 @@ def reference(cell: Cell, *rest: Any) -> tuple[np.ndarray, ...]:
     for number, t in enumerate(times):
         after = times[number + 1] if number + 1 < run.steps else None
         views = {p.name: _at(p, found[p.name], t, after, N) for p in cell.parts}
-        sums = _groups(weights @ state, nout)
+        product = weights @ state
+        if inputs:
+            product += inputs[0] @ inputs[1][:, t * N : (t + 1) * N]
+        sums = _groups(product, nout)
         parts = {p.name: _groups(views[p.name], nout) if p.groups > 1 else views[p.name] for p in cell.parts}
         for target, value in list(cell.assign(_NUMPY, _all_kept, sums, **parts)):
             target[...] = value
@@ -206,16 +220,29 @@ GRU_BACK = Cell("gru_bprop", 1, (Part("delta", "step"), Part("gates", "step", 4)
                 _gru_back)  # fmt: skip
 
 
+def with_input(cell: Cell) -> Cell:
+    """An LSTM whose steps multiply the input, too; `gates` is the bias (4 nout, 1) alone then."""
+    return _WITH_INPUT[cell.name]
+
+
+def _with_input(cell: Cell) -> Cell:
+    parts = tuple(replace(p, kind="fixed") if p.name == "gates" else p for p in cell.parts)
+    return replace(cell, name=f"{cell.name}_input", parts=parts, has_input=True)
+
+
+_WITH_INPUT = {cell.name: _with_input(cell) for cell in (LSTM_USE, LSTM)}
+
+
 def _operations(cell: Cell, run: Run) -> int:
-    return 2 * cell.products * cell.state.state * run.nout**2 * run.N * run.steps
+    return 2 * cell.products * run.nout * (cell.state.state * run.nout + run.nin) * run.N * run.steps
 
 
-CELLS = (LSTM_USE, LSTM, LSTM_BACK, GRU_USE, GRU, GRU_BACK)
+CELLS = (LSTM_USE, LSTM, LSTM_BACK, GRU_USE, GRU, GRU_BACK, *_WITH_INPUT.values())
 """Those whose steps can be one primitive: without lengths of samples."""
 
 
 def _op(cell: Cell) -> Op:
-    _, reads = cell.operands({p.name: (0, 0) for p in cell.parts} | {"weights": 0})
+    _, reads = cell.operands({p.name: (0, 0) for p in cell.parts} | dict.fromkeys(cell.multiplied, 0))
     run, work = partial(reference, cell), partial(_operations, cell)
     return ops.call(cell.name, len(reads), run, f"The steps of {cell.name}.", work)
 

@@ -2,8 +2,9 @@
 """Recurrent networks with gates, unrolled: LSTM and GRU, forward and back.
 
 Buffers hold the steps side by side: (features, N steps), step t in columns t N to (t + 1) N. The products with the
-input are one product over all steps before the first of them, the weights' gradients one after the last; a step is the
-product with the state, and one elementwise kernel. With s the logistic function and * elementwise:
+input are one product over all steps before the first of them, unless the backend multiplies step by step; the weights'
+gradients are one after the last. A step is the product with the state, and one elementwise kernel. With s the logistic
+function and * elementwise:
 
 LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers, Schmidhuber and Cummins 2000, without peepholes):
 
@@ -133,13 +134,18 @@ def _back(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[str
 
 
 def _by_primitive(be: Any, steps: _Steps, cell: cells.Cell, W: Tensor, tensors: dict[str, Any], from_zero: bool,
-                  reverse: bool) -> bool:  # fmt: skip
-    """Run all steps as one primitive, if the backend has it for this case; else False."""
-    run = cells.Run(steps.nout, steps.N, steps.used, reverse, from_zero)
+                  reverse: bool, through: tuple[Tensor, Tensor | None, Tensor] | None = None) -> bool:  # fmt: skip
+    """Run all steps as one primitive, if the backend has it for this case; else False. `through`: the weights, the bias
+    and the steps of an input, for a cell that has one."""
+    W_in, bias, x = through or (None, None, None)
+    run = cells.Run(steps.nout, steps.N, steps.used, reverse, from_zero, 0 if x is None else x.shape[0])
     if steps.lengths is not None or not be._runs_steps(cell, run, steps.dtype):
         return False
+    if through is not None:
+        column = be.zeros((W_in.shape[0], 1), steps.dtype) if bias is None else bias
+        tensors = tensors | {"gates": column, "W_in": W_in, "x": x}
     every = {p.name: steps.all(tensors[p.name]) if p.kind == "step" else tensors[p.name] for p in cell.parts}
-    be._call(cell.op, (run,), *cell.operands(every | {"weights": W}))
+    be._call(cell.op, (run,), *cell.operands(tensors | every | {"weights": W}))
     return True
 
 
@@ -207,11 +213,15 @@ class Gated:
         if (c is None) != (gates is None):
             raise ValueError(complain(f"{steps.name}: c and gates", "one of them", "both, or None for both"))
         steps.check_outputs([W_in, W_recur, bias, x, lengths], h=h, c=c, gates=gates)
-        before = self.empty((4 * nout, steps.used * N), steps.dtype) if gates is None else gates
-        tensors = {"gates": before, "values": before, "h": h, "c": c, "state": _state(self, steps, h_init, steps.dtype)}
+        cell = cells.LSTM_USE if gates is None else cells.LSTM
+        tensors = {"values": gates, "h": h, "c": c, "state": _state(self, steps, h_init, steps.dtype)}
         tensors["carry"] = _state(self, steps, c_init, dtypes.compute(steps.dtype))
+        if _by_primitive(self, steps, cells.with_input(cell), W_recur, tensors, h_init is None, steps.reverse,
+                         (W_in, bias, steps.all(x))):  # fmt: skip
+            return
+        before = tensors["gates"] = self.empty((4 * nout, steps.used * N), steps.dtype) if gates is None else gates
         _through(self, W_in, bias, steps.all(x), before[:, : steps.used * N])
-        _forward(self, steps, cells.LSTM_USE if gates is None else cells.LSTM, W_recur, tensors, h_init is None)
+        _forward(self, steps, cell, W_recur, tensors, h_init is None)
 
     def compound_lstm_unroll_bprop(self, W_in: Any, W_recur: Any, x: Any, h: Any, c: Any, gates: Any, delta: Any,
                                    num_steps: int, dx: Any = None, dW_in: Any = None, dW_recur: Any = None,

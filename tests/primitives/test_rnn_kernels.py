@@ -43,6 +43,9 @@ def operands(cell: Cell, run: Run, dtype: str) -> dict[str, np.ndarray]:
         if p.name == "state" and run.from_zero:
             found[p.name][:] = 0
     found["last"] = draw.uniform(-0.9, 0.9, (run.nout, run.N))
+    if cell.has_input:
+        found["W_in"] = draw.standard_normal((cell.products * run.nout, run.nin)) / max(run.nin, 1) ** 0.5
+        found["x"] = draw.uniform(-0.9, 0.9, (run.nin, run.N * run.steps))
     return {name: x.astype(dtype) for name, x in found.items()}
 
 
@@ -58,7 +61,8 @@ def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray]) -> l
 @pytest.mark.parametrize(("cell", "size"), thinned(3, cells.CELLS, SIZES), ids=lambda x: getattr(x, "name", str(x)))
 def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
     for dtype, reverse, from_zero in (("float32", False, False), ("float64", True, True)):
-        run = Run(*size, 4, reverse, from_zero or cell.state.kind != "own")
+        nin = (size[0] * 3 // 2 if reverse else 5) if cell.has_input else 0
+        run = Run(*size, 4, reverse, from_zero or cell.state.kind != "own", nin)
         given = operands(cell, run, dtype)
         pairs = {p.name: (given[p.name], given["last"]) for p in cell.parts if p.kind == "before"}
         expected = cell.op.numpy(*cell.operands(given | pairs)[1], run)
@@ -68,9 +72,10 @@ def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, in
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reverse: bool, monkeypatch) -> None:
-    case = Case(kind, 7, 40, 18, 5, reverse=reverse)
+@pytest.mark.parametrize(("reverse", "used", "initial"), [(False, None, True), (True, 4, False)])
+def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reverse: bool, used: int | None,
+                                                 initial: bool, monkeypatch) -> None:  # fmt: skip
+    case = Case(kind, 7, 40, 18, 5, used, reverse, initial=initial)
     t = case.forward(be)
     found = [t["h"].get(), *case.back(be, t).values()]
     monkeypatch.setattr(be, "_runs_steps", lambda *_: False)
@@ -79,10 +84,31 @@ def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reve
         np.testing.assert_allclose(one, single, rtol=1e-10, atol=1e-12)
 
 
+def test_an_input_is_multiplied_step_by_step_where_weights_come_in_time(be: tb.Backend) -> None:
+    def takes(nout: int, N: int, nin: int, **unit: bool) -> bool:
+        found = Facts(16, (12, 12, 8, 6), 8, 1 << 15, **unit)
+        return cpu_recurrent._takes_input(cells.LSTM, Run(nout, N, 9, False, False, nin), found)
+
+    assert takes(512, 64, 512) and takes(1024, 32, 1024) and takes(256, 16, 256)
+    assert not (takes(1536, 16, 1536) or takes(512, 8, 512) or takes(512, 64, 0))
+    assert not takes(512, 64, 512, matrix_unit=True)
+
+
+def test_no_bias_is_a_bias_of_zeros(be: tb.Backend) -> None:
+    draw = np.random.default_rng(4)
+    W_in, W_recur, x = (be.array(draw.uniform(-1, 1, shape)) for shape in ((80, 6), (80, 20), (6, 18 * 5)))
+    found = []
+    for bias in (None, be.zeros((80, 1))):
+        h = be.empty((20, 18 * 5))
+        be.compound_lstm_unroll_fprop(W_in, W_recur, bias, x, h, None, None, 5)
+        found.append(h.get().tobytes())
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("size", [(160, 16), (260, 12), (150, 40)], ids=str)
 @pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
 def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
-    run = Run(*size, 6, False, cell.state.kind != "own")
+    run = Run(*size, 6, False, cell.state.kind != "own", 70 if cell.has_input else 0)
     given, runtime = operands(cell, run, "float32"), native.runtime()
     before, found = runtime.threads, []
     try:
@@ -97,7 +123,7 @@ def test_bits_do_not_depend_on_threads(be: tb.Backend, cell: Cell, size: tuple[i
 @pytest.mark.parametrize("N", [13, 40])
 @pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
 def test_infinities_and_numbers_near_them_are_those_of_multiply_adds(be: tb.Backend, cell: Cell, N: int) -> None:
-    run = Run(256, N, 4, False, cell.state.kind != "own")
+    run = Run(256, N, 4, False, cell.state.kind != "own", 30 if cell.has_input else 0)
     given = operands(cell, run, "float32")
     weights = given["weights"]
     weights[3, 5], weights[-1, 0], weights[40, 200], weights[41] = np.inf, -np.inf, 3.4e38, np.nan
@@ -106,7 +132,8 @@ def test_infinities_and_numbers_near_them_are_those_of_multiply_adds(be: tb.Back
         be.structures.clear()
         with using(matrix_unit=on):
             found_facts = cpu_recurrent.facts(np.dtype("float32"))
-            assert bool(cpu_recurrent.blocks(cell, run, found_facts).planes) == found_facts.matrix_unit <= on
+            unit = found_facts.matrix_unit and not cell.has_input
+            assert bool(cpu_recurrent.blocks(cell, run, found_facts).planes) == unit <= on
             found.append(ran(be, cell, run, given))
     be.structures.clear()
     for one, other in zip(*found):
@@ -118,7 +145,7 @@ def test_infinities_and_numbers_near_them_are_those_of_multiply_adds(be: tb.Back
                                    Facts(2, (12, 6, 0, 0), 8, 1 << 15)])  # fmt: skip
 def test_blocks_fit_tiles_and_room(facts: Facts) -> None:
     for cell, nout, N in itertools.product(cells.CELLS, (1, 8, 100, 1024, 3000), (1, 3, 8, 9, 16, 33, 64, 100, 128)):
-        buffers = cell.products + sum(p.groups for p in cell.parts if p.kind != "own")
+        buffers = cell.products + sum(p.groups for p in cell.parts if p.kind not in cpu_recurrent.KEPT)
         by = cpu_recurrent.blocks(cell, Run(nout, N, 4, False, False), facts)
         assert buffers * by.units * by.width <= facts.room
         if by.by_units:
