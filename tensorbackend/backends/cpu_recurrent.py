@@ -51,6 +51,8 @@ BLOCKS = 12
 """Blocks that there should be at least."""
 MOST_WEIGHTS = 1 << 22
 """Weights for each vector of samples up to which the input is multiplied step by step: more come too late."""
+FEWEST_COLUMNS = 512
+"""Columns of the input, of all steps, from which on copying its weights pays."""
 STAND_IN = 4099
 """Elements of the tensors that stand for a cell's operands when its kernel is made: its text depends on no length."""
 FLOPS_A_NANOSECOND = 100
@@ -99,7 +101,8 @@ def _takes_input(cell: Cell, run: Run, found: Facts) -> bool:
     and weights come in time. The products need no copies, and sums are used where they arise."""
     weights = cell.products * run.nout * (run.nout + run.nin)
     fits = weights <= MOST_WEIGHTS * -(-run.N // found.lanes)
-    return run.nin > 0 and run.N > found.few and not found.matrix_unit and fits
+    pays = run.nin > 0 and run.N * run.steps >= FEWEST_COLUMNS
+    return pays and run.N > found.few and not found.matrix_unit and fits
 
 
 def facts(dtype: np.dtype) -> Facts:

@@ -75,6 +75,7 @@ def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, in
 @pytest.mark.parametrize(("reverse", "used", "initial"), [(False, None, True), (True, 4, False)])
 def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reverse: bool, used: int | None,
                                                  initial: bool, monkeypatch) -> None:  # fmt: skip
+    monkeypatch.setattr(cpu_recurrent, "FEWEST_COLUMNS", 0)
     case = Case(kind, 7, 40, 18, 5, used, reverse, initial=initial)
     t = case.forward(be)
     found = [t["h"].get(), *case.back(be, t).values()]
@@ -85,16 +86,17 @@ def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reve
 
 
 def test_an_input_is_multiplied_step_by_step_where_weights_come_in_time(be: tb.Backend) -> None:
-    def takes(nout: int, N: int, nin: int, **unit: bool) -> bool:
+    def takes(nout: int, N: int, nin: int, steps: int = 50, **unit: bool) -> bool:
         found = Facts(16, (12, 12, 8, 6), 8, 1 << 15, **unit)
-        return cpu_recurrent._takes_input(cells.LSTM, Run(nout, N, 9, False, False, nin), found)
+        return cpu_recurrent._takes_input(cells.LSTM, Run(nout, N, steps, False, False, nin), found)
 
     assert takes(512, 64, 512) and takes(1024, 32, 1024) and takes(256, 16, 256)
-    assert not (takes(1536, 16, 1536) or takes(512, 8, 512) or takes(512, 64, 0))
+    assert not (takes(1536, 16, 1536) or takes(512, 8, 512) or takes(512, 64, 0) or takes(256, 64, 256, 7))
     assert not takes(512, 64, 512, matrix_unit=True)
 
 
-def test_no_bias_is_a_bias_of_zeros(be: tb.Backend) -> None:
+def test_no_bias_is_a_bias_of_zeros(be: tb.Backend, monkeypatch) -> None:
+    monkeypatch.setattr(cpu_recurrent, "FEWEST_COLUMNS", 0)
     draw = np.random.default_rng(4)
     W_in, W_recur, x = (be.array(draw.uniform(-1, 1, shape)) for shape in ((80, 6), (80, 20), (6, 18 * 5)))
     found = []
