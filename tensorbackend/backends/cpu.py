@@ -305,7 +305,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
         return run
 
     def _runs_steps(self, cell: Any, run: Any, dtype: np.dtype) -> bool:
-        return cpu_recurrent.runs_steps(cell, run, dtype)
+        return cpu_recurrent.runs_steps(cell, run, dtype, self.jit)
 
     def _schedule(self, key: tuple, statements: list[Statement], leaves: list[list[Any]]) -> Plan:
         if not self.jit or watch.wanted(self) or self._recorder is not None:

@@ -88,21 +88,22 @@ class Blocks(NamedTuple):
     chunk: int
 
 
-def runs_steps(cell: Cell, run: Run, dtype: np.dtype) -> bool:
-    """Whether a run is one for the compiled kernel."""
+def runs_steps(cell: Cell, run: Run, dtype: np.dtype, compiled: bool) -> bool:
+    """Whether a run is one for the kernel of all steps. `compiled`: whether that is compiled, not NumPy's."""
     plain = dtype in (np.float32, np.float64)
     if not plain or run.steps < FEWEST_STEPS or not 0 < run.N <= MOST_SAMPLES:
         return False
-    return not cell.has_input or _takes_input(cell, run, facts(dtype))
+    return not cell.has_input or (compiled and _takes_input(cell, run, dtype))
 
 
-def _takes_input(cell: Cell, run: Run, found: Facts) -> bool:
+def _takes_input(cell: Cell, run: Run, dtype: np.dtype) -> bool:
     """Whether multiplying the input step by step, by multiply-adds, is faster than at once: where lanes are samples,
     and weights come in time. The products need no copies, and sums are used where they arise."""
-    weights = cell.products * run.nout * (run.nout + run.nin)
+    if not run.nin or run.N * run.steps < FEWEST_COLUMNS:
+        return False
+    found, weights = facts(dtype), cell.products * run.nout * (run.nout + run.nin)
     fits = weights <= MOST_WEIGHTS * -(-run.N // found.lanes)
-    pays = run.nin > 0 and run.N * run.steps >= FEWEST_COLUMNS
-    return pays and run.N > found.few and not found.matrix_unit and fits
+    return run.N > found.few and not found.matrix_unit and fits
 
 
 def facts(dtype: np.dtype) -> Facts:

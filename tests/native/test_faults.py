@@ -36,6 +36,20 @@ def test_without_a_compiler_numpy_computes(run_python) -> None:
     assert "/no/such/compiler" in done.stderr
 
 
+def test_without_a_compiler_numpy_runs_recurrent_layers(run_python) -> None:
+    """Also one that a compiled kernel would run as a whole."""
+    code = """
+import numpy as np
+import tensorbackend as tb
+from tensorbackend.conformance.test_gated import Case
+be = tb.gen_backend("cpu", rng_seed=0)
+case = Case("lstm", 7, 40, 18, 40)
+np.testing.assert_allclose(case.forward(be)["h"].get(), case.expected().h, rtol=1e-10)
+print(be.jit)
+"""
+    assert run_python(code, TB_CC="/no/such/compiler").stdout.split() == ["False"]
+
+
 FAILURES = {
     "fails": ("echo out of order >&2; exit 3", "out of order"),
     "is killed": ("kill -9 $$", "signal 9"),

@@ -85,14 +85,15 @@ def test_one_launch_gives_what_single_steps_give(be: tb.Backend, kind: str, reve
         np.testing.assert_allclose(one, single, rtol=1e-10, atol=1e-12)
 
 
-def test_an_input_is_multiplied_step_by_step_where_weights_come_in_time(be: tb.Backend) -> None:
-    def takes(nout: int, N: int, nin: int, steps: int = 50, **unit: bool) -> bool:
-        found = Facts(16, (12, 12, 8, 6), 8, 1 << 15, **unit)
-        return cpu_recurrent._takes_input(cells.LSTM, Run(nout, N, steps, False, False, nin), found)
+def test_an_input_is_multiplied_step_by_step_where_weights_come_in_time(monkeypatch) -> None:
+    def takes(nout: int, N: int, nin: int, steps: int = 50, compiled: bool = True, **unit: bool) -> bool:
+        monkeypatch.setattr(cpu_recurrent, "facts", lambda dtype: Facts(16, (12, 12, 8, 6), 8, 1 << 15, **unit))
+        cell, run = cells.with_input(cells.LSTM), Run(nout, N, steps, False, False, nin)
+        return cpu_recurrent.runs_steps(cell, run, np.dtype("float32"), compiled)
 
     assert takes(512, 64, 512) and takes(1024, 32, 1024) and takes(256, 16, 256)
     assert not (takes(1536, 16, 1536) or takes(512, 8, 512) or takes(512, 64, 0) or takes(256, 64, 256, 7))
-    assert not takes(512, 64, 512, matrix_unit=True)
+    assert not takes(512, 64, 512, matrix_unit=True) and not takes(512, 64, 512, compiled=False)
 
 
 def test_no_bias_is_a_bias_of_zeros(be: tb.Backend, monkeypatch) -> None:
