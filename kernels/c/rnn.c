@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // rnn.c — the steps of a recurrent layer: a product with the state, and an elementwise kernel, again and again
 //
-// Computes  for each step t: sums = R state or, with NIN rows of an input, W input + R state; the cell, an ordinary elementwise kernel, makes of the sums and of what it
-//           has at step t what it writes there, and the next state
+// Computes  for each step t: sums = R state or, with NIN rows of an input, W input + R state; the cell, an ordinary
+//           elementwise kernel, makes of the sums and of what it has at step t what it writes there, and the next state
 // Macros    TB_T float or double; TB_PLANES where products run on the matrix unit
 // Products  rnn_fma.h    any processor
 //           rnn_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers
 // Blocks    A task does `UNITS` units in all groups of rows that R has (gates), so that the cell follows at once. What the
 //           cell reads is brought side by side into buffers of the task, one for each operand and group of rows.
 //           A block keeps what is its own (the cell's state) or the same at all steps in these buffers' form.
-// Input     W and R are one matrix, [W R], and the rows of a step's input stand before those of the state, where the tasks of
-//           the step before put them.
+// Input     W and R are one matrix, [W R], and the rows of a step's input stand before those of the state, where the
+//           tasks of the step before put them.
 // Weights   R is copied once, in the order in which it is used; a block is done by the same thread in most steps, whose
 //           second-level cache then holds its part.
 // Order     An element adds up its products one after the other. That depends on shapes alone, never on threads.
@@ -50,9 +50,9 @@ enum {
     BUFFERS,       // of a task
     OWNS,          // of these, the first ones that a block keeps
     R_POINTER, R_ROW, R_COLUMN,
-    NIN,           // rows of an input that is multiplied, too, step by step, where lanes are samples and there is no matrix unit; 0: none
     W_POINTER, W_ROW, W_COLUMN,
     X_POINTER, X_ROW, X_COLUMN,
+    NIN,           // rows of an input that is multiplied, too, where lanes are samples and no matrix unit; 0: none
     SCRATCH,       // the pointer of the scratch
     RUN,           // tb_run
     CELL,          // the kernel
@@ -131,6 +131,19 @@ void tb_rnn_facts(int64_t *out) {
 #define FETCH(row, ahead, n, write) \
     for (int64_t line = 0; line < (n); line += 64 / (int64_t)sizeof(TB_T)) __builtin_prefetch((row) + (ahead) + line, write, 2)
 
+// Rows of samples, from memory to rows of a buffer or of the state, whose padding becomes zero.
+static void gather_rows(const unroll *u, TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t rows, int64_t ahead) {
+    const int64_t n = u->size[N], width = u->size[WIDTH];
+    for (int64_t i = 0; i < rows; ++i, to += width, from += row) {
+        if (column == 1) {
+            copy(to, from, n);
+            FETCH(from, ahead, n, 0);
+        } else
+            for (int64_t j = 0; j < n; ++j) to[j] = from[j * column];
+        for (int64_t j = n; j < width; ++j) to[j] = 0;
+    }
+}
+
 // The rows of one group of a block, from memory into a buffer; what is beyond them is zero.
 static void gather(const unroll *u, TB_T *to, const TB_T *from, int64_t row, int64_t column, int64_t units, int64_t ahead) {
     const int64_t n = u->size[N], width = u->size[WIDTH], all = u->size[UNITS];
@@ -141,15 +154,8 @@ static void gather(const unroll *u, TB_T *to, const TB_T *from, int64_t row, int
         }
         return;
     }
-    for (int64_t i = 0; i < units; ++i, to += width, from += row) {
-        if (column == 1) {
-            copy(to, from, n);
-            FETCH(from, ahead, n, 0);
-        } else
-            for (int64_t j = 0; j < n; ++j) to[j] = from[j * column];
-        for (int64_t j = n; j < width; ++j) to[j] = 0;
-    }
-    for (int64_t i = 0; i < (all - units) * width; ++i) to[i] = 0;
+    gather_rows(u, to, from, row, column, units, ahead);
+    for (int64_t i = units * width; i < all * width; ++i) to[i] = 0;
 }
 
 static void scatter(const unroll *u, const TB_T *from, TB_T *to, int64_t row, int64_t column, int64_t units, int64_t ahead) {
@@ -217,20 +223,12 @@ static void run_cell(const unroll *u, TB_T *own, TB_T *room) {
 
 // A block's share of the rows of the next step's input, from memory to where the state is.
 static void bring_input(const unroll *u, int64_t block) {
-    const int64_t *const size = u->size, n = size[N], width = size[WIDTH], row = size[X_ROW], column = size[X_COLUMN];
-    const int64_t blocks = ceiling(size[NOUT], size[UNITS]), next = u->step + 1;
+    const int64_t *const size = u->size, blocks = ceiling(size[NOUT], size[UNITS]), next = u->step + 1;
     if (!size[NIN] || next == size[STEPS]) return;
-    const int64_t first = size[NIN] * block / blocks, last = size[NIN] * (block + 1) / blocks, further = ahead(u);
-    const TB_T *from = (const TB_T *)u->ptr[size[X_POINTER]] + time_of(u, next) * n * column + first * row;
-    TB_T *to = state_of(u, next) + first * width;
-    for (int64_t i = first; i < last; ++i, to += width, from += row) {
-        if (column == 1) {
-            copy(to, from, n);
-            FETCH(from, further, n, 0);
-        } else
-            for (int64_t j = 0; j < n; ++j) to[j] = from[j * column];
-        for (int64_t j = n; j < width; ++j) to[j] = 0;
-    }
+    const int64_t row = size[X_ROW], column = size[X_COLUMN];
+    const int64_t first = size[NIN] * block / blocks, last = size[NIN] * (block + 1) / blocks;
+    const TB_T *const from = (const TB_T *)u->ptr[size[X_POINTER]] + time_of(u, next) * size[N] * column + first * row;
+    gather_rows(u, state_of(u, next) + first * size[WIDTH], from, row, column, last - first, ahead(u));
 }
 
 // Tasks: blocks of units.

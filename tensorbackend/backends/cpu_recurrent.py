@@ -228,11 +228,10 @@ def _parts(cell: Cell, step: Primitive, buffers: _Buffers) -> Iterator[list[int]
 
 
 def _multiplied(cell: Cell, run: Run, step: Primitive) -> Iterator[int]:
-    """What the products read: the numbers and strides of R and, after the input's rows, of W and the input."""
+    """What the products read: the numbers and strides of R, W and the input, and the input's rows."""
     for number in range(3):
-        if number == 1:
-            yield run.nin
         yield from (number, *step.inputs[number].strides) if number < len(cell.multiplied) else (0, 0, 0)
+    yield run.nin
 
 
 def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:

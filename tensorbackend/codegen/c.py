@@ -109,7 +109,7 @@ class _Printer(BandRenderer):
     # Text
 
     def _bodies(self) -> None:
-        begin = len(self.lines)
+        begin, self.shares = len(self.lines), False
         self._statements([n for n, i in enumerate(self.body) if self._constant(i)])
         if self.nest.form == MAP and not self.nest.kept:
             self._flat_map()

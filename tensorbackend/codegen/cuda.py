@@ -93,7 +93,7 @@ class _Printer(Join, Renderer):
             [n for n, i in enumerate(self.body) if not self.full[n] and not self._constant(i) and i.stage == 0]
         )
         for stage in range(1, self.nest.passes + 1):
-            here = [n for n in self.reductions if self.body[n].stage == stage]
+            here = self._reduced_in(stage)
             for n in here:
                 self._begin(n)
             self._reduce_loops(here)

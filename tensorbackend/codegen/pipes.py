@@ -41,10 +41,6 @@ class PipeRenderer(HoistRenderer):
         self.shares |= bool(chosen)
         return {n: self._as_product(n) for n in chosen}
 
-    def _reduced_in(self, stage: int) -> list[int]:
-        """The reductions of a pass."""
-        return [n for n in self.reductions if self.body[n].stage == stage]
-
     def _is_plain(self, n: int) -> bool:
         dtype = self.body[n].dtype
         return dtype in (np.float32, np.float64) and all(self.body[a].dtype == dtype for a in self.body[n].args)

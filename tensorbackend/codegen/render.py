@@ -236,6 +236,10 @@ class Renderer(ABC):
     def _is_place(self, i: Instruction) -> bool:
         return i.kind == "load" and any(s for s in self.kernel.inputs[i.slot].strides)
 
+    def _reduced_in(self, stage: int) -> list[int]:
+        """The reductions of a pass."""
+        return [n for n in self.reductions if self.body[n].stage == stage]
+
     def _rows_after(self, stage: int) -> list[int]:
         return [n for n, i in enumerate(self.body) if not self.full[n] and i.stage == stage and i.kind != "reduce"]
 
