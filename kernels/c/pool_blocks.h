@@ -1,88 +1,160 @@
 // SPDX-License-Identifier: Apache-2.0
 // pool_blocks.h — the way back of square windows over one map, of at least a vector of images
 //
-// Part of pool.c, with its macros. A block is the pixels of a stride down and across, or of two short ones. The same few
-// windows hold them; a pixel adds up what they send in the order of the windows. A vector of images goes along a row of
-// blocks: what a window sends is looked up and worked out once, and stays in registers until the row is past it. Where
-// there are no windows, they send nothing.
-#define BLOCK (TB_STEP == 1 && TB_OP != 0 ? 2 : TB_STEP)  // pixels down and across: more in flight, if registers are enough
-#define MORE (BLOCK / TB_STEP)              // windows by which a block is past the one before
-#define REACH ((TB_SIDE - 1) / TB_STEP)     // windows before that of a block's first pixel that may hold it
-#define WINDOWS (REACH + MORE)              // down and across
+// Part of pool.c, with its macros. A block is the pixels of a stride down and across. The same few windows hold them. A
+// vector of images goes along a row of blocks: what a column of windows sends is looked up, and worked out for each row of
+// pixels, once, and stays in registers until the row is past it. A pixel adds up its windows in their order
+// (largest) or column by column. Where there are no windows, they send nothing.
+#define REACH ((TB_SIDE - 1) / TB_STEP)       // windows before that of a block's first pixel that may hold it
+#define WINDOWS (REACH + 1)                   // down and across
+#define LINES (TB_OP == 0 ? WINDOWS : TB_STEP)  // what is kept of a column: windows, or sums for rows of pixels
 #define EACH(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); ++i)
+#define CELL(pixel, window) ((pixel) + (REACH - (window)) * TB_STEP)  // the number of a window's cell along an axis
+#define HELD(pixel, window) (CELL(pixel, window) < TB_SIDE)
+
+#if TB_OP == 0
+typedef TB_I other;  // what is read beside errors: places, or forward outputs
+#else
+typedef TB_X other;
+#endif
 
 typedef struct {
     tb_i64 row, column;
 } gap;
 
-// A row of blocks: first window and first pixel row, of which some are wanted; which of its windows exist, and the cells
-// that they have down the image; the columns of blocks whose pixels are all in the image, and of windows that are whole
-// across, with what their cells share; and the map's operands from the first window, or pixel, on: errors, places or forward
-// outputs, forward inputs, gradient, and what is between rows and between columns.
+// A row of blocks: first window and first pixel row, of which some are wanted; which of its windows exist; the columns of
+// blocks whose pixels are all in the image, and whose new windows exist and are whole across; of windows that are whole
+// across; the cells that windows have down the image, and what those of whole ones share; and the map's operands from the
+// first window, or pixel, on: errors, places or forward outputs, forward inputs, gradient, and what is between rows and
+// between columns.
 typedef struct {
     tb_i64 p, h;
     range rows, windows, amid, whole;
     TB_W cells[WINDOWS], shares[WINDOWS];
     const TB_X *e, *x;
-    const void *others;
+    const other *others;
     TB_X *out;
     gap e_by, other_by, x_by, out_by;
 } strip;
 
-// What column q of a strip's windows sends to its cells; the largest sends to one of them, whose number is `where`.
-TB_FN void send_column(const sizes *g, const strip *s, tb_i64 q, tb_i64 n, int m, vec *sent, small *where) {
-    const TB_X *const e = s->e + q * s->e_by.column + n;
-    const tb_i64 other = q * s->other_by.column + n;
-    const int whole = q >= s->whole.from && q < s->whole.to;
-    const TB_W across = TB_OP != 1 || whole ? 1 : (TB_W)length(cells_of(g, 3, q));
+// What is read for a vector of images: of each row of windows, the next column, and what is between columns.
+typedef struct {
+    const TB_X *e[WINDOWS];
+    const other *others[WINDOWS];
+    tb_i64 e_by[WINDOWS], other_by[WINDOWS];
+} senders;
+
+// Columns of windows: what they send, and where to.
+typedef struct {
+    vec sent[LINES][WINDOWS];
+    small where[LINES][WINDOWS];
+} columns;
+
+// Rows of windows that do not exist send zeros.
+TB_FN senders senders_of(const strip *s, tb_i64 n) {
+    static const TB_X zeros[LANES];
+    static const other nowhere[LANES];
+    senders from;
     EACH(a, WINDOWS) {
-        sent[a * WINDOWS] = (vec){0};
-        where[a * WINDOWS] = (small){0};
-        if (a < s->windows.from || a >= s->windows.to) continue;
-        vec v = load(e + a * s->e_by.row, m);
-        if (TB_OP == 0) where[a * WINDOWS] = load_places((const TB_I *)s->others + other + a * s->other_by.row, m);
-        if (TB_OP == 1) v *= whole ? s->shares[a] : 1 / (s->cells[a] * across);
-#if TB_OP == 2
-        const vec root = load((const TB_X *)s->others + other + a * s->other_by.row, m);
-        v = (vec)((mask)(v / root) & (root != 0));
+        const int there = a >= s->windows.from && a < s->windows.to;
+        from.e[a] = there ? s->e + a * s->e_by.row + n : zeros;
+        from.e_by[a] = there ? s->e_by.column : 0;
+        from.others[a] = there && TB_OP != 1 ? s->others + a * s->other_by.row + n : nowhere;
+        from.other_by[a] = there && TB_OP != 1 ? s->other_by.column : 0;
+    }
+    return from;
+}
+
+// Asks for column q of the row of windows that the next strip adds: columns of many images lie too far apart for
+// processors to see what comes.
+TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q) {
+    __builtin_prefetch(s->e + WINDOWS * s->e_by.row + q * s->e_by.column + n, 0, 2);
+    if (TB_OP != 1) __builtin_prefetch(s->others + WINDOWS * s->other_by.row + q * s->other_by.column + n, 0, 2);
+}
+
+// The next column of windows, number q, to place `at` of the columns.
+TB_FN void send_column(const sizes *g, const strip *s, senders *from, tb_i64 q, int m, int whole, columns *kept,
+                       int at) {
+    const TB_W across = TB_OP != 1 || whole ? 1 : (TB_W)length(cells_of(g, 3, q));
+    vec sent[WINDOWS];
+    EACH(a, WINDOWS) {
+        sent[a] = load(from->e[a], m);
+#if TB_OP == 0
+        kept->sent[a][at] = sent[a];
+        kept->where[a][at] = load_places(from->others[a], m);
+#elif TB_OP == 1
+        sent[a] *= whole ? s->shares[a] : 1 / (s->cells[a] * across);
+#else
+        const vec root = load(from->others[a], m);
+        sent[a] = (vec)((mask)(sent[a] / root) & (root != 0));
 #endif
-        sent[a * WINDOWS] = v;
+        from->e[a] += from->e_by[a];
+        if (TB_OP != 1) from->others[a] += from->other_by[a];
+    }
+    if (TB_OP == 0) return;
+    EACH(r, TB_STEP) {
+        kept->sent[r][at] = sent[REACH];
+        EACH(a, REACH) if (HELD(r, a)) kept->sent[r][at] += sent[a];
     }
 }
 
-// Numbers n to n + m of all pixels of a strip. Both copies stay in registers, since nobody has their addresses.
+// What pixel (r, c) of a block gets; the first of its columns of windows is at place `first`.
+TB_FN vec gathered(const columns *kept, int r, int c, int first) {
+    vec sum = {0};
+#if TB_OP == 0
+    EACH(a, WINDOWS) EACH(b, WINDOWS) {
+        if (!HELD(r, a) || !HELD(c, b)) continue;
+        const int at = (first + b) % WINDOWS, cell = CELL(r, a) * TB_SIDE + CELL(c, b);
+        sum = added_there(sum, kept->sent[a][at], kept->where[a][at], (TB_N)cell);
+    }
+#else
+    EACH(b, WINDOWS) if (HELD(c, b)) sum += kept->sent[r][(first + b) % WINDOWS];
+#endif
+    return sum;
+}
+
+// Block j of a strip: its new column of windows, whose place is `at`, then its pixels. `sure`: they are amid the strip.
+TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb_i64 j, columns *kept, int at, int m,
+                     int sure) {
+    if (sure || j < g->out[3]) {
+        if (g->streams) fetch_column(s, n, j);
+        send_column(g, s, from, j, m, sure || (j >= s->whole.from && j < s->whole.to), kept, at);
+    } else {
+        EACH(a, LINES) kept->sent[a][at] = (vec){0}, kept->where[a][at] = (small){0};
+    }
+    const tb_i64 w = j * TB_STEP - g->pad[3];
+    EACH(r, TB_STEP) EACH(c, TB_STEP) {
+        vec sum = gathered(kept, r, c, at + 1);
+        const tb_i64 h = s->h + r;
+        if (!sure && !(h >= s->rows.from && h < s->rows.to && (tb_u64)(w + c) < (tb_u64)g->in[3])) continue;
+        if (TB_OP == 2) sum *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n, m);
+        finish(g, s->out + r * s->out_by.row + (w + c) * s->out_by.column + n, sum, m);
+    }
+}
+
+// Numbers n to n + m of all pixels of a strip. The copies stay in registers, since nobody has their addresses.
 TB_FN void run_strip(const sizes *sizes_at, const strip *strip_at, tb_i64 n, int m) {
     const sizes known = *sizes_at, *const g = &known;
     const strip own = *strip_at, *const s = &own;
-    const tb_i64 all = (g->in[3] + g->pad[3] + BLOCK - 1) / BLOCK;
-    vec sent[WINDOWS][WINDOWS] = {0};
-    small where[WINDOWS][WINDOWS] = {0};
-    for (tb_i64 j = 0; j < all; ++j) {
-        EACH(a, WINDOWS) EACH(b, REACH) sent[a][b] = sent[a][b + MORE], where[a][b] = where[a][b + MORE];
-        EACH(b, MORE) {
-            const tb_i64 q = j * MORE + b;
-            if (q < g->out[3]) {
-                send_column(g, s, q, n, m, &sent[0][REACH + b], &where[0][REACH + b]);
-                continue;
-            }
-            EACH(a, WINDOWS) sent[a][REACH + b] = (vec){0}, where[a][REACH + b] = (small){0};
+    senders from = senders_of(s, n);
+    const tb_i64 all = (g->in[3] + g->pad[3] + TB_STEP - 1) / TB_STEP;
+    columns kept = {{{{0}}}, {{{0}}}};
+    for (tb_i64 j = 0; j < all;) {
+        for (; j >= s->amid.from && j + WINDOWS <= s->amid.to; j += WINDOWS)
+            EACH(k, WINDOWS) run_block(g, s, &from, n, j + k, &kept, k, m, 1);
+        if (j >= all) break;
+        EACH(a, LINES) EACH(b, REACH) {
+            kept.sent[a][b] = kept.sent[a][b + 1];
+            kept.where[a][b] = kept.where[a][b + 1];
         }
-        const tb_i64 w = j * BLOCK - g->pad[3];
-        const int amid = j >= s->amid.from && j < s->amid.to;
-        EACH(r, BLOCK) EACH(c, BLOCK) {
-            vec sum = {0};
-            EACH(a, WINDOWS) EACH(b, WINDOWS) {
-                const int down = r + (REACH - a) * TB_STEP, across = c + (REACH - b) * TB_STEP;
-                if (down < 0 || down >= TB_SIDE || across < 0 || across >= TB_SIDE) continue;
-                if (TB_OP == 0) sum = added_there(sum, sent[a][b], where[a][b], (TB_N)(down * TB_SIDE + across));
-                else sum += sent[a][b];
-            }
-            const tb_i64 h = s->h + r;
-            if (!amid && !(h >= s->rows.from && h < s->rows.to && (tb_u64)(w + c) < (tb_u64)g->in[3])) continue;
-            if (TB_OP == 2) sum *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n, m);
-            finish(g, s->out + r * s->out_by.row + (w + c) * s->out_by.column + n, sum, m);
-        }
+        run_block(g, s, &from, n, j++, &kept, REACH, m, 0);
     }
+}
+
+// The blocks whose pixels are all in the image, and whose new windows exist and are `whole`.
+TB_FN range amid_of(const sizes *g, range whole) {
+    const tb_i64 pad = g->pad[3], from = higher((pad + TB_STEP - 1) / TB_STEP, whole.from);
+    return (range){from, lower((g->in[3] + pad) / TB_STEP, lower(whole.to, g->out[3]))};
 }
 
 TB_FN gap gap_of(const tb_i64 *stride) { return (gap){stride[2], stride[3]}; }
@@ -93,30 +165,34 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
                 tb_i64 end) {
     const sizes *const g = (const sizes *)size;
     const tb_i64 all = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, all), pad = g->pad[3];
-    const tb_i64 *const other = stride + 4 * TB_OP + 4 * (TB_OP == 0), *const os = stride + TB_OUTPUT * 4;
+    const tb_i64 *const others = stride + 4 * TB_OP + 4 * (TB_OP == 0), *const os = stride + TB_OUTPUT * 4;
+    const tb_i64 beyond = higher(g->in[3] + pad - TB_SIDE + TB_STEP, 0) / TB_STEP;
+    const range whole = TB_OP == 1 ? (range){(pad + TB_STEP - 1) / TB_STEP, beyond} : (range){0, g->out[3]};
+    const range amid = amid_of(g, whole);
     (void)scalar;
-    for (tb_i64 number = begin * g->group, next; number < last; number = next) {
-        const tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
-        const tb_i64 i = (h + g->pad[2]) / BLOCK, p = i * MORE - REACH, from = i * BLOCK - g->pad[2];
-        strip s = {p, from, {h, lower(lower(from + BLOCK, g->in[2]), h + last - number)},
-                   {higher(-p, 0), lower(g->out[2] - p, WINDOWS)}, {0, 0}, {0, 0}, {0}, {0}, 0, 0, 0, 0,
-                   gap_of(stride), gap_of(other), gap_of(TB_OP == 2 ? stride + 4 : stride), gap_of(os)};
-        if (length(s.rows) == BLOCK) s.amid = (range){(pad + BLOCK - 1) / BLOCK, (g->in[3] + pad) / BLOCK};
-        const tb_i64 beyond = higher(g->in[3] + pad - TB_SIDE + TB_STEP, 0) / TB_STEP;
-        if (TB_OP == 1) s.whole = (range){(pad + TB_STEP - 1) / TB_STEP, beyond};
+    tb_i64 number = begin * g->group;
+    tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
+    while (number < last) {
+        const tb_i64 i = (h + g->pad[2]) / TB_STEP, p = i - REACH, from = i * TB_STEP - g->pad[2];
+        strip s = {p, from, {h, lower(lower(from + TB_STEP, g->in[2]), h + last - number)},
+                   {higher(-p, 0), lower(g->out[2] - p, WINDOWS)}, {0, 0}, whole, {0}, {0}, 0, 0, 0, 0,
+                   gap_of(stride), gap_of(others), gap_of(TB_OP == 2 ? stride + 4 : stride), gap_of(os)};
+        if (length(s.rows) == TB_STEP) s.amid = amid;
         for (int a = 0; TB_OP == 1 && a < WINDOWS; ++a) {
-            s.cells[a] = (TB_W)length(cells_of(g, 2, p + a));
+            s.cells[a] = (TB_W)higher(length(cells_of(g, 2, p + a)), 1);
             s.shares[a] = 1 / (s.cells[a] * TB_SIDE);
         }
         s.e = (const TB_X *)ptr[0] + inner(stride, c, d, p);
         s.out = (TB_X *)ptr[TB_OUTPUT] + inner(os, c, d, from);
-        if (TB_OP == 0) s.others = (const TB_I *)ptr[1] + inner(other, c, d, p);
-        if (TB_OP == 2) s.others = (const TB_X *)ptr[2] + inner(other, c, d, p);
+        if (TB_OP != 1) s.others = (const other *)ptr[TB_OP == 0 ? 1 : 2] + inner(others, c, d, p);
         if (TB_OP == 2) s.x = (const TB_X *)ptr[1] + inner(stride + 4, c, d, from);
         tb_i64 n = 0;
         for (; n + LANES <= g->images; n += LANES) run_strip(g, &s, n, LANES);
         if (n < g->images) run_strip(g, &s, n, (int)(g->images - n));
-        next = number + length(s.rows);
+        number += length(s.rows), h += length(s.rows);
+        if (h < g->in[2]) continue;
+        h = 0;
+        if (++d == g->in[1]) d = 0, ++c;
     }
     tb_stream_end(g->streams);
 }
