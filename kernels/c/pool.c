@@ -30,6 +30,7 @@
 #include "pool_spans.h"
 
 #define ROOM 4096  // numbers of rows that are laid side by side, at most
+#define ABREAST 4  // vectors of whole images that are enough to add up side by side
 
 typedef struct {
     tb_i64 from, to;
@@ -154,10 +155,10 @@ TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, range wind
 #include "pool_few.h"
 
 // Whether windows of means are whole images whose pixels lie side by side, a power of 2 of them, at most a vector, so
-// that lanes take several pixels; on the way back also some vectors.
+// that lanes take several pixels; or some vectors of them, which forward are enough to add up side by side.
 TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
     int whole = TB_OP == 1 && g->images <= LANES && !(g->images & (g->images - 1));
-    if (TB_OP == 1 && TB_BACK) whole |= g->images % LANES == 0;
+    if (TB_OP == 1) whole |= g->images % (TB_BACK ? LANES : ABREAST * LANES) == 0;
     whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
     for (int axis = 1; axis < 4; ++axis)
         whole &= g->window[axis] == g->in[axis] && g->pad[axis] == 0 && g->out[axis] == 1;
@@ -173,11 +174,27 @@ TB_FN vec folded(vec x, tb_i64 images) {
     return x;
 }
 
+// The means of `vectors` vectors of images.
+TB_FN void fprop_vectors(const sizes *g, const TB_X *x, TB_X *out, tb_i64 pixels, int vectors) {
+    const tb_i64 images = g->images;
+    vec sum[2 * ABREAST] = {{0}};
+    for (tb_i64 i = 0; i < pixels; ++i) {
+        for (int v = 0; v < vectors; ++v) sum[v] += load(x + i * images + v * LANES, LANES);
+    }
+    for (int v = 0; v < vectors; ++v) finish(g, out + v * LANES, sum[v] / (TB_W)pixels, LANES);
+}
+
 // The means of a map.
 TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
     const tb_i64 pixels = g->in[1] * g->in[2] * g->in[3], count = pixels * g->images;
     vec sum[4] = {{0}};
     tb_i64 n = 0;
+    if (g->images > LANES) {
+        for (; n + 2 * ABREAST * LANES <= g->images; n += 2 * ABREAST * LANES)
+            fprop_vectors(g, x + n, out + n, pixels, 2 * ABREAST);
+        if (n < g->images) fprop_vectors(g, x + n, out + n, pixels, ABREAST);
+        return;
+    }
     for (; n + 4 * LANES <= count; n += 4 * LANES) {
         for (int v = 0; v < 4; ++v) sum[v] += load(x + n + v * LANES, LANES);
     }
@@ -247,7 +264,7 @@ TB_FN tb_i64 fprop_rows(const sizes *g, common *known, void *const *ptr, const t
     const range whole = images < LANES && beside ? known->plan.whole : (range){all.to, all.to};
     tb_i64 lines = 1;
     const int alike = length(o.r) == g->window[2];
-    if (alike && (images < LANES ? beside : images <= 2 * LANES)) {
+    if (alike && (images < LANES || g->step[3] == 1 ? beside : images <= 2 * LANES)) {
         const tb_i64 beyond = (g->in[2] + g->pad[2] - g->window[2]) / g->step[2] + 1;
         lines = higher(1, lower(last - number, lower(beyond, g->out[2]) - p));
     }

@@ -83,7 +83,8 @@ typedef struct {
     tb_i64 count, x_apart, out_apart, places_apart, x_step, out_step, places_step;
 } pairs;
 
-#define AT_ONCE 16  // lines that go down together: their rows stay in the first-level cache
+// Lines that go down together: their rows stay in the first-level cache; rows from memory are not too many to be followed.
+#define AT_ONCE(g) ((g)->streams ? 4 : 16)
 
 // The best of a row of cells of each vector, numbered from `first` on; they are added to the sums.
 TB_FN void meet_row(leader *row, vec *sums, const TB_X *x, tb_i64 apart, tb_i64 across, TB_N first) {
@@ -141,8 +142,8 @@ TB_FN vec whole_columns(const sizes *sizes_at, const span *s, const pairs *by, c
 static __attribute__((noinline)) vec all_columns(const sizes *g, const span *s, const pairs *by, tb_i64 at,
                                                  const tap *list, TB_X *out, TB_I *places, int vectors) {
     vec sum = {0};
-    for (tb_i64 l = 0; l < s->lines; l += AT_ONCE) {
-        const tb_i64 lines = lower(AT_ONCE, s->lines - l);
+    for (tb_i64 l = 0; l < s->lines; l += AT_ONCE(g)) {
+        const tb_i64 lines = lower(AT_ONCE(g), s->lines - l);
         const TB_X *const x = (const TB_X *)s->x + at + l * s->x_line + list[0].at;
         TB_X *const to = out + l * s->out_line;
         TB_I *const where = TB_OP == 0 ? places + l * s->places_line : 0;
@@ -183,24 +184,31 @@ static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const sp
     return sums[0] + sums[1];
 }
 
-// All windows of a span of whole vectors. Returns whether that is valid.
-TB_FN int run_whole(const sizes *g, const span *s, const tap *list) {
+// All windows of a span of whole vectors, of which two at a time go along the images or, where these follow each other in
+// memory with all that they read, along both. Returns whether that is valid.
+TB_FN int run_whole(const sizes *g, const span *separate, const tap *list) {
+    const span beside = joined(*separate, 0), *const s = &beside;
     vec sum = {0};
-    for (tb_i64 n = 0; n < s->numbers; n += 2 * LANES) {
-        TB_X *const out = (TB_X *)s->out + n;
-        TB_I *const places = (TB_I *)s->places + (TB_OP == 0 ? n : 0);
+    TB_X *const out = s->out;
+    TB_I *const places = s->places;
+    if (s->count == 1) {
+        const pairs by = {s->numbers / (2 * LANES), LANES, LANES, LANES, 2 * LANES, 2 * LANES, 2 * LANES};
+        sum += whole_pairs(g, s, &by, 0, list, out, places, 2);
+    }
+    for (tb_i64 n = s->count == 1 ? s->numbers / (2 * LANES) * 2 * LANES : 0; n < s->numbers; n += 2 * LANES) {
+        TB_I *const where = places + (TB_OP == 0 ? n : 0);
         if (n + LANES < s->numbers) {
             const pairs by = {s->count, LANES, LANES, LANES, s->x_step, s->out_step, s->places_step};
-            sum += whole_pairs(g, s, &by, n, list, out, places, 2);
+            sum += whole_pairs(g, s, &by, n, list, out + n, where, 2);
             continue;
         }
         const pairs by = {s->count / 2, s->x_step, s->out_step, s->places_step, 2 * s->x_step, 2 * s->out_step,
                           2 * s->places_step};
-        sum += whole_pairs(g, s, &by, n, list, out, places, 2);
+        sum += whole_pairs(g, s, &by, n, list, out + n, where, 2);
         if (s->count % 2) {
             const pairs last = {1, 0, 0, 0, 0, 0, 0};
             const tb_i64 i = s->count - 1;
-            sum += whole_pairs(g, s, &last, n + i * s->x_step, list, out + i * s->out_step, places + i * s->places_step, 1);
+            sum += whole_pairs(g, s, &last, n + i * s->x_step, list, out + n + i * s->out_step, where + i * s->places_step, 1);
         }
     }
     return is_sound(sum);
