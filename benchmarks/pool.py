@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pooling and response normalisation, both passes, beside PyTorch (two memory formats), JAX and this machine's copy.
 
-Pools of AlexNet, OverFeat, VGG-A and GoogLeNet, one image, and AlexNet's normalisation. The batch is 32 (`--quick`: 8);
-the shape says N, C, H, W, window, stride and pad (of normalisation: N, C, H, W and maps). Forward max pooling stores
+Pools of AlexNet, OverFeat, VGG-A (but the first, of 800 MB) and GoogLeNet by their published batches (`--quick`: 8
+images of some of them), one image, and AlexNet's normalisation of 32. The shape says N, C, H, W, window, stride and pad (of normalisation: N, C, H, W and maps). Forward max pooling stores
 the winners' places, as training needs them; PyTorch's does so too.
 """
 
@@ -48,17 +48,18 @@ class Layer:
                              pad_w=self.pad, str_h=self.stride, str_w=self.stride)  # fmt: skip
 
 
-SIZES = [(64, 55, 3, 2), (192, 27, 3, 2), (256, 13, 3, 2), (96, 56, 2, 2), (256, 24, 2, 2), (64, 112, 2, 2),
-         (256, 28, 2, 2), (512, 14, 2, 2), (192, 28, 3, 1, 1)]  # fmt: skip
-"""C, H = W, window, stride and pad."""
+POOLS = [(128, 64, 55, 3, 2), (128, 192, 27, 3, 2), (128, 256, 13, 3, 2), (128, 96, 56, 2, 2), (128, 256, 24, 2, 2),
+         (64, 128, 112, 2, 2), (64, 256, 56, 2, 2), (64, 512, 28, 2, 2), (64, 512, 14, 2, 2),
+         (128, 192, 28, 3, 1, 1)]  # fmt: skip
+"""N, C, H = W, window, stride and pad."""
+QUICK = [(8, 64, 55, 3, 2), (8, 96, 56, 2, 2), (8, 256, 28, 2, 2)]
 
 
 def layers(quick: bool) -> list[Layer]:
     """The layers that are measured."""
-    N, sizes = (8, SIZES[::3]) if quick else (32, SIZES)
-    pools = [Layer(op, N, *size) for op in ("max", "avg") for size in sizes]
-    return [*pools, Layer("max", 1, 64, 112, 2, 2), Layer("avg", 32 if not quick else 8, 1024, 7, 7, 7),
-            Layer("lrn", N, 64, 55, 5)]  # fmt: skip
+    pools = [Layer(op, *sizes) for op in ("max", "avg") for sizes in (QUICK if quick else POOLS)]
+    return [*pools, Layer("max", 1, 64, 112, 2, 2), Layer("avg", 8 if quick else 128, 1024, 7, 7, 7),
+            Layer("lrn", 8 if quick else 32, 64, 55, 5)]  # fmt: skip
 
 
 @cache

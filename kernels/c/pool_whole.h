@@ -78,9 +78,9 @@ TB_FN void publish(const sizes *g, const leader *found, TB_X *out, TB_I *places,
 #define ROWS (TB_WHOLE / TB_ACROSS)
 #define UNROLLED _Pragma("GCC unroll 3")
 
-// Pairs of vectors that lie apart, and by how much the next pair lies further on.
+// Pairs of vectors that lie apart, by how much the next pair lies further on, and how many follow each one side by side.
 typedef struct {
-    tb_i64 count, x_apart, out_apart, places_apart, x_step, out_step, places_step;
+    tb_i64 count, more, x_apart, out_apart, places_apart, x_step, out_step, places_step;
 } pairs;
 
 // Lines that go down together: their rows stay in the first-level cache; rows from memory are not too many to be followed.
@@ -168,15 +168,18 @@ static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const sp
         UNROLLED for (int r = 0; r < ROWS; ++r)
             rows[r] = (const TB_X *)s->x + at + l * s->x_line + list[r * TB_ACROSS].at;
         for (tb_i64 i = 0; i < by->count; ++i) {
-            leader found[TOGETHER], row[TOGETHER];
-            if (g->streams) fetch_ahead(s, rows[ROWS - 1] + (TB_ACROSS - 1) * across, apart);
-            UNROLLED for (int r = 0; r < ROWS; ++r) {
-                meet_row(r == 0 ? found : row, sums, rows[r], apart, across, r * TB_ACROSS);
-                for (int v = 0; v < TOGETHER && r > 0; ++v) compete(&found[v], row[v], 0);
-                rows[r] += by->x_step;
+            for (tb_i64 n = 0; n <= by->more * 2 * LANES; n += 2 * LANES) {
+                leader found[TOGETHER], row[TOGETHER];
+                if (g->streams) fetch_ahead(s, rows[ROWS - 1] + n + (TB_ACROSS - 1) * across, apart);
+                UNROLLED for (int r = 0; r < ROWS; ++r) {
+                    meet_row(r == 0 ? found : row, sums, rows[r] + n, apart, across, r * TB_ACROSS);
+                    for (int v = 0; v < TOGETHER && r > 0; ++v) compete(&found[v], row[v], 0);
+                }
+                TB_I *const beside = where + (TB_OP == 0 ? n : 0);
+                for (int v = 0; v < vectors; ++v)
+                    publish(g, &found[v], to + n + v * by->out_apart, beside + v * by->places_apart, TB_WHOLE, LANES);
             }
-            for (int v = 0; v < vectors; ++v)
-                publish(g, &found[v], to + v * by->out_apart, where + v * by->places_apart, TB_WHOLE, LANES);
+            UNROLLED for (int r = 0; r < ROWS; ++r) rows[r] += by->x_step;
             to += by->out_step;
             if (TB_OP == 0) where += by->places_step;
         }
@@ -191,25 +194,21 @@ TB_FN int run_whole(const sizes *g, const span *separate, const tap *list) {
     vec sum = {0};
     TB_X *const out = s->out;
     TB_I *const places = s->places;
+    const tb_i64 two = 2 * LANES, all = s->numbers / two;  // pairs along the images
     if (s->count == 1) {
-        const pairs by = {s->numbers / (2 * LANES), LANES, LANES, LANES, 2 * LANES, 2 * LANES, 2 * LANES};
+        const pairs by = {all, 0, LANES, LANES, LANES, two, two, two};
+        sum += whole_pairs(g, s, &by, 0, list, out, places, 2);
+    } else if (all > 0) {
+        const pairs by = {s->count, all - 1, LANES, LANES, LANES, s->x_step, s->out_step, s->places_step};
         sum += whole_pairs(g, s, &by, 0, list, out, places, 2);
     }
-    for (tb_i64 n = s->count == 1 ? s->numbers / (2 * LANES) * 2 * LANES : 0; n < s->numbers; n += 2 * LANES) {
+    if (s->numbers % two) {
+        const tb_i64 n = all * two, i = s->count - 1, x_step = s->x_step, out_step = s->out_step, step = s->places_step;
         TB_I *const where = places + (TB_OP == 0 ? n : 0);
-        if (n + LANES < s->numbers) {
-            const pairs by = {s->count, LANES, LANES, LANES, s->x_step, s->out_step, s->places_step};
-            sum += whole_pairs(g, s, &by, n, list, out + n, where, 2);
-            continue;
-        }
-        const pairs by = {s->count / 2, s->x_step, s->out_step, s->places_step, 2 * s->x_step, 2 * s->out_step,
-                          2 * s->places_step};
+        const pairs by = {s->count / 2, 0, x_step, out_step, step, 2 * x_step, 2 * out_step, 2 * step};
         sum += whole_pairs(g, s, &by, n, list, out + n, where, 2);
-        if (s->count % 2) {
-            const pairs last = {1, 0, 0, 0, 0, 0, 0};
-            const tb_i64 i = s->count - 1;
-            sum += whole_pairs(g, s, &last, n + i * s->x_step, list, out + n + i * s->out_step, where + i * s->places_step, 1);
-        }
+        const pairs last = {s->count % 2, 0, 0, 0, 0, 0, 0, 0};
+        sum += whole_pairs(g, s, &last, n + i * x_step, list, out + n + i * out_step, where + i * step, 1);
     }
     return is_sound(sum);
 }
