@@ -2,8 +2,9 @@
 """Pooling and response normalisation, both passes, beside PyTorch (two memory formats), JAX and this machine's copy.
 
 Pools of AlexNet, OverFeat, VGG-A (but the first, of 800 MB) and GoogLeNet by their published batches (`--quick`: 8
-images of some of them), one image, and AlexNet's normalisation of 32. The shape says N, C, H, W, window, stride and pad (of normalisation: N, C, H, W and maps). Forward max pooling stores
-the winners' places, as training needs them; PyTorch's does so too.
+images of some of them), one image, and AlexNet's normalisation of 32. The shape says N, C, H, W, window, stride and pad
+(of normalisation: N, C, H, W and maps). Forward max pooling stores the winners' places, as training needs them;
+PyTorch's does so too.
 """
 
 from __future__ import annotations
