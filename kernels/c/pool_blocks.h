@@ -66,7 +66,7 @@ TB_FN senders senders_of(const strip *s, tb_i64 n) {
 }
 
 // Asks for column q of the row of windows that the next strip adds: columns of many images lie too far apart for
-// processors to see what comes.
+// processors to see what comes. So do results that stay in the cache.
 TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q) {
     __builtin_prefetch(s->e + WINDOWS * s->e_by.row + q * s->e_by.column + n, 0, 2);
     if (TB_OP != 1) __builtin_prefetch(s->others + WINDOWS * s->other_by.row + q * s->other_by.column + n, 0, 2);
@@ -117,7 +117,7 @@ TB_FN vec gathered(const columns *kept, int r, int c, int first) {
 TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb_i64 j, columns *kept, int at, int m,
                      int sure) {
     if (sure || j < g->out[3]) {
-        if (g->streams) fetch_column(s, n, j);
+        if (g->far) fetch_column(s, n, j);
         send_column(g, s, from, j, m, sure || (j >= s->whole.from && j < s->whole.to), kept, at);
     } else {
         EACH(a, LINES) kept->sent[a][at] = (vec){0}, kept->where[a][at] = (small){0};
@@ -128,7 +128,9 @@ TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb
         const tb_i64 h = s->h + r;
         if (!sure && !(h >= s->rows.from && h < s->rows.to && (tb_u64)(w + c) < (tb_u64)g->in[3])) continue;
         if (TB_OP == 2) sum *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n, m);
-        finish(g, s->out + r * s->out_by.row + (w + c) * s->out_by.column + n, sum, m);
+        TB_X *const to = s->out + r * s->out_by.row + (w + c) * s->out_by.column + n;
+        if (g->far && !g->streams) __builtin_prefetch(to + TB_STEP * s->out_by.row, 1, 2);
+        finish(g, to, sum, m);
     }
 }
 

@@ -125,7 +125,7 @@ TB_FN vec run_few(const sizes *sizes_at, const deal *deal_at, const few *few_at,
             m = lower(n == 0 && g->streams && before && before % images == 0 ? before : by->useful, o->total - n);
             const TB_X *const from = x + n * STEP(g);
             TB_I *const where = TB_OP == 0 ? places + n : places;
-            if (g->streams) fetch_rows(g, from, list, count, o->x_line);
+            if (g->far) fetch_rows(g, from, list, count, o->x_line);
             if (m == LANES) sum += pool_few(g, by, from, out + n, where, list, count, cells, LANES, o->end, careful);
             else sum += pool_few(g, by, from, out + n, where, list, count, cells, (int)m, o->end, careful);
         }

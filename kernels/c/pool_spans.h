@@ -8,8 +8,9 @@
 
 typedef TB_I small __attribute__((vector_size(LANES * sizeof(TB_I))));
 
+// `far`: whether lines are asked for ahead; `streams`: whether results go past the caches.
 typedef struct {
-    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, streams, alpha, beta;
+    tb_i64 images, in[4], out[4], window[4], step[4], pad[4], group, far, streams, alpha, beta;
 } sizes;
 
 // What a result reads through one cell of its window, or a pixel from one window: where it lies, where the place or
@@ -215,7 +216,7 @@ TB_FN void run_span(const sizes *sizes_at, span s, const tap *restrict list, int
     for (tb_i64 i = 0; i < s.count; ++i) {
         tb_i64 n = 0;
         for (; n + TOGETHER * LANES <= s.numbers; n += TOGETHER * LANES) {
-            if (g->streams && !laid && count) fetch_ahead(&s, (const TB_X *)s.x + list[count - 1].at + n, LANES);
+            if (g->far && !laid && count) fetch_ahead(&s, (const TB_X *)s.x + list[count - 1].at + n, LANES);
             run_vectors(g, &s, n, list, count, TOGETHER, LANES, laid, back);
         }
         for (; n + LANES <= s.numbers; n += LANES) run_vectors(g, &s, n, list, count, 1, LANES, laid, back);

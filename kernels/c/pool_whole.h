@@ -170,7 +170,7 @@ static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const sp
         for (tb_i64 i = 0; i < by->count; ++i) {
             for (tb_i64 n = 0; n <= by->more * 2 * LANES; n += 2 * LANES) {
                 leader found[TOGETHER], row[TOGETHER];
-                if (g->streams) fetch_ahead(s, rows[ROWS - 1] + n + (TB_ACROSS - 1) * across, apart);
+                if (g->far) fetch_ahead(s, rows[ROWS - 1] + n + (TB_ACROSS - 1) * across, apart);
                 UNROLLED for (int r = 0; r < ROWS; ++r) {
                     meet_row(r == 0 ? found : row, sums, rows[r] + n, apart, across, r * TB_ACROSS);
                     for (int v = 0; v < TOGETHER && r > 0; ++v) compete(&found[v], row[v], 0);

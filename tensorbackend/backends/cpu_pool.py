@@ -93,7 +93,10 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
     strides = [s for ref in step.operands for s in ref.strides[:4]]
     cost = nbytes * 0.05 + math.prod(g.dimO) * g.cells * 0.1
-    sizes += [group, _streams(step), *written.words(alpha, beta)]
+    streams = _streams(step)
+    # Of many images, neighbours along a row lie too far apart for the processor to see what comes.
+    far = streams or (nbytes > caches.OWN_BYTES and width >= 2 * VECTOR_BYTES)
+    sizes += [group, int(far), streams, *written.words(alpha, beta)]
     return _prepared(step, "pool", macros, -(-rows // group), cost, sizes, strides)
 
 
