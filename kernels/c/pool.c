@@ -30,7 +30,7 @@
 #include "pool_spans.h"
 
 #define ROOM 4096  // numbers of rows that are laid side by side, at most
-#define ABREAST 4  // vectors of whole images that are enough to add up side by side
+#define ABREAST 4  // vectors of whole images that are enough to add up side by side; twice as many go at a time
 
 typedef struct {
     tb_i64 from, to;
@@ -203,18 +203,13 @@ TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
     finish(g, out, folded((sum[0] + sum[1]) + (sum[2] + sum[3]), g->images) / (TB_W)pixels, (int)g->images);
 }
 
-// Some pixels of the gradient of such means: all of a map receive the same.
-TB_FN void bprop_vectors(const sizes *g, const TB_X *e, TB_X *out, tb_i64 count, TB_W pixels) {
+// Some pixels of the gradient of the means of `vectors` vectors of images: all of a map receive the same.
+TB_FN void bprop_vectors(const sizes *g, const TB_X *e, TB_X *out, tb_i64 count, TB_W pixels, int vectors) {
     const sizes known = *g;
-    vec share[TOGETHER];
-    for (tb_i64 n = 0; n < g->images; n += TOGETHER * LANES) {
-        const int vectors = (int)lower(TOGETHER, (g->images - n) / LANES);
-        for (int v = 0; v < TOGETHER; ++v) share[v] = load(e + n + lower(v, vectors - 1) * LANES, LANES) / pixels;
-        for (tb_i64 i = 0; i < count; ++i) {
-            TB_X *const to = out + i * known.images + n;
-            for (int v = 0; v < TOGETHER; ++v)
-                if (v < vectors) finish(&known, to + v * LANES, share[v], LANES);
-        }
+    vec share[2 * ABREAST];
+    for (int v = 0; v < vectors; ++v) share[v] = load(e + v * LANES, LANES) / pixels;
+    for (tb_i64 i = 0; i < count; ++i) {
+        for (int v = 0; v < vectors; ++v) finish(&known, out + i * known.images + v * LANES, share[v], LANES);
     }
 }
 
@@ -222,7 +217,10 @@ TB_FN void bprop_vectors(const sizes *g, const TB_X *e, TB_X *out, tb_i64 count,
 TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out, tb_i64 rows) {
     const TB_W all = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
     if (g->images > LANES) {
-        bprop_vectors(g, e, out, rows * g->in[3], all);
+        tb_i64 n = 0;
+        for (; n + 2 * ABREAST * LANES <= g->images; n += 2 * ABREAST * LANES)
+            bprop_vectors(g, e + n, out + n, rows * g->in[3], all, 2 * ABREAST);
+        for (; n < g->images; n += LANES) bprop_vectors(g, e + n, out + n, rows * g->in[3], all, 1);
         return;
     }
     const tb_i64 count = rows * g->in[3] * g->images, last = g->images - 1;
