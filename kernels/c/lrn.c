@@ -5,8 +5,8 @@
 // the cache. Sums go up the maps in order. The host defines what block_vectors.h wants, TB_LOG2 and TB_EXP2 in TB_W,
 // TB_OUTPUT, the number of the first result's pointer, TB_STRIP and TB_MAPS, the longest strip and window (strip times
 // window is at most 8 TB_STRIP, or the strip is 16 or less), TB_WHOLE, this window if it is one of the usual, which get
-// loops of their own, else 0, TB_PLAIN, whether alpha is 1 and beta 0, TB_QUARTERS, the quarters that the power is, up to 4, in float32, else 0, and TB_BACK, which of
-// the two ways is compiled.
+// loops of their own, else 0, TB_PLAIN, whether alpha is 1 and beta 0, TB_QUARTERS, the quarters that the power is, up to 4,
+// in float32, else 0, and TB_BACK, which of the two ways is compiled.
 #include "block_vectors.h"
 
 typedef struct {
@@ -251,11 +251,11 @@ TB_FN void bprop_map(const norm *norm_at, tb_i64 streams, const around *near_at,
     const TB_X *const first = ahead[0], *const second = ahead[1], *const third = ahead[2], *const fourth = ahead[3];
     int i = 0;
     for (; i + ABREAST * LANES <= m; i += ABREAST * LANES) {
-        for (int at = i; at < i + ABREAST * LANES; at += LANES) {
-            __builtin_prefetch(first + at);
-            __builtin_prefetch(second + at);
-            __builtin_prefetch(third + at);
-            __builtin_prefetch(fourth + at);
+        for (int at = i; at < i + ABREAST * LANES; at += LANES) {  // into the second-level cache: that is early enough
+            __builtin_prefetch(first + at, 0, 2);
+            __builtin_prefetch(second + at, 0, 2);
+            __builtin_prefetch(third + at, 0, 2);
+            __builtin_prefetch(fourth + at, 0, 2);
         }
         if (next->row) add_vectors(next, i, ABREAST);
         bprop_vectors(p, near, x, e, denom, delta, i, ABREAST, LANES);
@@ -289,8 +289,9 @@ TB_FN void bprop_strip(const norm *p, void *const *ptr, tb_i64 from, int m) {
         const tb_i64 at = c * g->length;
         const TB_W *const in = numbers(first, x + at, m), *const error = numbers(second, e + at, m);
         const TB_W *const denom = numbers(third, d + at, m);
-        const tb_i64 there = next * g->length;  // beyond the last map addresses that nobody reads
-        const TB_X *const ahead[4] = {x + at + g->length, o + there, e + there, d + there};
+        // What is read first two maps from here; beyond the last map addresses that nobody reads.
+        const tb_i64 there = (next + 1) * g->length;
+        const TB_X *const ahead[4] = {x + at + 2 * g->length, o + there, e + there, d + there};
         if (p->streams) bprop_map(p, 1, &near, &last, in, error, denom, delta + at, ahead, m);
         else bprop_map(p, 0, &near, &last, in, error, denom, delta + at, ahead, m);
     }
