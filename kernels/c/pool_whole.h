@@ -160,7 +160,7 @@ static __attribute__((noinline)) vec whole_pairs(const sizes *sizes_at, const sp
     const tb_i64 apart = by->x_apart, across = s->column_step;
     vec sums[TOGETHER] = {{0}};
     const int share = g->step[2] < ROWS && g->window[2] == ROWS;  // rows of the image
-    if (s->lines > 1 && share) return all_columns(g, s, by, at, list, out, places, vectors);
+    if (s->lines > 1 && share && by->more == 0) return all_columns(g, s, by, at, list, out, places, vectors);
     for (tb_i64 l = 0; l < s->lines; ++l) {
         const TB_X *rows[ROWS];
         TB_X *to = out + l * s->out_line;
