@@ -28,6 +28,7 @@ def be(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) -> It
     made = None if request.param == "numpy" else shared(request.param)
     if request.param == "jit" and not testing.compiles(made):
         absent("cpu", "no C compiler works here")
+    arrays.host_backend().rng.seed(0)  # links are made there
     if made is not None:
         made.rng_reset()
     yield made
