@@ -22,13 +22,13 @@ typedef struct {
     tb_i64 row, column;
 } gap;
 
-// A row of blocks: first window and first pixel row, of which some are wanted; which of its windows exist; the columns of
+// A row of blocks: its first pixel row, of which some are wanted; which of its windows exist; the columns of
 // blocks whose pixels are all in the image, and whose new windows exist and are whole across; of windows that are whole
 // across; the cells that windows have down the image, and what those of whole ones share; and the map's operands from the
 // first window, or pixel, on: errors, places or forward outputs, forward inputs, gradient, and what is between rows and
 // between columns.
 typedef struct {
-    tb_i64 p, h;
+    tb_i64 h;
     range rows, windows, amid, whole;
     TB_W cells[WINDOWS], shares[WINDOWS];
     const TB_X *e, *x;
@@ -66,7 +66,7 @@ TB_FN senders senders_of(const strip *s, tb_i64 n) {
 }
 
 // Asks for column q of the row of windows that the next strip adds: columns of many images lie too far apart for
-// processors to see what comes. So do results that stay in the cache.
+// processors to see what comes.
 TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q) {
     __builtin_prefetch(s->e + WINDOWS * s->e_by.row + q * s->e_by.column + n, 0, 2);
     if (TB_OP != 1) __builtin_prefetch(s->others + WINDOWS * s->other_by.row + q * s->other_by.column + n, 0, 2);
@@ -129,6 +129,7 @@ TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb
         if (!sure && !(h >= s->rows.from && h < s->rows.to && (tb_u64)(w + c) < (tb_u64)g->in[3])) continue;
         if (TB_OP == 2) sum *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n, m);
         TB_X *const to = s->out + r * s->out_by.row + (w + c) * s->out_by.column + n;
+        // What stays in the cache is brought there first, and lies as far apart.
         if (g->far && !g->streams) __builtin_prefetch(to + TB_STEP * s->out_by.row, 1, 2);
         finish(g, to, sum, m);
     }
@@ -176,7 +177,7 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     tb_i64 h = number % g->in[2], d = number / g->in[2] % g->in[1], c = number / (g->in[2] * g->in[1]);
     while (number < last) {
         const tb_i64 i = (h + g->pad[2]) / TB_STEP, p = i - REACH, from = i * TB_STEP - g->pad[2];
-        strip s = {p, from, {h, lower(lower(from + TB_STEP, g->in[2]), h + last - number)},
+        strip s = {from, {h, lower(lower(from + TB_STEP, g->in[2]), h + last - number)},
                    {higher(-p, 0), lower(g->out[2] - p, WINDOWS)}, {0, 0}, whole, {0}, {0}, 0, 0, 0, 0,
                    gap_of(stride), gap_of(others), gap_of(TB_OP == 2 ? stride + 4 : stride), gap_of(os)};
         if (length(s.rows) == TB_STEP) s.amid = amid;
