@@ -32,6 +32,11 @@ def sigmoid(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     return _logistic(x, np.exp(-np.abs(x)), out)
 
 
+def gate(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The sigmoid of x times the hyperbolic tangent of y."""
+    return np.multiply(sigmoid(x), np.tanh(y), out=out)
+
+
 def sigmoid2(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """1 / (1 + 2^-x) from 2^-|x|: the sigmoid of x ln 2 would carry the product's rounding into the exponent."""
     return _logistic(x, np.exp2(-np.abs(x)), out)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from tensorbackend import dtypes, ops
+from tensorbackend import dtypes
 from tensorbackend.codegen.nest import MAP, Nest
 from tensorbackend.graph.plan import Instruction, Ref
 
@@ -81,21 +81,6 @@ def value_type(i: Instruction, given: list[Instruction]) -> str:
     return ctype(i.dtype)
 
 
-def _with_gates(body: list[Instruction]) -> list[Instruction]:
-    """`body` with `ops.GATE` for each product of a half's sigmoid and tanh; what they were is left where it was.
-
-    Whether another value needs them makes no difference, so that a statement has the same bits beside others.
-    """
-    return [_gate(i, body) if i.half and i.op is ops.OPS["mul"] else i for i in body]
-
-
-def _gate(i: Instruction, body: list[Instruction]) -> Instruction:
-    factors = {body[a].op.name: body[a] for a in i.args if body[a].kind == "op" and body[a].half}
-    if factors.keys() != {"sig", "tanh"} or any(factor.shape != i.shape for factor in factors.values()):
-        return i
-    return replace(i, op=ops.GATE, args=factors["sig"].args + factors["tanh"].args)
-
-
 class Renderer(ABC):
     """Prints one kernel; `split` prints partial results of segments and their sum as two functions.
 
@@ -109,7 +94,7 @@ class Renderer(ABC):
     def __init__(self, found: Nest, split: bool) -> None:
         self.nest = found
         self.kernel = found.kernel
-        self.body = _with_gates(found.kernel.body)
+        self.body = found.kernel.body
         self.split = split
         self.lines: list[str] = []
         self.depth = 1

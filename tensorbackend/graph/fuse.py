@@ -139,7 +139,8 @@ def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: lis
 
 
 class Scheduler:
-    """The making of one plan. Regions read what is known of nodes: `shapes`, `cuts`, `places` in memory, numbers."""
+    """The making of one plan. Regions read what is known of nodes: `shapes`, `cuts`, `places` in memory, numbers;
+    `was_read` has the operands (user, position) that statements run one by one would read from memory."""
 
     def __init__(self, statements: list[Statement], leaves: list[list[Any]]) -> None:
         self.statements = statements
@@ -152,6 +153,7 @@ class Scheduler:
         self.steps: list[Kernel | Primitive] = []
         self.shapes: dict[int, Shape] = {}
         self.cuts: dict[int, str] = {}
+        self.was_read: set[tuple[int, int]] = set()
         self.kept_alive: list[Any] = []
         self.overlaps = _in_place(statements, leaves)
         self._number(leaves)
@@ -266,6 +268,8 @@ class Scheduler:
             made[id(node)] = new
             self.kept_alive.append(new)
             for position, x in enumerate(inputs):
+                if isinstance(x, OpTreeNode) and not isinstance(node.inputs[position], OpTreeNode):
+                    self.was_read.add((id(new), position))
                 if not isinstance(x, Operators):
                     self.number_leaves[id(new), position] = self.number_leaves[id(node), position]
         return made[id(root)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,11 +108,22 @@ class Region:
         for node in self.order:
             self.values[id(node)] = self._node(node)
         outputs = [(_lifted(place, self.rank), self._output(value, place)) for value, place, _ in self.outputs]
+        outputs = self._drop_unused(outputs)
         reason = self.outputs[0][2]
         in_place = any(self.scheduler.overlaps[p.buffer] and self._is_full(p) for p, _ in outputs if p.buffer >= 0)
         return Kernel(
             self.space, self.axes, self.body, self.inputs, self.scalars, self.draws, outputs, reason, in_place
         )
+
+    def _drop_unused(self, outputs: list[tuple[Ref, int]]) -> list[tuple[Ref, int]]:
+        """Take out the factors that only gates had; the outputs with the numbers of what is left."""
+        needed = {value for _, value in outputs}.union(*(i.args for i in self.body))
+        kept = [n for n, i in enumerate(self.body) if n in needed or i.kind != "op"]
+        if len(kept) == len(self.body):
+            return outputs
+        numbers = {n: number for number, n in enumerate(kept)}
+        self.body = [replace(self.body[n], args=tuple(numbers[a] for a in self.body[n].args)) for n in kept]
+        return [(place, numbers[value]) for place, value in outputs]
 
     def _is_full(self, place: Ref) -> bool:
         """Whether an output has an element for each of the space, not one for each row."""
@@ -166,7 +178,28 @@ class Region:
         if s.op.kind == ops.SOURCE:
             return self._source(node)
         args = tuple(self._argument(node, position, wanted) for position, wanted in enumerate(_operand_types(s)))
-        return args[0] if s.op.name == "broadcast" else self._operation(s, args)
+        if s.op.name == "broadcast":
+            return args[0]
+        gate = self._gate(node, args) if s.op is ops.OPS["mul"] else None
+        return self._operation(s, args) if gate is None else self._add((ops.GATE, gate.args, gate.half), lambda: gate)
+
+    def _gate(self, node: OpTreeNode, args: tuple[int, ...]) -> Instruction | None:
+        """The product of a sigmoid and a hyperbolic tangent of float32 values as `ops.GATE`.
+
+        Both are in the statement's own tree, so that it has the same bits beside others as alone, whoever else needs
+        the factors.
+        """
+        factors = {}
+        for position, a in enumerate(args):
+            if (id(node), position) not in self.scheduler.was_read and self.body[a].kind == "op":
+                factors[self.body[a].op.name] = self.body[a]
+        if factors.keys() != {"sig", "tanh"}:
+            return None
+        (first, second), half = factors.values(), dtypes.is_half(node.structure.dtype)
+        if first.dtype != np.float32 or first.shape != second.shape or not half == first.half == second.half:
+            return None
+        both = factors["sig"].args + factors["tanh"].args
+        return replace(first, op=ops.GATE, args=both, stage=max(first.stage, second.stage))
 
     def _argument(self, node: OpTreeNode, position: int, wanted: np.dtype | None) -> int:
         x = node.inputs[position]

@@ -106,7 +106,15 @@ def _evaluate(node: OpTreeNode, found: dict[int, Bounded], draws: dict[int, int]
         value, error = PRIMITIVES[op.name](*args, *node.structure.params)
     else:
         value, error = elementwise(op, args, read, dtype, compiles(backend))
+        if _is_gate(node) and read == np.float32:
+            error = error + ops.GATE.ulps * spacing(value, read)
     return _finished(value, error, dtype)
+
+
+def _is_gate(node: OpTreeNode) -> bool:
+    """Whether kernels may compute a product and its two factors at once."""
+    factors = {x.structure.op.name for x in node.inputs if isinstance(x, OpTreeNode)}
+    return node.structure.op.name == "mul" and factors == {"sig", "tanh"}
 
 
 def _kind(number: Any) -> Any:

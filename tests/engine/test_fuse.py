@@ -356,3 +356,25 @@ def test_a_collection_may_come_at_any_moment_of_a_statement(backend: Backend, re
         assert (u.get() == rung * (rung + 1) / 2).all()
     finally:
         gc.set_threshold(*thresholds)
+
+
+def test_a_gate_has_the_bits_that_its_statement_has_alone(backend) -> None:
+    x, z = tensors(backend, ("float32",) * 2)
+    gate, first, second = (backend.empty((3, 44)) for _ in range(3))
+    sig, tanh = backend.sig(x), backend.tanh(z)
+    programs = [
+        [(gate, lambda: sig * tanh)],
+        [(first, lambda: sig), (second, lambda: tanh), (gate, lambda: first * second)],
+        [(first, lambda: sig), (gate, lambda: first * tanh)],
+        [(first, lambda: sig), (second, lambda: tanh), (gate, lambda: sig * tanh)],
+        [(first, lambda: sig * tanh), (gate, lambda: first * tanh + sig)],
+    ]
+    for program in programs:
+        for out, value in program:
+            out[:] = value()
+        alone = [out.get() for out, _ in program]
+        with backend.fuse():
+            for out, value in program:
+                out[:] = value()
+        for (out, _), expected in zip(program, alone):
+            np.testing.assert_array_equal(out.get(), expected)

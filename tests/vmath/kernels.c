@@ -59,6 +59,7 @@ INTEGER(tb_u64, u64)
 LOOP1(tanh_half, float, float, tb_tanh_half)
 LOOP1(sigmoid_half, float, float, tb_sigmoid_half)
 LOOP2(gate_half, float, float, tb_gate_half)
+LOOP2(gate_f32, float, float, tb_gate_f32)
 
 #ifdef TB_WIDE
 // The count is a multiple of 32. What is stored of a load at `from` has the order of the type.

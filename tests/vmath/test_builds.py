@@ -89,7 +89,8 @@ def test_conversions_and_random_numbers_have_the_same_bits_in_every_build(
     for name in ("tanh_half", "sigmoid_half"):
         assert_same_bits(others(name, x, out="f32"), kernels(name, x, out="f32"), name)
     both = x, x[::-1]
-    assert_same_bits(others("gate_half", *both, out="f32"), kernels("gate_half", *both, out="f32"), "gate_half")
+    for name in ("gate_half", "gate_f32"):
+        assert_same_bits(others(name, *both, out="f32"), kernels(name, *both, out="f32"), name)
     assert_same_bits(others.block("store_f16", x), kernels.block("store_f16", x), "store_f16")
     for name in ("randbits", "uniform_f32", "uniform_f64", "normal_f32", "normal_f64"):
         seeds = {"count": 1 << 14, "first": 1 << 40, "draw": 3, "key": 9}
@@ -164,7 +165,7 @@ extern "C" __global__ void others(float *x, double *y, tb_u16 *h, tb_i32 *i) {
     x[0] = tb_normal_f32(tb_philox(i[0], 1, 2)) + tb_f16_to_f32(h[0]) + tb_bf16_to_f32(h[1]);
     y[0] = tb_normal_f64(tb_philox(i[0], 1, 2));
     h[2] = tb_f32_to_f16(x[1]) + tb_f32_to_bf16(x[1]);
-    x[3] = tb_tanh_half(x[4]) + tb_sigmoid_half(x[5]) + tb_gate_half(x[6], x[7]);
+    x[3] = tb_tanh_half(x[4]) + tb_sigmoid_half(x[5]) + tb_gate_half(x[6], x[7]) + tb_gate_f32(x[8], x[9]);
     i[1] = tb_floordiv_i32(i[2], i[3]) + tb_f32_to_i32(x[2]) + tb_mod_u8(i[4], i[5]);
 }
 """
