@@ -50,8 +50,9 @@ enum {
     PANELS,             // of a block of lanes
     CHUNK,              // channels that are transformed and multiplied at a time
     PART,               // maps of a task that transforms their filters itself (dF: channels, whose sums), or 0
+    SHARES,             // dF: blocks of lanes with sums of their own
     SLOTS, SLOT_BYTES,  // of scratch, as tb_winograd_needs says
-    BLOCK,              // the number of the block, counted over all groups, in shared stages
+    BLOCK,              // the number of the block (dF: of the first), counted over all groups, in shared stages
     FIRST,              // and the first channel of the chunk
 };
 
@@ -490,9 +491,9 @@ void tb_winograd_needs(const int64_t *size, int64_t *out) {
     out[0] = s.groups * s.u_point * item;
     out[1] = s.v_point * item;
     out[2] = s.m_point * item;
-    out[3] = update_point_elements(&s) * item;
-    out[4] = s.w_point * item;
-    out[5] = s.groups * s.sums * item;
+    out[3] = size[SHARES] * update_point_elements(&s) * item;
+    out[4] = size[SHARES] * s.w_point * item;
+    out[5] = share_sums(&s, size[SHARES], 0) * (int64_t)sizeof(TB_T);
     if (size[PART]) {
         const shape t = part_of(&s, size[PART]);
         out[6] = (t.u_point + t.m_point) * item;

@@ -2,8 +2,9 @@
 // conv_winograd_update.h — the gradient by the filters of conv_winograd.c
 //
 // Computes  for each point the products of V, the transformed data, and W, the transformed errors, added up over lanes, and
-//           from these the taps. Either tasks share V, W and the sums, a chunk of channels and a block of lanes after the
-//           other, or each takes the sums of some channels and maps to the end.
+//           from these the taps. Either tasks share V, W and the sums, a chunk of channels and SHARES blocks of lanes after
+//           the other, or each takes the sums of some channels and maps to the end. The blocks have sums of their own, so
+//           that threads whose caches are far apart multiply what they have transformed.
 
 // Elements of V at a point.
 static int64_t update_point_elements(const shape *s) { return apart(stored_channels(s->chunk, s->panels * WIDTH)); }
@@ -72,48 +73,76 @@ static void update_errors(const shape *s, int64_t lane, const TB_S *errors, int6
     }
 }
 
-// To V and, with the first channels, W. A task: a panel of lanes of LANES channels, or, after all of them, of LANES maps.
+// Where the sums of a group are that a share of the blocks has.
+static int64_t share_sums(const shape *s, int64_t share, int64_t group) {
+    return (share * s->groups + group) * SQUARE * s->sums;
+}
+
+// A block of lanes of a group: its number, counted over all groups, its first lane, and where V and W of it are.
+typedef struct update_block {
+    int64_t group, lane;
+    TB_T *v, *w;
+} update_block;
+
+static update_block find_update_block(const shape *s, void *const *ptr, const int64_t *size, int64_t share) {
+    return (update_block){
+        size[BLOCK] / s->blocks, (size[BLOCK] % s->blocks + share) * s->panels * WIDTH,
+        (TB_T *)TB_PLACE(DATA) + share * SQUARE * update_point_elements(s),
+        (TB_T *)TB_PLACE(PRODUCTS) + share * SQUARE * s->w_point,
+    };
+}
+
+// To V and, with the first channels, W of the blocks from size[BLOCK] on. A task: of one of them, a panel of lanes of LANES
+// channels, or, after all of these, of LANES maps.
 void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                            int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     shape s = read_shape(size);
     s.v_point = update_point_elements(&s);
-    const int64_t group = size[BLOCK] / s.blocks, begins = size[BLOCK] % s.blocks * s.panels * WIDTH;
     const int64_t first = size[FIRST], last = chunk_end(&s, first), channels = ceil_div(last - first, LANES) * LANES;
-    const TB_S *const in = (const TB_S *)TB_PLACE(IN) + group * s.maps * s.in_map;
-    const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + group * s.maps_out * s.out_map;
+    const int64_t each = (channels + (first ? 0 : ceil_div(s.maps_out, LANES) * LANES)) / LANES * s.panels;
     if (begin == 0 && size[PART]) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t panel = task % s.panels, lane = begins + panel * WIDTH, c = task / s.panels * LANES;
-        if (c < channels)
-            update_data(&s, lane, in, first, first + c, least(first + c + LANES, last), panel, TB_PLACE(DATA));
-        else update_errors(&s, lane, errors, c - channels, panel, TB_PLACE(PRODUCTS));
+        const update_block b = find_update_block(&s, ptr, size, task / each);
+        const int64_t panel = task % s.panels, lane = b.lane + panel * WIDTH, c = task % each / s.panels * LANES;
+        const TB_S *const in = (const TB_S *)TB_PLACE(IN) + b.group * s.maps * s.in_map;
+        const TB_S *const errors = (const TB_S *)TB_PLACE(FILTERS) + b.group * s.maps_out * s.out_map;
+        if (c < channels) update_data(&s, lane, in, first, first + c, least(first + c + LANES, last), panel, b.v);
+        else update_errors(&s, lane, errors, c - channels, panel, b.w);
     }
 }
 
-// A task: a point.
+// A task: of one of the blocks from size[BLOCK] on, a point.
 void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
                                  int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t group = size[BLOCK] / s.blocks, lane = size[BLOCK] % s.blocks * s.panels * WIDTH;
-    const int64_t first = size[FIRST], count = chunk_end(&s, first) - first;
+    const int64_t first = size[FIRST], count = chunk_end(&s, first) - first, more = size[BLOCK] % s.blocks > 0;
     begin_tiles();
-    for (int64_t point = begin; point < end; ++point)
-        update_point(&s, lane, count, (const TB_T *)TB_PLACE(DATA) + point * update_point_elements(&s),
-                     (const TB_T *)TB_PLACE(PRODUCTS) + point * s.w_point,
-                     (TB_T *)TB_PLACE(PACKED) + (group * SQUARE + point) * s.sums + first * s.padded, lane > 0);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t share = task / SQUARE, point = task % SQUARE;
+        const update_block b = find_update_block(&s, ptr, size, share);
+        update_point(&s, b.lane, count, b.v + point * update_point_elements(&s), b.w + point * s.w_point,
+                     (TB_T *)TB_PLACE(PACKED) + share_sums(&s, share, b.group) + point * s.sums + first * s.padded, more);
+    }
     end_tiles();
 }
 
-// From sums of channel c, `point` elements apart, to the gradients of the filters of its part and map: maps [k, end).
-INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64_t c, int64_t k, int64_t end, TB_R *out) {
+// From sums of channel c, `point` elements apart, and those of other shares, to the gradients of the filters of its part and
+// map: maps [k, end).
+INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64_t shares, int64_t c, int64_t k, int64_t end,
+                          TB_R *out) {
     const int64_t row = s->maps_out * s->groups, part = c / s->maps;
     const int64_t h = first_tap(&s->high, part / s->wide.parts), w = first_tap(&s->wide, part % s->wide.parts);
     TB_R *const to = out + c % s->maps * s->high.taps * s->wide.taps * row;
     for (; k < end; k += LANES, sums += LANES) {
         vec d[SQUARE], o[OUT * OUT];
         take_points(sums, point, d);
+        for (int64_t share = 1; share < shares; ++share) {
+            vec more[SQUARE];
+            take_points(sums + share_sums(s, share, 0), point, more);
+            for (int p = 0; p < SQUARE; ++p) d[p] += more[p];
+        }
         transform_square_back(d, o);
         for (int p = 0; p < OUT * OUT; ++p) {
             const int64_t i = h + p / OUT * s->high.stride, j = w + p % OUT * s->wide.stride;
@@ -133,9 +162,10 @@ void tb_winograd_update_out(void *const *ptr, const int64_t *size, const int64_t
     const shape s = read_shape(size);
     for (int64_t task = begin; task < end; ++task) {
         const int64_t group = task / s.maps;
-        const TB_T *const sums = (const TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.sums;
+        const TB_T *const sums = (const TB_T *)TB_PLACE(PACKED) + share_sums(&s, 0, group);
         for (int64_t c = task % s.maps; c < s.maps_in; c += s.maps)
-            put_gradients(&s, sums + c * s.padded, s.sums, c, 0, s.maps_out, (TB_R *)TB_PLACE(RESULT) + group * s.maps_out);
+            put_gradients(&s, sums + c * s.padded, s.sums, size[SHARES], c, 0, s.maps_out,
+                          (TB_R *)TB_PLACE(RESULT) + group * s.maps_out);
     }
 }
 
@@ -157,7 +187,7 @@ void tb_winograd_update_parts(void *const *ptr, const int64_t *size, const int64
         for (int64_t point = 0; point < SQUARE; ++point)
             update_panel(&s, s.lanes, last - first, v + point * update_point_elements(&s), ceil_div(k_end - k, LANES),
                          w + point * s.w_point, sums + point * each, WIDTH, 0);
-        for (int64_t c = first; c < last; ++c) put_gradients(&s, sums + (c - first) * WIDTH, each, c, k, k_end, out);
+        for (int64_t c = first; c < last; ++c) put_gradients(&s, sums + (c - first) * WIDTH, each, 1, c, k, k_end, out);
     }
     give_slot(TB_PLACE(OWN), slot);
 }

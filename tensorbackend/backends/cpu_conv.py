@@ -352,7 +352,8 @@ class _Winograd(_Pass):
         past = self.step.tail is None and caches.go_past(math.prod(self.step.output.shape) * self.dtype.itemsize)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, *g.window[1:],
-            *g.strides[1:], int(past), way.panels, way.chunk, way.part, self.threads, slot_bytes, block, first,
+            *g.strides[1:], int(past), way.panels, way.chunk, way.part, way.shares, self.threads, slot_bytes, block,
+            first,
         ]  # fmt: skip
 
     def layout(self) -> None:
@@ -399,11 +400,13 @@ class _Winograd(_Pass):
                 parts.append(("tb_winograd_update_parts", pieces, chunk))
             return parts
         if self.op == UPDATE:
-            for block, (first, count) in itertools.product(blocks, chunks):
+            firsts = [b for b in blocks if b % way.blocks % way.shares == 0]
+            for block, (first, count) in itertools.product(firsts, chunks):
+                shares = min(way.shares, way.blocks - block % way.blocks)
                 tasks = -(-count // facts.lanes) + (0 if first else -(-maps_out // facts.lanes))
                 chunk = self._sizes(self.slot_bytes, block, first)
-                parts.append(("tb_winograd_update_in", tasks * way.panels, chunk))
-                parts.append(("tb_winograd_update_multiply", points, chunk))
+                parts.append(("tb_winograd_update_in", shares * tasks * way.panels, chunk))
+                parts.append(("tb_winograd_update_multiply", shares * points, chunk))
             return [*parts, ("tb_winograd_update_out", g.C, sizes)]
         copies = -(-maps_in // _copied_channels(way)) * -(-maps_out // COPIED_MAPS) * g.groups
         if way.part:

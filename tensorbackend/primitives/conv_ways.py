@@ -90,6 +90,8 @@ class Winograd:
 
     `adjoint`: the images' gradient as the transpose of the forward pass, `conv_winograd_adjoint.h`. A task has `part`
     channels and one of `blocks` of `panels` rows of tiles.
+
+    `shares`: of the filters' gradient, how many blocks go through a stage at a time, each with sums of its own.
     """
 
     points: int
@@ -104,6 +106,7 @@ class Winograd:
     chunk: int
     part: int = 0
     adjoint: bool = False
+    shares: int = 1
 
 
 Way = Depthwise | Direct | Few | Winograd

@@ -38,6 +38,9 @@ OWN_CHANNELS = 64
 """Channels of its filters at a time, as in `conv_winograd.c`."""
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
+SHARES, SHARED_SUMS = 2, 4 << 20
+"""Blocks of the filters' gradient that go through a stage at a time, where the sums of each have at most so many
+bytes."""
 MOST_PANELS = 64
 CHUNK, MOST_CHUNK = 128, 192
 """Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
@@ -114,9 +117,12 @@ def blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, p
         padded = -(-maps_out // width) * width
         panel = each * data * (maps_in + padded)
         most = max(SHARED_PANELS, SUM_BYTES // 6 // panel)
-        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel))
-        blocks = -(-total // panels)
-        return Winograd(points, taps, tile, length, -(-total // blocks), blocks, True, planes, parts, chunk)
+        sums = itemsize * points**2 * maps * parts * padded
+        shares = min(SHARES, total) if sums <= SHARED_SUMS else 1
+        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel) // shares)
+        panels = -(-total // multiple(-(-total // panels), shares))
+        way = Winograd(points, taps, tile, length, panels, -(-total // panels), True, planes, parts, chunk)
+        return replace(way, shares=shares)
     panel = each * (data * maps_in + itemsize * maps_out)
     # The matrix unit is done with a panel so soon that filters must come from the same cache.
     filters = points**2 * data * maps_in * maps_out if planes else 0
