@@ -38,9 +38,9 @@ OWN_CHANNELS = 64
 """Channels of its filters at a time, as in `conv_winograd.c`."""
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
-SHARES, SHARED_SUMS = 2, 4 << 20
-"""Blocks of the filters' gradient that go through a stage at a time, where the sums of each have at most so many
-bytes."""
+SHARES, SHARED_SUMS = 2, 0.15
+"""Blocks of the filters' gradient that go through a stage at a time, each with sums of its own, where there are at most
+so many sums for each transformed number."""
 MOST_PANELS = 64
 CHUNK, MOST_CHUNK = 128, 192
 """Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
@@ -117,8 +117,8 @@ def blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, p
         padded = -(-maps_out // width) * width
         panel = each * data * (maps_in + padded)
         most = max(SHARED_PANELS, SUM_BYTES // 6 // panel)
-        sums = itemsize * points**2 * maps * parts * padded
-        shares = min(SHARES, total) if sums <= SHARED_SUMS else 1
+        few = maps * parts * padded <= SHARED_SUMS * total * width * (maps * parts + padded)
+        shares = min(SHARES, total) if few else 1
         panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel) // shares)
         panels = -(-total // multiple(-(-total // panels), shares))
         way = Winograd(points, taps, tile, length, panels, -(-total // panels), True, planes, parts, chunk)
@@ -137,7 +137,7 @@ def own_blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, way: Winog
     """Where stages are shared, the same with tasks that transform filters themselves: as many maps and panels as caches
     hold."""
     maps, maps_out, _, _ = sides(g, op)
-    if op == UPDATE and not way.planes and way.blocks == 1:
+    if op == UPDATE and not way.planes and way.blocks <= way.shares:
         return _update_own(g, facts, itemsize, way)
     if not way.shared or way.planes or op == UPDATE or maps_out < FEWEST_OWN_TASKS * OWN_MAPS[-1]:
         return []
@@ -148,7 +148,8 @@ def own_blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, way: Winog
         if -(-maps_out // part) >= TASKS and panels >= most:
             break
     blocks = -(-total // max(1, min(most, panels)))
-    return [replace(way, panels=-(-total // blocks), blocks=blocks, chunk=maps * way.parts, part=part)]
+    chunk = maps * way.parts
+    return [replace(way, panels=-(-total // blocks), blocks=blocks, chunk=chunk, part=part, shares=1)]
 
 
 def _update_own(g: ConvGeometry, facts: Facts, itemsize: int, way: Winograd) -> list[Winograd]:
@@ -156,11 +157,12 @@ def _update_own(g: ConvGeometry, facts: Facts, itemsize: int, way: Winograd) -> 
     channels, maps = g.C // g.groups * way.parts, g.K // g.groups
     if channels * maps * way.points**2 <= MOST_NEAR_SUMS:
         return []
-    if itemsize * way.points**2 * way.panels * facts.width * (channels + multiple(maps, facts.width)) > SUM_BYTES:
+    lanes = -(-_computed_lanes(g, UPDATE, facts, way) // facts.width)
+    if itemsize * way.points**2 * lanes * facts.width * (channels + multiple(maps, facts.width)) > SUM_BYTES:
         return []
     panels = -(-maps // facts.width)
     part = next((n for n in OWN_SUMS if -(-channels // n) * panels >= TASKS), OWN_SUMS[-1])
-    return [replace(way, chunk=channels, part=part)]
+    return [replace(way, panels=lanes, blocks=1, chunk=channels, part=part, shares=1)]
 
 
 def adjoints(g: ConvGeometry, facts: Facts, itemsize: int, points: int, taps: int) -> list[Winograd]:
