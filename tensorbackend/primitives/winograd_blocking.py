@@ -38,7 +38,7 @@ OWN_CHANNELS = 64
 """Channels of its filters at a time, as in `conv_winograd.c`."""
 SUM_BYTES = 48 << 20
 """Bytes of the transformed inputs and errors of a block, for the filters' gradient."""
-SHARES, SHARED_SUMS = 2, 0.15
+SHARES, SHARED_SUMS = 2, 0.04
 """Blocks of the filters' gradient that go through a stage at a time, each with sums of its own, where there are at most
 so many sums for each transformed number."""
 MOST_PANELS = 64
