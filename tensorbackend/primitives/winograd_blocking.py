@@ -31,7 +31,7 @@ OWN_SUMS, MOST_NEAR_SUMS = (32, 16, 8), 1 << 20
 ADJOINT_CHANNELS, ADJOINT_BYTES = (32, 24, 16, 8), 2 << 20
 """Channels of a task of the images' gradient that is the forward pass, transposed; bytes of filters up to which a task
 may have all of them."""
-ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 90, 0.4, 0.26, 2.0
+ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 104, 0.35, 0.23, 1.7
 """Of it: operations of the products a nanosecond; nanoseconds of a number of the transformed errors, of one of the
 products, and of one of the result."""
 OWN_CHANNELS = 64
@@ -45,9 +45,9 @@ MOST_PANELS = 64
 CHUNK, MOST_CHUNK = 128, 192
 """Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
 most."""
-PART_TAPS, FEWEST_TAPS = {4: (3,), 6: (3, 4, 5)}, 3
+PART_TAPS, FEWEST_TAPS = {4: (3, 2), 6: (3, 4, 5)}, 3
 """Taps of a side of such a part, by points; the fewest."""
-PRODUCTS, UNIT_PRODUCTS = 130, 260
+PRODUCTS, UNIT_PRODUCTS = 120, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 NEARLY = 1.3
 """How much longer Winograd's algorithm may take without the matrix unit, or on it, than the other way, to be a choice
@@ -55,6 +55,9 @@ as well: how fast the unit is depends on what else draws on the processor's powe
 NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
+ALONE_NS = {4: ((0.22, 0.14), (0.29, 0.14), (0.4, 0.4)), 6: ((0.3, 0.18), (0.35, 0.18), (0.6, 0.4))}
+"""Nanoseconds of a number of the transformed data and of the products where one task takes a block through all stages by
+multiply-adds, by points: lanes that are images of one tile, a part of them, one image."""
 UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, (0.62, 0.5)
 UPDATE_DATA_NS, UPDATE_ERROR_NS, UPDATE_FETCH_NS = 0.45, 0.32, 0.29
 """Of the filters' gradient where there is no matrix unit: operations of the products a nanosecond; nanoseconds of a
@@ -227,7 +230,10 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
     back = slow if way.planes or slow == few else 1.0
     each = 1.2 if way.planes else 0.5 if op == UPDATE else 0.8, (1.4 if op == UPDATE else 0.6) if way.planes else 0.5
     near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
-    moved = g.groups * lanes * cells * near * (each[0] * slow * maps_in + each[1] * back * maps_out)
+    data, sums = near * each[0] * slow, near * each[1] * back
+    if not way.planes and not way.shared and slow < 4:
+        data, sums = ALONE_NS[way.points][(whole, some, few).index(slow)]
+    moved = g.groups * lanes * cells * (data * maps_in + sums * maps_out)
     numbers = g.groups * maps_in * maps_out * cells
     if way.part:
         moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
