@@ -46,7 +46,7 @@ CHUNK, MOST_CHUNK = 128, 192
 """Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
 most."""
 PART_TAPS, FEWEST_TAPS = {4: (3, 2), 6: (3, 4, 5)}, 3
-"""Taps of a side of such a part, by points; the fewest."""
+"""Taps of a side of such a part, by points; of a filter's side up to which parts have no fewer."""
 PRODUCTS, UNIT_PRODUCTS = 120, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 NEARLY = 1.3
@@ -56,8 +56,8 @@ NEAR, SHARED_NEAR = 0.6, 0.7
 """How much less long transforms take where one task takes a block through all stages, as its data stay in the cache,
 and on the matrix unit where stages are shared."""
 ALONE_NS = {4: ((0.22, 0.14), (0.29, 0.14), (0.4, 0.4)), 6: ((0.3, 0.18), (0.35, 0.18), (0.6, 0.4))}
-"""Nanoseconds of a number of the transformed data and of the products where one task takes a block through all stages by
-multiply-adds, by points: lanes that are images of one tile, a part of them, one image."""
+"""Nanoseconds of a number of the transformed data and of the products where one task takes a block through all stages
+by multiply-adds, by points: lanes that are images of one tile, a part of them, one image."""
 UPDATE_PRODUCTS, UPDATE_SUM_NS = 110, (0.62, 0.5)
 UPDATE_DATA_NS, UPDATE_ERROR_NS, UPDATE_FETCH_NS = 0.45, 0.32, 0.29
 """Of the filters' gradient where there is no matrix unit: operations of the products a nanosecond; nanoseconds of a
@@ -93,7 +93,9 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int) 
     planes = (0, UNIT_PLANES) if facts.matrix_unit else (0,)
     longest = max(-(-n // stride) for n, stride in zip(g.window[1:], g.strides[1:]))
     each = []
-    for taps in (t for t in PART_TAPS[points] if t <= max(longest, FEWEST_TAPS)):
+    for taps in PART_TAPS[points]:
+        if taps > max(longest, FEWEST_TAPS) or taps < FEWEST_TAPS >= longest:
+            continue
         ways = adjoints(g, facts, itemsize, points, taps) if op == BPROP else []
         if may_be_cut(g, op):
             ways += (cut := [blocks(g, op, facts, itemsize, points, n, taps) for n in planes])
@@ -122,7 +124,7 @@ def blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, p
         most = max(SHARED_PANELS, SUM_BYTES // 6 // panel)
         few = maps * parts * padded <= SHARED_SUMS * total * width * (maps * parts + padded)
         shares = min(SHARES, total) if few else 1
-        panels = max(1, min(most, MOST_PANELS, total, SUM_BYTES // panel) // shares)
+        panels = max(1, min(min(most, MOST_PANELS, SUM_BYTES // panel) // shares, -(-total // shares)))
         panels = -(-total // multiple(-(-total // panels), shares))
         way = Winograd(points, taps, tile, length, panels, -(-total // panels), True, planes, parts, chunk)
         return replace(way, shares=shares)

@@ -266,8 +266,9 @@ def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(("points", "taps", "name"), [
     *((6, 3, name) for name in PARTS),
-    *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3)]
+    *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3), (4, 2)]
       for name in ("shares of a part", "rectangles", "strided")),
+    (4, 2, "seven"),
 ])  # fmt: skip
 def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None:
     backend = parts(points, taps)
@@ -277,6 +278,27 @@ def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None
     most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
     for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
+
+
+@pytest.mark.parametrize("points", [4, 6])
+@pytest.mark.parametrize(("sum_bytes", "blocks"), [(1, 5), (1 << 26, 2)], ids=["one is left", "both at once"])
+def test_two_blocks_of_the_filters_gradient_at_a_time(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, points: int, sum_bytes: int, blocks: int
+) -> None:
+    sizes = {"N": 16, "C": 16, "K": 70, "H": 20, "W": 12, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1, "groups": 2}
+    monkeypatch.setattr(winograd_blocking, "SUM_BYTES", sum_bytes)
+    backend = parts(points, points - 1 if points == 4 else 3)
+    layer = backend.conv_layer("float32", **sizes)
+    found: list[Winograd] = []
+    kept = winograd_blocking.blocks
+    monkeypatch.setattr(winograd_blocking, "blocks", lambda *given: found.append(kept(*given)) or found[-1])
+    operands = drawn(layer)
+    results = run(backend, layer, operands)
+    update = next(way for way in found if way.shares == 2)
+    assert points == 4 or update.blocks == blocks
+    most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    for result, wanted, scale in zip(results, exact(layer, operands), most):
+        assert np.abs(result - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
 
 
 OWN = {
@@ -405,7 +427,7 @@ ADJOINT = {
 
 @pytest.mark.parametrize(("points", "taps", "name"), [
     *((6, 3, name) for name in ADJOINT),
-    *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3)]
+    *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3), (4, 2)]
       for name in ("one image", "deep groups", "eleven, deep groups", "rectangles", "strided")),
 ])  # fmt: skip
 def test_images_gradients_as_the_forward_pass_transposed(adjoint: Any, points: int, taps: int, name: str) -> None:
