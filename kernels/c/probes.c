@@ -131,3 +131,12 @@ MAY_CONTRACT void tb_fma_peak(void *const *ptr, const int64_t *size, const int64
         o[task] = total;
     }
 }
+
+// A line of the cache there and back, `times` times, between a caller whose `turn` is 0 and another whose `turn` is 1.
+void tb_bounce(int64_t *line, int64_t turn, int64_t times) {
+    for (int64_t i = 0; i < times; i++) {
+        while (__atomic_load_n(line, __ATOMIC_ACQUIRE) != 2 * i + turn) {
+        }
+        __atomic_store_n(line, 2 * i + turn + 1, __ATOMIC_RELEASE);
+    }
+}

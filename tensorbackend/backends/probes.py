@@ -6,7 +6,12 @@ Time the `run()` of a probe beside the kernel in question: what a shared machine
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +19,7 @@ import numpy as np
 from tensorbackend.backends.compiler import Library, compile_source
 from tensorbackend.backends.native import Launch, runtime
 
-__all__ = ["Probe", "copy", "multiply_adds", "one_pass", "triad"]
+__all__ = ["Probe", "copy", "handover", "multiply_adds", "one_pass", "triad"]
 
 BLOCK = 16384  # elements a task, as in probes.c
 ALIGNMENT = 64
@@ -61,6 +66,32 @@ def multiply_adds(tasks: int = 64, iterations: int = 10_000) -> Probe:
     launch = runtime().prepare(library.address("tb_fma_peak"), tasks, flops // 64, 1, [iterations], [], 0)
     launch.ptr[0] = sums.ctypes.data
     return Probe(launch, 0, flops, (sums,))
+
+
+def handover(first: int, second: int, times: int = 10_000) -> float:
+    """Seconds that a line of the cache takes from one CPU to another and back, the mean of so many round trips.
+
+    About 100 ns where both share a cache, 200 to 600 ns where they do not. Raises `ValueError` for CPUs that are one,
+    or not this process's, or where the system cannot keep a thread on a CPU.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if first == second or not {first, second} <= allowed:
+        raise ValueError(f"handover: two of the CPUs {sorted(allowed)} are needed, given {first} and {second}")
+    bounce = _library().function("tb_bounce")
+    bounce.argtypes, bounce.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64], None
+    line = _aligned(ALIGNMENT)
+    line[:] = 0
+    ready = threading.Barrier(2)
+
+    def bounces(cpu: int, turn: int) -> float:
+        os.sched_setaffinity(0, {cpu})  # of this thread
+        ready.wait()
+        start = time.perf_counter()
+        bounce(line.ctypes.data, turn, times)
+        return time.perf_counter() - start
+
+    with ThreadPoolExecutor(2) as pool:
+        return max(pool.map(bounces, (first, second), (0, 1))) / times
 
 
 def _streams(name: str, elements: int, operands: int, flops: int) -> Probe:

@@ -72,6 +72,8 @@ UPDATE_PLACES = 1024
 FEWEST_UNIT_MAPS = 16
 """Maps of a group, and for the filters' gradient inputs of an output, from which on it is worth while to fill them up
 for the matrix unit."""
+DIRECT_PRODUCTS, DIRECT_MET_PRODUCTS = 110, 105
+"""Operations of the definition a nanosecond by multiply-adds: all of them, and those that are not left out."""
 UNIT_DIRECT, UNIT_SHARED = 185, 230
 """Operations of `conv.c` a nanosecond on the matrix unit; those of all lanes where copies are shared."""
 SHARED_FILTER_NS = 0.6
@@ -504,5 +506,9 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
             used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
             return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
         used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
-        return g.flops / 110 / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
+        products = g.flops / DIRECT_PRODUCTS
+        if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
+            met = _met_taps(g, 1) * (_met_taps(g, 2) if g.N >= facts.width else 1.0)
+            products = g.flops * met / DIRECT_MET_PRODUCTS
+        return products / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
     return winograd_blocking.nanoseconds(g, op, facts, way)
