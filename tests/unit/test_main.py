@@ -166,7 +166,7 @@ def test_explain_says_what_is_wrong_with_an_expression(capsys, tmp_path, express
 # bench
 
 
-NO_FAMILIES = {"compare", "distributed", "scaling"}
+NO_FAMILIES = {"compare", "cores", "distributed", "scaling"}
 """Scripts of the benchmarks' folder that measure no rivals, so that they have other options."""
 
 
