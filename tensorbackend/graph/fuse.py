@@ -23,7 +23,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref, Statement
-from tensorbackend.graph.region import Region
+from tensorbackend.graph.region import Region, is_gate
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 
 __all__ = ["can_join", "schedule", "single_call", "walk"]
@@ -335,9 +335,12 @@ class Scheduler:
     # Cuts known before any kernel is made
 
     def _mark_cuts(self, root: OpTreeNode) -> None:
-        """Nodes that are computed into memory whoever uses them."""
+        """Nodes that are computed into memory whoever uses them. No cut for size parts a gate from its factors, which
+        have other bits by themselves."""
         weight: dict[int, int] = {}
-        for node in nodes_of(root):
+        order = nodes_of(root)
+        factors = {id(x) for node in order if is_gate(node) for x in node.inputs}
+        for node in order:
             kind = node.structure.op.kind
             if id(node) in self.cuts:
                 continue
@@ -347,7 +350,7 @@ class Scheduler:
                 self.cuts[id(node)] = (
                     "a primitive" if kind == ops.PRIMITIVE else f"{node.structure.op.name} of a computed value"
                 )
-            elif weight[id(node)] > MAX_INSTRUCTIONS and node is not root:
+            elif weight[id(node)] > MAX_INSTRUCTIONS and node is not root and id(node) not in factors:
                 self.cuts[id(node)] = f"a kernel of over {MAX_INSTRUCTIONS} operations"
             if id(node) in self.cuts:
                 weight[id(node)] = 1

@@ -21,7 +21,7 @@ from tensorbackend.graph.structure import Structure, broadcast_shapes
 if TYPE_CHECKING:
     from tensorbackend.graph.fuse import Scheduler
 
-__all__ = ["Region"]
+__all__ = ["Region", "is_gate"]
 
 Shape = tuple[int, ...]
 WHOLE_REDUCTION = 1 << 15
@@ -180,7 +180,7 @@ class Region:
         args = tuple(self._argument(node, position, wanted) for position, wanted in enumerate(_operand_types(s)))
         if s.op.name == "broadcast":
             return args[0]
-        gate = self._gate(node, args) if s.op is ops.OPS["mul"] else None
+        gate = self._gate(node, args)
         return self._operation(s, args) if gate is None else self._add((ops.GATE, gate.args, gate.half), lambda: gate)
 
     def _gate(self, node: OpTreeNode, args: tuple[int, ...]) -> Instruction | None:
@@ -189,17 +189,15 @@ class Region:
         Both are in the statement's own tree, so that it has the same bits beside others as alone, whoever else needs
         the factors.
         """
-        factors = {}
-        for position, a in enumerate(args):
-            if (id(node), position) not in self.scheduler.was_read and self.body[a].kind == "op":
-                factors[self.body[a].op.name] = self.body[a]
-        if factors.keys() != {"sig", "tanh"}:
+        if not is_gate(node) or any((id(node), position) in self.scheduler.was_read for position in (0, 1)):
             return None
-        (first, second), half = factors.values(), dtypes.is_half(node.structure.dtype)
-        if first.dtype != np.float32 or first.shape != second.shape or not half == first.half == second.half:
+        factors, half = [self.body[a] for a in args], dtypes.is_half(node.structure.dtype)
+        if any(i.kind != "op" or i.dtype != np.float32 or i.half != half for i in factors):
             return None
-        both = factors["sig"].args + factors["tanh"].args
-        return replace(first, op=ops.GATE, args=both, stage=max(first.stage, second.stage))
+        sig, tanh = factors if node.inputs[0].structure.op is ops.OPS["sig"] else reversed(factors)
+        if sig.shape != tanh.shape:
+            return None
+        return replace(sig, op=ops.GATE, args=sig.args + tanh.args, stage=max(sig.stage, tanh.stage))
 
     def _argument(self, node: OpTreeNode, position: int, wanted: np.dtype | None) -> int:
         x = node.inputs[position]
@@ -244,6 +242,13 @@ class Region:
         self.draws.append(self.scheduler.leaf_numbers[id(node)])
         self.body.append(Instruction("source", dtype, shape, s.op, slot=len(self.draws) - 1))
         return len(self.body) - 1
+
+
+def is_gate(node: OpTreeNode) -> bool:
+    """Whether a node is the product of a sigmoid and a hyperbolic tangent."""
+    if node.structure.op is not ops.OPS["mul"]:
+        return False
+    return {x.structure.op.name for x in node.inputs if isinstance(x, OpTreeNode)} == {"sig", "tanh"}
 
 
 def _aligned(shape: Shape, rank: int) -> Shape:

@@ -378,3 +378,23 @@ def test_a_gate_has_the_bits_that_its_statement_has_alone(backend) -> None:
                 out[:] = value()
         for (out, _), expected in zip(program, alone):
             np.testing.assert_array_equal(out.get(), expected)
+
+
+@pytest.mark.parametrize("length", range(194, 204))
+def test_a_gate_has_those_bits_where_the_group_is_too_large_for_a_kernel(backend, length: int) -> None:
+    x, z = tensors(backend, ("float32",) * 2)
+    gate, first = backend.empty((3, 44)), backend.empty((3, 44))
+
+    def chain() -> object:
+        value = -x if length % 2 else x * 0.5
+        for k in range(length // 2):
+            value = value + z if k % 2 else value - z
+        return value
+
+    first[:] = chain()
+    gate[:] = backend.sig(first) * backend.tanh(z)
+    expected = gate.get()
+    with backend.fuse():
+        first[:] = chain()
+        gate[:] = backend.sig(first) * backend.tanh(z)
+    np.testing.assert_array_equal(gate.get(), expected)
