@@ -30,17 +30,8 @@ def main() -> None:
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
         rounds = [probes.handover(a, b) * 1e9 for a, b in pairs]
-        print(" " * 31, *(f"{ns:7.0f}" for ns in rounds), f"{triad.bytes / _seconds(triad) / 1e9:14.1f}", flush=True)
+        print(" " * 31, *(f"{ns:7.0f}" for ns in rounds), f"{triad.bytes / triad.seconds() / 1e9:14.1f}", flush=True)
         time.sleep(1)
-
-
-def _seconds(probe: probes.Probe) -> float:
-    best = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
-        probe.run()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ static int64_t share_sums(const shape *s, int64_t share, int64_t group) {
     return (share * s->groups + group) * SQUARE * s->sums;
 }
 
-// A block of lanes of a group: its number, counted over all groups, its first lane, and where V and W of it are.
+// A block of lanes: its group, its first lane, and where V and W of it are.
 typedef struct update_block {
     int64_t group, lane;
     TB_T *v, *w;

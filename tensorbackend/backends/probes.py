@@ -38,6 +38,15 @@ class Probe:
         """One run, complete on return."""
         self.launch.run()
 
+    def seconds(self) -> float:
+        """The median of a few runs, in seconds, after two that warm up."""
+        times = []
+        for _ in range(9):
+            started = time.perf_counter_ns()
+            self.run()
+            times.append(time.perf_counter_ns() - started)
+        return max(float(np.median(times[2:])), 1) * 1e-9
+
 
 def copy(elements: int) -> Probe:
     """Copy `elements` float32 numbers with streaming stores."""

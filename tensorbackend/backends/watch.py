@@ -12,7 +12,6 @@ import functools
 import logging
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tensorbackend.backends import probes
     from tensorbackend.backends.base import Backend
 
 __all__ = [
@@ -279,19 +277,9 @@ def _roof(nbytes: int) -> Roof | None:
     if toolchain.find_compiler() is None:
         return None
     kinds = [True] if nbytes < 1 << 21 else [True, False]
-    rates = [p.bytes / _seconds(p) for p in (probes.triad(max(nbytes // 12, 1), cached) for cached in kinds)]
+    rates = [p.bytes / p.seconds() for p in (probes.triad(max(nbytes // 12, 1), cached) for cached in kinds)]
     computing = probes.multiply_adds(iterations=2000)
-    return Roof(max(rates), computing.flops / _seconds(computing))
-
-
-def _seconds(probe: probes.Probe) -> float:
-    """The median of a few runs, in seconds, after two that warm up."""
-    times = []
-    for _ in range(9):
-        started = time.perf_counter_ns()
-        probe.run()
-        times.append(time.perf_counter_ns() - started)
-    return max(float(np.median(times[2:])), 1) * 1e-9
+    return Roof(max(rates), computing.flops / computing.seconds())
 
 
 # TB_CHECK

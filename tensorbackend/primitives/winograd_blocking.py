@@ -227,14 +227,15 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
         each_sum = 2 * lanes * met / UPDATE_PRODUCTS + UPDATE_SUM_NS[way.part > 0]
         return g.groups * (moved + maps_in * maps_out * cells * each_sum)
     # Data of few images are put together from several tiles; by multiply-adds results go back to memory as they are.
-    whole, some, few = (1, 1.2, 1.5) if way.planes else (0.7, 1.4, 4 if g.N >= facts.lanes else 1)
-    slow = whole if way.length == facts.lanes else some if way.length >= facts.lanes // 4 else few
-    back = slow if way.planes or slow == few else 1.0
-    each = 1.2 if way.planes else 0.5 if op == UPDATE else 0.8, (1.4 if op == UPDATE else 0.6) if way.planes else 0.5
-    near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
-    data, sums = near * each[0] * slow, near * each[1] * back
-    if not way.planes and not way.shared and slow < 4:
-        data, sums = ALONE_NS[way.points][(whole, some, few).index(slow)]
+    kind = 0 if way.length == facts.lanes else 1 if way.length >= facts.lanes // 4 else 2
+    slow = ((1, 1.2, 1.5) if way.planes else (0.7, 1.4, 4 if g.N >= facts.lanes else 1))[kind]
+    if way.planes or way.shared or slow == 4:
+        near = (SHARED_NEAR if way.planes else 1.0) if way.shared else NEAR
+        data = near * slow * (1.2 if way.planes else 0.5 if op == UPDATE else 0.8)
+        back = slow if way.planes or kind == 2 else 1.0
+        sums = near * back * ((1.4 if op == UPDATE else 0.6) if way.planes else 0.5)
+    else:
+        data, sums = ALONE_NS[way.points][kind]
     moved = g.groups * lanes * cells * (data * maps_in + sums * maps_out)
     numbers = g.groups * maps_in * maps_out * cells
     if way.part:
