@@ -104,10 +104,10 @@ def test_a_refused_source_is_reported_as_by_the_compiler(begun, cache) -> None:
 def test_a_compiler_that_hangs_is_stopped(begun, monkeypatch) -> None:
     assert answer(1) == 1
     os.killpg(begun[1].process.pid, signal.SIGSTOP)
-    monkeypatch.setitem(config._values, "compile_timeout", 4.0)
+    monkeypatch.setitem(config._values, "compile_timeout", 8.0)  # it holds for the compiler that takes over, too
     started = time.monotonic()
     assert answer(2) == 2
-    assert time.monotonic() - started >= 4
+    assert time.monotonic() - started >= 8
     assert begun[1].process.returncode == -signal.SIGKILL
 
 
