@@ -31,8 +31,23 @@ def spawn(work, *arguments):
     return pid
 def ended_well(pids):
     return all([os.waitpid(pid, 0)[1] == 0 for pid in pids])
+def kill_later_and_later(work, count, step):
+    for attempt in range(count):
+        reader, writer = os.pipe()
+        pid = spawn(work, lambda: os.write(writer, b"."))
+        if attempt % 2:
+            os.read(reader, 1)
+        time.sleep(step * attempt)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
 """
-"""What programs that fork begin with."""
+"""What programs that fork begin with.
+
+`kill_later_and_later` counts the time of every other process from when its work calls what it is given: on a busy
+machine all would be killed before they begin.
+"""
 
 
 @pytest.fixture(scope="session")

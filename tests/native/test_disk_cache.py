@@ -439,16 +439,12 @@ def test_killed_processes_leave_a_cache_that_works(run_python, cache, monkeypatc
     run_python(
         COMPILING_FORKS
         + """
-def work():
+def work(begun):
     for n in range(1000):
         compiler.compile_many([f"long answer(void) {{ return {n}; }}\\nint variant_{n}_{k};" for k in range(2)])
-for attempt in range(100):
-    pid = spawn(work)
-    time.sleep(0.004 * attempt)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+        begun()
+kill_later_and_later(work, 100, 0.004)
 """,
-        timeout=120,
         TB_CACHE=str(cache),
     )
     # What is there loads and is right; what is not is built.
