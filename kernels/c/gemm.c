@@ -60,7 +60,8 @@ enum {
     TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column: gemm_few.h
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
-    OWN,           // bytes of the copy of b of a task, in a slot of its own; 0: copies are shared
+    TOGETHER,      // columns that a task copies of b before it uses them: lines of the next ones come meanwhile
+    OWN,           // bytes of that copy, in a slot of its own; 0: copies are shared
     OWN_A,         // bytes of that of a behind it, or alone: what is 0 is shared
     APART,         // bytes of the sums of a task, behind these copies; 0: they lie where the whole product does
     SLOTS, PLACE_OWN,  // how many slots there are, and their place in scratch
@@ -310,9 +311,33 @@ typedef struct copies {
     int64_t *kept;
 } copies;
 
+// Columns of b that a task copies next: where they begin (0: none), how many there are; and of the tiles that are computed
+// until then, how many there are, and were.
+typedef struct coming {
+    const TB_B *at;
+    int64_t columns, tiles, done;
+} coming;
+
+// Has a tile of so many rows fetch its part of what is copied next, `k` steps long: lines along k, or along columns, in runs
+// of as many lines side by side as it has rows.
+static void fetch_later(work *w, const coming *next, const int64_t *b_step, int64_t k, int64_t rows) {
+    const int along_k = b_step[0] == 1;
+    const int64_t outer = along_k ? next->columns : k, step = (along_k ? b_step[1] : b_step[0]) * (int64_t)sizeof(TB_B);
+    const int64_t lines = ceiling((along_k ? k : next->columns) * (int64_t)sizeof(TB_B), 64), blocks = ceiling(outer, rows);
+    const int64_t runs = along_k ? blocks : lines, length = along_k ? lines : blocks;
+    const int64_t each = next->tiles / runs, run = each ? next->done / each : runs;
+    if (run >= runs)
+        return;
+    const int64_t part = ceiling(length, each), from = next->done % each * part;
+    w->later_row = step;
+    w->later_step = along_k ? 64 : rows * step;
+    w->later = (const char *)next->at + (along_k ? run * rows * step : run * 64) + from * w->later_step;
+    w->times = from < length ? least(part, length - from) : 0;
+}
+
 // One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
 static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add,
-                          const copies *own) {
+                          const copies *own, coming *next) {
     const int64_t part = at->batch * g->size[SPLITS] + at->split, j = panel * g->size[PANEL], step = g->size[TILE_ROWS];
     const int columns = (int)least(g->size[PANEL], g->columns - j), vectors = vectors_of(columns);
     const int64_t from = k_begin(g, at->split) + k0, batch = g->batch + at->batch;
@@ -333,10 +358,9 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
         w.ahead = w.b_k != columns && (g->size[N] * g->size[K] > NEAR || w.b_k % LANES) ? AHEAD * w.b_k : 0;
     }
     // Rows of a segment are read once, in runs that are too short for the processor to guess the next.
-    const int far = own->b.at && g->size[SPLITS] > 1 && w.a_k == 1 && b_step[0] == 1 && j == at->j && at->columns >= step;
+    const int far = own->b.at && g->size[SPLITS] > 1 && w.a_k == 1 && j == at->j;
     // Tiles of one vector use their rows faster than the processor fetches them by itself.
     const int away = !g->size[PACK_A] && w.a_k == 1 && g->columns <= LANES && g->size[M] * g->size[K] > FAR;
-    const TB_T *const later = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from + k + at->j * b_step[1];
     for (int64_t i = 0; i < at->rows; i += step) {
         const int rows = (int)least(step, at->rows - i);
         w.a = (const TB_T *)(a + i * a_step[0]);
@@ -345,14 +369,16 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
             const int64_t tile = (at->i + i - own->a.first) / step;
             w.a = own->a.at ? own->a.at + tile * own->a.apart : place_of_a(g, part, tile);
             w.a += packed((k0 - own->a.k0) * step);
-        } else if (far) {  // what comes from memory: the next tile's rows or the first one's next steps, and columns' next steps
+        } else if (far) {  // what comes from memory: the next tile's rows or the first one's next steps
             w.next = i + step < at->rows ? step * w.a_row : k - i * w.a_row;
-            w.later = later + least(i, at->columns - step) * b_step[1];
-            w.later_row = b_step[1];
         } else if (away) {
             w.next = AWAY;
         }
         w.t = t + i * to.row;
+        w.times = 0;
+        if (next->at)
+            fetch_later(&w, next, b_step, k, step);
+        ++next->done;
         run_tile(g, vectors, rows, &w);
     }
 }
@@ -391,11 +417,10 @@ static void copy_rows(const call *g, const block *at, int64_t part, int64_t k0, 
                own->apart, 0);
 }
 
-static void copy_columns(const call *g, const block *at, int64_t part, int64_t k0, int64_t k, copy *own) {
-    const int64_t width = g->size[PANEL];
-    own->first = at->j;
+static void copy_columns(const call *g, int64_t part, int64_t k0, int64_t k, int64_t first, int64_t last, copy *own) {
+    own->first = first * g->size[PANEL];
     own->k0 = k0;
-    copy_panels(g, part, k0, k, at->j / width, ceiling(at->j + at->columns, width), own->at, own->apart, 0);
+    copy_panels(g, part, k0, k, first, last, own->at, own->apart, 0);
 }
 
 // Makes what a block needs of the copies that stay, and is not there yet.
@@ -408,27 +433,48 @@ static void keep_copies(const call *g, const block *at, int64_t k, copies *own) 
     if (own->a.kept && !(kept[KEPT_ROWS] & rows))
         copy_rows(g, at, at->batch, 0, k, &own->a);
     if (own->b.kept && kept[KEPT_COLUMNS] != columns)
-        copy_columns(g, at, at->batch, 0, k, &own->b);
+        copy_columns(g, at->batch, 0, k, at->j / g->size[PANEL], ceiling(at->j + at->columns, g->size[PANEL]), &own->b);
     own->a.first = own_rows(g) ? at->i : 0;
     own->b.first = at->j;
     kept[KEPT_BATCH] = batch, kept[KEPT_COLUMNS] = columns, kept[KEPT_ROWS] |= rows;
+}
+
+// What a block copies after the panels before `end`, `here` steps from k0 of k: the next panels, or the first ones' next steps,
+// or what the next block will.
+static coming coming_after(const call *g, const block *at, int64_t end, int64_t last, int64_t k0, int64_t here, int64_t k) {
+    const int again = end == last && (k0 + here < k || g->size[SPLITS] > 1);
+    const int64_t j = again ? at->j : end * g->size[PANEL], from = again ? k0 + here : end < last ? k0 : 0;
+    const int64_t p = k_begin(g, at->split) + from, *const step = pair_of(g, 1);
+    if (j >= g->columns || p >= g->size[K])
+        return (coming){0};
+    const TB_B *const b = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + at->batch);
+    const int64_t columns = least(end < last ? last * g->size[PANEL] : g->columns, j + g->size[TOGETHER]) - j;
+    return (coming){b + p * step[0] + (g->column + j) * step[1], columns, 0, 0};
 }
 
 // All panels of a block, for `k` steps of the phase.
 static void sums_of_block(const call *g, const block *at, int64_t k, sums to, copies *own) {
     const int64_t part = at->batch * g->size[SPLITS] + at->split;
     const int64_t first = at->j / g->size[PANEL], last = ceiling(at->j + at->columns, g->size[PANEL]);
+    const int copies_b = own->b.at && !own->b.kept;
     int64_t k0 = 0;
     if (own->a.kept || own->b.kept)
         keep_copies(g, at, k, own);
     do {
         const int64_t here = least(g->size[BLOCK_K], k - k0);
-        if (own->b.at && !own->b.kept && here > 0)
-            copy_columns(g, at, part, k0, here, &own->b);
         if (own->a.at && !own->a.kept && here > 0)
             copy_rows(g, at, part, k0, here, &own->a);
-        for (int64_t panel = first; panel < last; ++panel)
-            panel_by_rows(g, at, panel, k0, here, to, k0 > 0 || g->phase > 0, own);
+        for (int64_t from = first, end; from < last; from = end) {
+            end = copies_b ? least(from + g->size[TOGETHER] / g->size[PANEL], last) : last;
+            coming next = {0};
+            if (copies_b && here > 0) {
+                copy_columns(g, part, k0, here, from, end, &own->b);
+                next = coming_after(g, at, end, last, k0, here, k);
+                next.tiles = (end - from) * ceiling(at->rows, g->size[TILE_ROWS]);
+            }
+            for (int64_t panel = from; panel < end; ++panel)
+                panel_by_rows(g, at, panel, k0, here, to, k0 > 0 || g->phase > 0, own, &next);
+        }
         k0 += here;
     } while (k0 < k);
 }

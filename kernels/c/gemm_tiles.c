@@ -70,7 +70,8 @@ enum { LATE = 32 };  // pairs of steps before the end at which tiles of four vec
     static void NAME##_##MR##_##NV(const work *w) { \
         enum { lanes = sizeof(V) / sizeof(TB_T) }; \
         const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead, next = w->next; \
-        const TB_T *later = w->later; \
+        const char *later = w->later; \
+        int64_t times = w->times; \
         const TB_T *b = w->b, *row[(MR + 2) / 3]; \
         TB_T *const t = w->t; \
         V sum[MR][NV]; \
@@ -84,12 +85,12 @@ enum { LATE = 32 };  // pairs of steps before the end at which tiles of four vec
                 STEP(V, PLUS, MR, NV, 1) \
                 if (ahead) \
                     UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
-                if (next && !(p % (LINE / 2))) { \
+                if (next && !(p % (LINE / 2))) \
                     UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
-                    if (later) { \
-                        UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
-                        later += LINE; \
-                    } \
+                if (times && !(p % 4)) { \
+                    UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
+                    later += w->later_step; \
+                    --times; \
                 } \
                 UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
                 b += 2 * b_k; \

@@ -149,11 +149,11 @@ class _Product:
         first = 2 + len(others)
         sums_at = (first if not self.in_target else first - 1) if by.splits == 1 else first - 1
         runtime = native.runtime()
-        past = int(step.tail is None and by.own and by.block_k >= by.split_k and self.far)
+        past = int(step.tail is None and by.own > 0 and by.block_k >= by.split_k and self.far)
         size = [
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
-            by.pack_b, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"),
+            by.pack_b, by.own, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"),
             self.tiles.address("tb_gemm_tiles"), tail, *sizes,
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
@@ -222,8 +222,8 @@ class _Product:
         """Bytes of a task's copies of b and a and of its sums, and how many tasks have such memory at a time."""
         by, item = self.by, self.out.dtype.itemsize
         rows, columns = by.task_rows, by.task_columns
-        keep_b, keep_a = rows < by.phase_rows, by.own and columns < by.phase_columns
-        of_b = columns * (by.phase_k if keep_b else by.block_k) if by.own else 0
+        keep_b, keep_a = rows < by.phase_rows, by.own > 0 and columns < by.phase_columns
+        of_b = (columns * by.phase_k if keep_b else by.own * by.block_k) if by.own else 0
         of_a = (by.phase_rows * by.phase_k if keep_a else rows * by.block_k) if by.own_a else 0
         copies = (_aligned(int(elements * self._copied()) * item) for elements in (of_b, of_a))
         of_sums = _aligned(min(rows, self.given.m) * columns * item) if self.apart else 0

@@ -40,8 +40,10 @@ NEAREST = 1 << 13
 ONE_PART = 128
 """Lines that lie a multiple of so many elements apart share a part of the second-level cache that holds too few."""
 OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
-"""Where tasks copy b themselves: steps of k and elements of such a copy at most (half as many would come from memory in
-lines that are too short); and rows up to which they do."""
+"""Where tasks copy b themselves: steps of k, elements of the columns of a task, and rows, at most."""
+TOGETHER = 1 << 15
+"""Elements of such a copy that a task makes before it uses them, while lines of the next ones come: as many stay in
+cache beside the rows, and half as many would come from memory in pieces that are too short."""
 MANY_ROWS, OWN_COLUMNS = 256, 8
 """Rows from which on each number of such a copy is used so often that columns need only be so many times as many."""
 LONG, LONG_K, LONG_SIDE, LONG_SUMS = 1 << 19, 8, 32, 1 << 18
@@ -153,8 +155,8 @@ class Blocking:
     `round_` batches are computed together, k in `splits` segments of `split_k`, of which `phase_k` steps are copied and
     `block_k` used at a time. A task takes `task_rows` by `task_columns`, a tile `tile_rows` by `panel` (1: gemm_few.h).
     `phase_rows` of a are copied together if `pack_a`, and of `phase_columns` of b those from column `pack_b` on; with
-    `own` a task copies the columns that it takes itself; with `own_a` its rows. What other tasks need, too, is kept for
-    the next one.
+    `own` a task copies the columns that it takes itself, so many before it uses them; with `own_a` its rows. What other
+    tasks need, too, is kept for the next one.
     """
 
     swap: bool
@@ -171,7 +173,7 @@ class Blocking:
     panel: int
     pack_a: bool
     pack_b: int
-    own: bool = False
+    own: int = 0
     own_a: bool = False
 
 
@@ -214,7 +216,7 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     rows = _evenly(-(-x.m // tile_rows), rows // tile_rows) * tile_rows if own_a else rows
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
-        tile_rows, panel, pack_a, pack_b, False, own_a,
+        tile_rows, panel, pack_a, pack_b, 0, own_a,
     )  # fmt: skip
 
 
@@ -229,8 +231,13 @@ def _own_blocking(x: Matrices, way: _Way) -> Blocking:
     rows = multiple(x.m, way.tile_rows)
     return Blocking(
         way.swap, 1, 1, x.k, multiple(x.k, block_k), block_k, rows if way.pack_a else x.m, multiple(x.n, way.panel),
-        rows, columns, way.tile_rows, way.panel, way.pack_a, 0, True,
+        rows, columns, way.tile_rows, way.panel, way.pack_a, 0, _copied_columns(columns, block_k, way.panel),
     )  # fmt: skip
+
+
+def _copied_columns(columns: int, block_k: int, panel: int) -> int:
+    """Of the columns that a task takes, those that it copies before it uses them: about `TOGETHER` elements."""
+    return min(max(TOGETHER // block_k // panel, 1) * panel, columns)
 
 
 def _may_own(x: Matrices) -> bool:
@@ -256,7 +263,7 @@ def _small_blocking(x: Matrices, way: _Way) -> Blocking:
     block_k = _even(x.k, BLOCK_K)
     return Blocking(
         way.swap, x.batches, 1, x.k, multiple(x.k, block_k), block_k, x.m, columns, rows, way.panel, way.tile_rows,
-        way.panel, False, 0, True,
+        way.panel, False, 0, way.panel,
     )  # fmt: skip
 
 
@@ -280,7 +287,7 @@ def _long_blocking(x: Matrices, way: _Way) -> Blocking:
     block_k = multiple(_even(split_k, most), TURNED_K)
     return Blocking(
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
-        way.panel, False, 0, True,
+        way.panel, False, 0, _copied_columns(columns, block_k, way.panel),
     )  # fmt: skip
 
 
@@ -322,7 +329,7 @@ def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
     else:
         rows, columns = _unit_task(m, n, x.batches)
     return Blocking(
-        swap, x.batches, 1, k, k, _even_blocks(k, KEPT_K), m, n, rows, columns, EDGE, EDGE, True, 0, True, True,
+        swap, x.batches, 1, k, k, _even_blocks(k, KEPT_K), m, n, rows, columns, EDGE, EDGE, True, 0, columns, True,
     )  # fmt: skip
 
 

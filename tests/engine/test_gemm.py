@@ -214,7 +214,7 @@ FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2
 
 @pytest.mark.parametrize(("swap", "vectors", "pack_a", "pack_b"), WAYS)
 @pytest.mark.parametrize("layout", [0, 1])
-@pytest.mark.parametrize("own", ["", "a", "b"])
+@pytest.mark.parametrize("own", ["", "a", "b", "both panels of b"])
 def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, pack_b, layout, own) -> None:
     """Tiles, copies and blocks of rows are no part of the result, and a small cache's worth of blocks is used."""
     m, n, k = 45, 70, 90
@@ -229,8 +229,9 @@ def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, 
         first = 0 if pack_b or not side_by_side else x.n // width * width
         rows, phase_k = height if pack_a else 2 * height, 40 if pack_a or not first else k
         phase_rows = 3 * height if pack_a else x.m
-        if own == "b":
-            by = (swap, 1, 1, k, 120, 40, phase_rows, 4 * width, rows, 2 * width, height, width, pack_a, 0, True)
+        if "b" in own:
+            copied = width if own == "b" else 2 * width
+            by = (swap, 1, 1, k, 120, 40, phase_rows, 4 * width, rows, 2 * width, height, width, pack_a, 0, copied)
             chosen.append(gemm.Blocking(*by))
             return chosen[-1]
         own_a = pack_a and own == "a"
@@ -298,6 +299,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     if by.own:
         assert by.phase_columns >= x.n and by.split_k <= by.phase_k
         assert by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
+        assert 0 < by.own <= by.task_columns and by.own % by.panel == 0
     assert not by.own_a or (by.pack_a and by.splits == 1 and by.phase_k == by.block_k)
     copied = by.phase_rows if by.pack_a and not by.own_a else 0
     copied += 0 if by.own else min(max(x.n - by.pack_b, 0), by.phase_columns)
