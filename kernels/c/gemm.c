@@ -41,6 +41,7 @@ enum {
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
     NEAR = 1 << 16,  // elements of b, or of sums, that are in the second-level cache wherever they lie
     FAR = 1 << 22,   // elements of a that are in no cache
+    JOINED = 1 << 12, // elements whose segments a task adds up, about
     OPERANDS = 32,
     RANK = 16,
 };
@@ -529,19 +530,24 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
 
 #include "gemm_few.h"
 
+// Rows whose segments a task adds up: their sums stay in the first-level cache meanwhile.
+static inline int64_t joined_rows(const call *g) { return ceiling(JOINED, g->size[N]); }
+
 // Tasks: blocks of rows, whose segments are added up in order.
 static void join(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                  int64_t end) {
     const call *const g = ptr[0];
-    const int64_t m = g->size[M], n = g->size[N], each = g->size[TASK_ROWS];
+    const int64_t m = g->size[M], n = g->size[N], each = joined_rows(g);
     const int64_t *const step = pair_of(g, 2);
     (void)size, (void)stride, (void)scalar;
     for (int64_t task = begin; task < end; ++task) {
         const int64_t first = task * each, last = least(first + each, m);
         TB_T *const parts = (TB_T *)(g->scratch + g->size[PLACE_T]);
         sums to = {parts, n, 1};
-        for (int64_t split = 1; split < g->size[SPLITS]; ++split)
-            for (int64_t at = first * n; at < last * n; ++at) parts[at] += parts[split * m * n + at];
+        for (int64_t split = 1; split < g->size[SPLITS]; ++split) {
+            const TB_T *const part = parts + split * m * n;
+            for (int64_t at = first * n; at < last * n; ++at) parts[at] += part[at];
+        }
         if (!g->size[TAIL]) {
             TB_T *const out = g->ptr[g->size[SUMS]];
             for (int64_t i = first; i < last; ++i)
@@ -606,5 +612,5 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
         }
     }
     if (size[SPLITS] > 1)
-        launch(g, join, ceiling(size[M], size[TASK_ROWS]), size[M] * size[N] * size[SPLITS] / 4, 0);
+        launch(g, join, ceiling(size[M], joined_rows(g)), size[M] * size[N] * size[SPLITS] / 4, 0);
 }

@@ -46,9 +46,9 @@ TOGETHER = 1 << 15
 cache beside the rows, and half as many would come from memory in pieces that are too short."""
 MANY_ROWS, OWN_COLUMNS = 256, 8
 """Rows from which on each number of such a copy is used so often that columns need only be so many times as many."""
-LONG, LONG_K, LONG_SIDE, LONG_SUMS = 1 << 19, 8, 32, 1 << 18
+LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
-of its rows and columns, and rows and columns at least; sums at most."""
+of its rows and columns, and rows and columns at least; columns and sums at most."""
 SIDE = 4096
 """Rows and columns that are copied together at most."""
 LEAST_ROWS, NEAR_ROWS = 48, 24
@@ -61,8 +61,6 @@ LEAST_TASK, MOST_TASK = 1 << 17, 1 << 25
 SEGMENTS = 16
 """Segments of k at most, which tasks share where there are few rows and columns."""
 LEAST_SEGMENT = 4096
-PACKED_K = 128
-"""Steps of k that are copied at a time, as in gemm.c."""
 TURNED_K = 16
 """Steps of k that are turned at a time as they are copied."""
 SMALL_TASKS, SMALL_TASK = 4, 1 << 20
@@ -275,16 +273,15 @@ def _row_parts(x: Matrices, panel: int) -> int:
 def _is_long(x: Matrices) -> bool:
     """Whether k is so long beside rows and columns that a task should take a segment of it, and all of these."""
     far = (x.m + x.n) * x.k > LONG and x.batches == 1
-    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= OWN_COPY // 2 // PACKED_K
+    fits = min(x.m, x.n) >= LONG_SIDE and x.m * x.n <= LONG_SUMS and x.n <= LONG_COLUMNS
     return far and fits and x.k >= LONG_K * max(x.m, x.n)
 
 
 def _long_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking of a long k, of which each task has a segment, all rows and all columns."""
     rows, columns = multiple(x.m, way.tile_rows), multiple(x.n, way.panel)
-    most = min(OWN_COPY // columns // PACKED_K * PACKED_K, BLOCK_K)
-    split_k = multiple(-(-x.k // min(multiple(-(-x.k // most), 4), SEGMENTS)), TURNED_K)
-    block_k = multiple(_even(split_k, most), TURNED_K)
+    split_k = multiple(-(-x.k // min(multiple(-(-x.k // BLOCK_K), 4), SEGMENTS)), TURNED_K)
+    block_k = multiple(_even(split_k, BLOCK_K), TURNED_K)
     return Blocking(
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
         way.panel, False, 0, _copied_columns(columns, block_k, way.panel),
