@@ -11,12 +11,12 @@
 //               gemm_amx.h    with TB_PLANES: a matrix unit, which multiplies sums of bfloat16 numbers; both are copied
 //
 //           What does not lie well is copied first, shared by all threads. (Goto and van de Geijn, 2008; Van Zee and
-//           van de Geijn, 2015.) With few rows and very many columns each task copies its own columns of b instead, some
-//           steps of k at a time, so that memory is read once and the copy stays in the second-level cache. So does, with few
-//           rows, few columns and a very long k, the task of a segment of k. On the matrix unit tasks of products of
-//           moderate size copy both operands: what several of them need stays in the slot of the thread that they run on.
-//           Elsewhere they copy their rows of a alone where k is not long: a copy that another core wrote before, or has
-//           read since, takes twice as long to write again.
+//           van de Geijn, 2015.) With few rows and very many columns each task copies its own columns of b instead, and with
+//           few rows, few columns and a very long k those of its segment: a few panels and some steps of k at a time, so that
+//           memory is read once and the copy stays in the second-level cache; its tiles fetch the lines of the next. On the
+//           matrix unit tasks of products of moderate size copy both operands: what several of them need stays in the slot of
+//           the thread that they run on. Elsewhere they copy their rows of a alone where k is not long: a copy that another
+//           core wrote before, or has read since, takes twice as long to write again.
 // Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
