@@ -44,8 +44,9 @@ OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
 TOGETHER = 1 << 15
 """Elements of such a copy that a task makes before it uses them, while lines of the next ones come: as many stay in
 cache beside the rows, and half as many would come from memory in pieces that are too short."""
-MANY_ROWS, OWN_COLUMNS = 256, 8
-"""Rows from which on each number of such a copy is used so often that columns need only be so many times as many."""
+MANY_ROWS, OWN_COLUMNS, OWN_LEAST = 96, 2, 1024
+"""Rows from which on each number of such a copy is used so often that columns need only be so many times as many, and
+enough for some tasks."""
 LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
 of its rows and columns, and rows and columns at least; columns and sums at most."""
@@ -240,7 +241,8 @@ def _copied_columns(columns: int, block_k: int, panel: int) -> int:
 
 def _may_own(x: Matrices) -> bool:
     """Whether tasks may copy b themselves: few rows, of which a copy stays in cache, and more of b than does."""
-    columns, size = (OWN_COLUMNS, FAR // 4) if x.m >= MANY_ROWS else (TASKS, FAR // 2)
+    many = x.m >= MANY_ROWS and x.n >= OWN_LEAST
+    columns, size = (OWN_COLUMNS, FAR // 16) if many else (TASKS, FAR // 2)
     wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > size and x.n >= columns * x.m
     return wide or _is_long(x) or _is_small(x)
 
