@@ -312,28 +312,24 @@ typedef struct copies {
     int64_t *kept;
 } copies;
 
-// Columns of b that a task copies next: where they begin (0: none), how many there are; and of the tiles that are computed
-// until then, how many there are, and were.
+// What a task copies next: lines of b, in `runs` that begin `apart` bytes from one another. Of the first run, whose `length` is
+// counted in steps of `step` bytes with as many lines as a tile has rows, `row` bytes apart, `done` are fetched; a tile fetches
+// `part`.
 typedef struct coming {
-    const TB_B *at;
-    int64_t columns, tiles, done;
+    const char *run;
+    int64_t runs, apart, length, step, row, part, done;
 } coming;
 
-// Has a tile of so many rows fetch its part of what is copied next, `k` steps long: lines along k, or along columns, in runs
-// of as many lines side by side as it has rows.
-static void fetch_later(work *w, const coming *next, const int64_t *b_step, int64_t k, int64_t rows) {
-    const int along_k = b_step[0] == 1;
-    const int64_t outer = along_k ? next->columns : k, step = (along_k ? b_step[1] : b_step[0]) * (int64_t)sizeof(TB_B);
-    const int64_t lines = ceiling((along_k ? k : next->columns) * (int64_t)sizeof(TB_B), 64), blocks = ceiling(outer, rows);
-    const int64_t runs = along_k ? blocks : lines, length = along_k ? lines : blocks;
-    const int64_t each = next->tiles / runs, run = each ? next->done / each : runs;
-    if (run >= runs)
+static void fetch_later(work *w, coming *next) {
+    w->times = 0;
+    if (!next->runs)
         return;
-    const int64_t part = ceiling(length, each), from = next->done % each * part;
-    w->later_row = step;
-    w->later_step = along_k ? 64 : rows * step;
-    w->later = (const char *)next->at + (along_k ? run * rows * step : run * 64) + from * w->later_step;
-    w->times = from < length ? least(part, length - from) : 0;
+    w->later = next->run + next->done * next->step;
+    w->later_step = next->step, w->later_row = next->row;
+    w->times = least(next->part, next->length - next->done);
+    next->done += next->part;
+    if (next->done >= next->length)
+        next->run += next->apart, next->runs -= 1, next->done = 0;
 }
 
 // One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
@@ -376,10 +372,7 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
             w.next = AWAY;
         }
         w.t = t + i * to.row;
-        w.times = 0;
-        if (next->at)
-            fetch_later(&w, next, b_step, k, step);
-        ++next->done;
+        fetch_later(&w, next);
         run_tile(g, vectors, rows, &w);
     }
 }
@@ -441,16 +434,27 @@ static void keep_copies(const call *g, const block *at, int64_t k, copies *own) 
 }
 
 // What a block copies after the panels before `end`, `here` steps from k0 of k: the next panels, or the first ones' next steps,
-// or what the next block will.
-static coming coming_after(const call *g, const block *at, int64_t end, int64_t last, int64_t k0, int64_t here, int64_t k) {
+// or what the next block will. `tiles` are computed until then.
+static coming coming_after(const call *g, const block *at, int64_t end, int64_t last, int64_t k0, int64_t here, int64_t k,
+                           int64_t tiles) {
     const int again = end == last && (k0 + here < k || g->size[SPLITS] > 1);
     const int64_t j = again ? at->j : end * g->size[PANEL], from = again ? k0 + here : end < last ? k0 : 0;
-    const int64_t p = k_begin(g, at->split) + from, *const step = pair_of(g, 1);
+    const int64_t p = k_begin(g, at->split) + from;
     if (j >= g->columns || p >= g->size[K])
         return (coming){0};
+    const int64_t *const step = pair_of(g, 1), item = sizeof(TB_B), rows = g->size[TILE_ROWS];
     const TB_B *const b = (const TB_B *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, g->batch + at->batch);
     const int64_t columns = least(end < last ? last * g->size[PANEL] : g->columns, j + g->size[TOGETHER]) - j;
-    return (coming){b + p * step[0] + (g->column + j) * step[1], columns, 0, 0};
+    coming next = {.run = (const char *)(b + p * step[0] + (g->column + j) * step[1])};
+    if (step[0] == 1) {  // runs along k, of as many columns as a tile has rows
+        next.row = step[1] * item, next.step = 64, next.apart = rows * next.row;
+        next.length = ceiling(here * item, 64), next.runs = ceiling(columns, rows);
+    } else {  // runs across k, a line wide
+        next.row = step[0] * item, next.step = rows * next.row, next.apart = 64;
+        next.length = ceiling(here, rows), next.runs = ceiling(columns * item, 64);
+    }
+    next.part = tiles > next.runs ? ceiling(next.length, tiles / next.runs) : next.length;
+    return next;
 }
 
 // All panels of a block, for `k` steps of the phase.
@@ -470,8 +474,7 @@ static void sums_of_block(const call *g, const block *at, int64_t k, sums to, co
             coming next = {0};
             if (copies_b && here > 0) {
                 copy_columns(g, part, k0, here, from, end, &own->b);
-                next = coming_after(g, at, end, last, k0, here, k);
-                next.tiles = (end - from) * ceiling(at->rows, g->size[TILE_ROWS]);
+                next = coming_after(g, at, end, last, k0, here, k, (end - from) * ceiling(at->rows, g->size[TILE_ROWS]));
             }
             for (int64_t panel = from; panel < end; ++panel)
                 panel_by_rows(g, at, panel, k0, here, to, k0 > 0 || g->phase > 0, own, &next);
