@@ -300,6 +300,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
         assert by.phase_columns >= x.n and by.split_k <= by.phase_k
         assert 0 < by.own <= by.task_columns and by.own % by.panel == 0
         assert by.block_k * by.own <= max(gemm.TOGETHER, by.block_k * by.panel)
+        assert by.splits > 1 or by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
         assert by.block_k <= gemm.BLOCK_K
     assert not by.own_a or (by.pack_a and by.splits == 1 and by.phase_k == by.block_k)
     copied = by.phase_rows if by.pack_a and not by.own_a else 0
