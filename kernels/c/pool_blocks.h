@@ -4,10 +4,12 @@
 // Part of pool.c, with its macros. A block is the pixels of a stride down and across. The same few windows hold them. A
 // vector of images goes along a row of blocks: what a column of windows sends is looked up, and worked out for each row of
 // pixels, once, and stays in registers until the row is past it. A pixel adds up its windows in their order
-// (largest) or column by column. Where there are no windows, they send nothing.
+// (largest) or column by column. Where there are no windows, they send nothing. Shorter vectors than a line of the cache
+// go side by side, since half a line that goes past the cache costs more than a whole one.
 #define REACH ((TB_SIDE - 1) / TB_STEP)       // windows before that of a block's first pixel that may hold it
 #define WINDOWS (REACH + 1)                   // down and across
 #define LINES (TB_OP == 0 ? WINDOWS : TB_STEP)  // what is kept of a column: windows, or sums for rows of pixels
+#define PER_LINE (64 / VECTOR_BYTES)          // vectors that go along a row together: a line of the cache
 #define EACH(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); ++i)
 #define CELL(pixel, window) ((pixel) + (REACH - (window)) * TB_STEP)  // the number of a window's cell along an axis
 #define HELD(pixel, window) (CELL(pixel, window) < TB_SIDE)
@@ -47,7 +49,7 @@ typedef struct {
 // Columns of windows: what they send, and where to.
 typedef struct {
     vec sent[LINES][WINDOWS];
-    small where[LINES][WINDOWS];
+    held where[LINES][WINDOWS];
 } columns;
 
 // Rows of windows that do not exist send zeros.
@@ -114,43 +116,50 @@ TB_FN vec gathered(const columns *kept, int r, int c, int first) {
 }
 
 // Block j of a strip: its new column of windows, whose place is `at`, then its pixels. `sure`: they are amid the strip.
-TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb_i64 j, columns *kept, int at, int m,
-                     int sure) {
-    if (sure || j < g->out[3]) {
-        if (g->far) fetch_column(s, n, j);
-        send_column(g, s, from, j, m, sure || (j >= s->whole.from && j < s->whole.to), kept, at);
-    } else {
-        EACH(a, LINES) kept->sent[a][at] = (vec){0}, kept->where[a][at] = (small){0};
+TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb_i64 j, columns *kept, int at,
+                     int vectors, int m, int sure) {
+    if (g->far && (sure || j < g->out[3])) fetch_column(s, n, j);
+    EACH(v, vectors) {
+        if (sure || j < g->out[3]) {
+            send_column(g, s, from + v, j, m, sure || (j >= s->whole.from && j < s->whole.to), kept + v, at);
+        } else {
+            EACH(a, LINES) kept[v].sent[a][at] = (vec){0}, kept[v].where[a][at] = (held){0};
+        }
     }
     const tb_i64 w = j * TB_STEP - g->pad[3];
     EACH(r, TB_STEP) EACH(c, TB_STEP) {
-        vec sum = gathered(kept, r, c, at + 1);
+        vec sum[PER_LINE];
+        EACH(v, vectors) sum[v] = gathered(kept + v, r, c, at + 1);
         const tb_i64 h = s->h + r;
         if (!sure && !(h >= s->rows.from && h < s->rows.to && (tb_u64)(w + c) < (tb_u64)g->in[3])) continue;
-        if (TB_OP == 2) sum *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n, m);
         TB_X *const to = s->out + r * s->out_by.row + (w + c) * s->out_by.column + n;
         // What stays in the cache is brought there first, and lies as far apart.
         if (g->far && !g->streams) __builtin_prefetch(to + TB_STEP * s->out_by.row, 1, 2);
-        finish(g, to, sum, m);
+        EACH(v, vectors) {
+            if (TB_OP == 2) sum[v] *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n + v * LANES, m);
+            finish(g, to + v * LANES, sum[v], m);
+        }
     }
 }
 
-// Numbers n to n + m of all pixels of a strip. The copies stay in registers, since nobody has their addresses.
-TB_FN void run_strip(const sizes *sizes_at, const strip *strip_at, tb_i64 n, int m) {
+// `vectors` vectors of m numbers, from n on, of all pixels of a strip. The copies stay in registers, since nobody has
+// their addresses.
+TB_FN void run_strip(const sizes *sizes_at, const strip *strip_at, tb_i64 n, int vectors, int m) {
     const sizes known = *sizes_at, *const g = &known;
     const strip own = *strip_at, *const s = &own;
-    senders from = senders_of(s, n);
+    senders from[PER_LINE];
+    EACH(v, vectors) from[v] = senders_of(s, n + v * LANES);
     const tb_i64 all = (g->in[3] + g->pad[3] + TB_STEP - 1) / TB_STEP;
-    columns kept = {{{{0}}}, {{{0}}}};
+    columns kept[PER_LINE] = {{{{{0}}}, {{{0}}}}};
     for (tb_i64 j = 0; j < all;) {
         for (; j >= s->amid.from && j + WINDOWS <= s->amid.to; j += WINDOWS)
-            EACH(k, WINDOWS) run_block(g, s, &from, n, j + k, &kept, k, m, 1);
+            EACH(k, WINDOWS) run_block(g, s, from, n, j + k, kept, k, vectors, m, 1);
         if (j >= all) break;
-        EACH(a, LINES) EACH(b, REACH) {
-            kept.sent[a][b] = kept.sent[a][b + 1];
-            kept.where[a][b] = kept.where[a][b + 1];
+        EACH(v, vectors) EACH(a, LINES) EACH(b, REACH) {
+            kept[v].sent[a][b] = kept[v].sent[a][b + 1];
+            kept[v].where[a][b] = kept[v].where[a][b + 1];
         }
-        run_block(g, s, &from, n, j++, &kept, REACH, m, 0);
+        run_block(g, s, from, n, j++, kept, REACH, vectors, m, 0);
     }
 }
 
@@ -190,8 +199,9 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
         if (TB_OP != 1) s.others = (const other *)ptr[TB_OP == 0 ? 1 : 2] + inner(others, c, d, p);
         if (TB_OP == 2) s.x = (const TB_X *)ptr[1] + inner(stride + 4, c, d, from);
         tb_i64 n = 0;
-        for (; n + LANES <= g->images; n += LANES) run_strip(g, &s, n, LANES);
-        if (n < g->images) run_strip(g, &s, n, (int)(g->images - n));
+        for (; n + PER_LINE * LANES <= g->images; n += PER_LINE * LANES) run_strip(g, &s, n, PER_LINE, LANES);
+        for (; PER_LINE > 1 && n + LANES <= g->images; n += LANES) run_strip(g, &s, n, 1, LANES);
+        if (n < g->images) run_strip(g, &s, n, 1, (int)(g->images - n));
         number += length(s.rows), h += length(s.rows);
         if (h < g->in[2]) continue;
         h = 0;

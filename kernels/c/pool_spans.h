@@ -6,7 +6,7 @@
 
 #define TOGETHER 2  // vectors that go through the taps together
 
-typedef TB_I small __attribute__((vector_size(LANES * sizeof(TB_I))));
+#include "pool_places.h"
 
 // `far`: whether lines are asked for ahead; `streams`: whether results go past the caches.
 typedef struct {
@@ -61,13 +61,6 @@ TB_FN void deliver(const sizes *g, const span *s, tb_i64 n, vec v, int m, int la
     else finish(g, (TB_X *)s->out + n, v, m);
 }
 
-TB_FN void store_small(TB_I *to, small found, int m) {
-    if (m == LANES) __builtin_memcpy(to, &found, sizeof found);
-    else tb_unpad(to, &found, m * (int)sizeof(TB_I), sizeof found);
-}
-
-TB_FN void store_places(TB_I *to, mask where, int m) { store_small(to, __builtin_convertvector(where, small), m); }
-
 // What windows have met: the largest and its place, or a sum.
 typedef struct {
     vec best;
@@ -112,39 +105,6 @@ TB_FN void pool_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list
     }
 }
 
-TB_FN small load_places(const TB_I *places, int m) {
-    small here = {0};
-    if (m == LANES) __builtin_memcpy(&here, places, sizeof here);
-    else tb_pad(&here, places, m * (int)sizeof(TB_I), sizeof here);
-    return here;
-}
-
-// sum + e where the place is `number`. gcc would make 32 bits of bytes before it compares them.
-TB_FN vec added_there(vec sum, vec e, small here, TB_N number) {
-#if defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
-    typedef char bytes __attribute__((vector_size(16)));
-    typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
-    if (sizeof(TB_I) == 1 && sizeof(TB_W) == 4) {
-#if TB_NARROW
-        typedef long long words __attribute__((vector_size(16)));
-        long long eight;
-        __builtin_memcpy(&eight, &here, 8);
-        const bytes packed = (bytes)(words){eight, 0};  // through memory it would be read in other pieces than written
-#else
-        bytes packed;
-        __builtin_memcpy(&packed, &here, 16);
-#endif
-        const unsigned short there = __builtin_ia32_pcmpeqb128_mask(packed, (char)number + (bytes){0}, -1);
-#if TB_NARROW
-        return (vec)__builtin_ia32_addps256_mask((numbers)sum, (numbers)e, (numbers)sum, (unsigned char)there);
-#else
-        return (vec)__builtin_ia32_addps512_mask((numbers)sum, (numbers)e, (numbers)sum, there, 4);
-#endif
-    }
-#endif
-    return sum + (vec)((mask)e & (__builtin_convertvector(here, mask) == number));
-}
-
 // What a pixel gets through the taps: `vectors` vectors of m numbers from n on. Laid rows of errors are shared out.
 TB_FN void gather_vectors(const sizes *g, const span *s, tb_i64 n, const tap *list, int count, int vectors, int m,
                           int laid) {
@@ -155,7 +115,7 @@ TB_FN void gather_vectors(const sizes *g, const span *s, tb_i64 n, const tap *li
             const tb_i64 at = n + v * LANES;
             const vec e = met(s->x, list[c].at + at, m, laid);
             if (TB_OP == 0) {
-                const small here = load_places((const TB_I *)s->other + list[c].other + at, m);
+                const held here = load_places((const TB_I *)s->other + list[c].other + at, m);
                 sum[v] = added_there(sum[v], e, here, list[c].number);
             } else if (laid) {
                 sum[v] += e;

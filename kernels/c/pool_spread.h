@@ -7,7 +7,6 @@
 #define SENDERS ((TB_ACROSS - 1) / TB_STEP + 1)  // windows along an axis that may hold a pixel
 #define LAID 16384                                // numbers of rows of windows that are kept, at most
 #define EACH(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); ++i)
-typedef char bytes __attribute__((vector_size(16)));
 
 // Rows of windows that were laid: what they send, places of the largest, and their numbers. The last sends nothing.
 typedef struct {
@@ -53,8 +52,7 @@ TB_FN vec added_from(vec sum, vec e, const TB_I *places, int cell) {
     const unsigned short met = __builtin_ia32_pcmpeqb128_mask(here, (char)cell + (bytes){0}, -1);
     return (vec)__builtin_ia32_addps512_mask((numbers)sum, (numbers)e, (numbers)sum, met, 4);
 #elif TB_OP == 0
-    const mask here = __builtin_convertvector(load_places(places, LANES), mask);
-    return sum + (vec)((mask)e & (here == (TB_N)cell));
+    return added_there(sum, e, load_places(places, LANES), (TB_N)cell);
 #else
     (void)places, (void)cell;
     return sum + e;
@@ -133,7 +131,7 @@ TB_FN void lay_some(const TB_X *e, const void *other, TB_W share, TB_W *to, TB_I
     const vec y = load((const TB_X *)other + n, m);
     v = (vec)((mask)(v / y) & (y != 0));
 #elif TB_OP == 0
-    const small here = load_places((const TB_I *)other + n, m);
+    const small here = load_small((const TB_I *)other + n, m);
     __builtin_memcpy(places + n, &here, sizeof here);
 #endif
     *(loose *)(to + n) = v;

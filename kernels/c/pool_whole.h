@@ -4,15 +4,23 @@
 // Part of pool_spans.h. Rows of a window do not wait for each other. The largest of lanes of four bytes with places of
 // one (TB_BITS) are chosen by bits, where the processor can: compilers make vectors of them, and places of four bytes.
 // Comparisons are dear, hence NaNs are found by sums; their span is done again with care.
-#if TB_BITS && TB_PLAIN && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
+#if TB_BITS && TB_PLAIN && (MASKS_ARE_BITS || defined(__AVX2__)) && !defined(__clang__)
 typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
-#if TB_NARROW
+#if !MASKS_ARE_BITS
+typedef mask candidates;
+typedef mask verdict;
+#define COMPARED(x, y, how) (mask)__builtin_ia32_cmpps256(x, y, how)
+#define CHOICE(x, y, of_y) __builtin_ia32_blendvps256(x, y, (numbers)(of_y))
+#define PLACE(x, y, of_y) (mask)__builtin_ia32_blendvps256((numbers)(x), (numbers)(y), (numbers)(of_y))
+#elif TB_NARROW
 typedef int candidates __attribute__((vector_size(32)));  // a mask of 8 bits would go through other registers for bytes
+typedef unsigned short verdict;
 #define COMPARED(x, y, how) __builtin_ia32_cmpps256_mask(x, y, how, -1)
 #define CHOICE(x, y, of_y) __builtin_ia32_blendmps_256_mask(x, y, of_y)
 #define PLACE(x, y, of_y) __builtin_ia32_blendmd_256_mask(x, y, of_y)
 #else
 typedef char candidates __attribute__((vector_size(16)));
+typedef unsigned short verdict;
 #define COMPARED(x, y, how) __builtin_ia32_cmpps512_mask(x, y, how, -1, 4)
 #define CHOICE(x, y, of_y) __builtin_ia32_blendmps_512_mask(x, y, of_y)
 #define PLACE(x, y, of_y) __builtin_ia32_blendmb_128_mask(x, y, of_y)
@@ -25,7 +33,7 @@ typedef struct {
 TB_FN void compete(leader *found, leader next, int careful) {
     const numbers x = (numbers)next.best, best = (numbers)found->best;
     // Greater; or with care not at most, and the first NaN stays.
-    const unsigned short wins = careful ? COMPARED(x, best, 6) & COMPARED(best, best, 7) : COMPARED(x, best, 14);
+    const verdict wins = careful ? COMPARED(x, best, 6) & COMPARED(best, best, 7) : COMPARED(x, best, 14);
     found->best = (vec)CHOICE(best, x, wins);
     found->where = PLACE(found->where, next.where, wins);
 }
@@ -46,7 +54,11 @@ TB_FN int is_sound(vec sum) {
 TB_FN void publish(const sizes *g, const leader *found, TB_X *out, TB_I *places, int count, int m) {
     (void)count;
     finish(g, out, found->best, m);
+#if MASKS_ARE_BITS
     store_small(places, __builtin_convertvector(found->where, small), m);
+#else
+    store_places(places, found->where, m);
+#endif
 }
 #else
 typedef state leader;
