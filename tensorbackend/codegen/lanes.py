@@ -55,7 +55,8 @@ class LaneRenderer(WideRenderer):
         """Declare the running sums of whole lanes, and room for what is left of a block after them."""
         for n in here:
             kind = self.body[n].dtype
-            self.say(f"tb_v_{tag(kind)} s{n}[{LANES // 16}] = {{{{0}}}};", f"{ctype(kind)} r{n}[{LANES}] {ALIGNED};")
+            self.say(f"tb_v_{tag(kind)} s{n}[{LANES // 16}] = {{{{{{{{0}}}}}}}};")
+            self.say(f"{ctype(kind)} r{n}[{LANES}] {ALIGNED};")
 
     def _add_to_lanes(self, loop: list[int], here: list[int], buffers: dict[int, str]) -> None:
         """Add up m elements from b on: whole lanes, then what is left."""
