@@ -36,7 +36,7 @@ enum {
     PACK_COLUMNS = 256,
     BAND = 8,        // steps of k that are copied of a panel before the next one's turn comes, where there are more panels
     LINES_AHEAD = 4, // steps of k by which lines are fetched that are copied as they lie
-    COPY_AHEAD = 2,  // squares by which lines are fetched that are turned as they are copied
+    COPY_AHEAD = 2,  // lines by which lines are fetched that are turned as they are copied
     AWAY = 256,      // steps of k by which rows of a are fetched where tiles are one vector wide
     AHEAD = 8,       // steps of k by which b is fetched, where it lies strewn or vectors in two lines of cache
     NEAR = 1 << 16,  // elements of b, or of sums, that are in the second-level cache wherever they lie

@@ -46,6 +46,30 @@ TURN(turn_long_words, long_words, 8, TB_TURN_8)
 static void turn_square(TB_T *to, int64_t width, int wanted, const TB_T *from, int64_t step, int columns) {
     (sizeof(TB_T) == 4 ? turn_words : turn_long_words)(to, width, wanted, from, step, columns);
 }
+#elif defined(__AVX2__) && !defined(__clang__)
+enum { TURNS = 1, SQUARE = 32 / (int)sizeof(TB_T) };
+typedef int32_t words __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int64_t long_words __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t whole_words __attribute__((vector_size(32)));
+typedef long long whole_long_words __attribute__((vector_size(32)));
+#define TURN(NAME, V, WHOLE, N, IN_REGISTERS, STORE) \
+    static void NAME(TB_T *to, int64_t width, int wanted, const TB_T *from, int64_t step, int columns) { \
+        V v[N]; \
+        for (int j = 0; j < N; ++j) v[j] = j < columns ? *(const V *)(from + j * step) : (V){0}; \
+        IN_REGISTERS(V, v) \
+        if (wanted == N) { \
+            for (int p = 0; p < N; ++p) *(V *)(to + p * width) = v[p]; \
+            return; \
+        } \
+        WHOLE stored; \
+        for (int j = 0; j < N; ++j) stored[j] = -(j < wanted); \
+        for (int p = 0; p < N; ++p) STORE((WHOLE *)(to + p * width), stored, (WHOLE)v[p]); \
+    }
+TURN(turn_words, words, whole_words, 8, TB_TURN_8, __builtin_ia32_maskstored256)
+TURN(turn_long_words, long_words, whole_long_words, 4, TB_TURN_4, __builtin_ia32_maskstoreq256)
+static void turn_square(TB_T *to, int64_t width, int wanted, const TB_T *from, int64_t step, int columns) {
+    (sizeof(TB_T) == 4 ? turn_words : turn_long_words)(to, width, wanted, from, step, columns);
+}
 #else
 enum { TURNS = 0, SQUARE = 16 };
 static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T *restrict from, int64_t step, int columns) {
@@ -103,7 +127,7 @@ static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T
                 const S *const first = from + j0 * step_j + p0 * step_p; \
                 TB_T *const place = to + p0 * width + j0; \
                 if (in_place && rows == SQUARE) { \
-                    for (int j = 0; j < columns; ++j) __builtin_prefetch(first + j * step_j + COPY_AHEAD * SQUARE); \
+                    for (int j = 0; j < columns; ++j) __builtin_prefetch(first + j * step_j + COPY_AHEAD * LINE); \
                     turn_square(place, width, all, (const TB_T *)first, step_j, columns); \
                     continue; \
                 } \

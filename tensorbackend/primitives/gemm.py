@@ -123,6 +123,11 @@ class Facts:
     matrix_unit: bool = False
     half_rows: int = 0
 
+    @property
+    def few_registers(self) -> bool:
+        """Whether vectors have 16 registers, not 32: tiles have fewer sums."""
+        return max(rows * vectors for vectors, rows in enumerate(self.rows, start=1)) < 16
+
 
 @dataclass(frozen=True)
 class Matrices:
@@ -483,14 +488,15 @@ def _cycles(x: Matrices, vectors: int, height: int, facts: Facts) -> float:
     """Cycles that one step of k takes with panels of so many vectors, by the instructions of its tiles."""
     tiles, last = divmod(max(x.m, 1), height)
     return sum(
-        count * (tiles * _tile_cycles(height, width) + (_tile_cycles(last, width) if last else 0))
+        count * (tiles * _tile_cycles(height, width, facts) + (_tile_cycles(last, width, facts) if last else 0))
         for count, width in _panels(x, vectors, facts)
     )
 
 
-def _tile_cycles(rows: int, vectors: int) -> float:
+def _tile_cycles(rows: int, vectors: int, facts: Facts) -> float:
     """Two multiply-adds a cycle, four cycles until a sum can be added to again; loads cost a little."""
-    return max(rows * vectors / 2, 4) + 0.15 * (rows + vectors)
+    late = facts.few_registers and rows * vectors <= 8  # loads wait for registers, and sums for loads
+    return max(rows * vectors / 2, 5 if late else 4) + 0.15 * (rows + vectors)
 
 
 def _evenly(length: int, most: int) -> int:
