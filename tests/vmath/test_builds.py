@@ -30,6 +30,8 @@ BUILDS = {
 ONE_AT_A_TIME = {"fmod_f64", "mod_f64", "floordiv_f64", "floordiv_i64", "mod_i64", "floordiv_u64", "mod_u64"}
 ONE_AT_A_TIME |= {f"pow_{name}" for name in build.INTEGERS}
 ONE_AT_A_TIME |= {f"abs_{name}" for name in build.INTEGERS if name.startswith("u")}  # copied as a whole
+if "avx512dq" not in toolchain.cpu_features():  # no instruction makes eight bytes of several floats
+    ONE_AT_A_TIME |= {f"{real}_to_{integer}" for real in ("f32", "f64") for integer in ("i64", "u64")}
 
 
 def clang_command(absent: Callable[[str, str], None]) -> list[str]:
