@@ -36,6 +36,30 @@ typedef TB_T vec __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), m
 // A value in all lanes; gcc makes it one load that fills a vector.
 INLINE vec spread(TB_T x) { return x - (vec){0}; }
 
+// sum[j] += *x * y[j] for V vectors: a row of a tile. Where all registers are taken, gcc would load the numbers of other rows
+// first and keep sums in memory; there the instructions of a row are one.
+#if defined(__FMA__) && !MANY_REGISTERS && !defined(TB_PLANES)
+#define ROW_OF_3(SPREAD, PLUS) \
+    __asm__(SPREAD " %7, %3\n\t" PLUS " %4, %3, %0\n\t" PLUS " %5, %3, %1\n\t" PLUS " %6, %3, %2" \
+            : "+x"(sum[0]), "+x"(sum[1]), "+x"(sum[2]), "=&x"(all) : "x"(y[0]), "x"(y[1]), "x"(y[2]), "m"(*x))
+INLINE void add_row(vec *sum, const TB_T *x, const vec *y, int vectors) {
+    vec all;
+    if (vectors == 3) {
+        if (sizeof(TB_T) == 4) ROW_OF_3("vbroadcastss", "vfmadd231ps");
+        else ROW_OF_3("vbroadcastsd", "vfmadd231pd");
+        return;
+    }
+    all = spread(*x);
+    UNROLL for (int j = 0; j < vectors; ++j) sum[j] += all * y[j];
+}
+#define ADD_ROW(SUM, X, Y, V) add_row(SUM, X, Y, V)
+#else
+#define ADD_ROW(SUM, X, Y, V) { \
+        const vec all = spread(*(X)); \
+        UNROLL for (int j = 0; j < V; ++j) SUM[j] += all * Y[j]; \
+    }
+#endif
+
 INLINE vec load(const TB_S *from) {
 #ifdef TB_PLAIN
     return *(const vec *)from;

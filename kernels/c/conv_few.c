@@ -18,8 +18,8 @@
 
 enum {
     MOST_PLACES = 256,  // of a task
-    PLACES_FORWARD = 8, VECTORS = 3,
-    MAPS_BACKWARD = 8, PLACES_BACKWARD = 3,
+    PLACES_FORWARD = MANY_REGISTERS ? 8 : 4, VECTORS = 3,
+    MAPS_BACKWARD = MANY_REGISTERS ? 8 : 4, PLACES_BACKWARD = 3,
     AHEAD = 12,  // rows of filters between the one in use and those on their way to the cache, where tiles are few
     FEWEST_BUSY = 4,   // places of a tile forward from which on a fetch at each tap holds up the multiply-adds
     FEWEST_TILES = 3,  // from which on they fetch the filters of the next block
@@ -251,10 +251,7 @@ typedef struct rows {
                     y[j] = load(f + j * LANES); \
                     if (P < FEWEST_BUSY) __builtin_prefetch(f + AHEAD * row + j * LANES); \
                 } \
-                UNROLL for (int i = 0; i < P; ++i) { \
-                    const vec value = spread(*(const TB_T *)(x[i] + o)); \
-                    UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
-                } \
+                UNROLL for (int i = 0; i < P; ++i) ADD_ROW(sum[i], (const TB_T *)(x[i] + o), y, V); \
             } \
         } \
         UNROLL for (int i = 0; i < P; ++i) \
@@ -268,21 +265,25 @@ typedef struct rows {
 TB_FORWARDS(1)
 TB_FORWARDS(2)
 TB_FORWARDS(4)
+#if MANY_REGISTERS
 TB_FORWARDS(7)
 TB_FORWARDS(8)
+#endif
 
 typedef void (*forward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const rows *, TB_T *, int64_t, int);
 
 static const forward forwards[PLACES_FORWARD + 1][VECTORS] = {
     [1] = {forward_1x1, forward_1x2, forward_1x3}, [2] = {forward_2x1, forward_2x2, forward_2x3},
-    [4] = {forward_4x1, forward_4x2, forward_4x3}, [7] = {forward_7x1, forward_7x2, forward_7x3},
-    [8] = {forward_8x1, forward_8x2, forward_8x3},
+    [4] = {forward_4x1, forward_4x2, forward_4x3},
+#if MANY_REGISTERS
+    [7] = {forward_7x1, forward_7x2, forward_7x3}, [8] = {forward_8x1, forward_8x2, forward_8x3},
+#endif
 };
 
 // How many of so many places a tile takes: sevens, where they leave less over.
 INLINE int64_t tile_places(int64_t places) {
-    if (places >= PLACES_FORWARD) return places % 8 && places % 7 == 0 ? 7 : 8;
-    return places == 7 ? 7 : places >= 4 ? 4 : places >= 2 ? 2 : 1;
+    if (PLACES_FORWARD == 8 && places >= 7) return places == 7 || (places % 8 && places % 7 == 0) ? 7 : 8;
+    return places >= 4 ? 4 : places >= 2 ? 2 : 1;
 }
 
 // sums[place][maps of the panel].
@@ -351,14 +352,18 @@ static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out
 #define TB_BACKWARDS(M) TB_BACKWARD(M, 1) TB_BACKWARD(M, 2) TB_BACKWARD(M, 3)
 TB_BACKWARDS(1)
 TB_BACKWARDS(4)
+#if MANY_REGISTERS
 TB_BACKWARDS(8)
+#endif
 
 typedef void (*backward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const int64_t *, const TB_S *, int64_t,
                          int64_t, vec *, int64_t, int);
 
 static const backward backwards[MAPS_BACKWARD + 1][PLACES_BACKWARD] = {
     [1] = {backward_1x1, backward_1x2, backward_1x3}, [4] = {backward_4x1, backward_4x2, backward_4x3},
+#if MANY_REGISTERS
     [8] = {backward_8x1, backward_8x2, backward_8x3},
+#endif
 };
 
 // The filters of a job at taps (map, tap) from `first` on, `count` of them, on their way to the cache: `channels` of each.
@@ -386,7 +391,7 @@ static void run_backward(const job *j, const TB_S *filters, vec *sums, TB_R *out
             const range met = find_met(j, place, count);
             expect_filters(j, later, next, row, s->channels, first, each);
             for (int64_t map = 0, taken; map < j->maps; map += taken) {
-                taken = j->maps - map >= 8 ? 8 : j->maps - map >= 4 ? 4 : 1;
+                taken = j->maps - map >= MAPS_BACKWARD ? MAPS_BACKWARD : j->maps - map >= 4 ? 4 : 1;
                 backwards[taken][count - 1](at, channels, met.last - met.first, j->tap + met.first, j->cell + met.first,
                                             from + map * next, next, row, sums + map * s->part + place, s->part, c > 0);
             }

@@ -69,6 +69,13 @@ INLINE void expect_rows(const TB_T *sums, int rows, int64_t pitch, int count) {
         UNROLL for (int j = 0; j < count; j += LINE) __builtin_prefetch(sums + i * pitch + j, 1);
 }
 
+// Where a step takes all registers, gcc keeps the sums of several steps in memory.
+#if MANY_REGISTERS
+#define UNROLL_STEPS _Pragma("GCC unroll 2")
+#else
+#define UNROLL_STEPS
+#endif
+
 // M maps x V vectors of places over strips, whose inputs lie `offset` bytes from a strip's. `more`: on sums.
 #define TB_TILE(M, V) \
     static __attribute__((noinline)) void tile_##M##x##V(const strip *strips, int64_t count, const steps *taken, \
@@ -83,15 +90,12 @@ INLINE void expect_rows(const TB_T *sums, int rows, int64_t pitch, int count) {
             const char *const in = (const char *)strips->in; \
             const int64_t *o = offset + taken->first; \
             for (int64_t run = taken->runs; run > 0; --run, o += gap, f += gap * MR) { \
-                _Pragma("GCC unroll 2") \
+                UNROLL_STEPS \
                 for (const int64_t *const end = o + taken->length; o < end; ++o, f += MR) { \
                     const TB_T *const at = (const TB_T *)(in + *o); \
                     vec y[V]; \
                     UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(at + j * LANES); \
-                    UNROLL for (int i = 0; i < M; ++i) { \
-                        const vec x = spread(f[i]); \
-                        UNROLL for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
-                    } \
+                    UNROLL for (int i = 0; i < M; ++i) ADD_ROW(sum[i], f + i, y, V); \
                 } \
             } \
         } \
@@ -102,16 +106,21 @@ INLINE void expect_rows(const TB_T *sums, int rows, int64_t pitch, int count) {
                 *to = sum[i][j]; \
             } \
     }
-#define TB_TILES(V) TB_TILE(1, V) TB_TILE(4, V) TB_TILE(8, V)
+#define TB_TILES(M) TB_TILE(M, 1) TB_TILE(M, 2) TB_TILE(M, 3)
 TB_TILES(1)
-TB_TILES(2)
-TB_TILES(3)
+TB_TILES(4)
+#if TB_VECTOR == 64
+TB_TILES(8)
+#define EIGHT_MAPS {tile_8x1, tile_8x2, tile_8x3}
+#else
+#define EIGHT_MAPS {0}
+#endif
 
 typedef void (*tile)(const strip *, int64_t, const steps *, const int64_t *, TB_T *, int64_t, int);
 
 static tile tile_for(int64_t maps, int64_t vectors) {
     static const tile tiles[3][3] = {{tile_1x1, tile_1x2, tile_1x3}, {tile_4x1, tile_4x2, tile_4x3},
-                                     {tile_8x1, tile_8x2, tile_8x3}};
+                                     EIGHT_MAPS};
     return tiles[maps > 4 ? 2 : maps > 1 ? 1 : 0][vectors - 1];
 }
 

@@ -3,7 +3,7 @@
 //
 // Computes  dF[c, tap, k] = sum over o, n of I[c, i(o, tap), n] E[k, o, n], with i of conv_copies.h
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K)
-// Tiles     Errors are transposed to [place][map], and 8 inputs, each from its own address, meet NV vectors of maps.
+// Tiles     Errors are transposed to [place][map], and 8 inputs (4 where registers are few), each from its own address, meet NV vectors of maps.
 //           With TB_DOTS lanes are places, and errors are read where they lie: conv_update_dots.h.
 // Order     Sums run over places, in segments that depend on shapes alone.
 // Bound by  multiply-adds
@@ -14,7 +14,7 @@ enum { PLACES_A_LINE = 32 };  // of numbers of two bytes
 #include "conv_copies.h"
 
 enum {
-    UPDATE_ROWS = 8,
+    UPDATE_ROWS = MANY_REGISTERS ? 8 : 4,
 #if defined(TB_PLANES)
     SUMMED_MAPS = WIDTH,
 #else
@@ -56,10 +56,7 @@ static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t pla
             for (int64_t l = 0; l < length; ++l, errors += WIDTH) { \
                 vec y[V]; \
                 UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(errors + j * LANES); \
-                UNROLL for (int i = 0; i < M; ++i) { \
-                    const vec value = spread(x[i][l]); \
-                    UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
-                } \
+                UNROLL for (int i = 0; i < M; ++i) ADD_ROW(sum[i], x[i] + l, y, V); \
             } \
             UNROLL for (int i = 0; i < M; ++i) x[i] += pitch; \
         } \
@@ -70,15 +67,15 @@ static void turn_places(const TB_S *from, int64_t map, int64_t maps, int64_t pla
                 *to = sum[i][j]; \
             } \
     }
-TB_UPDATE(1, 1)
-TB_UPDATE(1, 2)
-TB_UPDATE(1, 3)
-TB_UPDATE(4, 1)
-TB_UPDATE(4, 2)
-TB_UPDATE(4, 3)
-TB_UPDATE(8, 1)
-TB_UPDATE(8, 2)
-TB_UPDATE(8, 3)
+#define TB_UPDATES(M) TB_UPDATE(M, 1) TB_UPDATE(M, 2) TB_UPDATE(M, 3)
+TB_UPDATES(1)
+TB_UPDATES(4)
+#if MANY_REGISTERS
+TB_UPDATES(8)
+#define UPDATE_EIGHT {update_8x1, update_8x2, update_8x3}
+#else
+#define UPDATE_EIGHT {0}
+#endif
 
 typedef void (*update)(const TB_T *const *, int64_t, int64_t, int64_t, const TB_T *, int64_t, TB_T *const *, int);
 
@@ -139,7 +136,7 @@ typedef struct strip {
 static void update_inputs(const job *j, const strip *x, const TB_T *const *in, int64_t count, int64_t first,
                           int64_t last, TB_T *const *sums, int more) {
     static const update updates[3][3] = {{update_1x1, update_1x2, update_1x3}, {update_4x1, update_4x2, update_4x3},
-                                         {update_8x1, update_8x2, update_8x3}};
+                                         UPDATE_EIGHT};
     const int64_t n = j->s->images, length = (last - first) * n, gap = (j->columns * n - length) * WIDTH;
     for (int64_t i = 0, taken; i < count; i += taken) {
         taken = count - i == UPDATE_ROWS ? UPDATE_ROWS : count - i >= 4 ? 4 : 1;

@@ -37,10 +37,7 @@ INLINE void put_data(const shape *s, vec (*d)[SQUARE], int64_t c, int at, TB_T *
         for (; u < end; u += MR, v += WIDTH) { \
             vec y[V]; \
             UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(v + j * LANES); \
-            UNROLL for (int i = 0; i < MR; ++i) { \
-                const vec x = spread(u[i]); \
-                UNROLL for (int j = 0; j < V; ++j) sum[i][j] += x * y[j]; \
-            } \
+            UNROLL for (int i = 0; i < MR; ++i) ADD_ROW(sum[i], u + i, y, V); \
         } \
         UNROLL for (int i = 0; i < MR; ++i) \
             UNROLL for (int j = 0; j < V; ++j) *(vec *)(m + i * WIDTH + j * LANES) = sum[i][j]; \
@@ -94,10 +91,7 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
         for (int64_t l = 0; l < lanes; ++l, w += WIDTH) { \
             vec y[V]; \
             UNROLL for (int j = 0; j < V; ++j) y[j] = *(const vec *)(w + j * LANES); \
-            UNROLL for (int i = 0; i < M; ++i) { \
-                const vec value = spread(x[i][l]); \
-                UNROLL for (int j = 0; j < V; ++j) sum[i][j] += value * y[j]; \
-            } \
+            UNROLL for (int i = 0; i < M; ++i) ADD_ROW(sum[i], x[i] + l, y, V); \
         } \
         UNROLL for (int i = 0; i < M; ++i) \
             UNROLL for (int j = 0; j < V; ++j) { \
@@ -106,21 +100,27 @@ INLINE void put_errors(const shape *s, vec (*whole)[SQUARE], int64_t k, int64_t 
                 *at = sum[i][j]; \
             } \
     }
-TB_UPDATE(8, 1)
-TB_UPDATE(8, 2)
-TB_UPDATE(8, 3)
-TB_UPDATE(1, 1)
-TB_UPDATE(1, 2)
-TB_UPDATE(1, 3)
+#define TB_UPDATES(M) TB_UPDATE(M, 1) TB_UPDATE(M, 2) TB_UPDATE(M, 3)
+TB_UPDATES(1)
+#if MANY_REGISTERS
+enum { UPDATED = 8 };
+TB_UPDATES(8)
+#define UPDATE_MANY {update_8_1, update_8_2, update_8_3}
+#else
+enum { UPDATED = 4 };
+TB_UPDATES(4)
+#define UPDATE_MANY {update_4_1, update_4_2, update_4_3}
+#endif
 
 // dF: the products of `lanes` lanes with `channels` channels and a panel's `vectors` vectors of maps at a point, to sums of
 // channels `pitch` apart.
 static void update_panel(const shape *s, int64_t lanes, int64_t channels, const TB_T *v, int64_t vectors, const TB_T *w,
                          TB_T *to, int64_t pitch, int more) {
     typedef void update(int64_t, const TB_T *, int64_t, const TB_T *, TB_T *, int64_t, int);
-    static update *const eight[] = {update_8_1, update_8_2, update_8_3}, *const one[] = {update_1_1, update_1_2, update_1_3};
+    static update *const many[] = UPDATE_MANY, *const one[] = {update_1_1, update_1_2, update_1_3};
     int64_t c = 0;
-    for (; c + 8 <= channels; c += 8) eight[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * pitch, pitch, more);
+    for (; c + UPDATED <= channels; c += UPDATED)
+        many[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * pitch, pitch, more);
     for (; c < channels; ++c) one[vectors - 1](lanes, v + c * s->pitch, s->pitch, w, to + c * pitch, pitch, more);
 }
 

@@ -11,6 +11,13 @@
 #define TB_VECTOR 16
 #endif
 
+// Whether there are 32 registers of vectors, not 16.
+#if TB_VECTOR == 64 || defined(__aarch64__)
+#define MANY_REGISTERS 1
+#else
+#define MANY_REGISTERS 0
+#endif
+
 // Of loops over vectors that must become one instruction after the other.
 #define UNROLL _Pragma("GCC unroll 24")
 
