@@ -1,37 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-// wide.h — thirty-two values at a time in two vector registers: kernels that read or write halves
+// wide.h — TB_WIDE values at a time in two vector registers: kernels that read or write halves
 //
 // Compilers convert halves through memory, or one at a time. Here loads widen and stores narrow in registers, and the
 // functions between are those of half.h on vectors, with the same bits. The two vectors hold the elements at even and
-// at odd places of bfloat16, where each is half of a 32-bit word; of other types the first and the last sixteen.
-// TB_WIDE is defined where this exists: AVX-512 with gcc, whose names for the instructions are used.
+// at odd places of bfloat16, where each is half of a 32-bit word; of other types the first and the last half.
+// TB_WIDE is defined where this exists: AVX-512, or AVX2 with FMA and F16C, with gcc, whose names for the instructions
+// are used.
 #ifndef TB_WIDE_H
 #define TB_WIDE_H
 
 #include "half.h"
 
-#if defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
-
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
 #define TB_WIDE 32
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define TB_WIDE 16
+#endif
+#endif
 
-typedef float tb_wide_f32 __attribute__((vector_size(64)));
-typedef tb_i32 tb_wide_i32 __attribute__((vector_size(64)));
-typedef tb_u32 tb_wide_u32 __attribute__((vector_size(64)));
-typedef short tb_wide_i16 __attribute__((vector_size(64)));
-typedef short tb_sixteen_i16 __attribute__((vector_size(32)));
-typedef float tb_wide_f32_there __attribute__((vector_size(64), aligned(4), may_alias));
-typedef tb_u32 tb_wide_u32_there __attribute__((vector_size(64), aligned(2), may_alias));
-typedef short tb_sixteen_there __attribute__((vector_size(32), aligned(2), may_alias));
-typedef long long tb_wide_i64 __attribute__((vector_size(64)));
-typedef long long tb_four_i64 __attribute__((vector_size(32)));
+#ifdef TB_WIDE
+
+#define TB_WIDE_BYTES (2 * TB_WIDE)
+
+typedef float tb_wide_f32 __attribute__((vector_size(TB_WIDE_BYTES)));
+typedef tb_i32 tb_wide_i32 __attribute__((vector_size(TB_WIDE_BYTES)));
+typedef tb_u32 tb_wide_u32 __attribute__((vector_size(TB_WIDE_BYTES)));
+typedef short tb_wide_i16 __attribute__((vector_size(TB_WIDE_BYTES)));
+typedef short tb_narrow_i16 __attribute__((vector_size(TB_WIDE)));
+typedef float tb_wide_f32_there __attribute__((vector_size(TB_WIDE_BYTES), aligned(4), may_alias));
+typedef tb_u32 tb_wide_u32_there __attribute__((vector_size(TB_WIDE_BYTES), aligned(2), may_alias));
+typedef short tb_narrow_there __attribute__((vector_size(TB_WIDE), aligned(2), may_alias));
+typedef long long tb_wide_i64 __attribute__((vector_size(TB_WIDE_BYTES)));
+typedef long long tb_narrow_i64 __attribute__((vector_size(TB_WIDE)));
 
 // A number in all places; a vector stays what it is
 #define TB_ALL(x) ((x) - (tb_wide_f32){})
-#define TB_FMA_WIDE(a, b, c) __builtin_ia32_vfmaddps512_mask(TB_ALL(a), TB_ALL(b), TB_ALL(c), -1, 4)
 
-// The second operand where one is NaN
+// ---- the instructions -----------------------------------------------------------------------------------------------
+
+// min and max: the second operand where one is NaN. Of bfloat16, `high` is what results are before rounding, `low` what
+// is cut off; sums saturate, so that a NaN stays one, if it is quiet as after operations.
+#if TB_WIDE == 32
+
+#define TB_FMA_WIDE(a, b, c) __builtin_ia32_vfmaddps512_mask(TB_ALL(a), TB_ALL(b), TB_ALL(c), -1, 4)
 TB_FN tb_wide_f32 tb_wide_min(tb_wide_f32 a, tb_wide_f32 b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
 TB_FN tb_wide_f32 tb_wide_max(tb_wide_f32 a, tb_wide_f32 b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
+
+// The instructions for t - rint(t), which is 0 for infinities, and for p 2^n need no limits of t.
+TB_FN tb_wide_f32 tb_wide_exp2_plus(tb_wide_f32 t) {
+    tb_wide_f32 f = __builtin_ia32_reduceps512_mask(t, 0, t, -1);
+    return __builtin_ia32_scalefps512_mask(TB_EXP2_HALF(WIDE, f), t - f, t, -1, 4) + 0x1p-24f;
+}
+
+TB_FN tb_wide_f32 tb_wide_from_f16(tb_narrow_i16 x) { return __builtin_ia32_vcvtph2ps512_mask(x, (tb_wide_f32){}, -1, 4); }
+TB_FN tb_narrow_i16 tb_wide_to_f16(tb_wide_f32 x) {
+    return __builtin_ia32_vcvtps2ph512_mask(x, 0, (tb_narrow_i16){}, -1);
+}
+
+TB_FN tb_wide_i16 tb_wide_high(tb_wide_u32 a, tb_wide_u32 b) { return (tb_wide_i16)(a >> 16 | (b & 0xFFFF0000u)); }
+TB_FN tb_wide_i16 tb_wide_low(tb_wide_u32 a, tb_wide_u32 b) { return (tb_wide_i16)((a & 0xFFFFu) | b << 16); }
+TB_FN tb_wide_i16 tb_wide_round(tb_wide_i16 high, tb_wide_i16 low) {
+    tb_wide_i16 half = (tb_wide_i16){} - 0x7FFF - 1, one = (tb_wide_i16){} + 1;
+    tb_u32 up = __builtin_ia32_ucmpw512_mask(low | (high & 1), half, 6, -1);
+    tb_wide_i16 sum = __builtin_ia32_paddsw512_mask(high, one, high, up);
+    return __builtin_ia32_pmaxuw512_mask(sum, high, sum, -1);
+}
+
+TB_FN void tb_wide_past_f32(float *to, tb_wide_f32 x) { __builtin_ia32_movntps512(to, x); }
+TB_FN void tb_wide_past(tb_u16 *to, tb_wide_i16 x) { __builtin_ia32_movntdq512((tb_wide_i64 *)to, (tb_wide_i64)x); }
+TB_FN void tb_narrow_past(tb_u16 *to, tb_narrow_i16 x) {
+    __builtin_ia32_movntdq256((tb_narrow_i64 *)to, (tb_narrow_i64)x);
+}
+
+#else
+
+#define TB_FMA_WIDE(a, b, c) __builtin_ia32_vfmaddps256(TB_ALL(a), TB_ALL(b), TB_ALL(c))
+TB_FN tb_wide_f32 tb_wide_min(tb_wide_f32 a, tb_wide_f32 b) { return __builtin_ia32_minps256(a, b); }
+TB_FN tb_wide_f32 tb_wide_max(tb_wide_f32 a, tb_wide_f32 b) { return __builtin_ia32_maxps256(a, b); }
+
+TB_FN tb_wide_f32 tb_wide_exp2_plus(tb_wide_f32 t) {
+    t = tb_wide_min(TB_ALL(128.0f), tb_wide_max(TB_ALL(-100.0f), t));
+    tb_wide_f32 n = __builtin_ia32_roundps256(t, 0), f = t - n;
+    tb_wide_f32 s = (tb_wide_f32)((tb_wide_u32)(n + (TB_ROUND_F32 + 127.0f)) << 23);
+    return TB_FMA_WIDE(TB_EXP2_HALF(WIDE, f), s, 0x1p-24f);
+}
+
+TB_FN tb_wide_f32 tb_wide_from_f16(tb_narrow_i16 x) { return __builtin_ia32_vcvtph2ps256(x); }
+TB_FN tb_narrow_i16 tb_wide_to_f16(tb_wide_f32 x) { return __builtin_ia32_vcvtps2ph256(x, 0); }
+
+TB_FN tb_wide_i16 tb_wide_high(tb_wide_u32 a, tb_wide_u32 b) {
+    return __builtin_ia32_pblendw256((tb_wide_i16)(a >> 16), (tb_wide_i16)b, 0xAA);
+}
+TB_FN tb_wide_i16 tb_wide_low(tb_wide_u32 a, tb_wide_u32 b) {
+    return __builtin_ia32_pblendw256((tb_wide_i16)a, (tb_wide_i16)(b << 16), 0xAA);
+}
+TB_FN tb_wide_i16 tb_wide_round(tb_wide_i16 high, tb_wide_i16 low) {
+    tb_wide_i16 half = (tb_wide_i16){} - 0x7FFF - 1;
+    tb_wide_i16 up = ((low | (high & 1)) ^ half) > 0;  // without signs; -1 where so
+    tb_wide_i16 sum = __builtin_ia32_psubsw256(high, up);
+    return __builtin_ia32_pmaxuw256(sum, high);
+}
+
+TB_FN void tb_wide_past_f32(float *to, tb_wide_f32 x) { __builtin_ia32_movntps256(to, x); }
+TB_FN void tb_wide_past(tb_u16 *to, tb_wide_i16 x) { __builtin_ia32_movntdq256((tb_wide_i64 *)to, (tb_wide_i64)x); }
+TB_FN void tb_narrow_past(tb_u16 *to, tb_narrow_i16 x) {
+    __builtin_ia32_movntdq((tb_narrow_i64 *)to, (tb_narrow_i64)x);
+}
+
+#endif
+
+// ---- functions ------------------------------------------------------------------------------------------------------
 
 TB_FN tb_wide_f32 tb_wide_tanh_half(tb_wide_f32 x) {
     tb_wide_f32 y = tb_wide_max(TB_ALL(-7.0f), tb_wide_min(TB_ALL(7.0f), x));
@@ -39,11 +118,8 @@ TB_FN tb_wide_f32 tb_wide_tanh_half(tb_wide_f32 x) {
     return y * TB_TANH_HALF_P(WIDE, q, 1.0f) / TB_TANH_HALF_Q(WIDE, q);
 }
 
-// The instructions for t - rint(t), which is 0 for infinities, and for p 2^n need no limits of t.
 TB_FN tb_wide_f32 tb_wide_one_plus_exp_half(tb_wide_f32 x) {
-    tb_wide_f32 t = TB_FMA_WIDE(x, -1.44269502f, -24.0f);
-    tb_wide_f32 f = __builtin_ia32_reduceps512_mask(t, 0, t, -1);
-    return __builtin_ia32_scalefps512_mask(TB_EXP2_HALF(WIDE, f), t - f, t, -1, 4) + 0x1p-24f;
+    return tb_wide_exp2_plus(TB_FMA_WIDE(x, -1.44269502f, -24.0f));
 }
 
 TB_FN tb_wide_f32 tb_wide_sigmoid_half(tb_wide_f32 x) { return 0x1p-24f / tb_wide_one_plus_exp_half(x); }
@@ -57,13 +133,15 @@ TB_FN tb_wide_f32 tb_wide_gate_half(tb_wide_f32 x, tb_wide_f32 z) {
     return y * (TB_TANH_HALF_P(WIDE, q, 0x1p-24f) / d);
 }
 
+// ---- loads and stores -----------------------------------------------------------------------------------------------
+
 TB_FN void tb_wide_load_f32(const float *from, tb_wide_f32 *a, tb_wide_f32 *b) {
     *a = *(const tb_wide_f32_there *)from;
-    *b = *(const tb_wide_f32_there *)(from + 16);
+    *b = *(const tb_wide_f32_there *)(from + TB_WIDE / 2);
 }
 TB_FN void tb_wide_load_f16(const tb_u16 *from, tb_wide_f32 *a, tb_wide_f32 *b) {
-    *a = __builtin_ia32_vcvtph2ps512_mask(*(const tb_sixteen_there *)from, (tb_wide_f32){}, -1, 4);
-    *b = __builtin_ia32_vcvtph2ps512_mask(*(const tb_sixteen_there *)(from + 16), (tb_wide_f32){}, -1, 4);
+    *a = tb_wide_from_f16(*(const tb_narrow_there *)from);
+    *b = tb_wide_from_f16(*(const tb_narrow_there *)(from + TB_WIDE / 2));
 }
 TB_FN void tb_wide_load_bf16(const tb_u16 *from, tb_wide_f32 *a, tb_wide_f32 *b) {
     tb_wide_u32 u = *(const tb_wide_u32_there *)from;
@@ -71,42 +149,36 @@ TB_FN void tb_wide_load_bf16(const tb_u16 *from, tb_wide_f32 *a, tb_wide_f32 *b)
     *b = (tb_wide_f32)(u & 0xFFFF0000u);
 }
 
-// `past` the cache: to addresses that are multiples of 64
+// `past` the cache: to addresses that are multiples of a vector, of which the next ones follow to the end of the line
 TB_FN void tb_wide_store_f32(float *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
     if (past) {
-        __builtin_ia32_movntps512(to, a);
-        __builtin_ia32_movntps512(to + 16, b);
+        tb_wide_past_f32(to, a);
+        tb_wide_past_f32(to + TB_WIDE / 2, b);
     } else {
         *(tb_wide_f32_there *)to = a;
-        *(tb_wide_f32_there *)(to + 16) = b;
+        *(tb_wide_f32_there *)(to + TB_WIDE / 2) = b;
     }
 }
 TB_FN void tb_wide_store_f16(tb_u16 *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
-    tb_sixteen_i16 c = __builtin_ia32_vcvtps2ph512_mask(a, 0, (tb_sixteen_i16){}, -1);
-    tb_sixteen_i16 d = __builtin_ia32_vcvtps2ph512_mask(b, 0, (tb_sixteen_i16){}, -1);
+    tb_narrow_i16 c = tb_wide_to_f16(a);
+    tb_narrow_i16 d = tb_wide_to_f16(b);
     if (past) {
-        __builtin_ia32_movntdq256((tb_four_i64 *)to, (tb_four_i64)c);
-        __builtin_ia32_movntdq256((tb_four_i64 *)(to + 16), (tb_four_i64)d);
+        tb_narrow_past(to, c);
+        tb_narrow_past(to + TB_WIDE / 2, d);
     } else {
-        *(tb_sixteen_there *)to = c;
-        *(tb_sixteen_there *)(to + 16) = d;
+        *(tb_narrow_there *)to = c;
+        *(tb_narrow_there *)(to + TB_WIDE / 2) = d;
     }
 }
 
-// Both at a time in integers: `high` is what the results are before rounding, `low` what is cut off. (The processor's
-// own conversion takes denormals for zero.) Sums saturate, so that a NaN stays one, if it is quiet as after operations.
+// Both at a time in integers. (The processor's own conversion takes denormals for zero.)
 TB_FN void tb_wide_store_bf16(tb_u16 *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
     tb_wide_u32 first = (tb_wide_u32)a, second = (tb_wide_u32)b;
-    tb_wide_i16 high = (tb_wide_i16)(first >> 16 | (second & 0xFFFF0000u));
-    tb_wide_i16 low = (tb_wide_i16)((first & 0xFFFFu) | second << 16);
-    tb_wide_i16 half = (tb_wide_i16){} - 0x7FFF - 1, one = (tb_wide_i16){} + 1;
-    tb_u32 up = __builtin_ia32_ucmpw512_mask(low | (high & 1), half, 6, -1);
-    tb_wide_i16 sum = __builtin_ia32_paddsw512_mask(high, one, high, up);
-    tb_wide_u32 r = (tb_wide_u32)__builtin_ia32_pmaxuw512_mask(sum, high, sum, -1);
+    tb_wide_i16 r = tb_wide_round(tb_wide_high(first, second), tb_wide_low(first, second));
     if (past) {
-        __builtin_ia32_movntdq512((tb_wide_i64 *)to, (tb_wide_i64)r);
+        tb_wide_past(to, r);
     } else {
-        *(tb_wide_u32_there *)to = r;
+        *(tb_wide_u32_there *)to = (tb_wide_u32)r;
     }
 }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of elementwise kernels on the vectors of `kernels/c/wide.h`: halves are widened and narrowed in registers.
 
-A step is 32 elements, in two vectors; each value is two variables.
+A step is `TB_WIDE` elements, in two vectors; each value is two variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tensorbackend.graph.plan import Instruction
 
 __all__ = ["WideRenderer"]
 
-STEP = 32
 LANES = "ab"
 ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg"))
 """Ops whose C text computes with vectors as with numbers. `wide.h` has the functions that have a form for halves."""
@@ -56,12 +55,12 @@ class WideRenderer(Renderer):
         return i.op.name in ARITHMETIC or (i.half and i.op.half_ulps is not None)
 
     def _wide_loop(self, loop: Sequence[int]) -> None:
-        """The loop over m elements, a multiple of 32, from p<slot> on to w<output>, or d<output> of float32."""
+        """The loop over m elements, a multiple of `TB_WIDE`, from p<slot> on to w<output>, or d<output> of float32."""
         loads = {n: self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"}
         for k, (ref, _) in enumerate(self.kernel.outputs):
             if dtypes.is_half(ref.dtype):
                 self.say(f"const int past{k} = streams & TB_STREAM_PAST && ((tb_u64)w{k} & 63) == 0;")
-        self.open(f"for (int j = 0; j < m; j += {STEP})")
+        self.open("for (int j = 0; j < m; j += TB_WIDE)")
         for n, ref in loads.items():
             place = f"p{self.body[n].slot} + j"
             self.say(f"tb_wide_f32 v{n}a, v{n}b;", f"tb_wide_load_{dtypes.tag(ref.dtype)}({place}, &v{n}a, &v{n}b);")

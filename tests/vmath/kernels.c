@@ -73,14 +73,14 @@ LOOP2(gate_f32, float, float, tb_gate_f32)
         }                                                                                        \
     }
 TB_FN void load_pairs(const float *from, tb_wide_f32 *a, tb_wide_f32 *b) {
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < TB_WIDE / 2; i++) {
         (*a)[i] = from[2 * i];
         (*b)[i] = from[2 * i + 1];
     }
 }
 TB_FN void store_pairs(float *to, tb_wide_f32 a, tb_wide_f32 b, int past) {
     (void)past;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < TB_WIDE / 2; i++) {
         to[2 * i] = a[i];
         to[2 * i + 1] = b[i];
     }

@@ -129,7 +129,7 @@ def test_the_product_of_both_is_within_its_bound(kernels: Kernels, form: str, bo
 def wide(kernels: Kernels) -> Kernels:
     """The same library, if it was compiled for vectors of `wide.h`."""
     if not hasattr(kernels.library, "wide_has"):
-        pytest.skip("wide.h is for AVX-512 with gcc")
+        pytest.skip("wide.h is for AVX-512 and AVX2 with gcc")
     return kernels
 
 
