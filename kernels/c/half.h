@@ -67,9 +67,39 @@ TB_FN tb_u16 tb_f32_to_f16(float x) {
 TB_FN void tb_load_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
     for (int j = 0; j < m; ++j) to[j] = tb_bf16_to_f32(from[j]);
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+
+// Two thirds of the time of what gcc makes of the loop where no instruction narrows words: here two vectors are packed.
+typedef tb_u32 tb_eight_u32 __attribute__((vector_size(32)));
+typedef float tb_eight_read __attribute__((vector_size(32), aligned(4), may_alias));
+typedef tb_i32 tb_eight_i32 __attribute__((vector_size(32)));
+typedef long long tb_four_i64 __attribute__((vector_size(32)));
+typedef long long tb_four_write __attribute__((vector_size(32), aligned(2), may_alias));
+
+TB_FN tb_eight_i32 tb_eight_to_bf16(const float *from) {
+    tb_eight_read x = *(const tb_eight_read *)from;
+    tb_eight_u32 u = (tb_eight_u32)x, high = u >> 16, rounded = (u + 0x7FFFu + (high & 1u)) >> 16;
+    return (tb_eight_i32)__builtin_ia32_blendvps256((tb_eight_read)rounded, (tb_eight_read)(high | 0x40u),
+                                                    (tb_eight_read)(x != x));
+}
+TB_FN void tb_store_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = 0;
+    for (; j + 16 <= m; j += 16) {
+        tb_eight_i32 first = tb_eight_to_bf16(from + j), second = tb_eight_to_bf16(from + j + 8);
+        tb_four_i64 mixed = (tb_four_i64)__builtin_ia32_packusdw256(first, second);
+        *(tb_four_write *)(to + j) = __builtin_ia32_permdi256(mixed, 0xD8);
+    }
+    for (; j < m; ++j) to[j] = tb_f32_to_bf16(from[j]);
+}
+
+#else
+
 TB_FN void tb_store_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
     for (int j = 0; j < m; ++j) to[j] = tb_f32_to_bf16(from[j]);
 }
+
+#endif
 
 #if defined(__F16C__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 

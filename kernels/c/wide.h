@@ -53,7 +53,9 @@ TB_FN tb_wide_f32 tb_wide_exp2_plus(tb_wide_f32 t) {
     return __builtin_ia32_scalefps512_mask(TB_EXP2_HALF(WIDE, f), t - f, t, -1, 4) + 0x1p-24f;
 }
 
-TB_FN tb_wide_f32 tb_wide_from_f16(tb_narrow_i16 x) { return __builtin_ia32_vcvtph2ps512_mask(x, (tb_wide_f32){}, -1, 4); }
+TB_FN tb_wide_f32 tb_wide_from_f16(tb_narrow_i16 x) {
+    return __builtin_ia32_vcvtph2ps512_mask(x, (tb_wide_f32){}, -1, 4);
+}
 TB_FN tb_narrow_i16 tb_wide_to_f16(tb_wide_f32 x) {
     return __builtin_ia32_vcvtps2ph512_mask(x, 0, (tb_narrow_i16){}, -1);
 }
