@@ -39,14 +39,14 @@ typedef struct {
     gap e_by, other_by, x_by, out_by;
 } strip;
 
-// What is read for a vector of images: of each row of windows, the next column, and what is between columns.
+// What is read for some vectors of images: of each row of windows, the next column, and what is between columns.
 typedef struct {
     const TB_X *e[WINDOWS];
     const other *others[WINDOWS];
     tb_i64 e_by[WINDOWS], other_by[WINDOWS];
 } senders;
 
-// Columns of windows: what they send, and where to.
+// Columns of windows: what they send to a vector, and where to.
 typedef struct {
     vec sent[LINES][WINDOWS];
     held where[LINES][WINDOWS];
@@ -54,8 +54,8 @@ typedef struct {
 
 // Rows of windows that do not exist send zeros.
 TB_FN senders senders_of(const strip *s, tb_i64 n) {
-    static const TB_X zeros[LANES];
-    static const other nowhere[LANES];
+    static const TB_X zeros[PER_LINE * LANES];
+    static const other nowhere[PER_LINE * LANES];
     senders from;
     EACH(a, WINDOWS) {
         const int there = a >= s->windows.from && a < s->windows.to;
@@ -74,29 +74,33 @@ TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q) {
     if (TB_OP != 1) __builtin_prefetch(s->others + WINDOWS * s->other_by.row + q * s->other_by.column + n, 0, 2);
 }
 
-// The next column of windows, number q, to place `at` of the columns.
-TB_FN void send_column(const sizes *g, const strip *s, senders *from, tb_i64 q, int m, int whole, columns *kept,
-                       int at) {
+// The next column of windows, number q, to place `at` of the columns of each vector.
+TB_FN void send_column(const sizes *g, const strip *s, senders *from, tb_i64 q, int vectors, int m, int whole,
+                       columns *kept, int at) {
     const TB_W across = TB_OP != 1 || whole ? 1 : (TB_W)length(cells_of(g, 3, q));
-    vec sent[WINDOWS];
+    vec sent[PER_LINE][WINDOWS];
     EACH(a, WINDOWS) {
-        sent[a] = load(from->e[a], m);
+        const TB_W share = TB_OP != 1 ? 1 : whole ? s->shares[a] : 1 / (s->cells[a] * across);
+        EACH(v, vectors) {
+            sent[v][a] = load(from->e[a] + v * LANES, m);
 #if TB_OP == 0
-        kept->sent[a][at] = sent[a];
-        kept->where[a][at] = load_places(from->others[a], m);
+            kept[v].sent[a][at] = sent[v][a];
+            kept[v].where[a][at] = load_places(from->others[a] + v * LANES, m);
 #elif TB_OP == 1
-        sent[a] *= whole ? s->shares[a] : 1 / (s->cells[a] * across);
+            sent[v][a] *= share;
 #else
-        const vec root = load(from->others[a], m);
-        sent[a] = (vec)((mask)(sent[a] / root) & (root != 0));
+            const vec root = load(from->others[a] + v * LANES, m);
+            sent[v][a] = (vec)((mask)(sent[v][a] / root) & (root != 0));
 #endif
+        }
         from->e[a] += from->e_by[a];
         if (TB_OP != 1) from->others[a] += from->other_by[a];
+        (void)share;
     }
     if (TB_OP == 0) return;
-    EACH(r, TB_STEP) {
-        kept->sent[r][at] = sent[REACH];
-        EACH(a, REACH) if (HELD(r, a)) kept->sent[r][at] += sent[a];
+    EACH(v, vectors) EACH(r, TB_STEP) {
+        kept[v].sent[r][at] = sent[v][REACH];
+        EACH(a, REACH) if (HELD(r, a)) kept[v].sent[r][at] += sent[v][a];
     }
 }
 
@@ -118,13 +122,11 @@ TB_FN vec gathered(const columns *kept, int r, int c, int first) {
 // Block j of a strip: its new column of windows, whose place is `at`, then its pixels. `sure`: they are amid the strip.
 TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb_i64 j, columns *kept, int at,
                      int vectors, int m, int sure) {
-    if (g->far && (sure || j < g->out[3])) fetch_column(s, n, j);
-    EACH(v, vectors) {
-        if (sure || j < g->out[3]) {
-            send_column(g, s, from + v, j, m, sure || (j >= s->whole.from && j < s->whole.to), kept + v, at);
-        } else {
-            EACH(a, LINES) kept[v].sent[a][at] = (vec){0}, kept[v].where[a][at] = (held){0};
-        }
+    if (sure || j < g->out[3]) {
+        if (g->far) fetch_column(s, n, j);
+        send_column(g, s, from, j, vectors, m, sure || (j >= s->whole.from && j < s->whole.to), kept, at);
+    } else {
+        EACH(v, vectors) EACH(a, LINES) kept[v].sent[a][at] = (vec){0}, kept[v].where[a][at] = (held){0};
     }
     const tb_i64 w = j * TB_STEP - g->pad[3];
     EACH(r, TB_STEP) EACH(c, TB_STEP) {
@@ -147,19 +149,18 @@ TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb
 TB_FN void run_strip(const sizes *sizes_at, const strip *strip_at, tb_i64 n, int vectors, int m) {
     const sizes known = *sizes_at, *const g = &known;
     const strip own = *strip_at, *const s = &own;
-    senders from[PER_LINE];
-    EACH(v, vectors) from[v] = senders_of(s, n + v * LANES);
+    senders from = senders_of(s, n);
     const tb_i64 all = (g->in[3] + g->pad[3] + TB_STEP - 1) / TB_STEP;
     columns kept[PER_LINE] = {{{{{0}}}, {{{0}}}}};
     for (tb_i64 j = 0; j < all;) {
         for (; j >= s->amid.from && j + WINDOWS <= s->amid.to; j += WINDOWS)
-            EACH(k, WINDOWS) run_block(g, s, from, n, j + k, kept, k, vectors, m, 1);
+            EACH(k, WINDOWS) run_block(g, s, &from, n, j + k, kept, k, vectors, m, 1);
         if (j >= all) break;
         EACH(v, vectors) EACH(a, LINES) EACH(b, REACH) {
             kept[v].sent[a][b] = kept[v].sent[a][b + 1];
             kept[v].where[a][b] = kept[v].where[a][b + 1];
         }
-        run_block(g, s, from, n, j++, kept, REACH, vectors, m, 0);
+        run_block(g, s, &from, n, j++, kept, REACH, vectors, m, 0);
     }
 }
 
