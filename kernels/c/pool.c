@@ -20,7 +20,7 @@
 // images than a vector has lanes, and to blocks.
 #include "kernel.h"
 
-#if TB_BACK && TB_SPREAD && defined(__AVX512BW__) && defined(__AVX512VL__) && !defined(__clang__)
+#if TB_BACK && TB_SPREAD && defined(__AVX2__) && !defined(__clang__)
 #define SPREAD 1
 #undef TB_SIDE
 #undef TB_NARROW

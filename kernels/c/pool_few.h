@@ -5,8 +5,8 @@
 // pixels apart, two neighbouring vectors hold the cells by turns. Vectors may read what follows a row, but not what
 // follows the tensor.
 
-// Whether lanes of two vectors are chosen, which takes AVX-512; else pixels that lie apart are taken one by one.
-#if defined(__AVX512F__)
+// Whether lanes of two vectors are chosen, which takes AVX2; else pixels that lie apart are taken one by one.
+#if defined(__AVX2__)
 #define BY_TURNS (TB_STEP == 2)
 #else
 #define BY_TURNS 0

@@ -45,7 +45,7 @@ typedef struct {
 
 // What e adds to a sum: all of it, or where the place is the number of the cell.
 TB_FN vec added_from(vec sum, vec e, const TB_I *places, int cell) {
-#if TB_OP == 0 && TB_BITS
+#if TB_OP == 0 && TB_BITS && MASKS_ARE_BITS
     typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
     bytes here;
     __builtin_memcpy(&here, places, sizeof here);
