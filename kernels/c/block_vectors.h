@@ -5,11 +5,10 @@
 // they are read as, TB_N, integers as wide as TB_W, TB_READ and TB_WRITE, which move blocks between TB_X and TB_W.
 //
 // Vectors are as wide as the processor's, or half of its widest with TB_NARROW: compilers take wider ones apart number by
-// number where they are compared or converted. A file that does neither may define VECTOR_BYTES before.
+// number. With TB_SIZE, the bytes of a TB_W, TB_TURN turns a square of vectors, and the host can ask for lanes.
 #include "kernel.h"
 
-#ifdef VECTOR_BYTES
-#elif defined(__AVX512F__) && !TB_NARROW
+#if defined(__AVX512F__) && !TB_NARROW
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
@@ -21,6 +20,19 @@
 typedef TB_W vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef TB_W loose __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));  // a vector at any address
 typedef TB_N mask __attribute__((vector_size(VECTOR_BYTES)));
+
+#ifdef TB_SIZE
+#if VECTOR_BYTES == 16 * TB_SIZE
+#define TB_TURN(T, v) TB_TURN_16(T, v)
+#elif VECTOR_BYTES == 8 * TB_SIZE
+#define TB_TURN(T, v) TB_TURN_8(T, v)
+#elif VECTOR_BYTES == 4 * TB_SIZE
+#define TB_TURN(T, v) TB_TURN_4(T, v)
+#else
+#define TB_TURN(T, v) TB_TURN_2(T, v)
+#endif
+int tb_block_lanes(void) { return LANES; }
+#endif
 
 TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
 

@@ -6,15 +6,14 @@
 // in registers, and each look-up's vector is added to its word's sum. The sums of the words that occur stay in cache
 // however large the table is; other tasks write the rows of the other words, whole. Tasks decide nothing but time.
 //
-// The host defines what block_vectors.h wants, TB_S and TB_I, the types of sums and of words, TB_TURN, which turns a
-// square of TB_W, and TB_OUTPUT, the number of the result's pointer.
-#define VECTOR_BYTES 64
+// The host defines what block_vectors.h wants, TB_S and TB_I, the types of sums and of words, and TB_OUTPUT, the number
+// of the result's pointer.
 #include "block_vectors.h"
 
 #define BLOCK 256  // columns of a row that are written at a time
 #define AHEAD 16   // words whose rows are asked for before they are written
 
-typedef TB_S wide __attribute__((vector_size(64 / sizeof(TB_W) * sizeof(TB_S))));
+typedef TB_S wide __attribute__((vector_size(LANES * sizeof(TB_S))));
 
 typedef struct {
     tb_i64 count, words, length, stride, pad, padded, group, parts, vectors, alpha, beta, streams;

@@ -3,12 +3,7 @@
 //
 // A box is compared with a vector of the kept ones at a time, until one overlaps it. The host defines TB_X and TB_W, the
 // types of elements and of what is computed, TB_N, integers as wide as TB_W, and TB_READ, which widens a block.
-#include "kernel.h"
-
-#define LANES (64 / (int)sizeof(TB_W))
-
-typedef TB_W vec __attribute__((vector_size(64)));
-typedef TB_N mask __attribute__((vector_size(64)));
+#include "block_vectors.h"
 
 // A vector of boxes: corners, areas.
 typedef struct {

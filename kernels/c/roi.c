@@ -6,9 +6,8 @@
 // owns a map, and adds errors where they belong in the order in which they lie. Where a region is of an image that there
 // is not, nothing is written.
 //
-// The host defines what block_vectors.h wants, TB_I, the type of places, TB_TURN, which turns a square of TB_W, and
-// TB_HALF, whether sums are wider than elements.
-#define VECTOR_BYTES 64
+// The host defines what block_vectors.h wants, TB_I, the type of places, and TB_HALF, whether sums are wider than
+// elements.
 #include "block_vectors.h"
 
 #define BLOCK 256  // errors that are widened at a time

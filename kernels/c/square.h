@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// square.h — squares of 4, 8 or 16 vectors turned in registers: rows become columns
+// square.h — squares of 2, 4, 8 or 16 vectors turned in registers: rows become columns
 #ifndef TB_SQUARE_H
 #define TB_SQUARE_H
 
@@ -21,9 +21,11 @@
         v[i + s] = __builtin_shufflevector(a, b, LANES(TB_SQUARE_SECOND, s)); \
     }
 
+#define TB_SQUARE_2(F, s) F(2, 0, s), F(2, 1, s)
 #define TB_SQUARE_4(F, s) TB_SQUARE_FOUR(F, 4, 0, s)
 
 // An array of as many vectors of type T as they have lanes.
+#define TB_TURN_2(T, v) TB_SQUARE_EXCHANGE(T, v, 2, TB_SQUARE_2, 1)
 #define TB_TURN_4(T, v) \
     TB_SQUARE_EXCHANGE(T, v, 4, TB_SQUARE_4, 1) \
     TB_SQUARE_EXCHANGE(T, v, 4, TB_SQUARE_4, 2)

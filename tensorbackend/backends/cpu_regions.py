@@ -16,6 +16,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import caches, jit, native, written
+from tensorbackend.backends.compiler import Library
 from tensorbackend.codegen.render import ctype
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import lookup, regions
@@ -30,7 +31,7 @@ SUM_BYTES = {"float": 4, "double": 8}
 STATUS = 64
 """Bytes of scratch for what a check finds."""
 VECTOR = 64
-"""Bytes of a vector of roi.c and nms.c."""
+"""Bytes of a vector of roi.c and nms.c, at most."""
 
 
 class _Checked(jit.Prepared):
@@ -56,10 +57,11 @@ class _Checked(jit.Prepared):
             raise self._error(wrong - 1, value)
 
 
-def _vectors(dtype: np.dtype) -> tuple[int, dict[str, Any]]:
-    """The lanes of a vector of what elements are read as, and the macros of files that turn squares of vectors."""
-    lanes = VECTOR // dtypes.compute(dtype).itemsize
-    return lanes, {"TB_TURN(T, v)": f"TB_TURN_{lanes}(T, v)", **written.block_macros(dtype)}
+def _turning(file: str, dtype: np.dtype, macros: dict[str, Any]) -> tuple[Library, str, int]:
+    """A file that turns squares of vectors of `dtype`: the library, its text, and the lanes of a vector."""
+    macros |= {"TB_SIZE": dtypes.compute(dtype).itemsize, **written.block_macros(dtype)}
+    library, source = written.block_library(file, macros)
+    return library, source, library.function("tb_block_lanes")()
 
 
 def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
@@ -68,10 +70,9 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     if g.count >= 1 << 31 or g.words >= 1 << 31:
         return None
     errors, ids = step.inputs[:2]
-    lanes, macros = _vectors(errors.dtype)
     sums = "float" if dtypes.is_half(errors.dtype) else "double"
-    macros |= {"TB_I": ctype(ids.dtype), "TB_S": sums, "TB_OUTPUT": len(step.inputs)}
-    library, source = written.block_library("lookup", macros)
+    macros = {"TB_I": ctype(ids.dtype), "TB_S": sums, "TB_OUTPUT": len(step.inputs)}
+    library, source, lanes = _turning("lookup", errors.dtype, macros)
     nbytes, columns = written.nbytes(step), -(-g.length // lanes)
     cost, pointers, runtime = int(nbytes * 0.1), len(step.operands) + 1, native.runtime()
     vectors = max(1, columns // (TASKS_A_THREAD * runtime.threads))  # what a task has added up, it has in cache
@@ -87,14 +88,18 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     return _Checked(step, source, launches, -(-scratch // 8), lambda place, word: lookup.out_of_range(g, place, word))
 
 
-def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], scratch: int) -> jit.Prepared:
-    """Launches of roi.c, the first of which checks the regions."""
-    g = step.params[0]
+def _roi_library(step: Primitive) -> tuple[Library, str, int]:
+    """roi.c for a step's types, its text, and the lanes of a vector."""
     pooled = [ref.dtype for ref in (*step.inputs, *step.others) if len(ref.shape) == 4]
     (places,) = filter(dtypes.is_integer, pooled)
     half = int(dtypes.is_half(step.output.dtype))
-    macros = {"TB_I": ctype(places), "TB_HALF": half, **_vectors(step.output.dtype)[1]}
-    library, source = written.block_library("roi", macros)
+    return _turning("roi", step.output.dtype, {"TB_I": ctype(places), "TB_HALF": half})
+
+
+def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], scratch: int) -> jit.Prepared:
+    """Launches of roi.c, the first of which checks the regions."""
+    g = step.params[0]
+    library, source, _ = _roi_library(step)
     sizes = [g.images, g.C, g.H, g.W, g.regions, g.P, g.Q]
     cost, runtime = int(written.nbytes(step) * 0.3), native.runtime()
     launches = [
@@ -107,7 +112,7 @@ def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], sc
 def _prepare_roi_fprop(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Pooling of regions: images copied with maps innermost, then vectors of maps times groups of regions."""
     g = step.params[0]
-    lanes, _ = _vectors(step.output.dtype)
+    lanes = _roi_library(step)[2]
     vectors = -(-g.C // lanes)
     tasks = (1, vectors * g.H, vectors * -(-g.regions // lanes))
     copy, bins = math.prod(g.dimI[1:]) * vectors * VECTOR, g.regions * (g.P + g.Q) * 8
