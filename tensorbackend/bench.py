@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.backends import probes
+from tensorbackend.backends import probes, toolchain
 from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.errors import CompileError, complain
 
@@ -51,6 +51,7 @@ THREAD_VARIABLES = (
 
 
 BUSY = 0.5  # processes running on average from which other programs are said to disturb
+VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}  # features that say how long vectors are
 STREAM_FROM = 1 << 21  # bytes of all operands below which streaming stores cannot pay
 
 
@@ -412,9 +413,12 @@ def _load() -> float | None:
 
 
 def _cpu_model() -> str:
+    """The processor, and the longest vectors that it has or a virtual machine leaves it."""
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.*)", info.read_text()) if info.is_file() else None
-    return found[1] if found else platform.processor()
+    features = toolchain.cpu_features().split()
+    vectors = [name for feature, name in VECTORS.items() if feature in features][:1]
+    return ", ".join([found[1] if found else platform.processor(), *vectors])
 
 
 def versions() -> dict[str, str | None]:
