@@ -45,7 +45,10 @@ PLUS_PRODUCT(half_plus_product, half_vector)
 SPREAD_PRODUCT(plus_product_spread, vector, plus_product)
 SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
 
-enum { LATE = 32 };  // pairs of steps before the end at which tiles of four vectors fetch the lines of sums that are far away
+enum {
+    ROUND = MANY_REGISTERS ? 2 : 4,  // steps of k between questions: a tile of few registers is done with a step sooner
+    LATE = 64 / ROUND,  // rounds before the end at which tiles of four vectors fetch the lines of sums that are far away
+};
 
 // One step of k, `u` steps from here, of a tile.
 #define STEP(V, PLUS, MR, NV, u) { \
@@ -64,6 +67,10 @@ enum { LATE = 32 };  // pairs of steps before the end at which tiles of four vec
             UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
         } \
     }
+#define ADVANCE(MR, STEPS) { \
+        UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += (STEPS) * a_k; \
+        b += (STEPS) * b_k; \
+    }
 #define EACH(MR, NV) UNROLL for (int i = 0; i < MR; ++i) UNROLL for (int j = 0; j < NV; ++j)
 #define PLACE(V, i, j) ((V *)(t + (i) * t_row + (j) * lanes))
 #define TILE_OF(NAME, V, PLUS, PUT_PAST, MR, NV) \
@@ -77,28 +84,37 @@ enum { LATE = 32 };  // pairs of steps before the end at which tiles of four vec
         V sum[MR][NV]; \
         EACH(MR, NV) sum[i][j] = (V){0}; \
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
-        int64_t p = w->k / 2, rest = NV < 4 || !w->far ? 0 : p < LATE ? p : LATE; \
+        int64_t p = w->k / ROUND, rest = NV < 4 || !w->far ? 0 : p < LATE ? p : LATE; \
         p -= rest; \
         for (;; p = rest, rest = 0) { \
             for (; p; --p) { \
                 STEP(V, PLUS, MR, NV, 0) \
                 STEP(V, PLUS, MR, NV, 1) \
+                if (ROUND == 4) { \
+                    ADVANCE(MR, 2) \
+                    STEP(V, PLUS, MR, NV, 0) \
+                    STEP(V, PLUS, MR, NV, 1) \
+                } \
                 if (ahead) \
-                    UNROLL for (int j = 0; j < 2 * NV; ++j) __builtin_prefetch(b + ahead + j / NV * b_k + j % NV * lanes); \
-                if (next && !(p % (LINE / 2))) \
+                    UNROLL for (int j = 0; j < ROUND * NV; ++j) \
+                        __builtin_prefetch(b + ahead + (j / NV - (ROUND - 2)) * b_k + j % NV * lanes); \
+                if (next && !(p % (LINE / ROUND))) \
                     UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(row[i / 3] + i % 3 * a_row + next, 0, 2); \
-                if (times && !(p % 4)) { \
+                if (times && !(p % (8 / ROUND))) { \
                     UNROLL for (int i = 0; i < MR; ++i) __builtin_prefetch(later + i * w->later_row, 0, 2); \
                     later += w->later_step; \
                     --times; \
                 } \
-                UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2 * a_k; \
-                b += 2 * b_k; \
+                ADVANCE(MR, 2) \
             } \
             if (!rest) break; \
             EACH(MR, NV) __builtin_prefetch(PLACE(V, i, j), 1); \
         } \
-        if (w->k % 2) STEP(V, PLUS, MR, NV, 0) \
+        for (int64_t last = w->k % ROUND; ROUND == 4 && last; --last) { \
+            STEP(V, PLUS, MR, NV, 0) \
+            ADVANCE(MR, 1) \
+        } \
+        if (ROUND == 2 && w->k % 2) STEP(V, PLUS, MR, NV, 0) \
         if (w->t_column != 1 || w->columns != NV * lanes) { \
             V kept[MR][NV];  /* the sums themselves must have no address, or they would live in memory */ \
             EACH(MR, NV) kept[i][j] = sum[i][j]; \
