@@ -3,7 +3,8 @@
 //
 // Computes  dF[c, tap, k] = sum over o, n of I[c, i(o, tap), n] E[k, o, n], with i of conv_copies.h
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K)
-// Tiles     Errors are transposed to [place][map], and 8 inputs (4 where registers are few), each from its own address, meet NV vectors of maps.
+// Tiles     Errors are transposed to [place][map], and 8 inputs (4 where registers are few), each from its own address,
+//           meet NV vectors of maps.
 //           With TB_DOTS lanes are places, and errors are read where they lie: conv_update_dots.h.
 // Order     Sums run over places, in segments that depend on shapes alone.
 // Bound by  multiply-adds
