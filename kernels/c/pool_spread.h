@@ -45,13 +45,7 @@ typedef struct {
 
 // What e adds to a sum: all of it, or where the place is the number of the cell.
 TB_FN vec added_from(vec sum, vec e, const TB_I *places, int cell) {
-#if TB_OP == 0 && TB_BITS && MASKS_ARE_BITS
-    typedef float numbers __attribute__((vector_size(VECTOR_BYTES)));
-    bytes here;
-    __builtin_memcpy(&here, places, sizeof here);
-    const unsigned short met = __builtin_ia32_pcmpeqb128_mask(here, (char)cell + (bytes){0}, -1);
-    return (vec)__builtin_ia32_addps512_mask((numbers)sum, (numbers)e, (numbers)sum, met, 4);
-#elif TB_OP == 0
+#if TB_OP == 0
     return added_there(sum, e, load_places(places, LANES), (TB_N)cell);
 #else
     (void)places, (void)cell;

@@ -96,10 +96,10 @@ def _roi_library(step: Primitive) -> tuple[Library, str, int]:
     return _turning("roi", step.output.dtype, {"TB_I": ctype(places), "TB_HALF": half})
 
 
-def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], scratch: int) -> jit.Prepared:
+def _prepare_roi(step: Primitive, library: Library, source: str, names: Sequence[str], tasks: Sequence[int],
+                 scratch: int) -> jit.Prepared:  # fmt: skip
     """Launches of roi.c, the first of which checks the regions."""
     g = step.params[0]
-    library, source, _ = _roi_library(step)
     sizes = [g.images, g.C, g.H, g.W, g.regions, g.P, g.Q]
     cost, runtime = int(written.nbytes(step) * 0.3), native.runtime()
     launches = [
@@ -112,18 +112,20 @@ def _prepare_roi(step: Primitive, names: Sequence[str], tasks: Sequence[int], sc
 def _prepare_roi_fprop(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Pooling of regions: images copied with maps innermost, then vectors of maps times groups of regions."""
     g = step.params[0]
-    lanes = _roi_library(step)[2]
+    library, source, lanes = _roi_library(step)
     vectors = -(-g.C // lanes)
     tasks = (1, vectors * g.H, vectors * -(-g.regions // lanes))
     copy, bins = math.prod(g.dimI[1:]) * vectors * VECTOR, g.regions * (g.P + g.Q) * 8
-    return _prepare_roi(step, ("roi_fprop_check", "roi_turn", "roi_fprop"), tasks, copy + bins + VECTOR)
+    names = "roi_fprop_check", "roi_turn", "roi_fprop"
+    return _prepare_roi(step, library, source, names, tasks, copy + bins + VECTOR)
 
 
 def _prepare_roi_bprop(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """The gradient of that, a map a task; halves add up in scratch."""
     g = step.params[0]
+    library, source, _ = _roi_library(step)
     sums = 4 * math.prod(g.dimI) if dtypes.is_half(step.output.dtype) else 0
-    return _prepare_roi(step, ("roi_bprop_check", "roi_bprop"), (1, g.C), -(-sums // 8) * 8)
+    return _prepare_roi(step, library, source, ("roi_bprop_check", "roi_bprop"), (1, g.C), -(-sums // 8) * 8)
 
 
 def _prepare_nms(step: Primitive, backend: Backend) -> jit.Prepared | None:
