@@ -72,7 +72,7 @@ SETTINGS = {
             "Multiply large matrices on the processor's matrix unit (AMX): a float32 as three bfloat16 numbers.",
         ),
         Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
-        Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, then cc, gcc, clang on PATH."),
+        Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, cc, gcc or clang on PATH, or ziglang."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),
         Setting(
             "sanitize", "TB_SANITIZE", _flag, False, "Compile kernels with the address and undefined-behaviour checks."

@@ -153,7 +153,7 @@ static inline __attribute__((always_inline)) void pair_planes(floats even, float
 // A row of a: 32 numbers side by side, plane by plane.
 static inline __attribute__((always_inline)) void row_planes(floats first, floats second, words *out) {
     const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    pair_planes(__builtin_shuffle(first, second, 2 * lane), __builtin_shuffle(first, second, 2 * lane + 1), out);
+    pair_planes(TB_CHOSEN(first, second, 2 * lane), TB_CHOSEN(first, second, 2 * lane + 1), out);
 }
 
 // x[i][j] becomes x[j][i]: squares of 2, 4, 8 and 16.
@@ -164,8 +164,8 @@ static inline __attribute__((always_inline)) void turn(floats x[HALF]) {
         UNROLL for (int i = 0; i < HALF; ++i)
             if (!(i & step)) {
                 const floats y = x[i], z = x[i | step];
-                x[i] = __builtin_shuffle(y, z, low);
-                x[i | step] = __builtin_shuffle(y, z, high);
+                x[i] = TB_CHOSEN(y, z, low);
+                x[i | step] = TB_CHOSEN(y, z, high);
             }
     }
 }

@@ -44,24 +44,12 @@ TB_FN vec load(const TB_X *x, int m) {
     return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
 }
 
-// Lanes of two vectors by their numbers, those of b being LANES and more.
-TB_FN vec chosen(vec a, vec b, mask from) {
-#if defined(__clang__)
-    vec r;
-    for (int l = 0; l < LANES; ++l) r[l] = from[l] < LANES ? a[from[l]] : b[from[l] - LANES];
-    return r;
-#else
-    return __builtin_shuffle(a, b, from);
-#endif
-}
-
 // A vector past the cache, to a multiple of its size.
 TB_FN void past(TB_X *to, vec v) {
 #if VECTOR_BYTES == 64
     tb_past1(to, &v);
 #elif VECTOR_BYTES == 32 && defined(__AVX__)
-    typedef float wide __attribute__((vector_size(32)));
-    __builtin_ia32_movntps256((float *)to, (wide)v);
+    tb_past_half(to, &v);
 #else
     *(loose *)to = v;
 #endif

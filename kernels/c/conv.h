@@ -88,8 +88,8 @@ INLINE void transpose_rows(vec *r, int rows) {
         UNROLL for (int i = 0; i < rows; ++i) {
             if (i & h) continue;
             const vec a = r[i], b = r[i + h];
-            r[i] = __builtin_shuffle(a, b, low);
-            r[i + h] = __builtin_shuffle(a, b, high);
+            r[i] = TB_CHOSEN(a, b, low);
+            r[i + h] = TB_CHOSEN(a, b, high);
         }
     }
 }

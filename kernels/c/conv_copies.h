@@ -127,7 +127,7 @@ INLINE void copy_seconds(const TB_S *from, int64_t n, int64_t count, const TB_S 
     const mask second = lane + (lane & (TB_INDEX)-n);
     int64_t i = 0;
     for (; i < count && end - from >= 2 * (i + LANES); i += LANES)
-        *(vec *)(to + i) = __builtin_shuffle(load(from + 2 * i), load(from + 2 * i + LANES), second);
+        *(vec *)(to + i) = TB_CHOSEN(load(from + 2 * i), load(from + 2 * i + LANES), second);
     for (; i < count; ++i) to[i] = TB_WIDE(from[i + (i & -n)]);
 }
 

@@ -119,8 +119,8 @@ INLINE void mix(vec a, vec b, vec *first, vec *second) {
     typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
     mask low;
     for (int l = 0; l < LANES; ++l) low[l] = l / 2 + l % 2 * LANES;
-    *first = __builtin_shuffle(a, b, low);
-    *second = __builtin_shuffle(a, b, low + LANES / 2);
+    *first = TB_CHOSEN(a, b, low);
+    *second = TB_CHOSEN(a, b, low + LANES / 2);
 }
 
 // A row of the result from the sums of each phase of its columns, `line` apart. Whole vectors are written where they end

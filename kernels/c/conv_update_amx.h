@@ -88,7 +88,7 @@ static floats fetch_errors(const job *j, const TB_S *map, int64_t at) {
         // The row's last places, moved to the front.
         const words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const uint32_t count = at < places ? (uint32_t)least(HALF, places - at) : 0;
-        const words last = __builtin_shuffle((words)load(map + least(at + HALF, places) - HALF), lane - count);
+        const words found = (words)load(map + least(at + HALF, places) - HALF), last = TB_CHOSEN(found, found, lane - count);
         return (floats)(last & (words)(lane < count));
     }
     TB_T x[HALF];

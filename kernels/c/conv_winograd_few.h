@@ -105,7 +105,7 @@ INLINE void turn_squares(const lines *x, const int32_t *at, const TB_T *copy, in
             UNROLL for (int n = 0; n < together; ++n) rows[n] = *(const vec *)(copy + at[l] + (i + n) * x->row);
             UNROLL for (int n = together, held = room; n > 1; n /= 2, held *= 2) {
                 const mask both = lane + ((mask)(lane >= held) & (LANES - held));
-                UNROLL for (int k = 0; k < n / 2; ++k) rows[k] = __builtin_shuffle(rows[2 * k], rows[2 * k + 1], both);
+                UNROLL for (int k = 0; k < n / 2; ++k) rows[k] = TB_CHOSEN(rows[2 * k], rows[2 * k + 1], both);
             }
             turned[l] = rows[0];
         }

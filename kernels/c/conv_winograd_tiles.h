@@ -166,8 +166,8 @@ INLINE void exchange(vec *r) {
         UNROLL for (int i = 0; i < PIECES; ++i) {
             if (i & h) continue;
             const vec a = r[i], b = r[i + h];
-            r[i] = __builtin_shuffle(a, b, low);
-            r[i + h] = __builtin_shuffle(a, b, high);
+            r[i] = TB_CHOSEN(a, b, low);
+            r[i + h] = TB_CHOSEN(a, b, high);
         }
     }
 }
@@ -299,5 +299,5 @@ INLINE vec beside(vec a, vec b, int last) {
     mask low, high;
     UNROLL for (int l = 0; l < LANES; ++l) low[l] = l % (LANES / 2) + l / (LANES / 2) * LANES;
     high = low + LANES / 2;
-    return last ? __builtin_shuffle(a, b, high) : __builtin_shuffle(a, b, low);
+    return last ? TB_CHOSEN(a, b, high) : TB_CHOSEN(a, b, low);
 }

@@ -69,19 +69,29 @@ TB_FN void tb_prefetch(const void *from, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)from + i);
 }
 
-// Stores past the cache of N lines, in a straight line; addresses are multiples of 64.
-#if defined(__AVX512F__)
+// Stores past the cache of N lines, in a straight line, or of half of one; addresses are multiples of 64, or of 32.
+#if defined(__AVX__)
 #define TB_PAST 1
-TB_FN void tb_past1(void *to, const void *from) {
-    typedef float wide __attribute__((vector_size(64)));
-    __builtin_ia32_movntps512((float *)to, *(const wide *)from);
+TB_FN void tb_past_half(void *to, const void *from) {
+    typedef float half __attribute__((vector_size(32)));
+#if defined(__clang__)
+    __builtin_nontemporal_store(*(const half *)from, (half *)to);
+#else
+    __builtin_ia32_movntps256((float *)to, *(const half *)from);
+#endif
 }
-#elif defined(__AVX__)
-#define TB_PAST 1
 TB_FN void tb_past1(void *to, const void *from) {
-    typedef float wide __attribute__((vector_size(32)));
-    __builtin_ia32_movntps256((float *)to, ((const wide *)from)[0]);
-    __builtin_ia32_movntps256((float *)to + 8, ((const wide *)from)[1]);
+#if !defined(__AVX512F__)
+    tb_past_half(to, from);
+    tb_past_half((char *)to + 32, (const char *)from + 32);
+#else
+    typedef float line __attribute__((vector_size(64)));
+#if defined(__clang__)
+    __builtin_nontemporal_store(*(const line *)from, (line *)to);
+#else
+    __builtin_ia32_movntps512((float *)to, *(const line *)from);
+#endif
+#endif
 }
 #else
 #define TB_PAST 0

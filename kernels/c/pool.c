@@ -170,7 +170,7 @@ TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
 TB_FN vec folded(vec x, tb_i64 images) {
     mask lane;
     for (int l = 0; l < LANES; ++l) lane[l] = l;
-    for (tb_i64 by = LANES / 2; by >= images; by /= 2) x += chosen(x, x, lane ^ (TB_N)by);
+    for (tb_i64 by = LANES / 2; by >= images; by /= 2) x += TB_CHOSEN(x, x, lane ^ (TB_N)by);
     return x;
 }
 
@@ -473,7 +473,7 @@ TB_FN both join_from(const sizes *g, const plan *p, const TB_W *lines, tb_u64 at
 TB_FN void join_some(const sizes *g, const plan *p, const deal *by, const gradient *o, const TB_W *lines, tb_i64 n,
                      tb_i64 at, int m) {
     const both x = join_from(g, p, lines, (tb_u64)at);
-    join_vector(g, o, n, BY_TURNS ? chosen(x.even, x.odd, by->mixed) : x.even, m);
+    join_vector(g, o, n, BY_TURNS ? TB_CHOSEN(x.even, x.odd, by->mixed) : x.even, m);
 }
 
 // The pixels of lines to their places. Vectors that go past the cache begin where lines of it do.
@@ -487,8 +487,8 @@ TB_FN void join_few(const sizes *g, const plan *p, const deal *by, const gradien
     }
     for (; BY_TURNS && n + 2 * LANES <= total && by->pixels * images == LANES; n += 2 * LANES, at += 2 * by->pixels) {
         const both x = join_from(g, p, lines, (tb_u64)at);
-        join_vector(g, o, n, chosen(x.even, x.odd, by->mixed), LANES);
-        join_vector(g, o, n + LANES, chosen(x.even, x.odd, by->mixed + LANES / 2), LANES);
+        join_vector(g, o, n, TB_CHOSEN(x.even, x.odd, by->mixed), LANES);
+        join_vector(g, o, n + LANES, TB_CHOSEN(x.even, x.odd, by->mixed + LANES / 2), LANES);
     }
     for (tb_i64 m; n < total; n += m, at += by->pixels) {
         m = lower(by->useful, total - n);

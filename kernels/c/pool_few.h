@@ -78,12 +78,12 @@ TB_FN vec pool_few(const sizes *g, const deal *by, const TB_X *x, TB_X *out, TB_
             const TB_N number = list[r].number + (TB_N)d;
             const vec a = APART ? take(at, STEP(g), g->images, m) : load_before(at, end);
             const vec b = BY_TURNS ? load_before(at + by->useful, end) : a;
-            const leader cell = candidate(BY_TURNS ? chosen(a, b, by->even) : a, number);
+            const leader cell = candidate(BY_TURNS ? TB_CHOSEN(a, b, by->even) : a, number);
             if (r + d == 0) found = cell;
             else compete(&found, cell, careful);
             sum += cell.best;
             if (!BY_TURNS || d + 1 == cells) continue;
-            const leader next = candidate(chosen(a, b, by->odd), number + 1);
+            const leader next = candidate(TB_CHOSEN(a, b, by->odd), number + 1);
             compete(&found, next, careful);
             sum += next.best;
         }

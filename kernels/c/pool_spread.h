@@ -73,7 +73,7 @@ TB_FN tb_i64 spread(const sizes *sizes_at, const fan *by, const strip *o, tb_i64
         EACH(r, TB_STEP) EACH(v, TB_STEP) {
             const tb_i64 there = n + v * useful, m = whole ? LANES : lower(useful, last - there);
             if (!whole && (m <= 0 || r < o->wanted.from || r >= o->wanted.to)) continue;
-            vec pixels = TB_STEP == 1 ? sum[r][0] : chosen(sum[r][0], sum[r][TB_STEP - 1], by->joined[v]);
+            vec pixels = TB_STEP == 1 ? sum[r][0] : TB_CHOSEN(sum[r][0], sum[r][TB_STEP - 1], by->joined[v]);
             if (TB_OP == 2) pixels *= load(o->x + r * o->x_line + there, (int)m);
             finish(g, o->out + r * o->out_line + there, pixels, (int)m);
         }

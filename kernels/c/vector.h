@@ -3,6 +3,8 @@
 #ifndef TB_VECTOR_H
 #define TB_VECTOR_H
 
+#include "chosen.h"
+
 #if defined(__AVX512F__)
 #define TB_VECTOR 64
 #elif defined(__AVX__)
@@ -19,7 +21,11 @@
 #endif
 
 // Of loops over vectors that must become one instruction after the other.
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 24")
+#endif
 
 typedef float whole_vector __attribute__((vector_size(TB_VECTOR), may_alias));
 

@@ -77,7 +77,7 @@ def _lines(ref: Ref) -> tuple[int, int] | None:
 
 def _library(wide: bool) -> Library:
     """blas.c for a library with lengths of 64 bits, or of 32."""
-    compiled = written.library(f'#define TB_INT {"int64_t" if wide else "int"}\n#include "blas.c"\n', ("-O2",))
+    compiled = written.library(f'#define TB_INT {"int64_t" if wide else "int"}\n#include "blas.c"\n')
     _mend_children(compiled)
     return compiled
 

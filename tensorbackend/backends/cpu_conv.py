@@ -32,7 +32,6 @@ from tensorbackend.primitives.matrix_unit import EDGE, HALF
 
 __all__ = ["facts", "prepare_conv"]
 
-FLAGS = ("-fwrapv", "-ffp-contract=fast")
 """Products add up by fused multiply-adds."""
 PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
@@ -65,7 +64,7 @@ def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> li
 def facts(dtype: np.dtype) -> Facts:
     """What the kernels for an element type have. Raises `CompileError`."""
     said = (ctypes.c_int64 * 4)()
-    written.library(_source("conv.h", dtype, dtype), FLAGS).function("tb_conv_facts")(said)
+    written.library(_source("conv.h", dtype, dtype)).function("tb_conv_facts")(said)
     lanes, rows, width, unit = said
     plain = dtypes.compute(dtype) == dtype
     return Facts(lanes, rows, width, bool(unit) and settings.config.matrix_unit, plain)
@@ -107,7 +106,7 @@ class _Pass(ABC):
         self.backward = int(self.op == BPROP)
         self.dtype = step.output.dtype
         self.source = _source(self.file, step.inputs[0].dtype, self.dtype, self.macros)
-        self.library = written.library(self.source, FLAGS)
+        self.library = written.library(self.source)
         self.threads = native.runtime().threads
         self.estimate = conv_blocking.nanoseconds(self.geometry, self.op, facts, way)
         self.others = [*step.beside, step.target]

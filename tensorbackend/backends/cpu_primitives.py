@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES"]
 
-FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", "-fwrapv", "-ffp-contract=fast")
 """-O3 would unroll what is unrolled by hand; products add up by fused multiply-adds."""
 FLOPS_A_NANOSECOND = 100
 PAST_K = 64
@@ -101,7 +100,7 @@ class _Product:
         self.out = step.output
         self.lengths = self.out.shape[:-2]
         self.source = _source(x.dtype, y.dtype, self.out.dtype)
-        self.library, self.tiles = written.libraries((self.source, _tiles_source(self.out.dtype)), FLAGS)
+        self.library, self.tiles = written.libraries((self.source, _tiles_source(self.out.dtype)), "products")
         facts = _facts(self.tiles)
         self.in_target = step.tail is None or (
             step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
@@ -115,7 +114,7 @@ class _Product:
         by = gemm.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
         if by is not None:
             self.source = _source(x.dtype, y.dtype, self.out.dtype, self.planes)
-            self.library = written.library(self.source, FLAGS)
+            self.library = written.library(self.source, "products")
         else:
             self.planes = 0
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES", "runs_steps"]
 
-FLAGS = ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", "-fwrapv", "-ffp-contract=fast")
 FEWEST_STEPS = 4
 """Steps from which on copying the weights pays."""
 MOST_SAMPLES = 128
@@ -108,7 +107,7 @@ def _takes_input(cell: Cell, run: Run, dtype: np.dtype) -> bool:
 
 def facts(dtype: np.dtype) -> Facts:
     """What rnn.c has for a type, and may use. Raises `CompileError`."""
-    found = _facts(written.library(_source(dtype), FLAGS))
+    found = _facts(written.library(_source(dtype), "products"))
     return found._replace(matrix_unit=found.matrix_unit and settings.config.matrix_unit and dtype == np.float32)
 
 
@@ -240,7 +239,7 @@ def _prepare(cell: Cell, step: Primitive, backend: Backend) -> jit.Prepared:
     buffers = _Buffers(cell, backend, dtype)
     by = blocks(cell, run, facts(dtype))
     source = _source(dtype, by.planes)
-    library = written.library(source, FLAGS)
+    library = written.library(source, "products")
     kernel, slots, words = _kernel(cell, buffers)
     tail = jit.compile_tail(kernel)
     places, total = _placed(_lengths(cell, run, by, buffers.owns), ALIGNMENT // dtype.itemsize)

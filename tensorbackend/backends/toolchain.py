@@ -68,9 +68,14 @@ _QUICK_FLAGS = (
     "-fno-ipa-reference",
 )
 # What a source is compiled for, where it is not "speed" (FAST_FLAGS). "lanes": partial results of a row stay in
-# registers once the loops over them are unrolled.
+# registers once the loops over them are unrolled. "products": tiles that are written instruction by instruction, and
+# copies around them; calls of memset in place of short loops are slow.
 AIMS = {
-    "gcc": {"quick": _QUICK_FLAGS, "lanes": (*_QUICK_FLAGS, "-fpeel-loops", "-funroll-completely-grow-size")},
+    "gcc": {
+        "quick": _QUICK_FLAGS,
+        "lanes": (*_QUICK_FLAGS, "-fpeel-loops", "-funroll-completely-grow-size"),
+        "products": ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns"),
+    },
 }
 # No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
 KERNEL_LINK_FLAGS = ("-nostdlib",)

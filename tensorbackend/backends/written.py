@@ -22,6 +22,8 @@ from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["block_library", "block_macros", "c_type", "libraries", "library", "nbytes", "tail", "widened", "words"]
 
+FLAGS = ("-fwrapv", "-ffp-contract=fast")
+
 _BLOCK_MOVES = {
     "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
     "float64": ("(from)", "tb_put_f64(to, from, m, past)"),
@@ -45,22 +47,20 @@ def widened(dtype: np.dtype) -> str:
     return f"tb_{dtypes.tag(dtype)}_to_f32(x)" if dtypes.is_half(dtype) else "(x)"
 
 
-def library(source: str, flags: tuple[str, ...]) -> Library:
+def library(source: str, aim: str = "speed") -> Library:
     """A text compiled, or found. Raises `CompileError`."""
-    return libraries((source,), flags)[0]
+    return libraries((source,), aim)[0]
 
 
-def libraries(sources: tuple[str, ...], flags: tuple[str, ...]) -> list[Library]:
-    """Texts compiled side by side, or found. Raises `CompileError`."""
-    return _libraries(sources, flags, settings.config.sanitize, settings.config.cflags, require_compiler())
+def libraries(sources: tuple[str, ...], aim: str = "speed") -> list[Library]:
+    """Texts compiled side by side for an aim of `toolchain.AIMS`, or found. Raises `CompileError`."""
+    return _libraries(sources, aim, settings.config.sanitize, settings.config.cflags, require_compiler())
 
 
 @functools.lru_cache(maxsize=256)
-def _libraries(
-    sources: tuple[str, ...], flags: tuple[str, ...], sanitize: bool, cflags: str, found: Compiler
-) -> list[Library]:
+def _libraries(sources: tuple[str, ...], aim: str, sanitize: bool, cflags: str, found: Compiler) -> list[Library]:
     """`cflags` and `found` are here only to be part of what the answer is remembered for."""
-    return compiler.compile_many(sources, flags=flags, sanitize=sanitize)
+    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim)
 
 
 # Files that work on blocks of elements, widened and narrowed by macros

@@ -116,7 +116,7 @@ def test_metadata_says_name_version_licence_and_what_is_needed(metadata: Message
     required = [r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r]
     assert [r.split(">=")[0] for r in required] == ["numpy", "ml_dtypes"]
     extras = set(metadata.get_all("Provides-Extra"))
-    assert extras == {"cuda", "cuda-check", "pycuda", "bench", "mpi", "examples", "safetensors", "dev"}
+    assert extras == {"clang", "cuda", "cuda-check", "pycuda", "bench", "mpi", "examples", "safetensors", "dev"}
 
 
 def test_source_distribution_holds_what_the_tests_need(dist: Path) -> None:
