@@ -101,6 +101,12 @@ def test_blocks_are_of_a_kind_that_is_tested_or_only_shown(page: Path) -> None:
     assert set(kinds) <= {"python", "sh", "diff", "c", "toml", "text", ""}
 
 
+@each_page
+def test_blocks_begin_with_what_they_show(page: Path) -> None:
+    """None has lost its first lines."""
+    assert not re.findall(r"^```\w+\n\s*\n", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_new_op_example_runs() -> None:
     printed = run((ROOT / "examples" / "new_op.py").read_text(encoding="utf-8"), ROOT)
     assert "smoothstep(x) * 2 [0.     0.     0.3125 1.     1.6875 2.     2.    ]" in printed
