@@ -26,6 +26,7 @@ __all__ = ["FIRST", "Expression", "add", "cases", "families", "run"]
 
 T = TypeVar("T")
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+NO_FAMILIES = "no families: they are in the project's checkout"
 SCRIPT = re.compile(r"\bbench\.(arguments|main)\(")
 """What a script that measures a family calls: it takes the options that all have."""
 
@@ -87,7 +88,7 @@ def families() -> dict[str, Path]:
 def run(options: argparse.Namespace) -> Iterator[str]:
     """Measure. Raises `Failure` for an unknown family, a wrong result, or a script that failed."""
     if options.list:
-        yield from families() or ["no families: they are in the project's checkout"]
+        yield from families() or [NO_FAMILIES]
     elif options.report:
         yield from _report(options)
     elif options.family:
@@ -97,11 +98,19 @@ def run(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _run_family(options: argparse.Namespace) -> None:
-    script = families().get(options.family)
-    if script is None:
-        raise Failure(f"no family {options.family!r}: {nearest(options.family, families()) if families() else 'none'}")
-    if subprocess.run([*_command(script, options, options.json), *options.rest]).returncode:
+    known = _known()
+    if options.family not in known:
+        raise Failure(f"no family {options.family!r}: {nearest(options.family, known)}")
+    if subprocess.run([*_command(known[options.family], options, options.json), *options.rest]).returncode:
         raise Failure()
+
+
+def _known() -> dict[str, Path]:
+    """The families. Raises `Failure` where there are none."""
+    known = families()
+    if not known:
+        raise Failure(NO_FAMILIES)
+    return known
 
 
 def _command(script: Path, options: argparse.Namespace, json_file: Any) -> list[str]:
@@ -114,11 +123,12 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     the end for families that failed."""
     failed: list[str] = []
     if not options.measured:
-        yield from _with_progress(families().items(), lambda family: _measured(*family, options, failed), "family")
+        yield from _with_progress(_known().items(), lambda family: _measured(*family, options, failed), "family")
     found = [json.loads(path.read_text("utf-8")) for path in sorted(options.results.glob("*.json"))]
     documents = [document for document in found if "rows" in document]
     if not documents:
-        raise Failure(f"no results in {options.results}: measure first, without --measured")
+        missing = "measure first, without --measured" if options.measured else f"{', '.join(failed)} failed"
+        raise Failure(f"no results in {options.results}: {missing}")
     options.report.write_text(bench_page.page(documents), encoding="utf-8")
     yield f"{options.report}: {', '.join(bench_page.Family(d).name for d in documents)}"
     if failed:

@@ -29,7 +29,7 @@ DRIVERS = {"cupy": "pip install 'cupy-cuda13x[ctk]'", "pycuda": "pip install pyc
 LIBRARIES = {
     "tqdm": "progress bars", "matplotlib": "plots of benchmarks", "sklearn": "data of the examples",
     "numexpr": "a rival in benchmarks", "numba": "a rival in benchmarks", "torch": "a rival in benchmarks",
-    "jax": "a rival in benchmarks", "mpi4py": "training in several processes",
+    "jax": "a rival in benchmarks", "mpi4py": "training in several processes", "safetensors": "files of that format",
 }  # fmt: skip
 PACKAGES = {"sklearn": "scikit-learn", "mpi4py": "mpi4py mpich"}
 NVIDIA = Path("/proc/driver/nvidia/version")

@@ -6,7 +6,11 @@ A backend that no installed package registers is imported first: `-p its.module`
 
 import sys
 
-import pytest
+try:
+    import hypothesis  # noqa: F401  the suite needs it
+    import pytest
+except ModuleNotFoundError as error:
+    sys.exit(f"the conformance suite needs pytest and hypothesis ({error}): pip install pytest hypothesis")
 
 PLUGIN = "tensorbackend.conformance.plugin"
 

@@ -101,6 +101,15 @@ def test_no_results_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "out.html").exists()
 
 
+def test_no_results_of_families_that_failed_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "poor.py").write_text("raise SystemExit(1)")
+    monkeypatch.setattr(bench_command, "families", lambda: {"poor": tmp_path / "poor.py"})
+    assert command_line.main(["bench", "--report", str(tmp_path / "out.html"), "--results", str(tmp_path)]) == 1
+    assert "poor failed" in capsys.readouterr().err
+
+
 def test_a_result_remembers_those_before_it(document: dict, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     assert bench_results.history(path) == []

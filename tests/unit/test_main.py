@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,16 @@ def test_it_runs_as_a_module() -> None:
         [sys.executable, "-m", "tensorbackend", "--version"], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout.strip()) == (0, tensorbackend.__version__)
+
+
+# the conformance suite
+
+
+@pytest.mark.parametrize("package", ["pytest", "hypothesis"])
+def test_conformance_says_what_to_install(monkeypatch, package) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit, match="pip install pytest hypothesis"):
+        runpy.run_module("tensorbackend.conformance", run_name="__main__")
 
 
 # info
@@ -179,6 +190,14 @@ def test_bench_lists_every_script_that_compares(capsys) -> None:
 def test_an_unknown_family_names_the_nearest(capsys) -> None:
     assert command_line.main(["bench", "elementwize"]) == 1
     assert "elementwise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [["elementwise"], ["--report", "page.html"]], ids=["family", "report"])
+def test_bench_says_that_families_are_in_the_checkout(monkeypatch, tmp_path, capsys, asked) -> None:
+    monkeypatch.setattr(bench, "FOLDER", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert command_line.main(["bench", *asked]) == 1
+    assert capsys.readouterr().err.strip() == bench.NO_FAMILIES
 
 
 @pytest.mark.parametrize("name", ["cpu:fast", "nothing"])
