@@ -178,7 +178,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, default=Path("out/char_rnn.png"), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1)
-    return parser.parse_args(arguments)
+    found = parser.parse_args(arguments)
+    if min(found.hidden, found.samples, found.steps, found.iterations) < 1 or found.temperature <= 0:
+        parser.error("--hidden, --samples, --steps and --iterations are at least 1, --temperature is above 0")
+    return found
 
 
 def main() -> None:

@@ -204,10 +204,26 @@ def draw(history: History, test_accuracy: float, description: str, path: Path) -
     plt.close(figure)
 
 
+def positive(text: str) -> int:
+    """A number of things on the command line: 1 or more."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} given, expected 1 or more")
+    return number
+
+
+def share(text: str) -> float:
+    """A share on the command line: above 0, at most 1."""
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{number} given, expected above 0 and at most 1")
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser, epochs: int, plot: str) -> None:
     """What the digits examples have in common: epochs, optimizer, capture, the plot, and the backend's arguments."""
-    parser.add_argument("--epochs", type=int, default=epochs, help="passes over the data (default: %(default)s)")
-    parser.add_argument("--keep", type=float, default=0.5, help="share that dropout keeps (default: %(default)s)")
+    parser.add_argument("--epochs", type=positive, default=epochs, help="passes over the data (default: %(default)s)")
+    parser.add_argument("--keep", type=share, default=0.5, help="share that dropout keeps (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
     parser.add_argument("--capture", action="store_true", help="record a step once and repeat it by one call")
@@ -246,7 +262,7 @@ def run(arguments: argparse.Namespace, be: tb.Backend, network: Network, name: s
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a multilayer perceptron on handwritten digits.")
-    parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], metavar="UNITS",
+    parser.add_argument("--hidden", type=positive, nargs="+", default=[256, 256], metavar="UNITS",
                         help="units of each hidden layer (default: 256 256)")  # fmt: skip
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="(default: %(default)s)")
     add_arguments(parser, epochs=60, plot="out/mlp_digits.png")

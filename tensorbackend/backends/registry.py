@@ -145,9 +145,16 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentP
     group.add_argument("-b", "--backend", default=None, help=f"{choices} (default: TB_BACKEND, else cpu)")
     group.add_argument("--seed", type=int, default=None, help="random seed, for reproducible results")
     group.add_argument("--dtype", default=None, help="default element type (float32, float64, float16, bfloat16)")
-    group.add_argument("--batch-size", type=int, default=128, help="samples a step (default: %(default)s)")
+    group.add_argument("--batch-size", type=_samples, default=128, help="samples a step (default: %(default)s)")
     group.add_argument("--threads", type=int, default=None, help="CPU threads (default: the cores allowed)")
     return parser
+
+
+def _samples(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} given, expected 1 or more")
+    return number
 
 
 def backend_from_arguments(arguments: argparse.Namespace, **options: Any) -> Backend:

@@ -224,6 +224,9 @@ def test_wrong_script_arguments_are_refused() -> None:
         tensorbackend.backend_from_arguments(parsed("-b", "nonsense"))
     with pytest.raises(SystemExit):
         parsed("--seed", "x")
+    for wrong in ("0", "-1"):
+        with pytest.raises(SystemExit):
+            parsed("--batch-size", wrong)
 
 
 # Other backends
