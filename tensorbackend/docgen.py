@@ -104,10 +104,6 @@ def _operator(op: Op) -> str:
     return _code(f"x {op.symbol} y" if op.arity == 2 else f"{op.symbol}x")
 
 
-def _value(op: Op) -> str:
-    return f"{op.doc} Edge cases: {op.edge}." if op.edge else op.doc
-
-
 class _Gradients:
     """The derivative rules as text: what they build on tensors that are named like the operands."""
 
@@ -133,7 +129,7 @@ def _expression(gradient: Tensor | OpTreeNode) -> str:
 def _elementwise_rows(gradients: _Gradients) -> Iterable[tuple[str, ...]]:
     for op in ops.elementwise():
         error = "exact" if op.dtype in EXACT else f"{op.ulps:g}"
-        yield _methods(op), _operator(op), _value(op), gradients.of(op), op.dtype, error
+        yield _methods(op), _operator(op), op.said, gradients.of(op), op.dtype, error
 
 
 def _composite_rows() -> Iterable[tuple[str, ...]]:
@@ -147,12 +143,12 @@ def _sections() -> Iterable[tuple[str, str]]:
     gradients = _Gradients()
     heads = ("Method", "Operator", "Value", "Gradient", "Type", "Error")
     yield "## Elementwise", _table(heads, _elementwise_rows(gradients))
-    rows = [(_methods(op), _value(op), gradients.of(op), op.dtype) for op in ops.reductions()]
+    rows = [(_methods(op), op.said, gradients.of(op), op.dtype) for op in ops.reductions()]
     yield REDUCTIONS, _table(("Method", "Value", "Gradient", "Type"), rows)
-    rows = [(_methods(op), _value(op), op.dtype) for op in ops.sources()]
+    rows = [(_methods(op), op.said, op.dtype) for op in ops.sources()]
     yield SOURCES, _table(("Name", "Value", "Type"), rows)
     others = [op for op in ops.OPS.values() if op.kind in (ops.MOVEMENT, ops.PRIMITIVE)]
-    rows = [(_methods(op), _operator(op), _value(op), op.dtype) for op in others]
+    rows = [(_methods(op), _operator(op), op.said, op.dtype) for op in others]
     yield OTHERS, _table(("Name", "Operator", "Value", "Type"), rows)
     yield COMPOSITES, _table(("Method", "Value"), _composite_rows())
 

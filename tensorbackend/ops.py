@@ -36,7 +36,7 @@ class Op:
     of Philox words. `code` is C text with `{x}`, `{y}`, `{z}` for operands and `{t}` for the type's tag; a
     reduction's combines `{x}` and `{y}`, and starts from `identity`. `vjp(o, g, z, *inputs)` gives one gradient an
     input (None for zero), where `o` holds all op functions, `g` the incoming gradient and `z` the op's own value.
-    `dtype` names the rule of the result's type (see `graph/infer.py`). `methods` are the Backend methods of the
+    `dtype` names the rule of the result's type (see `graph/structure.py`). `methods` are the Backend methods of the
     op, the first its NumPy-like name. `domain` bounds test inputs; `ulps` bounds the error of the compiled form in
     float32; `half_ulps`, also in units of float32, that of the shorter form for values which the rules of types store
     as halves: the C function's name with `half` for the tag. A primitive that is declared beside its geometry brings
@@ -69,6 +69,11 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    @property
+    def said(self) -> str:
+        """What it gives, and its edge cases."""
+        return f"{self.doc} Edge cases: {self.edge}." if self.edge else self.doc
 
 
 OPS: dict[str, Op] = {}

@@ -77,7 +77,13 @@ SETTINGS = {
         Setting(
             "sanitize", "TB_SANITIZE", _flag, False, "Compile kernels with the address and undefined-behaviour checks."
         ),
-        Setting("cache", "TB_CACHE", str, None, "Folder of compiled kernels; unset: ~/.cache/tensorbackend."),
+        Setting(
+            "cache",
+            "TB_CACHE",
+            str,
+            None,
+            "Folder of compiled kernels; unset: tensorbackend in XDG_CACHE_HOME, else in ~/.cache.",
+        ),
         Setting(
             "emulator_order",
             "TB_EMULATOR_ORDER",

@@ -18,7 +18,7 @@ from tensorbackend.backends.random_numbers import RandomNumbers
 from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock
 from tensorbackend.backends.user_methods import UserKernels
-from tensorbackend.errors import nearest
+from tensorbackend.errors import ShapeError, nearest
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.plan import Plan, Statement
@@ -153,37 +153,37 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def multiply(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """x y."""
     def divide(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x / y; true division of integers too. X/0 is an infinity, 0/0 nan."""
+        """x / y; true division of integers too. Edge cases: x/0 is an infinity, 0/0 NaN."""
     def true_divide(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x / y; true division of integers too. X/0 is an infinity, 0/0 nan."""
+        """x / y; true division of integers too. Edge cases: x/0 is an infinity, 0/0 NaN."""
     def power(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x to the power y. Negative base with fractional exponent nan; integers wrap, and a negative exponent gives 0 unless the base is 1 or -1."""
+        """x to the power y. Edge cases: negative base with fractional exponent NaN; integers wrap, and a negative exponent gives 0 unless the base is 1 or -1."""
     def floor_divide(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """The largest integer not above x / y. Integer x//0 is 0."""
+        """The largest integer not above x / y. Edge cases: integer x//0 is 0."""
     def remainder(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x - y floor(x / y), with the sign of y. Integer x % 0 is 0; a float's is nan."""
+        """x - y floor(x / y), with the sign of y. Edge cases: integer x % 0 is 0; a float's is NaN."""
     def mod(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x - y floor(x / y), with the sign of y. Integer x % 0 is 0; a float's is nan."""
+        """x - y floor(x / y), with the sign of y. Edge cases: integer x % 0 is 0; a float's is NaN."""
     def maximum(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """The larger of x and y. Nan from either side passes; a tie gives the whole gradient to both."""
+        """The larger of x and y. Edge cases: NaN from either side passes; a tie gives the whole gradient to both."""
     def minimum(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """The smaller of x and y. Nan from either side passes; a tie gives the whole gradient to both."""
+        """The smaller of x and y. Edge cases: NaN from either side passes; a tie gives the whole gradient to both."""
     def arctan2(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """The angle of the point (y, x): arctan of x / y."""
     def where(self, a: Any, b: Any, c: Any, out: Tensor | None = None) -> Any:
         """y where the condition x is not zero, else z."""
     def equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """1 where x == y, else 0. 0 if either is nan."""
+        """1 where x == y, else 0. Edge cases: 0 if either is NaN."""
     def not_equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """1 where x != y, else 0. 1 if either is nan."""
+        """1 where x != y, else 0. Edge cases: 1 if either is NaN."""
     def less(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """1 where x < y, else 0. 0 if either is nan."""
+        """1 where x < y, else 0. Edge cases: 0 if either is NaN."""
     def less_equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """1 where x <= y, else 0. 0 if either is nan."""
+        """1 where x <= y, else 0. Edge cases: 0 if either is NaN."""
     def greater(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """1 where x > y, else 0. 0 if either is nan."""
+        """1 where x > y, else 0. Edge cases: 0 if either is NaN."""
     def greater_equal(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """1 where x >= y, else 0. 0 if either is nan."""
+        """1 where x >= y, else 0. Edge cases: 0 if either is NaN."""
     def logical_and(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """1 where both are not zero."""
     def logical_or(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
@@ -207,9 +207,9 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def bitwise_xor(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
         """x ^ y, bit by bit."""
     def left_shift(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x shifted left by y bits. Counts outside the width give 0."""
+        """x shifted left by y bits. Edge cases: counts outside the width give 0."""
     def right_shift(self, a: Any, b: Any, out: Tensor | None = None) -> Any:
-        """x shifted right by y bits, keeping the sign. Counts outside the width give 0, or -1 for negative x."""
+        """x shifted right by y bits, keeping the sign. Edge cases: counts outside the width give 0, or -1 for negative x."""
     def bitwise_not(self, a: Any, out: Tensor | None = None) -> Any:
         """Every bit of x flipped; of a truth value, its opposite."""
     def invert(self, a: Any, out: Tensor | None = None) -> Any:
@@ -217,15 +217,15 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def negative(self, a: Any, out: Tensor | None = None) -> Any:
         """-x; unsigned integers wrap."""
     def absolute(self, a: Any, out: Tensor | None = None) -> Any:
-        """|x|. The most negative integer wraps to itself."""
+        """|x|. Edge cases: the most negative integer wraps to itself."""
     def fabs(self, a: Any, out: Tensor | None = None) -> Any:
-        """|x|. The most negative integer wraps to itself."""
+        """|x|. Edge cases: the most negative integer wraps to itself."""
     def abs(self, a: Any, out: Tensor | None = None) -> Any:
-        """|x|. The most negative integer wraps to itself."""
+        """|x|. Edge cases: the most negative integer wraps to itself."""
     def sgn(self, a: Any, out: Tensor | None = None) -> Any:
-        """-1, 0 or 1. 0 for both zeros; nan stays nan."""
+        """-1, 0 or 1. Edge cases: 0 for both zeros; NaN stays NaN."""
     def sign(self, a: Any, out: Tensor | None = None) -> Any:
-        """-1, 0 or 1. 0 for both zeros; nan stays nan."""
+        """-1, 0 or 1. Edge cases: 0 for both zeros; NaN stays NaN."""
     def rint(self, a: Any, out: Tensor | None = None) -> Any:
         """The nearest integer, halves to even."""
     def round(self, a: Any, out: Tensor | None = None) -> Any:
@@ -239,47 +239,47 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def square(self, a: Any, out: Tensor | None = None) -> Any:
         """x squared."""
     def sqrt(self, a: Any, out: Tensor | None = None) -> Any:
-        """The square root. Negative: nan."""
+        """The square root. Edge cases: negative: NaN."""
     def exp(self, a: Any, out: Tensor | None = None) -> Any:
-        """e to the x. Overflow: infinity."""
+        """e to the x. Edge cases: overflow: infinity."""
     def exp2(self, a: Any, out: Tensor | None = None) -> Any:
-        """2 to the x. Overflow: infinity."""
+        """2 to the x. Edge cases: overflow: infinity."""
     def expm1(self, a: Any, out: Tensor | None = None) -> Any:
         """exp(x) - 1, exact for small x."""
     def log(self, a: Any, out: Tensor | None = None) -> Any:
-        """The natural logarithm. 0: -infinity; negative: nan."""
+        """The natural logarithm. Edge cases: 0: -infinity; negative: NaN."""
     def log2(self, a: Any, out: Tensor | None = None) -> Any:
-        """The logarithm to base 2. 0: -infinity; negative: nan."""
+        """The logarithm to base 2. Edge cases: 0: -infinity; negative: NaN."""
     def log10(self, a: Any, out: Tensor | None = None) -> Any:
-        """The logarithm to base 10. 0: -infinity; negative: nan."""
+        """The logarithm to base 10. Edge cases: 0: -infinity; negative: NaN."""
     def log1p(self, a: Any, out: Tensor | None = None) -> Any:
-        """ln(1 + x), exact for small x. -1: -infinity; below: nan."""
+        """ln(1 + x), exact for small x. Edge cases: -1: -infinity; below: NaN."""
     def safelog(self, a: Any, out: Tensor | None = None) -> Any:
-        """max(ln x, -50), and -50 for x <= 0. Nan stays nan."""
+        """max(ln x, -50), and -50 for x <= 0. Edge cases: NaN stays NaN."""
     def sig(self, a: Any, out: Tensor | None = None) -> Any:
-        """The logistic function 1 / (1 + exp(-x)). Never overflows."""
+        """The logistic function 1 / (1 + exp(-x)). Edge cases: never overflows."""
     def sigmoid(self, a: Any, out: Tensor | None = None) -> Any:
-        """The logistic function 1 / (1 + exp(-x)). Never overflows."""
+        """The logistic function 1 / (1 + exp(-x)). Edge cases: never overflows."""
     def sig2(self, a: Any, out: Tensor | None = None) -> Any:
         """1 / (1 + 2^-x)."""
     def tanh(self, a: Any, out: Tensor | None = None) -> Any:
         """The hyperbolic tangent."""
     def tanh2(self, a: Any, out: Tensor | None = None) -> Any:
-        """(2^2x - 1) / (2^2x + 1). Tends to -1 and 1."""
+        """(2^2x - 1) / (2^2x + 1). Edge cases: tends to -1 and 1."""
     def erf(self, a: Any, out: Tensor | None = None) -> Any:
         """The error function, 2/sqrt(pi) times the integral of exp(-t^2) to x."""
     def erfc(self, a: Any, out: Tensor | None = None) -> Any:
         """1 - erf(x), exact for large x."""
     def sin(self, a: Any, out: Tensor | None = None) -> Any:
-        """The sine of x radians. Infinity: nan."""
+        """The sine of x radians. Edge cases: infinity: NaN."""
     def cos(self, a: Any, out: Tensor | None = None) -> Any:
-        """The cosine of x radians. Infinity: nan."""
+        """The cosine of x radians. Edge cases: infinity: NaN."""
     def tan(self, a: Any, out: Tensor | None = None) -> Any:
-        """The tangent of x radians. Infinity: nan."""
+        """The tangent of x radians. Edge cases: infinity: NaN."""
     def arcsin(self, a: Any, out: Tensor | None = None) -> Any:
-        """The inverse sine, in radians. |x| > 1: nan."""
+        """The inverse sine, in radians. Edge cases: |x| > 1: NaN."""
     def arccos(self, a: Any, out: Tensor | None = None) -> Any:
-        """The inverse cosine, in radians. |x| > 1: nan."""
+        """The inverse cosine, in radians. Edge cases: |x| > 1: NaN."""
     def arctan(self, a: Any, out: Tensor | None = None) -> Any:
         """The inverse tangent, in radians."""
     def sinh(self, a: Any, out: Tensor | None = None) -> Any:
@@ -289,27 +289,27 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def arcsinh(self, a: Any, out: Tensor | None = None) -> Any:
         """The inverse hyperbolic sine."""
     def arccosh(self, a: Any, out: Tensor | None = None) -> Any:
-        """The inverse hyperbolic cosine. X < 1: nan."""
+        """The inverse hyperbolic cosine. Edge cases: x < 1: NaN."""
     def arctanh(self, a: Any, out: Tensor | None = None) -> Any:
-        """The inverse hyperbolic tangent. 1: infinity; |x| > 1: nan."""
+        """The inverse hyperbolic tangent. Edge cases: 1: infinity; |x| > 1: NaN."""
     def nearest_power_of_two(self, a: Any, out: Tensor | None = None) -> Any:
         """sgn(x) 2^rint(log2 |x|): the power of two nearest in the logarithm, 0 for 0."""
     def sum(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The sum over the axes. Halves add up in float32, float32 pairwise or wider; integers in 64 bits; of nothing 0."""
+        """The sum over the axes. Edge cases: halves add up in float32, float32 pairwise or wider; integers in 64 bits; of nothing 0."""
     def prod(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The product over the axes. Of nothing 1; the gradient is nan where x is 0."""
+        """The product over the axes. Edge cases: of nothing 1; the gradient is NaN where x is 0."""
     def max(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The largest over the axes. Nan passes; every tied element gets the gradient; of nothing: shapeerror."""
+        """The largest over the axes. Edge cases: NaN passes; every tied element gets the gradient; of nothing: ShapeError."""
     def min(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The smallest over the axes. Nan passes; every tied element gets the gradient; of nothing: shapeerror."""
+        """The smallest over the axes. Edge cases: NaN passes; every tied element gets the gradient; of nothing: ShapeError."""
     def argmax(self, a: Any, axis: Any = 1, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The first position of the largest. The first nan wins; of nothing: shapeerror."""
+        """The first position of the largest. Edge cases: the first NaN wins; of nothing: ShapeError."""
     def argmin(self, a: Any, axis: Any = 1, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The first position of the smallest. The first nan wins; of nothing: shapeerror."""
+        """The first position of the smallest. Edge cases: the first NaN wins; of nothing: ShapeError."""
     def any(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """1 where any element is not zero. Of nothing 0."""
+        """1 where any element is not zero. Edge cases: of nothing 0."""
     def all(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """1 where every element is not zero. Of nothing 1."""
+        """1 where every element is not zero. Edge cases: of nothing 1."""
     def reciprocal(self, a: Any, out: Tensor | None = None) -> Any:
         """1 / a."""
     def clip(self, a: Any, a_min: Any, a_max: Any, out: Tensor | None = None) -> Any:

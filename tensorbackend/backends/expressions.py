@@ -181,7 +181,7 @@ def install(cls: type) -> None:
             method = makers[op.arity](op) if op.kind == ops.ELEMENTWISE else _reduction_method(op)
             method.__name__ = name
             method.__qualname__ = f"Backend.{name}"
-            method.__doc__ = f"{op.doc}{' ' + op.edge.capitalize() + '.' if op.edge else ''}"
+            method.__doc__ = op.said
             setattr(cls, name, method)
     for name, function in composite.COMPOSITES.items():
         method = _composite_method(function)

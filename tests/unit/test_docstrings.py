@@ -61,3 +61,8 @@ def test_errors_that_a_function_raises_are_said() -> None:
         if inspect.isfunction(function) and "<" not in function.__code__.co_filename and not AS_ANOTHER.search(said):
             unsaid += [f"{name} raises {error}" for error in sorted(raised(function)) if error not in said]
     assert unsaid == []
+
+
+def test_methods_of_the_table_say_edge_cases_as_it_does() -> None:
+    assert Backend.max.__doc__.endswith("of nothing: ShapeError.")
+    assert "0/0 NaN" in Backend.divide.__doc__
