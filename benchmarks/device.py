@@ -128,6 +128,8 @@ class Device:
     """The device that all contenders share: how to wait for it, its roofs, and what it is."""
 
     def __init__(self) -> None:
+        if not libraries.library("torch").cuda.is_available():
+            raise bench.Absent("PyTorch, which waits for the device, finds none")
         self.torch = libraries.Torch().torch
 
     def waiting(self, case: bench.Case) -> bench.Case:
@@ -180,7 +182,11 @@ def main() -> int:
     options = parser.parse_args()
     bench.pin_threads(options.threads)
     libraries.use_device()
-    device = Device()
+    try:
+        device = Device()
+    except bench.Absent as absent:
+        print(f"device: not measured: {absent}")
+        return bench.NOT_HERE
     session = bench.Session(options, device.roofs)
     session.protocol = PROTOCOL
     for family in options.family:

@@ -38,8 +38,9 @@ from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.errors import CompileError, complain
 
 __all__ = [
-    "FULL", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "aligned", "arguments",
-    "machine", "main", "measure", "pin_threads", "plot", "relative_error", "roofs", "summary", "table", "time_blocks",
+    "FULL", "NOT_HERE", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "aligned",
+    "arguments", "machine", "main", "measure", "pin_threads", "plot", "relative_error", "roofs", "summary", "table",
+    "time_blocks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ THREAD_VARIABLES = (
 
 BUSY = 0.5  # processes running on average from which other programs are said to disturb
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}  # features that say how long vectors are
+NOT_HERE = 77  # a script's exit status where this machine lacks what it measures
 STREAM_FROM = 1 << 21  # bytes of all operands below which streaming stores cannot pay
 
 

@@ -127,8 +127,9 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
     found = [json.loads(path.read_text("utf-8")) for path in sorted(options.results.glob("*.json"))]
     documents = [document for document in found if "rows" in document]
     if not documents:
-        missing = "measure first, without --measured" if options.measured else f"{', '.join(failed)} failed"
-        raise Failure(f"no results in {options.results}: {missing}")
+        why = f"{', '.join(failed)} failed" if failed else "nothing can be measured here"
+        why = "measure first, without --measured" if options.measured else why
+        raise Failure(f"no results in {options.results}: {why}")
     options.report.write_text(bench_page.page(documents), encoding="utf-8")
     yield f"{options.report}: {', '.join(bench_page.Family(d).name for d in documents)}"
     if failed:
@@ -143,7 +144,7 @@ def _measured(name: str, script: Path, options: argparse.Namespace, failed: list
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
         for line in running.stdout:
             yield line.rstrip("\n")
-    if running.returncode:
+    if running.returncode not in (0, bench.NOT_HERE):
         failed.append(name)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tensorbackend import __main__ as command_line
-from tensorbackend import bench_page, bench_results
+from tensorbackend import bench, bench_page, bench_results
 from tensorbackend.commands import bench as bench_command
 
 MACHINE = {"cpu": "A <fast> CPU", "threads": 2, "compiler": "cc 1", "revision": "abc", "date": "2026-01-02T03:04:05",
@@ -92,6 +92,15 @@ def test_a_family_that_fails_is_named_and_the_others_are_shown(
     assert command_line.main(["bench", "--report", str(page), "--quick", "--results", str(tmp_path)]) == 1
     assert page.exists()
     assert "not whole: poor (" in capsys.readouterr().err
+
+
+def test_a_family_that_this_machine_cannot_run_is_no_failure(
+    document: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "absent.py").write_text(f"raise SystemExit({bench.NOT_HERE})")
+    (tmp_path / "mine.json").write_text(json.dumps(document))
+    monkeypatch.setattr(bench_command, "families", lambda: {"absent": tmp_path / "absent.py"})
+    assert command_line.main(["bench", "--report", str(tmp_path / "out.html"), "--results", str(tmp_path)]) == 0
 
 
 def test_no_results_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
