@@ -362,6 +362,24 @@ def test_double_backward_through_retained_outputs(array) -> None:
     testing.assert_allclose(x.grad, 2 * g * d, atol=1e-9)
 
 
+def test_numerical_gradients_leave_the_inputs_as_they_are(array, host) -> None:
+    x, y = array([1.0, 2.0, 3.0], "float64"), array([2.0, 0.5, 1.0], "float64")
+    for detects in (False, True):
+        found = gradient_check.numerical_grad(
+            lambda: (x * x * x * y,), (x, y), (np.ones(3),), eps=1e-4, detect_nondifferentiable=detects
+        )
+        testing.assert_allclose(found[0], [6.0, 6.0, 27.0], atol=1e-6)
+        testing.assert_allclose(found[1], [1.0, 8.0, 27.0], atol=1e-6)
+        assert host(x).tolist() == [1.0, 2.0, 3.0] and host(y).tolist() == [2.0, 0.5, 1.0]
+
+
+def test_kinks_are_told_from_outputs_that_stay(array) -> None:
+    x, gy = array([-1.0, 0.3, 7.0], "float64"), array(np.ones(3), "float64")
+    gradient_check.check_backward(lambda v: F.clip(v, -0.1, 5.3), x, gy, detect_nondifferentiable=True)
+    with pytest.raises(gradient_check.NondifferentiableError, match="output 0: not differentiable"):
+        gradient_check.check_backward(lambda v: F.clip(v, 0.3, 5.3), x, gy, detect_nondifferentiable=True)
+
+
 # Type checks
 
 
