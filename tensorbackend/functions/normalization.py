@@ -76,9 +76,14 @@ def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, run
     second), and gamma and beta of the shape of the others (Ioffe and Szegedy 2015).
 
     `running_mean` and `running_var`, arrays, become decay times themselves plus 1 - decay times this batch's mean, and
-    variance times m / (m - 1), with m elements a channel. Raises `InvalidType` for types and shapes.
+    variance times m / (m - 1), with m elements a channel. Raises `InvalidType` for types and shapes, `ShapeError` for
+    the shapes of `running_mean` and `running_var`.
     """
     axes = _axes(x, axis)
+    for name, running in (("running_mean", running_mean), ("running_var", running_var)):
+        if running is not None and running.shape != gamma.shape:
+            head = f"batch_normalization: shape of {name}"
+            raise ShapeError(complain(head, str(running.shape), f"{gamma.shape}, as gamma"))
     y, mean, variance = _BATCH(x, gamma, beta, eps=float(eps), axes=axes)
     count = math.prod(x.shape[a] for a in axes)
     if running_mean is not None and count:

@@ -180,6 +180,15 @@ def test_operators_of_variables(array, host) -> None:
     assert x[0, 0].item() == 1.0 and len(x) == 2
 
 
+def test_running_statistics_of_another_shape_are_refused_before_one_is_written(array, host) -> None:
+    x, ones = array(np.arange(8.0).reshape(4, 2)), array(np.ones(2))
+    for shapes in ((2,), (4,)), ((3, 2), (2,)):
+        mean, var = (array(np.zeros(shape)) for shape in shapes)
+        with pytest.raises(ShapeError, match=r"running_(mean|var)\n.*\n.*\(2,\), as gamma"):
+            F.batch_normalization(x, ones, ones, running_mean=mean, running_var=var)
+        assert not host(mean).any() and not host(var).any()
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
