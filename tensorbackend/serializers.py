@@ -89,11 +89,21 @@ class NpzDeserializer:
             if self.strict:
                 raise KeyError(complain("load: a missing key", repr(path), "a file of the same model", "strict=False"))
             return False
-        if f"{path}{_ABSENT}" not in self.npz and value is not None:
-            shape, wanted = self.npz[path].shape, value.shape if arrays.is_array(value) else ()
-            if shape != wanted:
-                raise ValueError(complain(f"load: {path}", f"shape {shape}", f"shape {wanted}"))
+        if value is not None:
+            self._expect(path, value.shape if arrays.is_array(value) else ())
         return True
+
+    def _expect(self, path: str, wanted: tuple[int, ...]) -> None:
+        """Raise `ValueError` for an array of another shape."""
+        shape = self.npz[path].shape
+        if f"{path}{_ABSENT}" not in self.npz and shape != wanted:
+            raise ValueError(complain(f"load: {path}", f"shape {shape}", f"shape {wanted}"))
+
+    def expect_shape(self, key: str, shape: tuple[int, ...]) -> None:
+        """Check what will be loaded where there is no array yet. Raises `ValueError` for one of another shape."""
+        path = f"{self.path}{key}"
+        if path in self.npz and not self._ignores(path):
+            self._expect(path, shape)
 
     def __call__(self, key: str, value: Any) -> Any:
         """Load a value: into an array in place, which keeps device and type; a number is returned."""

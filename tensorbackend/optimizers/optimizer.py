@@ -93,10 +93,14 @@ class UpdateRule:
                 self.state[name] = arrays.zeros(device, p._data.shape, kind)
 
     def serialize(self, serializer: Any, p: Any) -> None:
-        """Save or load the state."""
+        """Save or load the state. Raises `ValueError` for a state of another shape than the parameter."""
         for name in (*self.states, *(("master",) if self.fp32 else ())):
+            if name not in self.state and p._data is not None and hasattr(serializer, "expect_shape"):
+                serializer.expect_shape(name, p.shape)
             found = serializer(name, arrays.presented(self.state.get(name)))
-            if found is not None and name not in self.state:
+            if found is None:  # there was none when it was saved
+                self.state.pop(name, None)
+            elif name not in self.state:
                 kind = np.dtype(np.float32) if name == "master" else p.dtype
                 made = arrays.zeros(arrays.backend_of(p._data), found.shape, kind)
                 arrays.copy_into(made, arrays.plain(found))

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 import tensorbackend as tb
 import tensorbackend.links as L
-from tensorbackend import optimizers, serializers
+from tensorbackend import optimizers, serializers, testing
 from tensorbackend.function import arrays
 
 FORMATS = {
@@ -144,3 +144,30 @@ def test_an_optimizer_comes_back(save, load, be, array) -> None:
     for optimizer in (first, second):
         stepped(optimizer)
     assert second.t == 2 and numbers(first.target) == numbers(second.target)
+
+
+@each_format
+def test_an_optimizer_that_has_not_stepped_comes_back(save, load, be) -> None:
+    optimizer = optimizers.MomentumSGD(0.5, 0.5).setup(L.Linear(2, 3, nobias=True).to_device(be))
+    file = io.BytesIO()
+    save(file, optimizer)
+    W = optimizer.target.W
+    for _ in range(2):
+        W.grad = arrays.moved(np.ones(W.shape, np.float32), be)
+        optimizer.update()
+    load(io.BytesIO(file.getvalue()), optimizer)
+    before = arrays.to_cpu(W.array).copy()
+    optimizer.update()
+    testing.assert_allclose(W, before - 0.5)  # no momentum of steps that were not
+
+
+@each_format
+def test_a_state_of_another_shape_changes_nothing(save, load) -> None:
+    first, second = (optimizers.MomentumSGD().setup(L.Linear(2, n, nobias=True)) for n in (3, 4))
+    first.target.W.grad = np.ones((3, 2), np.float32)
+    first.update()
+    file = io.BytesIO()
+    save(file, first)
+    with pytest.raises(ValueError, match=r"W/v\n.*\(3, 2\)\n.*\(4, 2\)"):
+        load(io.BytesIO(file.getvalue()), second)
+    assert second.t == 0 and not second.target.W.update_rule.state
