@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tensorbackend import dtypes
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
 from tensorbackend.optimizers.optimizer import scale_gradient, set_gradient
@@ -64,7 +65,7 @@ class GradientClipping:
         total: Any = 0.0
         for p in params:
             _, g = _tensors(p)
-            total = total + arrays.evaluated(o.sum(o.square(g), None, False))
+            total = total + arrays.evaluated(o.sum(o.square(g), None, False), dtypes.compute(g.dtype))
         factor = arrays.evaluated(o.minimum(self.threshold / o.maximum(o.sqrt(total), 1e-30), 1.0))
         for p in params:
             scale_gradient(p, factor)
