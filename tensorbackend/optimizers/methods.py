@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend import dtypes
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
 from tensorbackend.optimizers.optimizer import GradientMethod, UpdateRule
@@ -162,7 +163,7 @@ class AdamRule(UpdateRule):
         """Three statements, or four."""
         h = self.hyperparam
         m, v, *vhat = self.tensors()
-        rate = self.clock.rate(p.backend, h)
+        rate = self.clock.rate(p, h)
         decay = h.eta * h.weight_decay_rate
         with p.backend.fuse():
             m[:] = m + (1.0 - h.beta1) * (g - m)
@@ -199,20 +200,21 @@ class AdamClock:
         """The steps that a backend counted; None if none did."""
         return max((int(tick.item()) for tick in self._ticks.values()), default=None)
 
-    def rate(self, backend: Any, h: Any) -> Any:
-        """alpha √(1 - β2^t) / (1 - β1^t), a tensor of one element."""
-        key = (backend, h.alpha, h.beta1, h.beta2)
+    def rate(self, p: Any, h: Any) -> Any:
+        """alpha √(1 - β2^t) / (1 - β1^t), a tensor of one element, in the type that computes p's step."""
+        backend, kind = p.backend, dtypes.compute(p.dtype)
+        key = (backend, kind, h.alpha, h.beta1, h.beta2)
         entry = self._rates.get(key)
         if entry is None:
             if backend not in self._ticks:
                 self._ticks[backend] = arrays.zeros(backend, (), np.dtype(np.float64))
                 self._ticks[backend][:] = float(self.t or 0)
-            entry = self._rates[key] = [arrays.fresh(backend, (), np.dtype(np.float32)), True]
+            entry = self._rates[key] = [arrays.fresh(backend, (), kind), True]
             self._set(entry[0], *key)
         entry[1] = True
         return entry[0]
 
-    def _set(self, value: Any, backend: Any, alpha: float, beta1: float, beta2: float) -> None:
+    def _set(self, value: Any, backend: Any, kind: Any, alpha: float, beta1: float, beta2: float) -> None:
         tick = self._ticks[backend]
         value[:] = alpha * o.sqrt(1.0 - beta2**tick) / (1.0 - beta1**tick)
 

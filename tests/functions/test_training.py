@@ -109,23 +109,27 @@ METHODS = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_follow_their_formulas(name, be) -> None:
+def test_methods_follow_their_formulas(name, dtype, be) -> None:
     make, formula = METHODS[name]
     model = network(be)
+    for p in model.params():
+        p.array = arrays.moved(arrays.to_cpu(p.array).astype(dtype), be)
     optimizer = make().setup(model)
     random = np.random.RandomState(3)
     expected = {path: arrays.to_cpu(p.array).astype(np.float64) for path, p in model.namedparams()}
     states = {path: {k: np.zeros(p.shape) for k in "mvh"} for path, p in expected.items()}
     for t in range(1, 5):
         for path, p in model.namedparams():
-            g = random.normal(size=p.shape).astype(np.float32)
+            g = random.normal(size=p.shape).astype(dtype)
             p.grad = arrays.moved(g, be)
             expected[path] = formula(expected[path], g.astype(np.float64), states[path], t)
         optimizer.update()
     assert optimizer.t == 4
     for path, p in model.namedparams():
-        testing.assert_allclose(p, expected[path], atol=1e-6, rtol=1e-5)
+        close = {"atol": 1e-6, "rtol": 1e-5} if dtype == "float32" else {"atol": 1e-14, "rtol": 1e-13}
+        testing.assert_allclose(p, expected[path], **close)
 
 
 def transcription(steps: int) -> list[float]:
@@ -316,6 +320,18 @@ def test_hooks_change_gradients(hook, formula, be) -> None:
     norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in before))
     for p, g, found in zip(params, before, after):
         testing.assert_allclose(found, formula(p, g, norm), atol=1e-6)
+
+
+def test_clipping_halves_whose_squares_are_too_large_for_them(be) -> None:
+    link = tb.Link()
+    with link.init_scope():
+        link.p, link.q = (tb.Parameter(arrays.moved(np.ones(4, np.float16), be)) for _ in range(2))
+    optimizer = optimizers.SGD(0.0).setup(link)
+    optimizer.add_hook(optimizers.GradientClipping(5.0))
+    link.p.grad, link.q.grad = (arrays.moved(np.full(4, value, np.float16), be) for value in (150, 200))
+    optimizer.update()
+    for p, expected in ((link.p, 1.5), (link.q, 2.0)):
+        testing.assert_allclose(p.grad, np.full(4, expected), atol=0, rtol=1e-3)
 
 
 def test_noise_is_added(be) -> None:
