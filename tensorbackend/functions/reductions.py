@@ -37,6 +37,24 @@ def _reducer(name: str) -> Rule:
 
 _SUM, _MEAN, _PROD, _MAX, _MIN = map(_reducer, ("sum", "mean", "prod", "max", "min"))
 _ARGMAX, _ARGMIN, _LOGSUMEXP = map(_reducer, ("argmax", "argmin", "logsumexp"))
+
+
+def _average(x: Any, weights: Any, axis: Axis, keepdims: bool) -> Any:
+    if len(weights.shape) != len(x.shape):
+        weights = o.reshape(weights, tuple(-1 if a == axis % len(x.shape) else 1 for a in range(len(x.shape))))
+    return o.sum(x * weights, axis, keepdims) / o.sum(weights, axis, keepdims)
+
+
+def _check_average(in_types: Any, axis: Axis, **params: Any) -> None:
+    x, weights = in_types
+    _check((x,), axis)
+    if isinstance(axis, int) and weights.ndim.value == 1:
+        type_check.expect(weights.shape[0] == x.shape[axis])
+    else:
+        type_check.expect(weights.shape == x.shape)
+
+
+_AVERAGE = Rule("average", _average, None, _check_average, ("x", "weights"))
 _SUM_TO = Rule("sum_to", lambda x, shape: o.unbroadcast(x, shape), names=("x",))
 
 
@@ -51,17 +69,14 @@ def mean(x: Any, axis: Any = None, *, weights: Any = None, keepdims: bool = Fals
 
 
 def average(x: Any, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Variable:
-    """The mean over the axes (None: all); with `weights`, of x's shape or the axis's, sum(x w) / sum(w)."""
+    """The mean over the axes (None: all); with `weights`, of x's shape or the axis's, sum(x w) / sum(w).
+
+    Raises `InvalidType` for weights of another shape.
+    """
     axis = axes_of(axis)
     if weights is None:
         return _MEAN(x, axis=axis, keepdims=keepdims)
-    from tensorbackend.functions import elementwise, shapes
-
-    if isinstance(axis, int) and weights.shape != x.shape:
-        lengths = tuple(weights.shape[0] if a == axis % len(x.shape) else 1 for a in range(len(x.shape)))
-        weights = shapes.broadcast_to(shapes.reshape(weights, lengths), x.shape)
-    total = sum(elementwise.multiply(x, weights), axis, keepdims)
-    return elementwise.divide(total, sum(weights, axis, keepdims))
+    return _AVERAGE(x, weights, axis=axis, keepdims=keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:

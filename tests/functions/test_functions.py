@@ -180,6 +180,15 @@ def test_operators_of_variables(array, host) -> None:
     assert x[0, 0].item() == 1.0 and len(x) == 2
 
 
+def test_an_average_of_halves_whose_sums_are_too_large_for_them(array, host) -> None:
+    x, weights = (tb.Variable(array(np.full(800, v), np.float16)) for v in (9.0, 10.0))
+    y = F.average(x, 0, weights)
+    y.backward()
+    assert y.dtype == np.float16 and host(y) == 9.0
+    testing.assert_allclose(x.grad, np.full(800, 1 / 800), rtol=1e-3)
+    assert not host(weights.grad).any()
+
+
 def test_running_statistics_of_another_shape_are_refused_before_one_is_written(array, host) -> None:
     x, ones = array(np.arange(8.0).reshape(4, 2)), array(np.ones(2))
     for shapes in ((2,), (4,)), ((3, 2), (2,)):
@@ -201,6 +210,8 @@ def test_running_statistics_of_another_shape_are_refused_before_one_is_written(a
         (lambda a: F.softmax_cross_entropy(a(np.ones((2, 3))), a([0, 1])), "t.dtype is an integer type"),
         (lambda a: F.concat([a(np.ones((2, 3))), a(np.ones((3, 3)))]), "concat[\\s\\S]*shape"),
         (lambda a: F.sum(a([1.0]), axis=1), "sum[\\s\\S]*axis"),
+        (lambda a: F.average(a(np.ones((2, 3))), weights=a(np.ones(3))), "average[\\s\\S]*weights.shape == x.shape"),
+        (lambda a: F.average(a(np.ones((2, 3))), 0, a(np.ones(3))), "average[\\s\\S]*weights.shape\\[0\\] == x.shape"),
     ],
 )
 def test_wrong_inputs_are_refused(call, text, array) -> None:
