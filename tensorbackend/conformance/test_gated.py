@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import DTypeError, ShapeError
+from tensorbackend import BackendError, DTypeError, ShapeError, testing
 from tensorbackend.conformance import recurrent_references as ref
 from tensorbackend.conformance.references import EPSILON, TYPES, draw, wide
 
@@ -267,6 +267,29 @@ def test_bad_operands_are_refused_before_anything_is_written(backend: Any, chang
         backend.compound_lstm_unroll_fprop(**given_ | {name: make(backend) for name, make in changed.items()})
     for name in ("h", "c", "gates"):
         assert not given_[name].get().any()
+
+
+@KINDS
+def test_what_is_missing_or_elsewhere_is_refused_before_anything_is_written(backend: Any, kind: str) -> None:
+    other, rows = testing.make_backend("interpreter"), {"lstm": 20, "gru": 15}[kind]
+    shapes = {"W_in": (rows, 3), "W_recur": (rows, 5), "x": (3, 24), "h": (5, 24), "gates": (20, 24), "h_init": (5, 4)}
+    shapes |= {"c": (5, 24)} if kind == "lstm" else {"bias_recur": (5, 1)}
+    made = {name: backend.zeros(shape) for name, shape in shapes.items()} | {"num_steps": 6}
+    made |= {"bias": backend.ones((rows, 1)), "lengths": backend.zeros((1, 4), np.int32)}
+    made |= {} if kind == "lstm" else {"bias_recur": backend.ones((5, 1))}
+    back = {f"d{name}": backend.zeros(made[name].shape) for name in ("x", "W_in", "W_recur", "bias", "h_init")}
+    back |= {name: made[name] for name in (*shapes, "num_steps", "lengths") if name != "bias_recur"}
+    back |= {"delta": backend.ones((5, 24))}
+    for direction, given_ in (("fprop", made), ("bprop", back)):
+        method = getattr(backend, f"compound_{kind}_unroll_{direction}")
+        written = ["h", "gates"] if direction == "fprop" else [name for name in back if name.startswith("d")][:5]
+        for name in given_:
+            wrong = [None] if name in ("W_in", "W_recur", "x", "delta") else []
+            wrong += [] if name == "num_steps" else [other.zeros(given_[name].shape, given_[name].dtype)]
+            for x in wrong:
+                with pytest.raises(TypeError if x is None else BackendError, match=name if x is None else "different"):
+                    method(**given_ | {name: x})
+                assert not any(given_[output].get().any() for output in written)
 
 
 def test_overlapping_outputs_are_refused(backend: Any) -> None:

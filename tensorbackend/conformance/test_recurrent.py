@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import DTypeError, ShapeError
+from tensorbackend import BackendError, DTypeError, ShapeError, testing
 from tensorbackend.conformance.references import EPSILON, TYPES, draw, wide
 
 pytestmark = pytest.mark.rehearsed
@@ -237,4 +237,8 @@ def test_a_wrong_second_direction_stops_the_first(backend: Any) -> None:
     with pytest.raises(ShapeError, match="W_recur_b"):
         backend.compound_rnn_unroll_bprop_bibnrnn(None, None, prev, steps, prev, steps, W, bad, prev, prev, 5, 6, None,
                                                   Tanh(backend), None)  # fmt: skip
+    elsewhere = testing.make_backend("interpreter").ones((5, 5))
+    with pytest.raises(BackendError, match="different backends"):
+        backend.compound_rnn_unroll_fprop_bibnrnn(None, None, None, W, prev, steps, steps, bias, elsewhere, prev, steps,
+                                                  steps, bias, 5, 6, None, Tanh(backend))  # fmt: skip
     assert not any(x.get().any() for x in steps)

@@ -37,23 +37,27 @@ class _Steps:
     `lengths` (1, N) are the samples' own numbers of steps, or None.
     """
 
-    def __init__(self, name: str, h: Any, num_steps: int, num_used_steps: int | None, reverse: bool,
+    def __init__(self, be: Any, name: str, h: Any, num_steps: int, num_used_steps: int | None, reverse: bool,
                  lengths: Any) -> None:  # fmt: skip
-        self.name, self.reverse, self.lengths = name, bool(reverse), lengths
+        self.backend, self.name, self.reverse, self.lengths = be, name, bool(reverse), lengths
         self.num_steps, self.used = num_steps, used_steps(name, num_steps, num_used_steps)
         if not isinstance(h, Tensor) or len(h.shape) != 2 or h.shape[1] % num_steps:
             given = f"{h.shape} of {num_steps} steps" if isinstance(h, Tensor) else type(h).__name__
             raise ShapeError(complain(f"{name}: h", given, "a tensor (nout, N steps)"))
-        check_tensor(name, "h", h, h.shape)
+        check_tensor(be, name, "h", h, h.shape)
         self.nout, self.columns, self.N, self.dtype = h.shape[0], h.shape[1], h.shape[1] // num_steps, h.dtype
         if lengths is not None:
             operands.check_integers(name, num_steps + 1, lengths=(lengths, (1, self.N)))
+            operands.check_home(be, lengths)
 
     def check(self, **named: tuple[Any, int, int]) -> None:
-        """That operands are tensors of the type with so many rows and columns; those that are None are not there."""
+        """That operands are tensors of the type with so many rows and columns."""
         for what, (x, rows, columns) in named.items():
-            if x is not None:
-                check_tensor(self.name, what, x, (rows, columns), self.dtype)
+            check_tensor(self.backend, self.name, what, x, (rows, columns), self.dtype)
+
+    def check_given(self, **named: tuple[Any, int, int]) -> None:
+        """The same of operands that may be None."""
+        self.check(**{what: operand for what, operand in named.items() if operand[0] is not None})
 
     def rows(self, x: Any) -> int:
         """The rows of the input. Raises `TypeError` for what is no tensor, `ShapeError` for what is no matrix."""
@@ -201,15 +205,15 @@ class Gated:
         may be steps of h and c. `reverse` begins at the last step; only the first `num_used_steps` are run, if that is
         not None. With `lengths` (integers, (1, N)) a sample's state is passed on unchanged from its step `lengths` on,
         and a reversed one begins before it. For two directions, call twice, with halves of the rows of one buffer as h.
-        Everything is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, and `ValueError` when outputs
-        overlap operands or each other.
+        Everything is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, `BackendError`, and `ValueError`
+        when outputs overlap operands or each other.
         """
-        steps = _Steps("compound_lstm_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
+        steps = _Steps(self, "compound_lstm_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
         nin = steps.rows(x)
-        steps.check(W_in=(W_in, 4 * nout, nin), W_recur=(W_recur, 4 * nout, nout), bias=(bias, 4 * nout, 1),
-                    x=(x, nin, columns), c=(c, nout, columns), gates=(gates, 4 * nout, columns),
-                    h_init=(h_init, nout, N), c_init=(c_init, nout, N))  # fmt: skip
+        steps.check(W_in=(W_in, 4 * nout, nin), W_recur=(W_recur, 4 * nout, nout), x=(x, nin, columns))
+        steps.check_given(bias=(bias, 4 * nout, 1), c=(c, nout, columns), gates=(gates, 4 * nout, columns),
+                          h_init=(h_init, nout, N), c_init=(c_init, nout, N))  # fmt: skip
         if (c is None) != (gates is None):
             raise ValueError(complain(f"{steps.name}: c and gates", "one of them", "both, or None for both"))
         steps.check_outputs([W_in, W_recur, bias, x, lengths], h=h, c=c, gates=gates)
@@ -235,14 +239,15 @@ class Gated:
         `dW_recur`, `dbias` shaped as what they belong to, `dh_init` and `dc_init` (nout, N). Raises as the forward
         pass.
         """
-        steps = _Steps("compound_lstm_unroll_bprop", h, num_steps, num_used_steps, reverse, lengths)
+        steps = _Steps(self, "compound_lstm_unroll_bprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
         nin = steps.rows(x)
         steps.check(W_in=(W_in, 4 * nout, nin), W_recur=(W_recur, 4 * nout, nout), x=(x, nin, columns),
-                    c=(c, nout, columns), gates=(gates, 4 * nout, columns), delta=(delta, nout, columns),
-                    dx=(dx, nin, columns), dW_in=(dW_in, 4 * nout, nin), dW_recur=(dW_recur, 4 * nout, nout),
-                    dbias=(dbias, 4 * nout, 1), h_init=(h_init, nout, N), c_init=(c_init, nout, N),
-                    dh_init=(dh_init, nout, N), dc_init=(dc_init, nout, N), dc_last=(dc_last, nout, N))  # fmt: skip
+                    c=(c, nout, columns), gates=(gates, 4 * nout, columns), delta=(delta, nout, columns))  # fmt: skip
+        steps.check_given(dx=(dx, nin, columns), dW_in=(dW_in, 4 * nout, nin), dW_recur=(dW_recur, 4 * nout, nout),
+                          dbias=(dbias, 4 * nout, 1), h_init=(h_init, nout, N), c_init=(c_init, nout, N),
+                          dh_init=(dh_init, nout, N), dc_init=(dc_init, nout, N),
+                          dc_last=(dc_last, nout, N))  # fmt: skip
         read = [W_in, W_recur, x, h, c, gates, delta, h_init, c_init, dc_last, lengths]
         steps.check_outputs(read, dx=dx, dW_in=dW_in, dW_recur=dW_recur, dbias=dbias, dh_init=dh_init, dc_init=dc_init)
         wide, errors = dtypes.compute(steps.dtype), self.empty((4 * nout, steps.used * N), steps.dtype)
@@ -267,12 +272,12 @@ class Gated:
         `bias_recur` (nout, 1) or None, of q alone. Written: `h` (nout, N steps) and `gates` (4 nout, N steps) or None,
         the values of r, z, q, n. All else as `compound_lstm_unroll_fprop`.
         """
-        steps = _Steps("compound_gru_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
+        steps = _Steps(self, "compound_gru_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
         nin = steps.rows(x)
-        steps.check(W_in=(W_in, 3 * nout, nin), W_recur=(W_recur, 3 * nout, nout), bias=(bias, 3 * nout, 1),
-                    bias_recur=(bias_recur, nout, 1), x=(x, nin, columns), gates=(gates, 4 * nout, columns),
-                    h_init=(h_init, nout, N))  # fmt: skip
+        steps.check(W_in=(W_in, 3 * nout, nin), W_recur=(W_recur, 3 * nout, nout), x=(x, nin, columns))
+        steps.check_given(bias=(bias, 3 * nout, 1), bias_recur=(bias_recur, nout, 1),
+                          gates=(gates, 4 * nout, columns), h_init=(h_init, nout, N))  # fmt: skip
         steps.check_outputs([W_in, W_recur, bias, bias_recur, x, lengths], h=h, gates=gates)
         before = self.empty((3 * nout, steps.used * N), steps.dtype) if gates is None else gates[: 3 * nout]
         tensors = {"gates": before, "values": gates, "h": h, "state": _state(self, steps, h_init, steps.dtype)}
@@ -289,14 +294,14 @@ class Gated:
 
         `dbias_recur` (nout, 1) is that of `bias_recur`; all else as `compound_lstm_unroll_bprop`.
         """
-        steps = _Steps("compound_gru_unroll_bprop", h, num_steps, num_used_steps, reverse, lengths)
+        steps = _Steps(self, "compound_gru_unroll_bprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
         nin = steps.rows(x)
         steps.check(W_in=(W_in, 3 * nout, nin), W_recur=(W_recur, 3 * nout, nout), x=(x, nin, columns),
-                    gates=(gates, 4 * nout, columns), delta=(delta, nout, columns), dx=(dx, nin, columns),
-                    dW_in=(dW_in, 3 * nout, nin), dW_recur=(dW_recur, 3 * nout, nout), dbias=(dbias, 3 * nout, 1),
-                    dbias_recur=(dbias_recur, nout, 1), h_init=(h_init, nout, N),
-                    dh_init=(dh_init, nout, N))  # fmt: skip
+                    gates=(gates, 4 * nout, columns), delta=(delta, nout, columns))  # fmt: skip
+        steps.check_given(dx=(dx, nin, columns), dW_in=(dW_in, 3 * nout, nin), dW_recur=(dW_recur, 3 * nout, nout),
+                          dbias=(dbias, 3 * nout, 1), dbias_recur=(dbias_recur, nout, 1), h_init=(h_init, nout, N),
+                          dh_init=(dh_init, nout, N))  # fmt: skip
         read = [W_in, W_recur, x, h, gates, delta, h_init, lengths]
         steps.check_outputs(read, dx=dx, dW_in=dW_in, dW_recur=dW_recur, dbias=dbias, dbias_recur=dbias_recur,
                             dh_init=dh_init)  # fmt: skip

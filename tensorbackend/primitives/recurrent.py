@@ -13,6 +13,7 @@ from typing import Any
 from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.primitives import operands
 
 __all__ = ["Recurrent", "by_rows", "check_tensor", "used_steps"]
 
@@ -31,10 +32,10 @@ def used_steps(name: str, num_steps: int, num_used_steps: int | None) -> int:
     return min(num_used_steps, num_steps)
 
 
-def check_tensor(name: str, what: str, x: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
-    """That an operand is a tensor of a float type (`dtype`, if given) and of a shape.
+def check_tensor(be: Any, name: str, what: str, x: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
+    """That an operand is a backend's tensor of a float type (`dtype`, if given) and of a shape.
 
-    Raises `TypeError`, `DTypeError` and `ShapeError`.
+    Raises `TypeError`, `DTypeError`, `ShapeError` and `BackendError`.
     """
     if not isinstance(x, Tensor):
         raise TypeError(complain(f"{name}: {what}", type(x).__name__, "a tensor", "be.array(x)"))
@@ -43,6 +44,7 @@ def check_tensor(name: str, what: str, x: Any, shape: tuple[int, ...], dtype: An
         raise DTypeError(complain(f"{name}: type of {what}", str(x.dtype), wanted))
     if x.shape != shape:
         raise ShapeError(complain(f"{name}: shape of {what}", f"{x.shape}", f"{shape}"))
+    operands.check_home(be, x)
 
 
 def by_rows(backend: Any, W: Tensor, uses: int) -> Tensor:
@@ -50,7 +52,7 @@ def by_rows(backend: Any, W: Tensor, uses: int) -> Tensor:
     return W if W.strides[-1] == 1 or uses < COPIED_FROM else backend.copy(W)
 
 
-def _check_steps(name: str, used: int, rows: int, dtype: Any, **lists: Sequence) -> None:
+def _check_steps(be: Any, name: str, used: int, rows: int, dtype: Any, **lists: Sequence) -> None:
     """That each list has tensors of its type for so many steps, with so many rows and all with equal columns."""
     columns, right = None, set()
     for what, steps in lists.items():
@@ -61,7 +63,7 @@ def _check_steps(name: str, used: int, rows: int, dtype: Any, **lists: Sequence)
                 continue
             if columns is None and isinstance(steps[t], Tensor):
                 columns = steps[t].shape[-1]
-            check_tensor(name, f"{what}[{t}]", steps[t], (rows, columns), dtype)
+            check_tensor(be, name, f"{what}[{t}]", steps[t], (rows, columns), dtype)
             right.add(steps[t].structure)
 
 
@@ -70,9 +72,9 @@ def _fprop(be: Any, W: Any, h_prev_s: Sequence, h_ff_s: Sequence, h_s: Sequence,
     """The forward pass of one direction, checked and not yet run."""
     name = "compound_rnn_unroll_fprop"
     used = used_steps(name, num_steps, num_used_steps)
-    check_tensor(name, "W_recur", W, (nout, nout))
-    check_tensor(name, "bias", bias, (nout, 1), W.dtype)
-    _check_steps(name, used, nout, W.dtype, h_prev_s=h_prev_s, h_ff_s=h_ff_s, h_s=h_s)
+    check_tensor(be, name, "W_recur", W, (nout, nout))
+    check_tensor(be, name, "bias", bias, (nout, 1), W.dtype)
+    _check_steps(be, name, used, nout, W.dtype, h_prev_s=h_prev_s, h_ff_s=h_ff_s, h_s=h_s)
     for t in range(used):
         check_writable(h_s[t])
 
@@ -89,8 +91,8 @@ def _bprop(be: Any, W: Any, delta_prev_s: Sequence, delta_s: Sequence, h_s: Sequ
     """The backward pass of one direction, checked and not yet run."""
     name = "compound_rnn_unroll_bprop"
     used = used_steps(name, num_steps, num_used_steps)
-    check_tensor(name, "W_recur", W, (nout, nout))
-    _check_steps(name, used, nout, W.dtype, delta_prev_s=delta_prev_s, delta_s=delta_s, h_s=h_s)
+    check_tensor(be, name, "W_recur", W, (nout, nout))
+    _check_steps(be, name, used, nout, W.dtype, delta_prev_s=delta_prev_s, delta_s=delta_s, h_s=h_s)
     for t in range(used):
         check_writable(delta_prev_s[t])
         check_writable(delta_s[t])
@@ -120,7 +122,7 @@ class Recurrent:
         usually h_s[t - 1] (reversed h_s[t + 1]), and the initial state at the first step; `h_ff_s[t]` may be `h_s[t]`,
         to whose value the product is then added. `W_recur` (nout, nout), `bias` (nout, 1). `activation` is called with
         an op-tree. Only the first `num_used_steps` steps are run, where that is not None and less. Everything is
-        checked first. Raises `ShapeError`, `DTypeError`, and `TypeError` for what is no tensor.
+        checked first. Raises `ShapeError`, `DTypeError`, `TypeError` for what is no tensor, and `BackendError`.
         """
         _fprop(self, W_recur, h_prev_s, h_ff_s, h_s, bias, nout, num_steps, num_used_steps, activation, reverse)()
 
@@ -162,7 +164,7 @@ class Recurrent:
         `ngLayer`, `error` and `h_buffer_all` have no effect."""
         sizes = (nout, nsteps, used_nsteps, activation)
         for what, W in (("W_recur_f", W_recur_f), ("W_recur_b", W_recur_b)):
-            check_tensor("compound_rnn_unroll_bprop_bibnrnn", what, W, (nout, nout))
+            check_tensor(self, "compound_rnn_unroll_bprop_bibnrnn", what, W, (nout, nout))
         forwards = _bprop(self, W_recur_f.T, prev_in_deltas, in_deltas_f, h_f, *sizes, True)
         backwards = _bprop(self, W_recur_b.T, next_in_deltas, in_deltas_b, h_b, *sizes, False)
         forwards()
