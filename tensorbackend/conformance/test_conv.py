@@ -132,6 +132,25 @@ def test_the_tail_keeps_its_order(backend: Any, dtype: str, tail: dict, forward:
 
 
 @FLOATS
+@pytest.mark.parametrize("forward", [True, False], ids=["fprop", "bprop"])
+def test_the_tail_follows_trees_of_other_types_than_the_tensor_beside_them(
+    backend: Any, dtype: str, forward: bool
+) -> None:
+    """A tree of halves is float32 until it is stored."""
+    layer = backend.conv_layer(dtype, **SMALL | {"str_h": 1})
+    dim = layer.dimO if forward else layer.dimI
+    shapes = [layer.dimI, layer.dimF] if forward else [layer.dimF, layer.dimO]
+    (x, _), (y, _), (bias, _) = tensors(backend, dtype, *shapes, (dim[0], 1))
+    call = backend.fprop_conv if forward else backend.bprop_conv
+    expected, found = backend.empty(dim, dtype), backend.empty(dim, dtype)
+    call(layer, x, y, expected, bias=bias, relu=True, alpha=-0.5)
+    for pair in ((x * 2.0 * 0.5, y), (x, y * 2.0 * 0.5)):
+        call(layer, *pair, found, bias=bias, relu=True, alpha=-0.5)
+        precision = max(4 * ref.EPSILON[dtype], 2e-6 if dtype != "float64" else 0)
+        np.testing.assert_allclose(ref.wide(found.get()), ref.wide(expected.get()), rtol=precision, atol=precision)
+
+
+@FLOATS
 def test_update_scales_and_sums(backend: Any, dtype: str) -> None:
     layer = backend.conv_layer(dtype, **SMALL)
     (I, i), (E, e), (gF, old) = tensors(backend, dtype, layer.dimI, layer.dimO, layer.dimF)
