@@ -18,7 +18,8 @@ import numpy as np
 
 from tensorbackend import settings
 from tensorbackend.backends import jit, warm
-from tensorbackend.graph.plan import Primitive, Ref
+from tensorbackend.graph import indexing
+from tensorbackend.graph.plan import Primitive
 
 __all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget"]
 
@@ -55,10 +56,12 @@ def forget() -> None:
 
 def _fastest(step: Primitive, prepared: Sequence[jit.Prepared]) -> int:
     """The first of the ways than which none is clearly faster, on operands of zeros."""
-    operands = [_zeros(_bytes(ref)) for ref in step.operands]
+    extents = [indexing.extent(ref.shape, ref.strides, ref.dtype.itemsize) for ref in step.operands]
+    operands = [_zeros(high - low) for low, high in extents]
+    firsts = [memory.ctypes.data - low for memory, (low, _) in zip(operands, extents)]  # a stride may be negative
     scratch = [way.scratch_words for way in prepared]
     room = _zeros(8 * max(scratch))
-    addresses = [[a.ctypes.data for a in (*operands, *([room] if size else []))] for size in scratch]
+    addresses = [[*firsts, *([room.ctypes.data] if size else [])] for size in scratch]
     numbers = [0] * len(step.scalars)
     times: list[list[float]] = []
     while len(times) < 2 or len(times) <= RUNS and sum(map(sum, times)) < BUDGET_S:
@@ -75,11 +78,6 @@ def _zeros(size: int) -> np.ndarray:
     room = np.zeros(size + 64, np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size]
-
-
-def _bytes(ref: Ref) -> int:
-    """Bytes from the first element of a place to its last."""
-    return (1 + sum((n - 1) * max(s, 0) for n, s in zip(ref.shape, ref.strides))) * ref.dtype.itemsize
 
 
 def _seconds(way: jit.Prepared, addresses: list[int], numbers: list[int]) -> float:

@@ -17,6 +17,8 @@ from tensorbackend import Backend, testing
 from tensorbackend.backends import blas, native, tuning
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+MARGIN = 1 << 16
+"""Bytes of a guard, more than the operands beside it have."""
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +151,32 @@ def test_the_clock_chooses_unless_there_is_a_seed(monkeypatch: pytest.MonkeyPatc
     assert not chosen(0, 301)
     assert not chosen(None, 20)  # too small to be timed
     assert sorted(record[0] for record in kept.values() if len(record) == 1) == [0, 1]
+
+
+@pytest.mark.parametrize("step", [(1, -1), (-1, 1), (-2, -3)])
+def test_what_is_timed_stays_in_its_memory_whatever_the_strides(
+    monkeypatch: pytest.MonkeyPatch, step: tuple[int, int]
+) -> None:
+    rooms: list[np.ndarray] = []
+
+    def guarded(size: int) -> np.ndarray:
+        rooms.append(np.ones(size + 2 * MARGIN, np.uint8))
+        rooms[-1][MARGIN:-MARGIN] = 0
+        return rooms[-1][MARGIN:-MARGIN]
+
+    monkeypatch.setattr(tuning, "ENOUGH_NS", 0)
+    monkeypatch.setattr(tuning, "_zeros", guarded)
+    monkeypatch.setattr(tuning, "_chosen", {})
+    monkeypatch.setattr(tuning.warm, "recall", lambda name: None)
+    monkeypatch.setattr(tuning.warm, "remember", lambda name, chosen: None)
+    backend = Backend.allocate_backend("cpu")
+    a, b = values((24, 30), "float32", 1), values((30, 20), "float32", 2)
+    out = backend.zeros((48, 60))[:: step[0], :: step[1]][:24, :20]
+    out[:] = backend.dot(backend.array(a), backend.array(b))
+    np.testing.assert_allclose(out.get(), a @ b, rtol=1e-5, atol=1e-5)
+    assert rooms
+    for room in rooms:
+        assert room[:MARGIN].all() and room[-MARGIN:].all()
 
 
 def test_threads_of_the_library_are_restored(be: Backend, library: blas.Blas) -> None:
