@@ -546,6 +546,7 @@ REFUSED: dict[str, tuple[Callable, type, str]] = {
     "compound overlap": (lambda be, t: be.compound_dot(t["square"], t["square"].T, t["square"]), ValueError, "overlap"),
     "compound part": (lambda be, t: be.compound_dot(t["c"], t["b"].T, t["b"][:3, :4]), ValueError, "overlap"),
     "compound sums": (lambda be, t: be.compound_dot(t["a"], t["b"], t["c"], bsum=t["c"][:, :1]), ValueError, "overlap"),
+    "compound number": (lambda be, t: be.compound_dot(t["a"], t["b"], t["c"], bsum=3), TypeError, "bsum: tensors only"),
     "batched ranks": (lambda be, t: be.batched_dot(t["a"], t["b"], t["c"]), ShapeError, "ranks"),
     "batched count": (lambda be, t: be.batched_dot(t["x"], t["w"], t["z"]), ShapeError, "axis 0"),
     "batched shape": (lambda be, t: be.batched_dot(t["x"], t["a"], t["z"]), ShapeError, r"A \(2, 3, 4\)"),

@@ -56,6 +56,7 @@ def _check_product(name: str, a: tuple, b: tuple, c: tuple) -> None:
 
 def _check_sums(name: str, bsum: Any, C: Any, *operands: Any) -> None:
     """That the row sums of C have a place of their own that can be written."""
+    _check_tensors(f"{name}: bsum", bsum)
     rows = C.shape[0]
     if bsum.shape != (rows, 1):
         raise ShapeError(complain(f"{name}: bsum", f"{bsum.shape}", f"({rows}, 1)"))
