@@ -8,6 +8,7 @@ steps, where their operands lie, and which numbers and draws they take. `program
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -289,14 +290,18 @@ class Recorder:
         if is_symbol(value):
             value = be.empty((), tensor.dtype, min_dims=0)._assign(value)
         value = be.evaluate(value) if isinstance(value, Operators) else value
-        parts = key if isinstance(key, tuple) else (key,)
-        reads = [x for x in (value, *parts) if isinstance(x, Tensor)]
+        several = isinstance(key, tuple)
+        parts = (value, *key) if several else (value, key)
+        reads = [x for x in parts if isinstance(x, Tensor)]
+        # Tensors that were kept would seem to be held; arrays and lists stay as they are now.
+        others = [Tensor if isinstance(x, Tensor) else copy.deepcopy(x) for x in parts]
+        be._flush()  # what waits in a fuse block would run within the step, unnoticed
         self._as_step(original, tensor, key, value)
 
         def again(*operands: Tensor) -> None:
             now = iter(operands)
-            worth, *keys = [next(now) if isinstance(x, Tensor) else x for x in (value, *parts)]
-            original(next(now), tuple(keys) if isinstance(key, tuple) else keys[0], worth)
+            worth, *keys = [next(now) if x is Tensor else x for x in others]
+            original(next(now), tuple(keys) if several else keys[0], worth)
 
         self._note_other(again, [*reads, tensor], [*(False for _ in reads), True])
 

@@ -253,6 +253,25 @@ def test_assigning_to_picked_entries(backend: Backend) -> None:
     both_ways(backend, step, calls, [y])
 
 
+def test_assigning_to_picked_entries_in_a_block(backend: Backend, caplog: Any) -> None:
+    y, z = backend.ones((4,)), backend.zeros((3, 1))
+    rows, places = np.array([[1.0], [2.0]]), [0, 2]
+
+    def step(x: Tensor) -> None:
+        with backend.fuse():
+            y[:] = y * 2
+            z[places] = rows
+            z[[1]] = x * 3
+
+    with caplog.at_level(logging.WARNING, "tensorbackend"):
+        program = backend.capture(step, backend.ones((1, 1)))
+    assert "outlive" not in caplog.text
+    rows[:], places[1] = 7.0, 1
+    program(backend.array([[2.0]]))
+    assert y.tolist() == [[4.0]] * 4
+    assert z.tolist() == [[1.0], [6.0], [2.0]]
+
+
 def test_an_error_of_a_primitive_comes_through(backend: Backend) -> None:
     x, y = numbers(backend, (5, 2), 1), backend.zeros((2, 2))
 
