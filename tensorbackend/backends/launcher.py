@@ -133,7 +133,10 @@ class NativeFuseBlock(FuseBlock):
             self._backend._assign(target, value)
         finally:
             here.depth -= 1
-        return len(group.targets)
+        waiting = len(group.targets)
+        if not waiting and not here.depth:  # it ran at once: nobody flushes a group in which nothing waits
+            here.group = None
+        return waiting
 
     def _adopt(self, statements: tuple) -> None:
         """Take a group of statements that waited in the memo: targets and values in turn."""

@@ -68,6 +68,18 @@ def test_what_native_code_cannot_hold_waits_in_python(be) -> None:
         x[:] = before
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_host_arrays_leave_no_block_behind(be, before: int) -> None:
+    x, o, u = tensors(be, 3)
+    host = np.arange(x.size, dtype=np.float32).reshape(x.shape)
+    with be.fuse():
+        for _ in range(before):
+            u[:] = x - o
+        x[:] = host
+    o[:] = x * 2 + before
+    np.testing.assert_array_equal(np.ctypeslib.as_array(_memory(o)), (host * 2 + before).reshape(-1))
+
+
 def test_numbers_that_do_not_fit_are_refused_at_the_end(be) -> None:
     i, j = be.zeros(16, dtype=np.int32), be.zeros(16, dtype=np.int32)
     for number in (1, 2, 3):
