@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ class RandomNumbers:
     structures: StructureTable
     _lock: Any
     _finish: Callable[..., Any]
+    _flush: Callable[[], None]
 
     def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
         """Seed the host generator `rng` and the counter-based generator of tensors; returns `rng`.
@@ -35,6 +37,7 @@ class RandomNumbers:
         """
         if seed is not None and not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
             raise ValueError(complain("rng_seed", repr(seed), "an int from 0 to 2^32 - 1"))
+        self._flush()
         self.rng_seed = seed
         self.rng = np.random.RandomState(seed)
         self._key = int.from_bytes(os.urandom(8), "little") if seed is None else _spread_seed(int(seed))
@@ -44,14 +47,19 @@ class RandomNumbers:
 
     def rng_get_state(self) -> tuple:
         """The state of all generators: the host's, the key and the number of draws made."""
+        self._flush()  # what waits in a fuse block draws when it runs
         return self.rng.get_state(), self._key, self._draws
 
     def rng_set_state(self, rng_states: tuple) -> None:
         """Return to a state that `rng_get_state` gave. Raises `ValueError` for anything else."""
-        if not (isinstance(rng_states, tuple) and len(rng_states) == 3):
-            raise ValueError(complain("rng_set_state", type(rng_states).__name__, "what rng_get_state returned"))
-        host, key, draws = rng_states
-        self.rng.set_state(host)
+        self._flush()
+        try:
+            host, key, draws = rng_states
+            key, draws = operator.index(key), operator.index(draws)
+            self.rng.set_state(host)
+        except (TypeError, ValueError):
+            given = type(rng_states).__name__
+            raise ValueError(complain("rng_set_state", given, "what rng_get_state returned")) from None
         self._key, self._draws = key, draws
 
     def rng_reset(self) -> None:
