@@ -97,9 +97,9 @@ def can_join(
 def _reads_what_was_written(x: Any, statements: list[Statement], targets: list[Any]) -> bool:
     """Whether a tensor is apart from every earlier target, or is one whose value is stored without rounding."""
     for statement, target in zip(statements, targets):
-        if not _share(x, target):
+        same = (x.address, x.structure) == (target.address, target.structure)  # also where it has no elements
+        if not same and not _share(x, target):
             continue
-        same = (x.address, x.structure) == (target.address, target.structure)
         value = statement.value
         if not same or not isinstance(value, OpTreeNode) or value.structure.dtype != target.structure.dtype:
             return False

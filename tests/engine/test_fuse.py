@@ -179,6 +179,16 @@ def test_a_refused_statement_leaves_the_others(backend: Backend) -> None:
     assert not u.get().any()
 
 
+@pytest.mark.parametrize("length", [0, 2])
+def test_what_a_group_reads_has_the_type_it_was_stored_in(backend: Backend, length: int) -> None:
+    whole = backend.ones((length,), dtype=np.uint16)
+    x, o = backend.zeros((length,)), backend.zeros((length,))
+    with backend.fuse():
+        x[:] = whole
+        o[:] = backend.clip(backend.sum(x, axis=0), -8, 8)  # of whole numbers -8 would be no uint64
+    assert o.get().tolist() == [[float(length)]] * length
+
+
 def test_blocks_nest(backend: Backend) -> None:
     t = backend.ones((2, 2))
     with backend.fuse():
