@@ -34,7 +34,7 @@ from tensorbackend.backends.user_methods import UserKernels
 from tensorbackend.errors import BackendError, CaptureError, ShapeError, complain, nearest
 from tensorbackend.graph.fuse import schedule, single_call, walk
 from tensorbackend.graph.keys import exact
-from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import Structure, StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
@@ -275,7 +275,7 @@ class Backend(
 
     def execute(self, optree: Any, out: Tensor | None = None) -> Tensor:
         """Run an op-tree into `out`, or into a new tensor of its type, and return the tensor."""
-        return self.evaluate(optree) if out is None else out._assign(optree)
+        return self.evaluate(optree, out)
 
     def evaluate(self, expr: Any, out: Tensor | None = None, dtype: Any = None) -> Tensor:
         """The value of an expression (op-tree, tensor, number, array) in `out`, or in a new tensor.
@@ -284,7 +284,7 @@ class Backend(
         decides the shape (rand or onehot alone).
         """
         if out is not None:
-            return out._assign(expr)
+            return finished(expr, out)
         if not isinstance(expr, Operators):
             return self.array(expr, dtype=dtype or np.asarray(expr).dtype)
         shape = sized(expr.structure.op, expr.structure) if expr.structure.op else expr.shape

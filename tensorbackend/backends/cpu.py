@@ -250,6 +250,8 @@ class CPUBackend(launcher.NativeStatements, Backend):
     def view(self, ary: np.ndarray, name: str | None = None, min_dims: int | None = None) -> CPUTensor:
         """A tensor on the memory of a NumPy array, without a copy; read-only if the array is."""
         self.structures.check_open()
+        if not isinstance(ary, np.ndarray):
+            raise TypeError(complain("view", type(ary).__name__, "a NumPy array", "be.array or be.from_dlpack"))
         return CPUTensor(self, ary=ary, name=name, min_dims=min_dims)
 
     def from_dlpack(self, x: Any, min_dims: int | None = None) -> CPUTensor:

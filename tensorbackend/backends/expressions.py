@@ -13,7 +13,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.backends.allocation import rank_rule
 from tensorbackend.errors import DTypeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, apply
+from tensorbackend.graph.optree import Operators, apply, finished
 from tensorbackend.graph.structure import StructureTable, as_axis
 from tensorbackend.graph.tensor import TakeView, Tensor
 
@@ -31,7 +31,7 @@ class Expressions:
 
     def _finish(self, node: Any, out: Tensor | None) -> Any:
         """The node, or `out` with its value."""
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     def mean(
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
@@ -120,13 +120,13 @@ class Expressions:
         if out is None:
             tree = isinstance(ary, Operators)
             out = self.empty(ary.shape if tree else (1, 1), product.dtype, min_dims=rank_rule(ary) if tree else 2)
-        return out._assign(product)
+        return finished(product, out)
 
 
 def _unary_method(op: ops.Op) -> Callable:
     def method(self: Any, a: Any, out: Tensor | None = None) -> Any:
         node = apply(op, a, table=self.structures)
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     return method
 
@@ -134,7 +134,7 @@ def _unary_method(op: ops.Op) -> Callable:
 def _binary_method(op: ops.Op) -> Callable:
     def method(self: Any, a: Any, b: Any, out: Tensor | None = None) -> Any:
         node = apply(op, a, b, table=self.structures)
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     return method
 
@@ -142,7 +142,7 @@ def _binary_method(op: ops.Op) -> Callable:
 def _ternary_method(op: ops.Op) -> Callable:
     def method(self: Any, a: Any, b: Any, c: Any, out: Tensor | None = None) -> Any:
         node = apply(op, a, b, c, table=self.structures)
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     return method
 

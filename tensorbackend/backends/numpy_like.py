@@ -19,7 +19,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.optree import Operators, OpTreeNode, finished
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["NumpyLike", "as_operand", "presented", "result", "wrapped"]
@@ -58,7 +58,7 @@ def wrapped(tensor: Tensor) -> Tensor:
 def result(tree: Any, dtype: Any = None, out: Any = None) -> Any:
     """The value of a tree as an array: in fresh memory, or in `out`."""
     if out is not None:
-        return out._assign(tree)
+        return finished(tree, out)
     backend = tree.backend
     kind = tree.dtype if dtype is None else dtypes.as_dtype(dtype)
     return wrapped(backend.empty(tree.shape, kind, min_dims=0)._assign(tree))

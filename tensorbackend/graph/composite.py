@@ -14,7 +14,7 @@ from typing import Any
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.optree import OpTreeNode, apply, source
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import UNKNOWN, StructureTable, as_axis, normalize_axes
 
 __all__ = ["COMPOSITES"]
@@ -144,8 +144,9 @@ def onehot(indices: Any, axis: int) -> OpTreeNode:
     """1 where the position along `axis` (0 or 1) equals the index; the partner or target decides the classes."""
     if axis not in (0, 1):
         raise ShapeError(complain("onehot: no such axis", f"axis={axis}", "0 for (classes, n), 1 for (n, classes)"))
-    if indices.dtype is None or indices.dtype.kind not in "iu":
-        raise DTypeError(complain("onehot: indices must be integers", str(indices.dtype), "int32 or another integer"))
+    if not isinstance(indices, Operators) or indices.dtype.kind not in "iu":
+        given = str(indices.dtype) if isinstance(indices, Operators) else type(indices).__name__
+        raise DTypeError(complain("onehot: indices must be integers", given, "a tensor of int32 or another integer"))
     if indices.ndim > 2 or (indices.ndim == 2 and 1 not in indices.shape):
         raise ShapeError(complain("onehot: indices are a row or a column", str(indices.shape), "(1, n) or (n, 1)"))
     n = indices.size

@@ -19,7 +19,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import Structure, StructureTable, as_axis
 
-__all__ = ["OpTreeNode", "Operators", "apply", "nodes_of", "source"]
+__all__ = ["OpTreeNode", "Operators", "apply", "finished", "nodes_of", "source"]
 
 _NUMBERS = (bool, int, float, np.generic)
 _new = object.__new__
@@ -47,6 +47,15 @@ def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable 
         node.structure = found
         node.inputs = operands
     return _within_range(node) if op.name in _MIRRORED and int in structures else node
+
+
+def finished(node: Any, out: Any) -> Any:
+    """The node, or `out` with its value. Raises `TypeError` for an `out` that nothing can be assigned to."""
+    if out is None:
+        return node
+    if not hasattr(out, "_assign"):
+        raise TypeError(complain("out", type(out).__name__, "a tensor"))
+    return out._assign(node)
 
 
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -262,7 +271,7 @@ class Operators:
         """The axes in another order (default: as `.T`), as a view, or written into `out`."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         moved = self._move("transpose", indexing.whole("transpose", tuple(order)) or self._reversed_axes())
-        return moved if out is None else out._assign(moved)
+        return finished(moved, out)
 
     @property
     def T(self) -> Any:
@@ -356,7 +365,7 @@ class OpTreeNode(Operators):
             node = operands[0].T
         else:
             node = apply(entry, *operands)
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     def execute(self) -> Any:
         """Compute the value into a new tensor of the tree's type, and return it."""

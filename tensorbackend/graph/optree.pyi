@@ -8,9 +8,11 @@ import numpy as np
 from tensorbackend import ops
 from tensorbackend.graph.structure import Structure, StructureTable
 
-__all__ = ['OpTreeNode', 'Operators', 'apply', 'nodes_of', 'source']
+__all__ = ['OpTreeNode', 'Operators', 'apply', 'finished', 'nodes_of', 'source']
 
 def apply(op: ops.Op, *operands: Any, params: tuple=(), table: StructureTable | None=None) -> OpTreeNode: ...
+
+def finished(node: Any, out: Any) -> Any: ...
 
 def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any) -> OpTreeNode: ...
 

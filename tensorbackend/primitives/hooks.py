@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.optree import Operators, finished
 from tensorbackend.primitives import operands
 
 __all__ = ["LayerHooks"]
@@ -154,8 +154,7 @@ class LayerHooks:
         """max(ary, 0) of a NumPy array, at once, or of a tensor or op-tree, as a node; or into `out`."""
         if not isinstance(ary, Operators):
             return np.maximum(ary, 0, out=out)
-        node = composite.relu(ary)
-        return node if out is None else out._assign(node)
+        return finished(composite.relu(ary), out)
 
     # Several processes: their share of a minibatch
 

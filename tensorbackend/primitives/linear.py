@@ -14,7 +14,7 @@ from typing import Any
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, OpTreeNode, apply
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.primitives.operands import repeated
 
@@ -79,7 +79,7 @@ class LinearAlgebra:
             raise ShapeError(
                 complain("dot: matrices only", f"{a.shape} and {b.shape}", "2 axes each", "be.matmul for batches")
             )
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
         """The product over the last two axes, others broadcast, as NumPy's `matmul`; a vector is a row or a column."""
@@ -90,7 +90,7 @@ class LinearAlgebra:
         if left or right:
             shape = node.shape[:-2] + (() if left else node.shape[-2:-1]) + (() if right else node.shape[-1:])
             node = composite.reshape(node, shape)
-        return node if out is None else out._assign(node)
+        return finished(node, out)
 
     def compound_dot(self, A: Any, B: Any, C: Any, alpha: float = 1.0, beta: float = 0.0, relu: bool = False,
                      bsum: Any = None, repeat: int = 1, size: str | None = None) -> Any:  # fmt: skip

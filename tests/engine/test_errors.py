@@ -167,6 +167,18 @@ for _name, _value in {
 refused("add complex array", lambda b: b.t + np.ones((3, 4), complex), DTypeError, "complex128")
 refused("add object array", lambda b: b.t + np.full((3, 4), None), DTypeError, "object")
 refused("add complex number", lambda b: b.t + np.complex64(1), DTypeError, "complex64")
+for _name, _call in {
+    "op": lambda b, out: b.be.exp(b.t, out=out),
+    "two operands": lambda b, out: b.be.add(b.t, b.t, out=out),
+    "reduction": lambda b, out: b.be.sum(b.t, axis=0, out=out),
+    "composite": lambda b, out: b.be.clip(b.t, 0, 1, out=out),
+    "product": lambda b, out: b.be.dot(b.t, b.t.T, out=out),
+    "transpose": lambda b, out: b.t.transpose(out=out),
+    "evaluate": lambda b, out: b.be.evaluate(b.t, out=out),
+}.items():
+    refused(f"{_name} into an array", lambda b, f=_call: f(b, np.zeros((3, 4))), TypeError, "out", "ndarray", "tensor")
+    refused(f"{_name} into a tree", lambda b, f=_call: f(b, b.t + 1), TypeError, "out", "OpTreeNode", "tensor")
+refused("onehot of an array", lambda b: b.be.onehot(np.arange(3), 0), DTypeError, "ndarray", "tensor")
 refused("add string", lambda b: b.be.add(b.t, "a"), TypeError, "str", "tensors, nodes, numbers")
 refused("string operand", lambda b: b.t + "a", TypeError, "str")
 refused("list operand", lambda b: b.t + [1, 2], TypeError, "list")

@@ -129,6 +129,8 @@ def test_view_shares_the_memory_of_an_array(backend, dtype) -> None:
     assert t[0, 0].item() == 1
     t[1:] = 0
     assert not host[1:].any()
+    with pytest.raises(TypeError, match="list"):
+        backend.view([1.0, 2.0])
 
 
 @pytest.mark.parametrize(
