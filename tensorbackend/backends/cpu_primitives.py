@@ -31,7 +31,7 @@ from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph.plan import Primitive, Ref
-from tensorbackend.graph.tails import of_one_type, over_matrix
+from tensorbackend.graph.tails import over_matrix
 from tensorbackend.primitives import gemm
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
 from tensorbackend.primitives.matrix_unit import PLANE_BYTES, PLANES
@@ -246,9 +246,7 @@ def describe(by: Blocking) -> str:
 
 
 def prepare_convolution(step: Primitive, backend: Backend) -> jit.Prepared | None:
-    """A convolution or a gradient of it; None for operands of several types, which NumPy adds up."""
-    if not of_one_type(step):
-        return None
+    """A convolution or a gradient of it."""
     tune = settings.config.tune and not backend.deterministic
     return prepare_conv(step, backend.enable_winograd, backend.scratch_size, tune)
 

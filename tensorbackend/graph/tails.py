@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensorbackend import dtypes
 from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.structure import broadcast_shapes
 
-__all__ = ["MOST_OPERANDS", "as_matrix", "of_one_type", "over_matrix", "with_tails"]
+__all__ = ["MOST_OPERANDS", "as_matrix", "over_matrix", "with_tails"]
 
 MOST_OPERANDS = 32
 """Operands of a tail at most, as in kernels/c/gemm.c."""
@@ -57,15 +56,8 @@ def _takes(step: Primitive, kernel: Kernel) -> bool:
     if step.op.name not in ("conv", "conv_bprop"):
         return step.op.name == "dot"
     (g,) = step.params
-    runs = of_one_type(step) and (step.op.name == "conv" or g.strides == (1, 1, 1))
+    runs = step.op.name == "conv" or g.strides == (1, 1, 1)
     return runs and as_matrix(kernel) is not None
-
-
-def of_one_type(step: Primitive) -> bool:
-    """Whether a convolution's operands have one type, as its kernels want them. NumPy, which adds up others, runs no
-    tail."""
-    first, second = (ref.dtype for ref in step.inputs)
-    return first == second and step.output.dtype in (first, dtypes.compute(first))
 
 
 def _may_follow(kernel: Kernel, product: Primitive, plan: Plan) -> bool:

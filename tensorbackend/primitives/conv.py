@@ -112,7 +112,8 @@ def _operations(g: ConvGeometry) -> int:
     return g.flops
 
 
-_node = functools.partial(ops.primitive, arity=2, dtype="product", params=("geometry",), work=_operations)
+_node = functools.partial(ops.primitive, arity=2, dtype="product", params=("geometry",), work=_operations,
+                          alike=True)  # fmt: skip
 FPROP = _node("conv", numpy=fprop_reference, shape=_rule(("dimI", "dimF"), "dimO"), vjp=_conv_vjp,
               doc="The convolution of images x with filters y; halves add up in float32.")  # fmt: skip
 BPROP = _node("conv_bprop", numpy=bprop_reference, shape=_rule(("dimF", "dimO"), "dimI"), vjp=_bprop_vjp,

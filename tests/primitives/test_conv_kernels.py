@@ -682,6 +682,16 @@ def steps(backend: Backend, tree: Any) -> list[str]:
     return [step.name for step in backend.explain(tree).steps]
 
 
+def test_a_tree_of_halves_beside_a_tensor_runs_kernels(backends: dict[int, Backend]) -> None:
+    """Trees of halves are float32 until they are stored: the tensor is widened, and the tail narrows the result."""
+    for backend in backends.values():
+        layer = backend.conv_layer("float16", N=4, C=3, K=8, H=8, W=8, R=3, S=3)
+        I, F, _ = (backend.array(x, dtype="float16") for x in drawn(layer).values())
+        for pair in ((I * 2.0, F), (I, F * 2.0)):
+            found = backend.explain(backend.maximum(backend.conv(layer, *pair), 0.0))
+            assert len(found.steps) == 3 and all(step.source for step in found.steps)
+
+
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float16", marks=pytest.mark.ci)])
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 20, "K": 19, "H": 13, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
