@@ -13,7 +13,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.backends.allocation import rank_rule
 from tensorbackend.errors import DTypeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, apply, finished
+from tensorbackend.graph.optree import Operators, apply, check_target, finished
 from tensorbackend.graph.structure import StructureTable, as_axis
 from tensorbackend.graph.tensor import TakeView, Tensor
 
@@ -28,27 +28,25 @@ class Expressions:
     empty: Callable[..., Tensor]
     rand: Callable[..., Any]
     clip: Callable[..., Any]
-
-    def _finish(self, node: Any, out: Tensor | None) -> Any:
-        """The node, or `out` with its value."""
-        return finished(node, out)
+    add: Callable[..., Any]
+    greater_equal: Callable[..., Any]
 
     def mean(
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
     ) -> Any:
         """The sum over `axis` (None: all) divided by the count; NaN of nothing. `partial` is not used."""
-        return self._finish(composite.mean(a, axis, keepdims), out)
+        return finished(composite.mean(a, axis, keepdims), out)
 
     def var(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True,
             binary: bool = False) -> Any:  # fmt: skip
         """The population variance over `axis`. `binary`: the square x x is x times its nearest power of two."""
-        return self._finish(composite.var(a, axis, keepdims, binary), out)
+        return finished(composite.var(a, axis, keepdims, binary), out)
 
     def std(
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
     ) -> Any:
         """The population standard deviation over `axis`. `partial` is not used."""
-        return self._finish(composite.std(a, axis, keepdims), out)
+        return finished(composite.std(a, axis, keepdims), out)
 
     def onehot(self, indices: Tensor, axis: int, out: Tensor | None = None) -> Any:
         """1 where the position along `axis` equals the index: (classes, n) for axis 0, (n, classes) for axis 1.
@@ -56,7 +54,7 @@ class Expressions:
         `indices` is an integer row or column; the partner or the target decides the number of classes; an index out
         of range gives zeros. Raises `ShapeError` or `DTypeError` for other indices.
         """
-        return self._finish(composite.onehot(indices, axis), out)
+        return finished(composite.onehot(indices, axis), out)
 
     def take(self, a: Any, indices: Any, axis: int | None, out: Tensor | None = None) -> Any:
         """The entries of `a` along `axis` at integer `indices` (tensor, array or list); `axis` None flattens `a` first.
@@ -72,8 +70,8 @@ class Expressions:
         if axis is None:
             a, axis = composite.reshape(a, (-1,)), 0
         if isinstance(a, Tensor):
-            return self._finish(TakeView.of(a, places, axis), out)
-        return self._finish(composite.take(a, places, axis), out)
+            return finished(TakeView.of(a, places, axis), out)
+        return finished(composite.take(a, places, axis), out)
 
     def _as_indices(self, indices: Any) -> Tensor | None:
         """Indices as an integer tensor (a row or column becomes 1-D), or None when they are not integers."""
@@ -92,22 +90,23 @@ class Expressions:
 
     def cumsum(self, a: Any, axis: int = 0, out: Tensor | None = None) -> Any:
         """The running sum along `axis`; halves add up in float32, integers in 64 bits."""
-        return self._finish(composite.cumsum(a, axis), out)
+        return finished(composite.cumsum(a, axis), out)
 
     def reshape(self, a: Any, shape: Any, out: Tensor | None = None) -> Any:
         """`a` under another shape, in C order: a view where one exists, else a node."""
-        return self._finish(composite.reshape(a, tuple(shape)), out)
+        return finished(composite.reshape(a, tuple(shape)), out)
 
     def transpose(self, a: Any, axes: Any = None, out: Tensor | None = None) -> Any:
         """The axes of `a` in another order (None: as `.T`)."""
-        return self._finish(composite.transpose(a, axes), out)
+        return finished(composite.transpose(a, axes), out)
 
     def binarize(self, ary: Any, out: Tensor, stochastic: bool = True) -> Tensor:
         """-1 or 1 into `out`: at random with probability clip((a + 1) / 2, 0, 1) of 1, or by the sign (0 gives 1)."""
+        check_target("binarize: out", out)
         if stochastic:
-            up = self.rand() <= self.clip((ary + 1) / 2, 0, 1)
+            up = self.rand() <= self.clip(self.add(ary, 1) / 2, 0, 1)
         else:
-            up = ary >= 0
+            up = self.greater_equal(ary, 0)
         return out._assign(2 * up - 1)
 
     def shift(self, ary: Any, shift_ary: Any, value: bool = True, out: Tensor | None = None) -> Tensor:
@@ -153,7 +152,7 @@ def _reduction_method(op: ops.Op) -> Callable:
     def method(self: Any, a: Any, axis: Any = first, out: Tensor | None = None, keepdims: bool = True) -> Any:
         axis = as_axis(op.name, axis)
         node = apply(op, a, params=(axis,), table=self.structures)
-        return self._finish(node if keepdims else composite.drop_axes(node, axis), out)
+        return finished(node if keepdims else composite.drop_axes(node, axis), out)
 
     return method
 
@@ -167,7 +166,7 @@ def _composite_method(function: Callable) -> Callable:
     def method(self: Any, *arguments: Any, out: Tensor | None = None, **keywords: Any) -> Any:
         if len(arguments) == len(takes) + 1:
             *arguments, out = arguments
-        return self._finish(function(*arguments, **keywords), out)
+        return finished(function(*arguments, **keywords), out)
 
     method.__signature__ = inspect.Signature([own, *takes, last])
     return method

@@ -12,7 +12,7 @@ import numpy as np
 
 from tensorbackend import ops
 from tensorbackend.errors import complain
-from tensorbackend.graph.optree import OpTreeNode, source
+from tensorbackend.graph.optree import OpTreeNode, check_target, finished, source
 from tensorbackend.graph.structure import StructureTable
 from tensorbackend.graph.tensor import Tensor, as_shape
 
@@ -27,7 +27,6 @@ class RandomNumbers:
 
     structures: StructureTable
     _lock: Any
-    _finish: Callable[..., Any]
     _flush: Callable[[], None]
 
     def gen_rng(self, seed: int | None = None) -> np.random.RandomState:
@@ -85,26 +84,28 @@ class RandomNumbers:
 
         A node is drawn anew by each statement that runs it.
         """
-        return self._finish(source(ops.OPS["rand"], self.structures, self._asked(shape)), out)
+        return finished(source(ops.OPS["rand"], self.structures, self._asked(shape)), out)
 
     def randn(self, out: Tensor | None = None, shape: Any = None) -> Any:
         """Standard normal random numbers; as `rand`."""
-        return self._finish(source(ops.OPS["randn"], self.structures, self._asked(shape)), out)
+        return finished(source(ops.OPS["randn"], self.structures, self._asked(shape)), out)
 
     def _asked(self, shape: Any) -> tuple | None:
         return None if shape is None else as_shape(shape, 0)
 
     def fill_normal(self, ary: Tensor, mean: float = 0, stdv: float = 1) -> Tensor:
         """Fill with normal random numbers of a mean and standard deviation; returns the tensor."""
+        check_target("fill_normal: ary", ary)
         return ary._assign(self.randn(shape=ary.shape) * stdv + mean)
 
     def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> Tensor:
         """Fill with 1 at probability `keepthresh`, else 0; returns the tensor."""
+        check_target("make_binary_mask: out", out)
         return out._assign(self.rand(shape=out.shape) < keepthresh)
 
     def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
         """1 at probability `keep`, else 0; not rescaled. A node, or `out`."""
-        return self._finish(self.rand() <= keep, out)
+        return finished(self.rand() <= keep, out)
 
 
 def _spread_seed(seed: int) -> int:

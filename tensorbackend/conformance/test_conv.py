@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import Autodiff, DTypeError, ShapeError
+from tensorbackend import Autodiff, Backend, BackendError, DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
 
 # A backend serves all examples.
@@ -286,4 +286,11 @@ def test_bad_operands_are_refused_before_anything_is_written(backend: Any) -> No
         backend.update_conv(layer, I, O, O.reshape(-1)[: layer.sizeF])
     with pytest.raises(ValueError, match="overlaps"):
         backend.fprop_conv(layer, I, F, O, bsum=O.reshape(-1)[: layer.K])
+    elsewhere = Backend.allocate_backend("cpu", jit=False).ones((layer.K, 1))
+    with pytest.raises(BackendError, match="different backends"):
+        backend.fprop_conv(layer, I, F, O, bsum=elsewhere)
+    with pytest.raises(BackendError, match="different backends"):
+        backend.update_conv(layer, I, O, F, grad_bias=elsewhere)
+    with pytest.raises(TypeError, match="repeat"):
+        backend.fprop_conv(layer, I, F, O, repeat=2.5)
     np.testing.assert_array_equal(O.get().reshape(layer.dimO), before.astype(np.float32))

@@ -19,7 +19,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import Structure, StructureTable, as_axis
 
-__all__ = ["OpTreeNode", "Operators", "apply", "finished", "nodes_of", "source"]
+__all__ = ["OpTreeNode", "Operators", "apply", "check_target", "finished", "nodes_of", "source"]
 
 _NUMBERS = (bool, int, float, np.generic)
 _new = object.__new__
@@ -53,9 +53,14 @@ def finished(node: Any, out: Any) -> Any:
     """The node, or `out` with its value. Raises `TypeError` for an `out` that nothing can be assigned to."""
     if out is None:
         return node
-    if not hasattr(out, "_assign"):
-        raise TypeError(complain("out", type(out).__name__, "a tensor"))
+    check_target("out", out)
     return out._assign(node)
+
+
+def check_target(what: str, target: Any) -> None:
+    """Raise `TypeError` for something that nothing can be assigned to."""
+    if not hasattr(target, "_assign"):
+        raise TypeError(complain(what, type(target).__name__, "a tensor"))
 
 
 _MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}

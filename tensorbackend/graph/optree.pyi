@@ -8,11 +8,13 @@ import numpy as np
 from tensorbackend import ops
 from tensorbackend.graph.structure import Structure, StructureTable
 
-__all__ = ['OpTreeNode', 'Operators', 'apply', 'finished', 'nodes_of', 'source']
+__all__ = ['OpTreeNode', 'Operators', 'apply', 'check_target', 'finished', 'nodes_of', 'source']
 
 def apply(op: ops.Op, *operands: Any, params: tuple=(), table: StructureTable | None=None) -> OpTreeNode: ...
 
 def finished(node: Any, out: Any) -> Any: ...
+
+def check_target(what: str, target: Any) -> None: ...
 
 def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any) -> OpTreeNode: ...
 

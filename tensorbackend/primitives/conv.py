@@ -274,6 +274,7 @@ class Convolution:
         timing and returns (milliseconds, GFLOP/s). `layer_op` has no effect. Raises `ShapeError`, `DTypeError`, and
         `ValueError` when O overlaps I or F.
         """
+        operands.check_layer("fprop_conv", layer, ConvLayer, "conv_layer")
         dims = {"I": (I, layer.dimI), "F": (F, layer.dimF)}
         tail = _Tail("fprop_conv", layer, dims, (O, layer.dimO), X, bias, bsum, alpha, beta, relu, brelu, slope)
         return operands.repeated(self, repeat, lambda: tail.run(FPROP), layer.flops, "fprop_conv")
@@ -286,6 +287,7 @@ class Convolution:
 
         The rest is as in `fprop_conv`; `bias` and `bsum` are (C, 1).
         """
+        operands.check_layer("bprop_conv", layer, ConvLayer, "conv_layer")
         dims = {"F": (F, layer.dimF), "E": (E, layer.dimO)}
         tail = _Tail("bprop_conv", layer, dims, (grad_I, layer.dimI), X, bias, bsum, alpha, beta, relu, brelu, slope)
         return operands.repeated(self, repeat, lambda: tail.run(BPROP), layer.flops, "bprop_conv")
@@ -297,6 +299,7 @@ class Convolution:
 
         `grad_bias` (K, 1) becomes the sums of E over all but K. `repeat`, `layer_op` and errors as `fprop_conv`.
         """
+        operands.check_layer("update_conv", layer, ConvLayer, "conv_layer")
         dims = {"I": (I, layer.dimI), "E": (E, layer.dimO)}
         tail = _Tail("update_conv", layer, dims, (grad_F, layer.dimF), None, None, None, alpha, beta, False, False, 0.0)
         if grad_bias is not None:

@@ -29,7 +29,10 @@ def _same_length(name: str, **lists: Sequence[Any]) -> None:
 
 
 def _same_shape(name: str, **tensors: Any) -> None:
-    """That tensors, op-trees or arrays have one shape. Raises `ShapeError`."""
+    """That all are tensors, op-trees or arrays of one shape. Raises `TypeError` and `ShapeError`."""
+    for what, x in tensors.items():
+        if not isinstance(x, (Operators, np.ndarray)):
+            raise TypeError(complain(f"{name}: {what}", type(x).__name__, "a tensor"))
     if len({x.shape for x in tensors.values()}) > 1:
         given = ", ".join(f"{what} {x.shape}" for what, x in tensors.items())
         raise ShapeError(complain(f"{name}: shapes", given, "one shape"))
@@ -40,6 +43,7 @@ class LayerHooks:
 
     structures: Any
     empty: Callable[..., Any]
+    multiply: Callable[..., Any]
     communicator: Any = None  # of several processes (tensorbackend.distributed), or None
 
     # Transforms and skips
@@ -54,7 +58,7 @@ class LayerHooks:
                         relu: bool) -> None:  # fmt: skip
         """deltas[:] = transform.bprop(outputs) times error. `ngLayer` and `relu` have no effect here."""
         operands.check_output("bprop_transform", deltas)
-        deltas._assign(transform.bprop(outputs) * error)
+        deltas._assign(self.multiply(transform.bprop(outputs), error))
 
     def fprop_skipnode(self, x: Any, y: Any, beta: float) -> None:
         """y = beta y + x. Without beta the old y is not read. Raises `ShapeError` for other shapes."""

@@ -14,9 +14,9 @@ from typing import Any
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, check_target, finished
 from tensorbackend.graph.tensor import Tensor, check_writable
-from tensorbackend.primitives.operands import repeated
+from tensorbackend.primitives import operands
 
 __all__ = ["LinearAlgebra"]
 
@@ -34,8 +34,8 @@ def _check_tensors(name: str, *tensors: Any) -> None:
             raise TypeError(complain(f"{name}: tensors only", type(t).__name__, "tensors", "be.evaluate(x) first"))
 
 
-def _check_distinct(name: str, out: Any, *operands: Any) -> None:
-    for x in operands:
+def _check_distinct(name: str, out: Any, *inputs: Any) -> None:
+    for x in inputs:
         if x.start < out.stop and out.start < x.stop:
             raise ValueError(
                 complain(f"{name}: the output overlaps an operand", f"{out.shape} and {x.shape}", "distinct memory")
@@ -54,13 +54,14 @@ def _check_product(name: str, a: tuple, b: tuple, c: tuple) -> None:
         raise ShapeError(complain(f"{name}: shapes", f"A {a}, B {b}, C {c}", "A (m, k), B (k, n), C (m, n)"))
 
 
-def _check_sums(name: str, bsum: Any, C: Any, *operands: Any) -> None:
-    """That the row sums of C have a place of their own that can be written."""
+def _check_sums(name: str, bsum: Any, C: Any, *inputs: Any) -> None:
+    """That the row sums of C have a place of their own, on its backend, that can be written."""
     _check_tensors(f"{name}: bsum", bsum)
+    operands.check_home(C.backend, bsum)
     rows = C.shape[0]
     if bsum.shape != (rows, 1):
         raise ShapeError(complain(f"{name}: bsum", f"{bsum.shape}", f"({rows}, 1)"))
-    _check_distinct(name, bsum, C, *operands)
+    _check_distinct(name, bsum, C, *inputs)
     check_writable(bsum)
 
 
@@ -142,8 +143,8 @@ class LinearAlgebra:
 
     def _repeat(self, name: str, repeat: int, out: Any, value: Any, flops: int, reads_out: bool) -> None:
         """`out` = `value`; or, for timing, `repeat` times, after which `out` is what one time makes of it."""
-        before = self.copy(out) if reads_out and repeat > 1 else None
-        repeated(self, int(repeat), lambda: out._assign(value), flops, name)
+        before = self.copy(out) if reads_out and operands.runs(name, repeat) > 1 else None
+        operands.repeated(self, repeat, lambda: out._assign(value), flops, name)
         if before is not None:
             out._assign(before)
             out._assign(value)
@@ -210,11 +211,13 @@ class LinearAlgebra:
 
     def update_fc_bias(self, err: Any, out: Any) -> Any:
         """out = the sums of `err` (nout, N) over its rows' entries: the bias gradient (nout, 1) of a dense layer."""
-        return out._assign(composite.sum(err, 1))
+        check_target("update_fc_bias: out", out)
+        return out._assign(self.sum(err, 1))
 
     def add_fc_bias(self, inputs: Any, bias: Any) -> Any:
         """inputs += bias, a column (nout, 1) beside (nout, N); returns `inputs`."""
-        return inputs._assign(inputs + bias)
+        check_target("add_fc_bias: inputs", inputs)
+        return inputs._assign(self.add(inputs, bias))
 
 
 def _signs(x: Operators) -> OpTreeNode:

@@ -211,7 +211,7 @@ class _Operands:
                 steps.remember(key)
 
         work = FLOPS * math.prod(self.given["x"][1])
-        times = operands.repeated(self.backend, int(repeat), once, work, self.name)
+        times = operands.repeated(self.backend, repeat, once, work, self.name)
         for letter in self.written:
             out, shape = self.given[letter]
             if out.shape != shape and not isinstance(composite.reshape(out, shape), Tensor):

@@ -18,8 +18,8 @@ from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.ops import Op
 
 __all__ = [
-    "assign", "call", "check", "check_column", "check_home", "check_integers", "check_output", "float_type", "matrix",
-    "repeated", "size", "sums_of_maps",
+    "assign", "call", "check", "check_column", "check_home", "check_integers", "check_layer", "check_output",
+    "float_type", "matrix", "repeated", "runs", "size", "sums_of_maps",
 ]  # fmt: skip
 
 
@@ -52,6 +52,12 @@ def check(name: str, dtype: np.dtype | None, **named: tuple[Any, tuple[int, ...]
             raise DTypeError(complain(f"{name}: type of {letter}", str(x.dtype), wanted))
         if x.shape is None or math.prod(x.shape) != math.prod(dim):
             raise ShapeError(complain(f"{name}: size of {letter}", f"{x.shape}", f"{math.prod(dim)} elements: {dim}"))
+
+
+def check_layer(name: str, layer: Any, kind: type, maker: str) -> None:
+    """That a layer is one that the method `maker` made. Raises `TypeError`."""
+    if not isinstance(layer, kind):
+        raise TypeError(complain(f"{name}: layer", type(layer).__name__, f"what be.{maker} returned"))
 
 
 def check_output(name: str, out: Any, *inputs: Any) -> None:
@@ -98,7 +104,7 @@ def call(backend: Any, op: Op, params: tuple, outputs: list[Shaped], inputs: lis
     views = [None if out.rounding else _viewed(backend, out, dim, whole) for out, dim in outputs]
     places = [_copied(backend, *pair) if view is None else view for view, pair in zip(views, outputs)]
     old = places[:1] if params[2] != 0 else []
-    repeated(backend, int(repeat), lambda: backend._call(op, params, places, [*read, *old]), op.work(*params), op.name)
+    repeated(backend, repeat, lambda: backend._call(op, params, places, [*read, *old]), op.work(*params), op.name)
     for (out, _), view, place in zip(outputs, views, places):
         if view is None:
             assign(out, place)
@@ -146,8 +152,9 @@ def assign(out: Tensor, value: Any) -> None:
 
 
 def check_column(name: str, what: str, x: Any, maps: int, *others: Any) -> None:
-    """That a column (maps, 1) of sums can be written and shares no memory with `others`."""
+    """That a column (maps, 1) of sums can be written, is of the backend of `others` and shares no memory with them."""
     check(name, None, **{what: (x, (maps, 1))})
+    check_home(others[0].backend, x)
     check_output(f"{name}: {what}", x, *others)
 
 
@@ -157,11 +164,18 @@ def sums_of_maps(out: Tensor, x: Any, dim: tuple[int, ...]) -> None:
     out._assign(composite.reshape(sums, out.shape))
 
 
+def runs(name: str, repeat: Any) -> int:
+    """How often a call is to run. Raises `TypeError` for what is no integer: a tensor's `int` is its address."""
+    if not isinstance(repeat, (int, np.integer)):
+        raise TypeError(complain(f"{name}: repeat", type(repeat).__name__, "an int"))
+    return int(repeat)
+
+
 def repeated(backend: Any, repeat: int, run: Callable[[], Any], flops: int,
              name: str = "a primitive") -> tuple[float, float] | None:  # fmt: skip
     """Run once; or, for timing, a tenth of `repeat` times and then `repeat`: (milliseconds a run, GFLOP/s), which is
     also logged and one of the backend's `bench_records`, under `name`."""
-    if repeat <= 1:
+    if runs(name, repeat) <= 1:
         run()
         return None
     for _ in range(max(repeat // 10, 1)):

@@ -230,6 +230,35 @@ refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"
 refused("histogram bins", lambda b: b.be.set_hist_buffers(0, 0), ValueError, "0", "1 or more")
 refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")
 
+# Operands of methods that are no tensors, layers or numbers of runs
+
+for _wrong in (None, 3, np.ones((3, 4)), "x"):
+    _kind = type(_wrong).__name__
+    refused(f"add_fc_bias to {_kind}", lambda b, x=_wrong: b.be.add_fc_bias(x, b.t), TypeError, "add_fc_bias", _kind)
+    refused(f"update_fc_bias into {_kind}", lambda b, x=_wrong: b.be.update_fc_bias(b.t, x), TypeError, _kind)
+    refused(f"fill_normal {_kind}", lambda b, x=_wrong: b.be.fill_normal(x), TypeError, "fill_normal", _kind)
+    refused(f"mask {_kind}", lambda b, x=_wrong: b.be.make_binary_mask(x), TypeError, "make_binary_mask", _kind)
+    refused(f"binarize into {_kind}", lambda b, x=_wrong: b.be.binarize(b.t, x), TypeError, "binarize", _kind)
+    refused(f"pool with {_kind}", lambda b, x=_wrong: b.be.fprop_pool(x, b.t, b.t), TypeError, _kind, "be.pool_layer")
+    refused(f"lrn with {_kind}", lambda b, x=_wrong: b.be.fprop_lrn(x, b.t, b.t, b.t), TypeError, _kind, "be.lrn_layer")
+    refused(f"conv with {_kind}", lambda b, x=_wrong: b.be.fprop_conv(x, b.t, b.t, b.t), TypeError, _kind, "conv_layer")
+for _wrong in (3, np.ones((3, 4)), "x"):
+    _kind = type(_wrong).__name__
+    for _method in ("exp", "sum", "softmax", "mean", "Relu"):
+        call = lambda b, m=_method, x=_wrong: getattr(b.be, m)(b.t, out=x)  # noqa: E731
+        refused(f"{_method} into {_kind}", call, TypeError, "out", _kind, "a tensor")
+    refused(f"add into {_kind}", lambda b, x=_wrong: b.be.add(b.t, 1, out=x), TypeError, "out", _kind, "a tensor")
+refused("add into a tree", lambda b: b.be.add(b.t, 1, out=b.t * 2), TypeError, "out", "OpTreeNode", "a tensor")
+refused("add_fc_bias of None", lambda b: b.be.add_fc_bias(b.t, None), TypeError, "NoneType")
+refused("skip of None", lambda b: b.be.fprop_skipnode(None, b.t, 1.0), TypeError, "fprop_skipnode: x", "NoneType")
+refused("skip into None", lambda b: b.be.bprop_skipnode(b.t, None, 1.0, 1.0), TypeError, "deltas", "NoneType")
+for _wrong in (2.5, None, "2", np.ones(2)):
+    _copy = lambda b, n=_wrong: b.be.copy_transpose(b.t, b.be.empty((4, 3)), repeat=n)  # noqa: E731
+    refused(f"repeat {type(_wrong).__name__}", _copy, TypeError, "copy_transpose: repeat", type(_wrong).__name__)
+refused("repeat a tensor", lambda b: b.be.compound_dot(b.t, b.t.T, b.be.empty((3, 3)), repeat=b.t), TypeError, "repeat")
+refused("sums elsewhere", lambda b: b.be.compound_dot(b.t, b.u.T, b.cube[0, :, :2], bsum=b.other.empty((3, 1))),
+        BackendError, "one backend")  # fmt: skip
+
 # Seeds
 
 for _seed in (-1, 2**32, 1.5, "7", [1]):
