@@ -344,7 +344,10 @@ _TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1
 
 def _compare(call: Call, step: Step, expected: list[list[np.ndarray]]) -> None:
     """Raise `BackendError` for the first output that is near to none of what is expected."""
-    for number, got in enumerate(call.arrays()[1]):
+    outputs = call.arrays()[1]
+    for number, got in enumerate(outputs):
+        if any(later.ctypes.data == got.ctypes.data for later in outputs[number + 1 :]):
+            continue  # a later statement of the kernel has stored in the very same view
         wrong = np.ones(got.shape, bool)
         for made in expected:
             wrong &= _differs(got, made[number])

@@ -211,6 +211,10 @@ def test_check_passes_what_is_right(backend, tensors) -> None:
         half = backend.array(x.get(), dtype="float16")
         half[:] = backend.exp(half * 0.1)
         backend.evaluate(backend.argmax(x, axis=1) > 2)
+        with backend.fuse():
+            y[:] = x * 2
+            y[:] = y + 1
+    np.testing.assert_array_equal(y.get(), x.get() * 2 + 1)
 
 
 def test_check_names_the_kernel_and_the_element_that_differs(backend, tensors, monkeypatch) -> None:
