@@ -54,9 +54,12 @@ class RandomNumbers:
         self._flush()
         try:
             host, key, draws = rng_states
-            key, draws = operator.index(key), operator.index(draws)
+            place, key, draws = map(operator.index, (host[2], key, draws))
+            # NumPy reads its 624 words wherever the place in them points.
+            if not (0 <= place <= 624 and 0 <= key < 1 << 64 and 0 <= draws < 1 << 63):
+                raise ValueError
             self.rng.set_state(host)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, LookupError):
             given = type(rng_states).__name__
             raise ValueError(complain("rng_set_state", given, "what rng_get_state returned")) from None
         self._key, self._draws = key, draws
@@ -114,3 +117,4 @@ def _spread_seed(seed: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
     return z ^ (z >> 31)
+

@@ -156,6 +156,16 @@ def test_a_foreign_state_is_refused_and_changes_nothing(backend, state) -> None:
     np.testing.assert_array_equal(after[0][1], before[0][1])
 
 
+def test_a_state_that_points_nowhere_is_refused_and_changes_nothing(backend) -> None:
+    (kind, words, *rest), *counts = before = backend.rng_get_state()
+    for place in (625, -1, 1.5):
+        with pytest.raises(ValueError, match="rng_set_state"):
+            backend.rng_set_state(((kind, words, place, *rest[1:]), *counts))
+    after = backend.rng_get_state()
+    assert after[1:] == before[1:]
+    np.testing.assert_array_equal(after[0][1], before[0][1])
+
+
 # What is one draw
 
 
