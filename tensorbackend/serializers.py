@@ -89,21 +89,30 @@ class NpzDeserializer:
             if self.strict:
                 raise KeyError(complain("load: a missing key", repr(path), "a file of the same model", "strict=False"))
             return False
-        if value is not None:
-            self._expect(path, value.shape if arrays.is_array(value) else ())
+        if value is None or f"{path}{_ABSENT}" in self.npz:
+            return True
+        if arrays.is_array(value):
+            self._expect(path, value.shape, value.dtype)
+        else:
+            self._expect(path, (), self.npz[path].dtype)
+            _as_value(path, value, self.npz[path])
         return True
 
-    def _expect(self, path: str, wanted: tuple[int, ...]) -> None:
-        """Raise `ValueError` for an array of another shape."""
-        shape = self.npz[path].shape
-        if f"{path}{_ABSENT}" not in self.npz and shape != wanted:
-            raise ValueError(complain(f"load: {path}", f"shape {shape}", f"shape {wanted}"))
+    def _expect(self, path: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """Raise `ValueError` for an array of another shape, or that is neither of a type nor of numbers."""
+        found = self.npz[path]
+        if found.shape != shape:
+            raise ValueError(complain(f"load: {path}", f"shape {found.shape}", f"shape {shape}"))
+        if found.dtype != dtype and not _holds_numbers(found):
+            wanted = f"numbers that become {dtype}"
+            raise ValueError(complain(f"load: {path}", f"array of {found.dtype}", wanted))
 
-    def expect_shape(self, key: str, shape: tuple[int, ...]) -> None:
-        """Check what will be loaded where there is no array yet. Raises `ValueError` for one of another shape."""
+    def expect(self, key: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """Check what will be loaded where there is no array yet. Raises `ValueError` for one of another shape, and for
+        what are no numbers."""
         path = f"{self.path}{key}"
-        if path in self.npz and not self._ignores(path):
-            self._expect(path, shape)
+        if path in self.npz and f"{path}{_ABSENT}" not in self.npz and not self._ignores(path):
+            self._expect(path, shape, dtype)
 
     def __call__(self, key: str, value: Any) -> Any:
         """Load a value: into an array in place, which keeps device and type; a number is returned."""
@@ -116,15 +125,28 @@ class NpzDeserializer:
         if value is None:
             return found
         if not arrays.is_array(value):
-            return type(value)(found.item())
+            return _as_value(path, value, found)
         arrays.copy_into(arrays.plain(value), found)
         return value
 
     def load(self, thing: Any) -> None:
         """Load a link or an optimizer. Raises `KeyError` for what is missing, if `strict`, and `ValueError` for a shape
-        that differs, before anything is changed."""
+        that differs and for what are no numbers, before anything is changed."""
         thing.serialize(_Checker(self.npz, self.path, self.strict, self._ignored))
         thing.serialize(self)
+
+
+def _holds_numbers(found: np.ndarray) -> bool:
+    return found.dtype.kind in "biuf" or dtypes.is_float(found.dtype)
+
+
+def _as_value(path: str, value: Any, found: np.ndarray) -> Any:
+    """What was found, as a number of a value's type."""
+    try:
+        return type(value)(found.item())
+    except (TypeError, ValueError, OverflowError) as error:
+        given = f"{found.item()!r} ({found.dtype})"
+        raise ValueError(complain(f"load: {path}", given, f"a number that becomes {type(value).__name__}")) from error
 
 
 class _Checker(NpzDeserializer):
@@ -191,8 +213,8 @@ def _opened(file: Any) -> Iterator[Any]:
 
 def load_npz(file: Any, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None) -> None:
     """Load a link or an optimizer from a file of `save_npz`; `path` is where it is inside. Raises `KeyError` for what
-    is missing, if `strict`, and `ValueError` for a file that is not whole and for shapes that differ, before anything
-    is changed."""
+    is missing, if `strict`, and `ValueError` for a file that is not whole, for shapes that differ and for what are no
+    numbers, before anything is changed."""
     NpzDeserializer(read_npz(file), path, strict, ignore_names).load(obj)
 
 
@@ -201,7 +223,7 @@ def read_npz(file: Any) -> dict[str, np.ndarray]:
     try:
         with np.load(file, allow_pickle=False) as npz:
             return dict(npz)
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, RuntimeError) as error:
         raise ValueError(complain("not a whole .npz", f"{file}: {error}", "a file of arrays by name")) from error
 
 

@@ -95,8 +95,8 @@ class UpdateRule:
     def serialize(self, serializer: Any, p: Any) -> None:
         """Save or load the state. Raises `ValueError` for a state of another shape than the parameter."""
         for name in (*self.states, *(("master",) if self.fp32 else ())):
-            if name not in self.state and p._data is not None and hasattr(serializer, "expect_shape"):
-                serializer.expect_shape(name, p.shape)
+            if name not in self.state and p._data is not None and hasattr(serializer, "expect"):
+                serializer.expect(name, p.shape, p.dtype)
             found = serializer(name, arrays.presented(self.state.get(name)))
             if found is None:  # there was none when it was saved
                 self.state.pop(name, None)

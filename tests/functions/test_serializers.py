@@ -107,6 +107,33 @@ def test_what_is_no_whole_npz_is_refused_and_nothing_changes(tmp_path) -> None:
     assert numbers(link) == before
 
 
+def test_an_npz_that_says_that_it_is_encrypted_or_compressed_otherwise_is_refused() -> None:
+    file = io.BytesIO()
+    serializers.save_npz(file, L.Linear(2, 3))
+    for offset, value in ((8, 1), (10, 9)):  # in the entry of the directory at the end: flags, method
+        data = bytearray(file.getvalue())
+        data[data.index(b"PK\1\2") + offset] = value
+        with pytest.raises(ValueError, match="not a whole"):
+            serializers.load_npz(io.BytesIO(data), L.Linear(2, 3))
+
+
+@pytest.mark.parametrize("place, wrong", [
+    ("bn/beta", np.array(["1", "2", "3"])), ("bn/beta", np.zeros(3, complex)), ("bn/N", np.array(np.nan)),
+    ("bn/N", np.array("many")), ("bn/avg_var", np.zeros(3, [("a", "f4")])), ("bn/avg_var", np.zeros(3, "M8[s]")),
+])  # fmt: skip
+def test_what_is_no_number_changes_nothing(place, wrong, be) -> None:
+    def state() -> dict[str, bytes]:
+        return {name: x.tobytes() for name, x in serializers.DictionarySerializer().save(link).items()}
+
+    link = tb.Chain(a=L.Linear(2, 3), bn=L.BatchNormalization(3)).to_device(be)
+    stored = {name: x + 1 for name, x in serializers.DictionarySerializer().save(link).items()}
+    file, before = io.BytesIO(), state()
+    np.savez(file, **{**stored, place: wrong})
+    with pytest.raises(ValueError, match=f"load: {place}"):
+        serializers.load_npz(io.BytesIO(file.getvalue()), link)
+    assert state() == before
+
+
 @each_format
 def test_a_shape_that_differs_changes_nothing(save, load) -> None:
     file = io.BytesIO()
