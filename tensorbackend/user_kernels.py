@@ -35,6 +35,8 @@ KEYWORDS = frozenset(
     "typename using virtual xor threadIdx blockIdx blockDim gridDim warpSize".split()
 )
 """Words of C and CUDA C++, which no parameter may be called: a kernel's text is the same for every backend."""
+MACROS = frozenset({"INFINITY", "NAN", "size_t", "linux", "unix"})
+"""What headers and compilers define: no parameter may be called so, but a preamble may define them anew."""
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _DEFINED = re.compile(r"^\s*#\s*(?:define|undef)\s+(\w+)", re.MULTILINE)
@@ -202,13 +204,15 @@ def _type_name(kind: str, kernel: str, text: str) -> str:
 
 def _writes(body: str, name: str) -> bool:
     """Whether a body may write to an array: an element is assigned, or its address goes elsewhere."""
-    text = _STRING_OR_COMMENT.sub(" ", body)
+    text = _STRING_OR_COMMENT.sub(" ", body).replace("\\\n", " ")
     for found in re.finditer(rf"\b{name}\b\s*", text):
         rest = text[found.end() :]
         if not rest.startswith("["):
             return True
         after = rest[_bracket_end(rest) :].lstrip()
         before = text[: found.start()].rstrip()
+        while before.endswith("(") and after.startswith(")") and not re.search(r"\w\s*\($", before):  # no call
+            before, after = before[:-1].rstrip(), after[1:].lstrip()
         if re.match(r"(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--", after) or before.endswith(("++", "--", "&")):
             return True
     return False
@@ -228,7 +232,7 @@ def _check_names(kernel: str, parameters: Sequence[Parameter], reserved: set[str
     """Raise `ValueError` for a parameter whose name is no name of its own."""
     seen = {p.type for p in parameters}
     for p in parameters:
-        taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS or p.name in seen
+        taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS | MACROS | seen
         if taken or not _NAME.match(p.name):
             kept = f"{', '.join(sorted(reserved))}, words of C and CUDA, and what begins with _ or tb_"
             raise ValueError(complain(f"{kernel}: name of a parameter", repr(p.name), f"another; not {kept}"))

@@ -178,6 +178,12 @@ def test_prelu_with_its_condition_in_halves(be) -> None:
     np.testing.assert_array_equal(y.get(), np.where(x >= 0, x, x * w[:, None]))
 
 
+@pytest.mark.parametrize("body", ["(y[i]) = x[i]", "((y[i])) += 1", "y[i] \\\n= x[i]", "T z = exp (y[i]); z = x[i]"])
+def test_an_assignment_is_one_in_parentheses_and_on_two_lines_too(body) -> None:
+    y, x = elementwise(("float* y, const float* x", body, "copy_it")).inputs
+    assert (y.written, x.written) == ("exp" not in body, False)
+
+
 def test_pointers_take_arrays_of_their_own_type_only(be) -> None:
     kernel = be.elementwise("float* y, const float* x", "y[i] = x[i]", "copy_it")
     with pytest.raises(TypeError, match="copy_it.*x"):
@@ -524,7 +530,7 @@ def test_a_compiler_that_does_not_end_is_stopped(be) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["class", "new", "blockIdx", "tb_x", "for", "i", "n"])
+@pytest.mark.parametrize("name", ["class", "new", "blockIdx", "tb_x", "for", "i", "n", "NAN", "linux"])
 def test_words_of_both_languages_are_no_parameters(name) -> None:
     with pytest.raises(ValueError, match="name of a parameter"):
         elementwise((f"T {name}", "T z", "z = 1", "named"))
