@@ -119,12 +119,9 @@ class Allocation:
         """
         if x is not None:
             return x
-        if self.bsz is None:
-            raise ValueError(
-                complain(
-                    "iobuf: no batch size", "be.bsz is None", "an int", "be.bsz = 128, or gen_backend(batch_size=128)"
-                )
-            )
+        if not self.bsz:
+            given, todo = f"be.bsz is {self.bsz}", "be.bsz = 128, or gen_backend(batch_size=128)"
+            raise ValueError(complain("iobuf: no batch size", given, "an int above 0", todo))
         if isinstance(dim0, (tuple, list)):
             pair = len(dim0) == 2
             shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(dim0), self.bsz)
