@@ -70,28 +70,27 @@ TB_FN void tb_prefetch(const void *from, int bytes) {
 }
 
 // Stores past the cache of N lines, in a straight line, or of half of one; addresses are multiples of 64, or of 32.
+#if defined(__clang__)
+#define TB_MOVE_PAST(SIZE, to, x) __builtin_nontemporal_store(x, to)
+#else
+#define TB_MOVE_PAST(SIZE, to, x) __builtin_ia32_movntps##SIZE((float *)(to), x)
+#endif
 #if defined(__AVX__)
 #define TB_PAST 1
 TB_FN void tb_past_half(void *to, const void *from) {
     typedef float half __attribute__((vector_size(32)));
-#if defined(__clang__)
-    __builtin_nontemporal_store(*(const half *)from, (half *)to);
-#else
-    __builtin_ia32_movntps256((float *)to, *(const half *)from);
-#endif
+    TB_MOVE_PAST(256, (half *)to, *(const half *)from);
 }
+#endif
+#if defined(__AVX512F__)
 TB_FN void tb_past1(void *to, const void *from) {
-#if !defined(__AVX512F__)
+    typedef float line __attribute__((vector_size(64)));
+    TB_MOVE_PAST(512, (line *)to, *(const line *)from);
+}
+#elif defined(__AVX__)
+TB_FN void tb_past1(void *to, const void *from) {
     tb_past_half(to, from);
     tb_past_half((char *)to + 32, (const char *)from + 32);
-#else
-    typedef float line __attribute__((vector_size(64)));
-#if defined(__clang__)
-    __builtin_nontemporal_store(*(const line *)from, (line *)to);
-#else
-    __builtin_ia32_movntps512((float *)to, *(const line *)from);
-#endif
-#endif
 }
 #else
 #define TB_PAST 0

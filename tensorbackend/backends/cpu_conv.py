@@ -32,7 +32,6 @@ from tensorbackend.primitives.matrix_unit import EDGE, HALF
 
 __all__ = ["facts", "prepare_conv"]
 
-"""Products add up by fused multiply-adds."""
 PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
 COPIED_CHANNELS, COPIED_MAPS, JOINED = 16, 32, 8

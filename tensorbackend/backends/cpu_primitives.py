@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PRIMITIVES"]
 
-"""-O3 would unroll what is unrolled by hand; products add up by fused multiply-adds."""
 FLOPS_A_NANOSECOND = 100
 PAST_K = 64
 """Steps of k from which on a tail's stores past the caches take less time than those through them."""

@@ -68,8 +68,8 @@ _QUICK_FLAGS = (
     "-fno-ipa-reference",
 )
 # What a source is compiled for, where it is not "speed" (FAST_FLAGS). "lanes": partial results of a row stay in
-# registers once the loops over them are unrolled. "products": tiles that are written instruction by instruction, and
-# copies around them; calls of memset in place of short loops are slow.
+# registers once the loops over them are unrolled. "products": -O3 would unroll tiles
+# that are unrolled by hand.
 AIMS = {
     "gcc": {
         "quick": _QUICK_FLAGS,

@@ -23,6 +23,7 @@ from tensorbackend.kernel_files import kernel_path
 __all__ = ["block_library", "block_macros", "c_type", "libraries", "library", "nbytes", "tail", "widened", "words"]
 
 FLAGS = ("-fwrapv", "-ffp-contract=fast")
+"""Products add up by fused multiply-adds."""
 
 _BLOCK_MOVES = {
     "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
