@@ -334,9 +334,9 @@ class BlockRenderer(PipeRenderer):
     def _leaves_at_once(self, loop: list[int]) -> bool:
         """Whether the loop is one of a map of operands of one size, each line of which is one vector."""
         reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
-        stores = [ref for ref, _ in self.kernel.outputs]
+        stores = [self.kernel.outputs[k][0] for k in self._stored()]
         sizes = {ref.dtype.itemsize for ref in [*reads, *stores]}
-        return self.nest.form == MAP and sizes in ({4}, {8})
+        return sizes in ({4}, {8})
 
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
@@ -378,20 +378,20 @@ class BlockRenderer(PipeRenderer):
 
     def _loop_of_lines(self, loop: list[int], buffers: dict[int, str]) -> None:
         """The loop over a padded block, each line of whose results leaves from the register that it is computed in."""
-        outputs = [ref.dtype for ref, _ in self.kernel.outputs]
-        step = 64 // outputs[0].itemsize
+        outputs = {k: self.kernel.outputs[k][0].dtype for k in self._stored()}
+        step = 64 // min(dtype.itemsize for dtype in outputs.values())
         reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
         self.open(f"for (int g = 0; g < m; g += {step})")
         if reads:
             ask = " ".join(f"tb_next1(p{slot} + g);" for slot in reads)
             self.say(f"if (__builtin_expect(streams & TB_STREAM_NEXT, 0)) {{ {ask} }}")
-        self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in enumerate(outputs)))
+        self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in outputs.items()))
         self.say("#pragma GCC ivdep")
         self._open_lanes(str(step), "g", loop, buffers)
-        for k in range(len(outputs)):
+        for k in outputs:
             self._store(k, f"u{k}[l]", "plain")
         self.close()
-        self.say(*(f"tb_leave(d{k} + g, u{k}, past{k});" for k in range(len(outputs))))
+        self.say(*(f"tb_leave(d{k} + g, u{k}, past{k});" for k in outputs))
         self.close()
 
     def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
