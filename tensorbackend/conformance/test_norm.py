@@ -130,7 +130,7 @@ def test_backward_is_the_contracts_formula(backend: Any, K: int, n: int, dtype: 
     batch.check()
 
 
-@pytest.mark.parametrize("shape", [(1, 70000), (3, 40000), (2, 100003), (160, 9000)])
+@pytest.mark.parametrize("shape", [(1, 70000), (3, 40000), (2, 100003), (160, 9000), (70, 1001)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_long_rows(backend: Any, shape: tuple[int, int], dtype: str) -> None:
     batch = Batch(backend, ref.draw(shape, dtype), dtype)
@@ -139,12 +139,12 @@ def test_long_rows(backend: Any, shape: tuple[int, int], dtype: str) -> None:
     batch.check()
 
 
-@pytest.mark.parametrize("n", [100, 20000, 100003])
-def test_a_small_spread_far_from_zero(backend: Any, n: int) -> None:
-    x = (ref.draw((2, n)) * 1e-2 + 1e4).astype(np.float32)
+@pytest.mark.parametrize("K, n", [(2, 100), (2, 20000), (2, 100003), (70, 1001)])
+def test_a_small_spread_far_from_zero(backend: Any, K: int, n: int) -> None:
+    x = (ref.draw((K, n)) * 1e-2 + 1e4).astype(np.float32)
     batch = Batch(backend, x, "float32")
-    backend.compound_fprop_bn(*(batch[k] for k in ("x", "xsum", "xvar", "gmean", "gvar")), backend.ones((2, 1)),
-                              backend.zeros((2, 1)), batch["y"], 0.0, 0.0, True)  # fmt: skip
+    backend.compound_fprop_bn(*(batch[k] for k in ("x", "xsum", "xvar", "gmean", "gvar")), backend.ones((K, 1)),
+                              backend.zeros((K, 1)), batch["y"], 0.0, 0.0, True)  # fmt: skip
     exact = ref.wide(x)
     np.testing.assert_allclose(batch["xvar"].get(), exact.var(1, keepdims=True), rtol=1e-5)
     np.testing.assert_allclose(batch["gvar"].get(), exact.var(1, keepdims=True), rtol=1e-5)
@@ -153,11 +153,16 @@ def test_a_small_spread_far_from_zero(backend: Any, n: int) -> None:
     np.testing.assert_allclose(batch["y"].get(), hat, atol=1e-4)
 
 
-def test_variance_of_a_row_that_begins_unlike_the_rest(backend: Any) -> None:
-    x = (ref.draw((2, 50000)) * 1e-2 + 1e4).astype(np.float32)
-    x[:, :781] = [[0.0], [2e4]]
+@pytest.mark.parametrize("K, n", [(2, 50000), (70, 1001)])
+def test_a_row_that_begins_unlike_the_rest(backend: Any, K: int, n: int) -> None:
+    """What is looked at of it is as far from its mean as can be: 8 standard deviations, so that the variance, and with
+    it what is normalised, is the difference of sums that are 64 times as large."""
+    x = (ref.draw((K, n)) * 1e-2 + 1e4).astype(np.float32)
+    x[::2, : n // 64], x[1::2, : n // 64] = 0.0, 2e4
     batch = Batch(backend, x, "float32")
     batch.fprop()
+    precision = 64 * 8 * ref.EPSILON["float32"]  # of a sum, in roundings: as many as its tree is high, about half each
+    np.testing.assert_allclose(batch["y"].get(), batch.now["y"], rtol=0, atol=precision * np.abs(batch.now["y"]).max())
     np.testing.assert_allclose(batch["xvar"].get(), ref.wide(x).var(1, keepdims=True), rtol=1e-4)
 
 
@@ -263,10 +268,10 @@ def test_groups_are_normalised(backend: Any, groups: int, each: int, pixels: int
     near(grad_beta, sums[1], kind)
 
 
-@pytest.mark.parametrize("N, turned", [(5, False), (1, False), (33, True)])
-def test_layers_are_normalised(backend: Any, N: int, turned: bool) -> None:
-    x, e = (ref.draw((20000, N), "float32", seed) for seed in range(2))
-    gamma, beta = (ref.draw((20000, 1), "float32", seed) for seed in (3, 4))
+@pytest.mark.parametrize("K, N, turned", [(20000, 5, False), (20000, 1, False), (20000, 33, True), (1001, 70, False)])
+def test_layers_are_normalised(backend: Any, K: int, N: int, turned: bool) -> None:
+    x, e = (ref.draw((K, N), "float32", seed) for seed in range(2))
+    gamma, beta = (ref.draw((K, 1), "float32", seed) for seed in (3, 4))
     X, E = (backend.array(a.T.copy()).T if turned else backend.array(a) for a in (x, e))
     Y, mean, var = backend.empty(x.shape), backend.empty((1, N)), backend.empty((1, N))
     G, B, grad_gamma, grad_beta = (backend.array(a) for a in (gamma, beta, gamma, beta))

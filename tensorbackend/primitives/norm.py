@@ -26,8 +26,11 @@ from tensorbackend.primitives.steps import Steps
 
 __all__ = ["Normalization"]
 
-SHORT = 1 << 12
-"""Elements of a row up to which its variance takes a pass of its own over what is in cache."""
+SHORT, LONG = 1 << 9, 1 << 12
+"""Elements of a row up to which its variance takes a pass of its own over what is in cache, on a host and on a device:
+where it takes none, a kernel before looks at a sample of each row."""
+FEW = 1 << 16
+"""Elements of all rows up to which a host takes longer for such a kernel than for the pass."""
 SAMPLE = 64
 """One of so many elements of a long row is looked at for a number near its mean."""
 ROWS_OF_A_DEVICE = 128
@@ -40,11 +43,13 @@ Statements = list[tuple[Tensor, Any]]
 
 
 class _Moments(NamedTuple):
-    """The moments of rows. The mean is `near` + `rest` (None: 0), a number that is held exactly and a small one."""
+    """The moments of rows. The mean is `near` + `rest` (None: 0), a number that is held exactly and a small one;
+    `bounded`: of at most sqrt(2 SAMPLE) standard deviations."""
 
     near: Any
     rest: Any
     variance: Any
+    bounded: bool = False
 
     @property
     def mean(self) -> Any:
@@ -54,6 +59,12 @@ class _Moments(NamedTuple):
     def away(self, x: Any) -> Any:
         """Distances from the mean."""
         return x - self.near if self.rest is None else x - self.near - self.rest
+
+    def scaled(self, x: Any, scale: Any, offset: Any) -> Any:
+        """Distances from the mean times `scale`, plus `offset`: one subtraction less where `rest` is bounded."""
+        if self.bounded:
+            return (x - self.near) * scale + (offset - self.rest * scale)
+        return self.away(x) * scale + offset
 
 
 def _total(x: Any, axes: Axes) -> Any:
@@ -72,7 +83,7 @@ def _count(x: Tensor, axes: Axes) -> int:
 def _is_apart(x: Tensor, axes: Axes) -> bool:
     """Whether sums are computed by a kernel of their own: where few long rows would leave threads idle."""
     fewest = ROWS_OF_A_DEVICE if x.backend.device_type == 1 else 2
-    return _count(x, axes) > SHORT and x.size < fewest * _count(x, axes)
+    return _count(x, axes) > LONG and x.size < fewest * _count(x, axes)
 
 
 def _computed(steps: Steps, dtype: np.dtype, *values: Any) -> list[Tensor]:
@@ -101,7 +112,8 @@ def _moments(steps: Steps, x: Tensor, axes: Axes, kept: bool, binary: bool = Fal
     SAMPLE roundings whatever the numbers.
     """
     count = _count(x, axes)
-    if count <= SHORT or binary:
+    shortest = LONG if x.backend.device_type == 1 or x.size <= FEW else SHORT
+    if count <= shortest or binary:
         near = _first(steps, x, axes, 1)
         near = near if kept else _computed(steps, x.dtype, near)[0]
         rest = _total(x - near, axes) / float(count)
@@ -113,7 +125,7 @@ def _moments(steps: Steps, x: Tensor, axes: Axes, kept: bool, binary: bool = Fal
     away = x - near
     total, squares = _sums(steps, x, axes, away, away * away)
     rest = total / float(count)
-    return _Moments(near, rest, composite.maximum(squares / float(count) - rest * rest, 0.0))
+    return _Moments(near, rest, composite.maximum(squares / float(count) - rest * rest, 0.0), bounded=True)
 
 
 def _moments_around(steps: Steps, x: Tensor, axes: Axes, mean: Any, binary: bool) -> _Moments:
@@ -125,8 +137,10 @@ def _moments_around(steps: Steps, x: Tensor, axes: Axes, mean: Any, binary: bool
 
 def _normalised(x: Tensor, by: _Moments, gamma: Any, beta: Any, eps: float, binary: bool = False) -> Any:
     """gamma (x - mean) / sqrt(variance + eps) + beta."""
-    away, scale = by.away(x), composite.rsqrt(by.variance + eps)
-    return _product(_product(away, scale, True), gamma, True) + beta if binary else away * (scale * gamma) + beta
+    scale = composite.rsqrt(by.variance + eps)
+    if binary:
+        return _product(_product(by.away(x), scale, True), gamma, True) + beta
+    return by.scaled(x, scale * gamma, beta)
 
 
 def _added(value: Any, y: Tensor, accumbeta: float, relu: bool) -> Any:
