@@ -142,12 +142,6 @@ TB_FN void tb_stream_end(tb_i64 streams) {
 #endif
 }
 
-// The rows of the band that begins at `lead`: none before the first row and after the last.
-TB_FN int tb_rows_of(tb_i64 lead, tb_i64 first, tb_i64 last, int band) {
-    const tb_i64 rows = lead < first ? 0 : last - lead;
-    return rows < 0 ? 0 : rows < band ? (int)rows : band;
-}
-
 // In a loop: its rounds follow each other, although they could be one of vectors.
 #define TB_ONE_BY_ONE __asm__ volatile("")
 
@@ -165,17 +159,6 @@ TB_FETCHES(tb_next, 512, 3)
 TB_FETCHES(tb_reach, 8192, 2)
 // What another row is read from.
 TB_FETCHES(tb_touch, 0, 3)
-// What several rows are read from while results leave, `tb_ahead` bytes ahead. On Zen, which streams past its caches by
-// the same few buffers that fill the first one, into the second-level cache: training over 1024 rows of 6272 took 882 us
-// and takes 712. Where that cache does not hold the rows of all passes (`bytes`), Zen follows them best by itself.
-#if defined(__znver1__) || defined(__znver2__) || defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
-#define TB_BESIDE 2
-TB_FN tb_i64 tb_ahead(tb_i64 bytes) { return bytes > (1 << 20) ? 2048 : 8192; }
-#else
-#define TB_BESIDE 3
-TB_FN tb_i64 tb_ahead(tb_i64 bytes) { return (void)bytes, 4096; }
-#endif
-TB_FETCHES(tb_beside, 0, TB_BESIDE)
 // For each block of a row whose results leave, one line of what follows the row, into the second-level cache: so memory
 // reads while it is written, and no more than that cache holds beside the row.
 TB_FN void tb_fetch_after(const void *row_end, tb_i64 offset) { __builtin_prefetch((const char *)row_end + offset, 0, 2); }

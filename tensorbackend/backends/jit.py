@@ -50,8 +50,6 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
-LONG_ROW = 1 << 10
-"""Elements of a row above which passes that all add up store past the caches, on processors with complexes."""
 STRIP_BYTES = 1 << 19
 """Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
 
@@ -247,9 +245,7 @@ class _Work:
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         nbytes = _bytes(kernel)
         self.cost = int(_nanoseconds(kernel, nbytes, found.passes))
-        # Passes over rows take longer where what is stored drives out what is read.
-        once = found.form == MAP and caches.has_complexes()
-        results = _distinct_bytes(ref for ref, _ in kernel.outputs) if once else 0
+        results = _distinct_bytes(ref for ref, _ in kernel.outputs) if caches.has_complexes() else 0
         streams = _streams(found, split) if caches.go_past(nbytes, results) else 0
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
 
@@ -269,12 +265,11 @@ def _streams(found: Nest, split: bool) -> int:
     if found.form != ROWS or split:
         computes = found.form == MAP and _operations(kernel) * OPERATION_NS > _bytes(kernel) * BYTE_NS
         return past | caches.NEXT if past and computes else past
-    # While later passes read what the first has left, the processor does not look ahead. Stores past the caches hold up
-    # what passes over short rows read, and extremes; gradients of batch norm take 0.7 of the time with them.
+    # While later passes read what the first has left, the processor does not look ahead: where they compute much, they
+    # ask, and what they store is out of the way anyway.
     stores = any(ref.shape == kernel.shape for ref, _ in kernel.outputs)
-    across = math.prod(kernel.shape[a] for a in kernel.axes)
-    if stores and across > LONG_ROW and all(i.op.dtype == "sum" for i in kernel.body if i.kind == "reduce"):
-        return caches.AHEAD | past
+    if stores and all(i.op.dtype == "sum" for i in kernel.body if i.kind == "reduce"):
+        return past
     return caches.AHEAD if found.passes + stores > 1 else 0
 
 

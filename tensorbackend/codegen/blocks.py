@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.codegen.lanes import PIECE
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.pipes import PipeRenderer
 from tensorbackend.codegen.render import accumulator, ctype, tag
@@ -277,13 +276,12 @@ class BlockRenderer(PipeRenderer):
         So the compiler has one loop to make, without the remainders of its own.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
-        far = PIECE if self.abreast else FAR_BLOCK
         self.at_once = self._leaves_at_once(loop)
         self.open(head)
         self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
         asks = "streams & (TB_WHOLE_LINES ? TB_STREAM_AHEAD : -1)" if self.at_once else "streams"
-        self.say(f"const int most = {asks} ? {far} : {block};")
+        self.say(f"const int most = {asks} ? {FAR_BLOCK} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
@@ -293,9 +291,8 @@ class BlockRenderer(PipeRenderer):
             self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
-        if not self.abreast:
-            when = "streams & TB_STREAM_AHEAD && !near" if self.late else "streams & TB_STREAM_AHEAD"
-            self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
+        when = "streams & TB_STREAM_AHEAD && !near" if self.late else "streams & TB_STREAM_AHEAD"
+        self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():
             size = ref.dtype.itemsize
@@ -346,7 +343,7 @@ class BlockRenderer(PipeRenderer):
             self.say(f"{kind} e{k}[{lanes}] {ALIGNED}, *const w{k} = tail ? e{k} : q{k};")
             self.say(f"float d{k}[{self._block()}];")
             return f"d{k}[j]", "half"
-        self.say(f"{kind} e{k}[{PIECE if self.abreast else FAR_BLOCK}] {ALIGNED};")
+        self.say(f"{kind} e{k}[{FAR_BLOCK}] {ALIGNED};")
         aligned = f"!tail && n % {64 // ref.dtype.itemsize} == 0 && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams & TB_STREAM_PAST && {aligned}" if ref.dtype.itemsize >= 4 else "0"
         buffered = f"past{k} && !TB_WHOLE_LINES" if self.at_once else f"past{k}"
@@ -382,7 +379,7 @@ class BlockRenderer(PipeRenderer):
         step = 64 // min(dtype.itemsize for dtype in outputs.values())
         reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
         self.open(f"for (int g = 0; g < m; g += {step})")
-        if reads:
+        if reads and self.nest.form == MAP:
             ask = " ".join(f"tb_next1(p{slot} + g);" for slot in reads)
             self.say(f"if (__builtin_expect(streams & TB_STREAM_NEXT, 0)) {{ {ask} }}")
         self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in outputs.items()))

@@ -17,22 +17,18 @@ from tensorbackend.codegen.wide import WideRenderer
 __all__ = ["LaneRenderer"]
 
 LANES = 64
-PIECE = 256
-"""Elements of a row that a pass takes by turns with the others."""
 ALIGNED = "__attribute__((aligned(64)))"
 
 
 class LaneRenderer(WideRenderer):
     """A dialect that can print a block of a row whose sums run along.
 
-    `late` are the inputs that the second pass over a band of rows asks for, a band ahead. `abreast`: in each round
-    every pass takes a piece of a row of another band by turns.
+    `late` are the inputs that the second pass over a band of rows asks for, a band ahead.
     """
 
     def __init__(self, found: Nest, split: bool) -> None:
         super().__init__(found, split)
         self.late: set[int] = set()
-        self.abreast = False
 
     def _early(self, slot: int) -> str:
         """When the first pass over a row asks for what follows."""
@@ -106,9 +102,7 @@ class LaneRenderer(WideRenderer):
             if i.kind != "load" or self._stride_class(ref := self.kernel.inputs[i.slot], self.nest.inner) != "one":
                 continue
             if self.stage == 1 and not dtypes.is_half(ref.dtype):
-                size, place = ref.dtype.itemsize, f"p{i.slot} + b + g"
-                ask = f"beside{size}((const char *)({place}) + ahead)" if self.abreast else f"fetch{size}({place})"
-                self.say(f"if ({self._early(i.slot)}) tb_{ask};")
+                self.say(f"if ({self._early(i.slot)}) tb_fetch{ref.dtype.itemsize}(p{i.slot} + b + g);")
             elif self.stage == 2 and i.slot in self.late and not dtypes.is_half(ref.dtype):
                 place = f"p{i.slot} + b + g + band * {self._across()}"
                 self.say(f"if (near) tb_touch{ref.dtype.itemsize}({place});")

@@ -286,7 +286,8 @@ BOTH = caches.AHEAD | caches.PAST
         (lambda be, x: be.tanh(x), True, 0, caches.AHEAD),
         (lambda be, x: be.sum(x, 1), False, 0, BOTH),
         (lambda be, x: be.var(x, 1), False, caches.AHEAD, BOTH),
-        (lambda be, x: x / be.sum(x, 1), False, caches.AHEAD, BOTH),
+        (lambda be, x: x / be.sum(x, 1), False, caches.PAST, BOTH),
+        (lambda be, x: be.softmax(x, 1), False, caches.AHEAD, BOTH),
         (lambda be, x: x / be.sum(x, 0), False, caches.PAST, BOTH),
     ],
 )
