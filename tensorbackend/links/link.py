@@ -242,7 +242,8 @@ class Link:
         return self.to_device(arrays.device_backend() if device is None else device)
 
     def copy(self, mode: str = "share") -> Link:
-        """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new ones ('init').
+        """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new parameters and copies
+        of persistent arrays ('init').
 
         Raises `ValueError` for another mode.
         """
@@ -252,6 +253,10 @@ class Link:
         made.__dict__.update(_params={}, _persistent=dict(self._persistent), _hooks=dict(self._hooks))
         for name, p in self._params.items():
             made._params[name] = made.__dict__[name] = _copied(p, mode)
+        for name in self._persistent if mode != "share" else ():
+            value = getattr(self, name)
+            if arrays.is_array(value):
+                made.__dict__[name] = arrays.presented(arrays.copied(arrays.plain(value)))
         made.name = None
         return made
 

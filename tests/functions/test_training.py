@@ -398,6 +398,20 @@ def test_links_have_paths_and_copies() -> None:
         model.copy("deep")
 
 
+def test_copies_have_running_statistics_of_their_own(be, array) -> None:
+    link = L.BatchNormalization(5).to_device(be)
+    shared, copied, fresh = (tb.Sequential(link).copy(mode)[0] for mode in ("share", "copy", "init"))
+    assert arrays.plain(shared.avg_mean) is arrays.plain(link.avg_mean)
+    link(array(X))
+    assert np.abs(arrays.to_cpu(link.avg_mean)).min() > 0
+    for other in (copied, fresh):
+        assert not arrays.to_cpu(other.avg_mean).any() and (arrays.to_cpu(other.avg_var) == 1).all()
+        assert arrays.backend_of(arrays.plain(other.avg_mean)) is be
+    first, second = tb.Sequential(link).repeat(2)
+    testing.assert_allclose(first.avg_mean, link.avg_mean)
+    assert arrays.plain(first.avg_mean) is not arrays.plain(second.avg_mean)
+
+
 def test_forgotten_constructors_are_named() -> None:
     class Forgets(tb.Chain):
         def __init__(self) -> None:
