@@ -20,8 +20,8 @@ __all__ = ["Chain", "ChainList", "Link", "Sequential"]
 class Link:
     """A function with parameters: `forward(self, *args)` runs when the link is called.
 
-    Parameters are attributes set inside `with self.init_scope():`; what is set outside is plain. Constructor arguments
-    `name=shape` make parameters of these shapes.
+    Parameters are attributes set inside `with self.init_scope():`; what is set outside is plain, but for a parameter
+    that takes the place of one. Constructor arguments `name=shape` make parameters of these shapes.
     """
 
     def __init__(self, **params: Any) -> None:
@@ -56,10 +56,13 @@ class Link:
         return self.__dict__.get("_within", False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.within_init_scope and isinstance(value, Parameter):
+        params = self.__dict__.get("_params", {})
+        if isinstance(value, Parameter) and (self.within_init_scope or name in params):
             value.name = name
-            self._params[name] = value
+            params[name] = value
             self._persistent.pop(name, None)
+        else:
+            params.pop(name, None)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -314,9 +317,12 @@ class Chain(Link):
             self.add_link(name, link)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self.within_init_scope and isinstance(value, Link):
+        children = self.__dict__.get("_children", {})
+        if isinstance(value, Link) and (self.within_init_scope or name in children):
             value.name = name
-            self._children[name] = value
+            children[name] = value
+        else:
+            children.pop(name, None)
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:

@@ -433,6 +433,22 @@ def test_attributes_are_parameters_in_the_scope_alone() -> None:
         link.add_param("b", (1,))
 
 
+def test_what_is_set_in_the_place_of_a_parameter_or_link_is_what_is_trained_and_saved() -> None:
+    model = network(None)
+    model.l1.W = tb.Parameter(1.0, (8, 5))
+    model.l1.b = None
+    model.l2 = L.Linear(8, 4)
+    trained = dict(model.namedparams())
+    assert list(trained) == ["/l1/W", "/l2/W", "/l2/b"] and model.l2.name == "l2"
+    assert trained["/l1/W"] is model.l1.W and trained["/l2/W"] is model.l2.W
+    with model.init_scope():
+        model.l1, model.l2 = tb.Parameter(1.0, (2,)), L.Linear(2, 2).forward
+    assert [path for path, _ in model.namedparams()] == ["/l1"] and not list(model.children())
+    with model.init_scope():
+        model.l1 = L.Linear(1, 1, nobias=True)
+    assert [path for path, _ in model.namedparams()] == ["/l1/W"]
+
+
 def test_uninitialized_parameters(be) -> None:
     p = tb.Parameter()
     p.cleargrad()
