@@ -235,6 +235,12 @@ class Adam(GradientMethod):
         self.amsgrad = amsgrad
         self._clock = AdamClock()
 
+    def setup(self, link: Any) -> Adam:
+        """Take a link as target, and count from the first step. Returns the optimizer."""
+        self._clock = AdamClock()
+        super().setup(link)
+        return self
+
     def create_update_rule(self) -> AdamRule:
         """A rule for one parameter."""
         made = AdamRule(self.hyperparam, self.amsgrad)

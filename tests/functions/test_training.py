@@ -340,6 +340,20 @@ def test_noise_is_added(be) -> None:
     assert 0.5 < away.std() < 1.5
 
 
+def test_an_optimizer_that_gets_another_target_begins_anew(be, array) -> None:
+    optimizer = optimizers.Adam(alpha=0.5)
+    for steps in (3, 1):
+        link = tb.Link()
+        with link.init_scope():
+            link.w = tb.Parameter(array(np.ones(2)))
+        optimizer.setup(link)
+        for _ in range(steps):
+            link.w.grad = array(np.full(2, 4.0))
+            optimizer.update()
+        testing.assert_allclose(link.w.array, 1 - 0.5 * steps)
+    assert optimizer.t == 1
+
+
 def test_parameters_that_are_left_out(be, array) -> None:
     model = network(be)
     optimizer = optimizers.SGD(1.0).setup(model)
