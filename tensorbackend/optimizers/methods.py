@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -177,28 +178,40 @@ class AdamRule(UpdateRule):
 class AdamClock:
     """The count of steps as a number on each backend that has parameters, so that a captured step counts too.
 
-    `t` is the count as Python knows it; None: it was loaded, and backends are told anew.
+    `t` is the count as Python knows it.
     """
 
     def __init__(self) -> None:
-        self.t: int | None = 0
+        self.t = 0
         self._ticks: dict[Any, Any] = {}
         self._rates: dict[tuple, list] = {}
 
     def advance(self, t: int) -> None:
         """Count a step, which is the `t`-th as Python counts."""
-        follows = self.t is not None
         self.t = t
         for tick in self._ticks.values():
-            tick[:] = tick + 1.0 if follows else float(t)
+            tick[:] = tick + 1.0
         self._rates = {key: entry for key, entry in self._rates.items() if entry[1]}
         for key, entry in self._rates.items():
             entry[1] = False
             self._set(entry[0], *key)
 
+    def begin(self, t: int, backends: Iterable[Any]) -> None:
+        """Go on from `t` steps. Backends of parameters are told at once: the next step may be captured."""
+        self.t = t
+        for backend in {*self._ticks, *backends}:
+            self._tick(backend)[:] = float(t)
+
     def counted(self) -> int | None:
         """The steps that a backend counted; None if none did."""
         return max((int(tick.item()) for tick in self._ticks.values()), default=None)
+
+    def _tick(self, backend: Any) -> Any:
+        """The count on a backend."""
+        if backend not in self._ticks:
+            self._ticks[backend] = arrays.zeros(backend, (), np.dtype(np.float64))
+            self._ticks[backend][:] = float(self.t)
+        return self._ticks[backend]
 
     def rate(self, p: Any, h: Any) -> Any:
         """alpha √(1 - β2^t) / (1 - β1^t), a tensor of one element, in the type that computes p's step."""
@@ -206,16 +219,13 @@ class AdamClock:
         key = (backend, kind, h.alpha, h.beta1, h.beta2)
         entry = self._rates.get(key)
         if entry is None:
-            if backend not in self._ticks:
-                self._ticks[backend] = arrays.zeros(backend, (), np.dtype(np.float64))
-                self._ticks[backend][:] = float(self.t or 0)
             entry = self._rates[key] = [arrays.fresh(backend, (), kind), True]
             self._set(entry[0], *key)
         entry[1] = True
         return entry[0]
 
     def _set(self, value: Any, backend: Any, kind: Any, alpha: float, beta1: float, beta2: float) -> None:
-        tick = self._ticks[backend]
+        tick = self._tick(backend)
         value[:] = alpha * o.sqrt(1.0 - beta2**tick) / (1.0 - beta1**tick)
 
 
@@ -255,7 +265,8 @@ class Adam(GradientMethod):
         counted = self._clock.counted()
         self.t = self.t if counted is None else counted
         super().serialize(serializer)
-        self._clock.t = None
+        there = [arrays.tensor_of(p._data) for p in self.target.params() if p._data is not None]
+        self._clock.begin(self.t, (x.backend for x in there))
 
 
 class AdamW(Adam):

@@ -260,6 +260,34 @@ def test_a_captured_step_trains_as_a_plain_one(be, array) -> None:
         assert (plain == captured).all()
 
 
+def test_a_step_captured_after_loading_counts(be, array) -> None:
+    if be is None:
+        pytest.skip("programs are of tensors")
+    x, t = array(X), array(T, np.int32)
+
+    def trained(loaded: bool, capture: bool) -> list[np.ndarray]:
+        model = network(be)
+        optimizer = optimizers.Adam().setup(model)
+
+        def step(x, t):
+            optimizer.update(loss_of, model, x, t)
+
+        step(x, t)
+        if loaded:
+            saved = serializers.DictionarySerializer().save(optimizer)
+            if not capture:
+                optimizer = optimizers.Adam().setup(model)
+            serializers.NpzDeserializer(saved).load(optimizer)
+        run = be.capture(step, x, t) if capture else step
+        for _ in range(4 if capture else 5):
+            run(x, t)
+        target = serializers.DictionarySerializer().save(optimizer)
+        return [target["t"], *(arrays.to_cpu(p.array) for p in model.params())]
+
+    for plain, *others in zip(trained(False, False), trained(True, False), trained(True, True)):
+        assert all((plain == other).all() for other in others)
+
+
 def test_stop_and_resume_is_bitwise_the_same(be, array) -> None:
     x, t = array(X), array(T, np.int32)
 
