@@ -96,9 +96,8 @@ class Link:
     # Going through
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
-        """The parameters, sorted by name; those of links inside behind."""
-        for _, p in self.namedparams(include_uninit):
-            yield p
+        """The parameters, sorted by name; those of links inside behind. One that is at several places comes once."""
+        yield from {id(p): p for _, p in self.namedparams(include_uninit)}.values()
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
         """The parameters with their paths, as '/l1/W'."""
@@ -179,7 +178,7 @@ class Link:
     def addgrads(self, link: Link) -> None:
         """Add another link's gradients, parameter by parameter."""
         others = dict(link.namedparams())
-        for name, p in self.namedparams():
+        for name, p in {id(p): (name, p) for name, p in self.namedparams()}.values():
             p.addgrad(others[name])
 
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:

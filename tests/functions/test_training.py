@@ -491,6 +491,21 @@ def test_what_is_set_in_the_place_of_a_parameter_or_link_is_what_is_trained_and_
     assert [path for path, _ in model.namedparams()] == ["/l1/W"]
 
 
+def test_a_parameter_at_two_places_is_changed_once_a_step(be, array) -> None:
+    model = tb.Chain(first=L.Linear(3, 3, nobias=True), second=L.Linear(3, 3, nobias=True)).to_device(be)
+    model.second.W = model.first.W
+    optimizer = optimizers.SGD(lr=1.0).setup(model)
+    optimizer.set_loss_scale(4.0)
+    optimizer.add_hook(optimizers.GradientClipping(1.5))
+    before = arrays.to_cpu(model.first.W.array).copy()
+    model.first.W.grad = array(np.full((3, 3), 4.0))  # of length 3 without the scale
+    optimizer.update()
+    testing.assert_allclose(before - arrays.to_cpu(model.first.W.array), np.full((3, 3), 0.5))
+    assert model.count_params() == 9 and [path for path, _ in model.namedparams()] == ["/first/W", "/second/W"]
+    model.addgrads(model)
+    testing.assert_allclose(model.first.W.grad, np.full((3, 3), 1.0))
+
+
 def test_uninitialized_parameters(be) -> None:
     p = tb.Parameter()
     p.cleargrad()
