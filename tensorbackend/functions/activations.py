@@ -25,7 +25,8 @@ def _check(in_types: Any, **params: Any) -> None:
 def _check_axis(in_types: Any, axis: int) -> None:
     (x,) = in_types
     type_check.expect_float(x)
-    type_check.expect(type_check.make_variable(axis, "axis") < x.ndim, -x.ndim.value <= axis)
+    place = type_check.make_variable(axis, "axis")
+    type_check.expect(place < x.ndim, place >= -x.ndim.value)
 
 
 def _softplus(x: Any, beta: float) -> Any:
@@ -132,7 +133,7 @@ def crelu(x: Any, axis: int = 1) -> Variable:
 def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
     """The largest of each `pool_size` neighbours along an axis (Goodfellow et al. 2013). Raises `ValueError` where the
     axis does not divide into them."""
-    axis = axis % len(x.shape)
+    axis = shapes.axis_of("maxout", axis, len(x.shape))
     n = x.shape[axis]
     if pool_size < 1 or n % pool_size:
         raise ValueError(complain("maxout", f"pool_size {pool_size}, axis of length {n}", "a divisor of the length"))

@@ -18,6 +18,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
+from tensorbackend.graph.structure import normalize_axes
 
 __all__ = [
     "batch_normalization", "embed_id", "fixed_batch_normalization", "group_normalization", "layer_normalization",
@@ -30,7 +31,7 @@ def _axes(x: Any, axis: Any) -> tuple[int, ...]:
     rank = len(x.shape)
     if axis is None:
         return tuple(a for a in range(rank) if a != 1)
-    return tuple(sorted(a % rank for a in (axis if isinstance(axis, (tuple, list)) else (axis,))))
+    return normalize_axes("batch_normalization", tuple(axis) if isinstance(axis, list) else axis, rank)
 
 
 def _spread(v: Any, x: Any, axes: tuple[int, ...]) -> Any:

@@ -27,7 +27,8 @@ def _check(in_types: Any, axis: Axis = None, **params: Any) -> None:
     (x,) = in_types
     named = () if axis is None else axis if isinstance(axis, tuple) else (axis,)
     for a in named:
-        type_check.expect(type_check.make_variable(a, "axis") < x.ndim, -x.ndim.value <= a)
+        place = type_check.make_variable(a, "axis")
+        type_check.expect(place < x.ndim, place >= -x.ndim.value)
 
 
 def _reducer(name: str) -> Rule:

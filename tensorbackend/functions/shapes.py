@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
+from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing
+from tensorbackend.graph.structure import normalize_axes
 
 __all__ = [
     "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
@@ -39,6 +40,11 @@ _RESHAPE = Rule("reshape", lambda x, shape: o.reshape(x, shape), None, _check_si
 _TRANSPOSE = Rule("transpose", lambda x, axes: o.transpose(x, axes), None, _check_order, ("x",))
 _BROADCAST_TO = Rule("broadcast_to", lambda x, shape: o.broadcast_to(x, shape), names=("x",))
 _PART = Rule("get_item", lambda x, key: o.slice(x, unhashed(key)), names=("x",))
+
+
+def axis_of(name: str, axis: Any, rank: int) -> int:
+    """An axis, counted from 0. Raises `ShapeError` for one that is not there."""
+    return normalize_axes(name, (axis,), rank)[0]
 
 
 def unhashed(key: tuple) -> tuple:
@@ -71,6 +77,7 @@ def transpose(x: Any, axes: Any = None) -> Variable:
 def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """Two axes exchanged."""
     order = list(range(len(x.shape)))
+    axis1, axis2 = (axis_of("swapaxes", a, len(order)) for a in (axis1, axis2))
     order[axis1], order[axis2] = order[axis2], order[axis1]
     return transpose(x, order)
 
@@ -78,8 +85,10 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
 def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
     """Axes moved to other places, the rest in their order."""
     rank = len(x.shape)
-    sources = [a % rank for a in (source if isinstance(source, (tuple, list)) else (source,))]
-    places = [a % rank for a in (destination if isinstance(destination, (tuple, list)) else (destination,))]
+    named = [tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in (source, destination)]
+    if len({len(normalize_axes("moveaxis", axes, rank)) for axes in named}) > 1:
+        raise ShapeError(complain("moveaxis: numbers of axes differ", f"{source} to {destination}", "as many places"))
+    sources, places = ([a % rank for a in axes] for axes in named)
     order = [a for a in range(rank) if a not in sources]
     for place, axis in sorted(zip(places, sources)):
         order.insert(place, axis)
@@ -89,13 +98,14 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
 def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     """One axis moved to before another."""
     rank = len(x.shape)
-    axis, start = axis % rank, start + rank if start < 0 else start
+    axis = axis_of("rollaxis", axis, rank)
+    start = axis_of("rollaxis: start", start + rank if start < 0 else start, rank + 1)
     return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
 def expand_dims(x: Any, axis: int) -> Variable:
     """A new axis of length 1."""
-    place = axis % (len(x.shape) + 1)
+    place = axis_of("expand_dims", axis, len(x.shape) + 1)
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
@@ -103,7 +113,8 @@ def squeeze(x: Any, axis: Any = None) -> Variable:
     """Axes of length 1 dropped (None: all of them). Raises `ValueError` for others."""
     rank = len(x.shape)
     named = None if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    dropped = [a for a, n in enumerate(x.shape) if n == 1] if named is None else [a % rank for a in named]
+    ones = [a for a, n in enumerate(x.shape) if n == 1]
+    dropped = ones if named is None else normalize_axes("squeeze", tuple(named), rank)
     if any(x.shape[a] != 1 for a in dropped):
         raise ValueError(complain("squeeze: an axis of another length than 1", f"{axis} of {x.shape}", "length 1"))
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in dropped))
@@ -135,7 +146,8 @@ class _Concat(FunctionNode):
     def check_type_forward(self, in_types: Any) -> None:
         """All but the lengths along the axis agree."""
         first = in_types[0]
-        type_check.expect(first.ndim > type_check.make_variable(self._axis, "axis"))
+        axis = type_check.make_variable(self._axis, "axis")
+        type_check.expect(axis < first.ndim, axis >= -first.ndim.value)
         for t in list(in_types)[1:]:
             type_check.expect(t.dtype == first.dtype, t.ndim == first.ndim)
             for a in range(first.ndim.value):
@@ -175,7 +187,8 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
     """Arrays of one shape along a new axis."""
-    return concat([expand_dims(x, axis) for x in xs], axis % (len(xs[0].shape) + 1))
+    place = axis_of("stack", axis, len(xs[0].shape) + 1)
+    return concat([expand_dims(x, place) for x in xs], place)
 
 
 class _Split(FunctionNode):
@@ -208,7 +221,7 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
 
     Raises `ValueError` where the parts would not be equal. With `force_tuple` False a single part comes bare.
     """
-    axis = axis % len(x.shape)
+    axis = axis_of("split_axis", axis, len(x.shape))
     length = x.shape[axis]
     if isinstance(indices_or_sections, (int, np.integer)):
         count = int(indices_or_sections)

@@ -199,6 +199,36 @@ def test_running_statistics_of_another_shape_are_refused_before_one_is_written(a
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.squeeze(x, 2),
+        lambda x: F.squeeze(x, (1, -1)),
+        lambda x: F.expand_dims(x, 3),
+        lambda x: F.stack([x, x], -4),
+        lambda x: F.swapaxes(x, 0, 2),
+        lambda x: F.moveaxis(x, 2, 0),
+        lambda x: F.moveaxis(x, (0, 0), (0, 1)),
+        lambda x: F.moveaxis(x, (0, 1), 0),
+        lambda x: F.rollaxis(x, -3),
+        lambda x: F.rollaxis(x, 0, 3),
+        lambda x: F.split_axis(x, 2, 2),
+        lambda x: F.repeat(x, 2, -3),
+        lambda x: F.flip(x, 2),
+        lambda x: F.fliplr(F.flatten(x)),
+        lambda x: F.permutate(x, [0, 1], 2),
+        lambda x: F.cumsum(x, 2),
+        lambda x: F.cumprod(x, -3),
+        lambda x: F.maxout(x, 1, 2),
+        lambda x: F.scale(x, x[0], 3),
+        lambda x: F.batch_normalization(x, x[:, 0], x[:, 0], axis=3),
+    ],
+)
+def test_axes_that_are_not_there_are_refused(call, array) -> None:
+    with pytest.raises(ShapeError, match="no such axis|named twice|numbers of axes"):
+        call(tb.Variable(array(np.ones((2, 1)))))
+
+
+@pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda a: F.add(a(np.ones((2, 3))), a(np.ones((2, 4)))), "add: shapes do not broadcast"),
@@ -210,6 +240,8 @@ def test_running_statistics_of_another_shape_are_refused_before_one_is_written(a
         (lambda a: F.softmax_cross_entropy(a(np.ones((2, 3))), a([0, 1])), "t.dtype is an integer type"),
         (lambda a: F.concat([a(np.ones((2, 3))), a(np.ones((3, 3)))]), "concat[\\s\\S]*shape"),
         (lambda a: F.sum(a([1.0]), axis=1), "sum[\\s\\S]*axis"),
+        (lambda a: F.sum(a([1.0]), axis=-2), "sum[\\s\\S]*axis >= -1"),
+        (lambda a: F.concat([a([1.0])] * 2, -3), "concat[\\s\\S]*axis >= -1"),
         (lambda a: F.average(a(np.ones((2, 3))), weights=a(np.ones(3))), "average[\\s\\S]*weights.shape == x.shape"),
         (lambda a: F.average(a(np.ones((2, 3))), 0, a(np.ones(3))), "average[\\s\\S]*weights.shape\\[0\\] == x.shape"),
     ],
