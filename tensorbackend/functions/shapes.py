@@ -219,7 +219,8 @@ class _Split(FunctionNode):
 def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
     """Parts of an axis: so many of equal length, or between the given places. A tuple of variables.
 
-    Raises `ValueError` where the parts would not be equal. With `force_tuple` False a single part comes bare.
+    Raises `ValueError` where the parts would not be equal, or the places do not increase. With `force_tuple` False a
+    single part comes bare.
     """
     axis = axis_of("split_axis", axis, len(x.shape))
     length = x.shape[axis]
@@ -229,7 +230,10 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
             raise ValueError(complain("split_axis: parts are not equal", f"{length} into {count}", "a divisor"))
         lengths = [length // count] * count
     else:
-        places = [0, *(min(int(p), length) for p in np.asarray(indices_or_sections).reshape(-1)), length]
+        given = [int(p) for p in np.asarray(indices_or_sections).reshape(-1)]
+        places = [0, *(min(max(p + length if p < 0 else p, 0), length) for p in given), length]
+        if places != sorted(places):
+            raise ValueError(complain("split_axis: places of parts", f"{given} of {length}", "increasing places"))
         lengths = [b - a for a, b in zip(places, places[1:])]
     made = _Split(axis, lengths).apply((x,))
     return made[0] if len(made) == 1 and not force_tuple else made

@@ -244,8 +244,8 @@ class Link:
         return self.to_device(arrays.device_backend() if device is None else device)
 
     def copy(self, mode: str = "share") -> Link:
-        """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new parameters and copies
-        of persistent arrays ('init').
+        """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new parameters beside
+        copies of persistent arrays ('init').
 
         Raises `ValueError` for another mode.
         """

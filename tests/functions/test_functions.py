@@ -198,6 +198,18 @@ def test_running_statistics_of_another_shape_are_refused_before_one_is_written(a
         assert not host(mean).any() and not host(var).any()
 
 
+def test_parts_between_places(array, host) -> None:
+    for places in ([-2], [0, -1, 9], [2, 2], []):
+        x = tb.Variable(array(np.arange(5.0)))
+        parts = F.split_axis(x, places, 0)
+        for part, expected in zip(parts, np.split(np.arange(5.0), places), strict=True):
+            assert (host(part) == expected).all()
+        F.sum(parts[0] * 2.0).backward()
+        assert (host(x.grad) == np.where(np.arange(5) < len(host(parts[0])), 2, 0)).all()
+    with pytest.raises(ValueError, match=r"split_axis[\s\S]*\[3, 1\] of 5"):
+        F.split_axis(x, [3, 1], 0)
+
+
 @pytest.mark.parametrize(
     "call",
     [
