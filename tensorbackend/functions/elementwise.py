@@ -93,7 +93,14 @@ _CLIP = Rule(
 _RSQRT = Rule("rsqrt", o.rsqrt, lambda g, y, x: (g * y * y * y * -0.5,), _floating, ("x",))
 _IDENTITY = Rule("identity", lambda *xs: xs)
 _SQUARED_DIFFERENCE = Rule("squared_difference", lambda a, b: o.square(a - b), None, _broadcasting, ("x0", "x1"))
-_FMOD = Rule("fmod", lambda x, d: x - d * o.trunc(x / d), lambda g, y, x, d: (g, -g * o.trunc(x / d)), _floating)
+
+
+def _fmod(x: Any, d: Any) -> Any:
+    rest = apply(ops.OPS["mod"], abs(x), abs(d))
+    return o.where(x < 0, -rest, rest)
+
+
+_FMOD = Rule("fmod", _fmod, lambda g, y, x, d: (g, -g * o.rint((x - y) / d)), _floating, ("x", "divisor"))
 
 
 def add(*xs: Any) -> Variable:

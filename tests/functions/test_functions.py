@@ -198,6 +198,17 @@ def test_running_statistics_of_another_shape_are_refused_before_one_is_written(a
         assert not host(mean).any() and not host(var).any()
 
 
+def test_rests_are_exact_whatever_the_quotient(array, host) -> None:
+    x, d = np.float32([0.9, -0.9, 1e8, 5, -3e7, 7]), np.float32([0.3, 0.3, 3, np.inf, -0.1, -2])
+    a, b = tb.Variable(array(x, np.float32)), tb.Variable(array(d, np.float32))
+    y = F.fmod(a, b)
+    assert (host(y) == np.fmod(x, d)).all()
+    F.sum(y).backward()
+    times = np.rint((x - np.fmod(x, d).astype(np.float64)) / d)
+    assert (host(a.grad) == 1).all() and np.allclose(host(b.grad), -times, rtol=1e-6)
+    testing.assert_allclose(F.fmod(a, 0.3), np.fmod(x, np.float32(0.3)))
+
+
 def test_parts_between_places(array, host) -> None:
     for places in ([-2], [0, -1, 9], [2, 2], []):
         x = tb.Variable(array(np.arange(5.0)))
