@@ -98,8 +98,12 @@ class Variable:
     def array(self, value: Any) -> None:
         self._data = None if value is None else arrays.plain(value, "Variable.array")
         node = self._node
-        if node is not None and self._data is not None and node.creator_node is None and node.data is None:
+        if node is None or self._data is None or node.creator_node is not None:
+            return
+        if node.data is None:
             node.shape, node.dtype = self._data.shape, self._data.dtype
+        elif node.data is not self._data:  # graphs keep the array that they saw
+            self._node = None
 
     data = array
 

@@ -128,6 +128,21 @@ def test_both_uses_of_a_variable_count(array) -> None:
         testing.assert_allclose(x.grad, expected)
 
 
+def test_graphs_keep_the_array_they_saw(array, host) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    before = F.sum(x * x)
+    x.array = array([3.0, 5.0])
+    after = F.sum(x * x)
+    before.backward()
+    assert host(x.grad).tolist() == [2, 4]
+    x.cleargrad()
+    after.backward()
+    assert host(x.grad).tolist() == [6, 10]
+    x.array, x.grad = array([1.0, 2.0, 4.0]), None
+    F.sum(x * x).backward()
+    assert host(x.grad).tolist() == [2, 4, 8]
+
+
 def test_no_gradient_is_changed_in_place(array, host) -> None:
     x, z = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 2.0]))
     start = array([1.0, 1.0])
