@@ -82,9 +82,13 @@ def grad(
     """The gradients of `outputs` with respect to `inputs`: a variable, or None where there is none, for each.
 
     Nobody's `grad` is touched unless `set_grad`; only what lies between inputs and outputs is visited. `grad_outputs`
-    are start gradients (None: ones for a single element, or the output's own `grad`), `grad_inputs` are added.
+    are start gradients (None: ones for a single element, or the output's own `grad`), `grad_inputs` are added. Raises
+    as assignment to `grad` where one of either does not fit.
     """
     _check_lists(outputs, inputs, grad_outputs, grad_inputs)
+    for x, g in zip(inputs, grad_inputs or ()):
+        if g is not None:
+            x._fitting(as_variable(g)._known())
     wanted = {x.node for x in inputs}
     run = _Pass(enable_double_backprop, retain_grad, wanted)
     for y, g in zip(outputs, grad_outputs or [None] * len(outputs)):

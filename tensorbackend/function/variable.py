@@ -155,11 +155,16 @@ class Variable:
         self.node.data = self._data
 
     def copydata(self, source: Any) -> None:
-        """Take the numbers of another variable, into this one's array; they may be on another device."""
+        """Take the numbers of another variable, into this one's array; they may be on another device.
+
+        Raises `ShapeError` for another shape.
+        """
         if source._data is None:
             return
         if self._data is None:
             self.initialize(source.shape)
+        if source.shape != self.shape:
+            raise ShapeError(complain("copydata: another shape", str(source.shape), str(self.shape)))
         arrays.copy_into(self._data, source._data)
 
     # The graph
@@ -276,13 +281,13 @@ class Variable:
         self._grad = None if self._data is None else arrays.filled_like(self._data, 0)
 
     def addgrad(self, variable: Variable) -> None:
-        """Add another variable's gradient to this one's; it may be on another device."""
+        """Add another variable's gradient to this one's, from any device. Raises as assignment to `grad`."""
         other = variable.grad_var
         if other is None:
             return
         if self._data is None:
             self.initialize(variable.shape)
-        moved = arrays.moved(other._known(), arrays.backend_of(self._data))
+        moved = self._fitting(arrays.moved(other._known(), arrays.backend_of(self._data)))
         present = self._grad
         raw = present._data if isinstance(present, Variable) else present
         self._grad = moved if raw is None else arrays.added(raw, moved)

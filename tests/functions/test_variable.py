@@ -13,6 +13,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import testing
+from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
 from tensorbackend.function_hooks import PrintHook, TimerHook
 
@@ -89,6 +90,22 @@ def test_copies_and_sums_between_places(be, array) -> None:
 
 
 # Backward
+
+
+def test_what_is_added_or_copied_must_fit(array, host) -> None:
+    x, y = tb.Variable(array(np.ones((1, 3)))), tb.Variable(array(np.ones((2, 3))))
+    y.grad = array(np.ones((2, 3)))
+    for before in (None, array(np.ones((1, 3)))):
+        x.grad = before
+        with pytest.raises(ShapeError, match=r"\(2, 3\)[\s\S]*\(1, 3\)"):
+            x.addgrad(y)
+        assert (x.grad is None) == (before is None)
+    with pytest.raises(ShapeError, match=r"copydata[\s\S]*\(1, 3\)[\s\S]*\(2, 3\)"):
+        y.copydata(x)
+    with pytest.raises(ShapeError, match=r"\(2, 3\)[\s\S]*\(1, 3\)"):
+        tb.grad([F.sum(x)], [x], grad_inputs=[y.grad])
+    with pytest.raises(TypeError, match="float64"):
+        tb.grad([F.sum(x)], [x], grad_inputs=[array(np.ones((1, 3)), np.float64)])
 
 
 def test_a_start_gradient_must_be_set_for_several_elements(array) -> None:
