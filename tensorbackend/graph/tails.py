@@ -57,7 +57,7 @@ def _takes(step: Primitive, kernel: Kernel) -> bool:
         return step.op.name == "dot"
     (g,) = step.params
     runs = step.op.name == "conv" or g.strides == (1, 1, 1)
-    return runs and as_matrix(kernel) is not None
+    return runs and kernel.shape[0] == step.output.shape[0] and as_matrix(kernel) is not None
 
 
 def _may_follow(kernel: Kernel, product: Primitive, plan: Plan) -> bool:

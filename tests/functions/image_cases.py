@@ -185,6 +185,7 @@ CONVOLUTIONS = {
     "covering all": ((2, 2, 5, 6), (3, 2, 2, 3), {"stride": 3, "cover_all": True}),
     "wider than the image": ((1, 2, 2, 3), (2, 2, 4, 3), {"pad": 2}),
     "of a line": ((3, 2, 1, 6), (2, 2, 1, 3), {}),
+    "to one place of one image": ((1, 2, 3, 2), (4, 2, 3, 2), {}),
 }
 
 

@@ -743,6 +743,21 @@ def test_what_differs_from_image_to_image_is_no_tail(backends: dict[int, Backend
     np.testing.assert_array_equal(tree.get(), backend.conv(layer, I, F).get() * weights.get())
 
 
+def test_what_turns_one_place_of_one_image_is_no_tail(backends: dict[int, Backend]) -> None:
+    """Places and images of length 1 may stand before the maps, whose number is the first length of a tail."""
+    for backend in backends.values():
+        layer = backend.conv_layer("float32", N=1, C=4, K=5, H=3, W=3, R=3, S=3)
+        images, filters = (ref.draw(dims, "float32", k) for k, dims in enumerate((layer.dimI, layer.dimF)))
+        I, F = (backend.array(x, min_dims=0) for x in (images, filters))
+        sums = backend.conv(layer, I, F).get()
+        bias = backend.array(ref.draw((5, 1, 1, 1, 1), "float32", 3), min_dims=0)
+        for order in ((4, 0, 1, 2, 3), (1, 2, 0, 3, 4)):
+            turned = backend.conv(layer, I, F).transpose(*order)
+            expected = sums.transpose(order)
+            np.testing.assert_array_equal((turned + bias.transpose(*order)).get(), (sums + bias.get()).transpose(order))
+            np.testing.assert_array_equal(backend.maximum(turned, 0).get(), np.maximum(expected, 0))
+
+
 def geometry(**sizes: Any) -> ConvGeometry:
     g = {"N": 16, "C": 256, "D": 1, "H": 28, "W": 28, "K": 256, "M": 1, "P": 28, "Q": 28, "T": 1, "R": 3, "S": 3}
     return ConvGeometry(**{**g, "pads": ((0, 0), (1, 1), (1, 1)), **sizes})
