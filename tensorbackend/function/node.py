@@ -196,17 +196,20 @@ class FunctionNode:
             node.creator_node, node.rank = self, rank
             references.append(_ref(node))
         self.outputs = tuple(references)
-        self._expect_marks("inputs", self._retained_inputs, len(nodes))
-        self._expect_marks("outputs", self._retained_outputs, len(made))
+        self._retained_inputs = self._places("inputs", self._retained_inputs, len(nodes))
+        self._retained_outputs = self._places("outputs", self._retained_outputs, len(made))
         for i in self._retained_inputs or ():
             nodes[i].data = variables[i]._data
         if self._retained_outputs:
             self._output_data = tuple([made[i]._data for i in self._retained_outputs])
 
-    def _expect_marks(self, what: str, marks: tuple[int, ...] | None, count: int) -> None:
-        """Raise `IndexError` for a retained input or output that is not there."""
-        if marks and not -count <= min(marks) <= max(marks) < count:
+    def _places(self, what: str, marks: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:
+        """The retained inputs or outputs, counted from 0. Raises `IndexError` for one that is not there."""
+        if not marks or 0 <= min(marks) <= max(marks) < count:
+            return marks
+        if not -count <= min(marks) <= max(marks) < count:
             raise IndexError(complain(f"{self.label}: retain_{what}", f"{marks} of {count}", f"0 to {count - 1}"))
+        return tuple([i % count for i in marks])
 
     # Going back
 

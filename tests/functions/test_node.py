@@ -276,6 +276,34 @@ def test_what_is_not_there_cannot_be_retained(what, array) -> None:
         Wrong(None).apply((tb.Variable(array([1.0])),))
 
 
+def test_what_is_retained_may_be_counted_from_the_end(array, host) -> None:
+    class New(tb.FunctionNode):
+        def forward(self, inputs):
+            self.retain_inputs((-1,))
+            self.retain_outputs((-1,))
+            return inputs[0] * inputs[1], inputs[0] * 3.0
+
+        def backward(self, target_input_indexes, grad_outputs):
+            (y,), (z,) = self.get_retained_inputs(), self.get_retained_outputs()
+            assert len(grad_outputs) == 2
+            return grad_outputs[0] * y, grad_outputs[0] * z / 3.0
+
+    class Old(tb.Function):
+        def forward(self, inputs):
+            self.retain_inputs((-1,))
+            return (inputs[0] * inputs[1],)
+
+        def backward(self, inputs, grad_outputs):
+            return grad_outputs[0] * inputs[1], None
+
+    x, y = tb.Variable(array([2.0, 3.0])), tb.Variable(array([5.0, 7.0]))
+    product = New().apply((x, y))[0]
+    F.sum(product).backward()
+    F.sum(product).backward()
+    F.sum(Old()(x, y)).backward()
+    assert host(x.grad).tolist() == [15, 21] and host(y.grad).tolist() == [4, 6]
+
+
 def test_only_needed_target_indexes_are_asked_for(array) -> None:
     asked = []
 
