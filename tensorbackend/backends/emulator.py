@@ -74,6 +74,9 @@ class EmulatorDriver(HostDriver):
         """As `Driver.free`; a later use is a fault."""
         if address not in self._live.sizes:
             raise BackendError(complain("freed twice, or never allocated", hex(address)))
+        if self._live.freed is not None:
+            self._live.freed.append(address)
+            return
         self._live.remove(address)
         self._runtime.emulator_free(address)
 
@@ -114,10 +117,16 @@ class EmulatorDriver(HostDriver):
             if not ended_well:
                 raise self._fault(function, grid, block, report, order)
 
-        if self.twice:
-            run_twice(self._live, run, function.name)
-        else:
+        if not self.twice:
             run(False, FILL)
+            return
+        self._live.freed = []
+        try:
+            run_twice(self._live, run, function.name)
+        finally:
+            freed, self._live.freed = self._live.freed, None
+            for address in freed:
+                self.free(address)
 
     def _fault(self, function: Function, grid: Triple, block: Triple, report: Report, order: str) -> KernelFault:
         module = function.handle[0]

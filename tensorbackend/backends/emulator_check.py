@@ -22,11 +22,13 @@ each buffer bytes of its own, so that a copy of one to another shows."""
 
 
 class Buffers:
-    """The allocations of a driver, by address with their sizes, and which of them nobody has written yet."""
+    """The allocations of a driver, by address with their sizes, and which of them nobody has written yet. While they
+    are compared, `freed` holds those given back meanwhile, by the garbage collector or another thread."""
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
         self.fresh: set[int] = set()
+        self.freed: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -59,7 +61,7 @@ def run_twice(buffers: Buffers, run: Callable[[bool, int], None], name: str) -> 
     before = {address: buffers.bytes(address).copy() for address in tuple(buffers.sizes)}
     run(False, FILL)
     first = {address: buffers.bytes(address).copy() for address in before}
-    fills = {address: OTHER_FILL + 1 + number % 160 for number, address in enumerate(buffers.fresh)}
+    fills = {address: OTHER_FILL + 1 + number % 160 for number, address in enumerate(tuple(buffers.fresh))}
     for address, values in before.items():
         buffers.bytes(address)[:] = fills.get(address, values)
     run(True, OTHER_FILL)

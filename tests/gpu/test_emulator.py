@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tensorbackend.backends import emulator_check
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator_source import kernels_of, translate
 from tensorbackend.errors import BackendError, CompileError, KernelFault
@@ -388,6 +389,23 @@ def test_correct_kernels_run_twice_and_leave_what_they_wrote(twice):
     driver.launch(twice.module.function("add"), (1,), (32,), 0, struct.pack("4q", o, o, o, 0))  # writes nothing
     driver.download(part, o)
     assert np.isnan(part).all()
+    driver.free(o)
+
+
+def test_memory_may_be_given_back_while_a_kernel_runs_twice(twice, monkeypatch):
+    driver = twice.driver
+    o, garbage = driver.allocate(128), [driver.allocate(4096)]
+    bytes_of = emulator_check.Buffers.bytes
+
+    def collected(buffers, address):
+        found = bytes_of(buffers, address)
+        if garbage:  # as the garbage collector may do anywhere
+            driver.free(garbage.pop())
+        return found
+
+    monkeypatch.setattr(emulator_check.Buffers, "bytes", collected)
+    driver.launch(twice.module.function("add"), (1,), (32,), 0, struct.pack("4q", o, o, o, 0))
+    assert len(driver._live) == 1
     driver.free(o)
 
 
