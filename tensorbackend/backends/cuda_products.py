@@ -43,8 +43,12 @@ def choose(backend: GpuBackend, step: Primitive, own: Runner) -> Runner:
     if backend.deterministic or not settings.config.tune:
         return vendor if product.flops >= VENDOR_FROM else own
 
+    chosen: int | None = None  # kept here too: in a program's graph, made later, nothing can be timed
+
     def run(addresses: list[int]) -> None:
-        chosen = backend.choices.get(product)
+        nonlocal chosen
+        if chosen is None:
+            chosen = backend.choices.get(product)
         if chosen is None:
             chosen = backend.choices[product] = _faster(backend, product, own, vendor, addresses)
         (own, vendor)[chosen](addresses)

@@ -169,6 +169,19 @@ def test_captured_programs_become_graphs_where_the_package_has_them(be: GpuBacke
     assert (program._replay is not None) == be.driver.has_graphs
 
 
+def test_what_is_forgotten_between_calls_is_not_timed_in_a_graph(device: Driver, tmp_path: Path) -> None:
+    if not device.has_graphs:
+        pytest.skip("the package has no graphs")
+    device.blas = Cublas(fakes.cublas(tmp_path), 0, device.using_device)
+    be = GpuBackend(driver=device)  # without a seed: products are timed
+    x, w = be.array(numbers(8, 8)), be.ones((8, 8))
+    program = be.capture(lambda x: w.__setitem__(slice(None), be.dot(w, x)), x)
+    program(x)
+    be._forget_plans()  # as changed settings have it
+    program(x)
+    be.cleanup_backend()
+
+
 def test_repeated_statements_are_launched_by_native_code(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     if be._native is None or be.driver.native is None:
         pytest.skip("the package has no handles of kernels, or there are no native types")
