@@ -196,12 +196,12 @@ class GpuBackend(NativeStatements, Backend):
         host = np.ndarray(tensor.shape, tensor.dtype, self._host_memory(tensor.nbytes))
         with np.errstate(all="ignore"):
             dtypes.cast(values, tensor.dtype, host)
-        if tensor.is_contiguous:
-            self.driver.upload(tensor.address, host)
-            return
-        packed_copy = self.tensor_cls(self, tensor.shape, tensor.dtype, min_dims=0)
-        self.driver.upload(packed_copy.address, host)
         with self._lock:
+            if tensor.is_contiguous:
+                self.driver.upload(tensor.address, host)
+                return
+            packed_copy = self.tensor_cls(self, tensor.shape, tensor.dtype, min_dims=0)
+            self.driver.upload(packed_copy.address, host)
             self._run_statement(tensor, packed_copy)
 
     def _download(self, tensor: Tensor) -> np.ndarray:
@@ -287,18 +287,21 @@ class GpuBackend(NativeStatements, Backend):
         return self.driver.has_graphs
 
     def _graph(self, run: Callable[[], None]) -> Callable[[], None]:
-        return self.driver.graph(run)
+        with self._lock:  # what others ask of the stream meanwhile would go into the graph
+            return self.driver.graph(run)
 
     # Time
 
     def _record(self) -> Any:
-        return self.driver.record()
+        with self._lock:
+            return self.driver.record()
 
     def _elapsed(self, start: Any, end: Any) -> float:
         return self.driver.elapsed(start, end)
 
     def _synchronise(self) -> None:
-        self.driver.synchronise()
+        with self._lock:
+            self.driver.synchronise()
 
 
 def _printed(kernel: Kernel) -> Printed:

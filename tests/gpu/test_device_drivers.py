@@ -8,6 +8,7 @@ import gc
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,35 @@ def test_what_is_forgotten_between_calls_is_not_timed_in_a_graph(device: Driver,
     be._forget_plans()  # as changed settings have it
     program(x)
     be.cleanup_backend()
+
+
+def test_others_wait_while_a_graph_is_made(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, found, graph = be.array(numbers(8, 8)), [], be.driver.graph
+
+    def upload() -> None:
+        y = be.array(numbers(8, 8, seed=1))
+        y[:] = numbers(8, 8, seed=2)
+        be._synchronise()
+        found.append(be._elapsed(be._record(), be._record()))
+
+    other = threading.Thread(target=upload)
+
+    def disturbed(run: Callable[[], None]) -> Callable[[], None]:
+        def with_another() -> None:
+            run()
+            other.start()
+            other.join(0.2)
+
+        return graph(with_another)
+
+    monkeypatch.setattr(be.driver, "graph", disturbed)
+    program = be.capture(lambda x: x.__setitem__(slice(None), x * 2), x)
+    for _ in range(3):
+        program(x)
+    np.testing.assert_array_equal(x.get(), numbers(8, 8) * 16)
+    if be.driver.has_graphs:
+        other.join()
+        assert len(found) == 1
 
 
 def test_repeated_statements_are_launched_by_native_code(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
