@@ -395,18 +395,24 @@ def explain(backend: Backend, what: Any, arguments: tuple, repeat: int | None) -
             for _ in range(again):
                 what(*arguments)
         elif arguments:
-            _repeat_statement(backend, what, arguments[0], again)
+            _repeat_statement(backend, what, arguments[0], again, found)
         else:
             _repeat_expression(backend, what, again)
     return explained(found, repr(backend))
 
 
-def _repeat_statement(backend: Backend, target: Any, value: Any, times: int) -> None:
-    """Run `target[:] = value` so often, each time on what was there before."""
+def _repeat_statement(backend: Backend, target: Any, value: Any, times: int, found: list) -> None:
+    """Run `target[:] = value` so often, each time on what was there before. Our own copies, which are kernels where a
+    device packs a view, do not stay in what is `found`."""
+    backend._flush()
+    known = len(found)
     before, draws = target.get(), backend._draws
+    del found[known:]
     for number in range(times):
         if number:
+            known = len(found)
             backend._upload(target, before)
+            del found[known:]
             backend._draws = draws
         backend._assign(target, value)
         backend._flush()

@@ -263,6 +263,14 @@ def test_kernels_are_explained_checked_and_timed(be: GpuBackend) -> None:
         be.evaluate(be.softmax(be.dot(x, w), 1) + be.rand())
 
 
+def test_explaining_a_view_does_not_explain_its_copies(be: GpuBackend) -> None:
+    y = be.array(numbers(20, 30))[:, ::3]  # packed by a kernel on its way to the host, and back
+    found = be.explain(y, y * 2, repeat=3)
+    (statement,) = found.statements
+    assert statement.runs == 3
+    np.testing.assert_array_equal(y.get(), numbers(20, 30)[:, ::3] * 2)
+
+
 def test_a_wrong_kernel_is_found_by_the_check(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     run = gpu.Prepared.run
     x, y = be.array(numbers(20, 30)), be.zeros((20, 30))
