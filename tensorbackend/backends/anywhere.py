@@ -109,8 +109,12 @@ def _backend_of(arguments: tuple) -> Backend:
 
 
 def device_view(backend: Backend, x: Any) -> Tensor:
-    """A tensor on the memory of another library's array of the device, which `x` keeps alive."""
+    """A tensor on the memory of another library's array of the device, which `x` keeps alive. What its stream (1: the
+    default one, which older versions do not name; None: none) still does with it comes first."""
     facts = x.__cuda_array_interface__
+    stream = facts.get("stream", 1)
+    if stream is not None:
+        backend.driver.follow(stream)
     dtype, shape = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"])
     strides = facts.get("strides")
     steps = tuple(s // dtype.itemsize for s in strides) if strides else indexing.contiguous_strides(shape)

@@ -178,6 +178,11 @@ class Driver(ABC):
         """`launch`, checked."""
 
     @abstractmethod
+    def follow(self, stream: int) -> None:
+        """What comes from now on happens after what another stream was asked before: its number is as
+        `__cuda_array_interface__` has it. Our stream waits for none by itself."""
+
+    @abstractmethod
     def synchronise(self) -> None:
         """Wait until all is done. Raises `KernelFault` when a kernel failed meanwhile."""
 
@@ -387,6 +392,9 @@ class HostDriver(Driver):
     def pinned(self, nbytes: int) -> np.ndarray:
         """An ordinary array."""
         return np.empty(nbytes, np.uint8)
+
+    def follow(self, stream: int) -> None:
+        """There is one stream."""
 
     def synchronise(self) -> None:
         """Nothing is under way."""

@@ -23,7 +23,6 @@ from tensorbackend.errors import BackendError, complain
 
 __all__ = ["CupyDriver"]
 
-
 # CUfunction_attribute: threads of a block, static shared memory, registers, local memory; dynamic shared memory
 FACTS, MOST_SHARED = (0, 1, 4, 3), 8
 
@@ -145,6 +144,10 @@ class CupyDriver(DeviceDriver):
     def _repeat(self, graph: cupy.cuda.Graph) -> None:
         with self.using_device("graph"):
             graph.launch(self._stream)
+
+    def follow(self, stream: int) -> None:
+        with self.using_device("follow"):
+            cupy.cuda.ExternalStream(stream).synchronize()
 
     def record(self) -> cupy.cuda.Event:
         with self.using_device("record"):

@@ -122,6 +122,11 @@ class PycudaDriver(DeviceDriver):
             packed = (arguments,) if arguments else ()
             kernel.prepared_async_call(grid, block, self._stream, *packed, shared_size=shared)
 
+    def follow(self, stream: int) -> None:
+        """As `Driver.follow`, by waiting for all streams: PyCUDA has no name for another's."""
+        with self.using_device("follow"):
+            cuda.Context.synchronize()
+
     def record(self) -> cuda.Event:
         with self.using_device("record"):
             return cuda.Event().record(self._stream)

@@ -237,7 +237,8 @@ class ElementwiseKernel(_Kernel):
         return not (p.raw or q.raw or q.written) and values[j].structure is values[k].structure
 
     def _give_back(self, arguments: tuple, given: list[Any], full: list[Any], reached: list[Any]) -> None:
-        """Copy what was written in a copy to where it belongs: whole halves, arrays of the host."""
+        """Copy what was written in a copy to where it belongs: whole halves, arrays of the host. Other libraries'
+        arrays of a device are written when a call returns: their streams do not wait for ours."""
         for k, p in enumerate(self.spec.parameters):
             if not p.written:
                 continue
@@ -245,6 +246,8 @@ class ElementwiseKernel(_Kernel):
                 full[k]._assign(reached[k])
             if k < len(arguments) and isinstance(arguments[k], np.ndarray) and not hasattr(self.backend, "view"):
                 np.copyto(arguments[k], given[k].get())
+            elif k < len(arguments) and given[k] is not arguments[k]:
+                self.backend._synchronise()
 
     def _space(self, values: list[Any], size: int | None) -> tuple[int, ...]:
         """The shape of the loop. Raises `ShapeError` where arguments do not fit."""
@@ -383,6 +386,8 @@ class ReductionKernel(_Kernel):
             if not hasattr(self.backend, "view"):
                 np.copyto(out, target.get())
             return out
+        if out is not None and out is not target:
+            self.backend._synchronise()
         return target if out is not None or not host else target.get()
 
     def _may_learn(self, arguments: tuple, out: Any) -> bool:

@@ -150,6 +150,7 @@ def cupy() -> ModuleType:
         def synchronize(self) -> None:
             world.check()
             assert world.capturing is None, "cudaErrorStreamCaptureUnsupported"
+            waited.append(self.ptr)
 
         def begin_capture(self, mode: Any = None) -> None:
             world.check()
@@ -158,6 +159,16 @@ def cupy() -> ModuleType:
         def end_capture(self) -> Graph:
             works, world.capturing = world.capturing, None
             return Graph(works)
+
+    class ExternalStream:
+        """Another library's stream; `waited` has those that were waited for."""
+
+        def __init__(self, ptr: int, device_id: int = -1) -> None:
+            self.ptr = ptr
+
+        def synchronize(self) -> None:
+            world.check()
+            waited.append(self.ptr)
 
     class Event:
         def record(self, stream: Any = None) -> None:
@@ -193,6 +204,7 @@ def cupy() -> ModuleType:
             world.check()
             return Kernel(self._module.function(name))
 
+    waited: list[int] = []
     kernels: dict[int, Function] = {}
     most_shared: dict[int, int] = {}
     programs: dict[int, Any] = {}
@@ -270,10 +282,12 @@ def cupy() -> ModuleType:
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3,
     )  # fmt: skip
     made = ModuleType("cupy")
+    made.waited = waited
     made.library = SimpleNamespace(cuLaunchKernel=cuLaunchKernel, cuCtxGetCurrent=cuCtxGetCurrent,
                                    cuCtxSetCurrent=cuCtxSetCurrent, cuGetErrorName=cuGetErrorName)  # fmt: skip
     made.cuda = SimpleNamespace(
         runtime=runtime, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), Device=Device, Stream=Stream,
+        ExternalStream=ExternalStream,
         driver=SimpleNamespace(CUDADriverError=CUDADriverError, launchKernel=launchKernel,
                                funcGetAttribute=funcGetAttribute, funcSetAttribute=funcSetAttribute),
         nvrtc=SimpleNamespace(NVRTCError=NVRTCError, createProgram=createProgram, compileProgram=compileProgram,
@@ -308,6 +322,10 @@ def pycuda() -> dict[str, ModuleType]:
         @staticmethod
         def pop() -> None:
             world.current.pop()
+
+        @staticmethod
+        def synchronize() -> None:
+            world.check()
 
         def detach(self) -> None:
             assert not world.current

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -358,6 +359,27 @@ def test_a_backend_is_of_one_process_and_offers_its_memory(be: GpuBackend) -> No
     assert x.__dlpack_device__() == (2, 0)
     assert x.__cuda_array_interface__["stream"] == 1234
     assert be.compute_capability == (9, 0)
+
+
+@pytest.mark.parametrize("said, waited", [({"stream": 77}, [77]), ({}, [1]), ({"stream": None}, [])])
+def test_another_librarys_stream_comes_first_and_finds_what_was_written(
+    be: GpuBackend, said: dict, waited: list[int]
+) -> None:
+    def foreign(x: Any) -> Any:
+        facts = {"shape": x.shape, "typestr": "<f4", "data": (x.address, False), "version": 3, **said}
+        return SimpleNamespace(__cuda_array_interface__=facts)
+
+    x, out, total = be.array(numbers(3, 4)), be.zeros((3, 4)), be.zeros((1, 1))
+    double = be.elementwise("T x", "T z", "z = x * 2", "double_it")
+    add = be.reduction("T x", "T y", "x", "a + b", "y = a", "0", "add_up")
+    asked = getattr(sys.modules[type(be.driver).__module__], "cupy", SimpleNamespace(waited=[])).waited
+    for call, written in ((lambda: double(foreign(x)), False), (lambda: double(x, foreign(out)), True),
+                          (lambda: add(x, out=foreign(total)), True)):  # fmt: skip
+        asked.clear()
+        call()
+        assert asked == (waited + [1234] * written if be.driver.name == "cupy" else [])
+    np.testing.assert_array_equal(out.get(), numbers(3, 4) * 2)
+    np.testing.assert_allclose(total.get(), [[numbers(3, 4).sum()]], rtol=1e-5)
 
 
 # The real packages, where they are installed
