@@ -16,9 +16,11 @@ from tensorbackend.user_kernels import Elementwise, Reduction
 
 __all__ = ["CudaPrinter", "argument_counts"]
 
-BLANKED = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.DOTALL | re.MULTILINE)
-"""What is no declaration: strings, comments, directives."""
-ELSEWHERE = re.compile(r"(?:typedef|struct|union|enum|class|template|using|extern|namespace|__device__|__constant__)\b")
+BLANKED = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*""",
+                     re.DOTALL | re.MULTILINE)  # fmt: skip
+"""What is no declaration: strings, characters, comments, directives."""
+ELSEWHERE = re.compile(r"(?:typedef|template|using|extern|namespace|__device__|__constant__)\b"
+                       r"|(?:struct|union|class|enum(?:\s+class)?)\b\s*\w*\s*[{:;]")  # fmt: skip
 """Declarations that are for no side, or say for which."""
 
 

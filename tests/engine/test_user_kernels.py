@@ -124,6 +124,12 @@ def test_a_preamble_brings_functions_of_the_users_own(be) -> None:
     np.testing.assert_array_equal(found, numbers((3,)) * 102)
 
 
+def test_characters_of_a_preamble_are_no_declarations(be) -> None:
+    text = "static int is_brace(int c) { return c == '}' || c == '{'; }\nstatic int any(int c) { return is_brace(c); }"
+    found = be.elementwise("int32 x", "int32 y", "y = any(x)", "braces", preamble=text)(np.int32([123, 124, 125]))
+    np.testing.assert_array_equal(found, [1, 0, 1])
+
+
 def test_options_are_macros(be) -> None:
     text = "static float more(float x) { return x + SIZE; }"
     options = ["-DSIZE=3", "-DON"]

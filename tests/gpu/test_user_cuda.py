@@ -20,7 +20,10 @@ typedef struct { float a; } pair;
 static const float table[2] = {1, 2};
 #define TWICE(x) \\
     ((x) * 2)
-float own(float x) { pair p = {x}; return p.a + table[1]; }
+struct both { float a; int c; };
+struct both second = {1, '{'};
+struct both made(float x) { struct both b = {x, '}'}; return b; }
+float own(float x) { pair p = {x}; return p.a + table[1] + made(x).a + second.a; }
 static float max(float a) { return a; }
 """
 
