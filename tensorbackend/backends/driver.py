@@ -199,6 +199,10 @@ class Driver(ABC):
         """Bytes of memory free and in all, those of the pool counted as free."""
 
     @abstractmethod
+    def trim(self) -> None:
+        """Give memory that is kept for reuse back to the device."""
+
+    @abstractmethod
     def close(self) -> None:
         """Wait, and give back the pool. The driver is not used afterwards; closing twice does nothing."""
 
@@ -296,8 +300,11 @@ class DeviceDriver(Driver):
         """New memory of the pool: its address, and what keeps it. `nbytes` is not 0, for which a pool gives null."""
 
     @abstractmethod
+    def _trim_pool(self) -> None:
+        """Give back what the pool holds and nobody uses."""
+
     def _release(self) -> None:
-        """Give back the pool, and the context if it was taken."""
+        """Give back the context if it was taken."""
 
     def allocate(self, nbytes: int) -> int:
         notes = getattr(self._notes, "here", None)
@@ -342,6 +349,11 @@ class DeviceDriver(Driver):
             self._kept.clear()
         self._kept_bytes = 0
 
+    def trim(self) -> None:
+        if not self._closed:
+            self._give_back()
+            self._trim_pool()
+
     def synchronise(self) -> None:
         with self.using_device("synchronise"):
             self._stream.synchronize()
@@ -357,6 +369,7 @@ class DeviceDriver(Driver):
         with self.using_device("close"):
             self._live.clear()
         self._give_back()
+        self._trim_pool()
         self._release()
 
 
@@ -395,6 +408,9 @@ class HostDriver(Driver):
 
     def follow(self, stream: int) -> None:
         """There is one stream."""
+
+    def trim(self) -> None:
+        """Nothing is kept."""
 
     def synchronise(self) -> None:
         """Nothing is under way."""

@@ -165,6 +165,6 @@ class CupyDriver(DeviceDriver):
             free, total = cupy.cuda.runtime.memGetInfo()
         return free + self._pool.free_bytes() + self._kept_bytes, total
 
-    def _release(self) -> None:
-        with self.using_device("close"):
+    def _trim_pool(self) -> None:
+        with self.using_device("free"):
             self._pool.free_all_blocks(stream=self._stream)

@@ -141,6 +141,10 @@ class PycudaDriver(DeviceDriver):
             free, total = cuda.mem_get_info()
             return free + self._pool.managed_bytes - self._pool.active_bytes + self._kept_bytes, total
 
+    def _trim_pool(self) -> None:
+        with self.using_device("free"):
+            self._pool.free_held()
+
     def _release(self) -> None:
         with self.using_device("close"):
             self._pool.stop_holding()

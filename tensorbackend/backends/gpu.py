@@ -7,6 +7,7 @@ launches of printed kernels (`codegen/cuda.py`) and of the primitives (`cuda_pri
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -228,6 +229,9 @@ class GpuBackend(NativeStatements, Backend):
 
     def _close(self) -> None:
         self._functions.clear()
+        if os.getpid() == self._process:
+            with contextlib.suppress(BackendError):  # a kernel that failed took the context, and all memory, with it
+                self.driver.trim()
 
     def _forget_plans(self) -> None:
         super()._forget_plans()

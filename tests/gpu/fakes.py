@@ -36,6 +36,7 @@ class _World:
         self.emulator: Driver = open_driver("emulator")
         self.current: list[Any] = []
         self.capturing: list | None = None
+        self.trimmed = 0  # how often the pool gave back what it holds
 
     def check(self) -> None:
         assert self.current, "no device or context is current"
@@ -187,6 +188,7 @@ def cupy() -> ModuleType:
 
         def free_all_blocks(self, stream: Any = None) -> None:
             world.check()
+            world.trimmed += 1
 
     class Kernel:
         """A kernel by its address, as the driver's functions take it."""
@@ -282,7 +284,7 @@ def cupy() -> ModuleType:
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3,
     )  # fmt: skip
     made = ModuleType("cupy")
-    made.waited = waited
+    made.waited, made.world = waited, world
     made.library = SimpleNamespace(cuLaunchKernel=cuLaunchKernel, cuCtxGetCurrent=cuCtxGetCurrent,
                                    cuCtxSetCurrent=cuCtxSetCurrent, cuGetErrorName=cuGetErrorName)  # fmt: skip
     made.cuda = SimpleNamespace(
@@ -379,6 +381,10 @@ def pycuda() -> dict[str, ModuleType]:
         def allocate(self, size: int) -> _Memory:
             return _Memory(world, size, CudaMemoryError)
 
+        def free_held(self) -> None:
+            world.check()
+            world.trimmed += 1
+
         def stop_holding(self) -> None:
             world.check()
 
@@ -447,4 +453,5 @@ def pycuda() -> dict[str, ModuleType]:
     compiler.SourceModule = SourceModule
     package = ModuleType("pycuda")
     package.driver, package.tools, package.compiler = driver, tools, compiler
+    driver.world = world
     return {"pycuda": package, **{f"pycuda.{m.__name__.partition('.')[2]}": m for m in (driver, tools, compiler)}}

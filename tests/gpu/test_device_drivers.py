@@ -144,6 +144,17 @@ def test_freed_memory_serves_the_next_tensor_of_its_size(device: Driver, monkeyp
     assert device._kept_bytes == 0
 
 
+def test_a_closed_backend_keeps_no_memory_of_the_device(be: GpuBackend) -> None:
+    package = sys.modules[type(be.driver).__module__]
+    world = (package.cupy if be.driver.name == "cupy" else package.cuda).world
+    x = be.array(numbers(20, 30))
+    be.evaluate(x * 2)  # freed at once: kept for the next of its size
+    assert be.driver._kept_bytes > 0
+    be.cleanup_backend()
+    assert be.driver._kept_bytes == 0 and world.trimmed == 1
+    np.testing.assert_array_equal(x.get(), numbers(20, 30))
+
+
 def test_errors_become_ours(device: Driver) -> None:
     with pytest.raises(BackendError, match="the device's memory is exhausted"):
         device.allocate(fakes.MEMORY + 1)
