@@ -24,7 +24,11 @@ def cubin_of(text: str, name: str, options: Sequence[str], capability: tuple[int
     compiles. Raises `CompileError`; a folder that cannot be written only costs the time of another compilation.
     """
     number = capability[0] * 10 + capability[1]
-    newest = max(known for known in nvrtc.getSupportedArchs() if known <= number)
+    newest = max((known for known in nvrtc.getSupportedArchs() if known <= number), default=None)
+    if newest is None:
+        version, least = ".".join(map(str, nvrtc.getVersion())), min(nvrtc.getSupportedArchs()) / 10
+        given, expected = f"compute capability {number / 10}", f"{least} or more"
+        raise CompileError(complain(f"NVRTC {version} is too new for the device", given, expected, "an older CUDA"))
     flags = (f"-arch={'sm' if newest == number else 'compute'}_{newest}", *options)
     parts = ("cubin", str(nvrtc.getVersion()), *flags, _headers(), text)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()

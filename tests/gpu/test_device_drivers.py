@@ -19,6 +19,7 @@ import pytest
 
 from tensorbackend import BackendError
 from tensorbackend.backends import compiler, cuda_conv, cuda_products, devices, driver, gpu
+from tensorbackend.backends.cubins import cubin_of
 from tensorbackend.backends.cublas import Cublas
 from tensorbackend.backends.driver import Driver, open_driver
 from tensorbackend.backends.gpu import GpuBackend
@@ -167,6 +168,12 @@ def test_errors_become_ours(device: Driver) -> None:
     device.launch(function, (1,), (16,), 0, arguments)
     with pytest.raises(KernelFault, match=r"(?s)a kernel failed.*illegal memory access"):
         device.launch(function, (1,), (256,), 0, arguments)
+
+
+def test_a_device_older_than_the_compiler_is_named() -> None:
+    nvrtc = fakes.cupy().cuda.nvrtc
+    with pytest.raises(CompileError, match=r"(?s)NVRTC 13\.0 is too new.*compute capability 6\.1.*7\.5 or more"):
+        cubin_of("", "old.cu", (), (6, 1), nvrtc)
 
 
 def test_captured_programs_become_graphs_where_the_package_has_them(be: GpuBackend) -> None:
