@@ -32,7 +32,8 @@ MOST_REMEMBERED = 512
 class Prepared:
     """A launch for values of certain layouts: it takes the addresses of the values number `pointers`, which it `writes`
     or not, the values number `numbers` (of these `types`), and `scratch` 8-byte words. `launches` are the native ones
-    that it consists of, on the CPU. `facts` are the kernel, the generated text, the space and the reduced axes."""
+    that it consists of, on the CPU. `lock` is held meanwhile: the backend's on a device. `facts` are the kernel, the
+    generated text, the space and the reduced axes."""
 
     __slots__ = ("_facts", "launches", "lock", "numbers", "pointers", "run", "scratch", "types", "writes")
 
@@ -46,7 +47,7 @@ class Prepared:
         self.types = [dtype for _, dtype in numbers]
         self.launches: Sequence[Any] = getattr(run, "launches", ())
         self.scratch = scratch
-        self.lock = threading.Lock()
+        self.lock = getattr(run, "lock", None) or threading.Lock()
 
     def __call__(self, backend: Any, addresses: list[int], numbers: Sequence[Any]) -> None:
         scratch = backend._allocate(8 * self.scratch) if self.scratch else None

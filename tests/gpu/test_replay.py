@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,6 +102,32 @@ def test_noted_launches_do_not_run(be: GpuBackend) -> None:
     graph()
     graph()
     assert (x.get() == 4).all()
+
+
+def test_user_kernels_of_other_threads_stay_out_of_a_graph(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = be.elementwise("T x", "T z", "z = x * 2", "doubled")
+    x, y, out = be.ones((4, 4)), be.ones((4, 4)), be.zeros((4, 4))
+    double(x, out)  # its like is launched at once from now on
+    out[:] = 0
+    other, graph = threading.Thread(target=lambda: double(x, out)), be.driver.graph
+
+    def disturbed(run: Callable[[], None]) -> Callable[[], None]:
+        def with_another() -> None:
+            run()
+            other.start()
+            other.join(0.2)
+
+        return graph(with_another)
+
+    monkeypatch.setattr(be.driver, "graph", disturbed)
+    program = be.capture(lambda y: y.__setitem__(slice(None), y * 2), y)
+    program(y)
+    program(y)
+    other.join()
+    assert (out.get() == 2).all()
+    out[:] = 0
+    program(y)
+    assert (out.get() == 0).all()
 
 
 def test_a_driver_without_graphs_says_so() -> None:
