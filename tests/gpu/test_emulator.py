@@ -392,6 +392,18 @@ def test_correct_kernels_run_twice_and_leave_what_they_wrote(twice):
     driver.free(o)
 
 
+def test_bytes_like_those_of_fresh_memory_are_written_all_the_same(twice):
+    driver = twice.driver
+    text = """struct ones_args { int *o; const int *a; };
+extern "C" __global__ void ones(const ones_args a) { a.o[threadIdx.x] = a.a ? a.a[threadIdx.x] : -1; }"""
+    function = driver.compile(text).function("ones")
+    o, a = driver.allocate(128), driver.allocate(128)
+    for target, source in ((a, 0), (o, a)):
+        driver.launch(function, (1,), (32,), 0, struct.pack("2q", target, source))
+    driver.free(o)
+    driver.free(a)
+
+
 def test_memory_may_be_given_back_while_a_kernel_runs_twice(twice, monkeypatch):
     driver = twice.driver
     o, garbage = driver.allocate(128), [driver.allocate(4096)]
