@@ -202,6 +202,16 @@ def test_debug_shows_a_line_for_each_run(backend, tensors, caplog) -> None:
     assert "for the statement" in caplog.text
 
 
+@pytest.mark.filterwarnings("error")
+def test_check_knows_in_which_type_was_computed(backend) -> None:
+    x = backend.array(np.linspace(0.3, 9, 24).reshape(4, 6), dtype=np.float32)
+    y = backend.empty((4, 6), dtype=np.float64)
+    with using(check=True):
+        y[:] = backend.log(x)  # float32, stored in float64
+        y[:] = backend.sinh(x) + y
+        y[:] = backend.log(x * 0)  # nothing finite
+
+
 def test_check_passes_what_is_right(backend, tensors) -> None:
     x, b, y = tensors
     with using(check=True):
