@@ -164,7 +164,7 @@ void roi_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
 void roi_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
                tb_i64 end) {
     const sizes *const g = (const sizes *)size;
-    const tb_i64 map = g->height * g->width * g->images, bins = g->rows * g->columns;
+    const tb_i64 pixels = g->height * g->width, map = pixels * g->images, bins = g->rows * g->columns;
     const tb_i32 *const boxes = (const tb_i32 *)ptr[2];
     (void)stride, (void)scalar;
     if (((const status *)ptr[4])->wrong) return;
@@ -184,7 +184,7 @@ void roi_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
                 const TB_W *const e = TB_READ(buffer, (const TB_X *)ptr[0] + bin * g->regions + from, m);
                 for (int r = 0; r < m; ++r) {
                     const tb_i64 at = (tb_i64)place[from + r];
-                    if (at >= 0) sum[at * g->images + boxes[(from + r) * 5]] += e[r];
+                    if (at >= 0 && at < pixels) sum[at * g->images + boxes[(from + r) * 5]] += e[r];
                 }
             }
         }

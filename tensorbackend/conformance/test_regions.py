@@ -102,6 +102,13 @@ def test_the_first_largest_wins_and_a_nan_does(backend: Any) -> None:
     np.testing.assert_array_equal(argmax.get(), [[1, 3, -1]])
 
 
+def test_places_outside_the_map_get_nothing(backend: Any) -> None:
+    rois, error = backend.array([[0, 0, 0, 1, 2]] * 4), backend.array([[1, 2, 4, 8]])
+    delta, argmax = backend.full((6, 1), np.nan), backend.array([[5, 6, -2, 1 << 30]], dtype=np.int32)
+    backend.roipooling_bprop(error, rois, delta, argmax, 4, 1, 3, 2, 1, 1, 1.0)
+    np.testing.assert_array_equal(delta.get().ravel(), [0, 0, 0, 0, 0, 1])
+
+
 def test_bad_regions_are_refused(backend: Any) -> None:
     I, O, argmax = backend.ones((12, 2)), backend.full((4, 3), 5.0), backend.full((4, 3), 7, dtype=np.int32)
     rois = backend.array([[0, 0, 0, 1, 1], [1, 0, 0, 1, 1], [0, 0, 0, 1, 1]])
@@ -123,6 +130,9 @@ def test_bad_regions_are_refused(backend: Any) -> None:
     refused(ShapeError, r"pooled_width[\s\S]*0", {9: 0})
     refused(DTypeError, r"type of O[\s\S]*float64", {2: backend.ones((4, 3), dtype=np.float64)})
     refused(DTypeError, r"argmax[\s\S]*float32", {3: backend.ones((4, 3))})
+    unsigned = {3: backend.full((4, 3), 7, dtype=np.uint32)}
+    refused(DTypeError, r"argmax[\s\S]*uint32[\s\S]*-1", unsigned)
+    refused(DTypeError, r"argmax[\s\S]*uint32[\s\S]*-1", {0: O, 2: I, **unsigned}, backend.roipooling_bprop)
     refused(DTypeError, r"rois[\s\S]*int32", {1: backend.ones((3, 5), dtype=np.int32)})
     refused(ValueError, "overlaps", {2: I[:6].reshape(12), 4: 3})
     refused(ShapeError, r"size of I", {0: I, 2: I}, backend.roipooling_bprop)

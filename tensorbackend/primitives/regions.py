@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensorbackend import ops
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators
 from tensorbackend.primitives import operands
@@ -92,10 +92,10 @@ def fprop_reference(I: np.ndarray, boxes: np.ndarray, g: RegionGeometry, *unused
 
 
 def bprop_reference(E: np.ndarray, argmax: np.ndarray, boxes: np.ndarray, g: RegionGeometry, *unused: float) -> Any:
-    """The gradient by the images: each error added where its place says, regions innermost."""
+    """The gradient by the images: each error added where its place says, regions innermost; outside the map nowhere."""
     _check_images(g, boxes)
     delta = np.zeros((g.C, g.H * g.W, g.images), E.dtype)
-    c, p, q, r = np.nonzero(argmax >= 0)
+    c, p, q, r = np.nonzero((argmax >= 0) & (argmax < g.H * g.W))
     np.add.at(delta, (c, argmax[c, p, q, r], boxes[r, 0]), E[c, p, q, r])
     return delta.reshape(g.dimI)
 
@@ -149,7 +149,7 @@ class Regions:
         sizes = (fm_channel, fm_height, fm_width, roi_count, pooled_height, pooled_width)
         g = _geometry(name, I, *sizes)
         operands.check(name, I.dtype, O=(O, g.dimO))
-        operands.check_integers(name, g.H * g.W, argmax=(argmax, g.dimO))
+        _check_places(name, g, argmax)
         operands.check_output(name, O, I, rois)
         operands.check_output(f"{name}: argmax", argmax, I, rois, O)
         boxes = _boxes(self, name, rois, g, spatial_scale)
@@ -162,13 +162,14 @@ class Regions:
         """O = the gradient by the images: `I` is the error, of the pooled size, and each goes where `argmax` says.
 
         `rois` and `argmax` are those of `roipooling_fprop`; what meets at a pixel adds up, in an order that sizes
-        decide. `O` (C, H, W, images) is overwritten. `repeat` and errors as there.
+        decide, and a place outside the map adds nothing. `O` (C, H, W, images) is overwritten. `repeat` and errors as
+        there.
         """
         name = "roipooling_bprop"
         sizes = (fm_channel, fm_height, fm_width, roi_count, pooled_height, pooled_width)
         g = _geometry(name, O, *sizes)
         operands.check(name, O.dtype, I=(I, g.dimO))
-        operands.check_integers(name, g.H * g.W, argmax=(argmax, g.dimO))
+        _check_places(name, g, argmax)
         operands.check_output(name, O, I, rois, argmax)
         inputs = [(I, g.dimO), (argmax, g.dimO), _boxes(self, name, rois, g, spatial_scale)]
         operands.call(self, ROI_BPROP, (g, 1.0, 0.0), [(O, g.dimI)], inputs, repeat, whole=True)
@@ -207,6 +208,13 @@ def _geometry(name: str, images: Any, C: Any, H: Any, W: Any, regions: Any, P: A
     g = RegionGeometry(count, C, H, W, regions, P, Q)
     operands.check(name, None, images=(images, g.dimI))
     return g
+
+
+def _check_places(name: str, g: RegionGeometry, argmax: Any) -> None:
+    """That places have a tensor of the pooled size whose integers can hold them, and -1. Raises as `check_integers`."""
+    operands.check_integers(name, g.H * g.W, argmax=(argmax, g.dimO))
+    if argmax.dtype.kind == "u":
+        raise DTypeError(complain(f"{name}: type of argmax", str(argmax.dtype), "signed integers: -1 is an empty bin"))
 
 
 def _boxes(backend: Any, name: str, rois: Any, g: RegionGeometry, scale: float) -> tuple[Any, tuple[int, int]]:
