@@ -140,6 +140,16 @@ def test_a_loader_s_buffers(backend) -> None:
     np.testing.assert_array_equal(devices[1].get(), hosts[1].T)
 
 
+def test_a_loader_s_numbers_along_one_axis(backend) -> None:
+    hosts, devices = [np.arange(3, dtype=np.int32), np.arange(4.0)], [None, backend.zeros((1, 4))]
+    for _ in range(2):
+        for index, shape in ((0, (3, 1)), (1, (1, 4))):
+            backend.consume(index, hosts, devices)
+            np.testing.assert_array_equal(devices[index].get(), hosts[index].reshape(shape))
+    with pytest.raises(ShapeError, match=r"buffer \(1, 4\), data \(3,\)"):
+        backend.consume(1, [None, hosts[0]], devices)
+
+
 def test_relu_of_arrays_and_trees(backend) -> None:
     x, X = drawn(backend, 0)
     np.testing.assert_array_equal(backend.Relu(x), np.maximum(x, 0))

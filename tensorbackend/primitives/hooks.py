@@ -8,6 +8,7 @@ A backend that needs more (a library with layouts of its own, several devices) o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -144,15 +145,19 @@ class LayerHooks:
     def consume(self, buf_index: int, hostlist: Sequence[np.ndarray], devlist: list[Any]) -> None:
         """devlist[i][:] = hostlist[i].T with i = `buf_index`, 0 or 1: one of a data loader's two buffers.
 
-        A buffer of None is allocated first, of the host array's type. Raises `ValueError` for another index.
+        A buffer of None is allocated first, of the host array's type. Numbers along one axis fill a buffer of as many.
+        Raises `ValueError` for another index.
         """
         if buf_index not in (0, 1):
             raise ValueError(complain("consume: buf_index", repr(buf_index), "0 or 1"))
-        host = np.asarray(hostlist[buf_index]).T
-        if devlist[buf_index] is None:
-            devlist[buf_index] = self.empty(host.shape, dtype=host.dtype)
-        _same_shape("consume", buffer=devlist[buf_index], data=host)
-        devlist[buf_index]._assign(host)
+        host, buffer = np.asarray(hostlist[buf_index]).T, devlist[buf_index]
+        if buffer is None:
+            buffer = self.empty(host.shape, dtype=host.dtype)
+        if host.ndim == 1 and host.size == math.prod(buffer.shape):
+            host = host.reshape(buffer.shape)
+        _same_shape("consume", buffer=buffer, data=host)
+        buffer._assign(host)
+        devlist[buf_index] = buffer
 
     def Relu(self, ary: Any, out: Any = None) -> Any:
         """max(ary, 0) of a NumPy array, at once, or of a tensor or op-tree, as a node; or into `out`."""
