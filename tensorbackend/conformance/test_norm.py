@@ -372,6 +372,18 @@ def test_bad_operands_are_refused(backend: Any) -> None:
         Batch(backend, np.empty((2, 0), np.float32), "float32").fprop()
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_gradients_of_no_images(backend: Any, binary: bool) -> None:
+    x, y = backend.empty((4, 0)), backend.empty((4, 0))
+    read, (by_gamma, by_beta) = [backend.ones((4, 1)) for _ in range(3)], [backend.full((4, 1), 7.0) for _ in range(2)]
+    backend.compound_bprop_bn(y, by_gamma, by_beta, x, x, *read, EPS, binary=binary)
+    np.testing.assert_array_equal([by_gamma.get(), by_beta.get()], 0)
+    by_gamma.fill(7), by_beta.fill(7)
+    moments = backend.empty((2, 0))
+    backend.compound_bprop_gn(y, by_gamma, by_beta, x, x, moments, moments, read[0], 2, EPS)
+    np.testing.assert_array_equal([by_gamma.get(), by_beta.get()], 0)
+
+
 def test_bad_groups_are_refused(backend: Any) -> None:
     x, y, column, rows = backend.ones((12, 5)), backend.zeros((12, 5)), backend.ones((6, 1)), backend.zeros((2, 5))
     for groups in (0, 4, 2.0):

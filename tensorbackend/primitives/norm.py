@@ -81,9 +81,10 @@ def _count(x: Tensor, axes: Axes) -> int:
 
 
 def _is_apart(x: Tensor, axes: Axes) -> bool:
-    """Whether sums are computed by a kernel of their own: where few long rows would leave threads idle."""
+    """Whether sums are computed by a kernel of their own: where few long rows would leave threads idle, and where a
+    kernel over x has nothing to run over."""
     fewest = ROWS_OF_A_DEVICE if x.backend.device_type == 1 else 2
-    return _count(x, axes) > LONG and x.size < fewest * _count(x, axes)
+    return not x.size or _count(x, axes) > LONG and x.size < fewest * _count(x, axes)
 
 
 def _computed(steps: Steps, dtype: np.dtype, *values: Any) -> list[Tensor]:
