@@ -396,3 +396,5 @@ def test_bad_groups_are_refused(backend: Any) -> None:
     with pytest.raises(ValueError, match="overlaps"):
         backend.compound_fprop_gn(x, rows, rows, column, column, y, 2, EPS)
     np.testing.assert_array_equal(y.get(), 0)
+    backend.compound_fprop_gn(x, rows, backend.zeros((2, 5)), column, backend.ones((6, 1)), y, np.int64(2), EPS)
+    np.testing.assert_array_equal(y.get(), 1)

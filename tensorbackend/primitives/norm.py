@@ -267,11 +267,12 @@ class _Groups(_Operands):
         _check_operand(name, "x", x)
         _check_operand(name, "gamma", gamma)
         maps, (rows, images) = math.prod(gamma.shape), x.shape
-        if not isinstance(groups, int) or groups < 1 or maps % groups:
+        if not isinstance(groups, (int, np.integer)) or groups < 1 or maps % groups:
             raise ShapeError(complain(f"{name}: groups", f"{groups!r} of {maps} maps", f"a divisor of {maps}"))
         if not maps or rows % maps:
             given = f"x {x.shape}, gamma of {maps} elements"
             raise ShapeError(complain(f"{name}: shapes", given, "x (maps pixels, images), a gamma for each map"))
+        groups = int(groups)
         super().__init__(backend, name, x.dtype, (groups, maps // groups, 1, 1))
         _check_some(name, rows, x.shape)
         self.take((groups, maps // groups, rows // maps, images), x=x, **others)
