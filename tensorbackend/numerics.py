@@ -234,6 +234,7 @@ def shift_exponent(s: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 def histogram_bin(x: np.ndarray, offset: float, bins: int) -> np.ndarray:
     """The bin of |x|: clamp(rint(log2 |x|) - offset, 0, bins - 1); zero and NaN fall into bin 0."""
+    x = x if dtypes.is_float(x.dtype) else x.astype(np.float64)  # NumPy's log2 of bytes is of float16
     place = np.rint(np.log2(np.abs(x))) - offset
     place = np.where(np.isnan(place), 0, place)
     return dtypes.cast(np.clip(place, 0, bins - 1), np.dtype(np.int64))

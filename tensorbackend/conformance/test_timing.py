@@ -50,6 +50,14 @@ def test_histogram_counts_magnitudes(counting, bins, offset, dtype) -> None:
     np.testing.assert_array_equal(counts.get(), histogram(host.astype(np.float64), bins, offset))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64])
+def test_histogram_counts_integers(counting, dtype) -> None:
+    limits = np.iinfo(dtype)
+    host = np.array([limits.min, limits.max, 0, 1, 3, 90, 91, min(181, limits.max), limits.min + 1], dtype)
+    counting.set_hist_buffers(70, 0)
+    np.testing.assert_array_equal(counting.array(host, dtype=dtype).hist("x").get(), histogram(host, 70, 0))
+
+
 def test_histogram_of_a_view(counting) -> None:
     host = np.random.default_rng(1).standard_normal((30, 20)).astype(np.float32)
     counts = counting.array(host)[::2].T.hist("x")
