@@ -178,7 +178,8 @@ class Backend(
         self._block = FuseBlock(self._schedule, self._run_group, self._fit, self.structures.plans)
         self.gen_rng(rng_seed)
         self._hist_rows: list[tuple[str, Tensor]] = []
-        self.hist_bins, self.hist_offset = hist_bins, hist_offset
+        self.hist_bins = self.hist_offset = 0
+        self.set_hist_buffers(hist_bins, hist_offset)
         self._events: tuple[Any, Any] | None = None
         self._recorder: Recorder | None = None
         self._user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel] = {}

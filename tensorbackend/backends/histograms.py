@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,8 @@ from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["Histograms"]
 
-MAX_HISTOGRAMS = 4096
+MAX_HISTOGRAMS = {0: 4096, 1: 16384}
+"""Histograms that are kept until they are read, by `device_type`."""
 
 
 class Histograms:
@@ -29,17 +31,24 @@ class Histograms:
     def set_hist_buffers(self, hist_bins: int, hist_offset: int) -> None:
         """Choose the number of bins and the exponent of the first; drops what was counted if they change.
 
-        Raises `ValueError` for fewer bins than one.
+        Raises `ValueError` for fewer bins than one, `TypeError` for what is no integer.
         """
-        if hist_bins < 1:
+        try:
+            chosen = operator.index(hist_bins), operator.index(hist_offset)
+        except TypeError:
+            given = f"{hist_bins!r} bins from {hist_offset!r}"
+            raise TypeError(complain("set_hist_buffers", given, "an int of bins, and one")) from None
+        if chosen[0] < 1:
             raise ValueError(complain("set_hist_buffers: bins", repr(hist_bins), "1 or more"))
-        if (hist_bins, hist_offset) != (self.hist_bins, self.hist_offset):
-            self.hist_bins, self.hist_offset = int(hist_bins), int(hist_offset)
+        if chosen != (self.hist_bins, self.hist_offset):
+            self.hist_bins, self.hist_offset = chosen
             self._hist_rows.clear()
 
     def _histogram(self, tensor: Tensor, tag: str) -> Tensor:
-        if len(self._hist_rows) >= MAX_HISTOGRAMS:
-            raise ValueError(complain("hist: full", f"{MAX_HISTOGRAMS} histograms", "fewer", "dump_hist_data() resets"))
+        most = MAX_HISTOGRAMS[self.device_type]
+        hash(tag)  # a name of a row, where they are read
+        if len(self._hist_rows) >= most:
+            raise ValueError(complain("hist: full", f"{most} histograms", "fewer", "dump_hist_data() resets"))
         counts = apply(ops.OPS["histogram"], tensor, params=(self.hist_offset, self.hist_bins))
         row = self.evaluate(counts)
         self._hist_rows.append((tag, row))

@@ -87,7 +87,8 @@ def test_new_bins_drop_what_was_counted(counting) -> None:
 
 
 def test_histograms_are_bounded_in_number(counting, monkeypatch) -> None:
-    monkeypatch.setattr(histograms, "MAX_HISTOGRAMS", 3)
+    assert histograms.MAX_HISTOGRAMS[counting.device_type] == (16384 if counting.device_type == 1 else 4096)
+    monkeypatch.setitem(histograms.MAX_HISTOGRAMS, counting.device_type, 3)
     t = counting.ones((2, 2))
     for number in range(3):
         t.hist(str(number))
@@ -95,6 +96,21 @@ def test_histograms_are_bounded_in_number(counting, monkeypatch) -> None:
         t.hist("one more")
     assert counting.dump_hist_data()[0].shape == (3, 64)
     t.hist("again")
+
+
+def test_bad_histograms_are_refused(counting) -> None:
+    t = counting.ones((2, 2))
+    with pytest.raises(TypeError, match="unhashable"):
+        t.hist(["a"])
+    t.hist("b")
+    with pytest.raises(ValueError, match="bins[\\s\\S]*0"):
+        counting.set_hist_buffers(0, -48)
+    for bad in ((8.5, -48), (8, 0.5), (None, -48)):
+        with pytest.raises(TypeError, match=rf"{bad[0]} bins from {bad[1]}"):
+            counting.set_hist_buffers(*bad)
+        with pytest.raises(TypeError, match=rf"{bad[0]} bins from {bad[1]}"):
+            Backend.allocate_backend("cpu", hist_bins=bad[0], hist_offset=bad[1])
+    assert counting.dump_hist_data()[1] == {"b": 0}
 
 
 # Marks
