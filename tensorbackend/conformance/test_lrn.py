@@ -142,4 +142,9 @@ def test_bad_arguments_are_refused(backend: Any) -> None:
         backend.fprop_lrn(layer, I, O, O)
     with pytest.raises(ValueError, match="overlaps"):
         backend.bprop_lrn(layer, I, O, I, O, denom)
+    pool = backend.pool_layer("float32", "avg", 3, 4, J=3, pad_c=1, str_c=1)
+    with pytest.raises(TypeError, match=r"fprop_lrn: layer[\s\S]*avg[\s\S]*be.lrn_layer"):
+        backend.fprop_lrn(pool, I, O, denom)
+    with pytest.raises(TypeError, match=r"bprop_lrn: layer[\s\S]*avg[\s\S]*be.lrn_layer"):
+        backend.bprop_lrn(pool, I, I, I, O, denom)
     np.testing.assert_array_equal(O.get(), 0)

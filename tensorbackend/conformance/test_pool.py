@@ -250,4 +250,9 @@ def test_bad_operands_are_refused(backend: Any) -> None:
         backend.bprop_pool(layer, I.reshape(-1)[: layer.sizeO], I, argmax)
     with pytest.raises(ValueError, match="l2 needs X and Y"):
         backend.bprop_pool(backend.pool_layer("float32", "l2", 1, 1), I[:1, :1], O[:1, :1])
+    lrn = backend.lrn_layer("float32", 3, 32, J=3)
+    with pytest.raises(TypeError, match=r"fprop_pool: layer[\s\S]*lrn[\s\S]*be.pool_layer"):
+        backend.fprop_pool(lrn, backend.ones(lrn.dimI2), O)
+    with pytest.raises(TypeError, match=r"bprop_pool: layer[\s\S]*lrn[\s\S]*be.pool_layer"):
+        backend.bprop_pool(lrn, backend.ones(lrn.dimI2), O)
     np.testing.assert_array_equal(O.get(), 1)

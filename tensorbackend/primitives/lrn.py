@@ -90,7 +90,7 @@ class ResponseNorm:
         All of the layer's size and type, any shape; `denom` is for `bprop_lrn`. `repeat` runs it as often, for timing.
         Raises `ShapeError`, `DTypeError`, and `ValueError` when outputs overlap I or each other.
         """
-        operands.check_layer("fprop_lrn", layer, PoolLayer, "lrn_layer")
+        operands.check_layer("fprop_lrn", layer, PoolLayer, "lrn_layer", ("lrn",))
         dim = layer.dimI
         operands.check("fprop_lrn", layer.dtype, I=(I, dim), O=(O, dim), denom=(denom, dim))
         operands.check_output("fprop_lrn", O, I)
@@ -105,7 +105,7 @@ class ResponseNorm:
 
         I, O and denom are those of `fprop_lrn` with alpha 1 and beta 0, E is the error. Errors as `fprop_lrn`.
         """
-        operands.check_layer("bprop_lrn", layer, PoolLayer, "lrn_layer")
+        operands.check_layer("bprop_lrn", layer, PoolLayer, "lrn_layer", ("lrn",))
         dim = layer.dimI
         named = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
         operands.check("bprop_lrn", layer.dtype, **{letter: (x, dim) for letter, x in named.items()})

@@ -54,10 +54,15 @@ def check(name: str, dtype: np.dtype | None, **named: tuple[Any, tuple[int, ...]
             raise ShapeError(complain(f"{name}: size of {letter}", f"{x.shape}", f"{math.prod(dim)} elements: {dim}"))
 
 
-def check_layer(name: str, layer: Any, kind: type, maker: str) -> None:
-    """That a layer is one that the method `maker` made. Raises `TypeError`."""
+def check_layer(name: str, layer: Any, kind: type, maker: str, ops: tuple[str, ...] = ()) -> None:
+    """That a layer is one that the method `maker` made; `ops`: what it may be for, where the class does not say it.
+
+    Raises `TypeError`.
+    """
     if not isinstance(layer, kind):
         raise TypeError(complain(f"{name}: layer", type(layer).__name__, f"what be.{maker} returned"))
+    if ops and layer.op not in ops:
+        raise TypeError(complain(f"{name}: layer", repr(layer), f"what be.{maker} returned"))
 
 
 def check_output(name: str, out: Any, *inputs: Any) -> None:

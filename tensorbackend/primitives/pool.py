@@ -190,7 +190,7 @@ class Pooling:
         I or each other, or argmax is missing.
         """
         name = "fprop_pool"
-        operands.check_layer(name, layer, PoolLayer, "pool_layer")
+        operands.check_layer(name, layer, PoolLayer, "pool_layer", KINDS)
         operands.check(name, layer.dtype, I=(I, layer.dimI), O=(O, layer.dimO))
         operands.check_output(name, O, I)
         places = []
@@ -210,7 +210,7 @@ class Pooling:
         Where windows overlap, what they send adds up. `repeat` and errors as `fprop_pool`.
         """
         name, extra = "bprop_pool", []
-        operands.check_layer(name, layer, PoolLayer, "pool_layer")
+        operands.check_layer(name, layer, PoolLayer, "pool_layer", KINDS)
         operands.check(name, layer.dtype, I=(I, layer.dimO), O=(O, layer.dimI))
         if layer.op == "max":
             _check_places(name, layer, argmax)
