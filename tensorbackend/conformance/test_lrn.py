@@ -96,6 +96,15 @@ def test_denominators_that_have_no_ordinary_power(backend: Any, bpower: float) -
     np.testing.assert_allclose(delta.get(), expected, rtol=1e-5)
 
 
+def test_narrow_numbers_round_nothing(backend: Any) -> None:
+    layer = backend.lrn_layer("float64", 2, 3, J=3)
+    I, O, denom = backend.ones((3, 2), np.float64), backend.empty((3, 2), np.float64), backend.empty((3, 2), np.float64)
+    backend.fprop_lrn(layer, I, O, denom, ascale=np.float16(2), bpower=np.float32(1))
+    np.testing.assert_allclose(denom.get()[:, 0], [1 + 4 / 3, 3, 1 + 4 / 3], rtol=1e-12)
+    np.testing.assert_allclose(O.get(), 1 / denom.get(), rtol=1e-12)
+    backend.bprop_lrn(layer, I, O, I, backend.empty((3, 2), np.float64), denom, ascale=np.array(2.0), alpha=np.int8(2))
+
+
 def test_gradient_by_central_differences(backend: Any) -> None:
     layer = backend.lrn_layer("float64", 3, 6, H=2, W=3, J=3)
     i, e, direction = (ref.draw(layer.dimI2, seed=n) for n in range(3))

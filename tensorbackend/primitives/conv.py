@@ -335,7 +335,8 @@ class _Tail:
     def __init__(self, name: str, layer: ConvLayer, dims: dict[str, tuple], output: tuple, X: Any, bias: Any, bsum: Any,
                  alpha: float, beta: float, relu: bool, brelu: bool, slope: float) -> None:  # fmt: skip
         self.layer, self.dims, (self.out, self.dim) = layer, dims, output
-        self.alpha, self.beta, self.relu, self.brelu = alpha, beta, relu, brelu
+        self.relu, self.brelu = relu, brelu
+        self.alpha, self.beta, slope = operands.numbers(name, alpha=alpha, beta=beta, slope=slope)
         self.slope = dtypes.compute(layer.dtype).type(slope)
         self.X, self.bias, self.bsum = self.out if X is None else X, bias, bsum
         named = {**dims, "output": output, "X": (self.X, self.dim)}

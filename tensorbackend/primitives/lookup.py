@@ -77,8 +77,9 @@ class LookupTables:
         operands.check_output(name, dW, inputs, error)
         if error_t is not None:
             operands.check(name, dW.dtype, error_t=(error_t, (g.count, g.length)))
+        scales = operands.numbers(name, alpha=alpha, beta=beta)
         table, sources = (dW, (g.words, g.length)), [(error, (g.length, g.count)), (inputs, (g.count,))]
-        operands.call(self, BPROP, (g, alpha, beta), [table], sources, repeat, whole=True)
+        operands.call(self, BPROP, (g, *scales), [table], sources, repeat, whole=True)
 
 
 def _geometry(name: str, nin: Any, inputs: Any, error: Any, dW: Any, pad_idx: Any) -> LookupGeometry:

@@ -95,7 +95,8 @@ class ResponseNorm:
         operands.check("fprop_lrn", layer.dtype, I=(I, dim), O=(O, dim), denom=(denom, dim))
         operands.check_output("fprop_lrn", O, I)
         operands.check_output("fprop_lrn", denom, I, O)
-        params = (layer.geometry, alpha, beta, ascale, bpower)
+        given = operands.numbers("fprop_lrn", alpha=alpha, beta=beta, ascale=ascale, bpower=bpower)
+        params = (layer.geometry, *given)
         operands.call(self, FPROP, params, [(O, dim), (denom, dim)], [(I, dim)], repeat, whole=True)
 
     def bprop_lrn(self, layer: PoolLayer, I: Any, O: Any, E: Any, delta: Any, denom: Any, alpha: float = 1.0,
@@ -110,6 +111,7 @@ class ResponseNorm:
         named = {"I": I, "O": O, "E": E, "delta": delta, "denom": denom}
         operands.check("bprop_lrn", layer.dtype, **{letter: (x, dim) for letter, x in named.items()})
         operands.check_output("bprop_lrn", delta, I, O, E, denom)
-        params = (layer.geometry, alpha, beta, ascale, bpower)
+        given = operands.numbers("bprop_lrn", alpha=alpha, beta=beta, ascale=ascale, bpower=bpower)
+        params = (layer.geometry, *given)
         inputs = [(x, dim) for x in (I, O, E, denom)]
         operands.call(self, BPROP, params, [(delta, dim)], inputs, repeat, whole=True)

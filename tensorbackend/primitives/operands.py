@@ -14,12 +14,13 @@ from tensorbackend import dtypes
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.ops import Op
 
 __all__ = [
     "assign", "call", "check", "check_column", "check_home", "check_integers", "check_layer", "check_output",
-    "float_type", "matrix", "repeated", "runs", "size", "sums_of_maps",
+    "float_type", "matrix", "numbers", "repeated", "runs", "size", "sums_of_maps",
 ]  # fmt: skip
 
 
@@ -178,6 +179,20 @@ def sums_of_maps(out: Tensor, x: Any, dim: tuple[int, ...]) -> None:
     """out (maps, 1) = the sums of x over all but its first axis; halves add up in float32."""
     sums = composite.sum(composite.reshape(x, dim), (1, 2, 3, 4))
     out._assign(composite.reshape(sums, out.shape))
+
+
+def numbers(name: str, **named: Any) -> list[float]:
+    """Scales and powers as Python's floats. Raises `TypeError` for what is no real number.
+
+    A NumPy scalar of a narrow type would round what is worked out with it, and a tensor's value would be read once.
+    """
+    for letter, x in named.items():
+        if isinstance(x, (int, float)) or is_symbol(x):  # a symbol says itself why it is no float
+            continue
+        host = None if isinstance(x, Operators) else np.asarray(x)
+        if host is None or host.ndim or not (dtypes.is_float(host.dtype) or host.dtype.kind in "biu"):
+            raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a number"))
+    return [float(x) for x in named.values()]
 
 
 def runs(name: str, repeat: Any) -> int:

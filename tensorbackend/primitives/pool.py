@@ -193,13 +193,14 @@ class Pooling:
         operands.check_layer(name, layer, PoolLayer, "pool_layer", KINDS)
         operands.check(name, layer.dtype, I=(I, layer.dimI), O=(O, layer.dimO))
         operands.check_output(name, O, I)
+        scales = operands.numbers(name, alpha=alpha, beta=beta)
         places = []
         if layer.op == "max":
             _check_places(name, layer, argmax)
             operands.check_output(f"{name}: argmax", argmax, I, O)
             places = [(argmax, layer.dimO)]
         outputs = [(O, layer.dimO), *places]
-        operands.call(self, FPROP, (layer.geometry, alpha, beta), outputs, [(I, layer.dimI)], repeat)
+        operands.call(self, FPROP, (layer.geometry, *scales), outputs, [(I, layer.dimI)], repeat)
 
     def bprop_pool(self, layer: PoolLayer, I: Any, O: Any, argmax: Any = None, alpha: float = 1.0, beta: float = 0.0,
                    repeat: int = 1, X: Any = None, Y: Any = None) -> None:  # fmt: skip
@@ -212,6 +213,7 @@ class Pooling:
         name, extra = "bprop_pool", []
         operands.check_layer(name, layer, PoolLayer, "pool_layer", KINDS)
         operands.check(name, layer.dtype, I=(I, layer.dimO), O=(O, layer.dimI))
+        scales = operands.numbers(name, alpha=alpha, beta=beta)
         if layer.op == "max":
             _check_places(name, layer, argmax)
             extra = [(argmax, layer.dimO)]
@@ -223,4 +225,4 @@ class Pooling:
             extra = [(X, layer.dimI), (Y, layer.dimO)]
         operands.check_output(name, O, I, *(x for x, _ in extra))
         inputs = [(I, layer.dimO), *extra]
-        operands.call(self, BPROP, (layer.geometry, alpha, beta), [(O, layer.dimI)], inputs, repeat)
+        operands.call(self, BPROP, (layer.geometry, *scales), [(O, layer.dimI)], inputs, repeat)

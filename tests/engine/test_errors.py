@@ -259,6 +259,28 @@ refused("repeat a tensor", lambda b: b.be.compound_dot(b.t, b.t.T, b.be.empty((3
 refused("sums elsewhere", lambda b: b.be.compound_dot(b.t, b.u.T, b.cube[0, :, :2], bsum=b.other.empty((3, 1))),
         BackendError, "one backend")  # fmt: skip
 
+
+def scaled(b: Bench, method: str, **numbers: Any) -> None:
+    """A pass of pooling, normalisation or convolution of `b.t` into `b.cube`, with such numbers."""
+    images, out = b.t, b.cube[0]
+    if method == "fprop_conv":
+        b.be.fprop_conv(b.be.conv_layer("float32", 4, 3, 3), images, b.be.ones((3, 3)), out, relu=True, **numbers)
+    elif method == "fprop_lrn":
+        b.be.fprop_lrn(b.be.lrn_layer("float32", 4, 3, J=3), images, out, b.be.empty((3, 4)), **numbers)
+    else:
+        getattr(b.be, method)(b.be.pool_layer("float32", "avg", 4, 3), images, out, **numbers)
+
+
+for _method, _names in (("fprop_pool", "alpha beta"), ("bprop_pool", "alpha beta"), ("fprop_conv", "alpha beta slope"),
+                        ("fprop_lrn", "alpha beta ascale bpower")):  # fmt: skip
+    for _name in _names.split():
+        for _wrong in (None, "2", np.ones(2), 1j):
+            call = lambda b, m=_method, n=_name, x=_wrong: scaled(b, m, **{n: x})  # noqa: E731
+            _kind = type(_wrong).__name__
+            refused(f"{_method} {_name} {_kind}", call, TypeError, f"{_method}: {_name}", _kind, "a number")
+        call = lambda b, m=_method, n=_name: scaled(b, m, **{n: b.be.ones((1, 1))})  # noqa: E731
+        refused(f"{_method} {_name} a tensor", call, TypeError, f"{_method}: {_name}", "a number")
+
 # Seeds
 
 for _seed in (-1, 2**32, 1.5, "7", [1]):
