@@ -93,17 +93,6 @@ def test_operands_may_be_views_and_trees(backend: Any) -> None:
         assert (room.get()[:, :3] == 7).all()
 
 
-def test_a_factor_may_be_a_tensor_or_an_array_that_changes(backend: Any) -> None:
-    ids, error, dW = backend.array(WORDS, dtype=np.int32), backend.ones((3, 6)), backend.ones((5, 3))
-    for alpha in (backend.ones((1, 1)), np.ones(())):
-        for value in (1.0, 2.0, 3.0, 4.0, 5.0):
-            alpha[...] = value
-            backend.compound_bprop_lut(6, ids, error, None, dW, None, alpha)
-            np.testing.assert_array_equal(dW.get()[:, 0], [value, 0, 2 * value, 0, 3 * value])
-    with pytest.raises(TypeError, match=r"lut_bprop: a factor[\s\S]*NoneType[\s\S]*a number"):
-        backend.compound_bprop_lut(6, ids, error, None, dW, None, None)
-
-
 @pytest.mark.parametrize("word", [5, -1, 2**31 - 1, -(2**31)])
 def test_words_that_the_table_has_not_are_refused(backend: Any, word: int) -> None:
     ids, dW = backend.array(WORDS, dtype=np.int32), backend.ones((5, 3))

@@ -105,7 +105,6 @@ def call(backend: Any, op: Op, params: tuple, outputs: list[Shaped], inputs: lis
     Operands are views of their tensors in which neighbours along the last axis lie side by side (`whole`: that are
     contiguous), or copies where no such view exists. Where beta is not 0 the first output is read, too.
     """
-    params = (params[0], *(_number(op.name, x) for x in params[1:]))
     views = [_viewed(backend, *pair, whole) for pair in inputs]
     read = [_copied(backend, *pair) if view is None else view for view, pair in zip(views, inputs)]
     views = [None if out.rounding else _viewed(backend, out, dim, whole) for out, dim in outputs]
@@ -115,16 +114,6 @@ def call(backend: Any, op: Op, params: tuple, outputs: list[Shaped], inputs: lis
     for (out, _), view, place in zip(outputs, views, places):
         if view is None:
             assign(out, place)
-
-
-def _number(name: str, x: Any) -> Any:
-    """A factor as a number: what a tensor or an array holds may be another the next time. Raises `TypeError`."""
-    if isinstance(x, (int, float)):
-        return x
-    try:
-        return float(x)
-    except TypeError:
-        raise TypeError(complain(f"{name}: a factor", type(x).__name__, "a number")) from None
 
 
 def check_home(backend: Any, x: Any) -> None:
