@@ -130,6 +130,17 @@ def test_elementwise_with_a_number(backend: Backend, number: Any) -> None:
     check(backend, *nodes)
 
 
+def test_numbers_of_subclasses_are_what_they_derive_from(backend: Backend) -> None:
+    for kind, number in ((float, 0.5), (int, 3)):
+        own = type("Own", (kind,), {})(number)
+        for dtype in ("bool", "int8", "uint64", "float16"):
+            x = backend.array([0, 1], dtype=dtype)
+            for op in (ops.OPS["mul"], ops.OPS["maximum"], ops.OPS["lt"]):
+                made, plain = apply(op, x, own), apply(op, x, number)
+                assert made.dtype == plain.dtype
+                assert backend.evaluate(made).tolist() == backend.evaluate(plain).tolist()
+
+
 def test_number_beyond_an_integer_type_is_refused(backend: Backend) -> None:
     x = backend.array([1, 2], dtype="int8")
     with pytest.raises(OverflowError, match="300"):

@@ -197,7 +197,7 @@ def _tree(
     `made` are parts that are there, by their places, and takes the others.
     """
     if isinstance(root, type):
-        return root(0)
+        return 0  # no root(0), which not every enum has
     again = dict(zip(repeats[::2], repeats[1::2]))
     first = made.setdefault(0, _part_of(root, tensor, 0))
     stack = [first] if root.op else []

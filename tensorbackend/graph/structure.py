@@ -127,7 +127,7 @@ class StructureTable(dict):
         if found is None:
             strong = not issubclass(kind, (bool, int, float)) or issubclass(kind, np.generic)
             found = Structure(self, None, (), (), dtypes.as_dtype(kind) if strong else None)
-            found.weak = None if strong else kind
+            found.weak = None if strong else next(base for base in (bool, int, float) if issubclass(kind, base))
             found.min_dims = MAX_RANK
             self.remember((kind,), found)
         return found

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,11 @@ def test_a_key_that_does_not_lead_back_is_known_for_it(be: Backend) -> None:
     assert found != [key[at + 3] for at in (0, 7, 14)] and not forms.leads_back(key)
 
 
-@pytest.mark.parametrize("value", [2.0, 3, True, np.float32(1)], ids=str)
+class Level(enum.IntEnum):
+    LOW = 5
+
+
+@pytest.mark.parametrize("value", [2.0, 3, True, np.float32(1), Level.LOW], ids=str)
 def test_the_plan_of_a_number_follows_from_its_key(be: Backend, value: Any) -> None:
     y = be.empty((2, 3))
     key, leaves = be._statement_key(y, value)
