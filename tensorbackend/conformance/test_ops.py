@@ -403,6 +403,26 @@ def test_composite_values(backend: Backend, name: str) -> None:
     check(backend, single)
 
 
+OF_INTEGERS = ["var", "norm", "norm 3", "logsumexp", "softmax", "log_softmax", "elu", "gelu", "softplus", "silu"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64", "int64"])
+def test_composites_of_integers_do_not_wrap(backend: Backend, dtype: str) -> None:
+    host = np.array([[100, 3, 28], [90, 27, 1], [0, 0, 2]])
+    host[0, 0] = -100 if dtype[0] == "i" else 100
+    x = backend.array(host, dtype=dtype)
+    for name in OF_INTEGERS:
+        build, formula = COMPOSITES[name]
+        node = build(backend, x)
+        assert node.dtype == np.float32
+        testing.assert_close(backend.evaluate(node).get(), formula(host.astype(np.float64)), 1e-5, 2e-6)
+    low = host.min(0, keepdims=True)
+    for atol in (2, 100, 127):
+        for other, values in ((backend.min(x, axis=0), low), (90, 90)):
+            close = backend.evaluate(backend.isclose(x, other, rtol=0, atol=atol))
+            assert (close.get() == (np.abs(host - values) <= atol)).all()
+
+
 def test_composites_are_all_tested() -> None:
     tested = {name.split()[0] for name in COMPOSITES}
     assert set(composite.COMPOSITES) <= tested

@@ -11,6 +11,8 @@ import builtins
 import math
 from typing import Any
 
+import numpy as np
+
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
@@ -180,15 +182,20 @@ def std(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     return _do("sqrt", var(a, axis, keepdims))
 
 
+def _real(a: Any) -> Any:
+    """`a`; integers as numbers of the default type, which do not wrap."""
+    return a * 1.0 if isinstance(a, Operators) and not dtypes.is_float(a.dtype) else a
+
+
 def norm(a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2) -> Any:
     """The vector norm over the axes: (sum |a|^ord)^(1/ord); `ord` 1, 2, inf, or another positive number."""
     if ord == 2:
-        return _do("sqrt", _do("sum", _do("sqr", a), axis, keepdims))
+        return _do("sqrt", _do("sum", _do("sqr", _real(a)), axis, keepdims))
     if ord == 1:
         return _do("sum", abs(a), axis, keepdims)
     if ord == math.inf:
         return _do("max", abs(a), axis, keepdims)
-    return _do("sum", abs(a) ** ord, axis, keepdims) ** (1.0 / ord)
+    return _do("sum", abs(_real(a)) ** ord, axis, keepdims) ** (1.0 / ord)
 
 
 def logsumexp(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
@@ -199,16 +206,23 @@ def logsumexp(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     return total if keepdims else drop_axes(total, axis)
 
 
+def _below(a: Any, most: Any) -> Any:
+    """a - most for the largest over an axis; of integers exactly, where their own type would wrap."""
+    if a.dtype.kind == "u":
+        return 0.0 - (most - a)
+    return (a + np.int64(0) if a.dtype.kind == "i" else a) - most
+
+
 def softmax(a: Any, axis: Any = None) -> Any:
     """exp(a - max a) / sum exp(a - max a) over `axis` (None: all)."""
-    e = _do("exp", a - _do("max", a, axis))
+    e = _do("exp", _below(a, _do("max", a, axis)))
     return e * (1.0 / _do("sum", e, axis))  # the sum is at least 1; one division a row, not one an element
 
 
 def log_softmax(a: Any, axis: Any = None) -> Any:
     """The logarithm of softmax: a - max a - ln sum exp(a - max a)."""
     most = _do("max", a, axis)
-    away = a - most
+    away = _below(a, most)
     if most.shape == away.shape and dtypes.is_float(away.dtype):  # of one number each: 0, or NaN
         return away
     return away - _do("log", _do("sum", _do("exp", away), axis))
@@ -257,6 +271,7 @@ def gelu(a: Any, approximate: bool = False) -> Any:
 
 def softplus(a: Any) -> Any:
     """ln(1 + exp(a)), without overflow."""
+    a = _real(a)
     return _do("maximum", a, 0) + _do("log1p", _do("exp", -abs(a)))
 
 
@@ -272,6 +287,9 @@ def hard_sigmoid(a: Any) -> Any:
 
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
     """1 where |a - b| <= atol + rtol |b|."""
+    away = a - b
+    if isinstance(away, Operators) and not dtypes.is_float(away.dtype):  # integers would wrap
+        a, b = a * np.float64(1), b * np.float64(1)
     return abs(a - b) <= atol + rtol * builtins.abs(b)  # b may be a number
 
 
