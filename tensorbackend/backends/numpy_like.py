@@ -20,6 +20,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, finished
+from tensorbackend.graph.structure import normalize_axes
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["NumpyLike", "as_operand", "presented", "result", "wrapped"]
@@ -144,9 +145,10 @@ class NumpyLike:
 
     def squeeze(self, axis: Any = None) -> Any:
         """Axes of length 1 dropped (None: all of them). Raises `ValueError` for others."""
-        rank = len(self.shape)
-        named = None if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-        dropped = [a for a, n in enumerate(self.shape) if n == 1] if named is None else [a % rank for a in named]
+        dropped = [a for a, n in enumerate(self.shape) if n == 1]
+        if axis is not None:
+            named = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+            dropped = normalize_axes("squeeze", named, len(self.shape))
         if any(self.shape[a] != 1 for a in dropped):
             raise ShapeError(complain("squeeze: another length than 1", f"{axis} of {self.shape}", "length 1"))
         return self.reshape(tuple(n for a, n in enumerate(self.shape) if a not in dropped))

@@ -18,6 +18,7 @@ from tensorbackend.backends.numpy_like import as_operand, presented, reduced, re
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, contraction
 from tensorbackend.graph.optree import Operators, apply, source
+from tensorbackend.graph.structure import one_axis
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -137,21 +138,23 @@ class ArrayModule:
 
     def swapaxes(self, a: Any, axis1: int, axis2: int) -> Any:
         """Two axes exchanged, as a view."""
-        order = list(range(len(a.shape)))
-        order[axis1], order[axis2] = order[axis2], order[axis1]
+        rank = len(a.shape)
+        order, first, second = list(range(rank)), *(one_axis("swapaxes", x, rank) for x in (axis1, axis2))
+        order[first], order[second] = second, first
         return self.transpose(a, order)
 
     def moveaxis(self, a: Any, source: int, destination: int) -> Any:
         """One axis moved to another place, as a view."""
         rank = len(a.shape)
-        order = [x for x in range(rank) if x != source % rank]
-        order.insert(destination % rank, source % rank)
+        source, destination = (one_axis("moveaxis", x, rank) for x in (source, destination))
+        order = [x for x in range(rank) if x != source]
+        order.insert(destination, source)
         return self.transpose(a, order)
 
     def expand_dims(self, a: Any, axis: int) -> Any:
         """A new axis of length 1."""
         a = self.asarray(a)
-        return a[(slice(None),) * (axis % (len(a.shape) + 1)) + (None,)]
+        return a[(slice(None),) * one_axis("expand_dims", axis, len(a.shape) + 1) + (None,)]
 
     def squeeze(self, a: Any, axis: Any = None) -> Any:
         """Axes of length 1 dropped."""
@@ -164,10 +167,12 @@ class ArrayModule:
     def concatenate(self, arrays: Sequence[Any], axis: int = 0) -> Any:
         """Arrays one after the other along an axis."""
         parts = [self.asarray(a) for a in arrays]
+        if not parts:
+            raise ShapeError(complain("concatenate: no arrays", "", "one or more"))
         rank = len(parts[0].shape)
-        axis = axis % rank
+        axis = one_axis("concatenate", axis, rank)
         rest = {p.shape[:axis] + p.shape[axis + 1 :] for p in parts}
-        if len(rest) > 1:
+        if len(rest) > 1 or any(len(p.shape) != rank for p in parts):
             given = " and ".join(str(p.shape) for p in parts)
             raise ShapeError(complain("concatenate: shapes", given, f"equal lengths but for axis {axis}"))
         kind = np.result_type(*(p.dtype for p in parts)) if len({p.dtype for p in parts}) > 1 else parts[0].dtype

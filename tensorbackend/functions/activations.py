@@ -11,6 +11,7 @@ from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import reductions, shapes
 from tensorbackend.graph import composite as o
+from tensorbackend.graph.structure import one_axis
 
 __all__ = [
     "clipped_relu", "crelu", "elu", "hard_sigmoid", "leaky_relu", "log_softmax", "maxout", "relu", "relu6", "selu",
@@ -133,7 +134,7 @@ def crelu(x: Any, axis: int = 1) -> Variable:
 def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
     """The largest of each `pool_size` neighbours along an axis (Goodfellow et al. 2013). Raises `ValueError` where the
     axis does not divide into them."""
-    axis = shapes.axis_of("maxout", axis, len(x.shape))
+    axis = one_axis("maxout", axis, len(x.shape))
     n = x.shape[axis]
     if pool_size < 1 or n % pool_size:
         raise ValueError(complain("maxout", f"pool_size {pool_size}, axis of length {n}", "a divisor of the length"))

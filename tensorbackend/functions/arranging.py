@@ -16,6 +16,7 @@ from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.losses import expect_labels
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction
+from tensorbackend.graph.structure import one_axis
 
 __all__ = [
     "bias", "cumprod", "cumsum", "diagonal", "dstack", "einsum", "flip", "fliplr", "flipud", "hstack",
@@ -41,7 +42,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Var
     """Each entry along `axis` (None: of all elements) repeated, so many times all, or each as often as it says."""
     if axis is None:
         return repeat(shapes.flatten(x), repeats, 0)
-    axis = shapes.axis_of("repeat", axis, len(x.shape))
+    axis = one_axis("repeat", axis, len(x.shape))
     if not isinstance(repeats, (int, np.integer)):
         places = np.repeat(np.arange(x.shape[axis], dtype=np.int64), repeats)
         return picking.get_item(x, (slice(None),) * axis + (places,))
@@ -80,7 +81,7 @@ def _with_three(x: Any) -> Any:
 
 def flip(x: Any, axis: int) -> Variable:
     """The entries along an axis in reverse order."""
-    place = shapes.axis_of("flip", axis, len(x.shape))
+    place = one_axis("flip", axis, len(x.shape))
     return picking.get_item(x, (slice(None),) * place + (slice(None, None, -1),))
 
 
@@ -99,7 +100,7 @@ def permutate(x: Any, indices: Any, axis: int = 0, inv: bool = False) -> Variabl
 
     Raises `ValueError` unless `indices` has each place once.
     """
-    axis = shapes.axis_of("permutate", axis, len(x.shape))
+    axis = one_axis("permutate", axis, len(x.shape))
     indices = indices.array if isinstance(indices, Variable) else indices
     places = np.asarray(indices.get() if hasattr(indices, "structure") else indices)
     if places.shape != (x.shape[axis],) or not np.array_equal(np.sort(places), np.arange(x.shape[axis])):
@@ -222,7 +223,7 @@ def cumsum(x: Any, axis: int | None = None) -> Variable:
     """Sums of the entries up to each along an axis (None: of all elements in C order)."""
     if axis is None:
         return cumsum(shapes.flatten(x), 0)
-    return _CUMSUM(x, axis=shapes.axis_of("cumsum", axis, len(x.shape)))
+    return _CUMSUM(x, axis=one_axis("cumsum", axis, len(x.shape)))
 
 
 def cumprod(x: Any, axis: int | None = None) -> Variable:
@@ -230,7 +231,7 @@ def cumprod(x: Any, axis: int | None = None) -> Variable:
     there are zeros."""
     if axis is None:
         return cumprod(shapes.flatten(x), 0)
-    return _CUMPROD(x, axis=shapes.axis_of("cumprod", axis, len(x.shape)))
+    return _CUMPROD(x, axis=one_axis("cumprod", axis, len(x.shape)))
 
 
 # Interpolated, scaled
@@ -260,7 +261,7 @@ def bias(x: Any, y: Any, axis: int = 1) -> Variable:
 
 
 def _axis_of(name: str, x: Any, y: Any, axis: int) -> int:
-    axis = shapes.axis_of(name, axis, len(x.shape)) if len(x.shape) else 0
+    axis = one_axis(name, axis, len(x.shape)) if len(x.shape) else 0
     if tuple(x.shape[axis : axis + len(y.shape)]) != tuple(y.shape):
         raise ValueError(complain(f"{name}: shapes", f"{y.shape} at axis {axis} of {x.shape}", "those axes' lengths"))
     return axis

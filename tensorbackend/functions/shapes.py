@@ -16,7 +16,7 @@ from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing
-from tensorbackend.graph.structure import normalize_axes
+from tensorbackend.graph.structure import normalize_axes, one_axis
 
 __all__ = [
     "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
@@ -40,11 +40,6 @@ _RESHAPE = Rule("reshape", lambda x, shape: o.reshape(x, shape), None, _check_si
 _TRANSPOSE = Rule("transpose", lambda x, axes: o.transpose(x, axes), None, _check_order, ("x",))
 _BROADCAST_TO = Rule("broadcast_to", lambda x, shape: o.broadcast_to(x, shape), names=("x",))
 _PART = Rule("get_item", lambda x, key: o.slice(x, unhashed(key)), names=("x",))
-
-
-def axis_of(name: str, axis: Any, rank: int) -> int:
-    """An axis, counted from 0. Raises `ShapeError` for one that is not there."""
-    return normalize_axes(name, (axis,), rank)[0]
 
 
 def unhashed(key: tuple) -> tuple:
@@ -77,13 +72,13 @@ def transpose(x: Any, axes: Any = None) -> Variable:
 def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """Two axes exchanged."""
     order = list(range(len(x.shape)))
-    axis1, axis2 = (axis_of("swapaxes", a, len(order)) for a in (axis1, axis2))
+    axis1, axis2 = (one_axis("swapaxes", a, len(order)) for a in (axis1, axis2))
     order[axis1], order[axis2] = order[axis2], order[axis1]
     return transpose(x, order)
 
 
 def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
-    """Axes moved to other places, the rest in their order."""
+    """Axes moved to other places, the rest in their order. Raises `ShapeError` unless there are as many places."""
     rank = len(x.shape)
     named = [tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in (source, destination)]
     if len({len(normalize_axes("moveaxis", axes, rank)) for axes in named}) > 1:
@@ -98,14 +93,14 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
 def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     """One axis moved to before another."""
     rank = len(x.shape)
-    axis = axis_of("rollaxis", axis, rank)
-    start = axis_of("rollaxis: start", start + rank if start < 0 else start, rank + 1)
+    axis = one_axis("rollaxis", axis, rank)
+    start = one_axis("rollaxis: start", start + rank if start < 0 else start, rank + 1)
     return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
 def expand_dims(x: Any, axis: int) -> Variable:
     """A new axis of length 1."""
-    place = axis_of("expand_dims", axis, len(x.shape) + 1)
+    place = one_axis("expand_dims", axis, len(x.shape) + 1)
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
@@ -187,7 +182,7 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
     """Arrays of one shape along a new axis."""
-    place = axis_of("stack", axis, len(xs[0].shape) + 1)
+    place = one_axis("stack", axis, len(xs[0].shape) + 1)
     return concat([expand_dims(x, place) for x in xs], place)
 
 
@@ -222,7 +217,7 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
     Raises `ValueError` where the parts would not be equal, or the places do not increase. With `force_tuple` False a
     single part comes bare.
     """
-    axis = axis_of("split_axis", axis, len(x.shape))
+    axis = one_axis("split_axis", axis, len(x.shape))
     length = x.shape[axis]
     if isinstance(indices_or_sections, (int, np.integer)):
         count = int(indices_or_sections)

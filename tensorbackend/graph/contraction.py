@@ -10,6 +10,7 @@ from typing import Any
 
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
+from tensorbackend.graph.structure import one_axis
 
 __all__ = ["einsum", "tensordot"]
 
@@ -20,7 +21,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         left, right = list(range(len(a.shape) - axes, len(a.shape))), list(range(axes))
     else:
         left, right = ([x] if isinstance(x, int) else list(x) for x in axes)
-    left, right = [x % len(a.shape) for x in left], [x % len(b.shape) for x in right]
+    left = [one_axis("tensordot", x, len(a.shape)) for x in left]
+    right = [one_axis("tensordot", x, len(b.shape)) for x in right]
     if [a.shape[x] for x in left] != [b.shape[x] for x in right]:
         given = f"{a.shape} and {b.shape} over {left} and {right}"
         raise ShapeError(complain("tensordot: lengths differ", given, "equal lengths"))

@@ -18,7 +18,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
 
-__all__ = ["Structure", "StructureTable", "as_axis", "broadcast_shapes", "normalize_axes"]
+__all__ = ["Structure", "StructureTable", "as_axis", "broadcast_shapes", "normalize_axes", "one_axis"]
 
 Shape = tuple[int, ...]
 
@@ -269,6 +269,11 @@ def normalize_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
     if len(set(found)) < len(found):
         raise ShapeError(complain(f"{name}: an axis is named twice", f"axis={axis}", "each axis once"))
     return tuple(found)
+
+
+def one_axis(name: str, axis: Any, rank: int) -> int:
+    """`axis`, an int, counted from 0. Raises `ShapeError` for one out of range."""
+    return normalize_axes(name, (axis,), rank)[0]
 
 
 def sized(op: ops.Op, structure: Structure) -> Shape:

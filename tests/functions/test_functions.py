@@ -272,3 +272,27 @@ def test_axes_that_are_not_there_are_refused(call, array) -> None:
 def test_wrong_inputs_are_refused(call, text, array) -> None:
     with pytest.raises(InvalidType, match=text):
         call(array)
+
+
+OF_ONE_AXIS = {
+    name: getattr(F, name)
+    for name in ("squeeze", "expand_dims", "separate", "flip", "cumsum", "cumprod", "softmax", "sum", "rollaxis")
+} | {
+    "concat": lambda x, axis: F.concat([x, x], axis),
+    "stack": lambda x, axis: F.stack([x, x], axis),
+    "split_axis": lambda x, axis: F.split_axis(x, 1, axis),
+    "repeat": lambda x, axis: F.repeat(x, 2, axis),
+    "permutate": lambda x, axis: F.permutate(x, np.array([0]), axis),
+    "maxout": lambda x, axis: F.maxout(x, 1, axis),
+    "moveaxis": lambda x, axis: F.moveaxis(x, axis, 0),
+    "moveaxis to": lambda x, axis: F.moveaxis(x, 0, axis),
+    "swapaxes": lambda x, axis: F.swapaxes(x, axis, 0),
+    "tensordot": lambda x, axis: F.tensordot(x, x, ([axis], [0])),
+}
+
+
+@pytest.mark.parametrize("axis", [4, -5])
+@pytest.mark.parametrize("name", OF_ONE_AXIS)
+def test_an_axis_out_of_range_is_no_other_axis(name, axis, array) -> None:
+    with pytest.raises((ShapeError, InvalidType)):
+        OF_ONE_AXIS[name](array(np.ones((1, 1, 1))), axis)

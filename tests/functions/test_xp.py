@@ -99,6 +99,32 @@ def test_results_have_memory_of_their_own(xp) -> None:
     testing.assert_allclose(c, A * 2 + 1)
 
 
+@pytest.mark.parametrize("axis", [4, -5])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda xp, x, axis: xp.squeeze(x, axis),
+        lambda xp, x, axis: xp.squeeze(x[0, 0, 0], axis),
+        lambda xp, x, axis: xp.expand_dims(x, axis),
+        lambda xp, x, axis: xp.moveaxis(x, axis, 0),
+        lambda xp, x, axis: xp.moveaxis(x, 0, axis),
+        lambda xp, x, axis: xp.swapaxes(x, axis, 0),
+        lambda xp, x, axis: xp.concatenate([x, x], axis),
+        lambda xp, x, axis: xp.stack([x, x], axis),
+        lambda xp, x, axis: xp.tensordot(x, x, ([axis], [0])),
+    ],
+)
+def test_an_axis_out_of_range_is_no_other_axis(call, axis, xp) -> None:
+    with pytest.raises((ValueError, IndexError), match="axis|index"):
+        call(xp, xp.ones((1, 1, 1)), axis)
+
+
+def test_what_does_not_go_together_is_not_concatenated(xp) -> None:
+    for arrays in ([], [xp.ones((2, 3)), xp.ones(3)]):
+        with pytest.raises(ValueError, match="concatenat|dimension"):
+            xp.concatenate(arrays, 1)
+
+
 def test_masks_and_places_pick_copies(xp) -> None:
     a = xp.array(A)
     picked = a[a > 2]
