@@ -175,7 +175,7 @@ class ArrayModule:
         if len(rest) > 1 or any(len(p.shape) != rank for p in parts):
             given = " and ".join(str(p.shape) for p in parts)
             raise ShapeError(complain("concatenate: shapes", given, f"equal lengths but for axis {axis}"))
-        kind = np.result_type(*(p.dtype for p in parts)) if len({p.dtype for p in parts}) > 1 else parts[0].dtype
+        kind = dtypes.promote([p.dtype for p in parts], [], self.backend.default_dtype)
         length = sum(p.shape[axis] for p in parts)
         out = self.empty((*parts[0].shape[:axis], length, *parts[0].shape[axis + 1 :]), kind)
         start = 0

@@ -125,6 +125,19 @@ def test_what_does_not_go_together_is_not_concatenated(xp) -> None:
             xp.concatenate(arrays, 1)
 
 
+@pytest.mark.parametrize(
+    ("types", "kind"),
+    [(("bfloat16", "int32"), "bfloat16"), (("float16", "bfloat16"), "float32"), (("uint8", "int8"), "int16")],
+)
+def test_arrays_are_concatenated_as_they_promote(types, kind, be) -> None:
+    if be is None:  # NumPy has rules of its own
+        return
+    parts = [be.xp.ones(2, dtype) for dtype in types]
+    whole = be.xp.concatenate(parts)
+    assert whole.dtype.name == kind == sum(parts).dtype.name
+    assert whole.tolist() == [1, 1, 1, 1]
+
+
 def test_masks_and_places_pick_copies(xp) -> None:
     a = xp.array(A)
     picked = a[a > 2]
