@@ -339,9 +339,16 @@ def _dot_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tupl
     return (*broadcast_shapes("dot", [a[:-2], b[:-2]]), a[-2], b[-1]), params
 
 
+def _only_axis(name: str, axis: Any, rank: int) -> int:
+    axes = normalize_axes(name, axis, rank)
+    if len(axes) != 1:
+        raise ShapeError(complain(f"{name}: not one axis", f"axis={axis} of rank {rank}", f"-{rank} to {rank - 1}"))
+    return axes[0]
+
+
 def _cumsum_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
     shape = sized(op, inputs[0])
-    return shape, normalize_axes("cumsum", params[0], len(shape))
+    return shape, (_only_axis("cumsum", params[0], len(shape)),)
 
 
 def _indices(op: ops.Op, structure: Structure) -> Shape:
@@ -352,7 +359,7 @@ def _indices(op: ops.Op, structure: Structure) -> Shape:
 
 def _take_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
     shape, places = sized(op, inputs[0]), _indices(op, inputs[1])
-    (axis,) = normalize_axes("take", params[0], len(shape))
+    axis = _only_axis("take", params[0], len(shape))
     return (*shape[:axis], *places, *shape[axis + 1 :]), (axis,)
 
 

@@ -123,6 +123,10 @@ refused("axis twice", lambda b: b.be.sum(b.t, axis=(0, -2)), ShapeError, "(0, -2
 refused("axis by name", lambda b: b.be.sum(b.t, axis="rows"), ShapeError, "'rows'", "int")
 refused("take axis", lambda b: b.be.take(b.t, [0], 5), ShapeError, "axis=5", "-2 to 1")
 refused("cumsum axis", lambda b: b.be.cumsum(b.t, -3), ShapeError, "axis=-3", "-2 to 1")
+for _axis in (None, (), (0, 1)):
+    refused(f"cumsum {_axis}", lambda b, a=_axis: b.be.cumsum(b.t, a), ShapeError, "not one axis", str(_axis))
+for _axis in ((), (0, 1)):
+    refused(f"take {_axis}", lambda b, a=_axis: b.be.take(b.t, [0], a), ShapeError, "not one axis", str(_axis))
 refused("transpose", lambda b: b.t.transpose(0, 2), ShapeError, "(0, 2)", "each axis once")
 refused("onehot axis", lambda b: b.be.onehot(b.n, 2), ShapeError, "axis=2", "0 for (classes, n)")
 
