@@ -145,7 +145,7 @@ class CPUTensor(Tensor):
         if not self.is_contiguous:
             raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
         self.backend._host_access()
-        return memoryview(self._tensor.view(np.uint8)).cast("B")
+        return memoryview(self._tensor.reshape(-1).view(np.uint8))
 
 
 class _Block:

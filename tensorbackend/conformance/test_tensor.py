@@ -338,6 +338,14 @@ def test_set_takes_any_layout_of_the_same_size(backend, layout) -> None:
     np.testing.assert_array_equal(column.set(given).get(), host)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3)], ids=str)
+def test_asbuffer_has_the_bytes_of_any_shape(backend, shape, dtype) -> None:
+    t = backend.ones(shape, dtype=dtype, min_dims=0)
+    found = t.asbuffer()
+    assert (found.format, found.ndim, bytes(found)) == ("B", 1, t.get().tobytes())
+
+
 def test_get_is_a_new_contiguous_array(backend) -> None:
     t = backend.array(numbers(3, 4))
     for view in (t, t.T, t[::2, ::-1]):

@@ -302,7 +302,7 @@ class Tensor(Operators):
         """The bytes of a contiguous tensor: its memory where the host has it, else a copy. Raises `ShapeError`."""
         if not self.is_contiguous:
             raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
-        return memoryview(self.get().view(np.uint8)).cast("B")
+        return memoryview(self.get().reshape(-1).view(np.uint8))
 
     def item(self) -> Any:
         """The only element, as a Python number. Raises `ShapeError` when there is more than one."""
@@ -319,9 +319,7 @@ class Tensor(Operators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError(
-                complain("asarray: a copy is needed", "copy=False", "", "asnumpyarray() or be.asarray_view")
-            )
+            raise ValueError(complain("asarray: a copy is needed", "copy=False", "copy=None"))
         values = self.get()
         return values if dtype is None else values.astype(dtype, copy=False)
 
