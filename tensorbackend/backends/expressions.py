@@ -94,7 +94,7 @@ class Expressions:
 
     def reshape(self, a: Any, shape: Any, out: Tensor | None = None) -> Any:
         """`a` under another shape, in C order: a view where one exists, else a node."""
-        return finished(composite.reshape(a, tuple(shape)), out)
+        return finished(composite.reshape(a, shape), out)
 
     def transpose(self, a: Any, axes: Any = None, out: Tensor | None = None) -> Any:
         """The axes of `a` in another order (None: as `.T`)."""

@@ -58,21 +58,26 @@ def _do(name: str, *operands: Any, **keywords: Any) -> Any:
 
 def transpose(x: Any, axes: tuple[int, ...] | None = None) -> Any:
     """The axes in another order; None: as `.T`."""
-    return x.T if axes is None else x._move("transpose", indexing.whole("transpose", tuple(axes)))
+    return x.T if axes is None else x._move("transpose", indexing.whole("transpose", axes))
 
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     """The numbers in C order under another shape; a tensor whose elements are not in that order becomes a node."""
+    shape = indexing.whole("reshape", shape)
     if not isinstance(x, OpTreeNode):
         shape = indexing.reshaped(x.shape, shape)
         if indexing.view_strides(x.shape, x.strides, shape) is None:
             return apply(ops.OPS["reshape"], x, params=(shape,))
-    return x._move("reshape", indexing.whole("reshape", tuple(shape)))
+    return x._move("reshape", shape)
 
 
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` repeated along its axes of length 1 to `shape`."""
-    return x._move("broadcast", indexing.whole("broadcast_to", tuple(shape)))
+    shape = indexing.whole("broadcast_to", shape)
+    indexing.check_rank("broadcast_to", len(shape))
+    if builtins.any(n < 0 for n in shape):
+        raise ShapeError(complain("broadcast_to: a negative length", str(shape), "lengths of 0 or more"))
+    return x._move("broadcast", shape)
 
 
 def slice(x: Any, key: tuple) -> Any:
@@ -195,6 +200,8 @@ def norm(a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2) -> Any
         return _do("sum", abs(a), axis, keepdims)
     if ord == math.inf:
         return _do("max", abs(a), axis, keepdims)
+    if not isinstance(ord, (int, float, np.floating, np.integer)) or not ord > 0:
+        raise ValueError(complain("norm: ord", repr(ord), "a number above 0"))
     return _do("sum", abs(_real(a)) ** ord, axis, keepdims) ** (1.0 / ord)
 
 

@@ -42,15 +42,14 @@ def _ends(k: slice) -> tuple:
     return ends if _KNOWN.issuperset(map(type, ends)) else tuple(n if n is None else operator.index(n) for n in ends)
 
 
-def whole(name: str, numbers: tuple) -> tuple:
+def whole(name: str, numbers: Any) -> tuple:
     """Lengths or axes as ints, which can be part of a dictionary's key. Raises `TypeError` for other numbers, which
     dictionaries would take for those."""
-    if _KNOWN.issuperset(map(type, numbers)):
-        return numbers
     try:
-        return tuple(int(operator.index(n)) for n in numbers)
+        numbers = tuple(numbers)
+        return numbers if _KNOWN.issuperset(map(type, numbers)) else tuple(int(operator.index(n)) for n in numbers)
     except TypeError:
-        raise TypeError(complain(f"{name}: lengths and axes must be integers", str(numbers), "ints")) from None
+        raise TypeError(complain(f"{name}: lengths and axes must be integers", str(numbers), "several ints")) from None
 
 
 def check_rank(name: str, rank: int) -> None:

@@ -123,6 +123,13 @@ refused("axis twice", lambda b: b.be.sum(b.t, axis=(0, -2)), ShapeError, "(0, -2
 refused("axis by name", lambda b: b.be.sum(b.t, axis="rows"), ShapeError, "'rows'", "int")
 refused("take axis", lambda b: b.be.take(b.t, [0], 5), ShapeError, "axis=5", "-2 to 1")
 refused("cumsum axis", lambda b: b.be.cumsum(b.t, -3), ShapeError, "axis=-3", "-2 to 1")
+refused("broadcast to a negative length", lambda b: b.be.broadcast_to(b.t, (-1, 3, 4)), ShapeError, "-1, 3, 4", "0 or")
+refused("broadcast of a tree", lambda b: b.be.broadcast_to(b.t + 1, (-1, 3, 4)), ShapeError, "-1, 3, 4", "0 or more")
+refused("broadcast to many axes", lambda b: b.be.broadcast_to(b.t, (1,) * 15 + (3, 4)), ShapeError, "17", "at most 16")
+for _name in ("reshape", "transpose", "broadcast_to"):
+    refused(f"{_name} int", lambda b, n=_name: getattr(b.be, n)(b.t, 12), TypeError, _name, "12", "several ints")
+for _ord in (0, -1, "fro", None):
+    refused(f"norm {_ord}", lambda b, o=_ord: b.be.norm(b.t, 0, ord=o), ValueError, "norm", repr(_ord), "above 0")
 for _axis in (None, (), (0, 1)):
     refused(f"cumsum {_axis}", lambda b, a=_axis: b.be.cumsum(b.t, a), ShapeError, "not one axis", str(_axis))
 for _axis in ((), (0, 1)):
