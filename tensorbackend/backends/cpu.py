@@ -465,7 +465,7 @@ class RestoredPlan(HostPlan):
         self.backend = backend
         self.total = found.total
         self.steps = [(prepared, places, addresses_of(places), step) for prepared, places, step in found.steps]
-        self.draws = any(step.draws for _, _, step in found.steps)
+        self.draws = found.draws
 
     def actions(self) -> Iterator[Action]:
         """As a `HostPlan`'s."""

@@ -57,11 +57,13 @@ class Numbers(NamedTuple):
 
 class Found(NamedTuple):
     """A plan that is ready to run, as `CompiledPlan` has it: how many targets, which leaves are tensors, the bytes of
-    temporaries and scratch, and (prepared kernel, places, numbers) of each step."""
+    temporaries and scratch, whether random numbers are drawn (also for kernels that write nothing, which are no steps),
+    and (prepared kernel, places, numbers) of each step."""
 
     targets: int
     tensors: list[int]
     total: int
+    draws: bool
     steps: list[tuple[jit.Prepared, list[tuple[int, int]], Numbers]]
 
 
@@ -79,9 +81,9 @@ def find(name: str) -> Found | None:
     record = recall(name)
     if record is None:
         return None
-    targets, tensors, total, steps = record
+    targets, tensors, total, draws, steps = record
     made = [_step(*step) for step in steps]
-    return None if None in made else Found(targets, tensors, total, made)
+    return None if None in made else Found(targets, tensors, total, draws, made)
 
 
 def add(name: str, run: CompiledPlan) -> None:
@@ -89,7 +91,7 @@ def add(name: str, run: CompiledPlan) -> None:
     if not all(isinstance(prepared, jit.Prepared) and prepared.functions for prepared, _, _, _ in run.steps):
         return
     steps = [_record(prepared, places, step) for prepared, places, _, step in run.steps]
-    remember(name, [run.plan.targets, run.plan.tensors, run.total, steps])
+    remember(name, [run.plan.targets, run.plan.tensors, run.total, run.draws, steps])
 
 
 def recall(name: str) -> list | None:

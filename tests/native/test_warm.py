@@ -23,7 +23,7 @@ rng = np.random.default_rng(0)
 x, w = be.array(rng.normal(size=(60, 50))), be.array(rng.normal(size=(1, 50)))
 half = be.array(rng.normal(size=(60, 50)), dtype="float16")
 long = be.array(rng.normal(size=(2, 200_000)))
-y, other = be.empty((60, 50)), be.zeros((60, 50))
+y, other, nothing = be.empty((60, 50)), be.zeros((60, 50)), be.empty((0, 50))
 def program():
     found = []
     def see(tensor):
@@ -33,6 +33,7 @@ def program():
     y[:] = half + 1; see(y)
     see(be.evaluate(be.sum(long, axis=1)))
     see(be.evaluate(be.argmax(x * 2, axis=0)))
+    nothing[:] = be.rand()
     y[:] = be.rand(shape=(60, 50)) + be.randn(shape=(60, 50)); see(y)
     y[:] = be.exp(y).T.reshape(60, 50) + x; see(y)
     x[:] = x * 1.5 - w; see(x)
