@@ -236,6 +236,7 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
 
 def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
     """The entries along an axis, without it: a tuple of variables."""
+    axis = one_axis("separate", axis, len(x.shape))
     return tuple(squeeze(part, axis) for part in split_axis(x, x.shape[axis], axis))
 
 
