@@ -12,7 +12,7 @@ __all__ = ["AHEAD", "NEXT", "PAST", "go_past", "has_complexes", "near_bytes"]
 
 AHEAD, PAST, NEXT = 1, 2, 4
 """The ways of kernels with memory beyond the caches: ask ahead for what is read, store past them, ask for what a map
-that computes much reads next. `kernels/c/kernel.h` names them too."""
+that computes much, or the next rows of a kernel that stores rows, read. `kernels/c/kernel.h` names them too."""
 
 OWN_BYTES = 6 << 20
 """What the caches of cores take together, where the shared one is hardly faster than memory."""

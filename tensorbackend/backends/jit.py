@@ -50,6 +50,8 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
+SHORT_ROW, LONG_ROW = 1 << 9, 1 << 11
+"""Elements of a row up to which bands have several, and from which on a row takes most of the first-level cache."""
 STRIP_BYTES = 1 << 19
 """Bytes of a strip of columns that several passes walk: it should stay in a core's cache."""
 
@@ -269,8 +271,19 @@ def _streams(found: Nest, split: bool) -> int:
     # ask, and what they store is out of the way anyway.
     stores = any(ref.shape == kernel.shape for ref, _ in kernel.outputs)
     if stores and all(i.op.dtype == "sum" for i in kernel.body if i.kind == "reduce"):
-        return past
+        return past | caches.NEXT if past and _asks_for_rows(kernel) else past
     return caches.AHEAD if found.passes + stores > 1 else 0
+
+
+def _asks_for_rows(kernel: Kernel) -> bool:
+    """Whether the pass that stores asks for the next band of rows: of short ones, and of one long row at a time.
+
+    Measured on Zen 4, share of a pass that copies, with and without: rows of 256 elements 85 and 66 %, of 1568 82 and
+    94 %, of 6272 89 and 82 %, of 25088 87 and 79 %; where two rows are read 82 and 74, 85 and 100, 72 and 78 %.
+    """
+    across = math.prod(kernel.shape[a] for a in kernel.axes)
+    rows = sum(ref.shape == kernel.shape and 0 not in ref.strides for ref in kernel.inputs)
+    return across <= SHORT_ROW or rows == 1 and across > LONG_ROW
 
 
 def _chunk(kernel: Kernel, elements: int) -> int:

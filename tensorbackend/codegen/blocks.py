@@ -379,8 +379,8 @@ class BlockRenderer(PipeRenderer):
         step = 64 // min(dtype.itemsize for dtype in outputs.values())
         reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
         self.open(f"for (int g = 0; g < m; g += {step})")
-        if reads and self.nest.form == MAP:
-            ask = " ".join(f"tb_next1(p{slot} + g);" for slot in reads)
+        if reads and not self.split:
+            ask = " ".join(f"{self._next_of(slot)};" for slot in reads)
             self.say(f"if (__builtin_expect(streams & TB_STREAM_NEXT, 0)) {{ {ask} }}")
         self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in outputs.items()))
         self.say("#pragma GCC ivdep")
@@ -390,6 +390,12 @@ class BlockRenderer(PipeRenderer):
         self.close()
         self.say(*(f"tb_leave(d{k} + g, u{k}, past{k});" for k in outputs))
         self.close()
+
+    def _next_of(self, slot: int) -> str:
+        """What asks for what is read later, beside the line from element g on: further on, or of the next band."""
+        if self.nest.form != ROWS:
+            return f"tb_next1(p{slot} + g)"
+        return f"tb_touch1(p{slot} + g + band * {self._across()})"
 
     def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
         """Move an output's results from its buffer to where they belong."""

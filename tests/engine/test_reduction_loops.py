@@ -304,6 +304,20 @@ def test_how_kernels_go_about_memory(
             assert jit._Work(found, split=False).sizes[-3] == streams
 
 
+@pytest.mark.parametrize(("columns", "one", "two"), [(512, True, True), (1568, False, False), (2049, True, False)])
+def test_which_rows_are_asked_for_while_those_before_are_stored(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, columns: int, one: bool, two: bool
+) -> None:
+    monkeypatch.setattr(caches, "has_complexes", lambda: True)
+    monkeypatch.setattr(caches, "near_bytes", lambda: 0)
+    x, y = backend.ones((64, columns)), backend.ones((64, columns))
+    for tree, wanted in ((x / backend.sum(x, 1), one), ((x + y) / backend.sum(x * y, 1), two)):
+        (kernel,) = kernels_of(tree)
+        streams = jit._Work(nest(kernel), split=False).sizes[-3]
+        assert streams == (caches.PAST | caches.NEXT if wanted else caches.PAST)
+        assert print_kernel(kernel).source.count("tb_touch1(") == len(kernel.inputs)
+
+
 def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:
     """A few lines at a time, between its sums; of long rows the first pass asks, as it does of all that have one."""
     x = backend.ones((64, 100))
@@ -311,4 +325,4 @@ def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:
     source = print_kernel(both).source
     assert source.index("tb_prefetch(") < source.index("tb_touch4(")
     assert source.count("tb_touch4(") == 1
-    assert "tb_touch" not in print_kernel(one).source
+    assert "tb_touch4(" not in print_kernel(one).source
