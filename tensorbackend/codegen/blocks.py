@@ -280,7 +280,7 @@ class BlockRenderer(PipeRenderer):
         self.open(head)
         self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
-        asks = "streams & (TB_WHOLE_LINES ? TB_STREAM_AHEAD : -1)" if self.at_once else "streams"
+        asks = f"streams & ({self._lines()} ? TB_STREAM_AHEAD : -1)" if self.at_once else "streams"
         self.say(f"const int most = {asks} ? {FAR_BLOCK} : {block};")
         self.say(f"const int m = tail ? {lanes} : left < most ? (int)left & -{lanes} : most;")
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
@@ -335,6 +335,10 @@ class BlockRenderer(PipeRenderer):
         sizes = {ref.dtype.itemsize for ref in [*reads, *stores]}
         return sizes in ({4}, {8})
 
+    def _lines(self) -> str:
+        """The macro that tells whether results leave by lines: those of rows also where a line is several vectors."""
+        return "TB_PAST" if self.nest.form == ROWS else "TB_WHOLE_LINES"
+
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
         kind = ctype(ref.dtype)
@@ -346,7 +350,7 @@ class BlockRenderer(PipeRenderer):
         self.say(f"{kind} e{k}[{FAR_BLOCK}] {ALIGNED};")
         aligned = f"!tail && n % {64 // ref.dtype.itemsize} == 0 && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams & TB_STREAM_PAST && {aligned}" if ref.dtype.itemsize >= 4 else "0"
-        buffered = f"past{k} && !TB_WHOLE_LINES" if self.at_once else f"past{k}"
+        buffered = f"past{k} && !{self._lines()}" if self.at_once else f"past{k}"
         self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = {buffered} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
 
@@ -363,7 +367,7 @@ class BlockRenderer(PipeRenderer):
                 self.say(f"tb_load_{dtypes.tag(i_dtype)}(h{i.slot}, p{i.slot}, m);")
                 buffers[n] = f"h{i.slot}[j]"
         if self.at_once:
-            self.say("#if TB_WHOLE_LINES")
+            self.say(f"#if {self._lines()}")
             self._loop_of_lines(loop, buffers)
             self.say("#else")
         self._inner_loop(loop, [], targets, buffers)
@@ -401,7 +405,8 @@ class BlockRenderer(PipeRenderer):
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
         if not dtypes.is_half(ref.dtype):
-            self.say(f"if (past{k}{' && !TB_WHOLE_LINES' if self.at_once else ''}) tb_stream(q{k}, e{k}, n * {size});")
+            buffered = f"past{k} && !{self._lines()}" if self.at_once else f"past{k}"
+            self.say(f"if ({buffered}) tb_stream(q{k}, e{k}, n * {size});")
         self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")
 
     def _lanes(self) -> int:
