@@ -19,8 +19,11 @@ __all__ = ["CudaPrinter", "argument_counts"]
 BLANKED = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*""",
                      re.DOTALL | re.MULTILINE)  # fmt: skip
 """What is no declaration: strings, characters, comments, directives."""
+ATTRIBUTES = (r"(?:\s*(?:(?:alignas|__align__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+              r"|\[\[.*?\]\]))*")  # fmt: skip
 ELSEWHERE = re.compile(r"(?:typedef|template|using|extern|namespace|__device__|__constant__)\b"
-                       r"|(?:struct|union|class|enum(?:\s+class)?)\b\s*\w*\s*[{:;]")  # fmt: skip
+                       r"|(?:struct|union|class|enum(?:\s+(?:class|struct))?)\b" + ATTRIBUTES
+                       + r"\s*[\w:]*(?:\s+final)?\s*[{:;]")  # fmt: skip
 """Declarations that are for no side, or say for which."""
 
 

@@ -28,7 +28,15 @@ static float max(float a) { return a; }
 """
 
 
-@pytest.fixture(autouse=True)
+TYPES = [
+    "struct pair { float a; };", "struct __align__(8) pair { float a; };", "union alignas(16) number { int a; };",
+    "struct __attribute__((aligned(8))) pair { float a; };", "struct [[maybe_unused]] pair { float a; };",
+    "class last final : public pair { };", "enum struct kind : int { A };", "enum { A };", "struct pair;",
+]  # fmt: skip
+MARKED = ["struct pair made(struct pair x) { return x; }", "union number two = {1};", "static int brace = '}';"]
+
+
+@pytest.fixture
 def with_compiler(absent) -> None:
     """NVRTC, or no test."""
     if library() is None:
@@ -50,18 +58,29 @@ def printed_map(body: str, dtype: str, preamble: str = "") -> UserSource:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
+@pytest.mark.usefixtures("with_compiler")
 def test_every_function_compiles_for_a_device(dtype) -> None:
     calls = [f"{name}({', '.join(['x', 'y', 'z'][:count])})" for name, (count, _) in FUNCTIONS.items()]
     for some in (calls[:9], calls[9:18], calls[18:]):
         compiled(printed_map(f"z = {' + '.join(some)} + i / n", dtype))
 
 
+@pytest.mark.parametrize("before", TYPES)
+def test_types_of_a_preamble_are_for_no_side(before) -> None:
+    for after in MARKED:
+        source = printed_map("z = x", "float32", f"{before}\n{after}\n{after}").source
+        assert f"{before}\n__device__ {after}\n__device__ {after}\n" in source
+        assert f"__device__ {before}" not in source
+
+
+@pytest.mark.usefixtures("with_compiler")
 def test_a_preamble_is_for_the_device() -> None:
     body = 'z = own(x) + max(y) + table[i & 1] + TWICE(x); if (z < 0) printf("%f", z)'
     compiled(printed_map(body, "float32", PREAMBLE), ARCHITECTURES)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int64", "bool"])
+@pytest.mark.usefixtures("with_compiler")
 @pytest.mark.parametrize("columns, split", list(itertools.product((False, True), repeat=2)))
 def test_every_form_of_a_reduction_compiles_for_a_device(dtype, columns, split) -> None:
     kind = np.dtype(dtypes.as_dtype(dtype))
