@@ -423,6 +423,16 @@ def test_composites_of_integers_do_not_wrap(backend: Backend, dtype: str) -> Non
             assert (close.get() == (np.abs(host - values) <= atol)).all()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+def test_norms_of_the_least_integer(backend: Backend, dtype: str) -> None:
+    """Its type has no opposite of it."""
+    host = np.array([[np.iinfo(dtype).min, 3, 28], [90, 27, 1]])
+    x = backend.array(host, dtype=dtype)
+    for name in ("norm 1", "norm inf"):
+        build, formula = COMPOSITES[name]
+        assert (backend.evaluate(build(backend, x)).get() == formula(host)).all()
+
+
 def test_composites_are_all_tested() -> None:
     tested = {name.split()[0] for name in COMPOSITES}
     assert set(composite.COMPOSITES) <= tested

@@ -192,14 +192,19 @@ def _real(a: Any) -> Any:
     return a * 1.0 if isinstance(a, Operators) and not dtypes.is_float(a.dtype) else a
 
 
+def _wide(a: Any) -> Any:
+    """`a`; signed integers as int64: the least of a narrower type has no opposite there."""
+    return a + np.int64(0) if isinstance(a, Operators) and a.dtype.kind == "i" else a
+
+
 def norm(a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2) -> Any:
     """The vector norm over the axes: (sum |a|^ord)^(1/ord); `ord` 1, 2, inf, or another positive number."""
     if ord == 2:
         return _do("sqrt", _do("sum", _do("sqr", _real(a)), axis, keepdims))
     if ord == 1:
-        return _do("sum", abs(a), axis, keepdims)
+        return _do("sum", abs(_wide(a)), axis, keepdims)
     if ord == math.inf:
-        return _do("max", abs(a), axis, keepdims)
+        return _do("max", abs(_wide(a)), axis, keepdims)
     if not isinstance(ord, (int, float, np.floating, np.integer)) or not ord > 0:
         raise ValueError(complain("norm: ord", repr(ord), "a number above 0"))
     return _do("sum", abs(_real(a)) ** ord, axis, keepdims) ** (1.0 / ord)
@@ -217,7 +222,7 @@ def _below(a: Any, most: Any) -> Any:
     """a - most for the largest over an axis; of integers exactly, where their own type would wrap."""
     if a.dtype.kind == "u":
         return 0.0 - (most - a)
-    return (a + np.int64(0) if a.dtype.kind == "i" else a) - most
+    return _wide(a) - most
 
 
 def softmax(a: Any, axis: Any = None) -> Any:
