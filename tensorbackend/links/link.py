@@ -176,10 +176,11 @@ class Link:
             p.zerograd()
 
     def addgrads(self, link: Link) -> None:
-        """Add another link's gradients, parameter by parameter."""
+        """Add another link's gradients, parameter by parameter; of two that are at several places of both, once."""
         others = dict(link.namedparams())
-        for name, p in {id(p): (name, p) for name, p in self.namedparams()}.values():
-            p.addgrad(others[name])
+        pairs = [(p, others[name]) for name, p in self.namedparams()]
+        for p, other in {(id(p), id(other)): (p, other) for p, other in pairs}.values():
+            p.addgrad(other)
 
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
         """Take the numbers of another link's parameters and persistent values."""
