@@ -75,7 +75,7 @@ class BandRenderer(SegmentRenderer):
         self.lasting = self._lasting()
         self.late = self._read_in_pass(2)
         self.waiting = set()
-        self._declare_waiting()
+        self.say(*(f"{ctype(self.body[n].dtype)} w{n}[{BAND}] = {{0}};" for n in sorted(self.lasting)))
         self.open("for (tb_i64 lead = first; lead < last; lead += band)")
         self.say("const int rows = (int)(last - lead < band ? last - lead : band);")
         for stage in range(1, self.nest.passes + 1):
@@ -95,10 +95,6 @@ class BandRenderer(SegmentRenderer):
         read = {i.slot for n, i in enumerate(self.body) if i.kind == "load" and self.full[n]}
         kinds = [self.kernel.inputs[slot] for slot in read] + [self.kernel.outputs[k][0] for k in self._stored()]
         return sum(ref.dtype.itemsize for ref in kinds)
-
-    def _declare_waiting(self) -> None:
-        for n in sorted(self.lasting):
-            self.say(f"{ctype(self.body[n].dtype)} w{n}[{BAND}] = {{0}};")
 
     def _band_outputs(self) -> None:
         """Store what is reduced."""

@@ -26,8 +26,6 @@ while it stores the one before and fetches those to come."""
 AHEAD = 4096
 """Bytes from what is read to what is asked for: further than processors look by themselves."""
 ALIGNED = "__attribute__((aligned(64)))"
-EACH_BLOCK = "for (tb_i64 b = from; b < to;)"
-"""The loop over padded blocks, each of which moves `b`."""
 
 
 class BlockRenderer(PipeRenderer):
@@ -35,7 +33,7 @@ class BlockRenderer(PipeRenderer):
 
     `stage` is the pass that is printed. `kept_value` is a value that the pass `kept_stage` leaves in the output, for
     later passes to read. `at_once`: results of the padded loop that is printed leave when they are computed, where
-    vectors are whole lines.
+    `_lines` says so.
     """
 
     def __init__(self, found: Nest, split: bool) -> None:
@@ -252,11 +250,11 @@ class BlockRenderer(PipeRenderer):
 
     # Padded blocks
 
-    def _padded_values(self, needed: list[int], head: str = EACH_BLOCK) -> None:
+    def _padded_values(self, needed: list[int]) -> None:
         """Values that are stored, in padded blocks, after what all of a row's blocks share."""
         before = [n for n in needed if not self.nest.varies(self.body[n])]
         self._statements(before)
-        self._padded_loop([n for n in needed if n not in before], head)
+        self._padded_loop([n for n in needed if n not in before])
 
     def _is_contiguous(self, loop: list[int]) -> bool:
         """Whether all that a loop reads and stores along the inner axis lies side by side."""
@@ -269,15 +267,15 @@ class BlockRenderer(PipeRenderer):
         """The outputs with an element for each of the space."""
         return [k for k in range(len(self.kernel.outputs)) if self._full_output(k)]
 
-    def _padded_loop(self, loop: list[int], head: str = EACH_BLOCK) -> None:
-        """The loop that `head` opens over the inner axis, by whole vectors: what is left at the end is padded in
-        buffers to one more, and so is what lies before a line of the cache where results go past it.
+    def _padded_loop(self, loop: list[int]) -> None:
+        """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more, and
+        so is what lies before a line of the cache where results go past it.
 
         So the compiler has one loop to make, without the remainders of its own.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
         self.at_once = self._leaves_at_once(loop)
-        self.open(head)
+        self.open("for (tb_i64 b = from; b < to;)")
         self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
         asks = f"streams & ({self._lines()} ? TB_STREAM_AHEAD : -1)" if self.at_once else "streams"
@@ -329,14 +327,15 @@ class BlockRenderer(PipeRenderer):
         return f"tb_{'reach' if count == 1 else 'fetch'}{ref.dtype.itemsize}(p{slot});"
 
     def _leaves_at_once(self, loop: list[int]) -> bool:
-        """Whether the loop is one of a map of operands of one size, each line of which is one vector."""
+        """Whether all that the loop reads and stores is of one size: a line of each goes with a line of the others."""
         reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
         stores = [self.kernel.outputs[k][0] for k in self._stored()]
         sizes = {ref.dtype.itemsize for ref in [*reads, *stores]}
         return sizes in ({4}, {8})
 
     def _lines(self) -> str:
-        """The macro that tells whether results leave by lines: those of rows also where a line is several vectors."""
+        """The macro that tells whether results leave by lines: those of a map where a line is one vector, those of rows
+        wherever something can be stored past the caches."""
         return "TB_PAST" if self.nest.form == ROWS else "TB_WHOLE_LINES"
 
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:

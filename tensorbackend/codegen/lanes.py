@@ -45,7 +45,7 @@ class LaneRenderer(WideRenderer):
         self.say(f"const int full = m & -{LANES};")
         self._declare_lanes(here)
         self._add_to_lanes(loop, here, buffers)
-        self._join_lanes(here, "full", "m - full")
+        self._join_lanes(here)
 
     def _declare_lanes(self, here: list[int]) -> None:
         """Declare the running sums of whole lanes, and room for what is left of a block after them."""
@@ -107,9 +107,10 @@ class LaneRenderer(WideRenderer):
                 place = f"p{i.slot} + b + g + band * {self._across()}"
                 self.say(f"if (near) tb_touch{ref.dtype.itemsize}({place});")
 
-    def _join_lanes(self, here: list[int], full: str, rest: str) -> None:
+    def _join_lanes(self, here: list[int]) -> None:
         """Add a block's sums to those of its row: of whole lanes, if there are any, and of the rest."""
+        rest = "m - full"
         for n in here:
             kind = tag(self.body[n].dtype)
-            for when, total in ((full, f"tb_total_{kind}(s{n})"), (rest, f"tb_block_sum_{kind}(r{n}, {rest})")):
+            for when, total in (("full", f"tb_total_{kind}(s{n})"), (rest, f"tb_block_sum_{kind}(r{n}, {rest})")):
                 self.say(f"if ({when}) a{n} = {self._combined(n, f'a{n}', total, accumulator(self.body[n]))};")

@@ -109,8 +109,8 @@ def _moments(steps: Steps, x: Tensor, axes: Axes, kept: bool, binary: bool = Fal
     """The moments over axes; `kept`: x is not overwritten. The square of `binary` is x times a power of two.
 
     Distances are from the first element, or for long rows from the mean of one element in `SAMPLE`. That one is at most
-    sqrt(SAMPLE) standard deviations from the mean of all, so the variance, one difference of two sums, is right to some
-    SAMPLE roundings whatever the numbers.
+    sqrt(2 SAMPLE) standard deviations from the mean of all, so the variance, one difference of two sums, is right to
+    some SAMPLE roundings whatever the numbers.
     """
     count = _count(x, axes)
     shortest = LONG if x.backend.device_type == 1 or x.size <= FEW else SHORT
