@@ -159,10 +159,10 @@ class Backend(
             raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
         if enable_winograd not in (False, 2, 4, True):
             raise ValueError(complain("enable_winograd", repr(enable_winograd), "True (as 4), 4, 2 or False"))
-        if not isinstance(scratch_size, int) or scratch_size < 0:
+        if not isinstance(scratch_size, (int, np.integer)) or scratch_size < 0:
             raise ValueError(complain("scratch_size", repr(scratch_size), "bytes, or 0 for no bound"))
         self.enable_winograd = 4 if enable_winograd is True else int(enable_winograd)
-        self.scratch_size = scratch_size
+        self.scratch_size = int(scratch_size)
         self.compat_mode = compat_mode
         self.min_dims = min_dims
         self._bench = bool(bench)

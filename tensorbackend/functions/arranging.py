@@ -287,6 +287,6 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
 
     Raises `ShapeError` for axes of different lengths.
     """
-    if not isinstance(axes, int):
+    if not isinstance(axes, (int, np.integer)):
         axes = tuple(tuple(k) if isinstance(k, (list, tuple)) else k for k in axes)
     return _TENSORDOT(a, b, axes=axes)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+import numpy as np
+
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
@@ -49,7 +51,7 @@ def _average(x: Any, weights: Any, axis: Axis, keepdims: bool) -> Any:
 def _check_average(in_types: Any, axis: Axis, **params: Any) -> None:
     x, weights = in_types
     _check((x,), axis)
-    if isinstance(axis, int) and weights.ndim.value == 1:
+    if isinstance(axis, (int, np.integer)) and weights.ndim.value == 1:
         type_check.expect(weights.shape[0] == x.shape[axis])
     else:
         type_check.expect(weights.shape == x.shape)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from string import ascii_letters
 from typing import Any
 
+import numpy as np
+
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.structure import one_axis
@@ -17,10 +19,10 @@ __all__ = ["einsum", "tensordot"]
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """NumPy's `tensordot`: products summed over so many last and first axes, or over two lists of axes."""
-    if isinstance(axes, int):
+    if isinstance(axes, (int, np.integer)):
         left, right = list(range(len(a.shape) - axes, len(a.shape))), list(range(axes))
     else:
-        left, right = ([x] if isinstance(x, int) else list(x) for x in axes)
+        left, right = ([x] if isinstance(x, (int, np.integer)) else list(x) for x in axes)
     left = [one_axis("tensordot", x, len(a.shape)) for x in left]
     right = [one_axis("tensordot", x, len(b.shape)) for x in right]
     if [a.shape[x] for x in left] != [b.shape[x] for x in right]:

@@ -51,6 +51,9 @@ BASIC_CASES = {
     "arctan": Case(F.arctan, np.arctan, (X,)),
     "arctan2": Case(F.arctan2, np.arctan2, (X, Y)),
     "average": Case(lambda x, w: F.average(x, 1, w), lambda x, w: np.average(x, 1, w), (X, POSITIVE)),
+    "average along NumPy's axis": Case(
+        lambda x, w: F.average(x, np.int64(1), w), lambda x, w: np.average(x, 1, w), (X, between(0.3, 3.0, 3))
+    ),
     "batch_matmul": Case(F.batch_matmul, np.matmul, (normal(2, 3, 4), normal(2, 4, 2))),
     "broadcast_to": Case(lambda x: F.broadcast_to(x, (4, 2, 3)), lambda x: np.broadcast_to(x, (4, 2, 3)), (X,)),
     "clip": Case(lambda x: F.clip(x, -0.5, 0.6), lambda x: np.clip(x, -0.5, 0.6), (X,)),

@@ -176,6 +176,9 @@ MORE_CASES = {
     "scale": Case(F.scale, lambda x, y: x * y[None, :, None], (CUBE, normal(3))),
     "scale from 0": Case(lambda x, y: F.scale(x, y, 0), lambda x, y: x * y[:, :, None], (CUBE, X)),
     "bias": Case(F.bias, lambda x, y: x + y[None, :, None], (CUBE, normal(3))),
+    "tensordot over NumPy's count": Case(
+        lambda a, b: F.tensordot(a, b, np.int64(1)), lambda a, b: np.tensordot(a, b, 1), (CUBE, normal(4, 2))
+    ),
     "tensordot": Case(lambda a, b: F.tensordot(a, b, 1), lambda a, b: np.tensordot(a, b, 1), (CUBE, normal(4, 2))),
     "tensordot of axes": Case(
         lambda a, b: F.tensordot(a, b, ((2, 0), (0, 1))), lambda a, b: np.tensordot(a, b, ((2, 0), (0, 1))),

@@ -41,6 +41,9 @@ RECIPES = {
     "cumsum": lambda xp, a, b: xp.cumsum(a, axis=1) + a.cumsum(0),
     "pad": lambda xp, a, b: xp.pad(a, ((1, 0), (0, 2)), "constant", constant_values=7),
     "tensordot": lambda xp, a, b: xp.tensordot(a, b, axes=([1], [1])) + xp.tensordot(a, b.T, 1),
+    "tensordot by NumPy's integers": lambda xp, a, b: (
+        xp.tensordot(a, b, (np.int64(1),) * 2) + xp.tensordot(a, b.T, np.int8(1))
+    ),
     "einsum jacobian": lambda xp, a, b: xp.einsum("ij,ik->ijk", a, b),
     "einsum contraction": lambda xp, a, b: xp.einsum("ik,ikj->ij", a, xp.einsum("ij,ik->ijk", a, b)),
     "einsum rows": lambda xp, a, b: xp.einsum("ijk,ijl->kl", a[None], b[None]),

@@ -793,7 +793,7 @@ def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
     sizes = {"N": 16, "C": 128, "K": 128, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     results = []
     for bound in (0, 1 << 20):
-        backend = Backend.allocate_backend("cpu", scratch_size=bound, rng_seed=0)
+        backend = Backend.allocate_backend("cpu", scratch_size=np.int64(bound), rng_seed=0)
         layer = backend.conv_layer("float32", **sizes)
         conv = backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF))
         (step,) = (found for found in backend.explain(conv).steps if found.name == "conv")
