@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tensorbackend import Backend
+from tensorbackend import Backend, using
 from tensorbackend.backends import caches, jit, native, warm
 from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.codegen.c import print_kernel
@@ -272,6 +273,39 @@ def test_rows_of_two_sums_beyond_the_caches(
     out = backend.empty((5, length), dtype)
     out[:] = normalised(backend.array(values, dtype=dtype)[:, :length])
     assert np.allclose(out.get(), wanted, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
+
+
+VECTORS = ["", "-mno-avx512f", "-mno-avx"] if platform.machine() in ("x86_64", "AMD64") else [""]
+
+
+@pytest.mark.parametrize("cflags", VECTORS)
+@pytest.mark.parametrize("kinds", [("float32",) * 3, ("float64",) * 3, ("float32", "float64", "float16")])
+def test_several_results_of_rows_beyond_the_caches(
+    backend: Backend, kinds: tuple[str, str, str], cflags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin anywhere in a line, one over what is read; what is beside them stays."""
+    monkeypatch.setattr(caches, "near_bytes", lambda: 0)
+    monkeypatch.setattr(warm, "name_of", lambda key: None)
+    with using(cflags=cflags):
+        for shape in [(3, 1000), (70, 37), (2, 2051)]:
+            rows, length = shape
+            values = np.random.default_rng(length).standard_normal(shape).astype(kinds[0])
+            wide = [backend.full((rows, length + 9), 7, dtype=kind) for kind in kinds]
+            first, second, third = (w[:, k : k + length] for k, w in zip((3, 8, 2), wide))
+            first[:] = backend.array(values, dtype=kinds[0])
+            with backend.fuse():
+                away = normalised(first)
+                second[:] = away + 1
+                third[:] = away * 0.5
+                first[:] = away
+            wanted = values.astype(np.float64)
+            wanted = (wanted - wanted.mean(1, keepdims=True)) / wanted.std(1, keepdims=True)
+            for x, kind, expected in zip((first, second, third), kinds, (wanted, wanted + 1, wanted * 0.5)):
+                error = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-5 if "float32" in kinds else 1e-12}[kind]
+                assert np.allclose(x.get().astype("d"), expected, rtol=error, atol=error)
+            for w, x in zip(wide, (first, second, third)):
+                x[:] = 7
+                assert (w.get() == 7).all()
 
 
 BOTH = caches.AHEAD | caches.PAST
