@@ -298,7 +298,7 @@ class Backend(
         table = layout.table
         if table.closed:
             table.check_open()
-        if not target.storage.writable or 0 in layout.strides:
+        if not target.storage.writable or not layout.nested:
             check_writable(target)
         if isinstance(value, Operators):
             if value.structure.table is not table:

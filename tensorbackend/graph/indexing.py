@@ -15,7 +15,7 @@ from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
     "SliceKey", "basic", "check_rank", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "memory_order", "reshaped", "view_strides", "whole",
+    "memory_order", "nested", "overlaps_itself", "reshaped", "view_strides", "whole",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -92,6 +92,26 @@ def extent(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
         return 0, 0
     ends = [(length - 1) * stride for length, stride in zip(shape, strides)]
     return sum(e for e in ends if e < 0) * itemsize, (sum(e for e in ends if e > 0) + 1) * itemsize
+
+
+def nested(shape: Shape, strides: Shape) -> bool:
+    """Whether each axis steps over all that shorter steps reach, so that no two elements share memory."""
+    reach = 0
+    for step, length in sorted((abs(t), n) for n, t in zip(shape, strides) if n != 1):
+        if step <= reach:
+            return 0 in shape
+        reach += step * (length - 1)
+    return True
+
+
+def overlaps_itself(shape: Shape, strides: Shape) -> bool:
+    """Whether two elements of a view share memory."""
+    if nested(shape, strides):
+        return False
+    steps = tuple(map(abs, strides))
+    places = np.zeros(extent(shape, steps, 1)[1], bool)
+    np.lib.stride_tricks.as_strided(places, shape, steps)[...] = True
+    return np.count_nonzero(places) < math.prod(shape)
 
 
 def is_fancy(key: Any) -> bool:

@@ -34,12 +34,13 @@ class Structure:
     """The form of a tree: `op` (None for a leaf), `inputs`, `params`, and the `shape` and `dtype` that follow.
 
     `operands` is the type in which the op's operands are read; `weak` is the Python type of a number leaf, and
-    `strides` (in elements) and `extent` (lowest and highest byte offset) are those of a tensor leaf. A `shape` of
-    None, or an axis of length -1, is decided by the partner or the target. `digest` is for `forms.py`.
+    `strides` (in elements) and `extent` (lowest and highest byte offset) are those of a tensor leaf, of which `nested`
+    says that no two elements can share memory. A `shape` of None, or an axis of length -1, is decided by the partner or
+    the target. `digest` is for `forms.py`.
     """
 
-    __slots__ = ("__weakref__", "digest", "dtype", "extent", "flexible", "inputs", "min_dims", "op", "operands",
-                 "params", "shape", "strides", "table", "weak")  # fmt: skip
+    __slots__ = ("__weakref__", "digest", "dtype", "extent", "flexible", "inputs", "min_dims", "nested", "op",
+                 "operands", "params", "shape", "strides", "table", "weak")  # fmt: skip
 
     def __init__(
         self, table: StructureTable, op: ops.Op | None, inputs: tuple, shape: Shape | None, dtype: Any
@@ -56,6 +57,7 @@ class Structure:
         self.strides: Shape | None = None
         self.min_dims = 2
         self.extent = (0, 0)
+        self.nested = True
         self.flexible = shape is None or UNKNOWN in shape or any(s.flexible for s in inputs)
 
 
@@ -118,6 +120,7 @@ class StructureTable(dict):
             found = Structure(self, None, (), shape, dtype)
             found.strides, found.min_dims = strides, min_dims
             found.extent = indexing.extent(shape, strides, dtype.itemsize)
+            found.nested = indexing.nested(shape, strides)
             self.remember(key, found)
         return found
 

@@ -412,7 +412,7 @@ def check_writable(tensor: Tensor) -> None:
         raise ValueError(
             complain("assignment: read-only tensor", f"{s.shape} {s.dtype}", "writable memory", "be.copy(t)")
         )
-    if any(stride == 0 and length > 1 for length, stride in zip(s.shape, s.strides)):
+    if not s.nested and indexing.overlaps_itself(s.shape, s.strides):
         raise ValueError(
             complain("assignment: elements share memory", f"strides {s.strides}", "distinct elements", "be.copy(t)")
         )

@@ -174,6 +174,33 @@ def test_broadcast_arrays_cannot_be_written(backend) -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "steps", "shared"),
+    [
+        ((4, 3), (1, 1), True),
+        ((4, 3), (1, 2), True),
+        ((2, 3), (3, 2), False),  # 0 2 4, 3 5 7
+        ((4, 3), (2, 3), True),  # 6 twice
+        ((2, 3), (-3, 2), False),
+        ((5, 1), (1, 9), False),
+        ((0, 3), (1, 1), False),
+    ],
+)
+def test_windows_that_overlap_cannot_be_written(backend, shape, steps, shared) -> None:
+    host = numbers(20)
+    whole = np.lib.stride_tricks.as_strided(host[3:], shape, [4 * s for s in steps])
+    t, expected = backend.view(whole), np.array(whole)
+    np.testing.assert_array_equal(backend.evaluate(t * 2).get(), expected * 2)
+    if shared:
+        for attempt in (lambda: t.__setitem__(slice(None), t + 1), lambda: t.fill(0), lambda: backend.exp(t, out=t)):
+            with pytest.raises(ValueError, match="share memory"):
+                attempt()
+        np.testing.assert_array_equal(host, numbers(20))
+    else:
+        t[:] = t + 1
+        np.testing.assert_array_equal(t.get(), expected + 1)
+
+
+@pytest.mark.parametrize(
     "host",
     [
         np.arange(4).astype(">i4"),
