@@ -331,7 +331,7 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def hard_sigmoid(self, a: Any, out: Tensor | None = None) -> Any:
         """clip(0.2 a + 0.5, 0, 1)."""
     def isclose(self, a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, out: Tensor | None = None) -> Any:
-        """1 where |a - b| <= atol + rtol |b|."""
+        """1 where |a - b| <= atol + rtol |b|; an infinity is close to itself alone."""
     def norm(self, a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2, out: Tensor | None = None) -> Any:
         """The vector norm over the axes: (sum |a|^ord)^(1/ord); `ord` 1, 2, inf, or another positive number."""
     def logsumexp(self, a: Any, axis: Any = None, keepdims: bool = True, out: Tensor | None = None) -> Any:

@@ -433,6 +433,16 @@ def test_norms_of_the_least_integer(backend: Backend, dtype: str) -> None:
         assert (backend.evaluate(build(backend, x)).get() == formula(host)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_isclose_of_numbers_that_are_not_finite(backend: Backend, dtype: str) -> None:
+    host = np.array([[np.inf, -np.inf, np.nan, 0, 1, 6e4]], dtype)
+    x = backend.array(host, dtype=dtype)
+    with np.errstate(invalid="ignore"):
+        assert (backend.evaluate(backend.isclose(x, backend.transpose(x))).get() == np.isclose(host, host.T)).all()
+        for b in map(float, host[0]):
+            assert (backend.evaluate(backend.isclose(x, b)).get() == np.isclose(host, b)).all()
+
+
 def test_composites_are_all_tested() -> None:
     tested = {name.split()[0] for name in COMPOSITES}
     assert set(composite.COMPOSITES) <= tested

@@ -298,11 +298,12 @@ def hard_sigmoid(a: Any) -> Any:
 
 
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
-    """1 where |a - b| <= atol + rtol |b|."""
+    """1 where |a - b| <= atol + rtol |b|; an infinity is close to itself alone."""
     away = a - b
     if isinstance(away, Operators) and not dtypes.is_float(away.dtype):  # integers would wrap
         a, b = a * np.float64(1), b * np.float64(1)
-    return abs(a - b) <= atol + rtol * builtins.abs(b)  # b may be a number
+    away = abs(a - b)
+    return (away <= atol + rtol * builtins.abs(b)) & (away < math.inf) | (a == b)  # b may be a number
 
 
 COMPOSITES = {
