@@ -27,6 +27,8 @@ __all__ = [
 
 ALIGNMENT = 64
 """Bytes to whose multiples tensors and temporaries are aligned."""
+FLOATING = (float, np.floating, dtypes.BFLOAT16.type)
+"""The types of numbers that are floats; NumPy does not know that of bfloat16's."""
 
 
 class Action(NamedTuple):
@@ -189,7 +191,7 @@ def number_format(kernel: Kernel | Primitive) -> str:
 
 def number(value: Any, dtype: np.dtype) -> Any:
     """A number as a scalar of a compute type: floats to integers truncate and saturate, integers must fit."""
-    if dtypes.is_integer(dtype) and not isinstance(value, (float, np.floating)):
+    if dtypes.is_integer(dtype) and not isinstance(value, FLOATING):
         info = np.iinfo(dtype)
         if not info.min <= int(value) <= info.max:
             raise _out_of_range(value, f"{info.min} to {info.max} for {dtype}")

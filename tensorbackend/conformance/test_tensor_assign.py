@@ -111,6 +111,15 @@ def test_numbers_and_numpy_scalars_fill(backend, dtype, value) -> None:
     assert target.dtype == dtype
 
 
+@EVERY_DTYPE
+@pytest.mark.parametrize("kind", dtypes.FLOATS, ids=str)
+def test_scalars_of_every_float_type_are_cast_as_arrays_are(backend, dtype, kind) -> None:
+    for value in np.array([2.75, -300, 6e4, np.inf, -np.inf, np.nan], np.float32).astype(kind):
+        target = backend.ones((1, 2), dtype=dtype)
+        target[:] = value
+        assert_same(target.get(), np.broadcast_to(expected(np.array(value), dtype), (1, 2)))
+
+
 @pytest.mark.parametrize("dtype", dtypes.INTEGERS, ids=str)
 def test_the_ends_of_integer_types_can_be_filled(backend, dtype) -> None:
     info = np.iinfo(dtype)
