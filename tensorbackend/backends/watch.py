@@ -351,7 +351,7 @@ def _compare(call: Call, step: Step, expected: list[list[np.ndarray]]) -> None:
             continue  # a later statement of the kernel has stored in the very same view
         wrong = np.ones(got.shape, bool)
         for made in expected:
-            wrong &= _differs(got, made[number], _tolerance(call.step, got.dtype))
+            wrong &= _differs(got, made[number], *_tolerance(call.step, got.dtype, number))
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             wanted = " or ".join(str(made[number][place]) for made in expected)
@@ -361,21 +361,24 @@ def _compare(call: Call, step: Step, expected: list[list[np.ndarray]]) -> None:
             raise BackendError(f"{text}\n{source}")
 
 
-def _tolerance(step: Kernel | Primitive, stored: np.dtype) -> float:
-    """How far results may be off: by what they are stored in, or what they were computed in if that is narrower."""
+def _tolerance(step: Kernel | Primitive, stored: np.dtype, number: int) -> tuple[float, int]:
+    """How far an output may be off: by what it is stored in, or what was computed in if that is narrower; and by 1
+    where a float has become an integer."""
     kernel = step.tail if isinstance(step, Primitive) else step
     computed = [i.dtype for i in kernel.body if i.kind not in ("load", "scalar")] if kernel is not None else []
-    return max((_TOLERANCE[dtype.name] for dtype in (stored, *computed) if dtypes.is_float(dtype)), default=0.0)
+    off = max((_TOLERANCE[dtype.name] for dtype in (stored, *computed) if dtypes.is_float(dtype)), default=0.0)
+    whole = dtypes.is_integer(stored) and kernel is not None
+    return off, int(whole and dtypes.is_float(kernel.body[kernel.outputs[number][1]].dtype))
 
 
-def _differs(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> np.ndarray:
-    if not dtypes.is_float(got.dtype):
+def _differs(got: np.ndarray, wanted: np.ndarray, tolerance: float, whole: int) -> np.ndarray:
+    if not dtypes.is_float(got.dtype) and not whole:
         return got != wanted
     x, y = got.astype(np.float64), wanted.astype(np.float64)
     with np.errstate(all="ignore"):
         finite = np.abs(y[np.isfinite(y)])
         scale = np.abs(y) + (np.mean(finite) if finite.size else 0)
-        near = np.abs(x - y) <= tolerance * scale
+        near = np.abs(x - y) <= tolerance * scale + whole
     return ~(near | (x == y) | (np.isnan(x) & np.isnan(y)))
 
 

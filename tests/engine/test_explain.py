@@ -212,6 +212,16 @@ def test_check_knows_in_which_type_was_computed(backend) -> None:
         y[:] = backend.log(x * 0)  # nothing finite
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint64"])
+def test_check_knows_that_floats_were_truncated(backend, dtype) -> None:
+    x = backend.array(np.linspace(-3, 3, 4000).reshape(40, 100), dtype=np.float32)
+    y, total = backend.empty((40, 100), dtype=dtype), backend.empty((40, 1), dtype=dtype)
+    with using(check=True):
+        y[:] = backend.exp(backend.log(backend.rint(abs(x * 9)) + 1))  # whole numbers, and next to them
+        y[:] = backend.exp(x * 14)
+        total[:] = backend.prod(x, axis=1)
+
+
 def test_check_passes_what_is_right(backend, tensors) -> None:
     x, b, y = tensors
     with using(check=True):
