@@ -64,17 +64,18 @@ class _Kernel(TextKernel):
     # Arguments
 
     def _given(self, parameters: Sequence[Parameter], arguments: Sequence[Any]) -> list[Any]:
-        """The arguments as tensors of the backend, numbers, or None."""
+        """The arguments as tensors of the backend, numbers, or None for outputs to be made."""
         found = []
         for p, x in zip(parameters, arguments):
+            made = x is None and p.written and not p.pointer
             if isinstance(x, np.generic) or (isinstance(x, np.ndarray) and not (x.ndim or p.written or p.whole)):
                 x = _Number(x.item(), np.dtype(x.dtype))
-            elif isinstance(x, np.ndarray) or (x is not None and not isinstance(x, (Tensor, *NUMBERS))):
+            elif not made and not isinstance(x, (Tensor, *NUMBERS)):
                 x = self._tensor(p, x)
             if isinstance(x, Tensor) and x.backend is not self.backend:
                 hint = f"be.array(x.get()), or the kernel of {x.backend!r}"
                 raise BackendError(complain(f"{self.name}: {p.name} is another backend's tensor", "", "", hint))
-            if p.pointer and x is not None and not isinstance(x, Tensor):
+            if p.pointer and not isinstance(x, Tensor):
                 raise TypeError(complain(f"{self.name}: argument {p.name}", repr(x), "an array: it is a pointer"))
             found.append(x)
         return found
@@ -219,7 +220,7 @@ class ElementwiseKernel(_Kernel):
                 self._learn((size, *tokens), prepared, arguments, full, host)
         self._give_back(arguments, given, full, reached)
         outputs = [y.get() if host and x is None else y for x, y in zip(given, full)]
-        outputs[: len(arguments)] = arguments
+        outputs[: len(arguments)] = [y if x is None else x for x, y in zip(arguments, outputs)]
         return self._result(outputs)
 
     def _learn(self, key: tuple, prepared: Prepared, arguments: tuple, full: list[Any], host: bool) -> None:

@@ -568,6 +568,23 @@ def test_types_that_contradict_are_refused_before_anything_is_written(be) -> Non
     np.testing.assert_array_equal(out.get(), 0)
 
 
+def test_none_stands_for_an_output_to_be_made_and_for_nothing_else(be) -> None:
+    both = be.elementwise("T x", "T y, T z", "y = x; z = x + 1", "both")
+    x, out = be.ones((2, 3)), be.empty((2, 3))
+    for host in (x, x.get()):
+        made, given = both(host, None, out)
+        assert given is out and type(made) is type(both(x)[0])
+        np.testing.assert_array_equal(made.get(), 1)
+        np.testing.assert_array_equal(out.get(), 2)
+        assert [np.asarray(y).tolist() for y in both(host, None, None)] == [[[1] * 3] * 2, [[2] * 3] * 2]
+    for texts in (("float32 x, T y", "T z", "z = x + y"), ("const float* x, float* y", "y[i] = x[i]")):
+        with pytest.raises(TypeError, match="argument x"):
+            be.elementwise(*texts, "none")(None, out)
+    with pytest.raises(TypeError, match="argument x"):
+        be.reduction("float32 x, T y", "T z", "x + y", "a + b", "z = a", "0", "none")(None, out)
+    np.testing.assert_array_equal(out.get(), 2)
+
+
 def test_without_a_compiler_it_says_so(be) -> None:
     plain = tensorbackend.Backend.allocate_backend("cpu", jit=False)
     with pytest.raises(BackendError, match="compiler"):
