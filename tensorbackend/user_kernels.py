@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tensorbackend.errors import DTypeError, ShapeError, complain
 
 __all__ = [
     "Axes", "Elementwise", "Kind", "Parameter", "Reduction", "Weak", "bind", "broadcast", "by_memory", "elementwise",
-    "merged", "reduction",
+    "merged", "number_text", "reduction",
 ]  # fmt: skip
 
 ALIASES = {
@@ -145,6 +146,14 @@ def reduction(
     _check_texts(name, given + made, texts, preamble)
     macros = _macros(name, given + made, options)
     return Reduction(name, given, made, map_expr, reduce_expr, _body(post), identity, preamble, macros)
+
+
+def number_text(x: Any) -> str:
+    """A number in C; texts as they are."""
+    if isinstance(x, (bool, np.bool_)):
+        return str(int(x))
+    words = {"inf": "INFINITY", "-inf": "-INFINITY", "nan": "NAN"}
+    return x if isinstance(x, str) else words.get(str(x), str(x))
 
 
 def _macros(kernel: str, parameters: Sequence[Parameter], options: Sequence[str]) -> tuple[tuple[str, str], ...]:

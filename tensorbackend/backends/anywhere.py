@@ -89,7 +89,8 @@ def reduction(in_params: str, out_params: str, map_expr: str, reduce_expr: str, 
     """A reduction for all backends: as `Backend.reduction`; the backend is that of a call's arguments."""
     from tensorbackend import user_kernels
 
-    texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
+    first = user_kernels.number_text(identity)
+    texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, first, name, preamble)
     return AnywhereKernel(user_kernels.reduction(*texts, options), lambda be: be.reduction(*texts, options))
 
 

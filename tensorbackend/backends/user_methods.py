@@ -51,7 +51,8 @@ class UserKernels:
         from tensorbackend import user_kernels
         from tensorbackend.backends.user import ReductionKernel
 
-        texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, str(identity), name, preamble)
+        first = user_kernels.number_text(identity)
+        texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, first, name, preamble)
         spec = functools.partial(user_kernels.reduction, *texts, options)
         return self._user_kernel(("reduction", texts, tuple(options)), lambda: ReductionKernel(self, spec()))
 

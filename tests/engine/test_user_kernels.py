@@ -237,6 +237,15 @@ def test_nothing_gives_the_identity(be) -> None:
     assert kernel(np.empty((0, 3), "f4"), axis=1).shape == (0,)
 
 
+@pytest.mark.parametrize("identity", [-np.inf, np.float32(np.inf), np.nan, True, np.False_, 1e30, -3], ids=repr)
+@pytest.mark.parametrize("make", ["be", "tb"])
+def test_the_identity_may_be_a_number(be, make, identity) -> None:
+    maker = be if make == "be" else tensorbackend
+    kernel = maker.reduction("T x", "T y", "x", "b", "y = a", identity, "given")
+    np.testing.assert_array_equal(kernel(np.empty((0, 3), "f4")), np.float32(identity))
+    assert kernel(numbers((2,))) == numbers((2,))[1]
+
+
 def test_a_reduction_writes_where_it_is_told(be) -> None:
     x, out = be.array(numbers((3, 4))), be.zeros((6, 2))
     assert be.reduction(*SQSUM)(x, axis=1, out=out[::2, 1]) is not None
