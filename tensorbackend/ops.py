@@ -105,6 +105,19 @@ def _ln(o: Any, x: Any) -> Any:
     return o.log(x) if hasattr(x, "structure") else math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
 
 
+def _pow_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
+    """Where x is 0 neither 1 / x nor ln x may stand beside a factor of 0: their product would be NaN."""
+    if not hasattr(y, "structure"):
+        constant = issubclass(type(y), (int, float, np.generic)) and y == 0  # a symbol hides its type
+        return g * y * x ** (y if constant else y - 1), None
+    if not hasattr(x, "structure"):
+        nowhere = issubclass(type(x), (int, float, np.generic)) and x == 0
+        return None, g * z * (o.where(y >= 0, 0.0, -math.inf) if nowhere else _ln(o, x))
+    flat = o.logical_and(x == 0, y == 0) if y.dtype.kind in "fV" else y == 0
+    below = x ** o.where(flat, 0, y - 1)
+    return g * y * below, g * z * o.log(o.where(o.logical_and(x == 0, y >= 0), 1, x))
+
+
 def _nothing(o: Any, g: Any, z: Any, *inputs: Any) -> tuple:
     """The derivative of a step function."""
     return (None,) * len(inputs)
@@ -122,8 +135,8 @@ _define("div", 2, np.divide, "{x} / {y}", "float", "x / y; true division of inte
         vjp=lambda o, g, z, x, y: (g / y, -g * x / (y * y)), methods=("divide", "true_divide"), dunder="truediv",
         symbol="/", edge="x/0 is an infinity, 0/0 NaN", smooth=(0.5, 4.0), flops=4)  # fmt: skip
 _define("pow", 2, numerics.power, _call("pow", 2), "arith", "x to the power y.",
-        vjp=lambda o, g, z, x, y: (g * y * x ** (y - 1), g * z * _ln(o, x)), methods=("power",), dunder="pow",
-        symbol="**", edge="negative base with fractional exponent NaN; integers wrap, and a negative exponent gives 0 "
+        vjp=_pow_vjp, methods=("power",), dunder="pow", symbol="**",
+        edge="negative base with fractional exponent NaN; integers wrap, and a negative exponent gives 0 "
         "unless the base is 1 or -1", domain=(0.1, 4.0), smooth=(0.5, 3.0), ulps=1.0, flops=30)  # fmt: skip
 _define("floordiv", 2, np.floor_divide, _call("floordiv", 2), "arith", "The largest integer not above x / y.",
         vjp=_nothing, methods=("floor_divide",), dunder="floordiv", symbol="//",

@@ -57,6 +57,21 @@ def test_extremes_stay_finite(array, host) -> None:
         assert np.isfinite(host(y)).all() and np.isfinite(host(x.grad)).all()
 
 
+def test_powers_of_zero_have_gradients_of_any_order(array, host) -> None:
+    x = tb.Variable(array([0.0, 1.0, 2.0]))
+    for exponent, orders in ((0, [[0, 0, 0]]), (1, [[1, 1, 1], [0, 0, 0]]), (2, [[0, 2, 4], [2, 2, 2], [0, 0, 0]])):
+        y = x**exponent
+        for expected in orders:
+            (y,) = tb.grad([F.sum(y)], [x], enable_double_backprop=True)
+            assert host(y).tolist() == expected
+    a, b = tb.Variable(array([0.0, 0.0, 0.0, 2.0])), tb.Variable(array([0.0, 1.0, 2.0, 0.0]))
+    ga, gb = tb.grad([F.sum(a**b)], [a, b], enable_double_backprop=True)
+    testing.assert_allclose(ga, [0, 1, 0, 0])
+    testing.assert_allclose(gb, [0, 0, 0, np.log(2)])
+    testing.assert_allclose(tb.grad([F.sum(ga)], [a])[0], [0, 0, 2, 0])
+    testing.assert_allclose(tb.grad([F.sum(0.0**b)], [b])[0], [0, 0, 0, 0])
+
+
 def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
     for x, t in (([[1.0, 2.0]], [-1]), (np.zeros((0, 2)), np.zeros(0))):
         v = tb.Variable(array(x))
