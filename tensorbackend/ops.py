@@ -348,12 +348,26 @@ def _extreme(o: Any, g: Any, z: Any, x: Any) -> tuple:
     return (g * (x == z),)
 
 
+def _others(o: Any, g: Any, z: Any, x: Any) -> tuple:
+    """The product of the other factors: of those that are not 0 by division, times one that is 0, if it is alone.
+
+    That one is there for its derivative; of a product of two, which second derivatives do not see, there is none.
+    """
+    axes = tuple(a for a, n in enumerate(z.shape) if n == 1)
+    none = x == 0
+    count = o.sum(none, axes) - none
+    alone = o.sum(o.where(none, x, 0), axes) - o.where(none, x, 0)
+    rest = o.where(none, 1, x)
+    return (g * o.prod(rest, axes) / rest * o.where(count == 0, 1, o.where(count == 1, alone, 0)),)
+
+
 _define("sum", 1, _reducer(np.add), "{x} + {y}", "sum", "The sum over the axes.", kind=REDUCTION, vjp=_spread,
         methods=("sum",), identity="zero", combine=np.add,
         edge="halves add up in float32, float32 pairwise or wider; integers in 64 bits; of nothing 0")  # fmt: skip
 _define("prod", 1, _reducer(np.multiply), "{x} * {y}", "sum", "The product over the axes.", kind=REDUCTION,
-        vjp=lambda o, g, z, x: (g * z / x,), methods=("prod",), identity="one", combine=np.multiply,
-        edge="of nothing 1; the gradient is NaN where x is 0", domain=(0.5, 1.5), smooth=(0.5, 1.5))  # fmt: skip
+        vjp=_others, methods=("prod",), identity="one", combine=np.multiply,
+        edge="of nothing 1; where x is 0, the gradient is right to the second order", domain=(0.5, 1.5),
+        smooth=(0.5, 1.5))  # fmt: skip
 _define("max", 1, _reducer(np.maximum), _call("max", 2), "same", "The largest over the axes.", kind=REDUCTION,
         vjp=_extreme, methods=("max",), identity="lowest", combine=np.maximum,
         edge="NaN passes; every tied element gets the gradient; of nothing: ShapeError")  # fmt: skip

@@ -297,7 +297,7 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     def sum(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The sum over the axes. Edge cases: halves add up in float32, float32 pairwise or wider; integers in 64 bits; of nothing 0."""
     def prod(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
-        """The product over the axes. Edge cases: of nothing 1; the gradient is NaN where x is 0."""
+        """The product over the axes. Edge cases: of nothing 1; where x is 0, the gradient is right to the second order."""
     def max(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:
         """The largest over the axes. Edge cases: NaN passes; every tied element gets the gradient; of nothing: ShapeError."""
     def min(self, a: Any, axis: Any = None, out: Tensor | None = None, keepdims: bool = True) -> Any:

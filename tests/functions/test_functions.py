@@ -72,6 +72,22 @@ def test_powers_of_zero_have_gradients_of_any_order(array, host) -> None:
     testing.assert_allclose(tb.grad([F.sum(0.0**b)], [b])[0], [0, 0, 0, 0])
 
 
+@pytest.mark.parametrize("zeros", [[], [1], [1, 3], [0, 2, 3]], ids=str)
+def test_products_with_zeros_have_gradients(zeros, array, host) -> None:
+    numbers, weights = np.array([1.5, -2.0, 3.0, 0.5]), np.array([0.3, 1.1, -0.7, 2.0])
+    numbers[zeros] = 0
+    first = [np.prod(np.delete(numbers, i)) for i in range(4)]
+    second = [sum(weights[i] * np.prod(np.delete(numbers, [i, k])) for i in range(4) if i != k) for k in range(4)]
+    x = tb.Variable(array(numbers))
+    for y in (F.prod(x), F.cumprod(x)[3]):
+        (g,) = tb.grad([y], [x], enable_double_backprop=True)
+        testing.assert_allclose(g, first)
+        testing.assert_allclose(tb.grad([F.sum(g * array(weights))], [x])[0], second)
+    x = tb.Variable(array(np.outer([1.0, 0.0, 2.0], numbers)))
+    (g,) = tb.grad([F.sum(F.prod(x, 0, keepdims=True))], [x])
+    testing.assert_allclose(g, np.outer([0, 2, 0], numbers**2))
+
+
 def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
     for x, t in (([[1.0, 2.0]], [-1]), (np.zeros((0, 2)), np.zeros(0))):
         v = tb.Variable(array(x))
