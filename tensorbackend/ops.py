@@ -142,7 +142,7 @@ _define("floordiv", 2, np.floor_divide, _call("floordiv", 2), "arith", "The larg
         vjp=_nothing, methods=("floor_divide",), dunder="floordiv", symbol="//",
         edge="integer x//0 is 0", flops=5)  # fmt: skip
 _define("mod", 2, np.remainder, _call("mod", 2), "arith", "x - y floor(x / y), with the sign of y.",
-        vjp=lambda o, g, z, x, y: (g, -g * o.floor(x / y)), methods=("remainder", "mod"), dunder="mod", symbol="%",
+        vjp=lambda o, g, z, x, y: (g, -g * o.floordiv(x, y)), methods=("remainder", "mod"), dunder="mod", symbol="%",
         edge="integer x % 0 is 0; a float's is NaN", smooth=(1.1, 1.9), flops=6)  # fmt: skip
 _define("maximum", 2, np.maximum, _call("max", 2), "same", "The larger of x and y.",
         vjp=lambda o, g, z, x, y: (g * (x >= y), g * (y >= x)), methods=("maximum",),

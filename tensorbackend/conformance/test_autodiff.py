@@ -345,6 +345,12 @@ def test_safelog_has_no_gradient_below_its_floor(backend: Backend) -> None:
     assert gradient.tolist() == [[2.0, 0.0, 0.0, 0.0]]
 
 
+def test_the_gradient_by_a_divisor_fits_the_remainder(backend: Backend) -> None:
+    x, y = (backend.array(v, dtype="float64") for v in ([1.0, 2.5, -0.5, 1.0], [0.1, 1.0, 1.0, math.inf]))
+    (g,) = Autodiff(x % y, backend).get_grad_asnumpyarray([y])
+    assert g.ravel().tolist() == [-9, -2, 1, 0]  # 1 / 0.1 is rounded to 10, and the remainder is nearly 0.1
+
+
 def test_back_prop_grad_writes_and_keeps_the_type(backend: Backend) -> None:
     x = backend.full((2, 2), 3.0)
     for dtype in ("float32", "float16", "float64"):
