@@ -257,8 +257,8 @@ class _Cast(FunctionNode):
         return (x.astype(self._dtype) if type(x) is np.ndarray else _as_type(x, self._dtype),)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The gradient in the type that there was."""
-        return (cast(grad_outputs[0], self._before),)
+        """The gradient in the type that there was; none for what were no floats."""
+        return (cast(grad_outputs[0], self._before) if dtypes.is_float(self._before) else None,)
 
 
 def _as_type(x: Any, dtype: np.dtype) -> Any:

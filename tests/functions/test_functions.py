@@ -32,6 +32,12 @@ def test_flat_functions_have_no_gradient(name, array, host) -> None:
     assert x.grad is None
 
 
+def test_integers_that_are_cast_have_no_gradient(array, host) -> None:
+    x, n = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1, 2], np.int32))
+    F.sum(F.cast(x, np.float64) * 0.5 + F.cast(n, np.float64) * 0.5).backward()
+    assert n.grad is None and host(x.grad).tolist() == [0.5, 0.5]
+
+
 def test_ties(array, host) -> None:
     a, b = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 0.0]))
     for function, first, second in ((F.maximum, [1, 1], [0, 0]), (F.minimum, [1, 0], [0, 1])):
