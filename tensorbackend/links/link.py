@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy as copying
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -246,7 +247,7 @@ class Link:
 
     def copy(self, mode: str = "share") -> Link:
         """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new parameters beside
-        copies of persistent arrays ('init').
+        copies of persistent arrays ('init'). Links and parameters that are at several places have one copy.
 
         Raises `ValueError` for another mode.
         """
@@ -254,8 +255,11 @@ class Link:
             raise ValueError(complain("copy: mode", repr(mode), "'share', 'copy' or 'init'"))
         made = copying.copy(self)
         made.__dict__.update(_params={}, _persistent=dict(self._persistent), _hooks=dict(self._hooks))
-        for name, p in self._params.items():
-            made._params[name] = made.__dict__[name] = _copied(p, mode)
+        with _copying() as copies:
+            for name, p in self._params.items():
+                if id(p) not in copies:
+                    copies[id(p)] = _copied(p, mode)
+                made._params[name] = made.__dict__[name] = copies[id(p)]
         for name in self._persistent if mode != "share" else ():
             value = getattr(self, name)
             if arrays.is_array(value):
@@ -277,6 +281,31 @@ class Link:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}: {p.label}" for name, p in sorted(self._ready().items()))
         return f"<{type(self).__name__} {shown}>" if shown else f"<{type(self).__name__}>"
+
+
+class _Copies(threading.local):
+    """The copies that a thread's outermost `copy` has made, by the ids of what they are of."""
+
+    made: dict[int, Any] | None = None
+
+
+_copies = _Copies()
+
+
+@contextlib.contextmanager
+def _copying() -> Iterator[dict[int, Any]]:
+    before = _copies.made
+    _copies.made = {} if before is None else before
+    try:
+        yield _copies.made
+    finally:
+        _copies.made = before
+
+
+def _copied_link(link: Link, mode: str, copies: dict[int, Any]) -> Link:
+    if id(link) not in copies:
+        copies[id(link)] = link.copy(mode)
+    return copies[id(link)]
 
 
 def _copied(p: Parameter, mode: str) -> Parameter:
@@ -347,11 +376,12 @@ class Chain(Link):
 
     def copy(self, mode: str = "share") -> Chain:
         """As `Link.copy`, with copies of the links inside."""
-        made = super().copy(mode)
-        made.__dict__["_children"] = {}
-        for name, child in self._children.items():
-            made._children[name] = made.__dict__[name] = child.copy(mode)
-            made.__dict__[name].name = name
+        with _copying() as copies:
+            made = super().copy(mode)
+            made.__dict__["_children"] = {}
+            for name, child in self._children.items():
+                made._children[name] = made.__dict__[name] = _copied_link(child, mode, copies)
+                made.__dict__[name].name = name
         return made
 
     def serialize(self, serializer: Any) -> None:
@@ -424,8 +454,9 @@ class ChainList(Link):
 
     def copy(self, mode: str = "share") -> ChainList:
         """As `Link.copy`, with copies of the links inside."""
-        made = super().copy(mode)
-        made.__dict__["_list"] = [x.copy(mode) if isinstance(x, Link) else x for x in self._list]
+        with _copying() as copies:
+            made = super().copy(mode)
+            made.__dict__["_list"] = [_copied_link(x, mode, copies) if isinstance(x, Link) else x for x in self._list]
         made._number()
         return made
 

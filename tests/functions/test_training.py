@@ -440,6 +440,16 @@ def test_links_have_paths_and_copies() -> None:
         model.copy("deep")
 
 
+@pytest.mark.parametrize("mode", ["share", "copy", "init"])
+def test_what_is_shared_inside_a_link_has_one_copy(mode) -> None:
+    model = tb.Chain(embed=L.EmbedID(5, 3), out=L.Linear(3, 5), layers=tb.ChainList())
+    model.out.W = model.embed.W
+    model.layers.extend([model.embed, model.out])
+    made = model.copy(mode)
+    assert made.out.W is made.embed.W and made.out.W is not model.out.W
+    assert made.layers[0] is made.embed and len(list(made.params())) == len(list(model.params())) == 2
+
+
 def test_copies_have_running_statistics_of_their_own(be, array) -> None:
     link = L.BatchNormalization(5).to_device(be)
     shared, copied, fresh = (tb.Sequential(link).copy(mode)[0] for mode in ("share", "copy", "init"))
