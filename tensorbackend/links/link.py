@@ -312,6 +312,9 @@ def _copied(p: Parameter, mode: str) -> Parameter:
     made = p.shared()
     if mode == "share" or p._data is None:
         return made
+    if made.update_rule is not None:
+        kept = made.update_rule.state if mode == "copy" else {}
+        made.update_rule.state = {name: arrays.copied(x) for name, x in kept.items()}
     if mode == "init" and hasattr(p, "_initializer"):
         made.initialize(p.shape)
     else:

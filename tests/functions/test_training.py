@@ -450,6 +450,17 @@ def test_what_is_shared_inside_a_link_has_one_copy(mode) -> None:
     assert made.layers[0] is made.embed and len(list(made.params())) == len(list(model.params())) == 2
 
 
+def test_copied_parameters_have_update_rules_of_their_own() -> None:
+    model = network(None)
+    optimizers.MomentumSGD(0.1).setup(model).update(loss_of, model, X, T)
+    before = model.l1.W.update_rule.state["v"].copy()
+    for mode in ("copy", "init"):
+        for p in model.copy(mode).params():
+            p.grad = np.ones(p.shape, p.dtype)
+            p.update()
+    assert (model.l1.W.update_rule.state["v"] == before).all()
+
+
 def test_copies_have_running_statistics_of_their_own(be, array) -> None:
     link = L.BatchNormalization(5).to_device(be)
     shared, copied, fresh = (tb.Sequential(link).copy(mode)[0] for mode in ("share", "copy", "init"))
