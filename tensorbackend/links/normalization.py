@@ -19,7 +19,8 @@ __all__ = ["BatchNormalization", "LayerNormalization"]
 
 
 class BatchNormalization(Link):
-    """Batch normalization over all axes but the channels, of which there are `size`.
+    """Batch normalization over all axes but the channels, of which there are `size`; several lengths are axes behind
+    the batch's.
 
     In training the batch's statistics are used, and the running ones, `avg_mean` and `avg_var`, follow with `decay`;
     else these are used. With `finetune` in a call they become the mean over the calls since `start_finetuning`.
@@ -50,15 +51,16 @@ class BatchNormalization(Link):
 
     def forward(self, x: Any, finetune: bool = False) -> Variable:
         """The normalized x (N, C, …)."""
+        axis = (0, *range(1 + len(self._shape), len(x.shape)))
         gamma, beta = self._factor("gamma", 1.0, x), self._factor("beta", 0.0, x)
         if not lookup("train"):
-            return F.fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps)
+            return F.fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps, axis)
         decay = self.decay
         if finetune:
             self.N += 1
             decay = 1.0 - 1.0 / self.N
         return F.batch_normalization(x, gamma, beta, eps=self.eps, running_mean=self.avg_mean,
-                                     running_var=self.avg_var, decay=decay)  # fmt: skip
+                                     running_var=self.avg_var, decay=decay, axis=axis)  # fmt: skip
 
     def start_finetuning(self) -> None:
         """Have the next calls with `finetune` average from anew."""

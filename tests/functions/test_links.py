@@ -77,6 +77,18 @@ def test_batch_normalization_keeps_running_statistics(be, array) -> None:
     testing.assert_allclose(plain(x), L.BatchNormalization(4).to_device(be)(x), atol=1e-5)
 
 
+def test_batch_normalization_of_several_axes(be, array) -> None:
+    link = L.BatchNormalization((4, 6)).to_device(be)
+    y = link(array(IMAGES))
+    mean, var = IMAGES.mean((0, 3)), IMAGES.var((0, 3))
+    testing.assert_allclose(y, (IMAGES - mean[..., None]) / np.sqrt(var[..., None] + 2e-5), atol=1e-4)
+    testing.assert_allclose(link.avg_mean, 0.1 * mean)
+    with tb.using_config("train", False):
+        y = link(array(IMAGES))
+    running = [arrays.to_cpu(x)[..., None] for x in (link.avg_mean, link.avg_var)]
+    testing.assert_allclose(y, (IMAGES - running[0]) / np.sqrt(running[1] + 2e-5), atol=1e-4)
+
+
 def test_layer_normalization(be, array) -> None:
     link = L.LayerNormalization().to_device(be)
     y = link(array(ROWS))
