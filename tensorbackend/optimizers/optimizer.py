@@ -13,6 +13,7 @@ from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward
 from tensorbackend.function.ready import listeners
+from tensorbackend.graph import composite as o
 
 __all__ = ["GradientMethod", "Hyperparameter", "Optimizer", "UpdateRule"]
 
@@ -64,6 +65,8 @@ class UpdateRule:
         self._prepare(p)
         if "master" in self.state:
             master = arrays.tensor_of(self.state["master"])
+            if not data.rounding:
+                _follow(master, data)
             self.step(master, grad)
             data[:] = master
         else:
@@ -105,6 +108,13 @@ class UpdateRule:
                 made = arrays.zeros(arrays.backend_of(p._data), found.shape, kind)
                 arrays.copy_into(made, arrays.plain(found))
                 self.state[name] = made
+
+
+def _follow(master: Any, data: Any) -> None:
+    """Take over what is not the master's number rounded: it was loaded, or written by others, since the last step."""
+    rounded = arrays.fresh(data.backend, data.shape, data.dtype)
+    rounded[:] = master
+    master[:] = o.where(rounded == data, master, data)
 
 
 class Optimizer:

@@ -409,6 +409,11 @@ def test_halves_with_a_wide_copy(be) -> None:
         optimizer.update()
     testing.assert_allclose(p, np.full(3, 0.998), atol=5e-4)
     testing.assert_allclose(p.update_rule.state["master"], np.full(3, 0.998), atol=1e-6)
+    p.copydata(tb.Variable(arrays.moved(np.array([3, 3, p.array[2].item()], np.float16), be)))  # two numbers are new
+    p.grad = arrays.moved(np.zeros(3, np.float16), be)
+    optimizer.update()
+    testing.assert_allclose(p, [3, 3, 0.998], atol=5e-4)
+    testing.assert_allclose(p.update_rule.state["master"], [3, 3, 0.998], atol=1e-6)
 
 
 def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
