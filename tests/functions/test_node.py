@@ -408,6 +408,19 @@ def test_kinks_are_told_from_outputs_that_stay(array) -> None:
         gradient_check.check_backward(lambda v: F.clip(v, 0.3, 5.3), x, gy, detect_nondifferentiable=True)
 
 
+def test_differences_without_a_number_agree_with_nothing(array) -> None:
+    class Wrong(tb.FunctionNode):
+        def forward(self, inputs):
+            return (tb.get_array_module(*inputs).exp(inputs[0]),)
+
+        def backward(self, target_input_indexes, grad_outputs):
+            return (grad_outputs[0] * 2.0,)
+
+    x, gy = array([709.7827], "float64"), array([1.0], "float64")  # exp of a little more is infinite
+    with np.errstate(over="ignore"), pytest.raises(AssertionError, match="disagrees"):
+        gradient_check.check_backward(lambda v: Wrong().apply((v,))[0], x, gy)
+
+
 # Type checks
 
 
