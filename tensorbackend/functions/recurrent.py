@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbackend.errors import complain
-from tensorbackend.function import type_check
+from tensorbackend.function import arrays, type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import arranging, picking, shapes
@@ -184,7 +184,11 @@ def _n_step(name: str, step: Step, n_layers: int, ratio: float, states: list[Any
             for kept, s in zip(last, new):
                 kept.append(s)
         steps = found[0] if directions == 1 else [shapes.concat(pair, 1) for pair in zip(*found)]
-    return [shapes.stack(kept) for kept in last], list(arranging.transpose_sequence(steps))
+    ys = list(arranging.transpose_sequence(steps))
+    for x in xs[len(ys) :]:  # sequences without steps
+        data = as_variable(x)._known()
+        ys.append(as_variable(arrays.zeros(arrays.backend_of(data), (0, directions * states[0].shape[2]), data.dtype)))
+    return [shapes.stack(kept) for kept in last], ys
 
 
 def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:

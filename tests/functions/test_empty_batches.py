@@ -76,3 +76,14 @@ def test_gradients_of_nothing_are_zero(name, array, host) -> None:
     starts = [tb.Variable(array(np.ones(y.shape))) for y in outputs]
     for x, g in zip(inputs, tb.grad(outputs, inputs, starts), strict=True):
         assert g.shape == x.shape and g.dtype == x.dtype and not host(g).any()
+
+
+@pytest.mark.parametrize("lengths", [(2, 0), (0, 0)], ids=str)
+def test_sequences_without_steps_have_outputs_without_rows(lengths, array, host) -> None:
+    weights = [[tb.Variable(array(np.ones((3, n)))) for n in (2, 3)] for _ in range(2)]
+    biases, h = [[array(np.zeros(3))] * 2] * 2, array(np.ones((2, 2, 3)))
+    xs = [array(np.ones((n, 2))) for n in lengths]
+    last, ys = F.n_step_birnn(1, 0.0, h, weights, biases, xs)
+    assert [y.shape for y in ys] == [(n, 6) for n in lengths]
+    assert (host(last)[:, 1] == 1).all()
+    F.sum(F.concat(ys, 0)).backward()
