@@ -18,7 +18,7 @@ from tensorbackend.backends.numpy_like import as_operand, presented, reduced, re
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, contraction
 from tensorbackend.graph.optree import Operators, apply, source
-from tensorbackend.graph.structure import one_axis
+from tensorbackend.graph.structure import normalize_axes, one_axis
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -151,10 +151,12 @@ class ArrayModule:
         order.insert(destination, source)
         return self.transpose(a, order)
 
-    def expand_dims(self, a: Any, axis: int) -> Any:
-        """A new axis of length 1."""
-        a = self.asarray(a)
-        return a[(slice(None),) * one_axis("expand_dims", axis, len(a.shape) + 1) + (None,)]
+    def expand_dims(self, a: Any, axis: Any) -> Any:
+        """A new axis of length 1, or several."""
+        a, wanted = self.asarray(a), axis if isinstance(axis, (tuple, list)) else (axis,)
+        rank = len(a.shape) + len(wanted)
+        new = normalize_axes("expand_dims", tuple(wanted), rank)
+        return a[tuple(None if k in new else slice(None) for k in range(rank))]
 
     def squeeze(self, a: Any, axis: Any = None) -> Any:
         """Axes of length 1 dropped."""
@@ -164,9 +166,11 @@ class ArrayModule:
         """`a` repeated along axes of length 1 to a shape: a view that is read only."""
         return composite.broadcast_to(self.asarray(a), tuple(shape))
 
-    def concatenate(self, arrays: Sequence[Any], axis: int = 0) -> Any:
-        """Arrays one after the other along an axis."""
+    def concatenate(self, arrays: Sequence[Any], axis: int | None = 0) -> Any:
+        """Arrays one after the other along an axis (None: of all elements in C order)."""
         parts = [self.asarray(a) for a in arrays]
+        if axis is None:
+            parts, axis = [p.ravel() for p in parts], 0
         if not parts:
             raise ShapeError(complain("concatenate: no arrays", "", "one or more"))
         rank = len(parts[0].shape)
