@@ -11,6 +11,8 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
+import tensorbackend.links as L
+from tensorbackend import optimizers
 from tensorbackend.function import arrays
 
 
@@ -87,3 +89,10 @@ def test_sequences_without_steps_have_outputs_without_rows(lengths, array, host)
     assert [y.shape for y in ys] == [(n, 6) for n in lengths]
     assert (host(last)[:, 1] == 1).all()
     F.sum(F.concat(ys, 0)).backward()
+
+
+def test_parameters_without_elements_are_made_and_trained(be, array) -> None:
+    link = tb.Chain(into=L.Linear(3, 0), out=L.Linear(0, 2)).to_device(be)
+    optimizer = optimizers.Adam().setup(link)
+    optimizer.update(lambda: F.sum(link.out(link.into(array(np.ones((4, 3)))))))
+    assert [p.grad.shape for p in link.params()] == [p.shape for p in link.params()]
