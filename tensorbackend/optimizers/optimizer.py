@@ -90,10 +90,14 @@ class UpdateRule:
             wide = arrays.zeros(device, p._data.shape, np.dtype(np.float32))
             arrays.copy_into(wide, p._data)
             self.state["master"] = wide
-        kind = np.dtype(np.float32) if "master" in self.state else p._data.dtype
         for name in self.states:
             if name not in self.state:
-                self.state[name] = arrays.zeros(device, p._data.shape, kind)
+                self.state[name] = arrays.zeros(device, p._data.shape, self._kind(p))
+
+    def _kind(self, p: Any) -> np.dtype:
+        """The type of the state: that of what is changed."""
+        wide = "master" in self.state or (self.fp32 and dtypes.is_half(p.dtype))
+        return np.dtype(np.float32) if wide else np.dtype(p.dtype)
 
     def serialize(self, serializer: Any, p: Any) -> None:
         """Save or load the state. Raises `ValueError` for a state of another shape than the parameter."""
@@ -104,8 +108,7 @@ class UpdateRule:
             if found is None:  # there was none when it was saved
                 self.state.pop(name, None)
             elif name not in self.state:
-                kind = np.dtype(np.float32) if name == "master" else p.dtype
-                made = arrays.zeros(arrays.backend_of(p._data), found.shape, kind)
+                made = arrays.zeros(arrays.backend_of(p._data), found.shape, self._kind(p))
                 arrays.copy_into(made, arrays.plain(found))
                 self.state[name] = made
 

@@ -189,6 +189,24 @@ def test_an_optimizer_that_has_not_stepped_comes_back(save, load, be) -> None:
 
 
 @each_format
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_state_beside_a_wide_copy_comes_back(save, load, dtype, be, array) -> None:
+    with tb.using_config("dtype", np.dtype(getattr(ml_dtypes, dtype, dtype))):
+        links = [L.Linear(3, 4).to_device(be) for _ in range(2)]
+    made = [optimizers.Adam().setup(link) for link in links]
+    for optimizer in made:
+        optimizer.use_fp32_update()
+    links[0].W.grad = array(np.linspace(0.1, 1, 12).reshape(4, 3), links[0].W.dtype)
+    made[0].update()
+    file = io.BytesIO()
+    save(file, made[0])
+    load(io.BytesIO(file.getvalue()), made[1])
+    for name, first in links[0].W.update_rule.state.items():
+        second = links[1].W.update_rule.state[name]
+        assert second.dtype == np.float32 and arrays.to_cpu(first).tobytes() == arrays.to_cpu(second).tobytes()
+
+
+@each_format
 def test_a_state_of_another_shape_changes_nothing(save, load) -> None:
     first, second = (optimizers.MomentumSGD().setup(L.Linear(2, n, nobias=True)) for n in (3, 4))
     first.target.W.grad = np.ones((3, 2), np.float32)
