@@ -108,7 +108,7 @@ class UpdateRule:
             if found is None:  # there was none when it was saved
                 self.state.pop(name, None)
             elif name not in self.state:
-                made = arrays.zeros(arrays.backend_of(p._data), found.shape, self._kind(p))
+                made = arrays.zeros(p.device, found.shape, self._kind(p))
                 arrays.copy_into(made, arrays.plain(found))
                 self.state[name] = made
 

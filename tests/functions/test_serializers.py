@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 
 import tensorbackend as tb
+import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import optimizers, serializers, testing
 from tensorbackend.function import arrays
@@ -204,6 +205,17 @@ def test_the_state_beside_a_wide_copy_comes_back(save, load, dtype, be, array) -
     for name, first in links[0].W.update_rule.state.items():
         second = links[1].W.update_rule.state[name]
         assert second.dtype == np.float32 and arrays.to_cpu(first).tobytes() == arrays.to_cpu(second).tobytes()
+
+
+def test_an_optimizer_is_loaded_before_its_parameters_are_there(be, array) -> None:
+    links = [L.Linear(None, 3).to_device(be) for _ in range(2)]
+    made = [optimizers.MomentumSGD().setup(link) for link in links]
+    made[0].update(lambda: F.sum(links[0](array(np.ones((2, 4)))) ** 2))
+    stored = serializers.DictionarySerializer().save(made[0])
+    serializers.NpzDeserializer(stored).load(made[1])
+    for first, second in zip(*(link.W.update_rule.state.values() for link in links)):
+        testing.assert_allclose(first, second)
+        assert arrays.backend_of(second) is be
 
 
 @each_format
