@@ -48,47 +48,19 @@ _starting = threading.Lock()  # there is one set of types a process
 _log = logging.getLogger("tensorbackend")
 
 
-class SeenLock:
-    """A re-entrant lock that tells a memo when it is held, so that native code need not take it to know."""
-
-    __slots__ = ("_acquire", "_hold", "_release")
-
-    def __init__(self, memo: Any) -> None:
-        lock = threading.RLock()
-        self._acquire, self._release, self._hold = lock.acquire, lock.release, memo.hold
-
-    def acquire(self) -> None:
-        """Wait until the lock is this thread's."""
-        self._acquire()
-        self._hold(1)
-
-    def release(self) -> None:
-        """Give the lock back."""
-        self._hold(-1)
-        self._release()
-
-    def __enter__(self) -> None:
-        self._acquire()
-        self._hold(1)
-
-    def __exit__(self, *error: object) -> None:
-        self._hold(-1)
-        self._release()
-
-
 class RememberingTable(StructureTable):
     """A table of structures whose `memo` holds what native code remembers of it; cleared together.
 
-    `lock` is for the backend to hold while a statement runs.
+    The memo is also a re-entrant lock, for the backend to hold while a statement runs.
     """
 
-    __slots__ = ("lock", "memo")
+    __slots__ = ("memo",)
 
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        self.lock = SeenLock(memo)
-        memo.set_lock((self.lock.acquire, self.lock.release))
+        lock = threading.RLock()
+        memo.set_lock((lock.acquire, lock.release))
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""
@@ -212,7 +184,7 @@ class NativeStatements:
         self._native = native_types() if config.native else None
         if self._native is not None:
             self.structures = self._native.table(self)
-            self._lock = self.structures.lock
+            self._lock = self.structures.memo
             self._block = NativeFuseBlock(self)
             self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import signal
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -181,3 +184,39 @@ def test_statements_are_whole_to_other_threads(be) -> None:
     for thread in threads:
         thread.join()
     assert not any(torn)
+
+
+def test_an_interrupted_statement_gives_the_lock_back(be) -> None:
+    """The signal comes while a long statement runs, of which native code then raises the exception."""
+    x, y, one = be.ones((1000, 1000)), be.empty((1000, 1000)), be.zeros((1, 1))
+    handled, ran = [], []
+
+    def interrupt(*_: object) -> None:
+        handled.append(True)
+        raise KeyboardInterrupt
+
+    def statement() -> None:
+        y[:] = be.tanh(be.exp(be.tanh(x) * 0.5))
+
+    def of_another_thread() -> None:
+        with be._lock:
+            one[:] = one + 1
+            ran.append(True)
+
+    for _ in range(3):
+        statement()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(20):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 5e-4)
+                statement()
+                while not handled:  # it came later
+                    time.sleep(1e-3)
+            handled.clear()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    thread = threading.Thread(target=of_another_thread, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert ran

@@ -51,7 +51,7 @@ typedef struct memo {
     length n_calls, call_places;
     object **recipes;  // of the states from first_state on; NULL where none is known
     int64_t first_state, n_states, state_places;
-    object *acquire, *release;     // the backend's lock
+    object *acquire, *release;     // methods of the backend's lock, which are no Python code
     object *join, *adopt, *flush;  // Python's part of `be.fuse()`
     struct fusing *fusing, *idle;  // the threads in a `fuse` block, and records for others
     long long hits;                // statements and calls run from a recipe
@@ -357,10 +357,20 @@ static object *memo_counts(object *self, object *unused) {
     return all;
 }
 
-// Adds to the count of how many times the lock is held.
-static object *memo_hold(object *self, object *by) {
-    ((memo *)self)->held += PyLong_AsLongLong(by);
-    return PyErr_Occurred() ? NULL : kept(py.none);
+// The backend's lock, which the memo knows to be held. A signal's exception comes while it is waited for, or when both
+// is done: methods in Python could be left between the two, or begin with the exception of a signal that has waited.
+static object *memo_acquire(object *self, object *unused) {
+    memo *m = (memo *)self;
+    object *locked = PyObject_CallFunctionObjArgs(m->acquire, NULL);
+    m->held += locked != NULL;
+    return locked;
+}
+
+static object *memo_release(object *self, object *unused) {
+    memo *m = (memo *)self;
+    object *released = PyObject_CallFunctionObjArgs(m->release, NULL);
+    m->held -= released != NULL;
+    return released;
 }
 
 // Adds to the count of those who want all statements and calls to go through Python.

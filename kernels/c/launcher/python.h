@@ -29,7 +29,7 @@ typedef struct { int slot; void *value; } type_slot;
 typedef struct { const char *name; int basicsize, itemsize; unsigned flags; type_slot *slots; } type_spec;
 
 enum { BASE_TYPE = 1 << 10, VECTORCALL = 1 << 11, COLLECTED = 1 << 14 };
-enum { NO_ARGUMENTS = 4, ONE_ARGUMENT = 8, MEMBER_LENGTH = 19, MEMBER_READ_ONLY = 1 };
+enum { ANY_ARGUMENTS = 1, NO_ARGUMENTS = 4, ONE_ARGUMENT = 8, MEMBER_LENGTH = 19, MEMBER_READ_ONLY = 1 };
 static const size_t ARGUMENT_COUNT = SIZE_MAX >> 1;  // less the flag that a caller of a vectorcall may set
 enum { MP_ASS_SUBSCRIPT = 3, NB_ABSOLUTE = 6, NB_ADD, NB_AND, NB_FLOOR_DIVIDE = 12, NB_INVERT = 27, NB_LSHIFT, NB_MULTIPLY,
        NB_NEGATIVE, NB_OR, NB_POWER = 33, NB_REMAINDER, NB_RSHIFT, NB_SUBTRACT, NB_TRUE_DIVIDE, NB_XOR,

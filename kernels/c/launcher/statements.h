@@ -203,14 +203,14 @@ enum outcome { FAILED = -1, TO_PYTHON, DONE, UNKNOWN };
 
 // Without the interpreter lock, with the backend's.
 static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
-    object *locked = PyObject_CallFunctionObjArgs(m->acquire, NULL);
+    object *locked = memo_acquire(&m->head, NULL);
     if (!locked)
         return FAILED;
     Py_DecRef(locked);
     void *state = PyEval_SaveThread();
     runtime.run_list(p->launch, launches);
     PyEval_RestoreThread(state);
-    object *released = PyObject_CallFunctionObjArgs(m->release, NULL);
+    object *released = memo_release(&m->head, NULL);
     drop(released);
     return released ? DONE : FAILED;
 }
