@@ -129,7 +129,7 @@ static object *make_memo_type(void) {
         {"__enter__", memo_acquire, NO_ARGUMENTS, "As acquire."},
         {"__exit__", memo_release, ANY_ARGUMENTS, "As release."},
         {"stand_aside", memo_stand_aside, ONE_ARGUMENT, "So many more want all to go through Python."},
-        {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of a re-entrant lock, the backend's."},
+        {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of a re-entrant lock, which nobody holds."},
         {"set_group", memo_set_group, ONE_ARGUMENT, "Take the functions `join`, `adopt` and `flush` of a fuse block."},
         {"begin", memo_begin, NO_ARGUMENTS, "A fuse block of this thread begins."},
         {"end", memo_end, NO_ARGUMENTS, "A fuse block of this thread ends."},

@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -61,6 +63,8 @@ __all__ = ["Backend", "Block"]
 
 MOST_RECORDS = 1 << 16
 
+_living: weakref.WeakSet[Backend] = weakref.WeakSet()
+
 
 OUR_BACKENDS = {
     "cpu": ("tensorbackend.backends.cpu", "CPUBackend"),
@@ -99,6 +103,23 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
     if unknown:
         raise TypeError(complain(f"backend {name!r} takes no {unknown[0]}", f"{unknown[0]}={options[unknown[0]]!r}",
                                  nearest(unknown[0], taken - {"arguments", "keywords"})))  # fmt: skip
+
+
+def renewed(lock: Any) -> Any:
+    """A re-entrant lock in a forked child: another one where a thread holds it that does not exist there."""
+    if not lock.acquire(blocking=False):
+        return threading.RLock()
+    lock.release()
+    return lock
+
+
+def _renew_locks() -> None:
+    for backend in list(_living):
+        backend._renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Backend(
@@ -174,6 +195,7 @@ class Backend(
         self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
         self.deterministic = rng_seed is not None
         self._lock = threading.RLock()
+        _living.add(self)
         self.structures = StructureTable(self, self.default_dtype)
         self._block = FuseBlock(self._schedule, self._run_group, self._fit, self.structures.plans)
         self.gen_rng(rng_seed)
@@ -432,6 +454,10 @@ class Backend(
 
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""
+
+    def _renew_lock(self) -> None:
+        """In a forked child: no thread holds the lock any more but, perhaps, this one."""
+        self._lock = renewed(self._lock)
 
     def _stand_aside(self, by: int) -> None:
         """Have native code pass all statements and calls on to Python: while the sum of these numbers is above 0."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from tensorbackend import ops
 from tensorbackend.backends import calls, native, watch
-from tensorbackend.backends.base import Backend
+from tensorbackend.backends.base import Backend, renewed
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import CompileError
@@ -54,13 +54,21 @@ class RememberingTable(StructureTable):
     The memo is also a re-entrant lock, for the backend to hold while a statement runs.
     """
 
-    __slots__ = ("memo",)
+    __slots__ = ("_lock", "memo")
 
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        lock = threading.RLock()
-        memo.set_lock((lock.acquire, lock.release))
+        self._take_lock(threading.RLock())
+
+    def _take_lock(self, lock: Any) -> None:
+        self._lock = lock
+        self.memo.set_lock((lock.acquire, lock.release))
+
+    def renew_lock(self) -> None:
+        """In a forked child: as `Backend._renew_lock`."""
+        if (lock := renewed(self._lock)) is not self._lock:
+            self._take_lock(lock)
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""
@@ -188,6 +196,12 @@ class NativeStatements:
             self._block = NativeFuseBlock(self)
             self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)
+
+    def _renew_lock(self) -> None:
+        if self._native is None:
+            super()._renew_lock()  # type: ignore[misc]
+        else:
+            self.structures.renew_lock()
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
         """How native code repeats a statement that has run; NotImplemented if its plan is gone."""

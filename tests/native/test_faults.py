@@ -169,6 +169,44 @@ for _ in range(5):
     run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="4", timeout=120)
 
 
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_child_forked_during_a_statement_of_another_thread_works(run_python, cc, native: str) -> None:
+    """That thread holds the backend's lock, and is not there in the child."""
+    code = """
+import threading
+big, out, y = be.ones((2000, 2000)), be.empty((2000, 2000)), be.empty((3, 4))
+over = False
+def statement():
+    out[:] = be.tanh(be.exp(be.tanh(big)))
+def keep_on():
+    while not over:
+        statement()
+def work():
+    signal.alarm(20)
+    y[:] = x * 2
+    assert np.array_equal(y.get(), host * 2)
+    used()
+    with be._lock:
+        pass
+for _ in range(4):
+    statement()
+    work()
+signal.alarm(0)
+thread = threading.Thread(target=keep_on)
+thread.start()
+good = True
+for _ in range(8):
+    time.sleep(0.01)
+    good &= ended_well([spawn(work)])
+    if not good:
+        break
+over = True
+thread.join()
+assert good
+"""
+    run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="2", PYTHONWARNINGS="ignore", timeout=120)
+
+
 @pytest.mark.ci
 def test_two_hundred_processes_start_the_engine_at_once(run_python, tmp_path, cc) -> None:
     """From an empty cache: native types, runtime and kernels are compiled by whoever comes first."""

@@ -384,8 +384,12 @@ static object *memo_set_lock(object *self, object *pair) {
     object *acquire = PyTuple_GetItem(pair, 0), *release = PyTuple_GetItem(pair, 1);
     if (!acquire || !release)
         return NULL;
+    object *before[2] = {m->acquire, m->release};
     m->acquire = kept(acquire);
     m->release = kept(release);
+    m->held = 0;
+    drop(before[0]);
+    drop(before[1]);
     return kept(py.none);
 }
 
