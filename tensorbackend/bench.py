@@ -35,7 +35,8 @@ import numpy as np
 
 from tensorbackend.backends import probes, toolchain
 from tensorbackend.bench_results import geometric_mean, history, json_text
-from tensorbackend.errors import CompileError, complain
+from tensorbackend.dtypes import as_dtype
+from tensorbackend.errors import CompileError, DTypeError, complain
 
 __all__ = [
     "FULL", "NOT_HERE", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "aligned",
@@ -496,12 +497,12 @@ def arguments(description: str, dtypes: Sequence[str] = ("float32",)) -> argpars
     add = parser.add_argument
     add("--backend", default=os.environ.get("TB_BACKEND", "cpu"), help="backend to measure (default %(default)s)")
     add("--threads", type=_positive, default=allowed_cores(), help="threads of every contender (default %(default)s)")
-    add("--dtype", type=_names, default=None, help=f"element types, with commas (default {','.join(dtypes)})")
+    add("--dtype", type=_dtypes, default=None, help=f"element types, with commas (default {','.join(dtypes)})")
     add("--quick", action="store_true", help="fewer cases and blocks: ends in two minutes")
-    add("--only", type=re.compile, default=None, metavar="REGEX", help="cases whose 'name shape dtype' matches")
+    add("--only", type=_regex, default=None, metavar="REGEX", help="cases whose 'name shape dtype' matches")
     add("--without", type=_names, default=(), help="contenders to leave out, with commas")
-    add("--json", metavar="FILE", help="write rows and machine facts")
-    add("--plot", metavar="FILE", help="write a PNG of bars")
+    add("--json", type=_new_file, metavar="FILE", help="write rows and machine facts")
+    add("--plot", type=_new_file, metavar="FILE", help="write a PNG of bars")
     return parser
 
 
@@ -514,6 +515,27 @@ def _positive(text: str) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _dtypes(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(as_dtype(name).name for name in _names(text))
+    except DTypeError as error:
+        raise argparse.ArgumentTypeError(" ".join(str(error).split())) from None
+
+
+def _regex(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"no regular expression: {error}") from None
+
+
+def _new_file(text: str) -> str:
+    """A file to write at the end: what cannot be is said before anything is measured."""
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"no folder {Path(text).parent}")
+    return text
 
 
 @dataclass
@@ -555,7 +577,11 @@ class Session:
         self.write(table(rows) + "\n")
 
     def finish(self) -> int:
-        """Print the summary, write JSON and plot; the exit status: 1 when a result was wrong or a contender failed."""
+        """Print the summary, write JSON and plot; the exit status: 1 when a result was wrong, a contender failed, or
+        `--only` let nothing through."""
+        if self.options.only and not self.rows:
+            self.write(f"no case matches --only {self.options.only.pattern!r}")
+            return 1
         lines = summary(self.rows)
         self.write(summary_text(lines))
         if self.options.json:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -313,6 +314,23 @@ def test_no_threads_is_refused(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         options("--threads", "0")
     assert "expected at least 1, given 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given, message", [
+    (("--only", "("), "no regular expression"), (("--dtype", "float32,float8"), "not an element type[^\\n]*'float8'"),
+    (("--json", "/nowhere/x.json"), "no folder /nowhere"), (("--plot", "/nowhere/x.png"), "no folder /nowhere"),
+])  # fmt: skip
+def test_options_that_cannot_be_are_refused_before_anything_is_measured(capsys, given, message) -> None:
+    with pytest.raises(SystemExit):
+        options(*given)
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_pattern_that_no_case_matches_is_named() -> None:
+    session, written = quiet_session("--only", "nothing")
+    session.run([case({"a": lambda: contender("a")})])
+    assert session.finish() == 1
+    assert written == ["no case matches --only 'nothing'"]
 
 
 def test_threads_are_set_before_libraries_start_by_starting_again(monkeypatch: pytest.MonkeyPatch) -> None:
