@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import inspect
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -48,7 +49,10 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     if len(found.statements) > len(shown.statements):
         yield f"\n{len(found.statements) - len(shown.statements)} more statements took less time (-n shows more)"
     if options.html:
-        yield f"\n{shown.save(options.html)}"
+        try:
+            yield f"\n{shown.save(options.html)}"
+        except OSError as error:
+            raise Failure(f"{options.html}: {error.strerror}") from error
 
 
 def _parts(what: str) -> tuple[Path, str]:
@@ -84,10 +88,22 @@ def _value(expression: str, names: dict[str, Any]) -> Explanation:
     if isinstance(value, Program):
         raise Failure(f"{expression} is a captured program; give a call of it, such as '{expression}(x)'")
     if callable(value):
+        if _wants_arguments(value):
+            raise Failure(f"{expression} takes arguments; give a call of it, such as '{expression}(x)'")
         return registry.current_backend().explain(value)
     if found:
         return watch.explained(found, expression)
     raise Failure(f"{expression} is {type(value).__name__}; expected an op-tree, a function or a call of one")
+
+
+def _wants_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except ValueError:  # of a builtin, which does not say what it takes
+        return False
+    except TypeError:
+        return True
+    return False
 
 
 def _compiled(expression: str, names: dict[str, Any]) -> CodeType:

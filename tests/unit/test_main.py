@@ -150,6 +150,8 @@ x, y = be.ones((2, 3), name="x"), be.empty((2, 3))
 loss = be.tanh(x) * 2
 def step():
     y[:] = x + 1
+def grow(by):
+    y[:] = x * by
 program = be.capture(lambda a: be.evaluate(be.exp(a)), x)
 """
 
@@ -166,12 +168,19 @@ def test_explain_takes_an_expression_of_a_file(capsys, tmp_path, expression, ker
 
 @pytest.mark.parametrize("expression, message", [
     ("nothing", "no name 'nothing'; the file has"), ("be.exp(", "never closed|EOF"), ("x", "expected an op-tree"),
-    ("program", r"such as 'program\(x\)'"),
+    ("program", r"such as 'program\(x\)'"), ("grow", r"takes arguments.*'grow\(x\)'"),
 ])  # fmt: skip
 def test_explain_says_what_is_wrong_with_an_expression(capsys, tmp_path, expression, message) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     assert command_line.main(["explain", f"{tmp_path / 'model.py'}:{expression}"]) == 1
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_explain_says_that_its_page_cannot_be_written(capsys, tmp_path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    page = tmp_path / "nowhere" / "page.html"
+    assert command_line.main(["explain", f"{tmp_path / 'model.py'}:loss", "--html", str(page)]) == 1
+    assert capsys.readouterr().err.startswith(f"{page}: No such file")
 
 
 # bench
