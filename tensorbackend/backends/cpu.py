@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -355,7 +356,8 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
 def _thread_count(threads: int | None) -> int:
     """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores this process may use."""
-    asked = threads or settings.config.threads or int(os.environ.get("OMP_NUM_THREADS") or 0)
+    outer = re.match(r"\s*\d+", os.environ.get("OMP_NUM_THREADS", ""))  # "4,2": of nested regions; read as C reads it
+    asked = threads or settings.config.threads or int(outer[0] if outer else 0)
     if asked < 0:
         raise ValueError(complain("threads", str(asked), "1 or more"))
     return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))

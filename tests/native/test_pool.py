@@ -352,6 +352,9 @@ def test_number_of_threads_follows_settings(run_python, cc):
     assert threads(TB_THREADS="5", OMP_NUM_THREADS="3") == 5
     assert threads(TB_THREADS=None, OMP_NUM_THREADS="3") == 3
     assert threads(TB_THREADS=None, OMP_NUM_THREADS="4,2") == 4
+    of_backend = "from tensorbackend import gen_backend; print(gen_backend('cpu').threads)"
+    for text, number in (("4,2", 4), (" 3", 3)):  # lists are of nested regions
+        assert int(run_python(of_backend, TB_THREADS=None, OMP_NUM_THREADS=text).stdout) == number
     one_cpu = f"import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); {code}"
     assert int(run_python(one_cpu, TB_THREADS=None, OMP_NUM_THREADS=None).stdout) == 1
 
