@@ -36,7 +36,11 @@ def _flag(text: str) -> bool:
         return True
     if lowered in ("0", "false", "no", "off", ""):
         return False
-    raise ValueError("expected 1 or 0")
+    raise ValueError("neither 1 nor 0")
+
+
+READ_AS = {_flag: "1 or 0", int: "an int", float: "a number of seconds", str: "text"}
+"""What a setting's text must be, by the function that reads it."""
 
 
 SETTINGS = {
@@ -137,10 +141,9 @@ def _from_environment(setting: Setting) -> Any:
     try:
         return setting.parse(text)
     except ValueError as error:
-        wanted = getattr(setting.parse, "__name__", "value").strip("_")
         raise ValueError(
-            complain(f"{setting.variable}: cannot be read", repr(text), f"a {wanted}; {error}", setting.doc)
-        ) from None
+            complain(f"{setting.variable}: cannot be read", repr(text), READ_AS[setting.parse], setting.doc)
+        ) from error
 
 
 config = Config()

@@ -102,7 +102,8 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
         raise ValueError(complain(f"backend {name!r} has no drivers", repr(options["driver"]), with_drivers))
     if unknown:
         raise TypeError(complain(f"backend {name!r} takes no {unknown[0]}", f"{unknown[0]}={options[unknown[0]]!r}",
-                                 nearest(unknown[0], taken - {"arguments", "keywords"})))  # fmt: skip
+                                 nearest(unknown[0], taken - {"arguments", "keywords"}),
+                                 "gen_backend itself takes backend, datatype, batch_size, max_devices"))  # fmt: skip
 
 
 def renewed(lock: Any) -> Any:

@@ -37,7 +37,8 @@ class Histograms:
             chosen = operator.index(hist_bins), operator.index(hist_offset)
         except TypeError:
             given = f"{hist_bins!r} bins from {hist_offset!r}"
-            raise TypeError(complain("set_hist_buffers", given, "an int of bins, and one")) from None
+            expected = "ints: of bins, and the exponent of the first"
+            raise TypeError(complain("set_hist_buffers", given, expected)) from None
         if chosen[0] < 1:
             raise ValueError(complain("set_hist_buffers: bins", repr(hist_bins), "1 or more"))
         if chosen != (self.hist_bins, self.hist_offset):

@@ -73,9 +73,13 @@ def gen_backend(
     'cpu'). `rng_seed` makes results reproducible (None: `TB_SEED`, else different each run). `datatype` is the
     default element type (None: `TB_DTYPE`, else float32), `batch_size` becomes `be.bsz`, `compat_mode` None or
     'caffe'. `deterministic` and `deterministic_update` only warn. `options` go to the constructor (`jit`, `threads`,
-    `min_dims`, `bench` …). Raises `ValueError` for an unknown name, with the choices.
+    `min_dims`, `bench` …). Raises `ValueError` for an unknown name, with the choices, `TypeError` for an unknown
+    option.
     """
     global _global, _exit_registered
+    for name, here in {"default_dtype": "datatype", "num_devices": "max_devices"}.items():
+        if name in options:
+            raise TypeError(complain("gen_backend", f"{name}={options[name]!r}", f"{here}={options[name]!r}"))
     _deprecated("deterministic", deterministic)
     _deprecated("deterministic_update", deterministic_update)
     made = allocate(

@@ -334,6 +334,8 @@ def test_a_broken_package_is_named_and_left_out(tmp_path) -> None:
     ("cpu:foo", {}, ValueError, "backend 'cpu' has no drivers"),
     ("gpu:emulator", {"threads": 2}, TypeError, "backend 'gpu' takes no threads"),
     ("cpu", {"treads": 2}, TypeError, "takes no treads[\\s\\S]*threads"),
+    ("cpu", {"batchsize": 2}, TypeError, "takes no batchsize[\\s\\S]*batch_size"),
+    ("cpu", {"default_dtype": "float64"}, TypeError, "expected  datatype='float64'"),
 ])  # fmt: skip
 def test_an_option_that_a_backend_does_not_take_is_named(name, options, kind, message) -> None:
     with pytest.raises(kind, match=message):
