@@ -184,18 +184,22 @@ def draw(history: History, test_accuracy: float, description: str, path: Path) -
 
     epochs = range(1, len(history.train) + 1)
     best = history.best_epoch + 1
+    dots = "." if len(epochs) < 10 else None  # one epoch is no line
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
     for column, (ax, label) in enumerate(zip(axes, ["cost: cross-entropy (nats)", "accuracy (%)"])):
         scale = 100 if column else 1
-        ax.plot(epochs, [scale * e[column] for e in history.train], label="training (with dropout)", color="C0")
-        ax.plot(epochs, [scale * e[column] for e in history.validation], label="validation", color="C1")
+        for found, name, color in [(history.train, "training (with dropout)", "C0"),
+                                   (history.validation, "validation", "C1")]:  # fmt: skip
+            ax.plot(epochs, [scale * e[column] for e in found], label=name, color=color, marker=dots)
         ax.axvline(best, color="0.5", linestyle=":", label=f"lowest validation cost: epoch {best}")
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_xlabel("epoch")
         ax.set_ylabel(label)
         ax.grid(alpha=0.3)
     axes[0].set_yscale("log")
     axes[1].axhline(100 * test_accuracy, color="C2", linestyle="--", label=f"test: {test_accuracy:.2%}")
-    axes[1].set_ylim(top=100.5, bottom=min(95, 100 * history.validation[0][1] - 1))
+    lowest = history.validation[0][1] if len(epochs) >= 10 else min(e[1] for e in history.train + history.validation)
+    axes[1].set_ylim(top=100.5, bottom=min(95, 100 * lowest - 1))
     for ax in axes:
         ax.legend()
     figure.suptitle(f"Handwritten digits: {test_accuracy:.2%} of the test images right\n{description}")
