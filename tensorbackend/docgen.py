@@ -77,8 +77,12 @@ SETTINGS_HEAD = """# Settings
 
 <!-- Written by `./dev docs` from tensorbackend/settings.py: edit that. -->
 
-A setting is read from the environment when the package is imported. `tensorbackend.config.NAME = value` changes it for
-all threads, and `with tensorbackend.using(NAME=value):` for the calling thread inside the block.
+A setting is read from the environment when the package is imported. `tensorbackend.settings.config.NAME = value`
+changes it for all threads, and `with tensorbackend.using(NAME=value):` for the calling thread inside the block.
+
+`tensorbackend.config` reaches the settings too, but for `debug` and `dtype`: there these are entries of the function
+layer, which hold for one thread. `config.debug` looks for NaN (`TB_NAN_CHECK=1` turns it on), `config.dtype` is the
+type of new parameters; `config.type_check` checks what functions are given (`TB_TYPE_CHECK=0` turns it off).
 """
 
 
