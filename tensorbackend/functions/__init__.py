@@ -2,7 +2,8 @@
 """Differentiable functions: `import tensorbackend.functions as F`.
 
 All take NumPy arrays, tensors and variables (of one kind in a call; Python numbers mix freely), and give a variable, or
-a tuple of them. Layout is batch first.
+a tuple of them. Layout is batch first. An axis that is not there raises `ShapeError`; types, ranks and lengths that a
+function does not take raise `type_check.InvalidType`, a `TypeError`.
 
 How to write one
 ----------------

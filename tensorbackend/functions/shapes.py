@@ -214,7 +214,8 @@ class _Split(FunctionNode):
 def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
     """Parts of an axis: so many of equal length, or between the given places. A tuple of variables.
 
-    Raises `ValueError` where the parts would not be equal, or the places do not increase. With `force_tuple` False a
+    Negative places count from the end. Raises `ValueError` where the parts would not be equal, or the places do not
+    increase. With `force_tuple` False a
     single part comes bare.
     """
     axis = one_axis("split_axis", axis, len(x.shape))

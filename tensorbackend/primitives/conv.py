@@ -271,8 +271,8 @@ class Convolution:
         With v the sums and X the old O unless given, in this order: `bias` (K, 1) is added; `relu`: max(v, 0) +
         slope min(v, 0); v = alpha v + beta X; `brelu`: v times (X > 0) + slope (X < 0); O = v; `bsum` (K, 1) becomes
         the sums of O over all but K. Tensors may have any shape of the right size. `repeat` > 1 runs it as often for
-        timing and returns (milliseconds, GFLOP/s). `layer_op` has no effect. Raises `ShapeError`, `DTypeError`, and
-        `ValueError` when O overlaps I or F.
+        timing and returns (milliseconds, GFLOP/s). `layer_op` has no effect. Raises `ShapeError`, `DTypeError`,
+        `TypeError` for another layer or a factor that is no number, and `ValueError` when O overlaps I or F.
         """
         operands.check_layer("fprop_conv", layer, ConvLayer, "conv_layer")
         dims = {"I": (I, layer.dimI), "F": (F, layer.dimF)}

@@ -68,8 +68,9 @@ class LookupTables:
         Row w of the gradient is the sum of error[:, j] over the look-ups j with inputs[j] = w, and 0 for the row
         `pad_idx` (None: no such row). `inputs`: n integers in any shape, `nin` to a sample; `error` (embed, n); `dW`
         (vocab, embed) of the same type. `error_t` (n, embed), scratch for the transposed error, is not used and
-        may be None. `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, `ValueError` when
-        outputs overlap inputs, and `IndexError` for words that the table has not, before dW is written.
+        may be None. `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, `TypeError`
+        for a factor that is no number, `ValueError` when outputs overlap inputs, and `IndexError` for words that the
+        table has not, before dW is written.
         """
         name = "compound_bprop_lut"
         g = _geometry(name, nin, inputs, error, dW, pad_idx)

@@ -88,7 +88,8 @@ class ResponseNorm:
         """denom = 1 + (ascale / J) times the sum of I I over J maps around; O = alpha I denom^-bpower + beta O.
 
         All of the layer's size and type, any shape; `denom` is for `bprop_lrn`. `repeat` runs it as often, for timing.
-        Raises `ShapeError`, `DTypeError`, and `ValueError` when outputs overlap I or each other.
+        Raises `ShapeError`, `DTypeError`, `TypeError` for another layer or a factor that is no number, and `ValueError`
+        when outputs overlap I or each other.
         """
         operands.check_layer("fprop_lrn", layer, PoolLayer, "lrn_layer", ("lrn",))
         dim = layer.dimI

@@ -186,8 +186,8 @@ class Pooling:
 
         max: padding never wins, a NaN does; `argmax` (integers, O's size; required) becomes the place of the first
         largest in its window. avg: the mean over the cells inside the image. l2: the root of the sum of squares.
-        `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, and `ValueError` when outputs overlap
-        I or each other, or argmax is missing.
+        `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, `TypeError` for another layer or a
+        factor that is no number, and `ValueError` when outputs overlap I or each other, or argmax is missing.
         """
         name = "fprop_pool"
         operands.check_layer(name, layer, PoolLayer, "pool_layer", KINDS)

@@ -141,9 +141,10 @@ class Regions:
         `I` (C, H, W, images) and `rois` (roi_count, 5), rows (image, x_min, y_min, x_max, y_max) in pixels of the
         images that the maps come from: corners times `spatial_scale`, rounded (halves to even), are pixels of the maps
         and both belong to the region. Bin b of B spans floor(b size / B) to ceil((b + 1) size / B), cut to the map; an
-        empty one gives 0. `O` and `argmax` (int32 or wider) (C, pooled_height, pooled_width, roi_count). All in any
-        shape of that size, floats of one type. `repeat` runs it as often, for timing. Raises `ShapeError`,
-        `DTypeError`, `ValueError` for overlapping outputs, `IndexError` for an image that there is not.
+        empty one gives 0. `O` and `argmax` (C, pooled_height, pooled_width, roi_count), the latter signed integers
+        that hold the places. All in any shape of that size, floats of one type. `repeat` runs it as often, for timing.
+        Raises `ShapeError`, `DTypeError`, `ValueError` for overlapping outputs, `IndexError` for an image that there
+        is not.
         """
         name = "roipooling_fprop"
         sizes = (fm_channel, fm_height, fm_width, roi_count, pooled_height, pooled_width)
