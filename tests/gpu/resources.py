@@ -24,7 +24,7 @@ from tensorbackend.backends.gpu import INCLUDE, GpuBackend
 from tensorbackend.backends.null import NullDriver
 from tensorbackend.kernel_files import kernel_path
 from tests.gpu.nvjitlink import link_cubin
-from tests.gpu.nvrtc import ARCHITECTURES, Use, compile_cubin, compile_ptx, version
+from tests.gpu.nvrtc import ARCHITECTURES, Use, compile_cubin, compile_ptx, library, version
 
 BEGIN, END = "<!-- kernels -->", "<!-- end kernels -->"
 OLDEST = "compute_80"
@@ -226,6 +226,8 @@ def main() -> None:
     parser.add_argument("--all", type=Path, metavar="FOLDER")
     parser.add_argument("--part", type=int, default=1, metavar="N")
     chosen = parser.parse_args()
+    if library() is None:
+        parser.error("NVRTC is not installed: pip install 'tensorbackend[cuda-check]'")
     if chosen.all is not None:
         print(compile_all(chosen.all, chosen.part))
         return
