@@ -19,8 +19,8 @@ from tensorbackend.backends.base import OUR_BACKENDS, Backend
 from tensorbackend.errors import BackendError, complain
 
 __all__ = [
-    "add_backend_arguments", "allocate", "backend_from_arguments", "cleanup_backend", "current_backend", "gen_backend",
-    "has_backend", "when_made",
+    "add_backend_arguments", "allocate", "backend_from_arguments", "choices", "cleanup_backend", "current_backend",
+    "gen_backend", "has_backend", "when_made",
 ]  # fmt: skip
 
 GROUP = "tensorbackend.backends"
@@ -46,6 +46,12 @@ def _load_entry_points() -> None:
             point.load()
         except Exception as error:  # noqa: BLE001  whatever another package raises, the others are to be found
             _log.warning("backend %r of entry point %s cannot be imported: %s", point.name, point.value, error)
+
+
+def choices() -> list[str]:
+    """The names of all backends, sorted; those of other packages that are installed are among them."""
+    _load_entry_points()
+    return Backend.backend_choices()
 
 
 def _deprecated(name: str, value: Any) -> None:
@@ -143,10 +149,9 @@ def cleanup_backend() -> None:
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Give a script's parser `--backend`, `--seed`, `--dtype`, `--batch-size`, `--threads`; returns the parser."""
-    _load_entry_points()
     group = parser.add_argument_group("backend")
-    choices = ", ".join(Backend.backend_choices())
-    group.add_argument("-b", "--backend", default=None, help=f"{choices} (default: TB_BACKEND, else cpu)")
+    known = ", ".join(choices())
+    group.add_argument("-b", "--backend", default=None, help=f"{known} (default: TB_BACKEND, else cpu)")
     group.add_argument("--seed", type=int, default=None, help="random seed, for reproducible results")
     group.add_argument("--dtype", default=None, help="default element type (float32, float64, float16, bfloat16)")
     group.add_argument("--batch-size", type=_samples, default=128, help="samples a step (default: %(default)s)")

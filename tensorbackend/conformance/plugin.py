@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tensorbackend import Backend, testing
 from tensorbackend.backends import registry
+from tensorbackend.errors import complain, nearest
 
 __all__ = ["OWN_KINDS", "PROFILE", "session_backend"]
 
@@ -41,6 +42,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The option `--backend`."""
     text = "run on this backend, as gen_backend names it; may be repeated (default: this package's own)"
     parser.getgroup("tensorbackend").addoption("--backend", action="append", metavar="NAME", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a backend that there is not, before a thousand tests fail for it."""
+    choices = [*OWN_KINDS, *registry.choices()]
+    for name in config.getoption("--backend") or ():
+        if name not in choices and name.partition(":")[0] not in choices:
+            hint = "-p MODULE imports a module that defines it"
+            raise pytest.UsageError(complain(f"--backend {name}: unknown", "", nearest(name, choices), hint))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

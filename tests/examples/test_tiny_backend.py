@@ -47,6 +47,14 @@ def test_it_passes_some_families(tmp_path) -> None:
     assert "skipped" not in said
 
 
+def test_a_backend_that_there_is_not_is_refused_at_once(tmp_path) -> None:
+    command = [sys.executable, "-m", "tensorbackend.conformance", "--backend", "tinny", "-p", "tiny_backend"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLE.parent)])}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert re.search(r"--backend tinny: unknown\s+expected  one of tiny", done.stderr)
+
+
 @pytest.mark.ci
 def test_it_passes_the_suite(tmp_path) -> None:
     said = conformance(tmp_path)
