@@ -119,8 +119,10 @@ def _command(script: Path, options: argparse.Namespace, json_file: Any) -> list[
 
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
-    """Measure every family, unless all is measured, and write the page. Raises `Failure` with nothing to show, and at
-    the end for families that failed."""
+    """Measure every family, unless all is measured, and write the page. Raises `Failure` without a folder for it, with
+    nothing to show, and at the end for families that failed."""
+    if not options.report.parent.is_dir():
+        raise Failure(f"{options.report}: no folder {options.report.parent}")
     failed: list[str] = []
     if not options.measured:
         yield from _with_progress(_known().items(), lambda family: _measured(*family, options, failed), "family")
