@@ -65,5 +65,6 @@ def explained(spec: Elementwise | Reduction, message: str) -> str:
 
 
 def _line_of(text: str, label: str, number: int) -> str:
-    lines = text.splitlines() or [""]
-    return f"  line {number} of the {label}: {lines[min(number, len(lines)) - 1].strip()}"
+    lines = text.removesuffix("\n;").splitlines() or [""]  # the end that `user_kernels` gives it is nobody's line
+    number = min(number, len(lines))
+    return f"  line {number} of the {label}: {lines[number - 1].strip()}"

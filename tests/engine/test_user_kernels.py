@@ -554,6 +554,8 @@ def test_words_of_both_languages_are_no_parameters(name) -> None:
 def test_compile_errors_name_the_kernel_and_the_users_line(be) -> None:
     with pytest.raises(CompileError, match=r"broken: .*\n  line 2 of the operation: z = x \*;"):
         be.elementwise("T x", "T z", "T t = 1;\nz = x *;", "broken")(numbers((2,)))
+    with pytest.raises(CompileError, match=r"open: .*\n  line 1 of the operation: z = x \+\n"):
+        be.elementwise("T x", "T z", "z = x +", "open")(numbers((2,)))
     with pytest.raises(CompileError, match=r"writes_input: .*read-only"):
         be.elementwise("T x", "T z", "x = 1; z = x", "writes_input")(numbers((2,)))
     with pytest.raises(CompileError, match="no_semicolon"):
