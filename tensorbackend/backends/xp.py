@@ -190,6 +190,9 @@ class ArrayModule:
 
     def stack(self, arrays: Sequence[Any], axis: int = 0) -> Any:
         """Arrays of one shape along a new axis."""
+        arrays = [self.asarray(a) for a in arrays]
+        for a in arrays:
+            one_axis("stack", axis, len(a.shape) + 1)
         return self.concatenate([self.expand_dims(a, axis) for a in arrays], axis)
 
     def pad(self, a: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:

@@ -181,7 +181,9 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
-    """Arrays of one shape along a new axis."""
+    """Arrays of one shape along a new axis. Raises `TypeError` for none."""
+    if not len(xs):
+        raise TypeError(complain("stack: no inputs", "()", "one array or more"))
     place = one_axis("stack", axis, len(xs[0].shape) + 1)
     return concat([expand_dims(x, place) for x in xs], place)
 

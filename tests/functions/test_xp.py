@@ -9,6 +9,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import testing
+from tensorbackend.errors import ShapeError
 
 A = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 B = np.array([[0.5, -1.0, 2.0], [1.5, 0.0, -2.5]], np.float32)
@@ -122,6 +123,14 @@ def test_results_have_memory_of_their_own(xp) -> None:
 def test_an_axis_out_of_range_is_no_other_axis(call, axis, xp) -> None:
     with pytest.raises((ValueError, IndexError), match="axis|index"):
         call(xp, xp.ones((1, 1, 1)), axis)
+
+
+def test_stack_names_itself() -> None:
+    be = tb.Backend.allocate_backend("cpu", jit=False)
+    with pytest.raises(ShapeError, match="^stack: no such axis[\\s\\S]*rank 3"):
+        be.xp.stack([be.ones((2, 3)), np.ones((2, 3))], 3)
+    with pytest.raises(TypeError, match="^stack: no inputs"):
+        F.stack([])
 
 
 def test_what_does_not_go_together_is_not_concatenated(xp) -> None:
