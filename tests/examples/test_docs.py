@@ -82,6 +82,19 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors that a page's headings make."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.stem)
+def test_links_lead_to_headings(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if link[1] not in headings(page.parent / link[0] if link[0] else page)]
+
+
 @each_page
 def test_files_that_are_named_exist(page: Path) -> None:
     names = re.findall(r"`((?:tensorbackend|kernels|examples|tests|docs)/[\w./-]+)`", page.read_text(encoding="utf-8"))
