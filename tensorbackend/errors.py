@@ -6,6 +6,7 @@ A message says what was given, what was expected and what to do. Nothing has bee
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
 from collections.abc import Iterable
@@ -16,7 +17,8 @@ __all__ = [
     "user_line",
 ]  # fmt: skip
 
-PACKAGE = str(Path(__file__).parent / "_").removesuffix("_")
+NOT_USERS = (str(Path(__file__).parent / "_").removesuffix("_"), contextlib.__file__)
+"""How the names of files begin whose frames are not the user's: this package's, and that of `with` blocks."""
 
 
 class ShapeError(ValueError):
@@ -68,9 +70,10 @@ def complain(head: str, given: str = "", expected: str = "", hint: str = "") -> 
 
 
 def user_line() -> str:
-    """The place in the user's code that led here, as `file.py:12`: the innermost frame outside this package."""
+    """The place in the user's code that led here, as `file.py:12`: the innermost frame of neither this package nor
+    a context manager."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(NOT_USERS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
