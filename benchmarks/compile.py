@@ -161,7 +161,8 @@ def case_name(mode: str) -> str:
 
 def main() -> int:
     parser = bench.arguments(__doc__)
-    parser.add_argument("--child", choices=[*MODES, "jax", "torch.compile", "numba"], help="measure one mode only")
+    modes = [*MODES, "jax", "torch.compile", "numba"]
+    parser.add_argument("--child", choices=modes, metavar="MODE", help="measure one mode only: " + "; ".join(modes))
     parser.add_argument("--count", type=int, default=None, help="how many expressions (default 24; 8 with --quick)")
     options = parser.parse_args()
     bench.pin_threads(options.threads)
