@@ -2,8 +2,9 @@
 """What processes say to each other, whatever carries it.
 
 `Communicator` checks, and brings tensors into the form that a transport takes: contiguous memory of one of its element
-types. A transport is a subclass with five methods. Calls are collective: every process makes the same ones in the same
-order, with tensors of the same shape and type; TB_CHECK=1 compares what they ask for before each.
+types. A transport is a subclass with five methods. It sees memory as it is, and what is remembered of an exchange keeps
+none alive: no statement of an exchange waits in a `fuse` block. Calls are collective: every process makes the same ones
+in the same order, with tensors of the same shape and type; TB_CHECK=1 compares what they ask for before each.
 
 What `allreduce` has to do is worked out once for each place in memory: an exchange of a few bytes takes a microsecond.
 """
@@ -264,6 +265,7 @@ class Communicator(ABC):
         def mean() -> None:
             add()
             flat[:] = flat / self.size
+            self._flush()
 
         return mean
 
@@ -276,11 +278,13 @@ class Communicator(ABC):
             padded = vector(self.backend, each * self.size, flat.dtype)
             padded[: flat.size] = flat
             padded[flat.size :] = 0
+            self._flush()
         part = vector(self.backend, each, flat.dtype)
         self._scatter(padded, part, op)
         self._allgather(part, padded)
         if padded is not flat:
             flat[:] = padded[: flat.size]
+            self._flush()
 
     def _scatter(self, flat: Tensor, part: Tensor, op: str) -> None:
         """`reduce_scatter` of contiguous memory into `part`: sums in order of rank, whatever the transport."""
@@ -288,6 +292,7 @@ class Communicator(ABC):
         self._alltoall(flat, taken)
         combine = {"sum": self.backend.sum, "mean": self.backend.mean, "max": self.backend.max}[op]
         part.reshape(1, -1)[:] = combine(taken.reshape(self.size, part.size), axis=0)
+        self._flush()
 
     def _flat(self, tensor: Tensor) -> Tensor:
         """The elements in one axis: a view, or a copy of what is not contiguous."""
@@ -295,6 +300,7 @@ class Communicator(ABC):
             return tensor.reshape(-1)
         copied = vector(self.backend, tensor.size, tensor.dtype)
         copied.reshape(tensor.shape)[:] = tensor
+        self._flush()
         return copied
 
     def _in_contiguous(self, tensor: Tensor, change: Callable[[Tensor], None]) -> None:
@@ -307,6 +313,7 @@ class Communicator(ABC):
         flat = self._flat(tensor)
         change(flat)
         tensor[:] = flat.reshape(tensor.shape)
+        self._flush()
 
     def _check(self, tensor: Any, name: str, op: str = "max", axes: bool = False) -> None:
         if not isinstance(tensor, Tensor):

@@ -150,6 +150,29 @@ for step in range(3):
     )
 
 
+def test_no_statement_of_an_exchange_waits_in_a_fuse_block(check: Callable[..., None]) -> None:
+    """Copies of strided tensors, and the sums of halves, are statements too: transports saw memory before they ran."""
+    check(
+        2,
+        """
+for dtype in ('float32', 'float16'):
+    for op, wanted in (('sum', 5), ('mean', 2.5), ('max', 3)):
+        x, y = (be.zeros((3, n), dtype=dtype) for n in (5, 4))
+        with be.fuse():
+            x[:] = y[:] = comm.rank + 2
+            comm.allreduce(x, op)
+            comm.allreduce(y[:, ::2], op)
+            part = comm.reduce_scatter(x.T[:4], 'sum')
+            whole = comm.allgather(y[:, ::2])
+            comm.broadcast(y[:, 1::2], 1)
+        np.testing.assert_array_equal(x.get(), np.full((3, 5), wanted))
+        np.testing.assert_array_equal(y.get(), np.tile([wanted, 3], (3, 2)))
+        np.testing.assert_array_equal(part.get(), np.full((2, 3), 2 * wanted))
+        np.testing.assert_array_equal(whole.get(), np.full((6, 2), wanted))
+""",
+    )
+
+
 def test_an_exchange_is_no_part_of_a_captured_function(alone: distributed.Communicator) -> None:
     be = alone.backend
     x = be.ones((2, 2))
