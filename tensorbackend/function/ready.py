@@ -30,8 +30,31 @@ class Listener(Protocol):
         """An optimizer has put a multiple, the same in all processes, in the place of a leaf's gradient `before`."""
 
 
-listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Every `Listener`, as long as somebody else holds it."""
+class _Listeners:
+    """Every `Listener`, as long as somebody else holds it, in the order in which they came.
+
+    Each may make exchanges with its like in other processes. A WeakSet would give them in the order of addresses.
+    """
+
+    def __init__(self) -> None:
+        self._here: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._here)
+
+    def add(self, listener: Any) -> None:
+        """Tell it from now on."""
+        self._here[listener] = None
+
+    def discard(self, listener: Any) -> None:
+        """Tell it no longer."""
+        self._here.pop(listener, None)
+
+
+listeners = _Listeners()
 
 
 class Countdown:

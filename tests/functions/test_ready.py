@@ -49,6 +49,25 @@ def leaf(name: str, value: float) -> tb.Variable:
     return tb.Variable(np.array(value, np.float32), name=name)
 
 
+def test_listeners_are_told_in_the_order_in_which_they_came() -> None:
+    """Those of two processes exchange gradients with each other, so it must not depend on addresses."""
+    made = [Notes() for _ in range(20)]
+    order = [made[k] for k in np.random.default_rng(0).permutation(20)]
+    for notes in order:
+        listeners.add(notes)
+    try:
+        assert [notes for notes in listeners if notes in made] == order
+        told: list[Notes] = []
+        for notes in made:
+            notes.end = lambda notes=notes: told.append(notes)
+        F.exp(leaf("x", 1)).backward()
+        assert told == order
+    finally:
+        for notes in order:
+            listeners.discard(notes)
+    assert not set(made) & set(listeners)
+
+
 def test_a_leaf_is_ready_after_its_last_function(notes: Notes) -> None:
     x, w, v = leaf("x", 2), leaf("w", 3), leaf("v", 5)
     hidden = F.tanh(x * w)                    # w is used twice: its gradient is whole when the first use is passed
