@@ -256,7 +256,8 @@ class Communicator(ABC):
             return lambda: None
         if not tensor.is_contiguous:
             return lambda: self._in_contiguous(tensor, lambda flat: self._way(flat, op)())
-        if not self._adds(tensor.dtype):
+        lossy = op == "max" and dtypes.is_float(tensor.dtype)  # transports' maxima drop a NaN, or not, by its rank
+        if lossy or not self._adds(tensor.dtype):
             return lambda: self._reduce_by_parts(tensor.reshape(-1), op)
         reduce = self._reducing(tensor, op == "max")
         return self._mean_of(tensor, reduce) if op == "mean" else reduce

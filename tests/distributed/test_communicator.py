@@ -118,6 +118,19 @@ np.testing.assert_array_equal(comm.allreduce(x).get(), np.full((7, 1), 2050.0)) 
     )
 
 
+def test_nan_passes_through_maxima(check: Callable[..., None]) -> None:
+    """Whichever process has it: MPI's own maximum kept that of the last."""
+    check(
+        2,
+        """
+for dtype in ('float32', 'float64', 'float16', 'bfloat16'):
+    values = np.array([[np.nan, 1.0, 2.0], [1.0, np.nan, 3.0]])
+    found = comm.allreduce(be.array(values[comm.rank].reshape(3, 1), dtype=dtype), 'max')
+    np.testing.assert_array_equal(found.get().astype(float).ravel(), [np.nan, np.nan, 3])
+""",
+    )
+
+
 def test_exchanges_that_were_started_end_in_order(check: Callable[..., None]) -> None:
     check(
         2,
