@@ -189,8 +189,12 @@ def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = T
 
 
 def _write_npz(file: Any, arrays: Mapping[str, np.ndarray], compression: bool) -> None:
-    plain = {name: x.astype(np.float32) if x.dtype == dtypes.BFLOAT16 else x for name, x in arrays.items()}
-    (np.savez_compressed if compression else np.savez)(file, **plain)
+    """What `np.savez` writes, which takes no arrays by the names of its own parameters, `file` and `allow_pickle`."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED) as out:
+        for name, x in arrays.items():
+            plain = x.astype(np.float32) if x.dtype == dtypes.BFLOAT16 else x
+            with out.open(f"{name}.npy", "w", force_zip64=True) as part:
+                np.lib.format.write_array(part, plain, allow_pickle=False)
 
 
 @contextmanager

@@ -94,6 +94,26 @@ def test_what_is_no_file_of_safetensors_is_refused_and_nothing_changes(tmp_path)
     assert numbers(link) == before
 
 
+@pytest.mark.parametrize("compression", [True, False])
+def test_arrays_of_any_name_come_back_from_an_npz(tmp_path, compression) -> None:
+    """`file` and `allow_pickle` are names of `numpy.savez`'s own."""
+    def model() -> tb.Chain:
+        made = tb.Chain()
+        with made.init_scope():
+            for k, name in enumerate(("file", "allow_pickle", "arr_0")):
+                setattr(made, name, tb.Parameter(np.full(2, k, np.float32)))
+        return made
+
+    stored, loaded = model(), model()
+    for p in loaded.params():
+        p.array[:] = 9
+    serializers.save_npz(tmp_path / "model.npz", stored, compression)
+    with np.load(tmp_path / "model.npz") as found:
+        assert set(found) == {"file", "allow_pickle", "arr_0"}
+    serializers.load_npz(tmp_path / "model.npz", loaded)
+    assert [p.array.tolist() for p in (loaded.file, loaded.allow_pickle, loaded.arr_0)] == [[0, 0], [1, 1], [2, 2]]
+
+
 def test_what_is_no_whole_npz_is_refused_and_nothing_changes(tmp_path) -> None:
     link = L.Linear(20, 30)
     path = tmp_path / "link.npz"
