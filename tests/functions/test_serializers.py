@@ -195,6 +195,35 @@ def test_an_optimizer_comes_back(save, load, be, array) -> None:
 
 
 @each_format
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_states_of_halves_that_are_changed_in_float32_come_back_whole(save, load, dtype) -> None:
+    def optimizer() -> tb.optimizers.Optimizer:
+        link = tb.Link()
+        with link.init_scope():
+            link.p = tb.Parameter(np.ones(3, tb.dtypes.as_dtype(dtype)))
+        made = optimizers.MomentumSGD(0.1, 0.9).setup(link)
+        made.use_fp32_update()
+        return made
+
+    def stepped(optimizer: tb.optimizers.Optimizer) -> None:
+        p = optimizer.target.p
+        p.grad = np.array([1.0, 0.3, -7.1], p.dtype)
+        optimizer.update()
+
+    first, second = optimizer(), optimizer()
+    stepped(first)
+    file = io.BytesIO()
+    save(file, first)
+    load(io.BytesIO(file.getvalue()), second)
+    for optimizer in (first, second):
+        stepped(optimizer)
+    states = [{name: arrays.to_cpu(x) for name, x in o.target.p.update_rule.state.items()} for o in (first, second)]
+    for name in ("v", "master"):
+        assert states[1][name].dtype == np.float32
+        np.testing.assert_array_equal(states[1][name], states[0][name])
+
+
+@each_format
 def test_an_optimizer_that_has_not_stepped_comes_back(save, load, be) -> None:
     optimizer = optimizers.MomentumSGD(0.5, 0.5).setup(L.Linear(2, 3, nobias=True).to_device(be))
     file = io.BytesIO()
