@@ -53,7 +53,9 @@ class AverageGradients:
         if params:
             order, buckets = self._of(params)
             buckets.gradients[:] = [arrays.tensor_of(_raw(params[path])) for path in order]
-            buckets.reduce()
+            buckets.ready(*reversed(range(len(order))))
+            _renew(buckets, [params[path] for path in order])
+            buckets.wait()
 
     def _of(self, params: dict[str, Variable]) -> tuple[list[str], GradientBuckets]:
         """The buckets of parameters of these shapes and types, and their order, which is that of process 0 when they
@@ -111,8 +113,20 @@ class _Exchange:
 
     def end(self) -> dict[str, Variable]:
         """Wait. Returns the parameters with gradients that were not exchanged, since others got none in this pass."""
+        _renew(self._buckets, [self.params[path] for path in self._order])
         left = [self._order[k] for k in self._buckets.stop()]
         return {path: self.params[path] for path in left if self.params[path].grad is not None}
+
+
+def _renew(buckets: GradientBuckets, params: Sequence[Variable]) -> None:
+    """Have the means of gradients that are on their way go to new memory: a gradient's own may be that of another
+    variable's gradient too, or of all its elements."""
+    for k in [k for bucket in buckets.buckets if bucket.exchange is not None for k in bucket.numbers]:
+        before, found = buckets.gradients[k], params[k].grad_var
+        buckets.gradients[k] = arrays.fresh(before.backend, before.shape, before.dtype)
+        made = Variable(buckets.gradients[k])
+        made._node = found._node  # a gradient with a history keeps it
+        params[k].grad_var = made
 
 
 def _raw(p: Variable) -> Any:

@@ -207,6 +207,46 @@ same(gradients(net), wanted)
     )
 
 
+def test_means_go_to_memory_of_their_own(check: Callable[..., None]) -> None:
+    """What a pass gives a parameter may be another variable's gradient as well, the caller's array, or one number for
+    all elements; one with a history keeps it."""
+    check(
+        2,
+        """
+import tensorbackend as tb, tensorbackend.functions as F
+from tensorbackend import optimizers
+numbers = lambda g: set(np.asarray(g.get()).ravel().tolist())
+for overlap in (True, False):
+    link = tb.Link()
+    with link.init_scope():
+        link.p, link.q = (tb.Parameter(np.ones((2, 3), np.float32)) for _ in range(2))
+    opt = optimizers.SGD(0.0).setup(link.to_device(be))
+    distributed.distributed_optimizer(opt, comm, nbytes=1, overlap=overlap)
+    x, given = (tb.Variable(be.array(np.full((2, 3), 10.0 * (comm.rank + 1)), min_dims=0)) for _ in range(2))
+    y = x + link.p + link.q
+    y.grad = given.array
+    y.backward()
+    opt.update()
+    assert numbers(link.p.grad) == numbers(link.q.grad) == {15.0}
+    assert numbers(x.grad) == numbers(given.array) == {10.0 * (comm.rank + 1)}
+
+    link.cleargrads()
+    (F.sum(link.p) * (comm.rank + 1.0)).backward()
+    opt.update()
+    assert numbers(link.p.grad) == {1.5}
+
+    link.cleargrads()
+    F.sum(link.p * link.p * link.p).backward(enable_double_backprop=True)
+    opt.update()
+    g = link.p.grad_var
+    link.cleargrads()
+    F.sum(g).backward()
+    opt.update()
+    assert numbers(link.p.grad) == {6.0}
+""",
+    )
+
+
 def test_gradients_of_scaled_losses_travel_once(check: Callable[..., None]) -> None:
     """Gradients that are set by hand are no means yet, and the hook averages them."""
     check(
