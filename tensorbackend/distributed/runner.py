@@ -93,9 +93,6 @@ def main(script: str, *arguments: str) -> None:
 
 
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
-        return
     give_up(error.with_traceback(trace))
     os._exit(1)
 

@@ -57,12 +57,8 @@ def _world() -> Any:
 
 def _end_all_on_errors(world: Any) -> None:
     """Let an uncaught exception of this process end all, whoever started them: others would wait for it for ever."""
-    before = sys.excepthook
-
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            give_up(error.with_traceback(trace))
-            world.Abort(1)
-        before(kind, error, trace)
+        give_up(error.with_traceback(trace))
+        world.Abort(1)
 
     sys.excepthook = hook

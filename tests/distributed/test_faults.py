@@ -56,6 +56,7 @@ def test_another_starter_shows_the_error_too(mpi: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("last", "words"),
     [pytest.param("sys.exit(3)", "rank 1 of 2 failed:.*SystemExit: 3", marks=pytest.mark.ci),
+     ("os.kill(os.getpid(), signal.SIGINT)", "rank 1 of 2 failed:.*KeyboardInterrupt"),
      ("os._exit(3)", "a process ended without a word; status 3"),
      pytest.param("import ctypes; ctypes.string_at(0)", "Segmentation fault.*in string_at", marks=pytest.mark.ci)],
 )  # fmt: skip
