@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,11 +54,25 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     if options.timeout is not None:
         env["TB_DISTRIBUTED_TIMEOUT"] = str(options.timeout)
     script = [options.script, *options.rest]
-    if n > 1:
-        _together([*_starter(options.mpiexec), "-n", str(n), sys.executable, "-u"], script, env)
-    elif subprocess.run([sys.executable, "-u", *script], env=env).returncode:
-        raise Failure("")
+    with _ends_with_all():
+        if n > 1:
+            _together([*_starter(options.mpiexec), "-n", str(n), sys.executable, "-u"], script, env)
+        elif subprocess.run([sys.executable, "-u", *script], env=env).returncode:
+            raise Failure("")
     yield from ()
+
+
+@contextlib.contextmanager
+def _ends_with_all() -> Iterator[None]:
+    """Inside, SIGTERM is an exception: what was started ends with the launcher."""
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _together(python: list[str], script: list[str], env: dict[str, str]) -> None:

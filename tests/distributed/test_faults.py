@@ -67,6 +67,26 @@ def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words
     assert "past it" not in done.stdout
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_launcher_that_is_terminated_ends_all(mpi: None, tmp_path: Path, n: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, pathlib, time\npathlib.Path(f'{os.getpid()}.pid').touch()\ntime.sleep(60)\n")
+    launcher = subprocess.Popen(command(n, str(script)), env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("*.pid"))) < n and time.monotonic() < until:
+        time.sleep(0.05)
+    launcher.terminate()
+    assert launcher.wait(30) == 128 + signal.SIGTERM
+    pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert len(pids) == n
+    until = time.monotonic() + 10
+    while (there := [pid for pid in pids if Path(f"/proc/{pid}").exists()]) and time.monotonic() < until:
+        time.sleep(0.05)
+    for pid in there:
+        os.kill(pid, signal.SIGKILL)
+    assert not there
+
+
 @pytest.mark.ci
 def test_a_script_finds_what_it_would_find_by_itself(launch: Callable, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("here = 5")
