@@ -43,6 +43,18 @@ READ_AS = {_flag: "1 or 0", int: "an int", float: "a number of seconds", str: "t
 """What a setting's text must be, by the function that reads it."""
 
 
+MOST_SECONDS = 1e6
+"""As long as a program may be waited for: the system counts milliseconds in 32 bits."""
+
+
+def seconds(text: str) -> float:
+    """A time to wait. Raises `ValueError` for what is none, as infinity and NaN are."""
+    number = float(text)
+    if not 0 < number <= MOST_SECONDS:
+        raise ValueError(f"expected more than 0, at most {MOST_SECONDS:.0f}")
+    return number
+
+
 SETTINGS = {
     s.name: s
     for s in [
@@ -95,11 +107,11 @@ SETTINGS = {
             "forward",
             "Order of threads and blocks in the CUDA emulator: forward, reverse or random.",
         ),
-        Setting("compile_timeout", "TB_COMPILE_TIMEOUT", float, 60.0, "Seconds after which a compiler is stopped."),
+        Setting("compile_timeout", "TB_COMPILE_TIMEOUT", seconds, 60.0, "Seconds after which a compiler is stopped."),
         Setting(
             "distributed_timeout",
             "TB_DISTRIBUTED_TIMEOUT",
-            float,
+            seconds,
             None,
             "Seconds without an exchange after which processes that train together print where they are, and end.",
         ),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tensorbackend.commands import Failure
 from tensorbackend.errors import complain
+from tensorbackend.settings import seconds
 
 __all__ = ["add", "run"]
 
@@ -33,7 +34,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     parser = commands.add_parser("launch", help="run a script in several processes (MPI)", description=text)
     parser.add_argument("-n", type=int, default=None, metavar="N", help="processes (default: one a core)")
-    parser.add_argument("--timeout", type=float, default=None, metavar="SECONDS",
+    parser.add_argument("--timeout", type=seconds, default=None, metavar="SECONDS",
                         help="end all when one makes no exchange for so long, after each has printed where it is "
                              "(default: TB_DISTRIBUTED_TIMEOUT, else never)")  # fmt: skip
     parser.add_argument("--mpiexec", default=None, metavar="COMMAND", help="the starter (default: mpiexec)")

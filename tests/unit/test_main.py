@@ -56,6 +56,14 @@ def test_an_unknown_command_names_those_there_are(capsys) -> None:
     assert "info" in capsys.readouterr().err
 
 
+def test_launch_takes_a_time_alone_as_its_timeout(capsys) -> None:
+    for text in ("-1", "nan", "soon"):
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(["launch", "-n", "1", f"--timeout={text}", __file__])
+        assert ended.value.code == 2
+        assert f"invalid seconds value: '{text}'" in capsys.readouterr().err
+
+
 def test_it_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tensorbackend", "--version"], cwd=ROOT, capture_output=True, text=True

@@ -32,7 +32,13 @@ READ = [
     ("TB_COMPILE_TIMEOUT", "1.5", "compile_timeout", 1.5),
     ("TB_SEED", "", "seed", None),
 ]
-UNREADABLE = [("TB_JIT", "perhaps"), ("TB_SEED", "seven"), ("TB_DEBUG", "1.5"), ("TB_COMPILE_TIMEOUT", "soon")]
+UNREADABLE = [
+    ("TB_JIT", "perhaps"),
+    ("TB_SEED", "seven"),
+    ("TB_DEBUG", "1.5"),
+    *(("TB_COMPILE_TIMEOUT", text) for text in ("soon", "0", "-1", "nan", "inf", "1e7")),
+    ("TB_DISTRIBUTED_TIMEOUT", "-1"),
+]
 
 
 def in_process(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
