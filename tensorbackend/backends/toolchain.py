@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensorbackend.backends import programs
-from tensorbackend.errors import CompileError
+from tensorbackend.errors import CompileError, complain
 from tensorbackend.kernel_files import kernel_dir
 from tensorbackend.settings import config
 
@@ -120,7 +120,15 @@ class Compiler:
         link = () if options.libc or options.sanitize else KERNEL_LINK_FLAGS
         if link and self.family == "gcc" and sys.platform.startswith("linux"):
             link += SMALL_LINK_FLAGS
-        return [*self.command, *speed, *self.flags, *link, *options.flags, *shlex.split(config.cflags)]
+        return [*self.command, *speed, *self.flags, *link, *options.flags, *_added_flags(config.cflags)]
+
+
+def _added_flags(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        wanted = f"flags, quoted as in a shell; {error}"
+        raise CompileError(complain("TB_CFLAGS: cannot be read", repr(text), wanted)) from None
 
 
 def find_compiler() -> Compiler | None:
@@ -168,14 +176,22 @@ def _search(wanted: str | None, cc: str | None, path: str | None) -> tuple[Compi
 
 def _candidates(wanted: str | None, cc: str | None) -> Iterable[tuple[str, list[str]]]:
     if wanted:
-        yield "TB_CC", shlex.split(wanted)
+        yield "TB_CC", _command(wanted)
         return
     if cc:
-        yield "CC", shlex.split(cc)
+        yield "CC", _command(cc)
     for name in ("cc", "gcc", "clang"):
         yield name, [name]
     if importlib.util.find_spec("ziglang") is not None:
         yield "ziglang", [sys.executable, "-m", "ziglang", "cc"]
+
+
+def _command(text: str) -> list[str]:
+    """The words of a setting. One that lacks a quotation mark is a program's name, which there will not be."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return [text]
 
 
 def _examine(command: list[str]) -> tuple[Compiler | None, str]:

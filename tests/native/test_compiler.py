@@ -93,6 +93,20 @@ def test_cc_that_does_not_work_is_passed_over(monkeypatch, cc):
     assert compiler.find_compiler() is not None
 
 
+def test_settings_that_lack_a_quotation_mark_are_named(monkeypatch, cc, cache):
+    with monkeypatch.context() as one:
+        one.setitem(config._values, "cc", '"gcc')
+        assert compiler.find_compiler() is None
+        assert 'TB_CC: "gcc is not on PATH' in compiler.compiler_status()
+    with monkeypatch.context() as one:
+        one.setitem(config._values, "cc", None)
+        one.setenv("CC", '"gcc')
+        assert compiler.find_compiler() is not None
+    monkeypatch.setitem(config._values, "cflags", '-DNAME="x')
+    with pytest.raises(CompileError, match="TB_CFLAGS: cannot be read[\\s\\S]*No closing quotation"):
+        compiler.compile_source(ANSWER % 1)
+
+
 def test_program_that_is_no_c_compiler_is_refused(monkeypatch):
     monkeypatch.setitem(config._values, "cc", "true")
     assert compiler.find_compiler() is None
