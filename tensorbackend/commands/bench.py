@@ -75,9 +75,10 @@ def add(commands: argparse._SubParsersAction) -> None:
                         help="measure all families into --results, and write a page that compares them")  # fmt: skip
     parser.add_argument("--results", type=Path, default=FOLDER / "results", metavar="FOLDER",
                         help="with --report: where results are kept (default: benchmarks/results)")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="with --report: fewer cases and blocks")
+    parser.add_argument("--quick", action="store_true", help="with --report or a family: fewer cases and blocks")
     parser.add_argument("--measured", action="store_true", help="with --report: only show what --results holds")
     parser.add_argument("--list", action="store_true", help="name the families, and stop")
+    parser.set_defaults(rest=[])
 
 
 def families() -> dict[str, Path]:
@@ -101,7 +102,8 @@ def _run_family(options: argparse.Namespace) -> None:
     known = _known()
     if options.family not in known:
         raise Failure(f"no family {options.family!r}: {nearest(options.family, known)}")
-    if subprocess.run([*_command(known[options.family], options, options.json), *options.rest]).returncode:
+    command = _command(known[options.family], options, options.json)
+    if subprocess.run([*command, *options.rest]).returncode:
         raise Failure()
 
 
@@ -115,7 +117,8 @@ def _known() -> dict[str, Path]:
 
 def _command(script: Path, options: argparse.Namespace, json_file: Any) -> list[str]:
     given = {"backend": options.backend, "threads": options.threads, "json": json_file}
-    return [sys.executable, str(script), *(f"--{name}={value}" for name, value in given.items() if value)]
+    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return [sys.executable, str(script), *words, *["--quick"] * options.quick]
 
 
 def _report(options: argparse.Namespace) -> Iterator[str]:
@@ -141,7 +144,7 @@ def _report(options: argparse.Namespace) -> Iterator[str]:
 def _measured(name: str, script: Path, options: argparse.Namespace, failed: list[str]) -> Iterator[str]:
     """Measure a family for the report, and give what its script says; note it where it has failed."""
     yield f"== {name}"
-    command = _command(script, options, options.results / f"{name}.json") + ["--quick"] * options.quick
+    command = _command(script, options, options.results / f"{name}.json")
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
         for line in running.stdout:

@@ -238,6 +238,15 @@ def test_what_follows_a_family_goes_to_its_script(monkeypatch, tmp_path) -> None
     assert command_line.main(["bench", "echo", "--slow"]) == 1
 
 
+def test_options_before_a_family_go_to_its_script(monkeypatch, tmp_path) -> None:
+    wanted = ["--backend=cpu", "--threads=2", "--json=x.json", "--quick"]
+    (tmp_path / "echo.py").write_text(f"import sys\nsys.exit(sys.argv[1:] != {wanted})")
+    monkeypatch.setattr(bench, "families", lambda: {"echo": tmp_path / "echo.py"})
+    words = ["--quick", "--backend", "cpu", "--threads", "2", "--json", "x.json"]
+    assert command_line.main(["bench", *words, "echo"]) == 0
+    assert command_line.main(["bench", *words[1:], "echo", "--quick"]) == 0
+
+
 def test_the_built_in_set_is_right_on_the_interpreter() -> None:
     be = tensorbackend.Backend.allocate_backend("cpu", jit=False)
     for case in list(bench.cases(be)):
