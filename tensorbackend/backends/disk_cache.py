@@ -10,7 +10,6 @@ leave behind lies in `tmp/` and is removed later. What a key is made of, and wha
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -20,7 +19,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -432,24 +431,25 @@ def _objection(folder: str) -> str:
 
 
 def _private_cache() -> DiskCache:
-    """A temporary folder of this process, made on first use; a forked child makes its own."""
+    """A temporary folder of this process, made on first use; a forked child makes its own in that of its parent.
+
+    So it goes with the parent's where the child is killed, and is made anew where the parent has ended before.
+    """
     pid = os.getpid()
-    if pid not in _private:
-        folder = _temporary_folder()
-        atexit.register(_remove_private, folder, pid)
+    if pid not in _private or not _private[pid].folder.is_dir():
+        from multiprocessing import util  # 10 ms. What atexit has registered isn't called in a child of its making
+
+        inherited = [cache.folder for maker, cache in _private.items() if maker != pid]
+        folder = _temporary_folder(inherited[-1:])
+        util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-1)
         _private[pid] = DiskCache(folder)
     return _private[pid]
 
 
-def _remove_private(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _temporary_folder() -> Path:
-    """A new folder with room for a library, on disk or, failing that, in memory."""
+def _temporary_folder(first: Iterable[Path] = ()) -> Path:
+    """A new folder with room for a library, in one of the `first`, on disk or, failing that, in memory."""
     failures = []
-    for parent in (None, "/dev/shm"):
+    for parent in (*first, None, "/dev/shm"):
         try:
             folder = Path(tempfile.mkdtemp(prefix="tensorbackend-", dir=parent))
         except OSError as error:

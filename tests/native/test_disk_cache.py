@@ -256,6 +256,56 @@ assert path.exists()
     )
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "left"), [("pass", 0, 0), ("os.kill(os.getpid(), signal.SIGKILL)", -9, 1)], ids=["ends", "killed"]
+)
+def test_children_leave_no_temporary_folder(run_python, tmp_path, cc, end, status, left):
+    files = tmp_path / "files"
+    files.mkdir()
+    run_python(
+        f"""
+import multiprocessing, os, signal
+from tensorbackend.backends import compiler
+def work():
+    compiler.compile_source("int other;")
+    {end}
+folder = compiler.compile_source("int one;").path.parent
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+assert child.exitcode == {status}, child.exitcode
+assert len(list(folder.glob("tensorbackend-*"))) == {left}
+""",
+        TB_CACHE=None,
+        XDG_CACHE_HOME=None,
+        HOME=None,
+        TMPDIR=str(files),
+    )
+    assert not list(files.iterdir())
+
+
+def test_child_that_outlives_its_parent_makes_another_temporary_folder(run_python, tmp_path, cc):
+    run_python(
+        """
+import os, shutil, sys
+from tensorbackend.backends import compiler
+path = compiler.compile_source("int one;").path
+pid = os.fork()
+if pid == 0:
+    assert compiler.compile_source("int two;").path.parent.parent == path.parent
+    shutil.rmtree(path.parent)
+    assert compiler.compile_source("int three;").path.is_file()
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+""",
+        TB_CACHE=None,
+        XDG_CACHE_HOME=None,
+        HOME=None,
+        TMPDIR=str(tmp_path),
+    )
+    assert not list(tmp_path.glob("tensorbackend-*"))
+
+
 # Bounds and leftovers -------------------------------------------------------------------------------------------------
 
 
