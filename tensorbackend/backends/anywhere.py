@@ -142,8 +142,10 @@ def host_backend() -> Backend:
     if _host is None:
         with _lock:
             if _host is None:
-                found = registry.current_backend().rng_seed if registry.has_backend() else settings.config.seed
-                _host = Backend.allocate_backend("cpu", rng_seed=_own_seed(found), min_dims=0)
+                made = registry.current_backend() if registry.has_backend() else None
+                seed = settings.config.seed if made is None else made.rng_seed
+                threads = getattr(made, "threads", None) or None  # those of the process stay as they are
+                _host = Backend.allocate_backend("cpu", rng_seed=_own_seed(seed), min_dims=0, threads=threads)
     return _host
 
 

@@ -219,8 +219,8 @@ class CPUBackend(launcher.NativeStatements, Backend):
         super().__init__(*arguments, **keywords)
         self.jit = (settings.config.jit if jit is None else bool(jit)) and _has_compiler()
         self.threads = _thread_count(threads)
-        if self.jit and threads is not None:
-            native.runtime().set_threads(threads)
+        if self.jit and (threads is not None or native.has_runtime()):  # which an earlier backend may have told
+            self.threads = native.runtime().set_threads(threads)
         self._interpreter = Interpreter()
         self._repeats: dict[tuple, Any] = {}
         if self.jit:
@@ -357,9 +357,9 @@ class CPUBackend(launcher.NativeStatements, Backend):
 def _thread_count(threads: int | None) -> int:
     """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores this process may use."""
     outer = re.match(r"\s*\d+", os.environ.get("OMP_NUM_THREADS", ""))  # "4,2": of nested regions; read as C reads it
-    asked = threads or settings.config.threads or int(outer[0] if outer else 0)
-    if asked < 0:
-        raise ValueError(complain("threads", str(asked), "1 or more"))
+    asked = (settings.config.threads or int(outer[0] if outer else 0)) if threads is None else threads
+    if not isinstance(asked, (int, np.integer)) or asked < (0 if threads is None else 1):
+        raise ValueError(complain("threads", repr(asked), "an int, 1 or more"))
     return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tensorbackend.backends.compiler import Library, compile_source
 from tensorbackend.settings import config
 
-__all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "runtime"]
+__all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "has_runtime", "runtime"]
 
 SOURCE = '#include "runtime.c"\n#include "allocator.c"\n'
 # The library is never unloaded: its sleeping workers would be left without code.
@@ -225,6 +225,11 @@ def runtime() -> Runtime:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         made.set_memory_limit(min(memory, physical) // 4)
     return made
+
+
+def has_runtime() -> bool:
+    """Whether this process has its runtime; until then it has all settings before it."""
+    return runtime.cache_info().currsize > 0
 
 
 def _default_threads() -> int:

@@ -359,6 +359,26 @@ def test_number_of_threads_follows_settings(run_python, cc):
     assert int(run_python(one_cpu, TB_THREADS=None, OMP_NUM_THREADS=None).stdout) == 1
 
 
+def test_a_backend_has_the_threads_that_it_asks_for_whatever_one_before_had(run_python, cc):
+    code = """
+import tensorbackend
+from tensorbackend.backends import anywhere, native
+def make(**options):
+    be = tensorbackend.gen_backend("cpu", **options)
+    print(be.threads, native.runtime().threads)
+make(threads=1)
+make()
+make(threads=1)
+anywhere.host_backend()
+print(native.runtime().threads)
+with tensorbackend.using(threads=2):
+    make()
+make(threads=10**6)
+"""
+    told = run_python(code, TB_THREADS="3", OMP_NUM_THREADS=None).stdout.split()
+    assert told == ["1", "1", "3", "3", "1", "1", "1", "2", "2", "512", "512"]
+
+
 def test_number_of_threads_is_checked_and_bounded(runtime):
     with pytest.raises(ValueError, match="expected at least 1 thread, given 0"):
         runtime.set_threads(0)

@@ -333,6 +333,7 @@ def test_a_broken_package_is_named_and_left_out(tmp_path) -> None:
 @pytest.mark.parametrize("name, options, kind, message", [
     ("cpu:foo", {}, ValueError, "backend 'cpu' has no drivers"),
     ("gpu:emulator", {"threads": 2}, TypeError, "backend 'gpu' takes no threads"),
+    *(("cpu", {"threads": n}, ValueError, f"threads[\\s\\S]*{n!r}[\\s\\S]*1 or more") for n in (0, -1, 1.5, "2")),
     ("cpu", {"treads": 2}, TypeError, "takes no treads[\\s\\S]*threads"),
     ("cpu", {"batchsize": 2}, TypeError, "takes no batchsize[\\s\\S]*batch_size"),
     ("cpu", {"default_dtype": "float64"}, TypeError, "expected  datatype='float64'"),
