@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from tensorbackend.backends import disk_cache
 from tensorbackend.backends.disk_cache import DiskCache, Entry
-from tensorbackend.commands import Failure
+from tensorbackend.commands import Failure, count
 
 __all__ = ["add", "run", "size"]
 
@@ -25,18 +25,22 @@ def add(commands: argparse._SubParsersAction) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     actions.add_parser("size", help="the folder, its number of kernels and bytes (the default)")
     listing = actions.add_parser("list", help="one line a kernel: key, bytes, last use, functions")
-    listing.add_argument("-n", type=int, default=None, metavar="COUNT", help="the COUNT most recently used only")
+    listing.add_argument("-n", type=count, default=None, metavar="COUNT", help="the COUNT most recently used only")
     actions.add_parser("verify", help="read every library and check it; exit status 1 when one is damaged")
     actions.add_parser("clear", help="remove all compiled kernels; they are compiled again when needed")
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Do the action on each cache that this process reads. Raises `Failure` when there is none, or one is damaged."""
+    """Do the action on each cache that this process reads. Raises `Failure` when there is none, or one is damaged, or
+    its rights are in the way."""
     caches = disk_cache.cache_for_reading()
     if not caches:
         raise Failure("no cache folder can be used here; set TB_CACHE to a folder of yours")
     for cache in caches:
-        yield from ACTIONS[options.action or "size"](cache, options)
+        try:
+            yield from ACTIONS[options.action or "size"](cache, options)
+        except OSError as error:
+            raise Failure(f"{error.filename or cache.folder}: {error.strerror}") from error
 
 
 def size(nbytes: float) -> str:

@@ -139,6 +139,24 @@ def test_cache_clear_leaves_an_empty_folder_that_works(folder, capsys) -> None:
     assert [entry.key for entry in folder.entries()] == ["cc" * 32]
 
 
+@pytest.mark.parametrize(("action", "method"), [("clear", "clear"), ("verify", "damaged")])
+def test_cache_says_which_file_its_rights_keep(folder, monkeypatch, capsys, action, method) -> None:
+    def refused(self) -> None:
+        raise PermissionError(13, "Permission denied", str(self.folder / "plans"))
+
+    monkeypatch.setattr(disk_cache.DiskCache, method, refused)
+    assert command_line.main(["cache", action]) == 1
+    assert capsys.readouterr().err == f"{folder.folder / 'plans'}: Permission denied\n"
+
+
+@pytest.mark.parametrize("words", [["cache", "list"], ["explain", __file__]])
+def test_no_fewer_than_none_are_shown(capsys, words) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([*words, "-n", "-1"])
+    assert ended.value.code == 2
+    assert "expected 0 or more, given -1" in capsys.readouterr().err
+
+
 def test_cache_without_a_folder_is_a_failure(monkeypatch, capsys) -> None:
     monkeypatch.setattr(disk_cache, "cache_for_reading", lambda: [])
     assert command_line.main(["cache", "size"]) == 1
