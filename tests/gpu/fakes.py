@@ -11,8 +11,9 @@ import contextlib
 import ctypes
 import json
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,6 +28,22 @@ from tensorbackend.errors import KernelFault
 MEMORY = 1 << 30
 CONTEXT = 4711
 ILLEGAL = "cudaErrorIllegalAddress: an illegal memory access was encountered"
+
+Making = Callable[[Callable[[], None]], Callable[[], None]]
+
+
+def disturbed(graph: Making, other: threading.Thread) -> Making:
+    """A driver's `graph` in the middle of which another thread starts, and has 0.2 s."""
+
+    def with_another(run: Callable[[], None]) -> Callable[[], None]:
+        def both() -> None:
+            run()
+            other.start()
+            other.join(0.2)
+
+        return graph(both)
+
+    return with_another
 
 
 class _World:

@@ -203,7 +203,7 @@ def test_what_is_forgotten_between_calls_is_not_timed_in_a_graph(device: Driver,
 
 
 def test_others_wait_while_a_graph_is_made(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, found, graph = be.array(numbers(8, 8)), [], be.driver.graph
+    x, found = be.array(numbers(8, 8)), []
 
     def upload() -> None:
         y = be.array(numbers(8, 8, seed=1))
@@ -212,16 +212,7 @@ def test_others_wait_while_a_graph_is_made(be: GpuBackend, monkeypatch: pytest.M
         found.append(be._elapsed(be._record(), be._record()))
 
     other = threading.Thread(target=upload)
-
-    def disturbed(run: Callable[[], None]) -> Callable[[], None]:
-        def with_another() -> None:
-            run()
-            other.start()
-            other.join(0.2)
-
-        return graph(with_another)
-
-    monkeypatch.setattr(be.driver, "graph", disturbed)
+    monkeypatch.setattr(be.driver, "graph", fakes.disturbed(be.driver.graph, other))
     program = be.capture(lambda x: x.__setitem__(slice(None), x * 2), x)
     for _ in range(3):
         program(x)

@@ -13,6 +13,7 @@ import pytest
 from tensorbackend import BackendError, Tensor
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.backends.null import NullDriver
+from tests.gpu import fakes
 
 
 @pytest.fixture
@@ -109,17 +110,8 @@ def test_user_kernels_of_other_threads_stay_out_of_a_graph(be: GpuBackend, monke
     x, y, out = be.ones((4, 4)), be.ones((4, 4)), be.zeros((4, 4))
     double(x, out)  # its like is launched at once from now on
     out[:] = 0
-    other, graph = threading.Thread(target=lambda: double(x, out)), be.driver.graph
-
-    def disturbed(run: Callable[[], None]) -> Callable[[], None]:
-        def with_another() -> None:
-            run()
-            other.start()
-            other.join(0.2)
-
-        return graph(with_another)
-
-    monkeypatch.setattr(be.driver, "graph", disturbed)
+    other = threading.Thread(target=lambda: double(x, out))
+    monkeypatch.setattr(be.driver, "graph", fakes.disturbed(be.driver.graph, other))
     program = be.capture(lambda y: y.__setitem__(slice(None), y * 2), y)
     program(y)
     program(y)
