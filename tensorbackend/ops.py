@@ -309,7 +309,8 @@ _define("sround", 3, numerics.round_stochastic, "tb_sround_f32({x}, {y}, {z})", 
 # Sources: numbers that depend on the place in the array alone
 
 _define("rand", 0, numerics.uniform, "tb_uniform_{t}({words})", "default",
-        "Uniform random numbers of [0, 1): 24 bits in float32, 53 in float64.", kind=SOURCE, flops=40)  # fmt: skip
+        "Uniform random numbers of [0, 1): 24 bits in float32, 53 in float64; halves round those next to 1 to it.",
+        kind=SOURCE, flops=40)  # fmt: skip
 _define("randn", 0, numerics.normal, "tb_normal_{t}({words})", "default",
         "Standard normal random numbers (Box and Muller).", kind=SOURCE, flops=80)  # fmt: skip
 _define("randbits", 0, numerics.bits, "tb_randbits({words})", "uint32", "32 random bits.",
