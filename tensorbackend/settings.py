@@ -159,7 +159,8 @@ def _from_environment(setting: Setting) -> Any:
 
 
 config = Config()
-_overrides: list[dict[str, Any]] = []  # those of the `using` blocks that any thread is in
+_overrides: dict[int, dict[str, Any]] = {}
+"""Those of the `using` blocks that any thread is in, by identity: threads begin and end them at the same time."""
 _listeners: list[Callable[[], None]] = []
 
 
@@ -171,12 +172,13 @@ def when_changed(listener: Callable[[], None]) -> None:
 
 def anywhere(name: str, wanted: Callable[[Any], bool]) -> bool:
     """Whether a setting has a value for which `wanted` holds, for all threads or in any thread's `using` block."""
-    return any(wanted(values[name]) for values in [config._values, *_overrides] if name in values)
+    return any(wanted(values[name]) for values in [config._values, *_overrides.values()] if name in values)
 
 
 def everywhere(names: tuple[str, ...]) -> list[dict[str, Any]]:
     """The values of settings for all threads, then those of each `using` block, of any thread, that has some."""
-    found = [{name: values[name] for name in names if name in values} for values in [config._values, *_overrides]]
+    everyone = [config._values, *_overrides.values()]
+    found = [{name: values[name] for name in names if name in values} for values in everyone]
     return [values for values in found if values]
 
 
@@ -197,11 +199,11 @@ def using(**overrides: Any) -> Iterator[Config]:
     local = config._local
     before = getattr(local, "overrides", {})
     local.overrides = {**before, **overrides}
-    _overrides.append(overrides)
+    _overrides[id(overrides)] = overrides
     _tell()
     try:
         yield config
     finally:
         local.overrides = before
-        _overrides[:] = [x for x in _overrides if x is not overrides]
+        del _overrides[id(overrides)]
         _tell()

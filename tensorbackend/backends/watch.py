@@ -105,7 +105,8 @@ class Call(NamedTuple):
 
 def join(backend: Backend) -> None:
     """Let a backend know when someone begins to look."""
-    _backends.add(backend)
+    with _lock:
+        _backends.add(backend)
 
 
 def _decide() -> None:
@@ -117,7 +118,8 @@ def _decide() -> None:
         began, watching = wanted and not watching, wanted
         before, _compiled_by = _compiled_by, settings.everywhere(COMPILED_BY)
         changed = before != _compiled_by
-    for backend in list(_backends) if began or changed else ():
+        backends = list(_backends) if began or changed else []
+    for backend in backends:
         if not backend.closed:
             with backend._lock:
                 if changed:

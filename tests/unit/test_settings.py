@@ -89,6 +89,40 @@ def test_import_reports_an_unreadable_environment() -> None:
     assert "TB_SEED" in done.stderr
 
 
+def test_blocks_of_threads_that_make_backends_leave_nothing_behind() -> None:
+    """Where threads take turns as often as they can: what one began another lost, or kept for ever."""
+    code = """
+import sys, threading, time
+import tensorbackend
+from tensorbackend import settings, using
+from tensorbackend.backends import watch
+end, failed = time.monotonic() + 4, []
+def repeat(work):
+    try:
+        while time.monotonic() < end:
+            work()
+    except Exception as error:
+        failed.append(repr(error))
+def blocks():
+    with using(debug=0), using(debug=0), using(seed=3):
+        pass
+def look():
+    with using(check=True):
+        pass
+def make():
+    return [tensorbackend.Backend.allocate_backend("cpu", jit=False) for _ in range(30)]
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=repeat, args=(work,)) for work in (blocks, blocks, look, make, make)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failed, len(settings._overrides), watch.watching)
+"""
+    done = in_process(code)
+    assert done.stdout == "[] 0 False\n", done.stdout + done.stderr
+
+
 def test_every_setting_has_variable_and_meaning() -> None:
     for name, setting in settings.SETTINGS.items():
         assert setting.name == name
