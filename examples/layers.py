@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tensorbackend import Backend, Tensor
 from tensorbackend.primitives.conv import ConvLayer
 from tensorbackend.primitives.pool import PoolLayer
@@ -246,7 +248,10 @@ class Momentum:
 
 
 class Adam:
-    """Steps scaled by running means of the gradient and of its square (Kingma and Ba 2015)."""
+    """Steps scaled by running means of the gradient and of its square (Kingma and Ba 2015).
+
+    The means are in float32 at least: in a half small squares are 0, and the step infinite.
+    """
 
     def __init__(
         self, parameters: Sequence[Parameter], rate: float = 2e-3, beta1: float = 0.9, beta2: float = 0.999
@@ -255,8 +260,10 @@ class Adam:
         self.rate = rate
         self.beta1 = beta1
         self.beta2 = beta2
-        self.means = [w.value.backend.zeros_like(w.value) for w in parameters]
-        self.squares = [w.value.backend.zeros_like(w.value) for w in parameters]
+        self.means, self.squares = (
+            [w.value.backend.zeros(w.value.shape, np.result_type(w.value.dtype, np.float32)) for w in parameters]
+            for _ in range(2)
+        )
 
     def update(self, steps: int) -> None:
         """One step down the gradients: the last of `steps`, which correct the means for having started at zero."""
