@@ -46,7 +46,7 @@ class Histograms:
             self._hist_rows.clear()
 
     def _histogram(self, tensor: Tensor, tag: str) -> Tensor:
-        most = MAX_HISTOGRAMS[self.device_type]
+        most = MAX_HISTOGRAMS.get(self.device_type, MAX_HISTOGRAMS[0])
         hash(tag)  # a name of a row, where they are read
         if len(self._hist_rows) >= most:
             raise ValueError(complain("hist: full", f"{most} histograms", "fewer", "dump_hist_data() resets"))
