@@ -12,18 +12,23 @@ optimizer and the place in the data are written, and `--resume` goes on from the
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import initializers, optimizers, serializers
 from tensorbackend.iterators import BatchIterator
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+except ImportError as error:
+    sys.exit(f"links_digits.py needs scikit-learn ({error}): pip install 'tensorbackend[examples]'")
 
 CLASSES = 10
 

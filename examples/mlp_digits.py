@@ -12,6 +12,7 @@ on once, at the end. The layers are in `layers.py`. A seed makes a run repeatabl
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,11 +21,15 @@ from typing import NamedTuple
 
 import numpy as np
 from layers import Adam, Affine, Dropout, Layer, Momentum, Parameter, Relu, SoftmaxCrossEntropy, Tanh
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from tqdm import tqdm
 
 import tensorbackend as tb
+
+try:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(f"the examples with digits need scikit-learn and tqdm ({error}): pip install 'tensorbackend[examples]'")
 
 CLASSES = 10
 PIXELS = 64
@@ -238,6 +243,10 @@ def add_arguments(parser: argparse.ArgumentParser, epochs: int, plot: str) -> No
 
 def run(arguments: argparse.Namespace, be: tb.Backend, network: Network, name: str) -> None:
     """Train a network, test it once, draw, and print a summary."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"matplotlib draws the curves, and is not installed ({error}): pip install 'tensorbackend[examples]'")
     train_set, validation_set, test_set = load(be, arguments.seed)
     rate = {} if arguments.rate is None else {"rate": arguments.rate}
     optimizer = OPTIMIZERS[arguments.optimizer](network.parameters, **rate)

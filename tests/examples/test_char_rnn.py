@@ -56,11 +56,18 @@ def test_any_text_can_be_learned_and_wrong_starts_are_named(script: Callable, tm
         script("char_rnn.py", "--text", str(text), "--start", "x")
 
 
-def test_missing_matplotlib_is_named_with_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "missing"), [
+    ("char_rnn", "matplotlib"), ("mlp_digits", "matplotlib"), ("cnn_digits", "matplotlib"), ("mlp_digits", "tqdm"),
+    ("mlp_digits", "sklearn"), ("cnn_digits", "sklearn"), ("links_digits", "sklearn"), ("parallel_digits", "sklearn"),
+])  # fmt: skip
+def test_missing_packages_are_named_with_the_command(tmp_path: Path, name: str, missing: str) -> None:
+    """Before anything is learnt."""
     blocker = tmp_path / "sitecustomize.py"
-    blocker.write_text("import sys; sys.modules['matplotlib'] = None\n", encoding="utf-8")
+    blocker.write_text(f"import sys; sys.modules[{missing!r}] = None\n", encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    command = [sys.executable, str(ROOT / "examples" / "char_rnn.py")]
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1
     assert "pip install 'tensorbackend[examples]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "epoch" not in done.stdout
