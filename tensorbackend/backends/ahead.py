@@ -111,7 +111,12 @@ def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
             _timer.cancel()
         _timer = threading.Timer(PATIENCE, drop_all)
         _timer.daemon = True
-        _timer.start()
+        try:
+            _timer.start()
+            return
+        except RuntimeError:  # In what atexit has registered there are no new threads: nothing would end it.
+            _timer = None
+    drop_all()
 
 
 def drop_all() -> None:

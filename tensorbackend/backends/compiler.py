@@ -319,7 +319,11 @@ def _map_in_lanes(function: Callable[[_T], _R], values: Sequence[_T]) -> list[_R
     """`map` on as many threads as compilers may run. An exception stops what has not begun."""
     lanes = ThreadPoolExecutor(PARALLEL_COMPILERS)
     try:
-        return list(lanes.map(function, values))
+        try:
+            begun = [lanes.submit(function, value) for value in values]
+        except RuntimeError:  # In what atexit has registered there are no new threads.
+            return [function(value) for value in values]
+        return [one.result() for one in begun]
     finally:
         lanes.shutdown(cancel_futures=True)
 

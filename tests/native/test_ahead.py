@@ -53,6 +53,17 @@ def until(true: Callable[[], bool], seconds: float = 20) -> bool:
     return true()
 
 
+def test_none_waits_where_there_are_no_new_threads(begun, monkeypatch) -> None:
+    """As at the end of the interpreter, since Python 3.12."""
+    def refuse(self) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(ahead.threading.Timer, "start", refuse)
+    assert answer(100) == 100
+    assert [compiler.process.poll() is None for compiler in begun] == [False, False]
+    assert not ahead._kept
+
+
 def test_the_next_kernel_is_compiled_by_what_waited(begun) -> None:
     assert answer(1) == 1
     first, second = begun

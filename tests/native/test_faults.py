@@ -29,6 +29,23 @@ def used(factor=2.0):
 # The compiler
 
 
+def test_what_atexit_has_registered_compiles(run_python, tmp_path, cc) -> None:
+    """A plan of several kernels, side by side before: then there are no new threads."""
+    code = """
+import atexit
+def last():
+    y = be.empty((3, 3))
+    y[:] = be.tanh(be.dot(be.exp(x) * 0.001 + 1, be.sqrt(x).T)) + 1
+    expected = np.tanh((np.exp(host) * 0.001 + 1) @ np.sqrt(host).T) + 1
+    print(np.allclose(y.get(), expected, rtol=1e-5))
+be = tb.Backend.allocate_backend("cpu")
+x = be.array(host)
+atexit.register(last)
+"""
+    done = run_python(USE + code, TB_CACHE=str(tmp_path / "cache"))
+    assert done.stdout.split() == ["True"], done.stderr
+
+
 def test_without_a_compiler_numpy_computes(run_python) -> None:
     done = run_python(USE + "used(); used(); print(be.jit)", TB_CC="/no/such/compiler")
     assert done.stdout.split() == ["False"]
