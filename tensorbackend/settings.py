@@ -39,10 +39,6 @@ def _flag(text: str) -> bool:
     raise ValueError("neither 1 nor 0")
 
 
-READ_AS = {_flag: "1 or 0", int: "an int", float: "a number of seconds", str: "text"}
-"""What a setting's text must be, by the function that reads it."""
-
-
 MOST_SECONDS = 1e6
 """As long as a program may be waited for: the system counts milliseconds in 32 bits."""
 
@@ -53,6 +49,10 @@ def seconds(text: str) -> float:
     if not 0 < number <= MOST_SECONDS:
         raise ValueError(f"expected more than 0, at most {MOST_SECONDS:.0f}")
     return number
+
+
+READ_AS = {_flag: "1 or 0", int: "an int", seconds: f"a number of seconds, at most {MOST_SECONDS:.0f}", str: "text"}
+"""What a setting's text must be, by the function that reads it."""
 
 
 SETTINGS = {
