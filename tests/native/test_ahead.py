@@ -35,6 +35,7 @@ def begun(cache: Path, cc, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ahe
             found.append(self)
 
     ahead.drop_all()
+    monkeypatch.setattr(ahead, "PATIENCE", 60.0)  # on a machine however busy
     monkeypatch.setattr(ahead, "Waiting", Waiting)
     yield found
     ahead.drop_all()
