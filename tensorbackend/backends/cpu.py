@@ -253,7 +253,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
         self.structures.check_open()
         if not isinstance(ary, np.ndarray):
             raise TypeError(complain("view", type(ary).__name__, "a NumPy array", "be.array or be.from_dlpack"))
-        return CPUTensor(self, ary=ary, name=name, min_dims=min_dims)
+        return self.tensor_cls(self, ary=ary, name=name, min_dims=min_dims)
 
     def from_dlpack(self, x: Any, min_dims: int | None = None) -> CPUTensor:
         """A tensor on the memory of any host array with `__dlpack__` (PyTorch, JAX …), without a copy.
@@ -345,7 +345,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
             self._repeats[form] = plan and repeats.repeater(self._planned(plan), target, value, leaves)
 
     def _tensor_at(self, layout: Structure, address: int) -> CPUTensor:
-        return CPUTensor(self, ary=array_at(address, layout), min_dims=layout.min_dims)
+        return self.tensor_cls(self, ary=array_at(address, layout), min_dims=layout.min_dims)
 
     def _array_at(self, ref: Any, address: int) -> np.ndarray:
         return array_at(address, ref)

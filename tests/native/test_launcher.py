@@ -238,6 +238,24 @@ def test_types_stand_beside_python_types(be) -> None:
     assert len({node, x, y, x + y}) == 4
 
 
+def test_views_of_foreign_memory_are_assigned_natively(be, monkeypatch) -> None:
+    (x,) = tensors(be, 1)
+    own = np.zeros((16, 1), np.float32)
+    views = [be.view(own), be.from_dlpack(own), be.view(own)[4:8]]
+    assert all(type(view) is be.tensor_cls for view in views)
+    for view in views:
+        view[:] = x[: view.shape[0]] * 2 + view
+    monkeypatch.setattr(be, "_run_statement", None)
+    for view in views:
+        view[:] = x[: view.shape[0]] * 2 + view
+    expected = np.zeros((16, 1), np.float32)
+    for _ in range(2):
+        expected += x.get() * 2
+        expected += x.get() * 2
+        expected[4:8] += x.get()[:4] * 2
+    np.testing.assert_allclose(own, expected, rtol=1e-6)
+
+
 def test_copies_of_a_node_have_its_inputs(be) -> None:
     x, y = tensors(be, 2)
     node = x * y
