@@ -14,7 +14,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.backprop import grad
 from tensorbackend.function.config import using_config
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions.images import output_size
+from tensorbackend.functions.images import each, output_size
 
 __all__ = ["col2im", "im2col", "im2row", "row2im"]
 
@@ -34,10 +34,10 @@ def im2col(img: Any, kh: int, kw: int, sy: int, sx: int, ph: int, pw: int, cover
 def col2im(col: Any, sy: int, sx: int, ph: int, pw: int, h: int, w: int, cover_all: bool = False, dy: int = 1,
            dx: int = 1) -> Any:  # fmt: skip
     """Images (N, C, h, w) of columns, the adjoint of `im2col`. Raises `ValueError` for columns of other images."""
-    col = as_variable(col)
+    col, size = as_variable(col), each("col2im: size", (h, w), 2, 0)
     n, c, kh, kw, *places = col.shape
     data = col._known()
-    images = Variable(arrays.zeros(arrays.backend_of(data), (n, c, h, w), data.dtype))
+    images = Variable(arrays.zeros(arrays.backend_of(data), (n, c, *size), data.dtype))
     with using_config("enable_backprop", True):
         found = F.im2col(images, (kh, kw), (sy, sx), (ph, pw), cover_all, (dy, dx))
     (back,) = grad([found], [images], [F.reshape(col, (n, c * kh * kw, *places))])
@@ -55,6 +55,8 @@ def im2row(img: Any, kh: int, kw: int, sy: int, sx: int, ph: int, pw: int) -> An
 def row2im(rows: Any, kh: int, kw: int, sy: int, sx: int, ph: int, pw: int, h: int, w: int) -> Any:
     """Images (N, C, h, w) of rows, the adjoint of `im2row`. Raises `ShapeError` for rows of other images."""
     n, _, inputs = rows.shape
+    (kh, kw), (sy, sx) = each("windows", (kh, kw), 2), each("stride", (sy, sx), 2)
+    ph, pw = each("pad", (ph, pw), 2, 0)
     height, width = output_size(h, kh, sy, ph), output_size(w, kw, sx, pw)
     with using_config("enable_backprop", False):
         col = F.reshape(F.swapaxes(rows, 1, 2), (n, inputs // (kh * kw), kh, kw, height, width)).array

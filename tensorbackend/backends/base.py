@@ -42,7 +42,7 @@ from tensorbackend.graph.structure import Structure, StructureTable, broadcast_s
 from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
-from tensorbackend.primitives.geometry import output_length, pad_pair
+from tensorbackend.primitives.geometry import output_length, pad_pair, positive
 from tensorbackend.primitives.hooks import LayerHooks
 from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lookup import LookupTables
@@ -275,9 +275,10 @@ class Backend(
 
         `X` is the input's length, `S` the window's, `padding` both ends' or a pair (before, after):
         floor((X - Sd + 2 padding) / strides) + 1 with Sd = dilation (S - 1) + 1, and in Caffe's mode for pooling the
-        ceiling, less a last window wholly in padding. Raises `ValueError` when pooling's padding is not below the
-        window's length.
+        ceiling, less a last window wholly in padding. Raises `ValueError` for lengths, strides and dilations below 1,
+        and when pooling's padding is not below the window's length.
         """
+        X, S, strides, dilation = positive("output_dim", X=X, S=S, strides=strides, dilation=dilation)
         window, pad = dilation * (S - 1) + 1, pad_pair("output_dim", padding)
         return output_length(X, window, pad, strides, pooling, self.check_caffe_compat())
 

@@ -121,6 +121,12 @@ def test_output_dim_refuses_windows_within_the_padding(backend, window, padding,
         backend.output_dim(9, window, padding, 1, pooling=True, dilation=dilation)
 
 
+@pytest.mark.parametrize("given", [{"X": 1.5}, {"S": 0}, {"strides": 0}, {"dilation": None}], ids=str)
+def test_output_dim_takes_sizes_alone(backend, given) -> None:
+    with pytest.raises(ValueError, match="expected  an int of at least 1"):
+        backend.output_dim(**{"X": 9, "S": 2, "padding": 0, "strides": 1} | given)
+
+
 # Hints
 
 

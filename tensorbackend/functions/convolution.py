@@ -113,8 +113,9 @@ def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0,
     do not fit, `ShapeError` for no output.
     """
     axes = len(x.shape) - 2
-    strides, dilates = images.each(stride, axes), images.each(dilate, axes)
-    pads = tuple((p, p + s - 1 if cover_all else p) for p, s in zip(images.each(pad, axes), strides))
+    strides, dilates = images.each("stride", stride, axes), images.each("dilate", dilate, axes)
+    sides, (groups,) = images.each("pad", pad, axes, 0), images.each("groups", groups, 1)
+    pads = tuple((p, p + s - 1 if cover_all else p) for p, s in zip(sides, strides))
     operands = (x, W) if b is None else (x, W, b)
     return _CONVOLUTION(*operands, stride=strides, pads=pads, dilate=dilates, groups=groups)
 
@@ -158,12 +159,13 @@ def deconvolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 
     again. Raises `InvalidType` for types and channels, `ShapeError` for sizes that do not fit.
     """
     axes = len(x.shape) - 2
-    strides, dilates, sides = (images.each(v, axes) for v in (stride, dilate, pad))
+    strides, dilates = images.each("stride", stride, axes), images.each("dilate", dilate, axes)
+    sides, (groups,) = images.each("pad", pad, axes, 0), images.each("groups", groups, 1)
     window = [d * (k - 1) + 1 for d, k in zip(dilates, W.shape[2:])]
     if outsize is None:
         sizes = tuple(s * (n - 1) + k - 2 * p for s, n, k, p in zip(strides, x.shape[2:], window, sides))
     else:
-        sizes = images.each(outsize, axes)
+        sizes = images.each("deconvolution: outsize", outsize, axes)
     back = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in zip(sizes, sides, window, strides))
     if back != tuple(x.shape[2:]) or min(sizes) < 1:
         given = f"images {x.shape[2:]} to {sizes}, filters {W.shape[2:]}, stride {strides}, pad {sides}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,16 @@ from tensorbackend.primitives.geometry import output_length
 __all__ = ["depth2space", "im2col", "resize_images", "space2depth"]
 
 
-def each(value: Any, axes: int) -> tuple[int, ...]:
-    """A number for each axis: the same for all, or as given. Raises `ValueError` for another count."""
-    found = (int(value),) * axes if isinstance(value, (int, np.integer)) else tuple(int(v) for v in value)
-    if len(found) != axes:
-        raise ValueError(complain("a number for each axis", str(value), f"one number, or {axes}"))
+def each(name: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
+    """A number for each axis: the same for all, or as given. Raises `ShapeError` for another count, and for what is no
+    int of at least `least`."""
+    try:
+        found = (index(value),) * axes if isinstance(value, (int, np.integer)) else tuple(index(v) for v in value)
+    except TypeError:
+        found = ()
+    if len(found) != axes or min(found, default=least) < least:
+        wanted = f"an int of at least {least}" + (f", or {axes} of them" if axes > 1 else "")
+        raise ShapeError(complain(name, repr(value), wanted))
     return found
 
 
@@ -46,7 +52,8 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
 
     Raises `ShapeError` where there is no place for a window.
     """
-    (kh, kw), (sy, sx), (ph, pw), (dy, dx) = (each(v, 2) for v in (ksize, stride, pad, dilate))
+    (kh, kw), (sy, sx) = each("windows", ksize, 2), each("stride", stride, 2)
+    (ph, pw), (dy, dx) = each("pad", pad, 2, 0), each("dilate", dilate, 2)
     n, c, h, w = x.shape
     height, width = output_size(h, kh, sy, ph, cover_all, dy), output_size(w, kw, sx, pw, cover_all, dx)
     if min(height, width) < 1:
@@ -63,7 +70,7 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
 
 def resize_images(x: Any, output_shape: Sequence[int]) -> Variable:
     """Images (N, C, H, W) to another (height, width) by linear interpolation; corners stay corners."""
-    height, width = each(output_shape, 2)
+    height, width = each("resize_images: output_shape", output_shape, 2, 0)
     data = arrays.plain(as_variable(x).array)
     weights = (_interpolation(n, m) for n, m in zip(x.shape[2:], (height, width)))
     rows, columns = (arrays.moved(a.astype(data.dtype), arrays.backend_of(data)) for a in weights)
@@ -85,7 +92,7 @@ def space2depth(X: Any, r: int) -> Variable:
     """Squares of r x r pixels as channels: (N, C, H, W) to (N, r² C, H / r, W / r), the place in the square first.
 
     Raises `ShapeError` where squares do not fit."""
-    n, c, h, w = X.shape
+    (n, c, h, w), (r,) = X.shape, each("space2depth: r", r, 1)
     if h % r or w % r:
         raise ShapeError(complain("space2depth", f"images {(h, w)}, r {r}", "a divisor of both"))
     apart = shapes.transpose(shapes.reshape(X, (n, c, h // r, r, w // r, r)), (0, 3, 5, 1, 2, 4))
@@ -95,7 +102,7 @@ def space2depth(X: Any, r: int) -> Variable:
 def depth2space(X: Any, r: int) -> Variable:
     """The inverse of `space2depth`: (N, r² C, H, W) to (N, C, r H, r W) (Shi et al. 2016). Raises `ShapeError` where
     the channels do not divide."""
-    n, c, h, w = X.shape
+    (n, c, h, w), (r,) = X.shape, each("depth2space: r", r, 1)
     if c % (r * r):
         raise ShapeError(complain("depth2space", f"{c} channels, r {r}", f"a multiple of {r * r}"))
     apart = shapes.transpose(shapes.reshape(X, (n, r, r, c // (r * r), h, w)), (0, 3, 4, 1, 5, 2))

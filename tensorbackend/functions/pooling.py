@@ -34,9 +34,9 @@ class _Windows:
 
     def __init__(self, name: str, x: Any, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
         axes = len(x.shape) - 2
-        self.ksize = each(ksize, axes)
-        self.stride = self.ksize if stride is None else each(stride, axes)
-        before = each(pad, axes)
+        self.ksize = each(f"{name}: windows", ksize, axes)
+        self.stride = self.ksize if stride is None else each(f"{name}: stride", stride, axes)
+        before = each(f"{name}: pad", pad, axes, 0)
         rows = list(zip(x.shape[2:], self.ksize, self.stride, before))
         self.sizes = tuple(output_size(n, k, s, p, cover_all) for n, k, s, p in rows)
         if min(self.sizes, default=0) < 1:
@@ -272,9 +272,9 @@ def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: 
 
     `outsize` None is the smallest size whose windows these are.
     """
-    window, sides = each(ksize, 2), each(pad, 2)
-    strides = window if stride is None else each(stride, 2)
-    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each(outsize, 2)
+    window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
+    strides = window if stride is None else each("stride", stride, 2)
+    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
     room = tuple(s * (n - 1) + k - 2 * p for n, k, s, p in zip(x.shape[2:], window, strides, sides))
     ones = ones_like_filters(x, (x.shape[1], 1, *window))
     whole = deconvolution_nd(x, ones, None, strides, sides, room, groups=x.shape[1])
@@ -289,9 +289,9 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
                   cover_all: bool = True) -> Variable:  # fmt: skip
     """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
     it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
-    window, sides = each(ksize, 2), each(pad, 2)
-    strides = window if stride is None else each(stride, 2)
-    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each(outsize, 2)
+    window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
+    strides = window if stride is None else each("stride", stride, 2)
+    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
     shape = (*x.shape[:2], *sizes)
     windows = _Windows("upsampling", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
     if windows.sizes != tuple(x.shape[2:]):
@@ -304,8 +304,8 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
 def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
     """The maxima of 1, 4, 16 … parts of images (N, C, H, W), `pyramid_height` levels, side by side: (N, D, 1, 1) (He et
     al. 2014). Raises `ShapeError` for images smaller than the parts."""
-    n, channels, height, width = x.shape
-    if pyramid_height < 1 or min(height, width) < 2 ** (pyramid_height - 1):
+    (n, channels, height, width), (pyramid_height,) = x.shape, each("pyramid_height", pyramid_height, 1)
+    if min(height, width).bit_length() < pyramid_height:
         given = f"images {(height, width)}, {pyramid_height} levels"
         raise ShapeError(complain("spatial_pyramid_pooling_2d", given, "a pixel for each part"))
     levels = []

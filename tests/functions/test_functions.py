@@ -288,6 +288,30 @@ def test_axes_that_are_not_there_are_refused(call, array) -> None:
         call(tb.Variable(array(np.ones((2, 1)))))
 
 
+OF_WINDOWS = {
+    "convolution": (F.convolution_2d, {"W": np.ones((2, 2, 2, 2))}, ("stride", "dilate", "groups")),
+    "deconvolution": (F.deconvolution_2d, {"W": np.ones((2, 2, 2, 2))}, ("stride", "dilate", "outsize", "groups")),
+    "local convolution": (F.local_convolution_2d, {"W": np.ones((2, 3, 3, 2, 2, 2))}, ("stride",)),
+    "max pooling": (F.max_pooling_2d, {"ksize": 2}, ("ksize", "stride")),
+    "average pooling": (F.average_pooling_2d, {"ksize": 2}, ("ksize", "stride")),
+    "unpooling": (F.unpooling_2d, {"ksize": 2}, ("ksize", "stride")),
+    "upsampling": (F.upsampling_2d, {"ksize": 2, "indexes": np.zeros((1, 2, 4, 4))}, ("ksize", "stride")),
+    "pyramid": (F.spatial_pyramid_pooling_2d, {}, ("pyramid_height",)),
+    "im2col": (F.im2col, {"ksize": 2}, ("ksize", "stride", "dilate")),
+    "space2depth": (F.space2depth, {}, ("r",)),
+    "depth2space": (F.depth2space, {}, ("r",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "size"), [(name, size) for name in OF_WINDOWS for size in OF_WINDOWS[name][2]])
+@pytest.mark.parametrize("given", [0, -1, 1.5, "x", [1, 2, 3]], ids=str)
+def test_sizes_of_windows_are_ints_of_at_least_one(given, name, size, array) -> None:
+    function, params, _ = OF_WINDOWS[name]
+    params = {key: array(v) if isinstance(v, np.ndarray) else v for key, v in params.items()}
+    with pytest.raises(ShapeError, match="expected  an int of at least 1"):
+        function(array(np.ones((1, 2, 4, 4))), **params | {size: given})
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [

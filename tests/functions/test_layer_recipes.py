@@ -13,6 +13,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import testing, utils
+from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
 from tests.functions.conftest import KINDS, shared
 
@@ -88,6 +89,8 @@ def test_a_convolution_by_rows(xp) -> None:
     rows = utils.im2row(x, 3, 2, 2, 2, 1, 1)
     testing.assert_allclose(xp.matmul(rows, w) + b, y)
     gw, gb, grows = row_layer_backward(xp, rows, w, g.reshape(-1))
+    with pytest.raises(ShapeError, match="stride[\\s\\S]*at least 1"):
+        utils.row2im(grows, 3, 2, 0, 2, 1, 1, 5, 4)
     gx = utils.row2im(grows, 3, 2, 2, 2, 1, 1, *x.shape[2:])
     for found, expected in zip((gx, gw, gb), gradients(y, inputs, g), strict=True):
         testing.assert_allclose(found, expected)
