@@ -123,6 +123,11 @@ def test_bad_regions_are_refused(backend: Any) -> None:
         message = rf"region 1 is of image {image}[\s\S]*0 to 1"
         refused(IndexError, message, {1: bad})
         refused(IndexError, message, {0: O, 1: bad, 2: I}, backend.roipooling_bprop)
+    for image in (math.nan, math.inf, -math.inf, 0.75, -0.25):
+        bad = backend.array([[0, 0, 0, 1, 1], [image, 0, 0, 1, 1], [9, 0, 0, 1, 1]])
+        message = r"region 1 is of image[\s\S]*0 to 1"
+        refused(IndexError, message, {1: bad})
+        refused(IndexError, message, {0: O, 1: bad, 2: I}, backend.roipooling_bprop)
     refused(ShapeError, r"\(12, 2\)[\s\S]*multiple of 15", {7: 5})
     four = {4: 4, 2: backend.ones((4, 4)), 3: backend.ones((4, 4), dtype=np.int32)}
     refused(ShapeError, r"rois[\s\S]*\(3, 5\)[\s\S]*20 elements", four)

@@ -48,7 +48,7 @@ class RegionGeometry(NamedTuple):
 
 def no_such_image(g: RegionGeometry, place: int, image: int) -> IndexError:
     """The error for a region of an image that there is not."""
-    given = f"region {place} is of image {image}"
+    given = f"region {place} is of image {image}" + (", or of no whole number" if image == -1 else "")
     return IndexError(complain("roipooling: rois", given, f"images from 0 to {g.images - 1}"))
 
 
@@ -219,12 +219,14 @@ def _check_places(name: str, g: RegionGeometry, argmax: Any) -> None:
 
 
 def _boxes(backend: Any, name: str, rois: Any, g: RegionGeometry, scale: float) -> tuple[Any, tuple[int, int]]:
-    """Image, x_min, y_min, x_max and y_max of each region in whole pixels of the maps."""
+    """Image, x_min, y_min, x_max and y_max of each region in whole pixels of the maps; -1 for an image that is no whole
+    number."""
     shape = (g.regions, 5)
     operands.check(name, None, rois=(rois, shape))
     rois = composite.reshape(rois, shape)
     boxes = backend.empty(shape, np.int32, min_dims=0)
     with backend.fuse():
-        boxes[:, :1] = backend.rint(rois[:, :1])
+        images = rois[:, :1]
+        boxes[:, :1] = backend.where(backend.rint(images) == images, images, -1)
         boxes[:, 1:] = backend.rint(rois[:, 1:] * float(scale))
     return boxes, shape
