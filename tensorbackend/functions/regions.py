@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend import dtypes
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
@@ -29,7 +30,7 @@ class _Regions(OnImages):
         self._scale = scale
 
     def _placed_rois(self, x: Any) -> Any:
-        rois = arrays.fresh(x.backend, self._rois.shape, x.dtype)
+        rois = arrays.fresh(x.backend, self._rois.shape, dtypes.compute(x.dtype))
         rois.set(self._rois)
         return rois
 
@@ -88,8 +89,8 @@ def _host_rois(name: str, x: Any, rois: Any) -> np.ndarray:
     found = np.asarray(data if isinstance(data, np.ndarray) else data.get())
     if found.ndim != 2 or found.shape[1] != 5 or len(x.shape) != 4:
         raise ShapeError(complain(f"{name}: shapes", f"x {x.shape}, rois {found.shape}", "(N, C, H, W) and (R, 5)"))
-    if len(found) and not (0 <= found[:, 0].min() and found[:, 0].max() < x.shape[0]):
-        raise IndexError(complain(f"{name}: image", f"{found[:, 0]}", f"0 to {x.shape[0] - 1}"))
+    if not np.isin(found[:, 0].astype(np.float64), np.arange(x.shape[0])).all():
+        raise IndexError(complain(f"{name}: image", f"{found[:, 0]}", f"whole numbers from 0 to {x.shape[0] - 1}"))
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
-from tensorbackend import testing
+from tensorbackend import dtypes, testing
 from tensorbackend.errors import ShapeError
 from tensorbackend.function.type_check import InvalidType
 
@@ -286,6 +286,21 @@ def test_parts_between_places(array, host) -> None:
 def test_axes_that_are_not_there_are_refused(call, array) -> None:
     with pytest.raises(ShapeError, match="no such axis|named twice|numbers of axes"):
         call(tb.Variable(array(np.ones((2, 1)))))
+
+
+@pytest.mark.parametrize("name", F.regions.__all__)
+@pytest.mark.parametrize("image", [2, -1, 0.5, np.nan, np.inf])
+def test_regions_of_no_image_are_refused(name, image, array) -> None:
+    with pytest.raises(IndexError, match="whole numbers from 0 to 1"):
+        getattr(F, name)(array(np.ones((2, 1, 4, 4))), array([[image, 0, 0, 3, 3]]), 2, 2, 1.0)
+
+
+def test_regions_lie_where_they_do_whatever_the_images_are_of(host) -> None:
+    x = np.zeros((1, 1, 1, 260), np.float32)
+    x[..., 257] = 1
+    rois = np.array([[0, 257, 0, 257, 0]], np.float32)
+    for dtype in (np.float32, dtypes.BFLOAT16):
+        np.testing.assert_array_equal(host(F.roi_pooling_2d(x.astype(dtype), rois, 1, 1, 1.0)), [[[[1]]]])
 
 
 OF_WINDOWS = {
