@@ -79,8 +79,12 @@ def give_up(error: BaseException) -> None:
 
 
 def main(script: str, *arguments: str) -> None:
-    """Run a script as `python script arguments` does. Where it fails, tell the launcher, and wait for the end."""
+    """Run a script as `python script arguments` does, the standard input empty but for process 0. Where it fails, tell
+    the launcher, and wait for the end."""
     sys.argv[:] = [script, *arguments]
+    if next(_numbers(RANKS), 0):  # what the starter gives may be a pipe that nobody writes or closes
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(script).resolve().parent)
     sys.excepthook = _hook

@@ -97,6 +97,14 @@ def test_a_script_finds_what_it_would_find_by_itself(launch: Callable, tmp_path:
     assert done.stdout.count("to the end") == 2
 
 
+def test_the_first_process_gets_the_standard_input_and_others_none(mpi: None, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.stdout.write(repr(sys.stdin.read()) + chr(10))")
+    done = subprocess.run(command(2, str(script)), env=environment(), input="words", capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert sorted(done.stdout.split()) == ["''", "'words'"], done.stderr
+
+
 def test_a_hang_is_cut_and_every_position_is_told(launch: Callable) -> None:
     start = time.monotonic()
     text = "def wait_for_ever():\n    time.sleep(600)\nif comm.rank == 1: wait_for_ever()\ncomm.barrier()\n"
