@@ -156,4 +156,5 @@ def distributed_optimizer(optimizer: Optimizer, comm: Communicator, nbytes: int 
     if overlap:
         hook.watch(optimizer.target)
     optimizer.add_hook(hook)
+    optimizer.comm = comm
     return optimizer

@@ -85,7 +85,8 @@ class GradientHardClipping:
 
 
 class GradientNoise:
-    """Normal noise of variance eta / (1 + t)^0.55 added to gradients (Neelakantan et al. 2015)."""
+    """Normal noise of variance eta / (1 + t)^0.55 added to gradients (Neelakantan et al. 2015); in several processes
+    that of process 0."""
 
     name, timing = "GradientNoise", "pre"
 
@@ -96,7 +97,10 @@ class GradientNoise:
         deviation = math.sqrt(self.eta / (1 + optimizer.t) ** 0.55)
         for p in _with_gradients(optimizer):
             _, g = _tensors(p)
-            set_gradient(p, g + deviation * g.backend.randn(shape=g.shape))
+            noise = arrays.evaluated(deviation * g.backend.randn(shape=g.shape), dtypes.compute(g.dtype))
+            if optimizer.comm is not None:  # which may draw other numbers in each process
+                optimizer.comm.broadcast(noise)
+            set_gradient(p, g + noise)
 
 
 class GradientLARS:

@@ -121,10 +121,12 @@ def _follow(master: Any, data: Any) -> None:
 
 
 class Optimizer:
-    """Changes the parameters of a link, `target`. `t` counts steps, `epoch` what `new_epoch` was called for."""
+    """Changes the parameters of a link, `target`. `t` counts steps, `epoch` what `new_epoch` was called for; `comm` is
+    the communicator of a `distributed_optimizer`, else None."""
 
     def __init__(self) -> None:
         self.target: Any = None
+        self.comm: Any = None
         self.t = 0
         self.epoch = 0
         self.loss_scale: float | None = None

@@ -273,6 +273,24 @@ assert len(exchanges) == 18, exchanges
 
 
 @pytest.mark.ci
+def test_noise_of_gradients_is_the_same_in_all_processes(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+from tensorbackend import functions as F, links, optimizers
+comm.seed(5)
+net = links.Linear(3, 2).to_device(be)
+opt = distributed.distributed_optimizer(optimizers.SGD(0.1).setup(net), comm)
+opt.add_hook(optimizers.GradientNoise(0.1))
+F.sum(net(be.xp.ones((4, 3), dtype=np.float32))).backward()
+opt.update()
+ours = net.W.array.get()
+comm.broadcast(net.W.array)
+assert (net.W.array.get() == ours).all()
+""",
+    )
+
+
 def test_a_pass_in_which_a_leaf_gets_no_gradient(check: Callable[..., None]) -> None:
     """Its bucket never gets whole, and those after it are sent when the pass is over."""
     check(
