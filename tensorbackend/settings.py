@@ -120,7 +120,8 @@ SETTINGS = {
 
 
 class Config:
-    """The values of the settings, as attributes. Unknown names raise `AttributeError` with the nearest known ones."""
+    """The values of the settings, as attributes. Unknown names raise `AttributeError` with the nearest known ones, and
+    assigned values that the setting cannot have `ValueError`."""
 
     def __init__(self) -> None:
         values = {name: _from_environment(s) for name, s in SETTINGS.items()}
@@ -137,9 +138,7 @@ class Config:
             raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in SETTINGS:
-            raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
-        self._values[name] = value
+        self._values[name] = _checked(name, value)
         _tell()
 
     def __repr__(self) -> str:
@@ -156,6 +155,20 @@ def _from_environment(setting: Setting) -> Any:
         raise ValueError(
             complain(f"{setting.variable}: cannot be read", repr(text), READ_AS[setting.parse], setting.doc)
         ) from error
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A value that is assigned, as the environment's text for it would be read. Raises `AttributeError` for a name that
+    no setting has, `ValueError` for what cannot be read."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
+    if name == "dtype" or (value is None and setting.default is None):  # types have other forms than text
+        return value
+    try:
+        return os.fspath(value) if setting.parse is str else setting.parse(str(value))
+    except (TypeError, ValueError) as error:
+        raise ValueError(complain(f"setting {name}", repr(value), READ_AS[setting.parse], setting.doc)) from error
 
 
 config = Config()
@@ -191,11 +204,9 @@ def _tell() -> None:
 def using(**overrides: Any) -> Iterator[Config]:
     """Settings for the calling thread inside a `with` block: `with using(debug=2): ...`.
 
-    Raises `AttributeError` for a name that no setting has.
+    Raises `AttributeError` for a name that no setting has, `ValueError` for a value that it cannot have.
     """
-    unknown = [name for name in overrides if name not in SETTINGS]
-    if unknown:
-        raise AttributeError(f"no setting {unknown[0]!r}: try {nearest(unknown[0], SETTINGS)}")
+    overrides = {name: _checked(name, value) for name, value in overrides.items()}
     local = config._local
     before = getattr(local, "overrides", {})
     local.overrides = {**before, **overrides}

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tensorbackend
@@ -188,6 +189,24 @@ def test_an_override_of_none_is_an_override(unchanged) -> None:
     with using(seed=None):
         assert config.seed is None
     assert config.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("threads", "x"), ("cache", 5), ("seed", 1.5), ("jit", "perhaps"), ("cflags", None), ("compile_timeout", -1)],
+)
+def test_values_that_a_setting_cannot_have_are_refused(unchanged, name, value) -> None:
+    before = getattr(config, name)
+    with pytest.raises(ValueError, match=f"setting {name}\n  given     {value!r}\n  expected"):
+        setattr(config, name, value)
+    with pytest.raises(ValueError, match=f"setting {name}"), using(**{name: value}):
+        pytest.fail("entered")
+    assert getattr(config, name) == before
+
+
+def test_texts_and_paths_are_read_as_in_the_environment(tmp_path) -> None:
+    with using(jit="no", threads="2", cache=tmp_path, dtype=np.float64):
+        assert (config.jit, config.threads, config.cache, config.dtype) == (False, 2, str(tmp_path), np.float64)
 
 
 @pytest.mark.parametrize("name", ["debugg", "seeds", "nothing_like_it"])
