@@ -355,12 +355,12 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
 
 def _thread_count(threads: int | None) -> int:
-    """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores this process may use."""
+    """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores allowed."""
     outer = re.match(r"\s*\d+", os.environ.get("OMP_NUM_THREADS", ""))  # "4,2": of nested regions; read as C reads it
     asked = (settings.config.threads or int(outer[0] if outer else 0)) if threads is None else threads
     if not isinstance(asked, (int, np.integer)) or asked < (0 if threads is None else 1):
         raise ValueError(complain("threads", repr(asked), "an int, 1 or more"))
-    return asked or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return asked or native.allowed_cores()
 
 
 _warned_no_compiler = False

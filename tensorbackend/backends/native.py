@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tensorbackend.backends.compiler import Library, compile_source
 from tensorbackend.settings import config
 
-__all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "has_runtime", "runtime"]
+__all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "allowed_cores", "has_runtime", "runtime"]
 
 SOURCE = '#include "runtime.c"\n#include "allocator.c"\n'
 # The library is never unloaded: its sleeping workers would be left without code.
@@ -233,13 +233,16 @@ def has_runtime() -> bool:
 
 
 def _default_threads() -> int:
-    """The setting, else 0 for the runtime's own default, unless a container allows less CPU time than that."""
+    """The setting, else 0 for what the runtime reads in OMP_NUM_THREADS, else the cores allowed."""
     if config.threads is not None:
         return config.threads
-    quota = _control_group_limit("cpu.max")
-    if os.environ.get("OMP_NUM_THREADS") or not quota:
-        return 0
-    return min(quota, len(os.sched_getaffinity(0)))
+    return 0 if os.environ.get("OMP_NUM_THREADS") else allowed_cores()
+
+
+def allowed_cores() -> int:
+    """The cores this process may use, no more than a container allows CPU time for."""
+    cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return min(_control_group_limit("cpu.max") or cores, cores)
 
 
 def _control_group_limit(name: str) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tensorbackend.backends import compiler, native
+from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.kernel_files import kernel_dir
 from tensorbackend.settings import config
 
@@ -391,6 +392,7 @@ def test_containers_share_of_cpus_bounds_the_threads(monkeypatch):
     monkeypatch.setitem(config._values, "threads", None)
     monkeypatch.setattr(native, "_control_group_limit", lambda name: {"cpu.max": 1}[name])
     assert native._default_threads() == 1
+    assert CPUBackend(jit=False).threads == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert native._default_threads() == 0
 
