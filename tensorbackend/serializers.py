@@ -38,12 +38,12 @@ class DictionarySerializer:
         return DictionarySerializer(self.target, f"{self.path}{name}/")
 
     def __call__(self, key: str, value: Any) -> Any:
-        """Store a value: an array, a number, or None for what is not there yet. Returns it."""
+        """Store a value: an array, a number, a list of numbers, or None for what is not there yet. Returns it."""
         stored = np.zeros(0, np.float32) if value is None else value
         host = arrays.to_cpu(stored) if arrays.is_array(stored) else np.asarray(stored)
-        if host.dtype == object:
+        if host.dtype == object or (isinstance(value, (list, tuple)) and not _holds_numbers(host)):
             given = f"{self.path}{key}: {type(value).__name__}"
-            raise TypeError(complain("serializer: a value that is no array", given, "arrays and numbers"))
+            raise TypeError(complain("serializer: a value that is no array", given, "an array, a number or numbers"))
         path = f"{self.path}{key}"
         self.target[path] = host
         if value is None:
@@ -94,7 +94,8 @@ class NpzDeserializer:
         if arrays.is_array(value):
             self._expect(path, value.shape, value.dtype)
         else:
-            self._expect(path, (), self.npz[path].dtype)
+            found, listed = self.npz[path], isinstance(value, (list, tuple))  # lists are of any length
+            self._expect(path, found.shape if listed else (), float if listed else found.dtype)
             _as_value(path, value, self.npz[path])
         return True
 
@@ -141,12 +142,12 @@ def _holds_numbers(found: np.ndarray) -> bool:
 
 
 def _as_value(path: str, value: Any, found: np.ndarray) -> Any:
-    """What was found, as a number of a value's type."""
+    """What was found, as a number or list of a value's type."""
     try:
-        return type(value)(found.item())
+        return type(value)(found.tolist())
     except (TypeError, ValueError, OverflowError) as error:
-        given = f"{found.item()!r} ({found.dtype})"
-        raise ValueError(complain(f"load: {path}", given, f"a number that becomes {type(value).__name__}")) from error
+        given = f"{found.tolist()!r} ({found.dtype})"
+        raise ValueError(complain(f"load: {path}", given, f"what becomes {type(value).__name__}")) from error
 
 
 class _Checker(NpzDeserializer):

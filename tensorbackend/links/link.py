@@ -78,7 +78,7 @@ class Link:
             setattr(self, name, Parameter(initializer, shape, dtype=dtype))
 
     def add_persistent(self, name: str, value: Any) -> None:
-        """Register a value that is saved with the parameters: an array or a number."""
+        """Register a value that is saved with the parameters: an array, a number, a list of numbers."""
         self._refuse_taken(name)
         setattr(self, name, value)
         self.register_persistent(name)

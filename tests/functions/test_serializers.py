@@ -114,6 +114,26 @@ def test_arrays_of_any_name_come_back_from_an_npz(tmp_path, compression) -> None
     assert [p.array.tolist() for p in (loaded.file, loaded.allow_pickle, loaded.arr_0)] == [[0, 0], [1, 1], [2, 2]]
 
 
+@each_format
+@pytest.mark.parametrize(("value", "other"), [([1, 2], [7]), ((0.5, 1.5), ()), ([[1, 2], [3, 4]], [0])], ids=str)
+def test_persistent_lists_of_numbers_come_back(save, load, value, other) -> None:
+    saved, loaded, file = tb.Link(), tb.Link(), io.BytesIO()
+    saved.add_persistent("order", value)
+    loaded.add_persistent("order", other)
+    save(file, saved)
+    load(io.BytesIO(file.getvalue()), loaded)
+    assert loaded.order == value and type(loaded.order) is type(value)
+
+
+@each_format
+@pytest.mark.parametrize("value", [[1, "a"], ["a"], {"a": 1}, [None]], ids=str)
+def test_persistent_values_that_could_not_be_loaded_are_not_saved(save, load, value) -> None:
+    link = tb.Link()
+    link.add_persistent("order", value)
+    with pytest.raises(TypeError, match="order: [\\s\\S]*a number or numbers"):
+        save(io.BytesIO(), link)
+
+
 def test_what_is_no_whole_npz_is_refused_and_nothing_changes(tmp_path) -> None:
     link = L.Linear(20, 30)
     path = tmp_path / "link.npz"
