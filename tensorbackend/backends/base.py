@@ -227,6 +227,16 @@ class Backend(
         _check_options(name, cls, kargs)
         return cls(**kargs)
 
+    def __copy__(self) -> Backend:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Backend:
+        return self  # so that copies of layers that hold it share it
+
+    def __reduce__(self) -> Any:
+        hint = "gen_backend in the other process"
+        raise TypeError(complain("pickle: a backend belongs to its process", repr(self), "", hint))
+
     @property
     def closed(self) -> bool:
         """Whether `cleanup_backend` was called."""

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,12 @@ def test_output_dim_refuses_windows_within_the_padding(backend, window, padding,
 def test_output_dim_takes_sizes_alone(backend, given) -> None:
     with pytest.raises(ValueError, match="expected  an int of at least 1"):
         backend.output_dim(**{"X": 9, "S": 2, "padding": 0, "strides": 1} | given)
+
+
+def test_copies_of_a_backend_are_itself_and_pickles_refused(backend) -> None:
+    assert copy.copy(backend) is copy.deepcopy([backend])[0] is backend
+    with pytest.raises(TypeError, match="a backend belongs to its process"):
+        pickle.dumps(backend)
 
 
 # Hints
