@@ -86,7 +86,9 @@ class UpdateRule:
         for name, x in self.state.items():
             if arrays.backend_of(x) is not device:
                 self.state[name] = arrays.moved(x, device)
-        if self.fp32 and dtypes.is_half(p._data.dtype) and "master" not in self.state:
+        if not self.fp32:
+            self.state.pop("master", None)
+        elif dtypes.is_half(p._data.dtype) and "master" not in self.state:
             wide = arrays.zeros(device, p._data.shape, np.dtype(np.float32))
             arrays.copy_into(wide, p._data)
             self.state["master"] = wide
@@ -225,7 +227,7 @@ class GradientMethod(Optimizer):
         return self
 
     def use_fp32_update(self, flag: bool = True) -> None:
-        """Keep a copy of parameters of halves in float32, and change that."""
+        """Keep a copy of parameters of halves in float32, and change that; with False give it up at the next step."""
         self._fp32 = flag
         for p in self.target.params() if self.target is not None else ():
             p.update_rule.fp32 = flag

@@ -414,6 +414,12 @@ def test_halves_with_a_wide_copy(be) -> None:
     optimizer.update()
     testing.assert_allclose(p, [3, 3, 0.998], atol=5e-4)
     testing.assert_allclose(p.update_rule.state["master"], [3, 3, 0.998], atol=1e-6)
+    optimizer.use_fp32_update(False)
+    before = arrays.to_cpu(p.array)
+    p.grad = arrays.moved(np.ones(3, np.float16), be)
+    optimizer.update()
+    np.testing.assert_array_equal(arrays.to_cpu(p.array), before - np.float16(1e-4))
+    assert "master" not in p.update_rule.state
 
 
 def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
