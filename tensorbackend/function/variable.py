@@ -91,7 +91,8 @@ class Variable:
 
     @property
     def array(self) -> Any:
-        """The array."""
+        """The array. Graphs keep the one that they saw: after another is assigned, `backward` of an earlier graph still
+        fills `grad`, but `tb.grad` is of what is made from then on."""
         return arrays.presented(self._data)
 
     @array.setter
