@@ -11,20 +11,18 @@ machine's own change, since the bandwidth of a shared machine wanders.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 from tensorbackend import bench
+from tensorbackend.bench_results import result
 
 Key = tuple[str, tuple[int, ...], str, str]
 
 
-def rows(path: str) -> dict[Key, dict[str, Any]]:
-    """The timed rows of a result file by case, shape, dtype and contender."""
-    document = json.loads(Path(path).read_text())
+def rows(document: dict[str, Any]) -> dict[Key, dict[str, Any]]:
+    """The timed rows of a result by case, shape, dtype and contender."""
     timed = [r for r in document["rows"] if r["us"] is not None]
     return {(r["case"], tuple(r["shape"]), r["dtype"], r["contender"]): r for r in timed}
 
@@ -59,8 +57,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old")
-    parser.add_argument("new")
+    parser.add_argument("old", type=result, metavar="OLD.json")
+    parser.add_argument("new", type=result, metavar="NEW.json")
     parser.add_argument("--all", action="store_true", help="also rows within the spread")
     parser.add_argument("--only", type=re.compile, metavar="REGEX", help="contenders whose name matches")
     parser.add_argument("--fail", action="store_true", help="exit with 1 when one of this project's rows is slower")
@@ -68,8 +66,10 @@ def main() -> int:
     old, new = rows(options.old), rows(options.new)
     if options.only:
         old = {key: row for key, row in old.items() if options.only.search(key[3])}
-    machines = [json.loads(Path(path).read_text())["machine"] for path in (options.old, options.new)]
-    lines = [f"machines differ: {line}" for line in differences(*machines)]
+        if not old:
+            parser.error(f"argument --only: no contender of the old result matches {options.only.pattern!r}")
+    changes = differences(options.old["machine"], options.new["machine"])
+    lines = [f"machines differ: {line}" for line in changes]
     lines += bench.aligned(compare(old, new, options.all))
     both = old.keys() & new.keys()
     alone = [len(side) - len(both) for side in (old, new)]

@@ -11,12 +11,11 @@ Each result fills the part of the page between `<!-- NAME -->` and `<!-- end NAM
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from tensorbackend.bench_results import OURS, Family
+from tensorbackend.bench_results import OURS, Family, result
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
@@ -86,12 +85,12 @@ def filled(page: str, name: str, text: str) -> str | None:
 def main() -> int:
     """Fill the page; the exit status is 1 when a result has no part on it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", metavar="RESULT.json")
+    parser.add_argument("results", nargs="+", type=result, metavar="RESULT.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()
     page, missing = options.page.read_text(), []
-    for path in options.results:
-        family = Family(json.loads(Path(path).read_text()))
+    for document in options.results:
+        family = Family(document)
         parts = [machine(family.document), "", *table(family), *summary(family.document)]
         new = filled(page, family.name, "\n".join(parts))
         missing += [family.name] if new is None else []

@@ -501,7 +501,7 @@ def arguments(description: str, dtypes: Sequence[str] = ("float32",)) -> argpars
     add("--quick", action="store_true", help="fewer cases and blocks: ends in two minutes")
     add("--only", type=_regex, default=None, metavar="REGEX", help="cases whose 'name shape dtype' matches")
     add("--without", type=_names, default=(), help="contenders to leave out, with commas")
-    add("--json", type=_new_file, metavar="FILE", help="write rows and machine facts")
+    add("--json", type=_new_json, metavar="FILE", help="write rows and machine facts")
     add("--plot", type=_new_file, metavar="FILE", help="write a PNG of bars")
     return parser
 
@@ -535,6 +535,12 @@ def _new_file(text: str) -> str:
     """A file to write at the end: what cannot be is said before anything is measured."""
     if not Path(text).parent.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {Path(text).parent}")
+    return text
+
+
+def _new_json(text: str) -> str:
+    """The same, or a result file whose history goes on."""
+    history(Path(_new_file(text)))
     return text
 
 

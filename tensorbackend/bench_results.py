@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Collection, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["OURS", "Family", "geometric_mean", "history", "json_text"]
+__all__ = ["OURS", "Family", "geometric_mean", "history", "json_text", "result"]
 
 OURS = "tensorbackend"
 """The contender that ratios are about."""
@@ -81,9 +82,20 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+def result(text: str) -> dict[str, Any]:
+    """A result file, named by an argument. Raises `ArgumentTypeError` for a file that cannot be read, or is none."""
+    try:
+        document = json.loads(Path(text).read_text("utf-8"))
+        if not {"rows", "machine"} <= document.keys():
+            raise ValueError("no rows or no machine in it")
+    except (OSError, ValueError, AttributeError) as error:
+        raise argparse.ArgumentTypeError(f"no result of a benchmark: {text}: {error}") from None
+    return document
+
+
 def history(path: Path) -> list[dict[str, Any]]:
     """The records of a result file: of the results it had before, and of the one in it; none without a file."""
     if not path.exists():
         return []
-    old = json.loads(path.read_text())
+    old = result(str(path))
     return [*old.get("history", []), Family(old).record]

@@ -374,3 +374,27 @@ def test_compare_marks_changes_beyond_the_spread(tmp_path: Path, us: float, word
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("gate")]
     assert [row[-1] for row in rows] == ([word] if word else [])
     assert "1 rows in both" in done.stdout
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"rows": []}'])
+@pytest.mark.parametrize("script", ["compare", "report"])
+def test_what_is_no_result_is_said_in_a_line(tmp_path: Path, script: str, text: str | None) -> None:
+    path = tmp_path / "old.json"
+    if text is not None:
+        path.write_text(text)
+    command = [sys.executable, f"benchmarks/{script}.py", str(path), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."})
+    assert done.returncode == 2 and f"no result of a benchmark: {path}" in done.stderr.splitlines()[-1]
+
+
+def test_a_result_that_cannot_go_on_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text("{")
+    with pytest.raises(SystemExit, match="2"):
+        options("--json", str(tmp_path / "old.json"))
+
+
+def test_compare_says_when_no_contender_matches(tmp_path: Path) -> None:
+    path = result(tmp_path / "old.json", 10.0, 0.5, 0.5)
+    command = [sys.executable, "benchmarks/compare.py", path, path, "--only", "theirs"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."})
+    assert done.returncode == 2 and "no contender of the old result matches 'theirs'" in done.stderr
