@@ -179,7 +179,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1)
     found = parser.parse_args(arguments)
-    if min(found.hidden, found.samples, found.steps, found.iterations) < 1 or found.temperature <= 0:
+    if min(found.hidden, found.samples, found.steps, found.iterations) < 1 or not found.temperature > 0:
         parser.error("--hidden, --samples, --steps and --iterations are at least 1, --temperature is above 0")
     return found
 

@@ -91,7 +91,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--resume", type=Path, default=None, help="file of a run to go on with")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1, batch_size=64)
-    return parser.parse_args(arguments)
+    found = parser.parse_args(arguments)
+    if min(found.maps, found.epochs) < 1:
+        parser.error("--maps and --epochs are at least 1")
+    return found
 
 
 def main() -> None:

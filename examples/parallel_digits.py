@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from cnn_digits import convolutional
 from layers import Adam
-from mlp_digits import Network, Samples, evaluate, load
+from mlp_digits import Network, Samples, evaluate, load, positive
 
 from tensorbackend import distributed
 
@@ -99,9 +99,11 @@ def evaluate_together(comm: distributed.Communicator, network: Network, samples:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a convolutional network in several processes.")
-    parser.add_argument("--epochs", type=int, default=12, help="passes over the data (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=64, help="samples a step, of all processes (default: %(default)s)")
-    parser.add_argument("--maps", type=int, nargs="+", default=[32, 64], help="maps of each block (default: 32 64)")
+    parser.add_argument("--epochs", type=positive, default=12, help="passes over the data (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=64,
+                        help="samples a step, of all processes (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--maps", type=positive, nargs="+", default=[32, 64],
+                        help="maps of each block (default: 32 64)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
     parser.add_argument("--backend", default="cpu", help="(default: %(default)s)")
@@ -114,7 +116,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Train as the command line says; process 0 speaks."""
     arguments = parse_arguments()
-    comm = distributed.init(arguments.backend, rng_seed=arguments.seed, datatype=np.dtype(arguments.dtype),
+    comm = distributed.init(arguments.backend, rng_seed=arguments.seed, datatype=arguments.dtype,
                             batch_size=arguments.batch)  # fmt: skip
     train_set, _, test_set = load(comm.backend, arguments.seed)
     batches = distributed.ShardedBatches(comm, train_set.labels.shape[1], arguments.batch, arguments.seed)

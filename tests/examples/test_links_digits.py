@@ -43,3 +43,9 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(train: Callable[..., str]) ->
     train("--maps", "4", "--epochs", "1", "--save", "run.npz")
     resumed = train("--maps", "4", "--epochs", "1", "--resume", "run.npz").splitlines()
     assert resumed[0] == straight[1] and resumed[-1] == straight[-1]
+
+
+@pytest.mark.parametrize("wrong", ["--maps=0", "--epochs=-1"])
+def test_numbers_that_make_no_sense_are_refused(train: Callable[..., str], wrong: str) -> None:
+    with pytest.raises(AssertionError, match="error: --maps and --epochs are at least 1"):
+        train(wrong)

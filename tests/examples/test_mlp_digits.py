@@ -61,6 +61,7 @@ def test_halves_learn(train: Callable, dtype: str) -> None:
 @pytest.mark.parametrize("wrong", [
     "mlp_digits.py --epochs 0", "mlp_digits.py --keep 0", "mlp_digits.py --hidden 8 0", "mlp_digits.py --batch-size 0",
     "cnn_digits.py --maps 0", "char_rnn.py --iterations 0", "char_rnn.py --temperature 0",
+    "char_rnn.py --temperature nan", "parallel_digits.py --maps 0", "parallel_digits.py --batch 0",
 ])  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_by_their_option(script: Callable, wrong: str) -> None:
     with pytest.raises(AssertionError, match=f"error: .*{wrong.split()[1]}"):
