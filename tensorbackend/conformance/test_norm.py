@@ -367,6 +367,12 @@ def test_bad_operands_are_refused(backend: Any) -> None:
     with pytest.raises(ValueError, match="overlaps"):
         backend.compound_bprop_bn(batch["x"], batch["grad_gamma"], batch["grad_beta"], batch["delta"],
                                   *(batch[k] for k in ("x", "xsum", "xvar", "gamma")), EPS)  # fmt: skip
+    ones, row = backend.ones((3, 1)), backend.ones((1, 5))
+    for eps, rho in ((None, 0.9), (EPS, "x")):
+        with pytest.raises(TypeError, match="compound_fprop_bn: (eps|rho)[\\s\\S]*a number"):
+            backend.compound_fprop_bn(batch["x"], *[ones] * 6, batch["y"], eps, rho, True)
+    with pytest.raises(TypeError, match="compound_fprop_gn: eps[\\s\\S]*a number"):
+        backend.compound_fprop_gn(batch["x"], row, row, ones, ones, batch["y"], 1, None)
     batch.check()
     with pytest.raises(ShapeError, match=r"nothing to take moments of[\s\S]*\(2, 0\)"):
         Batch(backend, np.empty((2, 0), np.float32), "float32").fprop()

@@ -132,6 +132,7 @@ def test_bad_regions_are_refused(backend: Any) -> None:
     four = {4: 4, 2: backend.ones((4, 4)), 3: backend.ones((4, 4), dtype=np.int32)}
     refused(ShapeError, r"rois[\s\S]*\(3, 5\)[\s\S]*20 elements", four)
     refused(ShapeError, r"size of O[\s\S]*\(1, 3, 2, 3\)", {8: 3})
+    refused(TypeError, "spatial_scale[\\s\\S]*a number", {10: None})
     refused(ShapeError, r"pooled_width[\s\S]*0", {9: 0})
     refused(DTypeError, r"type of O[\s\S]*float64", {2: backend.ones((4, 3), dtype=np.float64)})
     refused(DTypeError, r"argmax[\s\S]*float32", {3: backend.ones((4, 3))})

@@ -8,13 +8,14 @@ operand is refused, since a product reads its operands many times.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, check_target, finished
+from tensorbackend.graph.structure import as_axis
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.primitives import operands
 
@@ -102,6 +103,7 @@ class LinearAlgebra:
         mean is logged and in `bench_records`. `size` is a tile hint that has no effect. Raises `ShapeError`,
         `DTypeError`, and `ValueError` when C overlaps A or B.
         """
+        operands.check_numbers("compound_dot", alpha=alpha, beta=beta)
         _check_one_type("compound_dot", A, B, C)
         _check_product("compound_dot", A.shape, B.shape, C.shape)
         if len(A.shape) != 2 or len(B.shape) != 2:
@@ -122,6 +124,7 @@ class LinearAlgebra:
         A (X, m, k) or (m, k), B (X, k, n) or (k, n). C (X, m, n): C[i] = r(alpha A[i] B[i]) + beta C[i], a 2-D operand
         shared by all i. C (m, n): the products are summed over i. Raises as `compound_dot`.
         """
+        operands.check_numbers("batched_dot", alpha=alpha, beta=beta)
         _check_one_type("batched_dot", A, B, C)
         if max(len(A.shape), len(B.shape)) != 3 or min(len(A.shape), len(B.shape)) < 2 or len(C.shape) not in (2, 3):
             raise ShapeError(
@@ -175,7 +178,8 @@ class LinearAlgebra:
         for memory that overlaps.
         """
         _check_one_type("copy_transpose", a, out)
-        order = tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
+        given = range(len(a.shape))[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
+        order = as_axis("copy_transpose", tuple(given))
         moved = a._move("transpose", order)
         if moved.shape != out.shape:
             raise ShapeError(
@@ -194,6 +198,7 @@ class LinearAlgebra:
         once and the count starts again. Raises `ShapeError` for several shapes, `DTypeError` for several dtypes,
         `ValueError` for memory that overlaps.
         """
+        operands.check_numbers("compensated_sum", cmp_scale=cmp_scale, add_scale=add_scale)
         _check_one_type("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
         if not sum_tensor.shape == cmp_tensor.shape == add_tensor.shape:
             given = f"{sum_tensor.shape}, {cmp_tensor.shape}, {add_tensor.shape}"

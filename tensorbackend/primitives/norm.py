@@ -281,6 +281,7 @@ class _Groups(_Operands):
     def fprop(self, mean: Any, var: Any, gamma: Any, beta: Any, eps: float, accumbeta: float, relu: bool,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
         """The forward pass, as `compound_fprop_gn` says."""
+        operands.check_numbers(self.name, eps=eps, accumbeta=accumbeta)
         self.take_columns(gamma=gamma, beta=beta)
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("y", "mean", "var", over="x")
@@ -296,6 +297,7 @@ class _Groups(_Operands):
     def bprop(self, grad_gamma: Any, grad_beta: Any, mean: Any, var: Any, gamma: Any, eps: float,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
         """The backward pass, as `compound_bprop_gn` says."""
+        operands.check_numbers(self.name, eps=eps)
         self.take_columns(gamma=gamma, grad_gamma=grad_gamma, grad_beta=grad_beta)
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")
@@ -350,6 +352,7 @@ class Normalization:
         `threads`, `outputs` and `layer` have no effect. Raises `ShapeError`, `DTypeError`, and `ValueError` for memory
         that overlaps.
         """
+        operands.check_numbers("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
         at = _batch(self, "compound_fprop_bn", x, y=y)
         at.take_columns(gamma=gamma, beta=beta, gmean=gmean, gvar=gvar)
         if inference:
@@ -377,6 +380,7 @@ class Normalization:
         delta_out = (delta_in - (h grad_gamma + grad_beta) / n) gamma / sqrt(var + eps), which may be delta_in itself.
         x, `xsum` and `xvar` are those of `compound_fprop_bn`, and so are types, shapes, `binary`, `repeat` and errors.
         """
+        operands.check_numbers("compound_bprop_bn", eps=eps)
         at = _batch(self, "compound_bprop_bn", x, delta_in=delta_in, delta_out=delta_out)
         at.take_columns(grad_gamma=grad_gamma, grad_beta=grad_beta, xsum=xsum, xvar=xvar, gamma=gamma)
         at.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")

@@ -170,17 +170,22 @@ def sums_of_maps(out: Tensor, x: Any, dim: tuple[int, ...]) -> None:
     out._assign(composite.reshape(sums, out.shape))
 
 
-def numbers(name: str, **named: Any) -> list[float]:
-    """Scales and powers as Python's floats. Raises `TypeError` for what is no real number.
-
-    A NumPy scalar of a narrow type would round what is worked out with it, and a tensor's value would be read once.
-    """
+def check_numbers(name: str, **named: Any) -> None:
+    """Raise `TypeError` for scales and powers that are no real numbers, nor numbers that change in a program."""
     for letter, x in named.items():
         if isinstance(x, (int, float)) or is_symbol(x):  # a symbol says itself why it is no float
             continue
         host = None if isinstance(x, Operators) else np.asarray(x)
         if host is None or host.ndim or not (dtypes.is_float(host.dtype) or host.dtype.kind in "biu"):
             raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a number"))
+
+
+def numbers(name: str, **named: Any) -> list[float]:
+    """Scales and powers as Python's floats. Raises as `check_numbers`.
+
+    A NumPy scalar of a narrow type would round what is worked out with it, and a tensor's value would be read once.
+    """
+    check_numbers(name, **named)
     return [float(x) for x in named.values()]
 
 

@@ -190,7 +190,7 @@ class Regions:
         if shape[0] == 0:
             return []
         kept = self.empty((shape[0] + 1,), np.int32, min_dims=0)
-        params = (float(threshold), 1.0, 0.0, 0.0 if normalized else 1.0)
+        params = (*operands.numbers("nms", threshold=threshold), 1.0, 0.0, 0.0 if normalized else 1.0)
         operands.call(self, NMS, params, [(kept, kept.shape)], [(detections, shape)], repeat, whole=True)
         found = kept.get().tolist()
         return found[1 : 1 + found[0]]
@@ -222,11 +222,12 @@ def _boxes(backend: Any, name: str, rois: Any, g: RegionGeometry, scale: float) 
     """Image, x_min, y_min, x_max and y_max of each region in whole pixels of the maps; -1 for an image that is no whole
     number."""
     shape = (g.regions, 5)
+    (scale,) = operands.numbers(name, spatial_scale=scale)
     operands.check(name, None, rois=(rois, shape))
     rois = composite.reshape(rois, shape)
     boxes = backend.empty(shape, np.int32, min_dims=0)
     with backend.fuse():
         images = rois[:, :1]
         boxes[:, :1] = backend.where(backend.rint(images) == images, images, -1)
-        boxes[:, 1:] = backend.rint(rois[:, 1:] * float(scale))
+        boxes[:, 1:] = backend.rint(rois[:, 1:] * scale)
     return boxes, shape
