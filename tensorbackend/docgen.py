@@ -41,7 +41,7 @@ TYPE_RULES = {
     "uint32": "uint32",
     "first": "the first operand's type",
     "default": "the backend's default type",
-    "sround": "float32",
+    "sround": "float32, float64",
 }
 """What the names in the table's `dtype` column mean."""
 EXACT = ("truth", "bits", "integer", "choice", "whole", "same")

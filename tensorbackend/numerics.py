@@ -173,13 +173,17 @@ def erfc(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def round_stochastic(x: np.ndarray, bits: np.ndarray, kept: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """float32 `x` with `kept` mantissa bits, rounded up with probability equal to the fraction lost.
+    """`x`, float64 or as float32, with `kept` mantissa bits, rounded up with probability equal to the fraction lost.
 
     `bits` are random 32-bit words. Infinities and NaN pass.
     """
-    word = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    mask = (np.uint32(1) << (np.uint32(23) - kept.astype(np.uint32))) - np.uint32(1)
-    moved = ((word + (bits & mask)) & ~mask).view(np.float32)
+    if x.dtype == np.float64:
+        word, lost = np.ascontiguousarray(x).view(np.uint64), np.uint64(52) - kept.astype(np.uint64)
+        bits = bits.astype(np.uint64) << np.uint64(32) >> (np.uint64(64) - lost)
+    else:
+        word, lost = np.ascontiguousarray(x, np.float32).view(np.uint32), np.uint32(23) - kept.astype(np.uint32)
+    mask = (word.dtype.type(1) << lost) - word.dtype.type(1)
+    moved = ((word + (bits & mask)) & ~mask).view(f"f{word.itemsize}")
     return _store(np.where(np.isfinite(x), moved, x), out, moved.dtype)
 
 

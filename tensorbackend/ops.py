@@ -302,7 +302,7 @@ _define("arctanh", 1, np.arctanh, _call("atanh"), "float", "The inverse hyperbol
 _define("pow2near", 1, numerics.shift_exponent, _call("pow2near"), "float",
         "sgn(x) 2^rint(log2 |x|): the power of two nearest in the logarithm, 0 for 0.", vjp=_nothing,
         methods=("nearest_power_of_two",), ulps=1.0, flops=20)  # fmt: skip
-_define("sround", 3, numerics.round_stochastic, "tb_sround_f32({x}, {y}, {z})", "sround",
+_define("sround", 3, numerics.round_stochastic, "tb_sround_{t}({x}, {y}, {z})", "sround",
         "x with z mantissa bits, rounded up with probability equal to the fraction lost; y are random words.",
         vjp=lambda o, g, z, x, bits, kept: (g, None, None), edge="infinities and NaN pass", flops=5)  # fmt: skip
 

@@ -224,6 +224,12 @@ TB_FN float tb_sround_f32(float x, tb_u32 word, tb_u32 kept) {
     return tb_isfinite_f32(x) ? y : x;
 }
 
+TB_FN double tb_sround_f64(double x, tb_u32 word, tb_u32 kept) {
+    tb_u64 bits = tb_bits_f64(x), lost = 52 - kept, mask = ((tb_u64)1 << lost) - 1;
+    double y = tb_from_bits_f64((bits + ((tb_u64)word << 32 >> (64 - lost))) & ~mask);
+    return tb_isfinite_f64(x) ? y : x;
+}
+
 #define TB_BITS(T, S, WIDTH, NEGATIVE) \
     TB_FN T tb_invert_##S(T x) { return (T)~x; } \
     TB_FN T tb_shl_##S(T x, T y) { return (tb_u64)y < WIDTH ? (T)((tb_u64)x << ((tb_u64)y & (WIDTH - 1))) : (T)0; } \

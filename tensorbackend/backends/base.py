@@ -515,6 +515,8 @@ class Backend(
 
     def _rounded(self, target: Tensor, value: Any) -> OpTreeNode:
         bits = source(ops.OPS["randbits"], self.structures, target.shape)
+        if target.dtype == np.float64 and isinstance(value, (int, float)):
+            value = np.float64(value)
         return apply(ops.OPS["sround"], value, bits, _mantissa_bits(target.rounding))
 
     def _statement_key(self, target: Tensor, value: Any) -> tuple[tuple, list[Any]]:

@@ -31,6 +31,20 @@ def test_one_and_a_tenth_with_one_bit_is_one_or_one_and_a_half(backend, dtype) -
     assert counts[0] > counts[1]
 
 
+@pytest.mark.parametrize("value", [1.1e300, -1.1e-300, 1 + 2.0**-40])
+@pytest.mark.parametrize("form", [float, np.float64, np.array])
+def test_float64_is_rounded_as_it_is(backend, value, form) -> None:
+    t = backend.empty(SHAPE, dtype=np.float64)
+    t.rounding = 10
+    given = form(value)
+    t[:] = backend.full(SHAPE, value, dtype=np.float64) if form is np.array else given
+    stored, (low, high) = t.get(), neighbours(value, 10)
+    assert set(np.unique(stored)) <= {low, high}
+    share = (value - low) / (high - low)
+    error = math.sqrt(share * (1 - share) / stored.size)
+    assert abs((stored == high).mean() - share) <= SIGMAS * error + 2.0**-32
+
+
 @pytest.mark.parametrize("value", [1.1, -1.1, 2.6, 0.3, -5e-3, 1000.7])
 @pytest.mark.parametrize("bits", [1, 3, 10])
 def test_rounding_is_unbiased(backend, value, bits) -> None:

@@ -268,5 +268,5 @@ def _operand_types(s: Structure) -> list[np.dtype | None]:
     if s.op.name == "where":
         return [None, dtypes.compute(s.operands), dtypes.compute(s.operands)]
     if s.op.name == "sround":
-        return [np.dtype(np.float32), np.dtype(np.uint32), np.dtype(np.uint32)]
+        return [s.dtype, np.dtype(np.uint32), np.dtype(np.uint32)]
     return [dtypes.compute(s.operands)] * len(s.inputs)

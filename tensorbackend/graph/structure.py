@@ -185,7 +185,8 @@ def _integer(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> 
 
 
 def _stochastic(op: ops.Op, common: np.dtype, default: np.dtype, inputs: tuple) -> tuple[np.dtype, np.dtype]:
-    return np.dtype(np.float32), np.dtype(np.float32)
+    dtype = np.dtype(np.float64 if inputs[0].dtype == np.float64 else np.float32)
+    return dtype, dtype
 
 
 _DTYPE_RULES: dict[str, Callable[..., tuple[np.dtype, np.dtype]]] = {
