@@ -286,6 +286,16 @@ def test_gradient_of_a_tensor_is_the_incoming_one(backend: Backend) -> None:
     assert Autodiff(x, backend, error).get_grad_tensor([x])[0].tolist() == [[5.0] * 3] * 2
 
 
+def test_softplus_is_smooth(backend: Backend) -> None:
+    host = np.array([[0.0, -0.0, 35.0, 36.0, 37.0, -800.0, 800.0, -math.inf, math.inf]])
+    x = backend.array(host, dtype="float64")
+    (first,) = Autodiff(backend.softplus(x), backend).get_grad_op_tree([x])
+    (second,) = Autodiff(first, backend).get_grad_tensor([x])
+    slopes = 1 / (1 + np.exp(np.minimum(-host, 700)))
+    testing.assert_close(backend.evaluate(first).get(), slopes, 1e-15, 1e-300)
+    testing.assert_close(second.get(), slopes * (1 - slopes), 1e-15, 1e-14)
+
+
 def test_gradient_of_a_number_is_zero(backend: Backend) -> None:
     x = backend.ones((2, 3))
     assert Autodiff(3.0, backend).get_grad_tensor([x])[0].tolist() == [[0.0] * 3] * 2

@@ -63,6 +63,14 @@ def test_extremes_stay_finite(array, host) -> None:
         assert np.isfinite(host(y)).all() and np.isfinite(host(x.grad)).all()
 
 
+def test_losses_of_scores_at_zero_have_their_gradient(array, host) -> None:
+    y, w = tb.Variable(array([0.0, -0.0])), tb.Variable(array(np.zeros((3, 2))))
+    F.bernoulli_nll(array([0.0, 1.0]), y).backward()
+    assert host(y.grad).tolist() == [0.5, -0.5]
+    F.negative_sampling(array([[1.0, 2.0]]), array([0], np.int32), w, np.ones, 1).backward()
+    assert host(w.grad).tolist() == [[-0.5, -1.0], [0.5, 1.0], [0.0, 0.0]]
+
+
 def test_powers_of_zero_have_gradients_of_any_order(array, host) -> None:
     x = tb.Variable(array([0.0, 1.0, 2.0]))
     for exponent, orders in ((0, [[0, 0, 0]]), (1, [[1, 1, 1], [0, 0, 0]]), (2, [[0, 2, 4], [2, 2, 2], [0, 0, 0]])):
