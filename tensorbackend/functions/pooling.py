@@ -39,6 +39,8 @@ class _Windows:
         before = each(f"{name}: pad", pad, axes, 0)
         rows = list(zip(x.shape[2:], self.ksize, self.stride, before))
         self.sizes = tuple(output_size(n, k, s, p, cover_all) for n, k, s, p in rows)
+        if cover_all:  # no window begins behind the image
+            self.sizes = tuple(min(m, (n + p - 1) // s + 1) for m, (n, _, s, p) in zip(self.sizes, rows))
         if min(self.sizes, default=0) < 1:
             given = f"images {x.shape[2:]}, windows {self.ksize}, pad {before}"
             raise ShapeError(complain(f"{name}: no output", given, "at least one place for a window"))
@@ -207,8 +209,9 @@ def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_a
                    return_indices: bool = False) -> Any:  # fmt: skip
     """The largest of each window of images (N, C, …) of one to three axes; the first of equal ones gets the gradient.
 
-    `stride` None is the window's length; with `cover_all` every pixel is in a window. With `return_indices` the result
-    is (variable, array of places in the windows, in row-major order). Raises `ShapeError` for no output.
+    `stride` None is the window's length; with `cover_all` there is one more where pixels would be left out behind the
+    last. With `return_indices` the result is (variable, array of places in the windows, in row-major order). Raises
+    `ShapeError` for no output.
     """
     node = _Max(_Windows("max_pooling", x, ksize, stride, pad, cover_all), x.shape)
     (y,) = node.apply((x,))
@@ -262,27 +265,32 @@ def average_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> 
 
 
 def _outsize(x: Any, ksize: tuple, stride: tuple, pad: tuple, cover_all: bool) -> tuple[int, ...]:
-    less = [s - 1 if cover_all else 0 for s in stride]
-    return tuple(s * (n - 1) + k - d - 2 * p for n, k, s, p, d in zip(x.shape[2:], ksize, stride, pad, less))
+    """The smallest images that have so many windows: of the last, the first pixel at least is in the image."""
+    rows = [(s * (n - 1), k, s, p) for n, k, s, p in zip(x.shape[2:], ksize, stride, pad)]
+    return tuple(max(a + k - 2 * p - s, a - p) + 1 if cover_all else a + k - 2 * p for a, k, s, p in rows)
 
 
 def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
                  cover_all: bool = True) -> Variable:  # fmt: skip
     """Images in which each element of x (N, C, H, W) fills its window; where windows overlap, they add up.
 
-    `outsize` None is the smallest size whose windows these are.
+    `outsize` None is the smallest size whose windows these are. Raises `ShapeError` for images without pixels.
     """
     window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
     strides = window if stride is None else each("stride", stride, 2)
     sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
-    room = tuple(s * (n - 1) + k - 2 * p for n, k, s, p in zip(x.shape[2:], window, strides, sides))
+    if min(sizes) < 1:
+        given = f"{x.shape[2:]} to {sizes}, windows {window}, pad {sides}"
+        raise ShapeError(complain("unpooling_2d: outsize", given, "lengths of 1 or more"))
     ones = ones_like_filters(x, (x.shape[1], 1, *window))
-    whole = deconvolution_nd(x, ones, None, strides, sides, room, groups=x.shape[1])
-    if any(n > m for n, m in zip(sizes, room)):
+    whole = deconvolution_nd(x, ones, None, strides, groups=x.shape[1])
+    more = [max(p + n - m, 0) for p, n, m in zip(sides, sizes, whole.shape[2:])]
+    if any(more):
         from tensorbackend.functions.arranging import pad as padded
 
-        whole = padded(whole, ((0, 0), (0, 0), *((0, max(n - m, 0)) for n, m in zip(sizes, room))))
-    return whole if sizes == room else whole[:, :, : sizes[0], : sizes[1]]
+        whole = padded(whole, ((0, 0), (0, 0), *((0, m) for m in more)))
+    part = tuple(slice(p, p + n) for p, n in zip(sides, sizes))
+    return whole if whole.shape[2:] == sizes else whole[:, :, part[0], part[1]]
 
 
 def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
@@ -303,16 +311,16 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
 
 def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
     """The maxima of 1, 4, 16 … parts of images (N, C, H, W), `pyramid_height` levels, side by side: (N, D, 1, 1) (He et
-    al. 2014). Raises `ShapeError` for images smaller than the parts."""
+    al. 2014). Parts are windows of one size; raises `ShapeError` where one of them would lie outside the images."""
     (n, channels, height, width), (pyramid_height,) = x.shape, each("pyramid_height", pyramid_height, 1)
-    if min(height, width).bit_length() < pyramid_height:
-        given = f"images {(height, width)}, {pyramid_height} levels"
-        raise ShapeError(complain("spatial_pyramid_pooling_2d", given, "a pixel for each part"))
     levels = []
     for level in range(pyramid_height):
         parts = 2**level
         window = [-(-size // parts) for size in (height, width)]
         sides = [(k * parts - size + 1) // 2 for k, size in zip(window, (height, width))]
-        pooled = max_pooling_2d(x, window, window, sides, True)
+        if any(p >= k for p, k in zip(sides, window)):
+            given = f"images {(height, width)}, {pyramid_height} levels"
+            raise ShapeError(complain("spatial_pyramid_pooling_2d", given, "a pixel for each part"))
+        pooled = max_pooling_2d(x, window, window, sides, False)
         levels.append(shapes.reshape(pooled, (n, channels * parts * parts, 1, 1)))
     return shapes.concat(levels, 1)

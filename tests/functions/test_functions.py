@@ -193,6 +193,37 @@ def test_no_output_is_refused_with_the_sizes(call, text, array) -> None:
         call(array(np.ones((1, 2, 3, 3))), array(np.ones((2, 2, 5, 5))))
 
 
+@pytest.mark.parametrize(("length", "places"), [(1, [0]), (4, [0, 2]), (5, [0, 2, 4])])
+def test_no_window_begins_behind_the_image(length, places, array, host) -> None:
+    numbers = np.arange(1.0 * length).reshape(1, 1, length)
+    x = tb.Variable(array(numbers))
+    y = F.max_pooling_1d(x, 1, 2)
+    F.sum(y).backward()
+    assert host(y).tolist() == [[places]] and host(x.grad)[0, 0].tolist() == [float(i in places) for i in range(length)]
+    again = host(F.unpooling_2d(y[..., None], (1, 1), (2, 1)))
+    assert again.ravel().tolist() == [float(i) if i in places else 0.0 for i in range(places[-1] + 1)]
+
+
+@pytest.mark.parametrize(("outsize", "expected"), [(3, [2, 4, 2]), (4, [2, 4, 2, 2]), (6, [2, 4, 2, 2, 0, 0])])
+def test_unpooled_windows_reach_as_far_as_the_image(outsize, expected, array, host) -> None:
+    x = tb.Variable(array(np.full((1, 1, 2, 1), 2.0)))
+    y = F.unpooling_2d(x, (3, 1), (2, 1), (1, 0), (outsize, 1))
+    F.sum(y).backward()
+    assert host(y).ravel().tolist() == expected and host(x.grad).ravel().tolist() == [2.0, min(outsize - 1, 3)]
+    with pytest.raises(ShapeError, match=r"unpooling_2d: outsize\n.*\(0, 1\)"):
+        F.unpooling_2d(x, (3, 1), outsize=(0, 1))
+
+
+def test_pyramids_of_odd_images(array, host) -> None:
+    numbers = -np.random.RandomState(0).permutation(70).reshape(1, 2, 5, 7) - 1.0
+    parts = [[numbers[0, :, a:b, c:d].max((1, 2)) for c, d in ((0, 3), (3, 7))] for a, b in ((0, 2), (2, 5))]
+    y = F.spatial_pyramid_pooling_2d(array(numbers), 2)
+    expected = np.concatenate([numbers.max((2, 3)).ravel(), np.moveaxis(parts, 2, 0).ravel()])
+    assert y.shape == (1, 10, 1, 1) and host(y).ravel().tolist() == expected.tolist()
+    with pytest.raises(ShapeError, match=r"spatial_pyramid_pooling_2d\n.*\(5, 7\), 3 levels"):
+        F.spatial_pyramid_pooling_2d(array(numbers), 3)
+
+
 def test_dropout(array, host) -> None:
     x = tb.Variable(array(np.ones((50, 40))))
     y = F.dropout(x, 0.25)
