@@ -13,7 +13,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
-from tensorbackend.functions.losses import expect_labels
+from tensorbackend.functions.losses import chosen, expect_labels
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction
 from tensorbackend.graph.structure import one_axis
@@ -125,14 +125,14 @@ def _check_select(in_types: Any) -> None:
 
 
 def _select(x: Any, t: Any) -> Any:
-    return o.sum(o.where(o.onehot(t, 1), x, 0), 1, False)
+    return o.sum(o.where(chosen(x, t), x, 0), 1, False)
 
 
 _SELECT = Rule("select_item", _select, lambda g, y, x, t: (_placed(g, x, t), None), _check_select, ("x", "t"))
 
 
 def _placed(g: Any, x: Any, t: Any) -> Any:
-    return o.where(o.onehot(t, 1), o.broadcast_to(o.reshape(g, (g.shape[0], 1)), x.shape), 0)
+    return o.where(chosen(x, t), o.broadcast_to(o.reshape(g, (g.shape[0], 1)), x.shape), 0)
 
 
 def select_item(x: Any, t: Any) -> Variable:

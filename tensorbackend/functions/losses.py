@@ -41,6 +41,12 @@ def expect_labels(t: Any) -> None:
     type_check.expect(type_check.Claim(holds, f"{t.dtype.text} is an integer type", t.dtype.value.name))
 
 
+def chosen(x: Any, t: Any) -> Any:
+    """The tree (N, C, …) of where the labels t (N, …) choose of x (N, C, …)."""
+    classes = o.positions(x.structure.table, 1, (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
+    return classes == o.reshape(t, (t.shape[0], 1, *t.shape[1:]))
+
+
 def _check_softmax(in_types: Any, **params: Any) -> None:
     x, t, *weight = in_types
     type_check.expect_float(x)
@@ -53,15 +59,11 @@ def _check_softmax(in_types: Any, **params: Any) -> None:
 
 
 def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, reduce: str) -> Any:
-    classes = x.shape[1]
-    rest = (1,) * (len(x.shape) - 2)
-    labels = o.reshape(t, (t.shape[0], 1, *t.shape[1:]))
-    chosen = o.positions(x.structure.table, 1, (1, classes, *rest)) == labels
     logarithms = o.log_softmax(x, 1)
     if weight:
-        logarithms = logarithms * o.reshape(weight[0], (1, classes, *rest))
+        logarithms = logarithms * o.reshape(weight[0], (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
     valid = t != ignore_label
-    each = o.where(valid, -o.sum(o.where(chosen, logarithms, 0), 1, False), 0)
+    each = o.where(valid, -o.sum(o.where(chosen(x, t), logarithms, 0), 1, False), 0)
     if reduce != "mean":
         return reduced(each, reduce)
     count = o.maximum(o.sum(valid, None, False), 1) if normalize else max(x.shape[0], 1)
@@ -190,8 +192,7 @@ def _check_hinge(in_types: Any, **params: Any) -> None:
 
 
 def _hinge(x: Any, t: Any, norm: str, reduce: str) -> Any:
-    right = o.onehot(t, 1)
-    margin = o.maximum(1 + o.where(right, -x, x), 0)
+    margin = o.maximum(1 + o.where(chosen(x, t), -x, x), 0)
     each = margin if norm == "L1" else margin * margin
     return each if reduce == "no" else o.sum(each, None, False) / max(x.shape[0], 1)
 

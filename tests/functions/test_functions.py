@@ -110,6 +110,19 @@ def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
         assert host(loss) == 0 and host(v.grad).shape == v.shape and not host(v.grad).any()
 
 
+def test_there_may_be_one_class(array, host) -> None:
+    x, t = tb.Variable(array([[0.5], [-2.0], [3.0]])), array([0, 0, 1], np.int32)
+    for function, y, slopes in (
+        (lambda: F.hinge(x, t, reduce="no"), [[0.5], [3.0], [4.0]], [[-1], [-1], [1]]),
+        (lambda: F.hinge(x, t) * 3.0, 7.5, [[-1], [-1], [1]]),
+        (lambda: F.select_item(x, t), [0.5, -2.0, 0.0], [[1], [1], [0]]),
+    ):
+        x.cleargrad()
+        found = function()
+        F.sum(found).backward()
+        assert host(found).tolist() == y and host(x.grad).tolist() == slopes
+
+
 @pytest.mark.parametrize("loss, size", [(F.softmax_cross_entropy, 2), (F.sigmoid_cross_entropy, (2, 3))])
 def test_labels_of_a_type_without_the_ignored_number_all_count(loss, size, array, host) -> None:
     random = np.random.RandomState(0)
