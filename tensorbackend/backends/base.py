@@ -38,7 +38,7 @@ from tensorbackend.graph.fuse import schedule, single_call, walk
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
 from tensorbackend.graph.plan import Plan, Statement
-from tensorbackend.graph.structure import Structure, StructureTable, broadcast_shapes, sized
+from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, broadcast_shapes, sized
 from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
@@ -564,7 +564,8 @@ class Backend(
             return value
         if len(shape) > len(target.shape) and set(shape[: len(shape) - len(target.shape)]) == {1}:
             return apply(ops.OPS["reshape"], value, params=(shape[len(shape) - len(target.shape) :],))
-        if broadcast_shapes("assignment", [shape, target.shape]) != target.shape:
+        known = tuple(1 if n == UNKNOWN else n for n in shape)
+        if broadcast_shapes("assignment", [known, target.shape]) != target.shape:
             raise ShapeError(
                 complain(
                     "assignment: shapes do not fit",

@@ -373,7 +373,7 @@ class Renderer(ABC):
 
     def _source(self, i: Instruction) -> str:
         if i.op.name == "index":
-            return "at" if i.axis == self.nest.inner else f"x{i.axis}"
+            return "0" if self._constant(i) else "at" if i.axis == self.nest.inner else f"x{i.axis}"
         return self._random(i, f"tb_philox({self._index(i, 'at')}, draw{i.slot}, key)")
 
     def _index(self, i: Instruction, inner: str) -> str:

@@ -478,6 +478,18 @@ def test_onehot_takes_its_classes_from_the_partner(backend: Backend, axis: int) 
     assert backend.onehot(places, axis, out=backend.empty(shape)).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_there_may_be_one_class(backend: Backend, axis: int) -> None:
+    """The only position along an axis of length 1 is 0, whatever axes are beside it."""
+    places = backend.array(np.array([[0, 2, 0]]), dtype="int32")
+    shape = (1, 3) if axis == 0 else (3, 1)
+    assert backend.onehot(places, axis, out=backend.empty(shape)).get().ravel().tolist() == [1, 0, 1]
+    x = backend.array(np.arange(3.0).reshape(shape))
+    first = composite.positions(x.structure.table, axis, shape)
+    assert backend.evaluate(x + first).get().ravel().tolist() == [0, 1, 2]
+    assert backend.evaluate(backend.sum(x + first, axis=1 - axis)).tolist() == [[3.0]]
+
+
 def test_shift_by_powers_of_two(backend: Backend) -> None:
     x = backend.array([[3.0, -5.0, 7.0, 1.0]])
     by = backend.array([[4.0, -0.26, 0.0, 1000.0]])
