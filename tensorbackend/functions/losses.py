@@ -197,6 +197,11 @@ def _hinge(x: Any, t: Any, norm: str, reduce: str) -> Any:
     return each if reduce == "no" else o.sum(each, None, False) / max(x.shape[0], 1)
 
 
+def length(square: Any) -> Any:
+    """The tree of square roots, whose gradient at 0 is 0."""
+    return o.where(square == 0, 0, o.sqrt(o.where(square == 0, 1, square)))
+
+
 def _check_contrastive(in_types: Any, **params: Any) -> None:
     x0, x1, y = in_types
     _check_alike([x0, x1])
@@ -206,8 +211,7 @@ def _check_contrastive(in_types: Any, **params: Any) -> None:
 
 def _contrastive(x0: Any, x1: Any, y: Any, margin: float, reduce: str) -> Any:
     square = o.sum((x0 - x1) ** 2, 1, False)
-    distance = o.where(square > 0, o.sqrt(o.where(square > 0, square, 1)), 0)
-    away = o.maximum(margin - distance, 0)
+    away = o.maximum(margin - length(square), 0)
     return reduced(0.5 * o.where(y != 0, square, away * away), reduce)
 
 

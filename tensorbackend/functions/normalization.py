@@ -16,6 +16,7 @@ from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
+from tensorbackend.functions.losses import length
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
 from tensorbackend.graph.structure import normalize_axes
@@ -150,9 +151,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float =
 
 
 def _normalize(x: Any, eps: float, axis: Any) -> Any:
-    square = o.sum(x * x, axis, True)
-    norm = o.where(square > 0, o.sqrt(o.where(square > 0, square, 1)), 0)
-    return x / (norm + eps)
+    return x / (length(o.sum(x * x, axis, True)) + eps)
 
 
 _NORMALIZE = Rule("normalize", _normalize, None, lambda t, **params: type_check.expect_float(*t), ("x",))

@@ -71,6 +71,13 @@ def test_losses_of_scores_at_zero_have_their_gradient(array, host) -> None:
     assert host(w.grad).tolist() == [[-0.5, -1.0], [0.5, 1.0], [0.0, 0.0]]
 
 
+def test_lengths_of_rows_let_nan_through(array, host) -> None:
+    x = array([[np.nan, 1.0], [0.0, 0.0]])
+    losses = F.contrastive(x, array(np.zeros((2, 2))), array([0, 0], np.int32), reduce="no")
+    np.testing.assert_array_equal(host(losses), [np.nan, 0.5])
+    np.testing.assert_array_equal(host(F.normalize(x)), [[np.nan, np.nan], [0, 0]])
+
+
 def test_powers_of_zero_have_gradients_of_any_order(array, host) -> None:
     x = tb.Variable(array([0.0, 1.0, 2.0]))
     for exponent, orders in ((0, [[0, 0, 0]]), (1, [[1, 1, 1], [0, 0, 0]]), (2, [[0, 2, 4], [2, 2, 2], [0, 0, 0]])):
