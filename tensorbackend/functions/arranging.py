@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend import dtypes
 from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
@@ -167,7 +168,7 @@ def _padded(x: Any, widths: tuple[tuple[int, int], ...], value: float) -> Any:
     if value == 0:
         return whole
     inside = o.unslice(o.where(x == x, 1.0, 1.0), shape, key)
-    return o.where(inside != 0, whole, value)
+    return o.where(inside != 0, whole, value if dtypes.is_float(x.dtype) else x.dtype.type(value))
 
 
 _PAD = Rule("pad", _padded, lambda g, y, x, widths, value: (_cut(g, x, widths),), None, ("x",))

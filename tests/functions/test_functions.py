@@ -244,6 +244,14 @@ def test_pyramids_of_odd_images(array, host) -> None:
         F.spatial_pyramid_pooling_2d(array(numbers), 3)
 
 
+def test_what_is_no_float_is_padded_in_its_type(array, host) -> None:
+    for dtype, value in ((np.int32, 2**24 + 1), (np.int8, -1), (np.uint8, 255), (np.bool_, 1)):
+        y = F.pad(array([1, 0], dtype), 1, constant_values=value)
+        np.testing.assert_array_equal(host(y), np.pad(np.array([1, 0], dtype), 1, constant_values=value), strict=True)
+    words = F.pad_sequence([array([1, 2**24 + 1], np.int32), array([3], np.int32)], padding=-1)
+    assert words.dtype == np.int32 and host(words).tolist() == [[1, 2**24 + 1], [3, -1]]
+
+
 def test_dropout(array, host) -> None:
     x = tb.Variable(array(np.ones((50, 40))))
     y = F.dropout(x, 0.25)
