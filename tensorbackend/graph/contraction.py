@@ -41,8 +41,8 @@ def _matrix(x: Any, rows: list[int], columns: list[int]) -> Any:
 
 
 def einsum(expression: str, operands: Sequence[Any]) -> Any:
-    """NumPy's `einsum`: operands are multiplied pair by pair, from the left; `...` stands for further axes, as many in
-    every operand that has it.
+    """NumPy's `einsum`: operands are multiplied pair by pair, from the left; `...` stands for further axes, the last of
+    them where an operand has fewer.
 
     Raises `ShapeError` for an expression that does not fit the operands.
     """
@@ -60,13 +60,15 @@ def _spelled(expression: str, operands: Sequence[Any]) -> str:
     text = expression.replace(" ", "")
     if "..." not in text:
         return text
-    left, arrow, _ = text.partition("->")
-    places = [(term, x) for term, x in zip(left.split(","), operands) if "..." in term]
-    count = max(max((len(x.shape) - len(term) + 3 for term, x in places), default=0), 0)
-    free = "".join([c for c in ascii_letters if c not in text][:count])
+    left, arrow, output = text.partition("->")
+    terms = left.split(",")
+    counts = [max(len(x.shape) - len(term) + 3, 0) * ("..." in term) for term, x in zip(terms, operands)]
+    most = max(counts, default=0)
+    free = "".join([c for c in ascii_letters if c not in text][:most])
     if not arrow:
-        text += "->" + free + "".join(sorted(c for c in set(left) - set(",.") if left.count(c) == 1))
-    return text.replace("...", free)
+        output = "..." + "".join(sorted(c for c in set(left) - set(",.") if left.count(c) == 1))
+    spelled = [term.replace("...", free[most - n :]) for term, n in zip(terms, counts)]
+    return ",".join(spelled + terms[len(counts) :]) + "->" + output.replace("...", free)
 
 
 def _parsed(expression: str, operands: Sequence[Any]) -> tuple[list[str], str]:

@@ -252,6 +252,26 @@ def test_what_is_no_float_is_padded_in_its_type(array, host) -> None:
     assert words.dtype == np.int32 and host(words).tolist() == [[1, 2**24 + 1], [3, -1]]
 
 
+@pytest.mark.parametrize(
+    ("expression", "left", "right"),
+    [
+        ("...ij,...jk->...ik", (2, 3, 4), (4, 2)),
+        ("...,...b->...", (3,), (2,)),
+        ("i...,...", (2, 3), (4, 3)),
+        ("...i,...i", (4, 3, 2), (3, 2)),
+    ],
+)
+def test_further_axes_may_be_fewer_in_an_operand(expression, left, right, array, host) -> None:
+    a, b = (np.arange(1.0, 1 + np.prod(shape)).reshape(shape) for shape in (left, right))
+    x, y = tb.Variable(array(a)), tb.Variable(array(b))
+    found = F.einsum(expression, x, y)
+    F.sum(found).backward()
+    np.testing.assert_array_equal(host(found), np.einsum(expression, a, b))
+    total = np.einsum(expression, a, b).sum()
+    ends = [np.einsum(expression, a, b + h).sum() - total for h in np.eye(b.size).reshape(-1, *right)]
+    assert host(y.grad).ravel().tolist() == ends
+
+
 def test_dropout(array, host) -> None:
     x = tb.Variable(array(np.ones((50, 40))))
     y = F.dropout(x, 0.25)
