@@ -8,6 +8,7 @@ Gradients are shown as the op-trees that autodiff builds: the rules run on small
 
 from __future__ import annotations
 
+import argparse
 import inspect
 from collections.abc import Iterable
 from pathlib import Path
@@ -192,4 +193,5 @@ def write() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     write()

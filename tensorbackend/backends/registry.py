@@ -150,7 +150,7 @@ def cleanup_backend() -> None:
 def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Give a script's parser `--backend`, `--seed`, `--dtype`, `--batch-size`, `--threads`; returns the parser."""
     group = parser.add_argument_group("backend")
-    known = ", ".join(choices())
+    known = ", ".join([*choices(), "or one with a driver, as gpu:emulator"])
     group.add_argument("-b", "--backend", default=None, help=f"{known} (default: TB_BACKEND, else cpu)")
     group.add_argument("--seed", type=int, default=None, help="random seed, for reproducible results")
     group.add_argument("--dtype", default=None, help="default element type (float32, float64, float16, bfloat16)")

@@ -173,3 +173,10 @@ def test_every_method_of_the_stub_that_the_table_makes_has_a_doc() -> None:
     assert ast.get_docstring(shown["exp"])
     assert ast.get_docstring(shown["sum"])
     assert ast.get_docstring(shown["softmax"])
+
+
+def test_help_of_the_docs_writes_nothing() -> None:
+    before = {path: path.stat().st_mtime_ns for path in docgen.generated()}
+    done = subprocess.run([sys.executable, "-m", "tensorbackend.docgen", "--help"], capture_output=True, text=True,
+                          cwd=docgen.ROOT)  # fmt: skip
+    assert "docs/ops.md" in done.stdout and before == {path: path.stat().st_mtime_ns for path in before}

@@ -215,7 +215,7 @@ def test_script_arguments_left_out_follow_the_settings() -> None:
 
 def test_script_help_names_the_choices() -> None:
     text = tensorbackend.add_backend_arguments(argparse.ArgumentParser()).format_help()
-    for part in ("--backend", "cpu", "TB_BACKEND", "--seed", "--dtype", "--batch-size", "--threads"):
+    for part in ("--backend", "cpu", "gpu:emulator", "TB_BACKEND", "--seed", "--dtype", "--batch-size", "--threads"):
         assert part in text
 
 
