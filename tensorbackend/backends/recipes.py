@@ -16,7 +16,8 @@ __all__ = ["ARENA", "TARGET", "Step", "recipe"]
 ARENA, TARGET = -1, -2
 MOST_LAUNCHES, MOST_POINTERS, MOST_SCALARS = 256, 1024, 64
 _FLOAT, _DOUBLE, _INTEGER = range(3)
-_FLOATING = (float, int, bool, np.float32, np.float64)
+_INTEGERS = (int, bool, *(np.dtype(letter).type for letter in np.typecodes["AllInteger"]))
+_NUMBERS = (float, np.float16, np.float32, np.float64, np.bool_, *_INTEGERS)
 
 
 class Step(NamedTuple):
@@ -55,9 +56,9 @@ def recipe(steps: Sequence[Step], arena_bytes: int, leaves: list[Any], keep: Any
 
 def _scalar(kind: type, dtype: np.dtype) -> tuple[int, int, int] | None:
     """Format and bounds of a scalar of a type that numbers of a kind become; None where only Python knows how."""
-    if dtype in (np.float32, np.float64) and kind in _FLOATING:
+    if dtype in (np.float32, np.float64) and kind in _NUMBERS:
         return (_FLOAT if dtype == np.float32 else _DOUBLE), 0, 0
-    if dtype.kind in "iu" and kind in (int, bool):
+    if dtype.kind in "iu" and kind in _INTEGERS:
         info = np.iinfo(dtype)
         return _INTEGER, int(info.min), min(int(info.max), 2**63 - 1)
     return None

@@ -30,6 +30,23 @@ def test_a_repeated_statement_runs_without_python(be) -> None:
     np.testing.assert_array_equal(o.get(), expected)
 
 
+@pytest.mark.parametrize("letter", np.typecodes["AllInteger"] + "e?")
+def test_numbers_of_numpy_are_read_without_python(be, letter: str) -> None:
+    o, i = be.ones(16), be.ones(16, dtype=np.int64)
+    numbers = iter(np.array([2, 0, 1]).astype(letter))
+    whole = letter not in "e?"
+
+    def statement() -> None:
+        n = next(numbers)
+        o[:] = o + n
+        if whole:
+            i[:] = i * 3 + n
+
+    assert native_runs(be, statement) == 1 + whole
+    assert (o.get() == (3 if letter == "?" else 4)).all()
+    assert (i.get() == (46 if whole else 1)).all()
+
+
 def test_new_numbers_and_tensors_of_a_known_form_are_read_anew(be) -> None:
     o, *xs = tensors(be, 4)
     for x, factor in itertools.product(xs, (2.0, -0.5, 1e30)):
