@@ -462,6 +462,14 @@ _define("histogram", 1, _histogram, "", "int32", "Counts of clamp(rint(log2 |x|)
         kind=PRIMITIVE, params=("offset", "bins"), vjp=_nothing, edge="zero and NaN count in bin 0")  # fmt: skip
 
 
+def _zero(out: np.ndarray | None = None) -> np.ndarray:
+    out = np.empty(()) if out is None else out
+    out[...] = 0
+    return out
+
+
+ZERO = Op("zero", 0, ELEMENTWISE, _zero, "0", "same", "0.", flops=0)
+"""What surrounds the operand of `unslice`; no tree holds it."""
 GATE = Op("gate", 2, ELEMENTWISE, numerics.gate, _call("gate", 2), "float", "sig(x) * tanh(y), which divides once.",
           ulps=5.0, half_ulps=120.0, flops=33)  # fmt: skip
 """Kernels of float32 and halves have it for the product; no tree holds it."""

@@ -409,22 +409,6 @@ def copied(backend: GpuBackend, source: Ref, target: Ref) -> Runner:
 # The others -----------------------------------------------------------------------------------------------------------
 
 
-def prepare_unslice(backend: GpuBackend, step: Primitive) -> Runner:
-    """Zeros with an array at a basic index."""
-    (x,), out, (shape, key) = step.inputs, step.output, step.params
-    view = indexing.basic(key, shape, indexing.contiguous_strides(shape), 0)
-    item, nbytes = out.dtype.itemsize, math.prod(shape) * out.dtype.itemsize
-    offset = view[2] * item
-    copy = None if 0 in view[0] else copied(backend, x, Ref(1, view[0], view[1], 0, out.dtype))
-
-    def run(addresses: list[int]) -> None:
-        backend.driver.fill(addresses[1], 0, nbytes)
-        if copy is not None:
-            copy([addresses[0], addresses[1] + offset])
-
-    return run
-
-
 def prepare_cumsum(backend: GpuBackend, step: Primitive) -> Runner:
     """The running sum along an axis; float32 adds up in float64."""
     (x,), out, (axis,) = step.inputs, step.output, step.params
@@ -469,7 +453,6 @@ PRIMITIVES = {
     "lrn_bprop": prepare_lrn_bprop,
     "take": prepare_take,
     "put": prepare_put,
-    "unslice": prepare_unslice,
     "cumsum": prepare_cumsum,
     "histogram": prepare_histogram,
 }

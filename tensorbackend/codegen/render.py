@@ -62,7 +62,7 @@ def tag(dtype: np.dtype) -> str:
 
 def operation(i: Instruction, given: list[Instruction], names: list[str]) -> str:
     """The expression of an op on named operands."""
-    dtype = given[-1].dtype if i.op.name != "sround" else given[0].dtype
+    dtype = (given or [i])[0 if i.op.name == "sround" else -1].dtype
     if i.op.dtype == "whole" and not dtypes.is_float(dtype):
         return names[0]
     if i.op.name in ("finite", "isinf", "isnan") and not dtypes.is_float(dtype):

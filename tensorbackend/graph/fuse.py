@@ -213,6 +213,10 @@ class Scheduler:
         self.temporaries.append((shape, dtype))
         return Ref(-len(self.temporaries), shape, indexing.contiguous_strides(shape), 0, dtype)
 
+    def _home(self, node: OpTreeNode) -> Ref:
+        """Memory for the value of a node."""
+        return self._temporary(self.shapes[id(node)], dtypes.compute(node.structure.dtype))
+
     def _statement(self, index: int, statement: Statement) -> None:
         s = statement.target
         target = Ref(index, s.shape, s.strides, 0, s.dtype)
@@ -359,10 +363,17 @@ class Scheduler:
 
     def _emit(self, outputs: list[tuple[Any, Ref | None, str]]) -> None:
         """Emit kernels until the outputs are computed. What a kernel needs in memory is emitted before it."""
-        pending = [outputs]
+        pending = [outputs] if outputs else []
         while pending:
-            if len(pending) > 1 and id(pending[-1][0][0]) in self.places:
+            value, place, _ = pending[-1][0]
+            if len(pending) > 1 and place is None and id(value) in self.places:
                 pending.pop()
+                continue
+            if place is None and value.structure.op.name == "unslice":
+                pending.pop()
+                self.places[id(value)] = self._home(value)
+                if part := self._among_zeros(value, self.places[id(value)]):
+                    pending.append(part)
                 continue
             region = Region(self, pending[-1])
             missing = region.collect()
@@ -378,8 +389,7 @@ class Scheduler:
     def _computed(self, region: Region) -> None:
         for position, (value, place, reason) in enumerate(region.outputs):
             if place is None:
-                home = self._temporary(self.shapes[id(value)], dtypes.compute(value.structure.dtype))
-                region.outputs[position] = (value, home, reason)
+                region.outputs[position] = (value, self._home(value), reason)
         self.steps.append(region.kernel())
         for value, place, _ in region.outputs:
             if isinstance(value, OpTreeNode) and place.buffer < 0:
@@ -388,7 +398,7 @@ class Scheduler:
     def _into_memory(self, node: OpTreeNode) -> None:
         """A movement or primitive whose operands are in memory."""
         if node.structure.op.kind == ops.PRIMITIVE:
-            place = self._temporary(self.shapes[id(node)], dtypes.compute(node.structure.dtype))
+            place = self._home(node)
             self._primitive(node, place)
             self.places[id(node)] = place
             return
@@ -401,6 +411,9 @@ class Scheduler:
         self.places[id(node)] = view
 
     def _primitive(self, node: OpTreeNode, place: Ref) -> None:
+        if node.structure.op.name == "unslice":
+            self._emit(self._among_zeros(node, place))
+            return
         for x in node.inputs:
             if id(x) not in self.places:
                 self._emit([(x, None, "an operand of " + node.structure.op.name)])
@@ -415,6 +428,19 @@ class Scheduler:
         self.steps.append(Primitive(node.structure.op, inputs, made, node.structure.params))
         if made is not place:
             self._copy(made, place, "a result of another type than its operands")
+
+    def _among_zeros(self, node: OpTreeNode, place: Ref) -> list[tuple[Any, Ref | None, str]]:
+        """Write zeros for an `unslice`, whose operand is then to be computed into its part of them: the output to emit,
+        none where the part is empty."""
+        (x,), (shape, key) = node.inputs, node.structure.params
+        zero = Instruction("op", place.dtype, (1,) * len(shape), ops.ZERO)
+        self.steps.append(Kernel(shape, (), [zero], [], [], [], [(place, 0)], "zeros around a part"))
+        part, strides, offset = indexing.basic(key, shape, place.strides, 0)
+        if 0 in part:
+            return []
+        strides = indexing.view_strides(part, strides, self.shape_of(x))
+        within = Ref(place.buffer, self.shape_of(x), strides, place.offset + offset, place.dtype)
+        return [(x, within, "a part among zeros")]
 
     def _alike(self, ref: Ref, kind: np.dtype) -> Ref:
         """An operand in the type of the one beside it, copied where it has another."""

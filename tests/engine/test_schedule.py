@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from tensorbackend import Backend, OpTreeNode, ShapeError, dtypes, ops, testing
 from tensorbackend.backends import interpreter
-from tensorbackend.graph import fuse, indexing
+from tensorbackend.graph import composite, fuse, indexing
 from tensorbackend.graph.optree import Operators, apply, nodes_of
+from tensorbackend.graph.plan import Kernel
 from tensorbackend.testing.trees import Choices, Forest
 
 
@@ -115,6 +116,19 @@ def test_cuts_have_reasons(backend: Backend, name: str, build: Callable, reasons
     tree = build(backend, x)
     assert [step.reason for step in steps_of(tree)] == reasons
     testing.assert_bounded(backend.evaluate(tree).get(), testing.reference(tree))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
+@pytest.mark.parametrize("key", [(slice(2, 5),), (2, slice(None, None, -2)), (Ellipsis, 3), (slice(2, 2),), (3, 4)])
+def test_parts_among_zeros_are_computed_where_they_belong(backend: Backend, key: tuple, dtype: str) -> None:
+    whole = np.zeros((5, 6), dtype)
+    whole[key] = values = np.ones(whole[key].shape, dtype)
+    x = backend.array(values, dtype=dtype, min_dims=0)
+    tree = composite.unslice(x | x if dtype == "bool" else x * x, whole.shape, key)
+    assert [s.name for s in steps_of(tree)][1:-1] == [] or dtype == "float16"  # which the target rounds to
+    for step in steps_of(tree):
+        assert isinstance(step, Kernel) and 0 not in step.shape
+    np.testing.assert_array_equal(tree.get(), whole)
 
 
 def test_a_large_reduction_to_one_number_is_its_own_kernel(backend: Backend) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tensorbackend import Backend, BackendError, DTypeError, OpTreeNode, ShapeError, Tensor, testing
 from tensorbackend.backends import launcher
+from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators
 from tests.native.statements import SIXTEEN, counts, native_runs, tensors
 
@@ -45,6 +46,18 @@ def test_numbers_of_numpy_are_read_without_python(be, letter: str) -> None:
     assert native_runs(be, statement) == 1 + whole
     assert (o.get() == (3 if letter == "?" else 4)).all()
     assert (i.get() == (46 if whole else 1)).all()
+
+
+def test_gradients_of_slices_run_without_python(be) -> None:
+    x, o = tensors(be, 2)
+
+    def statement() -> None:
+        o[:] = composite.unslice(x[2:5] * x[3:6], x.shape, (slice(4, 7),))
+
+    assert native_runs(be, statement) == 1
+    expected = np.zeros_like(x.get())
+    expected[4:7] = x.get()[2:5] * x.get()[3:6]
+    np.testing.assert_array_equal(o.get(), expected)
 
 
 def test_new_numbers_and_tensors_of_a_known_form_are_read_anew(be) -> None:
