@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorbackend.backends.temporary import temporary_folder
 from tensorbackend.settings import config
 
 with contextlib.suppress(ImportError):  # There is none on Windows, where nothing is compiled.
@@ -451,7 +452,7 @@ def _temporary_folder(first: Iterable[Path] = ()) -> Path:
     failures = []
     for parent in (*first, None, "/dev/shm"):
         try:
-            folder = Path(tempfile.mkdtemp(prefix="tensorbackend-", dir=parent))
+            folder = temporary_folder(parent)
         except OSError as error:
             failures.append(str(error))
             continue

@@ -10,11 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tensorbackend.backends.temporary import temporary_folder
 from tensorbackend.commands import Failure
 from tensorbackend.errors import complain
 from tensorbackend.settings import seconds
@@ -76,13 +76,23 @@ def _ends_with_all() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A temporary folder, removed at the end."""
+    folder = temporary_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _together(python: list[str], script: list[str], env: dict[str, str]) -> None:
     """Run a script in many, and print what they say on their way out. Raises `Failure` when not all went well."""
     from tensorbackend.distributed import runner  # with all that training needs: other commands do without
 
-    with tempfile.TemporaryDirectory(prefix="tensorbackend-") as name:
-        folder = Path(name)
-        with subprocess.Popen([*python, runner.__file__, *script], env={**env, runner.FOLDER: name}) as starter:
+    with _folder() as folder:
+        env = {**env, runner.FOLDER: str(folder)}
+        with subprocess.Popen([*python, runner.__file__, *script], env=env) as starter:
             try:
                 told = _attend(starter, folder)
             except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorbackend.backends import ahead, compiler, disk_cache
+from tensorbackend.backends import ahead, compiler, disk_cache, temporary
 from tests.native.conftest import FORKS
 
 SOURCE = "long answer(void) { return 42; }\n"
@@ -234,7 +235,7 @@ def test_temporary_folder_without_room_is_not_used(monkeypatch, tmp_path):
     folder = disk_cache._temporary_folder()
     assert tmp_path not in folder.parents
     assert list(tmp_path.iterdir()) == []
-    folder.rmdir()
+    shutil.rmtree(folder)
 
 
 def test_forked_child_does_not_remove_the_parents_temporary_folder(run_python, cc):
@@ -304,6 +305,27 @@ assert os.waitpid(pid, 0)[1] == 0
         TMPDIR=str(tmp_path),
     )
     assert not list(tmp_path.glob("tensorbackend-*"))
+
+
+def test_temporary_folders_of_killed_processes_are_removed(run_python, tmp_path, cc):
+    make = """
+import os, signal
+from tensorbackend.backends.temporary import temporary_folder
+folder = temporary_folder()
+(folder / "content").mkdir()
+print(folder, flush=True)
+"""
+    ways = {"ended": "", "fresh": "", "killed": "os.kill(os.getpid(), signal.SIGKILL)"}
+    folders = {
+        name: Path(run_python(make + way, check=False, TMPDIR=str(tmp_path)).stdout.strip())
+        for name, way in ways.items()
+    }
+    (other := tmp_path / "tensorbackend-other").mkdir()  # whose maker locks nothing
+    own = temporary.temporary_folder(tmp_path)
+    for folder in (folders["ended"], folders["killed"], own):
+        os.utime(folder / temporary.LOCK, (0, 0))
+    new = temporary.temporary_folder(tmp_path)
+    assert set(tmp_path.iterdir()) == {folders["fresh"], other, own, new}
 
 
 # Bounds and leftovers -------------------------------------------------------------------------------------------------
