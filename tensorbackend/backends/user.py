@@ -215,7 +215,7 @@ class ElementwiseKernel(_Kernel):
         reached = [self._in_reach(p, x) for p, x in zip(spec.parameters, full)]
         if math.prod(shape):
             prepared = self._start(reached, bound, types, shape)
-            same = all(x is y for x, y in zip(given, reached) if x is not None)
+            same = all(x is y for x, y in zip(given, reached) if x is not None and not isinstance(x, _Number))
             if tokens and same:
                 self._learn((size, *tokens), prepared, arguments, full, host)
         self._give_back(arguments, given, full, reached)
@@ -376,7 +376,7 @@ class ReductionKernel(_Kernel):
         reached = [self._in_reach(p, self._apart(x, target)) for p, x in zip(spec.inputs, values)]
         if target.size:
             prepared = self._start([*reached, target], bound, types, shape, axes)
-            same = all(x is y for x, y in zip(given, reached))
+            same = all(x is y for x, y in zip(given, reached) if not isinstance(x, _Number))
             if key is not None and same and self._may_learn(arguments, out):
                 made = [target.structure] if out is None else []
                 written = [] if out is None else [len(arguments)]

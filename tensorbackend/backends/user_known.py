@@ -130,7 +130,7 @@ def tokens_of(arguments: Sequence[Any], tensor_cls: type) -> list[Any]:
         kind = type(x)
         if kind is tensor_cls:
             found.append(x.structure)
-        elif kind in _PLAIN:
+        elif kind in _PLAIN or issubclass(kind, np.generic):
             found.append(kind)
         elif kind is np.ndarray and x.ndim and x.dtype in dtypes.DTYPES:
             found.append((x.dtype, x.shape, x.strides))

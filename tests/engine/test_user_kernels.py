@@ -298,6 +298,19 @@ def test_calls_of_known_layouts_do_the_same(be) -> None:
         np.testing.assert_array_equal(host, x * y + 1)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
+def test_calls_with_numbers_of_numpy_are_known(be, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = be.elementwise("T x, T y", "T z", "z = x * y", "scale")
+    total = be.reduction("T x, T y", "T z", "x * y", "a + b", "z = a", "0", "scaled_sum")
+    a = be.array(numbers((3, 4)))
+    first = scale(a, kind(1)).get(), total(a, kind(1)).get()
+    for kernel in (scale, total):
+        monkeypatch.setattr(kernel, "_first", None)
+    for again in range(2):
+        np.testing.assert_array_equal(scale(a, kind(again)).get(), first[0] * again)
+        np.testing.assert_allclose(total(a, kind(again)).get(), first[1] * again)
+
+
 def test_known_layouts_do_not_hide_what_overlaps(be) -> None:
     shift = be.elementwise("T x", "T y", "y = x + 1", "shift_by_one")
     apart, buffer = be.array(np.arange(20.0)), be.array(np.arange(10.0))
