@@ -21,6 +21,8 @@ __all__ = [
 Shape = tuple[int, ...]
 MAX_RANK = 16
 _KNOWN = frozenset((int, type(None)))
+_PLAIN = frozenset((int, slice))  # of an index: one for each axis
+_BASIC = _PLAIN | {type(None), type(Ellipsis)}
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ def overlaps_itself(shape: Shape, strides: Shape) -> bool:
 def is_fancy(key: Any) -> bool:
     """Whether an index picks by arrays or masks rather than by integers, slices, `...` and new axes."""
     parts = key if isinstance(key, tuple) else (key,)
+    if _BASIC.issuperset(map(type, parts)):
+        return False
     return any(not (k is None or k is Ellipsis or isinstance(k, slice) or _is_int(k)) for k in parts)
 
 
@@ -127,11 +131,15 @@ def _is_int(k: Any) -> bool:
 def expand(key: Any, rank: int, consumed: int | None = None) -> tuple:
     """`key` with its ellipsis replaced by whole slices, one entry for each of `rank` axes (new axes beside)."""
     parts = key if isinstance(key, tuple) else (key,)
-    used = sum(k is not None and k is not Ellipsis for k in parts) if consumed is None else consumed
+    plain = _PLAIN.issuperset(map(type, parts))
+    if consumed is not None:
+        used = consumed
+    else:
+        used = len(parts) if plain else sum(k is not None and k is not Ellipsis for k in parts)
     if used > rank:
         raise IndexError(complain("index: too many indices", f"{used} for {rank} axes", f"at most {rank}"))
     whole = (slice(None),) * (rank - used)
-    places = [i for i, k in enumerate(parts) if k is Ellipsis]
+    places = [] if plain else [i for i, k in enumerate(parts) if k is Ellipsis]
     if len(places) > 1:
         raise IndexError(complain("index: more than one ellipsis", str(parts), "at most one"))
     at = places[0] if places else len(parts)
@@ -145,7 +153,7 @@ def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape,
     Raises `IndexError` for an integer out of range or too many indices.
     """
     parts = expand(key, len(shape))
-    droppable = max(len(shape) + sum(k is None for k in parts) - min_dims, 0)
+    droppable = max(len(parts) - min_dims, 0)
     new_shape: list[int] = []
     new_strides: list[int] = []
     offset, axis = 0, 0
@@ -182,7 +190,7 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
     """`wanted` with its -1 worked out. Raises `ShapeError` when the sizes differ or the axes are too many."""
     check_rank("reshape", len(wanted))
     try:
-        result = [operator.index(n) for n in wanted]
+        result = list(map(operator.index, wanted))
     except TypeError:
         raise TypeError(
             complain("reshape: lengths must be integers", str(tuple(wanted)), "ints, one may be -1")
@@ -192,7 +200,7 @@ def reshaped(shape: Shape, wanted: Sequence[int]) -> Shape:
         rest = math.prod(n for n in result if n != -1)
         if rest > 0 and size % rest == 0:
             result[result.index(-1)] = size // rest
-    if any(n < 0 for n in result) or math.prod(result) != size:
+    if min(result, default=0) < 0 or math.prod(result) != size:
         raise ShapeError(
             complain(
                 "reshape: sizes differ", f"{shape} ({size} elements) to {tuple(wanted)}", f"a shape of {size} elements"

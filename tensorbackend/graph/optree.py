@@ -290,7 +290,7 @@ class Operators:
         return (0, *range(rank - 1, 0, -1))
 
     def _move(self, name: str, *params: Any) -> Any:
-        return apply(ops.OPS[name], self, params=params)
+        return apply(ops.OPS[name], self, params=params, table=self.structure.table)
 
     def __div__(self, other: Any) -> Any:
         """`/` under the name that the contract has from Python 2."""

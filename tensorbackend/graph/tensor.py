@@ -46,10 +46,10 @@ def as_shape(shape: Any, min_dims: int) -> tuple[int, ...]:
     """
     parts = shape if isinstance(shape, (tuple, list)) else (shape,)
     try:
-        result = tuple(operator.index(n) for n in parts)
+        result = tuple(map(operator.index, parts))
     except TypeError:
         raise TypeError(complain("shape: lengths must be integers", repr(shape), "an int or several")) from None
-    if any(n < 0 for n in result):
+    if min(result, default=0) < 0:
         raise ShapeError(complain("shape: a negative length", repr(shape), "lengths of 0 or more"))
     indexing.check_rank("shape", len(result))
     return result + (1,) * (min_dims - len(result))
@@ -177,8 +177,8 @@ class Tensor(Operators):
     def _move(self, name: str, *params: Any) -> Any:
         s = self.structure
         if name == "transpose":
-            axes = apply(ops.OPS[name], self, params=params).structure.params[0]
-            return self._view(tuple(s.shape[a] for a in axes), tuple(s.strides[a] for a in axes), 0)
+            axes = apply(ops.OPS[name], self, params=params, table=s.table).structure.params[0]
+            return self._view(tuple(map(s.shape.__getitem__, axes)), tuple(map(s.strides.__getitem__, axes)), 0)
         if name == "reshape":
             return self._reshape(params[0])
         if name == "broadcast":

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -128,3 +131,33 @@ def test_statements_of_nothing_are_repeated(be):
             y[:] = x * 2 + k
         assert y.get().shape == shape
     assert repeated(be) > 0
+
+
+VIEWS = {
+    "t[2:5]": lambda t: t[2:5],
+    "t[3]": lambda t: t[3],
+    "t[1:9, 2]": lambda t: t[1:9, 2],
+    "t.T": lambda t: t.T,
+    "t.reshape": lambda t: t.reshape(8, 4, 4),
+}
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+def test_views_run_no_loops_of_python(be, make) -> None:
+    """Views are made in statements again and again: no function runs more than once, and few at all."""
+    t = be.zeros((8, 16))
+    make(t)
+    entered: list[str] = []
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        if event == "call":
+            entered.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        make(t)
+    finally:
+        sys.setprofile(before)
+    own = [name for name in entered if name not in ("note", "<lambda>", "_is_int")]
+    assert len(own) == len(set(own)) <= 12
