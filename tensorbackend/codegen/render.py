@@ -9,6 +9,7 @@ headers in `kernels/c` serve both.
 from __future__ import annotations
 
 import hashlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ class Renderer(ABC):
         join = name + "_join" if self.split else None
         partials = len(self._partials()) if self.split else 0
         named = tuple((name + suffix, "join" in suffix) for suffix in functions)
-        return Printed(self.nest, source.replace("KERNEL", name), name, join, partials, named)
+        source = sys.intern(source.replace("KERNEL", name))  # that of other sizes is the same
+        return Printed(self.nest, source, name, join, partials, named)
 
     def _functions(self) -> dict[str, Callable[[], None]]:
         """The functions in the order of their launches, by the ends of their names; those that join say so there."""

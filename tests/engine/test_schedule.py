@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tensorbackend import Backend, OpTreeNode, ShapeError, dtypes, ops, testing
 from tensorbackend.backends import interpreter
+from tensorbackend.codegen.c import print_kernel
 from tensorbackend.graph import composite, fuse, indexing
 from tensorbackend.graph.optree import Operators, apply, nodes_of
 from tensorbackend.graph.plan import Kernel
@@ -154,6 +155,11 @@ def test_overlap_goes_through_a_temporary(backend: Backend) -> None:
     steps = steps_of(x.T + 1, target=x, overlap=2)
     assert [step.reason for step in steps] == ["the statement", "the target overlaps what is read"]
     assert len(steps_of(x + 1, target=x, overlap=1)) == 1
+
+
+def test_kernels_of_other_sizes_share_their_text(backend: Backend) -> None:
+    first, second = (print_kernel(steps_of(backend.ones((n, 7)) * 2 + 1)[0], False).source for n in (20, 31))
+    assert first is second
 
 
 def test_equal_structures_share_a_plan(backend: Backend) -> None:
