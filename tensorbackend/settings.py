@@ -208,13 +208,13 @@ def using(**overrides: Any) -> Iterator[Config]:
     """
     overrides = {name: _checked(name, value) for name, value in overrides.items()}
     local = config._local
-    before = getattr(local, "overrides", {})
-    local.overrides = {**before, **overrides}
-    _overrides[id(overrides)] = overrides
-    _tell()
+    before, number = getattr(local, "overrides", {}), id(overrides)
     try:
+        local.overrides = {**before, **overrides}
+        _overrides[number] = overrides
+        _tell()
         yield config
     finally:
         local.overrides = before
-        del _overrides[id(overrides)]
+        _overrides.pop(number, None)
         _tell()

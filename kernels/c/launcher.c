@@ -132,7 +132,7 @@ static object *make_memo_type(void) {
         {"set_lock", memo_set_lock, ONE_ARGUMENT, "Take the acquire and release methods of a re-entrant lock, which nobody holds."},
         {"set_group", memo_set_group, ONE_ARGUMENT, "Take the functions `join`, `adopt` and `flush` of a fuse block."},
         {"begin", memo_begin, NO_ARGUMENTS, "A fuse block of this thread begins."},
-        {"end", memo_end, NO_ARGUMENTS, "A fuse block of this thread ends."},
+        {"end", memo_end, ANY_ARGUMENTS, "A fuse block of this thread ends."},
         {"flush", memo_flush, NO_ARGUMENTS, "Run the statements of this thread that wait."},
         {0}};
     type_slot slots[] = {{TP_DEALLOC, memo_free}, {TP_TRAVERSE, memo_traverse}, {TP_CLEAR, memo_forget},

@@ -11,8 +11,10 @@ import contextlib
 import copy
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,27 +158,27 @@ class Recorder:
         """Record inside the `with` block. Raises `CaptureError` where a capture is under way."""
         be = self.backend
         stand_ins = self._stand_ins()
+        undo = map(vars(be).pop, stand_ins, repeat(None))
         be._flush()
-        with be._lock:
-            if be._recorder is not None:
-                what = "inside another capture" if be._recorder.is_here() else "while another thread captures"
-                raise CaptureError(complain(f"capture: {what}", user_line(), "one capture of a backend at a time"))
-            be._recorder = self
-            be._stand_aside(1)
-            for name, stand_in in stand_ins.items():
-                setattr(be, name, stand_in)
         try:
+            with be._lock:
+                if be._recorder is not None:
+                    what = "inside another capture" if be._recorder.is_here() else "while another thread captures"
+                    raise CaptureError(complain(f"capture: {what}", user_line(), "one capture of a backend at a time"))
+                be._stand_aside(1)
+                be._recorder = self
+                vars(be).update(stand_ins)
             yield
             be._flush()
             if self.open_blocks:
                 given = "an __enter__ without its __exit__"
                 raise CaptureError(complain("capture: a fuse block was left open", given, "with be.fuse(): ..."))
         finally:
-            with be._lock:
-                for name in stand_ins:
-                    delattr(be, name)
-                be._stand_aside(-1)
-                be._recorder = None
+            if be._recorder is self:
+                with be._lock:
+                    be._recorder = None
+                    deque(undo, 0)  # one call: no interrupt comes before or between
+                    be._stand_aside(-1)
 
     def _stand_ins(self) -> dict[str, Callable]:
         """What a name of the backend is meanwhile."""

@@ -17,6 +17,7 @@ import struct
 import sys
 import sysconfig
 import threading
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,13 @@ class RememberingTable(StructureTable):
         self.memo.clear()
 
 
+class _Native(property):
+    """A method that is a native function of the instance: no interrupt comes before it, as before Python's."""
+
+    def __call__(self, instance: Any, *arguments: Any) -> Any:  # as contextlib.ExitStack calls it
+        return self.__get__(instance)(*arguments)
+
+
 class NativeFuseBlock(FuseBlock):
     """A fuse block whose statements wait in the memo of a backend's table; what that does not know waits here.
 
@@ -91,11 +99,8 @@ class NativeFuseBlock(FuseBlock):
         self._begin, self._end, self.flush = memo.begin, memo.end, memo.flush
         memo.set_group((self._join, self._adopt, self._run_here))
 
-    def __enter__(self) -> None:
-        self._begin()
-
-    def __exit__(self, *error: object) -> None:
-        self._end()
+    __enter__ = _Native(attrgetter("_begin"))
+    __exit__ = _Native(attrgetter("_end"))
 
     def _group(self) -> StatementGroup:
         here = self._here
@@ -121,8 +126,12 @@ class NativeFuseBlock(FuseBlock):
     def _adopt(self, statements: tuple) -> None:
         """Take a group of statements that waited in the memo: targets and values in turn."""
         self._group()
-        for target, value in zip(statements[::2], statements[1::2]):
-            self.add(target, value)
+        try:
+            for target, value in zip(statements[::2], statements[1::2]):
+                self.add(target, value)
+        except BaseException:  # an interrupt: no block may be left to flush them
+            self._here.group = None
+            raise
 
     def _run_here(self) -> Any:
         """Run what waits here. Returns how native code repeats it: as `_run_first`."""

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tensorbackend import Backend, testing
 from tensorbackend.errors import CompileError
-from tensorbackend.settings import config
+from tensorbackend.settings import config, using
 from tests.native.conftest import FORKS
 
 USE = """
@@ -315,6 +318,72 @@ def repeat(backend: Backend, shared: object, host: np.ndarray, number: int) -> N
         assert np.array_equal(own.get(), host * scale + np.float32(number))
         np.testing.assert_allclose(rows.get(), (host * scale).max(1, keepdims=True), rtol=1e-3, atol=1e-4)
         backend.dot(own, own.T, backend.empty((64, 64)))
+
+
+INTERRUPTED = tuple(
+    sys.modules[name].__file__ for name in ("contextlib", *(f"tensorbackend.{part}" for part in (
+        "settings", "backends.capture", "backends.launcher", "backends.statements")))
+)  # fmt: skip
+
+
+def interrupted(call: Callable[[], object], after: int) -> bool:
+    """Whether an interrupt came while `call` ran: where Python looks for one the `after`th time in `INTERRUPTED`."""
+    left = after
+
+    def look(frame: Any, event: str, argument: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and frame.f_code.co_filename in INTERRUPTED:
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return left <= 0  # a finalizer had it
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", ["jit", "emulator"])
+@pytest.mark.parametrize("what", ["block", "capture", "using"])
+def test_an_interrupt_leaves_no_block_open_and_no_statement_waiting(
+    kind: str, what: str, cache: Path, cc: object
+) -> None:
+    backend = testing.make_backend(kind, rng_seed=0)
+    x, y, z = backend.ones((3, 4)), backend.empty((3, 4)), backend.empty((3, 4))
+
+    def block() -> None:
+        with backend.fuse():
+            y[:] = x * 2
+            z[:] = y + 1
+
+    def statement() -> None:
+        y[:] = x * 2
+
+    def capture() -> None:
+        backend.capture(statement)
+
+    def changed() -> None:
+        with using(check=True, debug=0):
+            pass
+
+    call = {"block": block, "capture": capture, "using": changed}[what]
+    call()
+    points = 1
+    while interrupted(call, points):
+        with pytest.raises(RuntimeError, match="a block ends"):
+            backend.fuse().__exit__(None, None, None)
+        assert not config.check
+        y[:] = x * 3
+        z[:] = y + points
+        assert (z.get() == 3 + points).all(), points
+        points += 1
+    assert points > 5 or (kind, what) == ("jit", "block")
+    backend.cleanup_backend()
 
 
 def test_a_failed_statement_leaves_the_backend_usable(cache, monkeypatch, imitation) -> None:

@@ -198,9 +198,15 @@ static int give_to_python(memo *m, group *g) {
     return done ? 0 : -1;
 }
 
-// Python runs its group, and says how to run its like.
+// Python runs its group, and says how to run its like. An interrupt may come before it has begun: then it is asked
+// again, since nobody else would run the group.
 static enum outcome run_in_python(memo *m, int64_t state) {
-    object *recipe = PyObject_CallFunctionObjArgs(m->flush, NULL);
+    object *recipe = PyObject_CallFunctionObjArgs(m->flush, NULL), *error[3];
+    if (!recipe) {
+        PyErr_Fetch(&error[0], &error[1], &error[2]);
+        drop(PyObject_CallFunctionObjArgs(m->flush, NULL));
+        PyErr_Restore(error[0], error[1], error[2]);
+    }
     object **place = recipe_of_state(m, state);
     if (recipe && recipe != py.not_implemented && place && !*place)
         *place = kept(recipe);

@@ -57,6 +57,7 @@ extern double PyFloat_AsDouble(object *);
 extern object *PyBytes_FromStringAndSize(const char *, length);
 extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_RuntimeError;
 extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
+extern void PyErr_Fetch(object **, object **, object **), PyErr_Restore(object *, object *, object *);
 extern object *PyErr_NoMemory(void);
 extern int PyGC_Disable(void), PyGC_Enable(void);
 extern void *PyEval_SaveThread(void);
