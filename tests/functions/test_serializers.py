@@ -145,13 +145,15 @@ def test_what_is_no_whole_npz_is_refused_and_nothing_changes(tmp_path) -> None:
         path.write_bytes(bad)
         with pytest.raises(ValueError, match="not a whole"):
             serializers.load_npz(path, link)
+    with pytest.raises(FileNotFoundError):
+        serializers.load_npz(tmp_path / "none.npz", link)
     assert numbers(link) == before
 
 
 def test_an_npz_that_says_that_it_is_encrypted_or_compressed_otherwise_is_refused() -> None:
     file = io.BytesIO()
     serializers.save_npz(file, L.Linear(2, 3))
-    for offset, value in ((8, 1), (10, 9)):  # in the entry of the directory at the end: flags, method
+    for offset, value in ((8, 1), (10, 9), (10, 12), (10, 14)):  # in the directory's entry: flags; methods, bz2, lzma
         data = bytearray(file.getvalue())
         data[data.index(b"PK\1\2") + offset] = value
         with pytest.raises(ValueError, match="not a whole"):
