@@ -65,15 +65,20 @@ def run(options: argparse.Namespace) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _ends_with_all() -> Iterator[None]:
-    """Inside, SIGTERM is an exception: what was started ends with the launcher."""
+    """Inside, SIGTERM and SIGHUP are exceptions: what was started ends with the launcher. mpiexec's processes have
+    sessions of their own, and are not told that a terminal closes."""
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -67,16 +67,17 @@ def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words
     assert "past it" not in done.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_launcher_that_is_terminated_ends_all(mpi: None, tmp_path: Path, n: int) -> None:
+def test_a_launcher_that_is_terminated_ends_all(mpi: None, tmp_path: Path, n: int, number: int) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, pathlib, time\npathlib.Path(f'{os.getpid()}.pid').touch()\ntime.sleep(60)\n")
     launcher = subprocess.Popen(command(n, str(script)), env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while len(list(tmp_path.glob("*.pid"))) < n and time.monotonic() < until:
         time.sleep(0.05)
-    launcher.terminate()
-    assert launcher.wait(30) == 128 + signal.SIGTERM
+    launcher.send_signal(number)
+    assert launcher.wait(30) == 128 + number
     pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert len(pids) == n
     until = time.monotonic() + 10
