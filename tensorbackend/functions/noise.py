@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorbackend import dtypes
 from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.config import lookup
-from tensorbackend.function.trees import Rule, normal, uniform
+from tensorbackend.function.trees import Rule, Traced, normal, uniform
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.shapes import cast
 from tensorbackend.graph import composite as o
 
 __all__ = ["dropout", "gaussian", "gumbel_softmax", "rrelu", "simplified_dropconnect", "zoneout"]
@@ -19,12 +21,22 @@ def _check(in_types: Any, **params: Any) -> None:
     type_check.expect_float(in_types[0])
 
 
-def _mask(x: Any, ratio: float) -> Any:
-    return o.where(uniform(x) >= ratio, 1.0 / (1.0 - ratio), 0.0)
+def _typed(y: Variable, *operands: Any) -> Variable:
+    """What random numbers, which are float32, made of halves, in the halves' type; a tree stays one."""
+    return y if isinstance(y, Traced) else cast(y, dtypes.promote([x.dtype for x in operands], [], dtypes.FLOAT32))
 
 
-_DROPOUT = Rule("dropout", lambda x, ratio: x * _mask(x, ratio), None, _check, ("x",))
-_MASK = Rule("dropout", lambda x, ratio: o.where(x != x, 0, _mask(x, ratio)), lambda g, y, x, ratio: (None,), _check)
+def _dropped(x: Any, ratio: float) -> Any:
+    return x * (uniform(x) >= ratio) * (1.0 / (1.0 - ratio))  # a mask of truth values leaves halves what they are
+
+
+_DROPOUT = Rule("dropout", _dropped, None, _check, ("x",))
+_MASK = Rule(
+    "dropout",
+    lambda x, ratio: o.where(uniform(x) >= ratio, 1.0 / (1.0 - ratio), 0.0),
+    lambda g, y, x, ratio: (None,),
+    _check,
+)
 _MASKED = Rule("dropout", lambda x, mask: x * mask, None, _check, ("x", "mask"))
 
 
@@ -40,7 +52,7 @@ def dropout(x: Any, ratio: float = 0.5, *, mask: Any = None, return_mask: bool =
         return (as_variable(x), None) if return_mask else as_variable(x)
     if mask is None and not return_mask:
         return _DROPOUT(x, ratio=ratio)
-    mask = _MASK(x, ratio=ratio).array if mask is None else mask
+    mask = _typed(_MASK(x, ratio=ratio), x).array if mask is None else mask
     y: Variable = _MASKED(x, mask)
     return (y, mask) if return_mask else y
 
@@ -63,12 +75,12 @@ _GUMBEL = Rule("gumbel_softmax", _gumbel_softmax, None, _check, ("log_pi",))
 def gaussian(mean: Any, ln_var: Any) -> Variable:
     """Normal random numbers of the means and of the variances exp(ln_var), differentiable in both (Kingma and Welling
     2014); the means when not training."""
-    return _GAUSSIAN(mean, ln_var) if lookup("train") else as_variable(mean)
+    return _typed(_GAUSSIAN(mean, ln_var), mean, ln_var) if lookup("train") else as_variable(mean)
 
 
 def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1) -> Variable:
     """Nearly one-hot draws of the classes of log-probabilities (Jang et al. 2017); the sharper, the smaller `tau`."""
-    return _GUMBEL(log_pi, tau=float(tau), axis=axis)
+    return _typed(_GUMBEL(log_pi, tau=float(tau), axis=axis), log_pi)
 
 
 def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
@@ -76,7 +88,7 @@ def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: 
     training. Raises `ValueError` unless l <= u."""
     if l > u:
         raise ValueError(complain("rrelu: slopes", f"l={l}, u={u}", "l <= u"))
-    return _RRELU(x, low=l, high=u) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
+    return _typed(_RRELU(x, low=l, high=u), x) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
 
 
 def zoneout(h: Any, x: Any, ratio: float = 0.5) -> Variable:
@@ -121,5 +133,5 @@ def simplified_dropconnect(x: Any, W: Any, b: Any = None, ratio: float = 0.5, tr
 
         return linear(x, W, *bias)
     if mask is None:
-        mask = _WEIGHT_MASK(x, W, ratio=ratio, batchwise=use_batchwise_mask).array
+        mask = _typed(_WEIGHT_MASK(x, W, ratio=ratio, batchwise=use_batchwise_mask), W).array
     return _CONNECT(x, W, mask, *bias, keep=1.0 - ratio)

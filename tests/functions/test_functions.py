@@ -287,6 +287,24 @@ def test_dropout(array, host) -> None:
         F.dropout(x, 1.0)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_functions_that_draw_keep_the_type(array, host, dtype) -> None:
+    kind = tb.dtypes.as_dtype(dtype)
+    x, w = (tb.Variable(array(np.ones(shape), kind)) for shape in ((4, 6), (3, 6)))
+    kept, mask = F.dropout(x, 0.25, return_mask=True)
+    made = [
+        F.dropout(x, 0.25), kept, F.dropout(x, 0.25, mask=mask), F.gaussian(x, x), F.gumbel_softmax(x), F.rrelu(-x),
+        F.simplified_dropconnect(x, w), F.simplified_dropconnect(x, w, use_batchwise_mask=False), F.zoneout(x, x),
+    ]  # fmt: skip
+    assert [y.dtype for y in made] == [kind] * len(made) and mask.dtype == kind
+    assert set(np.unique(host(made[0]))) <= {kind.type(0), kind.type(1 / 0.75)}
+    for y in made:
+        x.cleargrad()
+        F.sum(y).backward()
+        assert x.grad.dtype == kind
+    assert tb.fused(lambda x: F.dropout(x * 2, 0.25))(x).dtype == kind
+
+
 def test_operators_of_variables(array, host) -> None:
     x, a = tb.Variable(array([[1.0, -2.0], [3.0, 4.0]])), np.array([[1.0, -2.0], [3.0, 4.0]])
     pairs = [
