@@ -370,7 +370,7 @@ class Variable:
     __str__ = __repr__
 
     def __reduce__(self) -> Any:
-        raise TypeError(complain("pickle: a variable belongs to a graph", "", "", "pickle its array"))
+        raise TypeError(complain("copy, pickle: a variable belongs to a graph", "", "", "copy, pickle its array"))
 
 
 def as_variable(x: Any) -> Variable:

@@ -267,6 +267,9 @@ class Link:
         made.name = None
         return made
 
+    def __deepcopy__(self, memo: dict) -> Link:
+        return self.copy("copy")
+
     def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
         """A `Sequential` of so many copies of the link."""
         return Sequential(*(self.copy(mode) for _ in range(n_repeat)))

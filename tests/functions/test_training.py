@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import os
+import pickle
+import types
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +462,27 @@ def test_what_is_shared_inside_a_link_has_one_copy(mode) -> None:
     made = model.copy(mode)
     assert made.out.W is made.embed.W and made.out.W is not model.out.W
     assert made.layers[0] is made.embed and len(list(made.params())) == len(list(model.params())) == 2
+
+
+def test_a_link_that_is_copied_deeply_is_one_of_its_own(be) -> None:
+    e, chain = L.EmbedID(5, 3), tb.Chain(out=L.Linear(3, 5, nobias=True))
+    with chain.init_scope():
+        chain.e = e
+    with chain.out.init_scope():
+        chain.out.W = e.W
+    chain.to_device(be)
+    layer = types.SimpleNamespace(be=be, links=[chain, chain])
+    copied = copy.deepcopy(layer)
+    made = copied.links[0]
+    assert copied.be is be and made is copied.links[1] is not chain and made.out.W is made.e.W is not e.W
+    assert made.device is be
+    made.e.W.array[...] = 7
+    assert not (np.asarray(tb.to_cpu(e.W.array)) == 7).any()
+    if be is not None:
+        with pytest.raises(TypeError, match="a backend belongs to its process"):
+            pickle.dumps(be)
+    with pytest.raises(TypeError, match="a variable belongs to a graph"):
+        pickle.dumps(e.W)
 
 
 def test_copied_parameters_have_update_rules_of_their_own() -> None:
