@@ -141,6 +141,9 @@ class Config:
         self._values[name] = _checked(name, value)
         _tell()
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *SETTINGS]
+
     def __repr__(self) -> str:
         return "\n".join(f"{name:<16} {getattr(self, name)!r}" for name in SETTINGS)
 

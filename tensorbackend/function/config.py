@@ -65,6 +65,9 @@ class LocalConfig(threading.local):
         else:
             self.__dict__[name] = value
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *vars(global_config), *settings.SETTINGS})
+
     def show(self) -> str:
         """The entries that hold in this thread, one a line."""
         return _shown({**vars(global_config), **self.__dict__})

@@ -221,6 +221,12 @@ def test_unknown_settings_name_the_nearest(name) -> None:
         assert any(known in str(caught.value) for known in settings.SETTINGS)
 
 
+def test_names_are_completed() -> None:
+    assert set(settings.SETTINGS) <= set(dir(config)) and "using" not in dir(config)
+    with tensorbackend.using_config("mine", 1):
+        assert {"train", "enable_backprop", "jit", "mine", "show"} <= set(dir(tensorbackend.config))
+
+
 def test_repr_shows_every_value() -> None:
     with using(debug=5):
         lines = dict(line.split(maxsplit=1) for line in repr(config).splitlines())
