@@ -313,6 +313,9 @@ class Tensor(Operators):
     def __float__(self) -> float:
         return float(self.item())
 
+    def __format__(self, form: str) -> str:
+        return format(self.item(), form) if form else str(self)
+
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
         return self.get().tolist()
@@ -333,15 +336,22 @@ class Tensor(Operators):
         head = f"{type(self).__name__}{name} shape {s.shape} {s.dtype} on {self.backend.backend_name}"
         if self.size == 0 or (s.table.closed and not self._readable()):
             return head
-        shown = self.get() if self.size <= 1000 else self._corner()
-        return f"{head}\n{np.array2string(np.asarray(shown), threshold=1000, edgeitems=3, precision=5)}"
+        whole = self.size <= 1000
+        shown = self.get() if whole else self._edges()
+        return f"{head}\n{np.array2string(shown, threshold=1000 if whole else 0, edgeitems=3, precision=5)}"
 
     def _readable(self) -> bool:
         return self.storage.owner is not None
 
-    def _corner(self) -> np.ndarray:
-        """A few leading elements of each axis of a large tensor, for `repr`."""
-        return self._view(tuple(min(n, 6) for n in self.shape), self.structure.strides, 0).get()
+    def _edges(self) -> np.ndarray:
+        """The first four and last three entries of each axis that has more, of which NumPy prints three and three."""
+        shape, strides = self.shape, self.structure.strides
+        long = next((axis for axis, n in enumerate(shape) if n > 7), None)
+        if long is None:
+            return np.asarray(self.get())
+        parts = ((4, 0), (3, (shape[long] - 3) * strides[long]))
+        views = [self._view((*shape[:long], n, *shape[long + 1 :]), strides, offset) for n, offset in parts]
+        return np.concatenate([view._edges() for view in views], long)
 
     __str__ = __repr__
 

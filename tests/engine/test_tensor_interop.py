@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import pytest
 
-from tensorbackend import OpTreeNode, dtypes
+from tensorbackend import OpTreeNode, ShapeError, dtypes
 
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.DTYPES, ids=str)
 
@@ -39,6 +39,21 @@ def test_numpy_reads_trees(backend) -> None:
     tree = backend.array(host) * 2
     for made in (np.asarray(tree), np.array(tree), backend.array(tree).get(), backend.zeros((3, 4)).set(tree).get()):
         np.testing.assert_array_equal(made, host * 2, strict=True)
+
+
+@pytest.mark.parametrize("shape", [(2000,), (30, 40), (7, 300), (2, 8, 3, 30)])
+def test_large_tensors_are_printed_as_numpy_prints_arrays(backend, shape) -> None:
+    host = numbers(*shape)
+    t = backend.array(host, min_dims=0)
+    for x, expected in ((t, host), (t.T, host.T), (t[::-1], host[::-1])):
+        assert repr(x).partition("\n")[2] == np.array2string(expected, threshold=1000, precision=5)
+
+
+def test_a_tensor_of_one_element_is_formatted_as_a_number(backend) -> None:
+    t = backend.array([[2 / 3]])
+    assert f"{t:.3f}" == format(t, ".3f") == "0.667" and f"{t}" == str(t)
+    with pytest.raises(ShapeError, match="one element"):
+        format(backend.ones((2, 2)), ".3f")
 
 
 def test_array_copies_on_request(backend) -> None:
