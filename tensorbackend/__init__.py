@@ -9,7 +9,7 @@
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorbackend.backends.anywhere import clear_memo, elementwise, memoize, reduction
 from tensorbackend.backends.base import Backend, Block
@@ -33,6 +33,17 @@ from tensorbackend.graph.autodiff import Autodiff
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.settings import using
+
+if TYPE_CHECKING:
+    from tensorbackend.function import type_check
+    from tensorbackend.function.arrays import get_array_module, to_cpu, to_device, to_gpu
+    from tensorbackend.function.backprop import backward, grad
+    from tensorbackend.function.fused import fused
+    from tensorbackend.function.node import FunctionNode
+    from tensorbackend.function.old_style import Function
+    from tensorbackend.function.variable import Variable, as_array, as_variable
+    from tensorbackend.links import Chain, ChainList, Link, Sequential
+    from tensorbackend.links.parameter import Parameter
 
 __version__ = "0.1.0"
 

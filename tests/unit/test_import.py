@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import ast
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import tensorbackend
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST_SECONDS, MOST_OF_NUMPYS = 0.2, 2.5
 """The most that importing takes; on slow processors, where NumPy's own import says so, in proportion to that."""
 RUNS = 7
+OPERATORS = "tensorbackend.functions.operators"
+"""The module that gives variables their operators."""
 
 TIME_IMPORT = """
 import time
@@ -65,3 +70,20 @@ def test_import_starts_no_process() -> None:
 def test_backends_and_rare_tools_are_imported_when_asked_for() -> None:
     printed = run(LAZY, "cpu", "gpu", "compiler", "program", "user", "explain_page", "interpreter")
     assert printed == "['cpu', 'gpu'] CPUBackend"
+
+
+def seen_by_type_checkers(body: list[ast.stmt]) -> set[str]:
+    """The names that a module or class has under `TYPE_CHECKING`."""
+    (block,) = [n for n in body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    nodes = [node for statement in block.body for node in getattr(statement, "names", [statement])]
+    return {node.target.id if isinstance(node, ast.AnnAssign) else node.name for node in nodes}
+
+
+def test_type_checkers_see_lazy_names_and_operators_of_variables() -> None:
+    package = ast.parse((ROOT / "tensorbackend/__init__.py").read_text(encoding="utf-8"))
+    assert seen_by_type_checkers(package.body) == set(tensorbackend._LAZY)
+    module = ast.parse((ROOT / "tensorbackend/function/variable.py").read_text(encoding="utf-8"))
+    (variable,) = [n for n in module.body if isinstance(n, ast.ClassDef) and n.name == "Variable"]
+    made = {n: getattr(v, "fget", v) for n, v in vars(tensorbackend.Variable).items()}
+    installed = {n for n, v in made.items() if getattr(v, "__globals__", {}).get("__name__") == OPERATORS}
+    assert seen_by_type_checkers(variable.body) == installed
