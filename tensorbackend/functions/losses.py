@@ -126,7 +126,8 @@ def softmax_cross_entropy(
     """-ln softmax(x) at the labels: x (N, C, d1, …) of numbers, t (N, d1, …) of integers.
 
     The mean is over entries whose label is not `ignore_label` (with `normalize` False: over N); of none it is 0.
-    `class_weight` (C,) weighs classes; `reduce` is 'mean', 'sum' or 'no'. It can always be differentiated twice.
+    `class_weight` (C,) weighs classes; `reduce` is 'mean', 'sum' or 'no'. It can always be differentiated twice. Labels
+    are not read on the host: one that is no class counts, with a loss of 0.
     """
     check_reduce("softmax_cross_entropy", reduce)
     operands = (x, t) if class_weight is None else (x, t, class_weight)

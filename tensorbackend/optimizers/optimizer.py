@@ -233,7 +233,12 @@ class GradientMethod(Optimizer):
             p.update_rule.fp32 = flag
 
     def update(self, lossfun: Callable[..., Any] | None = None, *arguments: Any, **keywords: Any) -> None:
-        """A step: with `lossfun` its loss of the arguments is differentiated first; without, gradients are there."""
+        """A step: with `lossfun` its loss of the arguments is differentiated first; without, gradients are there.
+
+        Raises `RuntimeError` before `setup`.
+        """
+        if self.target is None:
+            raise RuntimeError(complain("update: no target", "", "a link", "optimizer.setup(link)"))
         if lossfun is not None:
             loss = lossfun(*arguments, **keywords)
             self.target.cleargrads()

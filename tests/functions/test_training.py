@@ -439,6 +439,12 @@ def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
 # Links
 
 
+def test_an_optimizer_without_a_target_says_so() -> None:
+    for arguments in ((), (lambda: tb.Variable(np.float32(1)),)):
+        with pytest.raises(RuntimeError, match="setup"):
+            optimizers.Adam().update(*arguments)
+
+
 def test_links_have_paths_and_copies() -> None:
     model = network(None)
     assert [path for path, _ in model.namedparams()] == ["/l1/W", "/l1/b", "/l2/W", "/l2/b"]
