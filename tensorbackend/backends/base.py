@@ -218,9 +218,12 @@ class Backend(
     def allocate_backend(name: str, **kargs: Any) -> Backend:
         """A backend by name, with the constructor's arguments; the global backend stays.
 
-        Raises `ValueError` for an unknown name, or a driver of a backend without drivers, `TypeError` for an option
-        that the backend does not take.
+        A driver may follow the name: 'gpu:emulator'. Raises `ValueError` for an unknown name, or a driver of a backend
+        without drivers, `TypeError` for an option that the backend does not take.
         """
+        name, _, driver = name.partition(":")
+        if driver:
+            kargs["driver"] = driver
         cls = Backend.backends.get(name)
         if cls is None:
             raise ValueError(complain(f"backend {name!r}: unknown", "", nearest(name, Backend.backends)))

@@ -114,12 +114,9 @@ def allocate(backend: str, **options: Any) -> Backend:
 
     The global backend stays. Raises `ValueError` for an unknown name, with the choices.
     """
-    name, _, driver = backend.partition(":")
-    if name not in OUR_BACKENDS:
+    if backend.partition(":")[0] not in OUR_BACKENDS:
         _load_entry_points()
-    if driver:
-        options["driver"] = driver
-    return Backend.allocate_backend(name, **options)
+    return Backend.allocate_backend(backend, **options)
 
 
 def when_made(listener: Callable[[Backend], None]) -> None:

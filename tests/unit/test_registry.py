@@ -270,6 +270,7 @@ def test_a_driver_follows_the_name(registered) -> None:
             self.driver = driver
 
     assert gen_backend("driven:emulator").driver == "emulator"
+    assert Backend.allocate_backend("driven:emulator").driver == "emulator"
     assert gen_backend("driven").driver == "none"
     with using(backend="driven:other"):
         assert gen_backend().driver == "other"
