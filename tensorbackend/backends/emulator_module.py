@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,21 +127,35 @@ class EmulatorModule(Module):
             return ""
         command = [tool, "-i", "-e", self.path, hex(address - base)]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split("\n")
-        places = [line.partition(" (")[0] for line in lines if ":" in line and "??" not in line]
+        places = [line.partition(" (discriminator")[0] for line in lines if ":" in line and "??" not in line]
         ours = [place for place in places if not place.rpartition(":")[0].endswith("/emulator.h")]
         return self._shorten(ours[0]) if ours else ""
 
     def _shorten(self, place: str) -> str:
         """`place` without the folder that the compiler ran in."""
-        file, _, line = place.rpartition(":")
-        return f"{self.name if file.endswith('/' + self.name) else file}:{line}"
+        return next((known for known in self._lines if place.endswith("/" + known)), place)
+
+    @functools.cached_property
+    def _lines(self) -> dict[str, str]:
+        """The source by "file:line", as its `#line`s count; "" where several have one place."""
+        found: dict[str, str] = {}
+        file, number = self.name, 1
+        for text in self.source.splitlines():
+            if counted := re.fullmatch(r'#line (\d+) "(.*)"', text):
+                number, file = int(counted[1]), counted[2]
+                continue
+            place = f"{file}:{number}"
+            found[place] = "" if place in found else text.strip()
+            number += 1
+        return found
 
     def line(self, place: str) -> str:
         """The source line at a "file:line"; "" when it is not at hand."""
+        if place in self._lines:
+            return self._lines[place]
         file, _, number = place.rpartition(":")
         try:
-            text = self.source if file == self.name else Path(file).read_text()
-            return text.splitlines()[int(number) - 1].strip()
+            return Path(file).read_text().splitlines()[int(number) - 1].strip()
         except (OSError, ValueError, IndexError):
             return ""
 

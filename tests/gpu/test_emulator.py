@@ -6,12 +6,14 @@ The kernels lie in kernels.cu, compiled once; each planted defect there is marke
 
 from __future__ import annotations
 
+import re
 import struct
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from tensorbackend import Backend
 from tensorbackend.backends import emulator_check
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator_source import kernels_of, translate
@@ -214,6 +216,15 @@ def fault(bench, name: str, *arguments, **launch) -> KernelFault:
     assert out[0] == 2
     assert caught.value.kernel == name
     return caught.value
+
+
+def test_a_user_kernel_out_of_bounds_names_the_line_of_its_text() -> None:
+    be = Backend.allocate_backend("gpu:emulator")
+    x, places = be.ones(3, min_dims=0), be.array([0, 9, 1], dtype=np.int32, min_dims=0)
+    look_up = be.elementwise("raw T x, int32 j", "T y", "int m = j;\ny = x[m]", "look_up")
+    with pytest.raises(KernelFault, match=re.escape("at        look_up:2: y = x[m]")) as caught:
+        look_up(x, places)
+    assert caught.value.location == "look_up:2"
 
 
 def test_write_one_past_the_end(forward, source):
