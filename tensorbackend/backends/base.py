@@ -226,6 +226,9 @@ class Backend(
             kargs["driver"] = driver
         cls = Backend.backends.get(name)
         if cls is None:
+            for unfinished in (c for c in Backend.__subclasses__() if c.backend_name == name):
+                lacks = ", ".join(sorted(unfinished.__abstractmethods__))
+                raise ValueError(complain(f"backend {name!r}: its class is not finished", "", f"methods {lacks}"))
             raise ValueError(complain(f"backend {name!r}: unknown", "", nearest(name, Backend.backends)))
         _check_options(name, cls, kargs)
         return cls(**kargs)

@@ -255,6 +255,8 @@ def test_defining_a_backend_registers_it(registered) -> None:
     assert registered["Nameless"] is Nameless
     assert "unfinished" not in registered
     assert Unfinished.backend_name == "unfinished"
+    with pytest.raises(ValueError, match=r"(?s)not finished.*methods _allocate, _close, _download, _run_plan, _upload"):
+        gen_backend("unfinished")
     assert Backend.backend_choices() == sorted(registered)
     be = gen_backend("mine")
     assert type(be) is Mine
