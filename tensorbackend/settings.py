@@ -168,8 +168,9 @@ def _checked(name: str, value: Any) -> Any:
         raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
     if name == "dtype" or (value is None and setting.default is None):  # types have other forms than text
         return value
+    text = str(int(value)) if isinstance(value, bool) else value
     try:
-        return os.fspath(value) if setting.parse is str else setting.parse(str(value))
+        return os.fspath(value) if setting.parse is str else setting.parse(str(text))
     except (TypeError, ValueError) as error:
         raise ValueError(complain(f"setting {name}", repr(value), READ_AS[setting.parse], setting.doc)) from error
 
