@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorbackend.backends import arena
 from tensorbackend.backends.arena import MOST_TRIED, Lifetime, plan_arena
 
 lifetime = st.builds(
@@ -73,6 +74,27 @@ def test_a_few_temporaries_take_hardly_more_than_the_least(lifetimes: list[Lifet
 def test_a_chain_takes_two_layers(layers: int) -> None:
     chain = [Lifetime(4096, n, n + 1) for n in range(layers)]
     assert plan_arena(chain, 64).peak == 4096 * min(layers, 2)
+
+
+@pytest.mark.parametrize(
+    "lifetimes, least",
+    [
+        ([(4, 1, 3), (4, 0, 1), (2, 2, 3), (3, 3, 6)], 9),  # the most bytes by steps first
+        ([(3, 3, 5), (2, 1, 4), (2, 2, 3), (4, 1, 1)], 7),  # the longest needed first
+        ([(4, 0, 1), (1, 0, 3), (1, 3, 5), (4, 4, 5)], 5),  # the earliest first
+        ([(3, 2, 4), (3, 2, 3), (4, 4, 7), (2, 0, 3)], 8),  # the first to end first
+    ],
+)
+def test_where_one_order_alone_reaches_the_least_it_is_found(lifetimes: list[tuple[int, ...]], least: int) -> None:
+    found = plan_arena([Lifetime(64 * size, first, last) for size, first, last in lifetimes])
+    assert found.peak == found.least == 64 * least
+
+
+def test_of_many_temporaries_one_order_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    lifetimes = [Lifetime(3, 3, 5), Lifetime(2, 1, 4), Lifetime(2, 2, 3), Lifetime(4, 1, 1)]
+    for most, peak in ((4, 7), (3, 8)):
+        monkeypatch.setattr(arena, "MOST_TRIED", most)
+        assert plan_arena(lifetimes, 1).peak == peak
 
 
 def test_nothing_takes_nothing() -> None:

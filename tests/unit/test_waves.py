@@ -66,6 +66,11 @@ def test_independent_small_launches_run_together() -> None:
     assert waves([n._replace(cost=100) for n in nodes], 2) == [[0], [1], [2], [3], [4]]
 
 
+def test_a_wave_begins_with_the_longest_tasks() -> None:
+    nodes = [Node([], [(k, k + 1)], tasks, cost) for k, (tasks, cost) in enumerate([(9, 9000), (1, 2000), (2, 6000)])]
+    assert waves(nodes, 2) == [[2, 1, 0]]
+
+
 def test_a_launch_that_shares_its_work_runs_alone_when_it_is_most_of_it() -> None:
     large = Node([], [(0, 1)], 1, 10**6, shares=True)
     small = [Node([], [(k, k + 1)], 1, 3000) for k in (1, 2)]
