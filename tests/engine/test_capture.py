@@ -448,6 +448,8 @@ def test_layouts_types_and_numbers_that_changed(backend: Backend, x: Tensor) -> 
         program(numbers(backend, (4, 3), 1).T, 1.0)
     with pytest.raises(DTypeError, match=r"type of argument 0(.|\n)*float64(.|\n)*float32"):
         program(numbers(backend, (3, 4), 1, "float64"), 1.0)
+    with pytest.raises(ShapeError, match="layout of argument 1"):
+        backend.capture(lambda k, x: backend.evaluate(x + k), 1.0, x)(1.0, x.T)
     with pytest.raises(TypeError, match="another form"):
         program(x, 1)
     with pytest.raises(TypeError, match="host|tensors and numbers"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import Backend, testing
+from tensorbackend import Backend, Tensor, testing
 from tensorbackend.graph.plan import Plan
 
 pytestmark = pytest.mark.rehearsed
@@ -197,6 +197,46 @@ def test_blocks_nest(backend: Backend) -> None:
             t[:] = t * 10
         t[:] = t - 1
     assert t.get().tolist() == [[19, 19], [19, 19]]
+
+
+@pytest.mark.parametrize("first", ["writes", "reads"])
+def test_a_group_is_not_repeated_where_its_tensors_overlap(backend: Backend, first: str) -> None:
+    """Views of one layout, some elements apart: nothing but their addresses says so."""
+    together, one_by_one, x, out = (backend.array(np.random.RandomState(k).rand(300)) for k in (1, 1, 2, 3))
+
+    def run(t: Tensor, shift: int) -> list:
+        for statement in ("writes", "reads") if first == "writes" else ("reads", "writes"):
+            if statement == "writes":
+                t[shift : shift + 100] = x[:100] * 2
+            else:
+                out[:100] = t[100:200] + x[:100]
+        return out[:100].tolist()
+
+    for shift in (0, 200, 0, 99, 101, 3):
+        with backend.fuse():
+            found = run(together, shift)
+        assert found == run(one_by_one, shift)
+    assert together.tolist() == one_by_one.tolist()
+
+
+def test_neighbours_in_memory_are_one_group(backend: Backend) -> None:
+    forget_plans(backend)
+    t = backend.array(np.random.RandomState(1).rand(40))
+    with backend.fuse():
+        t[10:20][:] = t[20:30] * 2
+        t[:10][:] = t[10:20] + t[20:30]
+    (plan,) = group_plans(backend)
+    assert len(plan.steps) == 1
+
+
+def test_a_statement_that_reads_what_it_writes_elsewhere_runs_alone(backend: Backend) -> None:
+    forget_plans(backend)
+    t, u = backend.array(np.arange(44.0)), backend.zeros((43,))
+    with backend.fuse():
+        t[1:] = t[:-1] * 2
+        u[:] = t[1:] + 1
+    assert group_plans(backend) == []
+    np.testing.assert_array_equal(u.get().ravel(), np.arange(43.0) * 2 + 1)
 
 
 def test_statements_that_share_nothing_stay_apart(backend: Backend) -> None:
