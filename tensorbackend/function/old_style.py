@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +25,9 @@ class Function:
 
     _node: FunctionAdapter | None = None
     _kept: tuple[int, ...] | None = None
+    _kept_outputs: tuple[int, ...] = ()
+    output_data: tuple[Any, ...] = ()
+    """In `backward`: the arrays of the outputs that `retain_outputs` names, None in place of the others."""
 
     @property
     def label(self) -> str:
@@ -55,7 +59,7 @@ class Function:
         self._kept = tuple(indexes)
 
     def retain_outputs(self, indexes: Iterable[int]) -> None:
-        """Have outputs kept with the graph; called in `forward`."""
+        """Have these outputs kept for `backward`, as `output_data`; called in `forward`."""
         self._kept_outputs = tuple(indexes)
 
     def forward(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -64,7 +68,7 @@ class Function:
 
     def backward(self, inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs' gradients: `backward_gpu` for tensors of a CUDA backend, `backward_cpu` for all else."""
-        return self._by_device("backward", (*inputs, *grad_outputs), inputs, grad_outputs)
+        return self._by_device("backward", (*inputs, *grad_outputs, *self.output_data), inputs, grad_outputs)
 
     def _by_device(self, name: str, every: tuple[Any, ...], *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         backend = next((arrays.backend_of(arrays.plain(x)) for x in every if x is not None), None)
@@ -73,7 +77,8 @@ class Function:
         sizes = [len(group) for group in groups]
 
         def on_arrays(seen: tuple[Any, ...]) -> tuple[Any, ...]:
-            parts = [seen[: sizes[0]], seen[sizes[0] :]][: len(sizes)]
+            ends = [0, *itertools.accumulate(sizes), None]
+            *parts, self.output_data = (seen[start:end] for start, end in zip(ends, ends[1:]))
             return getattr(self, f"{name}_cpu")(*parts)
 
         return arrays.on_host(self.label, on_arrays, every, backend)
@@ -124,6 +129,7 @@ class FunctionAdapter(FunctionNode):
         found = self.function.forward(inputs)
         kept = self.function._kept
         self.retain_inputs(range(len(inputs)) if kept is None else kept)
+        self.retain_outputs(self.function._kept_outputs)
         return found
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -143,6 +149,9 @@ class _OldStyleGradient(FunctionNode):
         self._function = adapter.function
         self._inputs = tuple(arrays.presented(kept[i]._data) if i in kept else None for i in range(count))
         self._grads = tuple(None if g is None else arrays.presented(g._data) for g in grads)
+        outputs = dict(zip(adapter._retained_outputs, adapter.get_retained_outputs()))
+        places = range(len(adapter.outputs) if outputs else 0)
+        self._output_arrays = tuple(arrays.presented(outputs[i]._data) if i in outputs else None for i in places)
         self._targets = targets
         self.there: tuple[bool, ...] = ()
 
@@ -153,12 +162,14 @@ class _OldStyleGradient(FunctionNode):
 
     def forward(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients that are wanted and exist."""
+        self._function.output_data = self._output_arrays
         found = self._function.backward(self._inputs, self._grads)
+        self._function.output_data = ()
         if not isinstance(found, tuple) or len(found) != len(self._inputs):
             given = f"{len(found)}" if isinstance(found, tuple) else type(found).__name__
             head = f"{self.label}: backward must return a tuple of a gradient for each input"
             raise (ValueError if isinstance(found, tuple) else TypeError)(complain(head, given, f"{len(self._inputs)}"))
-        self._inputs = self._grads = ()
+        self._inputs = self._grads = self._output_arrays = ()
         wanted = tuple(found[i] for i in self._targets)
         self.there = tuple(g is not None for g in wanted)
         return tuple(g for g in wanted if g is not None)

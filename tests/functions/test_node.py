@@ -265,6 +265,36 @@ def test_a_forgotten_retain_is_named(what, array) -> None:
         F.sum(y).backward()
 
 
+class OldExp(tb.Function):
+    """exp(x), which its gradient is made of, beside an output that it is not."""
+
+    def forward_cpu(self, inputs):
+        self.retain_inputs(())
+        self.retain_outputs((-1,))
+        return inputs[0] * 2, np.exp(inputs[0])
+
+    def backward_cpu(self, inputs, grad_outputs):
+        assert inputs == (None,)
+        unused, y = self.output_data
+        assert unused is None and type(y) is np.ndarray
+        return (y * grad_outputs[1],)
+
+    def forward_gpu(self, inputs):
+        self.retain_outputs((1,))
+        return inputs[0] * 2, tb.get_array_module(inputs[0]).exp(inputs[0])
+
+    def backward_gpu(self, inputs, grad_outputs):
+        return (self.output_data[1] * grad_outputs[1],)
+
+
+def test_an_old_function_finds_the_outputs_that_it_retained(array, host) -> None:
+    x = tb.Variable(array([0.5, 2.0]))
+    function = OldExp()
+    F.sum(function(x)[1]).backward()
+    np.testing.assert_allclose(host(x.grad), np.exp([0.5, 2.0]), rtol=1e-6)
+    assert function.output_data == ()
+
+
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
 def test_what_is_not_there_cannot_be_retained(what, array) -> None:
     class Wrong(Returns):
