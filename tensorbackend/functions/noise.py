@@ -11,6 +11,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule, Traced, normal, uniform
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.products import linear
 from tensorbackend.functions.shapes import cast
 from tensorbackend.graph import composite as o
 
@@ -129,8 +130,6 @@ def simplified_dropconnect(x: Any, W: Any, b: Any = None, ratio: float = 0.5, tr
         raise ValueError(complain("simplified_dropconnect: ratio", repr(ratio), "0 or more, and below 1"))
     bias = () if b is None else (b,)
     if not train or not lookup("train"):
-        from tensorbackend.functions.products import linear
-
         return linear(x, W, *bias)
     if mask is None:
         mask = _typed(_WEIGHT_MASK(x, W, ratio=ratio, batchwise=use_batchwise_mask), W).array

@@ -18,6 +18,7 @@ from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import shapes
+from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
 from tensorbackend.functions.images import by_axis, each, output_size
 from tensorbackend.graph import composite as o
@@ -286,8 +287,6 @@ def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: 
     whole = deconvolution_nd(x, ones, None, strides, groups=x.shape[1])
     more = [max(p + n - m, 0) for p, n, m in zip(sides, sizes, whole.shape[2:])]
     if any(more):
-        from tensorbackend.functions.arranging import pad as padded
-
         whole = padded(whole, ((0, 0), (0, 0), *((0, m) for m in more)))
     part = tuple(slice(p, p + n) for p, n in zip(sides, sizes))
     return whole if whole.shape[2:] == sizes else whole[:, :, part[0], part[1]]
