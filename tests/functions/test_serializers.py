@@ -55,6 +55,57 @@ def test_a_part_of_a_file(save, load) -> None:
     assert numbers(tail) == numbers(whole.tail)
 
 
+@each_format
+@pytest.mark.parametrize(
+    "ignored, stays",
+    [
+        ("head/b", {"head/b"}),
+        (["head/b", "tail/W"], {"head/b", "tail/W"}),
+        (lambda key: key.startswith("tail/"), {"tail/W", "tail/b"}),
+        ((lambda key: key.endswith("W"), "tail/b"), {"head/W", "tail/W", "tail/b"}),
+        ("b", set()),
+    ],
+    ids=["a name", "names", "a function", "both", "no whole name"],
+)
+def test_what_is_ignored_stays(save, load, ignored, stays) -> None:
+    first, second = (tb.Chain(head=L.Linear(2, 3), tail=L.Linear(3, 1)) for _ in range(2))
+    for value, link in ((1.0, first), (2.0, second)):
+        for p in link.params():
+            p.array[...] = value
+    file = io.BytesIO()
+    save(file, first)
+    load(io.BytesIO(file.getvalue()), second, ignore_names=ignored)
+    assert {name[1:] for name, p in second.namedparams() if (p.array == 2.0).all()} == stays
+    assert all((p.array == 1.0).all() for name, p in second.namedparams() if name[1:] not in stays)
+
+
+def test_what_is_missing_is_an_error_unless_said_otherwise() -> None:
+    link = L.Linear(2, 3)
+    with pytest.raises(KeyError, match="missing key"):
+        serializers.NpzDeserializer({}).load(link)
+    before = numbers(link)
+    serializers.NpzDeserializer({}, strict=False).load(link)
+    assert numbers(link) == before
+
+
+@each_format
+def test_random_numbers_go_on_where_they_were_saved(save, load, be) -> None:
+    state = serializers.RandomState(be)
+    backend = state.backend
+
+    def draw() -> tuple[list, float]:
+        out = backend.empty((8,))
+        out[:] = backend.rand()
+        return out.tolist(), float(backend.rng.normal())
+
+    draw()  # half of a pair of normal numbers is left
+    file = io.BytesIO()
+    save(file, state)
+    expected = [draw(), draw()]
+    load(io.BytesIO(file.getvalue()), state)
+    assert [draw(), draw()] == expected
+
+
 def test_others_read_and_write_safetensors(tmp_path) -> None:
     link = L.Linear(2, 3)
     path = tmp_path / "link.safetensors"
