@@ -371,6 +371,36 @@ def test_noise_is_added(be) -> None:
     assert 0.5 < away.std() < 1.5
 
 
+def test_noise_falls_with_the_steps(be, array) -> None:
+    p = tb.Parameter(array(np.zeros(4000, np.float32)))
+    link = tb.Link()
+    with link.init_scope():
+        link.p = p
+    optimizer = optimizers.SGD(0.0).setup(link)
+    for optimizer.t, deviation in ((0, 2.0), (99, 2.0 * 100**-0.275)):
+        p.grad = array(np.zeros(4000, np.float32))
+        optimizers.GradientNoise(4.0)(optimizer)
+        # The spread of 4000 normal numbers is right to 1.1 % (one deviation), so a factor of 2^0.275 = 1.21 is seen.
+        assert abs(arrays.to_cpu(p.grad).std() / deviation - 1) < 0.08
+
+
+@pytest.mark.parametrize("hook", [
+    optimizers.WeightDecay(0.5), optimizers.Lasso(0.5), optimizers.GradientClipping(0.5), optimizers.GradientNoise(0.5),
+    optimizers.GradientHardClipping(-0.5, 0.5), optimizers.GradientLARS(),
+], ids=lambda hook: hook.name)  # fmt: skip
+def test_hooks_pass_over_what_has_no_gradient(hook, array) -> None:
+    link = tb.Link()
+    with link.init_scope():
+        link.p, link.q, link.empty = tb.Parameter(array([3.0, 4.0])), tb.Parameter(array([5.0])), tb.Parameter()
+    optimizer = optimizers.SGD(0.0).setup(link)
+    hook(optimizer)
+    assert link.p.grad is None
+    link.p.grad = array([6.0, 8.0])
+    hook(optimizer)
+    assert arrays.to_cpu(link.p.grad).tolist() != [6.0, 8.0]
+    assert link.q.grad is None and link.empty._grad is None
+
+
 def test_an_optimizer_that_gets_another_target_begins_anew(be, array) -> None:
     optimizer = optimizers.Adam(alpha=0.5)
     for steps in (3, 1):
