@@ -284,12 +284,6 @@ class Backend(
         state = " (closed)" if self.closed else ""
         return f"<{type(self).__name__} {self.backend_name!r} {self.default_dtype}{state}>"
 
-    def __deepcopy__(self, memo: dict) -> Backend:
-        return self  # layers that are copied keep their backend
-
-    def __reduce__(self) -> Any:
-        raise TypeError(complain("pickle: a backend belongs to its process", "", "", "gen_backend there"))
-
     def output_dim(
         self, X: int, S: int, padding: int | tuple[int, int], strides: int, pooling: bool = False, dilation: int = 1
     ) -> int:
