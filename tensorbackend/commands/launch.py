@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tensorbackend.backends.temporary import temporary_folder
@@ -23,6 +24,7 @@ __all__ = ["add", "run"]
 
 LOOK = 0.1
 """Seconds between two looks at what processes have said."""
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -58,7 +60,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     with _ends_with_all():
         if n > 1:
             _together([*_starter(options.mpiexec), "-n", str(n), sys.executable, "-u"], script, env)
-        elif subprocess.run([sys.executable, "-u", *script], env=env).returncode:
+        elif subprocess.run([sys.executable, "-u", *script], env=env, preexec_fn=_ends_when_killed()).returncode:
             raise Failure("")
     yield from ()
 
@@ -81,6 +83,13 @@ def _ends_with_all() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _ends_when_killed() -> Callable[[], int] | None:
+    """What a child runs first, to get SIGTERM where the launcher has no time to send it; None on other systems than
+    Linux."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    return prctl and (lambda: prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM)))
+
+
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     """A temporary folder, removed at the end."""
@@ -97,7 +106,7 @@ def _together(python: list[str], script: list[str], env: dict[str, str]) -> None
 
     with _folder() as folder:
         env = {**env, runner.FOLDER: str(folder)}
-        with subprocess.Popen([*python, runner.__file__, *script], env=env) as starter:
+        with subprocess.Popen([*python, runner.__file__, *script], env=env, preexec_fn=_ends_when_killed()) as starter:
             try:
                 told = _attend(starter, folder)
             except BaseException:

@@ -67,7 +67,7 @@ def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words
     assert "past it" not in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_launcher_that_is_terminated_ends_all(mpi: None, tmp_path: Path, n: int, number: int) -> None:
     script = tmp_path / "script.py"
@@ -77,7 +77,7 @@ def test_a_launcher_that_is_terminated_ends_all(mpi: None, tmp_path: Path, n: in
     while len(list(tmp_path.glob("*.pid"))) < n and time.monotonic() < until:
         time.sleep(0.05)
     launcher.send_signal(number)
-    assert launcher.wait(30) == 128 + number
+    assert launcher.wait(30) == (-number if number == signal.SIGKILL else 128 + number)
     pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
     assert len(pids) == n
     until = time.monotonic() + 10
