@@ -90,9 +90,12 @@ class CPUTensor(Tensor):
                     "array view: layout", given, "native byte order, whole-element strides", "np.ascontiguousarray"
                 )
             )
+        address = ary.__array_interface__["data"][0]
+        if address % kind.alignment:
+            given, expected = f"{ary.dtype} at address {address}", f"a multiple of {kind.alignment}"
+            raise ShapeError(complain("array view: alignment", given, expected, "array.copy()"))
         strides = tuple(s // kind.itemsize for s in ary.strides)
         layout = backend.structures.tensor(kind, wanted, strides, minimum)
-        address = ary.__array_interface__["data"][0]
         low, high = layout.extent
         self._place(layout, Storage(address + low, high - low, ary, ary.flags.writeable), address)
         self._array = ary
@@ -249,7 +252,11 @@ class CPUBackend(launcher.NativeStatements, Backend):
             native.runtime().trim()
 
     def view(self, ary: np.ndarray, name: str | None = None, min_dims: int | None = None) -> CPUTensor:
-        """A tensor on the memory of a NumPy array, without a copy; read-only if the array is."""
+        """A tensor on the memory of a NumPy array, without a copy; read-only if the array is.
+
+        Raises `TypeError` for other objects, `ShapeError` for foreign byte orders, and for strides or addresses that
+        are no multiples of an element.
+        """
         self.structures.check_open()
         if not isinstance(ary, np.ndarray):
             raise TypeError(complain("view", type(ary).__name__, "a NumPy array", "be.array or be.from_dlpack"))

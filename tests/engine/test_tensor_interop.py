@@ -146,6 +146,8 @@ def test_view_shares_the_memory_of_an_array(backend, dtype) -> None:
     assert not host[1:].any()
     with pytest.raises(TypeError, match="list"):
         backend.view([1.0, 2.0])
+    with pytest.raises(ShapeError, match=r"alignment[\s\S]*a multiple of 4"):
+        backend.view(np.ndarray((5,), np.float32, np.zeros(24, np.uint8), 1))
 
 
 @pytest.mark.parametrize(
