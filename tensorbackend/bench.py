@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.backends import probes, toolchain
+from tensorbackend.backends.native import allowed_cores
 from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.dtypes import as_dtype
 from tensorbackend.errors import CompileError, DTypeError, complain
@@ -476,11 +477,6 @@ def plot(rows: Sequence[Row], path: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- scripts
-
-
-def allowed_cores() -> int:
-    """The cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pin_threads(threads: int) -> None:

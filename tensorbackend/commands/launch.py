@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tensorbackend.backends.native import allowed_cores
 from tensorbackend.backends.temporary import temporary_folder
 from tensorbackend.commands import Failure
 from tensorbackend.errors import complain
@@ -46,7 +47,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def run(options: argparse.Namespace) -> Iterator[str]:
     """Hand over to mpiexec. Raises `Failure` when a process failed, with nothing more to say if it said why itself."""
-    cores = len(os.sched_getaffinity(0))
+    cores = allowed_cores()
     n = cores if options.n is None else options.n
     if n < 1:
         raise Failure(complain("launch", f"-n {n}", "one process or more"))
