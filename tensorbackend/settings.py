@@ -152,12 +152,17 @@ def _from_environment(setting: Setting) -> Any:
     text = os.environ.get(setting.variable)
     if text is None or text == "":
         return setting.default
+    return _read(setting, f"{setting.variable}: cannot be read", text)
+
+
+def _read(setting: Setting, head: str, given: Any) -> Any:
+    """A setting's value from a text, or from what is written as one. Raises `ValueError` for what it cannot be."""
     try:
-        return setting.parse(text)
-    except ValueError as error:
-        raise ValueError(
-            complain(f"{setting.variable}: cannot be read", repr(text), READ_AS[setting.parse], setting.doc)
-        ) from error
+        if setting.parse is str:
+            return os.fspath(given)
+        return setting.parse(str(int(given) if isinstance(given, bool) else given))
+    except (TypeError, ValueError) as error:
+        raise ValueError(complain(head, repr(given), READ_AS[setting.parse], setting.doc)) from error
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -168,11 +173,7 @@ def _checked(name: str, value: Any) -> Any:
         raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
     if name == "dtype" or (value is None and setting.default is None):  # types have other forms than text
         return value
-    text = str(int(value)) if isinstance(value, bool) else value
-    try:
-        return os.fspath(value) if setting.parse is str else setting.parse(str(text))
-    except (TypeError, ValueError) as error:
-        raise ValueError(complain(f"setting {name}", repr(value), READ_AS[setting.parse], setting.doc)) from error
+    return _read(setting, f"setting {name}", value)
 
 
 config = Config()
