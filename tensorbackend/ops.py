@@ -392,7 +392,7 @@ _define("all", 1, _reducer(np.logical_and), "{x} & {y}", "truth", "1 where every
 
 
 def _no_code(*arrays: np.ndarray) -> np.ndarray:
-    raise AssertionError("a movement is a change of strides")
+    raise AssertionError("a movement is a change of strides, and unslice two kernels")
 
 
 _define("transpose", 1, _no_code, "", "same", "The axes in another order.", kind=MOVEMENT, params=("axes",),
@@ -424,12 +424,6 @@ def _put(g: np.ndarray, indices: np.ndarray, shape: tuple[int, ...], axis: int) 
     return np.moveaxis(wide, 0, axis).astype(g.dtype)
 
 
-def _unslice(g: np.ndarray, shape: tuple[int, ...], key: tuple) -> np.ndarray:
-    whole = np.zeros(shape, g.dtype)
-    whole[key] = g
-    return whole
-
-
 def _dot_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
     return o.dot(g, o.swap_last(y)), o.dot(o.swap_last(x), g)
 
@@ -450,7 +444,7 @@ _define("take", 2, _take, "", "first", "The entries of x along an axis at the pl
 _define("put", 2, _put, "", "first", "Zeros with x added along an axis at the places y, the adjoint of take.",
         kind=PRIMITIVE, params=("shape", "axis"),
         vjp=lambda o, g, z, x, i: (o.take(g, i, z.structure.params[1]), None))  # fmt: skip
-_define("unslice", 1, _unslice, "", "first", "Zeros with x at an index, the adjoint of slice.", kind=PRIMITIVE,
+_define("unslice", 1, _no_code, "", "first", "Zeros with x at an index, the adjoint of slice.", kind=PRIMITIVE,
         params=("shape", "key"), vjp=lambda o, g, z, x: (o.slice(g, z.structure.params[1]),))  # fmt: skip
 
 
