@@ -97,8 +97,9 @@ class GradientNoise:
         deviation = math.sqrt(self.eta / (1 + optimizer.t) ** 0.55)
         for p in _with_gradients(optimizer):
             _, g = _tensors(p)
-            noise = arrays.evaluated(deviation * g.backend.randn(shape=g.shape), dtypes.compute(g.dtype))
-            if optimizer.comm is not None:  # which may draw other numbers in each process
+            noise = deviation * g.backend.randn(shape=g.shape)
+            if optimizer.comm is not None:  # processes may draw other numbers
+                noise = arrays.evaluated(noise, dtypes.compute(g.dtype))
                 optimizer.comm.broadcast(noise)
             set_gradient(p, g + noise)
 
