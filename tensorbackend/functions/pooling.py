@@ -271,15 +271,21 @@ def _outsize(x: Any, ksize: tuple, stride: tuple, pad: tuple, cover_all: bool) -
     return tuple(max(a + k - 2 * p - s, a - p) + 1 if cover_all else a + k - 2 * p for a, k, s, p in rows)
 
 
+def _spread(x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool) -> tuple[tuple[int, ...], ...]:
+    """Windows, strides, pads and the images' size of windows that elements of x are put into."""
+    window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
+    strides = window if stride is None else each("stride", stride, 2)
+    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
+    return window, strides, sides, sizes
+
+
 def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
                  cover_all: bool = True) -> Variable:  # fmt: skip
     """Images in which each element of x (N, C, H, W) fills its window; where windows overlap, they add up.
 
     `outsize` None is the smallest size whose windows these are. Raises `ShapeError` for images without pixels.
     """
-    window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
-    strides = window if stride is None else each("stride", stride, 2)
-    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
+    window, strides, sides, sizes = _spread(x, ksize, stride, pad, outsize, cover_all)
     if min(sizes) < 1:
         given = f"{x.shape[2:]} to {sizes}, windows {window}, pad {sides}"
         raise ShapeError(complain("unpooling_2d: outsize", given, "lengths of 1 or more"))
@@ -296,9 +302,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
                   cover_all: bool = True) -> Variable:  # fmt: skip
     """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
     it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
-    window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
-    strides = window if stride is None else each("stride", stride, 2)
-    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
+    window, strides, sides, sizes = _spread(x, ksize, stride, pad, outsize, cover_all)
     shape = (*x.shape[:2], *sizes)
     windows = _Windows("upsampling", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
     if windows.sizes != tuple(x.shape[2:]):
