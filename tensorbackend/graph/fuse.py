@@ -366,7 +366,7 @@ class Scheduler:
         pending = [outputs] if outputs else []
         while pending:
             value, place, _ = pending[-1][0]
-            if len(pending) > 1 and place is None and id(value) in self.places:
+            if place is None and id(value) in self.places:
                 pending.pop()
                 continue
             if place is None and value.structure.op.name == "unslice":

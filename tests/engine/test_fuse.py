@@ -219,6 +219,29 @@ def test_a_group_is_not_repeated_where_its_tensors_overlap(backend: Backend, fir
     assert together.tolist() == one_by_one.tolist()
 
 
+def _write_overlapping_parts(t: Tensor, u: Tensor) -> None:
+    t[:, :6] = u[:, :6] * 2
+    t[:, 1:7] = u[:, :6] + 1
+
+
+def _turn_what_was_read(t: Tensor, u: Tensor) -> None:
+    u[:] = t * 2
+    t[:] = t.T + 1
+
+
+@pytest.mark.parametrize("run", [_write_overlapping_parts, _turn_what_was_read])
+def test_a_statement_that_writes_elsewhere_what_others_write_or_it_reads_runs_alone(backend: Backend, run) -> None:
+    forget_plans(backend)
+    numbers = np.random.RandomState(1).rand(2, 7, 7)
+    together, one_by_one = ([backend.array(x) for x in numbers] for _ in range(2))
+    run(*one_by_one)
+    with backend.fuse():
+        run(*together)
+    assert group_plans(backend) == []
+    for x, y in zip(together, one_by_one):
+        np.testing.assert_array_equal(x.get(), y.get())
+
+
 def test_neighbours_in_memory_are_one_group(backend: Backend) -> None:
     forget_plans(backend)
     t = backend.array(np.random.RandomState(1).rand(40))
