@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorbackend import dtypes, settings
-from tensorbackend.errors import complain, nearest
+from tensorbackend.errors import DTypeError, complain, nearest
 
 __all__ = ["config", "force_backprop_mode", "global_config", "lookup", "no_backprop_mode", "using_config"]
 
@@ -24,6 +24,13 @@ def _flag(variable: str, default: bool) -> bool:
     if text in ("", "0", "1"):
         return default if text == "" else text == "1"
     raise ValueError(complain(f"{variable}: cannot be read", repr(text), "1 or 0"))
+
+
+def _dtype(variable: str, name: Any) -> Any:
+    try:
+        return dtypes.as_dtype(name)
+    except DTypeError as error:
+        raise DTypeError(f"{variable}: {error}") from None
 
 
 class GlobalConfig:
@@ -39,7 +46,7 @@ class GlobalConfig:
         self.enable_backprop = True
         self.type_check = _flag("TB_TYPE_CHECK", True)
         self.debug = _flag("TB_NAN_CHECK", False)
-        self.dtype = dtypes.as_dtype(settings.config.dtype)
+        self.dtype = _dtype("TB_DTYPE", settings.config.dtype)
         self.keep_graph_on_report = False
         self.deterministic = True
 
@@ -90,7 +97,12 @@ def lookup(name: str) -> Any:
 
 @contextlib.contextmanager
 def using_config(name: str, value: Any) -> Iterator[None]:
-    """An entry of this thread inside a `with` block; afterwards it is what it was, or unset again."""
+    """An entry of this thread inside a `with` block; afterwards it is what it was, or unset again. Settings of the
+    engine are set as by `settings.using`."""
+    if name in settings.SETTINGS and name not in _entries:
+        with settings.using(**{name: value}):
+            yield
+        return
     own = config.__dict__
     was_set, before = name in own, own.get(name)
     own[name] = value

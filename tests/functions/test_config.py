@@ -14,6 +14,7 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
+from tensorbackend import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,6 +91,20 @@ def test_the_environment_is_read_at_import(variable) -> None:
     assert run("1").stdout.split() == [str(variable == "TB_NAN_CHECK"), "True", "float32"]
     failed = run("perhaps")
     assert failed.returncode != 0 and variable in failed.stderr
+
+
+def test_an_unknown_type_in_the_environment_names_the_variable() -> None:
+    code = "import tensorbackend as tb; tb.config.train"
+    failed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TB_DTYPE": "float23"},
+                            capture_output=True, text=True)  # fmt: skip
+    assert failed.returncode != 0 and "TB_DTYPE" in failed.stderr and "float23" in failed.stderr
+
+
+def test_a_block_sets_what_the_engine_reads() -> None:
+    before = settings.config.jit
+    with tb.using_config("jit", not before):
+        assert settings.config.jit is tb.config.jit is not before
+    assert settings.config.jit is tb.config.jit is before
 
 
 def test_debug_names_the_function_that_makes_nan() -> None:
