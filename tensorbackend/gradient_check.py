@@ -135,13 +135,14 @@ def check_backward(
     """
     inputs = [arrays.plain(x, "check_backward: x_data") for x in _listed(x_data)]
     params = _listed(params)
-    left_out = [not dtypes.is_float(x.dtype) for x in inputs] if no_grads is None else list(no_grads)
+    left_out = _left_out(inputs, no_grads)
     variables = [Variable(x, requires_grad=dtypes.is_float(x.dtype)) for x in inputs]
     for p in params:
         p.cleargrad()
     outputs = _listed(func(*variables))
     grads = _start_gradients(outputs, y_grad)
-    backward(outputs, [None if g is None else as_variable(g) for g in grads])
+    chosen = [(y, as_variable(g)) for y, g in zip(outputs, grads) if g is not None]
+    backward([y for y, _ in chosen], [g for _, g in chosen])
     for i, (v, none) in enumerate(zip(variables, left_out)):
         if none and v._grad is not None:
             raise AssertionError(complain(f"check_backward: input {i} has a gradient", "", "None, as no_grads says"))
@@ -153,6 +154,15 @@ def check_backward(
     line = _Line(func, inputs, params, left_out, directions, dtype)
     numeric = _slope(line, grads, eps, detect_nondifferentiable)
     _compare("check_backward", analytic, numeric, atol, rtol, directions, grads)
+
+
+def _left_out(inputs: Sequence[Any], no_grads: Sequence[bool] | None) -> list[bool]:
+    """Which inputs get no gradient: those that `no_grads` says, else integers."""
+    if no_grads is None:
+        return [not dtypes.is_float(x.dtype) for x in inputs]
+    if len(no_grads) != len(inputs):
+        raise ValueError(complain("no_grads", f"{len(no_grads)} for {len(inputs)} inputs", "one an input"))
+    return list(no_grads)
 
 
 def _gradient(v: Variable) -> np.ndarray:
@@ -240,18 +250,25 @@ def check_double_backward(
     """
     inputs, params = _listed(x_data), _listed(params)
     count = len(inputs)
-    left_out = [not dtypes.is_float(x.dtype) for x in inputs] if no_grads is None else list(no_grads)
+    left_out = _left_out(inputs, no_grads)
+    given = [] if y_grad is None else _listed(y_grad)
+    starts = [g for g in given if g is not None]
 
     def first_order(*every: Variable) -> tuple[Variable, ...]:
         xs = every[:count]
         outputs = _listed(func(*xs))
-        starts = list(every[count:]) or [as_variable(g) for g in _start_gradients(outputs, None)]
+        rest = iter(every[count:])
+        weights = None if y_grad is None else [g if g is None else next(rest) for g in given]
+        pairs = zip(outputs, _start_gradients(outputs, weights))
+        chosen = [(y, as_variable(g)) for y, g in pairs if g is not None]
         places = [*(x for x, none in zip(xs, left_out) if not none), *params]
-        found = grad(outputs, places, starts, enable_double_backprop=True)
+        found = grad([y for y, _ in chosen], places, [g for _, g in chosen], enable_double_backprop=True)
         return tuple(_zeros(p) if g is None else g for p, g in zip(places, found))
 
-    starts = [] if y_grad is None else _listed(y_grad)
-    second = [g for g, none in zip(_listed(x_grad_grad), left_out) if not none] + _listed(params_grad_grad)
+    along = _listed(x_grad_grad)
+    if len(along) != count:
+        raise ValueError(complain("x_grad_grad", f"{len(along)} for {count} inputs", "one an input"))
+    second = [g for g, none in zip(along, left_out) if not none] + _listed(params_grad_grad)
     check_backward(first_order, (*inputs, *starts), second, params, eps, atol, rtol, left_out + [False] * len(starts),
                    dtype, detect_nondifferentiable)  # fmt: skip
 
@@ -262,7 +279,7 @@ def _zeros(p: Variable) -> Variable:
 
 def _start_gradients(outputs: list[Variable], y_grad: Any) -> list[Any]:
     if y_grad is not None:
-        grads = [None if g is None else arrays.plain(g, "y_grad") for g in _listed(y_grad)]
+        grads = [g if g is None or isinstance(g, Variable) else arrays.plain(g, "y_grad") for g in _listed(y_grad)]
         if len(grads) != len(outputs):
             raise ValueError(complain("y_grad", f"{len(grads)} for {len(outputs)} outputs", "one an output"))
         return grads

@@ -30,7 +30,8 @@ class InvalidType(TypeError):
 
 
 class Value:
-    """A value and the text it was written as. Arithmetic, indexing and attributes give values again."""
+    """A value and the text it was written as. Arithmetic, indexing and attributes give values again; one of a
+    number counts and slices as the number does."""
 
     __slots__ = ("text", "value")
     __hash__ = None
@@ -55,6 +56,15 @@ class Value:
 
     def __iter__(self) -> Iterator[Value]:
         return (self[i] for i in range(len(self.value)))
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __index__(self) -> int:
+        return operator.index(self.value)
+
+    def __neg__(self) -> Value:
+        return Value(-self.value, f"(-{self.text})")
 
     def __repr__(self) -> str:
         return f"{self.text} = {_shown(self.value)}"
@@ -112,10 +122,15 @@ del _name, _symbol, _method, _reflected
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, type) and issubclass(value, np.generic):
+        value = np.dtype(value)
     return value.name if isinstance(value, np.dtype) else str(value)
 
 
 def _text(x: Any) -> str:
+    if isinstance(x, slice):
+        start, stop, step = ("" if part is None else _text(part) for part in (x.start, x.stop, x.step))
+        return f"{start}:{stop}:{step}" if step else f"{start}:{stop}"
     return x.text if isinstance(x, Value) else _shown(x)
 
 

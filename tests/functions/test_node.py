@@ -451,7 +451,49 @@ def test_differences_without_a_number_agree_with_nothing(array) -> None:
         gradient_check.check_backward(lambda v: Wrong().apply((v,))[0], x, gy)
 
 
+def test_outputs_without_a_gradient_are_left_out_of_a_check(array) -> None:
+    x = array([[0.5, -1.0]])
+    for given in ((x, None), (None, x), (x, x)):
+        gradient_check.check_backward(lambda v: (v**2, v**3), x, given, dtype="float64")
+        gradient_check.check_double_backward(lambda v: (v**2, v**3), x, given, x, dtype="float64")
+
+
+def test_a_check_wants_an_entry_for_each_input(array) -> None:
+    x = array([[0.5, -1.0]])
+    for no_grads in ([False], [False] * 3):
+        with pytest.raises(ValueError, match="no_grads"):
+            gradient_check.check_backward(lambda v, w: v * w, (x, x), x, no_grads=no_grads)
+        with pytest.raises(ValueError, match="no_grads"):
+            gradient_check.check_double_backward(lambda v, w: v * w, (x, x), x, (x, x), no_grads=no_grads)
+    with pytest.raises(ValueError, match="x_grad_grad"):
+        gradient_check.check_double_backward(lambda v, w: v * w, (x, x), x, (x,))
+
+
 # Type checks
+
+
+def test_values_of_a_check_slice_count_and_negate(array) -> None:
+    seen = []
+
+    class Checked(UnifiedMulAdd):
+        def check_type_forward(self, in_types):
+            x, ndim = in_types[0], in_types[0].ndim
+            seen.extend([x.shape[: ndim - 1].value, list(range(ndim)), bool(ndim)])
+            if ndim:
+                tb.type_check.expect(self.claim(x))
+
+    x = array(np.ones((2, 3)))
+    for claim, text in (
+        (lambda x: x.shape[1:] == (4,), "in_types[0].shape[1:] == (4,)"),
+        (lambda x: x.shape[:: x.ndim] == (4,), "in_types[0].shape[::in_types[0].ndim] == (4,)"),
+        (lambda x: -x.ndim == 2, "(-in_types[0].ndim) == 2"),
+        (lambda x: x.dtype == np.float64, "in_types[0].dtype == float64"),
+    ):
+        Checked.claim = staticmethod(claim)
+        with pytest.raises(InvalidType) as caught:
+            Checked().apply((x, x, x))
+        assert text in str(caught.value)
+    assert seen[:3] == [(2,), [0, 1], True]
 
 
 def test_a_check_says_function_expression_and_values(array) -> None:
