@@ -259,9 +259,10 @@ class _Pass:
     def _gradients(self, function: FunctionNode, targets: tuple[int, ...], arrived: tuple) -> tuple[Any, bool]:
         watching = hooks.watching(function)
         if watching:
-            data = tuple(None if x.data is None else arrays.presented(x.data) for x in function.inputs)
+            data = tuple(arrays.presented(x.data) for x in function.inputs)
+            seen = tuple(g if isinstance(g, Variable) else arrays.presented(g) for g in arrived)
         for hook in watching:
-            hook.backward_preprocess(function, data, arrived)
+            hook.backward_preprocess(function, data, seen)
         given: set[VariableNode] = set()
 
         def present(i: int) -> Any:
@@ -272,5 +273,5 @@ class _Pass:
 
         result = function._input_gradients(targets, arrived, present, self.double)
         for hook in watching:
-            hook.backward_postprocess(function, data, arrived)
+            hook.backward_postprocess(function, data, seen)
         return result

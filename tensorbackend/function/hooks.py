@@ -24,7 +24,8 @@ _here = _Here()
 class FunctionHook:
     """A hook: for all functions of the thread inside `with hook:`, or for one node by `node.add_hook(hook)`.
 
-    `in_data` are the inputs' plain arrays, `grad_outputs` the gradients of the outputs.
+    `in_data` are the inputs' arrays, in backward None for those that are not retained; `grad_outputs` are the gradients
+    of the outputs, variables where the pass is recorded. Tensors behave as NumPy's arrays do.
     """
 
     name = "FunctionHook"

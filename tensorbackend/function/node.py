@@ -129,13 +129,16 @@ class FunctionNode:
     def apply(self, inputs: Sequence[Any]) -> tuple[Variable, ...]:
         """Run the function on variables and arrays: a tuple of variables.
 
-        Raises `TypeError` without any, `RuntimeError` the second time.
+        Raises `TypeError` without any and for what is no tuple or list, `RuntimeError` the second time.
         """
         if self._applied:
             raise RuntimeError(
                 complain(f"{self.label}: applied a second time", "one object", "an object for each application")
             )
         self._applied = True
+        if not isinstance(inputs, (tuple, list)):
+            given = type(inputs).__name__
+            raise TypeError(complain(f"{self.label}: inputs of apply", given, "a tuple", "use .apply((x, ...))"))
         variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
         data = tuple([v._known() for v in variables])
         if not data:
@@ -151,11 +154,12 @@ class FunctionNode:
         if lookup("type_check"):
             type_check.check(self, data)
         watching = hooks.watching(self)
+        seen = tuple(map(arrays.presented, data)) if watching else ()
         for hook in watching:
-            hook.forward_preprocess(self, data)
+            hook.forward_preprocess(self, seen)
         outputs = self._run_forward(data)
         for hook in watching:
-            hook.forward_postprocess(self, data)
+            hook.forward_postprocess(self, seen)
         if lookup("debug"):
             for i, y in enumerate(outputs):
                 refuse_nan(self.label, "output", i, y)

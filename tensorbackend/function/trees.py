@@ -352,8 +352,9 @@ class TreeFunction(FunctionNode):
         tensors = [arrays.tensor_of(x) for x in data] if host else data
         table = tensors[0].structure.table
         watching = hooks.watching(self)
+        seen = tuple(map(arrays.presented, data)) if watching else ()
         for hook in watching:
-            hook.forward_preprocess(self, data)
+            hook.forward_preprocess(self, seen)
         form = self._form(table, tensors, pattern)
         if self._draws is None:
             backend = form.backend
@@ -362,7 +363,7 @@ class TreeFunction(FunctionNode):
         if host:
             outputs = [None if y is None else y._tensor for y in outputs]
         for hook in watching:
-            hook.forward_postprocess(self, data)
+            hook.forward_postprocess(self, seen)
         if lookup("debug"):
             for i, y in enumerate(outputs):
                 if y is not None:

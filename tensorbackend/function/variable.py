@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -181,6 +181,9 @@ class Variable:
             raise TypeError("len() of a variable without axes")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Variable]:
+        return (self[i] for i in range(len(self)))
+
     def retain_data(self) -> None:
         """Keep the array alive with the graph, whatever becomes of this variable."""
         self.node.data = self._data
@@ -284,6 +287,8 @@ class Variable:
     @grad_var.setter
     def grad_var(self, value: Variable | None) -> None:
         if value is not None:
+            if not isinstance(value, Variable):
+                raise TypeError(complain("grad_var", type(value).__name__, "a Variable", "v.grad = array"))
             self._fitting(value._known())
         self._grad = value
 

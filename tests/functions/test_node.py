@@ -182,6 +182,15 @@ def test_a_node_is_applied_once(array) -> None:
         function(*(array([1.0]),) * 3)
 
 
+def test_inputs_of_apply_are_a_tuple(array) -> None:
+    """A variable would be taken for its rows."""
+    x = array(np.ones((3, 2)))
+    for wrong in (x, tb.Variable(x)):
+        with pytest.raises(TypeError, match=r"UnifiedMulAdd: inputs of apply"):
+            UnifiedMulAdd().apply(wrong)
+    assert UnifiedMulAdd().apply([x, x, x])[0].shape == (3, 2)
+
+
 def test_a_node_is_not_called(array) -> None:
     with pytest.raises(TypeError, match="apply"):
         UnifiedMulAdd()(array([1.0]))

@@ -15,7 +15,7 @@ import tensorbackend.functions as F
 from tensorbackend import testing
 from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
-from tensorbackend.function_hooks import PrintHook, TimerHook
+from tensorbackend.function_hooks import FunctionHook, PrintHook, TimerHook
 
 
 def test_facts(be, array) -> None:
@@ -243,6 +243,19 @@ def test_unchain_cuts_the_graph(array) -> None:
     assert y.creator is None and all(c() is None for c in creators)
 
 
+def test_only_variables_with_axes_are_iterated(array, host) -> None:
+    assert [host(row).tolist() for row in tb.Variable(array([[1.0, 2.0], [3.0, 4.0]]))] == [[1.0, 2.0], [3.0, 4.0]]
+    with pytest.raises(TypeError, match="without axes"):
+        list(tb.Variable(array(1.0)))
+
+
+def test_a_gradient_as_variable_is_one(array) -> None:
+    x = tb.Variable(array([1.0]))
+    with pytest.raises(TypeError, match="grad_var"):
+        x.grad_var = array([1.0])
+    assert x.grad is None
+
+
 def test_gradients_can_be_differentiated(array) -> None:
     x = tb.Variable(array([1.0, 2.0], "float64"))
     y = F.sum(x**3)
@@ -334,6 +347,42 @@ def test_hooks_see_functions(array) -> None:
     assert labels == ["tanh", "sum", "gradient of sum", "sum", "gradient of tanh", "tanh"] and timer.total_time() > 0
     assert timer.summary()["tanh"]["occurrence"] == 2
     assert "forward tanh\n  input 0: shape (1, 2) float32" in text.getvalue() and "backward sum" in text.getvalue()
+
+
+def test_hooks_see_arrays_that_behave_as_numpys(array) -> None:
+    class Sizes(FunctionHook):
+        name = "Sizes"
+
+        def __init__(self):
+            self.found = []
+
+        def forward_preprocess(self, function, in_data):
+            self.found.append(("forward", function.label, float(in_data[0].sum())))
+
+        forward_postprocess = forward_preprocess
+
+        def backward_preprocess(self, function, in_data, grad_outputs):
+            self.found.append(("backward", function.label, float(grad_outputs[0].sum())))
+
+        backward_postprocess = backward_preprocess
+
+    class Double(tb.FunctionNode):
+        def forward(self, inputs):
+            return (inputs[0] * 2,)
+
+        def backward(self, target_input_indexes, grad_outputs):
+            return (grad_outputs[0] + grad_outputs[0],)
+
+    x = tb.Variable(array([1.0, 2.0]))
+    with Sizes() as sizes:
+        F.tanh(x)
+        y = Double().apply((x,))[0]
+        y.grad = array([1.0, 4.0])
+        y.backward()
+    assert [found for found in sizes.found if found[1] != "add"] == [
+        ("forward", "tanh", 3.0), ("forward", "tanh", 3.0), ("forward", "Double", 3.0), ("forward", "Double", 3.0),
+        ("backward", "Double", 5.0), ("backward", "Double", 5.0),
+    ]  # fmt: skip
 
 
 def test_a_hook_of_one_node(array) -> None:
