@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +25,7 @@ class Function:
     """
 
     _node: FunctionAdapter | None = None
+    _called: weakref.ref[FunctionAdapter] | None = None  # the node refers to the function, so that both are freed
     _kept: tuple[int, ...] | None = None
     _kept_outputs: tuple[int, ...] = ()
     output_data: tuple[Any, ...] = ()
@@ -36,19 +38,27 @@ class Function:
 
     @property
     def node(self) -> FunctionAdapter:
-        """The node of the graph that stands for the function."""
+        """The node of the graph that stands for the function, with all members of a `FunctionNode`.
+
+        Raises `RuntimeError` when the function was called and no graph holds it.
+        """
+        if self._called is not None:
+            found = self._called()
+            if found is None:
+                raise RuntimeError(complain(f"{self.label}: no node", "no graph", "an output that requires gradients"))
+            return found
         if self._node is None:
             self._node = FunctionAdapter(self)
         return self._node
 
     def __call__(self, *inputs: Any) -> Any:
         """The output's variable, or a tuple of them. Raises `RuntimeError` the second time."""
-        if self._node is not None and self._node._applied:
+        if self._called is not None:
             head = f"{self.label}: called a second time"
             raise RuntimeError(complain(head, "one object", "an object for each call"))
         node, self._node = self.node, None
+        self._called = weakref.ref(node)
         made = node.apply(inputs)
-        self._node = node if made[0].creator_node is None else _Applied
         return made[0] if len(made) == 1 else made
 
     def check_type_forward(self, in_types: Any) -> None:
@@ -101,12 +111,6 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<function {self.label}>"
-
-
-class _Applied:
-    """Stands for the node of a function that was called: the node refers to the function, and not the reverse."""
-
-    _applied = True
 
 
 class FunctionAdapter(FunctionNode):

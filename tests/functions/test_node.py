@@ -14,6 +14,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import gradient_check, testing
 from tensorbackend.function.type_check import InvalidType
+from tensorbackend.function_hooks import TimerHook
 
 
 class SplitMulAdd(tb.FunctionNode):
@@ -294,6 +295,42 @@ class OldExp(tb.Function):
 
     def backward_gpu(self, inputs, grad_outputs):
         return (self.output_data[1] * grad_outputs[1],)
+
+
+def test_an_old_function_knows_its_node_while_there_is_a_graph(array) -> None:
+    x, timer = tb.Variable(array([1.0, 2.0])), TimerHook()
+    function = OldUnifiedMulAdd()
+    y = function(x, x, x)
+    assert function.node is y.creator_node and function.node.inputs[0] is x.node
+    function.node.add_hook(timer)
+    y.grad = array([1.0, 1.0])
+    y.backward()
+    assert "OldUnifiedMulAdd" in {label for label, _ in timer.call_history}
+    del y
+    with pytest.raises(RuntimeError, match="OldUnifiedMulAdd: no node"):
+        _ = function.node
+
+
+def test_an_old_function_without_a_graph_is_freed_without_the_collector(array) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        function = OldUnifiedMulAdd()
+        with tb.no_backprop_mode():
+            function(*(tb.Variable(array([1.0])),) * 3)
+        known = weakref.ref(function)
+        del function
+        assert known() is None
+    finally:
+        gc.enable()
+
+
+def test_an_old_function_may_have_no_outputs(array) -> None:
+    class Nothing(tb.Function):
+        def forward(self, inputs):
+            return ()
+
+    assert Nothing()(array([1.0])) == ()
 
 
 def test_an_old_function_finds_the_outputs_that_it_retained(array, host) -> None:
