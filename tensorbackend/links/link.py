@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy as copying
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -253,7 +252,8 @@ class Link:
         """
         if mode not in ("share", "copy", "init"):
             raise ValueError(complain("copy: mode", repr(mode), "'share', 'copy' or 'init'"))
-        made = copying.copy(self)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
         made.__dict__.update(_params={}, _persistent=dict(self._persistent), _hooks=dict(self._hooks))
         with _copying() as copies:
             for name, p in self._params.items():
@@ -266,6 +266,9 @@ class Link:
                 made.__dict__[name] = arrays.presented(arrays.copied(arrays.plain(value)))
         made.name = None
         return made
+
+    def __copy__(self) -> Link:
+        return self.copy()
 
     def __deepcopy__(self, memo: dict) -> Link:
         return self.copy("copy")

@@ -149,8 +149,11 @@ class Optimizer:
     def add_hook(self, hook: Callable, name: str | None = None, timing: str = "auto") -> None:
         """Call `hook(optimizer)` in each step, before ('pre') or after ('post') parameters change.
 
-        'auto' is the hook's own `timing`. Raises `KeyError` for a name that is taken, `ValueError` for another timing.
+        'auto' is the hook's own `timing`. Raises `KeyError` for a name that is taken, `ValueError` for another timing,
+        `TypeError` for what cannot be called.
         """
+        if not callable(hook):
+            raise TypeError(complain("add_hook", type(hook).__name__, "a function of the optimizer"))
         when = getattr(hook, "timing", "pre") if timing == "auto" else timing
         if when not in ("pre", "post"):
             raise ValueError(complain("add_hook: timing", repr(timing), "'auto', 'pre' or 'post'"))
@@ -230,7 +233,8 @@ class GradientMethod(Optimizer):
         """Keep a copy of parameters of halves in float32, and change that; with False give it up at the next step."""
         self._fp32 = flag
         for p in self.target.params() if self.target is not None else ():
-            p.update_rule.fp32 = flag
+            if p.update_rule is not None:
+                p.update_rule.fp32 = flag
 
     def update(self, lossfun: Callable[..., Any] | None = None, *arguments: Any, **keywords: Any) -> None:
         """A step: with `lossfun` its loss of the arguments is differentiated first; without, gradients are there.

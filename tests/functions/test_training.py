@@ -455,6 +455,23 @@ def test_halves_with_a_wide_copy(be) -> None:
     assert "master" not in p.update_rule.state
 
 
+def test_parameters_that_came_after_setup_are_passed_over() -> None:
+    model = network(None)
+    optimizer = optimizers.SGD(1.0).setup(model)
+    with model.init_scope():
+        model.late = L.Linear(2, 2)
+    optimizer.use_fp32_update()
+    model.late.W.grad = np.ones((2, 2), np.float32)
+    before = model.late.W.array.copy()
+    optimizer.update()
+    assert (model.late.W.array == before).all()
+
+
+def test_a_hook_can_be_called() -> None:
+    with pytest.raises(TypeError, match="add_hook"):
+        optimizers.SGD().add_hook(3)
+
+
 def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
     models = [network(be), network(be)]
     for model, scaled in zip(models, (False, True)):
@@ -488,6 +505,22 @@ def test_links_have_paths_and_copies() -> None:
     assert (fresh.l1.W.array == model.l1.W.array).all()
     with pytest.raises(ValueError, match="mode"):
         model.copy("deep")
+
+
+@pytest.mark.parametrize("model", [
+    tb.Chain(l1=L.Linear(2, 3)), tb.ChainList(L.Linear(2, 3)), tb.Sequential(L.Linear(2, 3), F.relu), L.Linear(2, 3),
+], ids=lambda model: type(model).__name__)  # fmt: skip
+def test_a_shallow_copy_has_entries_of_its_own(model) -> None:
+    names = [name for name, _ in model.namedparams()]
+    made = copy.copy(model)
+    assert all(p.array is q.array for p, q in zip(made.params(), model.params()))
+    made.add_persistent("count", 1)
+    with made.init_scope():
+        made.extra = tb.Parameter(1.0, (2,))
+    if isinstance(made, tb.ChainList):
+        made.append(L.Linear(3, 3))
+    assert [name for name, _ in model.namedparams()] == names and "count" not in model._persistent
+    assert len(list(made.params())) > len(names)
 
 
 @pytest.mark.parametrize("mode", ["share", "copy", "init"])
