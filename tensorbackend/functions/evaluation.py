@@ -10,6 +10,7 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.losses import check_labels
 
 __all__ = ["accuracy", "binary_accuracy", "classification_summary", "f1_score", "precision", "r2_score", "recall"]
 
@@ -26,7 +27,9 @@ def _variable(value: Any, dtype: Any, backend: Any) -> Variable:
 
 
 def _classes(name: str, y: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The class of largest score of each sample, and the right one. Raises `ShapeError` where they do not fit."""
+    """The class of largest score of each sample, and the right one. Raises `ShapeError` where they do not fit,
+    `InvalidType` for labels of no integers."""
+    check_labels(name, "t", t)
     if y.ndim < 2 or y.size // y.shape[1] != t.size:
         raise ShapeError(complain(f"{name}: shapes", f"{y.shape} and {t.shape}", "scores (N, C, …) and labels (N, …)"))
     return y.argmax(1).reshape(-1), t.reshape(-1)

@@ -50,8 +50,10 @@ def by_axis(image: Sequence[int], window: Sequence[int], **each_axis: Sequence[A
 def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1) -> Variable:
     """The windows of images (N, C, H, W), by place: (N, C kH kW, outH, outW), with zeros outside.
 
-    Raises `ShapeError` where there is no place for a window.
+    Raises `ShapeError` for other images, and where there is no place for a window.
     """
+    if len(x.shape) != 4:
+        raise ShapeError(complain("im2col: images", f"shape {x.shape}", "(N, C, H, W)"))
     (kh, kw), (sy, sx) = each("windows", ksize, 2), each("stride", stride, 2)
     (ph, pw), (dy, dx) = each("pad", pad, 2, 0), each("dilate", dilate, 2)
     n, c, h, w = x.shape

@@ -41,6 +41,11 @@ def expect_labels(t: Any) -> None:
     type_check.expect(type_check.Claim(holds, f"{t.dtype.text} is an integer type", t.dtype.value.name))
 
 
+def check_labels(label: str, name: str, t: Any) -> None:
+    """Raise `InvalidType`, in the name of a function, unless an array holds integers."""
+    type_check.checked(label, lambda types: expect_labels(types[0]), [(t.shape, t.dtype)], (name,))
+
+
 def chosen(x: Any, t: Any) -> Any:
     """The tree (N, C, …) of where the labels t (N, …) choose of x (N, C, …)."""
     classes = o.positions(x.structure.table, 1, (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
@@ -367,6 +372,7 @@ def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]
     """
     check_reduce("negative_sampling", reduce, ("sum", "no"))
     x, labels = as_variable(x), as_variable(t).array
+    check_labels("negative_sampling", "t", labels)
     drawn = sampler((x.shape[0], sample_size + 1))
     drawn = np.array(drawn.get() if hasattr(drawn, "structure") else drawn)
     host = labels.get() if hasattr(labels, "structure") else labels

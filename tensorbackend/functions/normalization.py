@@ -16,7 +16,7 @@ from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
-from tensorbackend.functions.losses import length
+from tensorbackend.functions.losses import check_labels, length
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
 from tensorbackend.graph.structure import normalize_axes
@@ -267,8 +267,10 @@ _IGNORING = Rule("embed_id", lambda rows, ids, label: o.where(o.reshape(ids == l
 
 def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
     """The rows of W (words, D) of integers x (…): (…, D). `ignore_label` gives zeros and no gradient; the gradients of
-    a word add up. Raises `IndexError` in debug mode for an integer that is no row."""
+    a word add up. Raises `InvalidType` for x of no integers, `IndexError` in debug mode for an integer that is no row.
+    """
     ids = arrays.plain(as_variable(x).array)
+    check_labels("embed_id", "x", ids)
     host = ids if isinstance(ids, np.ndarray) else None
     if lookup("debug") or host is None and ignore_label is not None:
         host = ids if host is not None else ids.get()

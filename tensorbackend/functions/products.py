@@ -67,9 +67,16 @@ def _batched(a: Any, b: Any, transa: bool, transb: bool) -> Any:
     return o.dot(_turned(a, transa), _turned(b, transb))
 
 
+def _check_batched(in_types: Any, transa: bool, transb: bool) -> None:
+    for t in in_types:
+        type_check.expect(t.ndim >= 2)
+    seen = [(t.shape.value + (1,) * (t.ndim.value == 2), t.dtype.value) for t in in_types]
+    _check_matmul(type_check.Types(seen, ("a", "b")), transa, transb)
+
+
 _MATMUL = Rule("matmul", _matmul, None, _check_matmul, ("a", "b"))
 _LINEAR = Rule("linear", _linear, None, _check_linear, ("x", "W", "b"))
-_BATCH_MATMUL = Rule("batch_matmul", _batched, None, None, ("a", "b"))
+_BATCH_MATMUL = Rule("batch_matmul", _batched, None, _check_batched, ("a", "b"))
 
 
 def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False, transout: bool = False) -> Variable:

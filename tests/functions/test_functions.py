@@ -477,3 +477,21 @@ OF_ONE_AXIS = {
 def test_an_axis_out_of_range_is_no_other_axis(name, axis, array) -> None:
     with pytest.raises((ShapeError, InvalidType)):
         OF_ONE_AXIS[name](array(np.ones((1, 1, 1))), axis)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda x, t: F.embed_id(t, x), TypeError, "embed_id: .*float32.*x.dtype is an integer type"),
+        (lambda x, t: F.accuracy(x, t), TypeError, "accuracy: .*float32.*t.dtype is an integer type"),
+        (lambda x, t: F.negative_sampling(x, t, x, lambda s: np.zeros(s, np.int32), 2), TypeError,
+            "negative_sampling: .*float32.*t.dtype is an integer type"),
+        (lambda x, t: F.batch_matmul(F.reshape(x, (1, 2, 3)), F.reshape(x, (1, 2, 3))), TypeError,
+            r"batch_matmul: .*\(1, 2, 3\), \(1, 2, 3\)"),
+        (lambda x, t: F.batch_matmul(t, x), TypeError, "batch_matmul: .*a.ndim >= 2"),
+        (lambda x, t: F.im2col(x, 2), ValueError, r"im2col: images\s.*\(2, 3\)"),
+    ],
+)  # fmt: skip
+def test_wrong_types_and_ranks_are_told_in_the_name_of_the_function(call, error, text, array) -> None:
+    with pytest.raises(error, match="(?s)" + text):
+        call(array(np.ones((2, 3))), array([0.0, 1.0]))
