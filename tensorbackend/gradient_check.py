@@ -130,8 +130,8 @@ def check_backward(
 
     `func` maps variables to a variable or a tuple; `x_data` are arrays, `y_grad` those of the outputs (None: for one
     output of one element), `params` variables that `func` uses. `no_grads[i]` leaves input i out, which must get no
-    gradient (None: integer inputs). `dtype` is what inputs and parameters are cast to for the differences. Raises
-    `AssertionError` with directions, values and tolerances.
+    gradient (None: integer inputs). A None in `y_grad` leaves that output out. `dtype` is what inputs and parameters are
+    cast to for the differences. Raises `AssertionError` with directions, values and tolerances.
     """
     inputs = [arrays.plain(x, "check_backward: x_data") for x in _listed(x_data)]
     params = _listed(params)
@@ -246,7 +246,8 @@ def check_double_backward(
 ) -> None:
     """`check_backward` of the map from inputs and output gradients to the inputs' gradients, along `x_grad_grad`.
 
-    `params_grad_grad` are those of the parameters. The rest is as in `check_backward`.
+    `params_grad_grad` are those of the parameters. The rest is as in `check_backward`. Raises `ValueError` for lists of
+    another length than the inputs'.
     """
     inputs, params = _listed(x_data), _listed(params)
     count = len(inputs)
