@@ -55,6 +55,12 @@ class _Windows:
         return backend.pool_layer(dtype, op, N=n, C=c, **sizes)
 
 
+def expect_images(name: str, x: Any, axes: str) -> None:
+    """Raise `ShapeError` unless x has as many axes as '(N, C, H, W)' names."""
+    if len(x.shape) != axes.count(",") + 1:
+        raise ShapeError(complain(f"{name}: images", f"shape {x.shape}", axes))
+
+
 def engine_first(x: Any) -> Any:
     """A plain tensor (N, C, …) as one (C, …, N) without gaps: a view where it lies so, else a copy."""
     turned = x.transpose(*range(1, len(x.shape)), 0)
@@ -223,19 +229,22 @@ def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_a
 
 def max_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
-    """`max_pooling_nd` of sequences (N, C, L)."""
+    """`max_pooling_nd` of sequences (N, C, L). Raises `ShapeError` for another rank."""
+    expect_images("max_pooling_1d", x, "(N, C, L)")
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
 def max_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
-    """`max_pooling_nd` of images (N, C, H, W)."""
+    """`max_pooling_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
+    expect_images("max_pooling_2d", x, "(N, C, H, W)")
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
 def max_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
-    """`max_pooling_nd` of volumes (N, C, D, H, W)."""
+    """`max_pooling_nd` of volumes (N, C, D, H, W). Raises `ShapeError` for another rank."""
+    expect_images("max_pooling_3d", x, "(N, C, D, H, W)")
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
@@ -248,17 +257,20 @@ def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> 
 
 
 def average_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
-    """`average_pooling_nd` of sequences (N, C, L)."""
+    """`average_pooling_nd` of sequences (N, C, L). Raises `ShapeError` for another rank."""
+    expect_images("average_pooling_1d", x, "(N, C, L)")
     return average_pooling_nd(x, ksize, stride, pad)
 
 
 def average_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
-    """`average_pooling_nd` of images (N, C, H, W)."""
+    """`average_pooling_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
+    expect_images("average_pooling_2d", x, "(N, C, H, W)")
     return average_pooling_nd(x, ksize, stride, pad)
 
 
 def average_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
-    """`average_pooling_nd` of volumes (N, C, D, H, W)."""
+    """`average_pooling_nd` of volumes (N, C, D, H, W). Raises `ShapeError` for another rank."""
+    expect_images("average_pooling_3d", x, "(N, C, D, H, W)")
     return average_pooling_nd(x, ksize, stride, pad)
 
 

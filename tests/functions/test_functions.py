@@ -495,3 +495,16 @@ def test_an_axis_out_of_range_is_no_other_axis(name, axis, array) -> None:
 def test_wrong_types_and_ranks_are_told_in_the_name_of_the_function(call, error, text, array) -> None:
     with pytest.raises(error, match="(?s)" + text):
         call(array(np.ones((2, 3))), array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("pool", [
+    F.max_pooling_1d, F.max_pooling_2d, F.max_pooling_3d, F.average_pooling_1d, F.average_pooling_2d,
+    F.average_pooling_3d,
+], ids=lambda pool: pool.__name__)  # fmt: skip
+def test_images_of_another_rank_are_refused(pool, array) -> None:
+    """They were pooled along the axes that they had."""
+    axes = int(pool.__name__[-2])
+    assert pool(array(np.ones((1, 1, *(2,) * axes))), 2).size == 1
+    for other in {1, 2, 3} - {axes}:
+        with pytest.raises(ValueError, match=pool.__name__ + ": images"):
+            pool(array(np.ones((1, 1, *(2,) * other))), 2)
