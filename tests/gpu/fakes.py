@@ -163,6 +163,7 @@ def cupy() -> ModuleType:
         def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False,
                      priority: Any = None) -> None:  # fmt: skip
             world.check()
+            context.here = CONTEXT  # as whatever the runtime does
             self.ptr = 1234
 
         def synchronize(self) -> None:
@@ -223,6 +224,7 @@ def cupy() -> ModuleType:
             world.check()
             return Kernel(self._module.function(name))
 
+    context = threading.local()  # `here`: the thread's, which functions of the driver take
     waited: list[int] = []
     kernels: dict[int, Function] = {}
     most_shared: dict[int, int] = {}
@@ -242,15 +244,28 @@ def cupy() -> ModuleType:
                 raise NVRTCError("NVRTC_ERROR_COMPILATION (6)") from None
         programs[prog] = json.dumps([programs[prog], options]).encode()
 
+    def ctxGetCurrent() -> int:
+        return getattr(context, "here", 0)
+
+    def ctxSetCurrent(ctx: int) -> None:
+        context.here = ctx
+
+    def check_context() -> None:
+        if ctxGetCurrent() != CONTEXT:
+            raise CUDADriverError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+
     def funcGetAttribute(attribute: int, f: int) -> int:
+        check_context()
         return kernels[f].threads if attribute == 0 else 0
 
     def funcSetAttribute(f: int, attribute: int, value: int) -> None:
+        check_context()
         assert attribute == 8
         most_shared[f] = value
 
     def launchKernel(f: int, grid_x: int, grid_y: int, grid_z: int, x: int, y: int, z: int, shared: int, stream: int,
                      kernel_params: int, extra: int) -> None:  # fmt: skip
+        check_context()
         assert stream == 1234 and kernel_params == 0
         assert shared <= most_shared.get(f, 48 << 10)
         pointer, arguments, size, nbytes, end = (ctypes.c_size_t * 5).from_address(extra)
@@ -270,14 +285,15 @@ def cupy() -> ModuleType:
         return 0
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
-    def cuCtxGetCurrent(context: Any) -> int:
-        context[0] = CONTEXT if world.current else None
+    def cuCtxGetCurrent(found: Any) -> int:
+        found[0] = CONTEXT if world.current else None
         return 0
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    def cuCtxSetCurrent(context: int | None) -> int:
-        assert context in (None, CONTEXT)
-        world.current[:] = [world] if context else []
+    def cuCtxSetCurrent(ctx: int | None) -> int:
+        assert ctx in (None, CONTEXT)
+        world.current[:] = [world] if ctx else []
+        ctxSetCurrent(ctx or 0)
         return 0
 
     def cuGetErrorName(status: int, name: Any) -> None:
@@ -308,7 +324,8 @@ def cupy() -> ModuleType:
         runtime=runtime, memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError), Device=Device, Stream=Stream,
         ExternalStream=ExternalStream,
         driver=SimpleNamespace(CUDADriverError=CUDADriverError, launchKernel=launchKernel,
-                               funcGetAttribute=funcGetAttribute, funcSetAttribute=funcSetAttribute),
+                               funcGetAttribute=funcGetAttribute, funcSetAttribute=funcSetAttribute,
+                               ctxGetCurrent=ctxGetCurrent, ctxSetCurrent=ctxSetCurrent),
         nvrtc=SimpleNamespace(NVRTCError=NVRTCError, createProgram=createProgram, compileProgram=compileProgram,
                               getCUBIN=programs.get, getProgramLog=programs.get, destroyProgram=lambda prog: None,
                               getSupportedArchs=lambda: (75, 80, 90, 100), getVersion=lambda: (13, 0)),

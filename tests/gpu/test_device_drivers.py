@@ -27,6 +27,7 @@ from tensorbackend.errors import CompileError, KernelFault
 from tensorbackend.primitives.conv import bprop_reference, fprop_reference, update_reference
 from tests.gpu import fakes
 
+NOTHING = 'struct f_args { float *o; };\nextern "C" __global__ void f(const f_args a) {}'
 BACKENDS = Path(driver.__file__).parent
 
 
@@ -187,6 +188,28 @@ def test_captured_programs_become_graphs_where_the_package_has_them(be: GpuBacke
     np.testing.assert_allclose(w.get(), expected, rtol=1e-4, atol=1e-4)
     assert be.driver.has_graphs == (be.driver.name == "cupy")
     assert (program._replay is not None) == be.driver.has_graphs
+
+
+@pytest.mark.parametrize("foreign", [0, 99])
+def test_a_thread_that_has_no_context_or_anothers_launches(be: GpuBackend, foreign: int) -> None:
+    x, found = be.array(numbers(8, 8)), []
+
+    def launch() -> None:
+        if be.driver.name == "cupy":
+            cuda = sys.modules[type(be.driver).__module__].cupy.cuda.driver
+            cuda.ctxSetCurrent(foreign)
+        x[:] = x * 2 + 1
+        function = be.driver.compile(NOTHING).function("f")
+        be.driver.launch(function, (1,), (1,), 64 << 10, bytes(8))
+        if be.driver.name == "cupy":
+            found.append(cuda.ctxGetCurrent())
+
+    other = threading.Thread(target=launch)
+    other.start()
+    other.join()
+    np.testing.assert_array_equal(x.get(), numbers(8, 8) * 2 + 1)
+    if foreign and be.driver.name == "cupy":
+        assert found == [foreign]
 
 
 def test_what_is_forgotten_between_calls_is_not_timed_in_a_graph(device: Driver, tmp_path: Path) -> None:
