@@ -94,12 +94,14 @@ def _matrix(x: Ref, lengths: tuple[int, ...]) -> Matrix | None:
 
 
 def _batch_stride(strides: tuple[int, ...], lengths: tuple[int, ...]) -> int | None:
-    """The elements from one matrix of a batch to the next, over all axes of the batch; None where that varies."""
+    """The elements from one matrix of a batch to the next, over all axes of the batch; None where that varies or is
+    negative, of which cuBLAS says nothing."""
     axes = [(n, s) for n, s in zip(lengths, strides) if n != 1]
     for (_, outer), (n, inner) in zip(axes, axes[1:]):
         if outer != inner * n:
             return None
-    return axes[-1][1] if axes else 0
+    stride = axes[-1][1] if axes else 0
+    return stride if stride >= 0 else None
 
 
 class Cublas:

@@ -127,6 +127,14 @@ def test_batches(make: Callable, library: ctypes.CDLL, always: None, left: tuple
     assert calls(library) == before + asked
 
 
+def test_batches_in_reverse(make: Callable, library: ctypes.CDLL, always: None) -> None:
+    be, a, b = make(rng_seed=0), numbers(6, 3, 4), numbers(6, 4, 5, seed=1)
+    before = calls(library)
+    found = be.evaluate(be.matmul(be.array(a)[::-1], be.array(b))).get()
+    np.testing.assert_allclose(found, a[::-1].astype(float) @ b, rtol=1e-6, atol=1e-6)
+    assert calls(library) == before
+
+
 # Convolutions by products
 
 GEOMETRIES = {
