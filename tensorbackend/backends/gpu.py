@@ -194,6 +194,7 @@ class GpuBackend(NativeStatements, Backend):
             raise BackendError(complain("gpu backend: a forked process", what, "", "make a backend in each process"))
 
     def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
+        self._check_process()
         host = np.ndarray(tensor.shape, tensor.dtype, self._host_memory(tensor.nbytes))
         with np.errstate(all="ignore"):
             dtypes.cast(values, tensor.dtype, host)
@@ -297,6 +298,7 @@ class GpuBackend(NativeStatements, Backend):
     # Time
 
     def _record(self) -> Any:
+        self._check_process()
         with self._lock:
             return self.driver.record()
 
@@ -304,6 +306,7 @@ class GpuBackend(NativeStatements, Backend):
         return self.driver.elapsed(start, end)
 
     def _synchronise(self) -> None:
+        self._check_process()
         with self._lock:
             self.driver.synchronise()
 

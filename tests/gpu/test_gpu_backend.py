@@ -244,10 +244,15 @@ def test_the_interface_of_device_memory(be: GpuBackend, monkeypatch: pytest.Monk
 
 
 def test_a_forked_process_needs_its_own_backend(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, values = be.ones((2, 2)), np.zeros((2, 2))
     monkeypatch.setattr(gpu.os, "getpid", lambda: be._process + 1)
     monkeypatch.setattr(be.driver, "facts", type("Facts", (), {"emulated": False}))
-    with pytest.raises(BackendError, match="forked"):
-        be.ones((2, 2))
+    for call in (lambda: be.ones((2, 2)), x.get, lambda: x.__setitem__(slice(None), values),
+                 lambda: x.__setitem__(slice(None), x + 1), be._record, be._synchronise):  # fmt: skip
+        with pytest.raises(BackendError, match="forked"):
+            call()
+    monkeypatch.undo()
+    np.testing.assert_array_equal(x.get(), 1)
 
 
 def test_kernels_are_explained_checked_and_timed(be: GpuBackend) -> None:
