@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -35,6 +36,8 @@ __all__ = [
     "DRIVERS", "WARP", "DeviceDriver", "DeviceFacts", "Driver", "Function", "HostDriver", "Module", "check_launch",
     "open_driver",
 ]  # fmt: skip
+
+_log = logging.getLogger("tensorbackend")
 
 WARP = 32
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -291,9 +294,14 @@ class DeviceDriver(Driver):
 
     @functools.cached_property
     def blas(self) -> Cublas | None:
-        """cuBLAS on the driver's stream; None where the library is not installed."""
+        """cuBLAS on the driver's stream; None where the library is not installed, or refuses to start: it is too new
+        for the NVIDIA driver, or finds no memory. Then a warning says so."""
         library = find_library()
-        return None if library is None else Cublas(library, self.stream, self.using_device)
+        try:
+            return None if library is None else Cublas(library, self.stream, self.using_device)
+        except BackendError as error:
+            _log.warning("tensorbackend: products go by the tiled kernel, without cuBLAS (%s)", error)
+            return None
 
     @abstractmethod
     def _pool_allocate(self, nbytes: int) -> tuple[int, Any]:
@@ -311,12 +319,13 @@ class DeviceDriver(Driver):
         if notes is not None:
             return self._allocate_noted(notes, nbytes)
         size = -(-max(nbytes, 1) // GRAIN) * GRAIN
-        kept = self._kept.get(size)
-        if kept:
-            address, memory = kept.pop()
-            self._kept_bytes -= size
+        try:
+            found = self._kept[size].pop()
+        except LookupError:  # asked afterwards: another thread may have taken the last meanwhile
+            found = None
         else:
-            address, memory = self._new(size)
+            self._kept_bytes -= size
+        address, memory = found or self._new(size)
         self._live[address] = size, memory
         return address
 
@@ -477,8 +486,14 @@ def compile_options() -> tuple[str, ...]:
 
 
 # What CUDA says when a kernel itself failed; the context is lost with it.
-_FAULTS = ("ILLEGAL_ADDRESS", "MISALIGNED", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "HARDWARE_STACK", "ASSERT")
-_FAULT_WORDS = ("illegal memory access", "misaligned address", "unspecified launch failure", "illegal instruction")
+_FAULTS = (
+    "ILLEGAL_ADDRESS", "MISALIGNED", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "HARDWARE_STACK", "ASSERT",
+    "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_TIMEOUT",
+)  # fmt: skip
+_FAULT_WORDS = (
+    "illegal memory access", "misaligned address", "unspecified launch failure", "illegal instruction",
+    "hardware stack error", "shared address space", "invalid program counter", "launch timed out",
+)  # fmt: skip
 
 
 def device_fault(what: str, error: Exception) -> BackendError:

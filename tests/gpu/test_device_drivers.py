@@ -171,6 +171,45 @@ def test_errors_become_ours(device: Driver) -> None:
         device.launch(function, (1,), (256,), 0, arguments)
 
 
+@pytest.mark.parametrize("said", [
+    "cudaErrorMisalignedAddress: misaligned address", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_INVALID_PC",
+    "cudaErrorLaunchTimeout: the launch timed out and was terminated",
+    "cuEventSynchronize failed: hardware stack error",
+    "cudaErrorInvalidAddressSpace: operation not supported on global/shared address space",
+    "cuStreamSynchronize failed: invalid program counter",
+])  # fmt: skip
+def test_errors_after_which_a_context_is_lost_are_faults_of_kernels(said: str) -> None:
+    assert isinstance(driver.device_fault("copy", RuntimeError(said)), KernelFault)
+    assert not isinstance(driver.device_fault("copy", RuntimeError("cudaErrorInvalidValue: no")), KernelFault)
+
+
+def test_what_another_thread_took_first_is_no_memory(device: Driver) -> None:
+    class Taken(list):
+        def __len__(self) -> int:
+            return 1
+
+    device._kept[512] = Taken()
+    device.free(device.allocate(100))
+    assert device._kept_bytes == 512
+    device._kept.clear()
+    device._kept_bytes = 0
+
+
+def test_a_cublas_that_does_not_start_is_none(device: Driver, monkeypatch: pytest.MonkeyPatch,
+                                              caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+    class Refused:
+        argtypes: list = []
+
+        def __call__(self, *arguments: Any) -> int:
+            return 1
+
+    calls = ("cublasCreate_v2", "cublasSetStream_v2", "cublasGemmStridedBatchedEx")
+    monkeypatch.setattr(driver, "find_library", lambda: SimpleNamespace(**{name: Refused() for name in calls}))
+    del device.blas
+    assert device.blas is None
+    assert "products go by the tiled kernel" in caplog.text and "status 1" in caplog.text
+
+
 def test_a_device_older_than_the_compiler_is_named() -> None:
     nvrtc = fakes.cupy().cuda.nvrtc
     with pytest.raises(CompileError, match=r"(?s)NVRTC 13\.0 is too new.*compute capability 6\.1.*7\.5 or more"):
