@@ -13,6 +13,7 @@ Arguments   of a launch are the bytes of that structure, laid out as C does (Num
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -20,7 +21,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -431,6 +432,22 @@ class HostDriver(Driver):
     def elapsed(self, start: int, end: int) -> float:
         """As `Driver.elapsed`."""
         return (end - start) * 1e-6
+
+
+@contextlib.contextmanager
+def in_context(own: int, driver: Any) -> Iterator[None]:
+    """The context `own` is current inside, and afterwards the one from before, or none, as in a thread that has not
+    called the runtime yet. `driver` is CuPy's module: its functions ask for a context, and CuPy makes none current
+    where the device is the thread's already."""
+    before = driver.ctxGetCurrent()
+    if before == own:
+        yield
+        return
+    driver.ctxSetCurrent(own)
+    try:
+        yield
+    finally:
+        driver.ctxSetCurrent(before)
 
 
 Triple = tuple[int, int, int]

@@ -63,9 +63,8 @@ class CupyDriver(DeviceDriver):
         base.require_device("cupy", runtime.getDeviceCount, device_id, (runtime.CUDARuntimeError, ImportError))
         self._device = cupy.cuda.Device(device_id)
         with self._device:
-            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._stream, facts = cupy.cuda.Stream(non_blocking=True), runtime.getDeviceProperties(device_id)
             self._context = cupy.cuda.driver.ctxGetCurrent()
-            facts = runtime.getDeviceProperties(device_id)
         self.stream = self._stream.ptr
         self._pool = cupy.cuda.MemoryPool()
         self.facts = base.DeviceFacts(
@@ -75,26 +74,15 @@ class CupyDriver(DeviceDriver):
 
     @contextlib.contextmanager
     def using_device(self, what: str) -> Iterator[None]:
-        """The device and the stream are current inside, and CUDA's errors become ours; `what` was being done.
-
-        So is the context, which functions of `cupy.cuda.driver` ask for: a thread has none before it calls the runtime,
-        and CuPy calls nothing where the device is the thread's already.
-        """
+        """Context, device and stream are current inside, and CUDA's errors become ours; `what` was being done."""
         self.check_noting()
-        context, before = cupy.cuda.driver, self._context
         try:
-            before = context.ctxGetCurrent()
-            with self._device, self._stream:
-                if context.ctxGetCurrent() != self._context:
-                    context.ctxSetCurrent(self._context)
+            with base.in_context(self._context, cupy.cuda.driver), self._device, self._stream:
                 yield
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise BackendError(complain(f"{what}: the device's memory is exhausted", str(error))) from error
         except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
             raise base.device_fault(what, error) from error
-        finally:
-            if before not in (0, self._context):  # another library's
-                context.ctxSetCurrent(before)
 
     @functools.cached_property
     def native(self) -> NativeLaunches | None:
