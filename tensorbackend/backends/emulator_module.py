@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorbackend.backends import compiler
+from tensorbackend.backends import compiler, toolchain
 from tensorbackend.backends.driver import Function, Module, Triple
 from tensorbackend.backends.emulator_source import kernels_of, translate
 from tensorbackend.errors import BackendError, complain, nearest
@@ -36,6 +36,11 @@ BOUNDS_FLAGS = {
         "-fno-tree-tail-merge",
     ),
     "clang": ("-fsanitize=array-bounds", "-fsanitize-trap=array-bounds"),
+}
+# A device faults where an address is no multiple of what is read or written there; a host does not.
+ALIGNMENT_FLAGS = {
+    "gcc": ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
+    "clang": ("-fsanitize=alignment", "-fsanitize-trap=alignment"),
 }
 # Kernels run briefly and are many: optimising one takes longer than it saves. addr2line misreads version 5 of DWARF in
 # binutils 2.40.
@@ -105,7 +110,8 @@ class EmulatorModule(Module):
         self.name = name
         self.source = source
         self._kernels = [kernel for _, kernel in kernels_of(source)]
-        self._library = compiler.compile_source(translate(source, name), flags=(*MODULE_FLAGS, *options), libc=True)
+        flags = (*MODULE_FLAGS, *ALIGNMENT_FLAGS[toolchain.require_compiler().family], *options)
+        self._library = compiler.compile_source(translate(source, name), flags=flags, libc=True)
         self.path = os.fspath(self._library.path)
 
     def function(self, name: str) -> Function:

@@ -307,6 +307,29 @@ def test_overrun_of_a_row_is_found_when_indices_are_checked(make_bench, source):
     assert caught.value.location == "rows.cu:5"
 
 
+MISALIGNED = """
+struct f_args { float *o; const float *a; long long n; };
+extern "C" __global__ void f(const f_args a) {
+    float4 v = {1, 2, 3, 4};
+    if (a.n < 8) v = *(const float4 *)(a.a + a.n);
+    *(float4 *)(a.o + a.n % 8) = v;
+}
+"""
+
+
+@pytest.mark.parametrize("at, line", [(0, 0), (4, 0), (1, 5), (10, 6)])
+def test_an_access_that_is_misaligned_for_a_device(make_bench, forward, at, line):
+    out, a = np.zeros(16, np.float32), floats(16)
+    bench = make_bench(forward.driver, MISALIGNED, "misaligned.cu")
+    if not line:
+        bench.run("f", out, a, at, block=(1,))
+        np.testing.assert_array_equal(out[at : at + 4], a[at : at + 4])
+        return
+    with pytest.raises(KernelFault, match="an address is misaligned for its type") as caught:
+        bench.run("f", out, a, at, block=(1,))
+    assert caught.value.location == f"misaligned.cu:{line}"
+
+
 def test_barrier_that_some_threads_never_reach(bench, source):
     error = fault(bench, "divergent_exit", np.zeros(64, np.float32), floats(1), floats(1), 40, block=(64,))
     assert "divergent barrier: 40 threads wait at __syncthreads, 24 have left the kernel" in str(error)

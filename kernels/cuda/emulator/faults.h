@@ -64,7 +64,9 @@ static void describe_address(unsigned char *at) {
 
 static void describe_signal(int number, const siginfo_t *facts) {
     if (number == SIGFPE) complain({}, "integer division by zero (a device goes on with an undefined value)");
-    else if (number == SIGILL || number == SIGTRAP) complain({}, "an array's index is out of its bounds");
+    else if (number == SIGILL || number == SIGTRAP) {
+        complain({}, "an address is misaligned for its type, or, where indices are checked, an array's index is out of its bounds");
+    }
     else if (is_misaligned(number, facts)) complain({}, "a misaligned or impossible address");
     else describe_address((unsigned char *)facts->si_addr);
 }
