@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
+from tensorbackend.primitives import lookup
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 WORDS = np.array([[4, 0, 4, 2, 4, 2]], np.int32)
@@ -128,6 +129,17 @@ def test_bad_operands_are_refused(backend: Any) -> None:
     refused(ValueError, "overlaps", (2, whole[:6]), (4, whole[3:]))
     np.testing.assert_array_equal(whole.get(), 4)
     np.testing.assert_array_equal(dW.get(), 4)
+
+
+def test_more_than_compiled_code_counts_is_refused(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "MOST", 5)
+    dW, ids = backend.full((5, 3), 4.0), backend.array(WORDS, dtype=np.int32)
+    backend.compound_bprop_lut(1, ids[:, :5], backend.ones((3, 5)), None, dW, None)
+    np.testing.assert_array_equal(dW.get(), gradient(WORDS[:, :5], np.ones((3, 5)), 5, None))
+    with pytest.raises(ShapeError, match=r"6 look-ups in 5 words[\s\S]*at most 5"):
+        backend.compound_bprop_lut(1, ids, backend.ones((3, 6)), None, dW, None)
+    with pytest.raises(ShapeError, match=r"1 look-ups in 6 words[\s\S]*at most 5"):
+        backend.compound_bprop_lut(1, ids[:, :1], backend.ones((3, 1)), None, backend.empty((6, 3)), None)
 
 
 def test_repeats_are_timed(backend: Any) -> None:

@@ -20,6 +20,10 @@ from tensorbackend.primitives.geometry import positive
 __all__ = ["BPROP", "LookupGeometry", "LookupTables", "bprop_reference", "out_of_range"]
 
 
+MOST = 2**31 - 1
+"""Look-ups of a call, and words of a table, at most: compiled code counts them in 32 bits."""
+
+
 class LookupGeometry(NamedTuple):
     """`count` look-ups in a table (`words`, `length`); word `pad` (None: no such) gets no gradient."""
 
@@ -68,9 +72,9 @@ class LookupTables:
         Row w of the gradient is the sum of error[:, j] over the look-ups j with inputs[j] = w, and 0 for the row
         `pad_idx` (None: no such row). `inputs`: n integers in any shape, `nin` to a sample; `error` (embed, n); `dW`
         (vocab, embed) of the same type. `error_t` (n, embed), scratch for the transposed error, is not used and
-        may be None. `repeat` runs it as often, for timing. Raises `ShapeError`, `DTypeError`, `TypeError`
-        for a factor that is no number, `ValueError` when outputs overlap inputs, and `IndexError` for words that the
-        table has not, before dW is written.
+        may be None. `repeat` runs it as often, for timing. Raises `ShapeError` (also for 2^31 look-ups or words),
+        `DTypeError`, `TypeError` for a factor that is no number, `ValueError` when outputs overlap inputs, and
+        `IndexError` for words that the table has not, before dW is written.
         """
         name = "compound_bprop_lut"
         g = _geometry(name, nin, inputs, error, dW, pad_idx)
@@ -94,6 +98,9 @@ def _geometry(name: str, nin: Any, inputs: Any, error: Any, dW: Any, pad_idx: An
     if not isinstance(inputs, Tensor):
         raise TypeError(complain(f"{name}: inputs", type(inputs).__name__, "a tensor of integers"))
     operands.check_integers(name, 1, inputs=(inputs, inputs.shape))
+    if max(inputs.size, words) > MOST:
+        given = f"{inputs.size} look-ups in {words} words"
+        raise ShapeError(complain(f"{name}: inputs", given, f"at most {MOST} of both", "several calls with beta=1"))
     if inputs.size % samples:
         raise ShapeError(complain(f"{name}: inputs", f"{inputs.size} words", f"a multiple of nin, {samples}"))
     if pad_idx is not None and (isinstance(pad_idx, bool) or not isinstance(pad_idx, (int, np.integer))):
