@@ -118,6 +118,14 @@ def _pow_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
     return g * y * below, g * z * o.log(o.where(o.logical_and(x == 0, y >= 0), 1, x))
 
 
+def _arctan2_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
+    """The larger side is taken out of x x + y y, which would overflow or vanish."""
+    side = o.maximum(abs(x), abs(y))
+    x, y, g = x / side, y / side, g / side
+    square = x * x + y * y
+    return g * (y / square), -g * (x / square)
+
+
 def _nothing(o: Any, g: Any, z: Any, *inputs: Any) -> tuple:
     """The derivative of a step function."""
     return (None,) * len(inputs)
@@ -132,7 +140,7 @@ _define("sub", 2, np.subtract, "{x} - {y}", "arith", "x - y.", vjp=lambda o, g, 
 _define("mul", 2, np.multiply, "{x} * {y}", "arith", "x y.", vjp=lambda o, g, z, x, y: (g * y, g * x),
         methods=("multiply",), dunder="mul", symbol="*")  # fmt: skip
 _define("div", 2, np.divide, "{x} / {y}", "float", "x / y; true division of integers too.",
-        vjp=lambda o, g, z, x, y: (g / y, -g * x / (y * y)), methods=("divide", "true_divide"), dunder="truediv",
+        vjp=lambda o, g, z, x, y: (g / y, -g * z / y), methods=("divide", "true_divide"), dunder="truediv",
         symbol="/", edge="x/0 is an infinity, 0/0 NaN", smooth=(0.5, 4.0), flops=4)  # fmt: skip
 _define("pow", 2, numerics.power, _call("pow", 2), "arith", "x to the power y.",
         vjp=_pow_vjp, methods=("power",), dunder="pow", symbol="**",
@@ -151,7 +159,7 @@ _define("minimum", 2, np.minimum, _call("min", 2), "same", "The smaller of x and
         vjp=lambda o, g, z, x, y: (g * (x <= y), g * (y <= x)), methods=("minimum",),
         edge="NaN from either side passes; a tie gives the whole gradient to both")  # fmt: skip
 _define("arctan2", 2, np.arctan2, _call("atan2", 2), "float", "The angle of the point (y, x): arctan of x / y.",
-        vjp=lambda o, g, z, x, y: (g * y / (x * x + y * y), -g * x / (x * x + y * y)), methods=("arctan2",),
+        vjp=_arctan2_vjp, methods=("arctan2",),
         ulps=2.0, flops=20)  # fmt: skip
 _define("where", 3, numerics.where, "{x} ? {y} : {z}", "choice", "y where the condition x is not zero, else z.",
         vjp=lambda o, g, z, c, x, y: (None, o.where(c, g, 0), o.where(c, 0, g)), methods=("where",))  # fmt: skip
@@ -277,10 +285,10 @@ _define("tan", 1, np.tan, _call("tan"), "float", "The tangent of x radians.",
         vjp=lambda o, g, z, x: (g * (1 + z * z),), methods=("tan",), edge="infinity: NaN", smooth=(-1.2, 1.2),
         ulps=2.0, flops=25)  # fmt: skip
 _define("arcsin", 1, np.arcsin, _call("asin"), "float", "The inverse sine, in radians.",
-        vjp=lambda o, g, z, x: (g / o.sqrt(1 - x * x),), methods=("arcsin",), edge="|x| > 1: NaN",
+        vjp=lambda o, g, z, x: (g / o.sqrt((1 - x) * (1 + x)),), methods=("arcsin",), edge="|x| > 1: NaN",
         domain=(-1.0, 1.0), smooth=(-0.8, 0.8), ulps=2.0, flops=20)  # fmt: skip
 _define("arccos", 1, np.arccos, _call("acos"), "float", "The inverse cosine, in radians.",
-        vjp=lambda o, g, z, x: (-g / o.sqrt(1 - x * x),), methods=("arccos",), edge="|x| > 1: NaN",
+        vjp=lambda o, g, z, x: (-g / o.sqrt((1 - x) * (1 + x)),), methods=("arccos",), edge="|x| > 1: NaN",
         domain=(-1.0, 1.0), smooth=(-0.8, 0.8), ulps=2.0, flops=20)  # fmt: skip
 _define("arctan", 1, np.arctan, _call("atan"), "float", "The inverse tangent, in radians.",
         vjp=lambda o, g, z, x: (g / (1 + x * x),), methods=("arctan",), ulps=2.0, flops=20)  # fmt: skip
@@ -289,12 +297,12 @@ _define("sinh", 1, np.sinh, _call("sinh"), "float", "The hyperbolic sine.", vjp=
 _define("cosh", 1, np.cosh, _call("cosh"), "float", "The hyperbolic cosine.", vjp=lambda o, g, z, x: (g * o.sinh(x),),
         methods=("cosh",), ulps=2.0, flops=20)  # fmt: skip
 _define("arcsinh", 1, np.arcsinh, _call("asinh"), "float", "The inverse hyperbolic sine.",
-        vjp=lambda o, g, z, x: (g / o.sqrt(x * x + 1),), methods=("arcsinh",), ulps=2.0, flops=25)  # fmt: skip
+        vjp=lambda o, g, z, x: (g / o.where(abs(x) > 1e8, abs(x), o.sqrt(x * x + 1)),), methods=("arcsinh",), ulps=2.0, flops=25)  # fmt: skip
 _define("arccosh", 1, np.arccosh, _call("acosh"), "float", "The inverse hyperbolic cosine.",
-        vjp=lambda o, g, z, x: (g / o.sqrt(x * x - 1),), methods=("arccosh",), edge="x < 1: NaN", domain=(1.0, 9.0),
+        vjp=lambda o, g, z, x: (g / (o.sqrt(x - 1) * o.sqrt(x + 1)),), methods=("arccosh",), edge="x < 1: NaN", domain=(1.0, 9.0),
         smooth=(1.5, 9.0), ulps=2.0, flops=25)  # fmt: skip
 _define("arctanh", 1, np.arctanh, _call("atanh"), "float", "The inverse hyperbolic tangent.",
-        vjp=lambda o, g, z, x: (g / (1 - x * x),), methods=("arctanh",), edge="1: infinity; |x| > 1: NaN",
+        vjp=lambda o, g, z, x: (g / ((1 - x) * (1 + x)),), methods=("arctanh",), edge="1: infinity; |x| > 1: NaN",
         domain=(-1.0, 1.0), smooth=(-0.8, 0.8), ulps=2.0, flops=25)  # fmt: skip
 
 # Powers of two and rounding to few bits

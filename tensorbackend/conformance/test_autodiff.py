@@ -486,3 +486,28 @@ def test_dropping_autodiff_lets_go_of_tensors(backend: Backend) -> None:
     del ad, x
     gc.collect()
     assert gone() is None
+
+
+EXTREMES = [
+    ("div", 1, (1e-30, 1e-30), -1e30),
+    ("div", 1, (0.0, 1e-40), 0.0),
+    ("div", 1, (1e25, 1e25), -1e-25),
+    ("arctan2", 0, (1e-25, 1e-25), 0.5e25),
+    ("arctan2", 1, (1e25, 1e25), -0.5e-25),
+    ("arctan2", 0, (1e-30, 1e25), 1e-25),
+    ("arcsinh", 0, (1e30,), 1e-30),
+    ("arcsinh", 0, (-math.inf,), 0.0),
+    ("arccosh", 0, (1e30,), 1e-30),
+    ("arcsin", 0, (1 - 2.0**-24,), 2896.309376),
+    ("arccos", 0, (2.0**-24 - 1,), -2896.309376),
+    ("arctanh", 0, (1 - 2.0**-24,), 2.0**23 / (1 - 2.0**-25)),
+]
+"""(op, operand, where, derivative) at which a square of an operand overflows, vanishes, or loses its digits."""
+
+
+@pytest.mark.parametrize("name, operand, values, wanted", EXTREMES)
+def test_gradients_far_from_one(backend: Backend, name: str, operand: int, values: tuple, wanted: float) -> None:
+    operands = [backend.array([value], dtype="float32", min_dims=0) for value in values]
+    tree = apply(ops.OPS[name], *operands)
+    (found,) = Autodiff(tree, backend).get_grad_asnumpyarray([operands[operand]])
+    assert found.item() == pytest.approx(wanted, rel=1e-5)
