@@ -297,10 +297,11 @@ _define("sinh", 1, np.sinh, _call("sinh"), "float", "The hyperbolic sine.", vjp=
 _define("cosh", 1, np.cosh, _call("cosh"), "float", "The hyperbolic cosine.", vjp=lambda o, g, z, x: (g * o.sinh(x),),
         methods=("cosh",), ulps=2.0, flops=20)  # fmt: skip
 _define("arcsinh", 1, np.arcsinh, _call("asinh"), "float", "The inverse hyperbolic sine.",
-        vjp=lambda o, g, z, x: (g / o.where(abs(x) > 1e8, abs(x), o.sqrt(x * x + 1)),), methods=("arcsinh",), ulps=2.0, flops=25)  # fmt: skip
+        vjp=lambda o, g, z, x: (g / o.where(abs(x) > 1e8, abs(x), o.sqrt(x * x + 1)),), methods=("arcsinh",),
+        ulps=2.0, flops=25)  # fmt: skip
 _define("arccosh", 1, np.arccosh, _call("acosh"), "float", "The inverse hyperbolic cosine.",
-        vjp=lambda o, g, z, x: (g / (o.sqrt(x - 1) * o.sqrt(x + 1)),), methods=("arccosh",), edge="x < 1: NaN", domain=(1.0, 9.0),
-        smooth=(1.5, 9.0), ulps=2.0, flops=25)  # fmt: skip
+        vjp=lambda o, g, z, x: (g / (o.sqrt(x - 1) * o.sqrt(x + 1)),), methods=("arccosh",), edge="x < 1: NaN",
+        domain=(1.0, 9.0), smooth=(1.5, 9.0), ulps=2.0, flops=25)  # fmt: skip
 _define("arctanh", 1, np.arctanh, _call("atanh"), "float", "The inverse hyperbolic tangent.",
         vjp=lambda o, g, z, x: (g / ((1 - x) * (1 + x)),), methods=("arctanh",), edge="1: infinity; |x| > 1: NaN",
         domain=(-1.0, 1.0), smooth=(-0.8, 0.8), ulps=2.0, flops=25)  # fmt: skip

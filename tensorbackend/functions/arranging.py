@@ -14,7 +14,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
-from tensorbackend.functions.losses import chosen, expect_labels
+from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction
 from tensorbackend.graph.structure import one_axis
@@ -125,19 +125,23 @@ def _check_select(in_types: Any) -> None:
     expect_labels(t)
 
 
-def _select(x: Any, t: Any) -> Any:
-    return o.sum(o.where(chosen(x, t), x, 0), 1, False)
-
-
-_SELECT = Rule("select_item", _select, lambda g, y, x, t: (_placed(g, x, t), None), _check_select, ("x", "t"))
-
-
 def _placed(g: Any, x: Any, t: Any) -> Any:
-    return o.where(chosen(x, t), o.broadcast_to(o.reshape(g, (g.shape[0], 1)), x.shape), 0)
+    return picked(o.broadcast_to(o.reshape(g, (g.shape[0], 1)), x.shape), t)
+
+
+_SELECT = Rule(
+    "select_item",
+    lambda x, t: o.sum(picked(x, t), 1, False),
+    lambda g, y, x, t: (_placed(g, x, t), None),
+    _check_select,
+    ("x", "t"),
+)
 
 
 def select_item(x: Any, t: Any) -> Variable:
-    """x[i, t[i]] of x (N, C) and integers t (N,); 0 where t[i] is no column."""
+    """x[i, t[i]] of x (N, C) and integers t (N,). Where t[i] is no column, numbers and the row's gradient are NaN and
+    integers 0; in debug mode it raises `IndexError`."""
+    check_classes("select_item", x, t)
     return _SELECT(x, t)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays, type_check
-from tensorbackend.function.trees import Rule
+from tensorbackend.function.config import lookup
+from tensorbackend.function.trees import Rule, Traced
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
 from tensorbackend.graph import composite as o
@@ -52,6 +53,43 @@ def chosen(x: Any, t: Any) -> Any:
     return classes == o.reshape(t, (t.shape[0], 1, *t.shape[1:]))
 
 
+def _unknown(x: Any, t: Any, ignored: int | None) -> Any:
+    """The tree (N, 1, …) of where a label is neither a class of x (N, C, …) nor the ignored one."""
+    outside = (t < 0) | (t >= x.shape[1])
+    outside = outside if ignored is None else outside & (t != ignored)
+    return o.reshape(outside, (t.shape[0], 1, *t.shape[1:]))
+
+
+def marked(x: Any, t: Any, ignored: int | None = None) -> Any:
+    """The tree of x (N, C, …), with NaN beside labels that are no class, in its value and gradient."""
+    return x * o.where(_unknown(x, t, ignored), x.dtype.type(np.nan), x.dtype.type(1))
+
+
+def picked(x: Any, t: Any, ignored: int | None = None) -> Any:
+    """The tree of x (N, C, …) where the labels choose, 0 elsewhere; as `marked` beside labels that are no class. Of
+    integers, which have no NaN, these choose nothing."""
+    if not dtypes.is_float(x.dtype):
+        return o.where(chosen(x, t), x, 0)
+    return o.where(chosen(x, t) | _unknown(x, t, ignored), marked(x, t, ignored), 0)
+
+
+def check_classes(name: str, x: Any, t: Any, ignored: int | None = None) -> None:
+    """In debug mode, read labels and raise `IndexError` for one that is neither a class of x (N, C, …) nor ignored."""
+    if lookup("debug") and not isinstance(t, Traced) and len(x.shape) > 1:
+        refuse_labels(name, arrays.moved(arrays.plain(as_variable(t).array), None), x.shape[1], ignored)
+
+
+def refuse_labels(name: str, labels: np.ndarray, classes: int, ignored: int | None = None) -> None:
+    """Raise `IndexError` for a label that is neither a class nor the ignored one."""
+    wrong = (labels < 0) | (labels >= classes)
+    if ignored is not None:
+        wrong &= labels != ignored
+    if wrong.any():
+        beside = "" if ignored is None else f", or {ignored} to ignore"
+        given = f"{labels[wrong].flat[0]} for {classes} classes"
+        raise IndexError(complain(f"{name}: a label that is no class", given, f"0 to {classes - 1}{beside}"))
+
+
 def _check_softmax(in_types: Any, **params: Any) -> None:
     x, t, *weight = in_types
     type_check.expect_float(x)
@@ -68,7 +106,7 @@ def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, r
     if weight:
         logarithms = logarithms * o.reshape(weight[0], (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
     valid = t != ignore_label
-    each = o.where(valid, -o.sum(o.where(chosen(x, t), logarithms, 0), 1, False), 0)
+    each = o.where(valid, -o.sum(picked(logarithms, t, ignore_label), 1, False), 0)
     if reduce != "mean":
         return reduced(each, reduce)
     count = o.maximum(o.sum(valid, None, False), 1) if normalize else max(x.shape[0], 1)
@@ -132,9 +170,11 @@ def softmax_cross_entropy(
 
     The mean is over entries whose label is not `ignore_label` (with `normalize` False: over N); of none it is 0.
     `class_weight` (C,) weighs classes; `reduce` is 'mean', 'sum' or 'no'. It can always be differentiated twice. Labels
-    are not read on the host: one that is no class counts, with a loss of 0.
+    are not read on the host: one that is no class makes the loss and its row's gradient NaN, and raises `IndexError` in
+    debug mode.
     """
     check_reduce("softmax_cross_entropy", reduce)
+    check_classes("softmax_cross_entropy", x, t, ignore_label)
     operands = (x, t) if class_weight is None else (x, t, class_weight)
     return _SOFTMAX(*operands, normalize=normalize, ignore_label=ignore_label, reduce=reduce)
 
@@ -198,6 +238,7 @@ def _check_hinge(in_types: Any, **params: Any) -> None:
 
 
 def _hinge(x: Any, t: Any, norm: str, reduce: str) -> Any:
+    x = marked(x, t)
     margin = o.maximum(1 + o.where(chosen(x, t), -x, x), 0)
     each = margin if norm == "L1" else margin * margin
     return each if reduce == "no" else o.sum(each, None, False) / max(x.shape[0], 1)
@@ -238,10 +279,12 @@ _TRIPLET = Rule("triplet", _triplet, None, _check_triplet, ("anchor", "positive"
 
 def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     """max(0, 1 - x) of the right class and max(0, 1 + x) of the others, of scores x (N, K) and labels t (N,); squared
-    for norm 'L2'. `reduce` is 'mean' over N, or 'no': (N, K). Raises `ValueError` for another norm."""
+    for norm 'L2'. `reduce` is 'mean' over N, or 'no': (N, K). A label that is no class makes its row NaN, and raises
+    `IndexError` in debug mode. Raises `ValueError` for another norm."""
     check_reduce("hinge", reduce, ("mean", "no"))
     if norm not in ("L1", "L2"):
         raise ValueError(complain("hinge: norm", repr(norm), "'L1' or 'L2'"))
+    check_classes("hinge", x, t)
     return _HINGE(x, t, norm=norm, reduce=reduce)
 
 
@@ -368,7 +411,8 @@ def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]
     """The loss of telling the class t[i] from `sample_size` drawn ones (Mikolov et al. 2013): for row i of x (N, D)
     the sum over s of ln(1 + exp(-x_i W_t)) for its class and ln(1 + exp(x_i W_s)) for those of `sampler((N, S + 1))`.
 
-    W is (classes, D). Rows with t = -1 give 0. `reduce` is 'sum' or 'no': (N,).
+    W is (classes, D). Rows with t = -1 give 0; another label that is no class raises `IndexError`. `reduce` is 'sum' or
+    'no': (N,).
     """
     check_reduce("negative_sampling", reduce, ("sum", "no"))
     x, labels = as_variable(x), as_variable(t).array
@@ -376,6 +420,7 @@ def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]
     drawn = sampler((x.shape[0], sample_size + 1))
     drawn = np.array(drawn.get() if hasattr(drawn, "structure") else drawn)
     host = labels.get() if hasattr(labels, "structure") else labels
+    refuse_labels("negative_sampling", host, as_variable(W).shape[0], -1)
     drawn[:, 0] = np.where(host == -1, 0, host)
     rows = picking.get_item(W, arrays.moved(drawn.astype(np.int64), arrays.backend_of(arrays.plain(labels))))
     return _SAMPLED(x, rows, labels, reduce=reduce)

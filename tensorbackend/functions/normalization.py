@@ -16,7 +16,7 @@ from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
-from tensorbackend.functions.losses import check_labels, length
+from tensorbackend.functions.losses import check_labels, length, refuse_labels
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
 from tensorbackend.graph.structure import normalize_axes
@@ -275,11 +275,7 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
     if lookup("debug") or host is None and ignore_label is not None:
         host = ids if host is not None else ids.get()
     if lookup("debug"):
-        wrong = (host < 0) | (host >= W.shape[0])
-        if ignore_label is not None:
-            wrong &= host != ignore_label
-        if wrong.any():
-            raise IndexError(complain("embed_id", f"{host[wrong][0]}", f"rows 0 to {W.shape[0] - 1}"))
+        refuse_labels("embed_id", host, W.shape[0], ignore_label)
     if ignore_label is None:
         return picking.get_item(W, ids)
     places = arrays.moved(np.where(host == ignore_label, 0, host), arrays.backend_of(ids))

@@ -117,12 +117,36 @@ def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
         assert host(loss) == 0 and host(v.grad).shape == v.shape and not host(v.grad).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_labels_that_are_no_class_are_nan(dtype, array, host) -> None:
+    x, t = np.float32([[1, 2], [3, 5], [4, 0], [1, 1]]), array([0, 2, 1, -7], np.int32)
+    for function, ignored in (
+        (lambda v: F.softmax_cross_entropy(v, t, reduce="no"), ()),
+        (lambda v: F.softmax_cross_entropy(v, t, ignore_label=-7, reduce="no"), (3,)),
+        (lambda v: F.hinge(v, t, reduce="no"), ()),
+        (lambda v: F.select_item(v, t), ()),
+    ):
+        v = tb.Variable(array(x, dtype))
+        y = function(v)
+        F.sum(y).backward()
+        assert y.dtype == v.grad.dtype == np.dtype(dtype)
+        for found in (host(y), host(v.grad)):
+            rows = np.isnan(found.reshape(4, -1))
+            assert rows.any(1).tolist() == rows.all(1).tolist() == [False, True, False, not ignored]
+        assert not ignored or not host(v.grad)[3].any()
+        with tb.using_config("debug", True), pytest.raises(IndexError, match="no class"):
+            function(v)
+    rows = array(np.ones((3, 2)))
+    with pytest.raises(IndexError, match="negative_sampling"):
+        F.negative_sampling(array(x), t, rows, lambda shape: np.zeros(shape, np.int64), 1)
+
+
 def test_there_may_be_one_class(array, host) -> None:
-    x, t = tb.Variable(array([[0.5], [-2.0], [3.0]])), array([0, 0, 1], np.int32)
+    x, t = tb.Variable(array([[0.5], [-2.0], [3.0]])), array([0, 0, 0], np.int32)
     for function, y, slopes in (
-        (lambda: F.hinge(x, t, reduce="no"), [[0.5], [3.0], [4.0]], [[-1], [-1], [1]]),
-        (lambda: F.hinge(x, t) * 3.0, 7.5, [[-1], [-1], [1]]),
-        (lambda: F.select_item(x, t), [0.5, -2.0, 0.0], [[1], [1], [0]]),
+        (lambda: F.hinge(x, t, reduce="no"), [[0.5], [3.0], [0.0]], [[-1], [-1], [0]]),
+        (lambda: F.hinge(x, t) * 3.0, 3.5, [[-1], [-1], [0]]),
+        (lambda: F.select_item(x, t), [0.5, -2.0, 3.0], [[1], [1], [1]]),
     ):
         x.cleargrad()
         found = function()
