@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 
 import numpy as np
@@ -412,3 +413,14 @@ def test_augmented_assignment_to_a_name_rebinds_it(backend) -> None:
     t += 1
     assert t is not u
     assert u.tolist() == [[1.0, 1.0]] * 2
+
+
+@pytest.mark.parametrize("other", [[1.0, 2.0], (1.0, 2.0)], ids=str)
+def test_comparisons_with_lists_are_refused(backend, other) -> None:
+    t = backend.ones((1, 2))
+    for x in (t, t + 1):
+        for compare in (operator.eq, operator.ne, operator.lt):
+            with pytest.raises(TypeError, match="list|tuple"):
+                compare(x, other)
+        with pytest.raises(TypeError, match="list|tuple"):
+            assert other == x

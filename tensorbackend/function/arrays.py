@@ -122,7 +122,8 @@ def described(x: Any) -> str:
 
 
 def tensor_of(x: Any) -> Tensor:
-    """A plain array as a plain tensor on the same memory (a copy where a NumPy array has an unusual layout)."""
+    """A plain array as a plain tensor on the same memory (a copy of a NumPy array with a layout or at an address that
+    tensors cannot have)."""
     if type(x) is not np.ndarray:
         return x
     host = host_backend()
@@ -130,9 +131,9 @@ def tensor_of(x: Any) -> Tensor:
         layout = _layouts[host, x.dtype, x.shape, x.strides]
     except KeyError:
         layout = _host_layout(host, x)
-    if layout is None:
-        return tensor_of(np.array(x, dtypes.as_dtype(x.dtype), order="C"))
     address = x.ctypes.data if x.size else x.__array_interface__["data"][0]
+    if layout is None or address % layout.dtype.alignment:
+        return tensor_of(np.array(x, dtypes.as_dtype(x.dtype), order="C"))
     low, high = layout.extent
     made = placed(host, layout, Storage(address + low, high - low, x, x.flags.writeable))
     made.start, made.stop, made.address = address + low, address + high, address

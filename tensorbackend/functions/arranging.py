@@ -151,9 +151,15 @@ def select_item(x: Any, t: Any) -> Variable:
 def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Variable:
     """x with more entries around it: (before, after) for each axis, one pair for all, or one number.
 
-    `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another.
+    `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another, and
+    for widths that are no such integers of 0 or more.
     """
-    widths = np.broadcast_to(np.asarray(pad_width), (len(x.shape), 2)).tolist()
+    given = np.asarray(pad_width)
+    pairs = given.shape in ((), (1,), (2,), (1, 2), (len(x.shape), 1), (len(x.shape), 2))
+    if not pairs or given.dtype.kind not in "iu" or (given < 0).any():
+        expected = f"integers of 0 or more: one, a pair, or {len(x.shape)} pairs"
+        raise ValueError(complain("pad: widths", f"{pad_width}", expected))
+    widths = np.broadcast_to(given, (len(x.shape), 2)).tolist()
     if mode == "constant":
         return _PAD(x, widths=tuple(map(tuple, widths)), value=float(constant_values))
     if mode not in ("edge", "reflect", "symmetric", "wrap"):

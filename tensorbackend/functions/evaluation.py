@@ -77,11 +77,14 @@ def classification_summary(y: Any, t: Any, label_num: int | None = None, beta: f
     """(precision, recall, F-beta score, support) of each class, of scores y (N, C, …) and labels t (N, …).
 
     `label_num` is the number of classes (None: C); samples of `ignore_label` do not count; a class that is never found,
-    or never there, has 0.
+    or never there, has 0. Raises `ValueError` for another negative label.
     """
     backend, (scores, labels) = _host("classification_summary", y, t)
     found, right = _classes("classification_summary", scores, labels)
     keep = right != ignore_label
+    if (right[keep] < 0).any():
+        given = f"{right[keep].min()}, ignore_label={ignore_label}"
+        raise ValueError(complain("classification_summary: a negative label", given, "classes from 0 on"))
     classes = scores.shape[1] if label_num is None else label_num
     support, relevant, hits = (
         np.bincount(x, minlength=classes)[:classes].astype(np.float64)

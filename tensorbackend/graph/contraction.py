@@ -42,12 +42,13 @@ def _matrix(x: Any, rows: list[int], columns: list[int]) -> Any:
 
 def einsum(expression: str, operands: Sequence[Any]) -> Any:
     """NumPy's `einsum`: operands are multiplied pair by pair, from the left; `...` stands for further axes, the last of
-    them where an operand has fewer.
+    them where an operand has fewer. Axes of length 1 broadcast to the longer ones of their letter.
 
     Raises `ShapeError` for an expression that does not fit the operands.
     """
     inputs, output = _parsed(_spelled(expression, operands), operands)
-    terms = [_without_repeats(labels, x) for labels, x in zip(inputs, operands)]
+    lengths = _lengths(inputs, operands)
+    terms = [_without_repeats(*_without_ones(labels, x, lengths)) for labels, x in zip(inputs, operands)]
     labels, total = terms[0]
     for number, (others, x) in enumerate(terms[1:], start=1):
         later = set(output).union(*(more for more, _ in terms[number + 1 :]))
@@ -76,16 +77,34 @@ def _parsed(expression: str, operands: Sequence[Any]) -> tuple[list[str], str]:
     inputs = left.split(",")
     if not arrow:
         output = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
-    known: dict[str, int] = {}
+    known = _lengths(inputs, operands)
     fits = len(inputs) == len(operands) and set(output) <= set(left) and len(set(output)) == len(output)
     for labels, x in zip(inputs, operands):
         fits = fits and len(labels) == len(x.shape) and (labels == "" or labels.isalpha())
         for label, length in zip(labels, x.shape):
-            fits = fits and known.setdefault(label, length) == length
+            fits = fits and length in (1, known[label]) and length == x.shape[labels.index(label)]
     if not fits:
         given = f"{expression!r} for shapes {', '.join(str(x.shape) for x in operands)}"
         raise ShapeError(complain("einsum: the expression does not fit", given, "a letter for each axis"))
     return inputs, output
+
+
+def _lengths(inputs: list[str], operands: Sequence[Any]) -> dict[str, int]:
+    """The length of each label: the first that is not 1, else 1."""
+    known: dict[str, int] = {}
+    for labels, x in zip(inputs, operands):
+        for label, length in zip(labels, x.shape):
+            if known.get(label, 1) == 1:
+                known[label] = length
+    return known
+
+
+def _without_ones(labels: str, x: Any, lengths: dict[str, int]) -> tuple[str, Any]:
+    """An operand without the axes of length 1 that broadcast to those of others."""
+    kept = [a for a, label in enumerate(labels) if x.shape[a] == lengths[label]]
+    if len(kept) == len(labels):
+        return labels, x
+    return "".join(labels[a] for a in kept), composite.reshape(x, tuple(x.shape[a] for a in kept))
 
 
 def _without_repeats(labels: str, x: Any) -> tuple[str, Any]:

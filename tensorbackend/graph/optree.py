@@ -178,6 +178,9 @@ def _binary(op: ops.Op) -> tuple[Callable, Callable]:
 
     def compare(self: Any, other: Any) -> Any:
         node = method(self, other)
+        if node is NotImplemented and isinstance(other, (list, tuple)):  # Python would compare objects
+            given = f"{type(self).__name__} and {type(other).__name__}"
+            raise TypeError(complain(f"{op.name}: operands", given, "tensors, nodes, numbers, arrays", "np.array(...)"))
         return _within_range(node) if other.__class__ is int else node
 
     method.__doc__ = reflected.__doc__ = compare.__doc__ = op.doc

@@ -61,6 +61,8 @@ class UpdateRule:
         if not self.enabled or p._data is None or p._grad is None:
             return
         data = arrays.tensor_of(p._data)
+        if type(p._data) is np.ndarray:
+            p._data = data._array  # a copy, where no tensor can lie in the memory given
         grad = arrays.tensor_of(p.grad_var._data)
         self._prepare(p)
         if "master" in self.state:

@@ -11,8 +11,9 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
-from tensorbackend import dtypes, testing
+from tensorbackend import dtypes, optimizers, testing
 from tensorbackend.errors import ShapeError
+from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
 
 FLAT = {"ceil": np.ceil, "fix": np.fix, "floor": np.floor, "sign": np.sign}
@@ -283,6 +284,12 @@ def test_what_is_no_float_is_padded_in_its_type(array, host) -> None:
         ("...,...b->...", (3,), (2,)),
         ("i...,...", (2, 3), (4, 3)),
         ("...i,...i", (4, 3, 2), (3, 2)),
+        ("...i,...i", (4, 1, 2), (3, 1)),
+        ("ij,jk->ik", (2, 1), (3, 4)),
+        ("ij,jk", (2, 3), (1, 4)),
+        ("ij,ij->ij", (1, 3), (2, 1)),
+        ("ii,ij->i", (1, 1), (3, 2)),
+        ("ij,i->j", (2, 3), (1,)),
     ],
 )
 def test_further_axes_may_be_fewer_in_an_operand(expression, left, right, array, host) -> None:
@@ -532,3 +539,39 @@ def test_images_of_another_rank_are_refused(pool, array) -> None:
     for other in {1, 2, 3} - {axes}:
         with pytest.raises(ValueError, match=pool.__name__ + ": images"):
             pool(array(np.ones((1, 1, *(2,) * other))), 2)
+
+
+@pytest.mark.parametrize("widths", [-1, 1.5, [1, 2, 3], [[1, 2]] * 3, [(0, -1), (0, 0)]], ids=str)
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+def test_widths_of_padding_are_refused_by_name(widths, mode, array) -> None:
+    with pytest.raises(ValueError, match="pad: widths"):
+        F.pad(array(np.ones((2, 3))), widths, mode)
+
+
+def test_labels_of_a_summary_are_classes(array, host) -> None:
+    y, t = array(np.ones((2, 3))), array([-1, 1], np.int32)
+    assert host(F.classification_summary(y, t)[3]).tolist() == [0, 1, 0]
+    with pytest.raises(ValueError, match="a negative label"):
+        F.classification_summary(y, t, ignore_label=-2)
+
+
+def misaligned(values: Any) -> np.ndarray:
+    """A copy at an address that is no multiple of an element."""
+    values = np.asarray(values)
+    memory = np.zeros(values.nbytes + 1, np.uint8)
+    found = np.ndarray(values.shape, values.dtype, memory, 1)
+    found[...] = values
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_arrays_between_elements_are_copied(dtype) -> None:
+    x = misaligned(np.arange(4, dtype=dtype))
+    seen = arrays.tensor_of(x)
+    assert seen.address % np.dtype(dtype).alignment == 0
+    assert F.square(x).array.tolist() == [0, 1, 4, 9]
+    p = tb.Parameter(x)
+    p.grad = np.ones(4, dtype)
+    rule = optimizers.SGD(lr=1.0).create_update_rule()
+    rule.update(p)
+    assert p.array.tolist() == [-1, 0, 1, 2]
