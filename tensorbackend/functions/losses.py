@@ -150,13 +150,19 @@ def _huber(x: Any, t: Any, delta: float, reduce: str) -> Any:
     return each if reduce == "no" else o.sum(each, tuple(range(1, len(x.shape))), False)
 
 
+def _huber_gradient(g: Any, y: Any, x: Any, t: Any, delta: float, reduce: str) -> tuple:
+    g = g if reduce == "no" else o.reshape(g, (x.shape[0], *(1,) * (len(x.shape) - 1)))
+    slope = g * o.clip(x - t, -delta, delta)
+    return slope, -slope
+
+
 _SOFTMAX = Rule("softmax_cross_entropy", _softmax, None, _check_softmax, ("x", "t", "class_weight"))
 _SIGMOID = Rule("sigmoid_cross_entropy", _sigmoid, _sigmoid_gradient, _check_sigmoid, ("x", "t"))
 _SQUARED = Rule("squared_error", lambda a, b: o.square(a - b), None, _check_pair, ("x0", "x1"))
 _ABSOLUTE = Rule("absolute_error", lambda a, b: abs(a - b), None, _check_pair, ("x0", "x1"))
 _MEAN_SQUARED = Rule("mean_squared_error", lambda a, b: o.mean(o.square(a - b), None, False), None, _check_pair)
 _MEAN_ABSOLUTE = Rule("mean_absolute_error", lambda a, b: o.mean(abs(a - b), None, False), None, _check_pair)
-_HUBER = Rule("huber_loss", _huber, None, _check_pair, ("x", "t"))
+_HUBER = Rule("huber_loss", _huber, _huber_gradient, _check_pair, ("x", "t"))
 _CROSS = Rule(
     "cross_entropy", lambda p, y, eps, reduce: reduced(-y * o.log(p + eps), reduce), None, _check_pair, ("yhat", "y")
 )

@@ -132,7 +132,7 @@ def _check_prelu(in_types: Any) -> None:
 def _prelu(x: Any, w: Any) -> Any:
     behind = len(x.shape) - 1 - len(w.shape)
     slopes = o.reshape(w, (1, *w.shape, *(1,) * behind))
-    return o.where(x >= 0, x, x * slopes)
+    return o.where(x >= 0, x, o.minimum(x, 0) * slopes)  # beside x there, the gradient 0 of an infinity would be NaN
 
 
 _PRELU = Rule("prelu", _prelu, None, _check_prelu, ("x", "W"))
