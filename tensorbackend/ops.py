@@ -121,9 +121,9 @@ def _pow_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
 def _arctan2_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
     """The larger side is taken out of x x + y y, which would overflow or vanish."""
     side = o.maximum(abs(x), abs(y))
-    x, y, g = x / side, y / side, g / side
+    x, y = x / side, y / side
     square = x * x + y * y
-    return g * (y / square), -g * (x / square)
+    return g * (y / square) / side, -g * (x / square) / side
 
 
 def _nothing(o: Any, g: Any, z: Any, *inputs: Any) -> tuple:
