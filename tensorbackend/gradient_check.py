@@ -130,8 +130,9 @@ def check_backward(
 
     `func` maps variables to a variable or a tuple; `x_data` are arrays, `y_grad` those of the outputs (None: for one
     output of one element), `params` variables that `func` uses. `no_grads[i]` leaves input i out, which must get no
-    gradient (None: integer inputs). A None in `y_grad` leaves that output out. `dtype` is what inputs and parameters are
-    cast to for the differences. Raises `AssertionError` with directions, values and tolerances.
+    gradient (None: integer inputs). A None in `y_grad` leaves that output out. `dtype` is what inputs and parameters
+    are cast to for the differences. Raises `AssertionError` with directions, values and tolerances, and `ValueError`
+    for lists of another length than inputs or outputs.
     """
     inputs = [arrays.plain(x, "check_backward: x_data") for x in _listed(x_data)]
     params = _listed(params)
