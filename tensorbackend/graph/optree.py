@@ -32,8 +32,11 @@ def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable 
     """
     structures = [getattr(x, "structure", None) or x.__class__ for x in operands]
     if table is None:
-        table = next((s.table for s in structures if isinstance(s, Structure)), None)
-        if table is None:
+        for structure in structures:  # no generator: that would be two more calls for each node
+            if isinstance(structure, Structure):
+                table = structure.table
+                break
+        else:
             given = ", ".join(type(x).__name__ for x in operands)
             raise TypeError(complain(f"{op.name}: no tensor among the operands", given, "a tensor or an op-tree"))
     found = table.get((op, *params, *structures))

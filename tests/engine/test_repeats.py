@@ -161,3 +161,22 @@ def test_views_run_no_loops_of_python(be, make) -> None:
         sys.setprofile(before)
     own = [name for name in entered if name not in ("note", "<lambda>", "_is_int")]
     assert len(own) == len(set(own)) <= 12
+
+
+def test_a_node_that_python_makes_of_known_structures_enters_no_generator(be) -> None:
+    x = be.ones((3, 4))
+    be.clip(x, 0, 1)
+    entered: list[str] = []
+
+    def note(frame: Any, event: str, argument: object) -> None:
+        if event == "call":
+            entered.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        be.clip(x, 0, 1)
+    finally:
+        sys.setprofile(before)
+    assert entered.count("apply") == 2
+    assert "<genexpr>" not in entered
