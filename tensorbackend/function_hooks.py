@@ -19,11 +19,11 @@ class TimerHook(FunctionHook):
 
     def __init__(self) -> None:
         self.call_history: list[tuple[str, float]] = []
-        self._starts: list[float] = []
+        self._starts: list[tuple[Any, float]] = []
 
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         """Start the clock."""
-        self._starts.append(time.perf_counter())
+        self._starts.append((function, time.perf_counter()))
 
     def forward_postprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         """Note the time."""
@@ -31,7 +31,7 @@ class TimerHook(FunctionHook):
 
     def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         """Start the clock."""
-        self._starts.append(time.perf_counter())
+        self._starts.append((function, time.perf_counter()))
 
     def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         """Note the time."""
@@ -42,7 +42,9 @@ class TimerHook(FunctionHook):
             if hasattr(x, "backend"):
                 x.backend._synchronise()
                 break
-        self.call_history.append((function.label, time.perf_counter() - self._starts.pop()))
+        while (start := self._starts.pop())[0] is not function:
+            pass  # one inside it that raised
+        self.call_history.append((function.label, time.perf_counter() - start[1]))
 
     def total_time(self) -> float:
         """The seconds of all calls."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from typing import Any
 
@@ -309,6 +310,27 @@ def test_an_old_function_knows_its_node_while_there_is_a_graph(array) -> None:
     del y
     with pytest.raises(RuntimeError, match="OldUnifiedMulAdd: no node"):
         _ = function.node
+
+
+class Failing(tb.FunctionNode):
+    def forward(self, inputs):
+        raise ZeroDivisionError
+
+
+class Trying(tb.FunctionNode):
+    def forward(self, inputs):
+        time.sleep(0.02)
+        with pytest.raises(ZeroDivisionError):
+            Failing().apply(inputs)
+        return inputs
+
+
+def test_a_timer_times_a_function_around_one_that_raised(array) -> None:
+    with TimerHook() as timer:
+        Trying().apply((tb.Variable(array([1.0])),))
+        Trying().apply((tb.Variable(array([1.0])),))
+    assert [label for label, _ in timer.call_history] == ["Trying", "Trying"]
+    assert min(seconds for _, seconds in timer.call_history) >= 0.02
 
 
 def test_an_old_function_without_a_graph_is_freed_without_the_collector(array) -> None:
