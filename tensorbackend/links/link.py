@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -176,22 +177,32 @@ class Link:
             p.zerograd()
 
     def addgrads(self, link: Link) -> None:
-        """Add another link's gradients, parameter by parameter; of two that are at several places of both, once."""
-        others = dict(link.namedparams())
-        pairs = [(p, others[name]) for name, p in self.namedparams()]
+        """Add another link's gradients, parameter by parameter; of two that are at several places of both, once. Raises
+        `KeyError` for a link that lacks one of the parameters."""
+        pairs = self._beside("addgrads", link)
         for p, other in {(id(p), id(other)): (p, other) for p, other in pairs}.values():
             p.addgrad(other)
 
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
-        """Take the numbers of another link's parameters and persistent values."""
-        others = dict(link.namedparams())
-        for name, p in self.namedparams():
-            p.copydata(others[name])
+        """Take the numbers of another link's parameters and persistent values. Raises `KeyError` for a link that lacks
+        one of the parameters."""
+        for p, other in self._beside("copyparams", link):
+            p.copydata(other)
         if copy_persistent:
             theirs = dict(link.namedlinks())
             for path, mine in self.namedlinks():
                 for name in mine._persistent:
-                    _set_persistent(mine, name, getattr(theirs[path], name))
+                    value = getattr(theirs[path], name)
+                    _set_persistent(mine, name, value if arrays.is_array(value) else copy.deepcopy(value))
+
+    def _beside(self, what: str, link: Link) -> list[tuple[Any, Any]]:
+        """The parameters, each with the other link's of the same path."""
+        others = dict(link.namedparams())
+        pairs = list(self.namedparams())
+        for path, _ in pairs:
+            if path not in others:
+                raise KeyError(complain(f"{what}: a parameter that the other link lacks", ", ".join(others), path))
+        return [(p, others[path]) for path, p in pairs]
 
     def enable_update(self) -> None:
         """Let optimizers change the parameters."""
@@ -246,7 +257,7 @@ class Link:
 
     def copy(self, mode: str = "share") -> Link:
         """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new parameters beside
-        copies of persistent arrays ('init'). Links and parameters that are at several places have one copy.
+        copies of persistent values ('init'). Links and parameters that are at several places have one copy.
 
         Raises `ValueError` for another mode.
         """
@@ -262,8 +273,8 @@ class Link:
                 made._params[name] = made.__dict__[name] = copies[id(p)]
         for name in self._persistent if mode != "share" else ():
             value = getattr(self, name)
-            if arrays.is_array(value):
-                made.__dict__[name] = arrays.presented(arrays.copied(arrays.plain(value)))
+            held = arrays.is_array(value)
+            made.__dict__[name] = arrays.presented(arrays.copied(arrays.plain(value))) if held else copy.deepcopy(value)
         made.name = None
         return made
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,12 @@ class UpdateRule:
         self.state: dict[str, Any] = {}
         self.clock: Any = None
         self.fp32 = False
+
+    def __copy__(self) -> UpdateRule:
+        """A rule with the same state and numbers, whose numbers can be set by themselves."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, hyperparam=copy.copy(self.hyperparam))
+        return made
 
     def update(self, p: Any) -> None:
         """Change the parameter by its gradient, if it has one."""
@@ -218,6 +225,15 @@ class GradientMethod(Optimizer):
             own.__dict__[name] = value
         else:
             object.__setattr__(self, name, value)
+
+    def __deepcopy__(self, memo: dict) -> GradientMethod:
+        """A copy with a copy of the target, whose rules follow the copy's numbers."""
+        made = memo[id(self)] = object.__new__(type(self))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        for p in made.target.params() if made.target is not None else ():
+            if p.update_rule is not None and p.update_rule.hyperparam._parent is self.hyperparam:
+                p.update_rule.hyperparam.__dict__["_parent"] = made.hyperparam
+        return made
 
     def create_update_rule(self) -> UpdateRule:
         """A rule for one parameter."""

@@ -507,6 +507,47 @@ def test_links_have_paths_and_copies() -> None:
         model.copy("deep")
 
 
+def test_a_copied_optimizer_has_numbers_and_a_target_of_its_own() -> None:
+    model = network(None)
+    optimizer = optimizers.MomentumSGD(lr=0.5).setup(model)
+    model.l1.W.update_rule.hyperparam.momentum = 0.25
+    copied = copy.deepcopy(optimizer)
+    copied.lr = 2.0
+    mine, theirs = (x.target.l1.W.update_rule.hyperparam for x in (optimizer, copied))
+    assert copied.target is not model and (mine.lr, theirs.lr, theirs.momentum) == (0.5, 2.0, 0.25)
+    theirs.momentum = 0.75
+    assert mine.momentum == 0.25
+    assert copy.deepcopy(optimizers.SGD()).target is None
+
+
+class Counted(tb.Link):
+    def __init__(self, **extra: Any) -> None:
+        super().__init__(W=(2, 2), **extra)
+        self.add_persistent("seen", [1])
+
+
+@pytest.mark.parametrize("taken", [
+    lambda link: link.copy("copy"),
+    lambda link: link.copy("init"),
+    copy.deepcopy,
+    lambda link: (made := Counted()).copyparams(link) or made,
+], ids=["copy", "init", "deepcopy", "copyparams"])  # fmt: skip
+def test_persistent_lists_are_copied(taken) -> None:
+    link = Counted()
+    made = taken(link)
+    link.seen.append(2)
+    assert made.seen == [1] and link.copy().seen is link.seen
+
+
+@pytest.mark.parametrize("method", ["copyparams", "addgrads"])
+def test_a_link_that_lacks_a_parameter_is_refused_before_anything_is_written(method) -> None:
+    link, other = Counted(V=(3, 2)), Counted()
+    other.W.grad = np.ones((2, 2), np.float32)
+    with pytest.raises(KeyError, match=rf"{method}: a parameter that the other link lacks.*/W.*/V"):
+        getattr(link, method)(other)
+    assert link.W.grad is None
+
+
 @pytest.mark.parametrize("model", [
     tb.Chain(l1=L.Linear(2, 3)), tb.ChainList(L.Linear(2, 3)), tb.Sequential(L.Linear(2, 3), F.relu), L.Linear(2, 3),
 ], ids=lambda model: type(model).__name__)  # fmt: skip
