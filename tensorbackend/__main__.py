@@ -49,13 +49,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         for line in COMMANDS[options.command].run(options):
-            print(line, flush=True)
+            _print(line)
     except Failure as failure:
         print(failure, file=sys.stderr, end="\n" if str(failure) else "")
         return 1
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
     return 0
+
+
+def _print(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk
+        _leave_output()
+        raise Failure(f"standard output: {error.strerror}") from None
+
+
+def _leave_output() -> None:
+    """What is still to be written goes nowhere, or Python would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(made: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:

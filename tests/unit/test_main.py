@@ -71,6 +71,14 @@ def test_it_runs_as_a_module() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, tensorbackend.__version__)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_full_disk_is_told_in_a_line() -> None:
+    words = [sys.executable, "-m", "tensorbackend", "cache", "size"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (1, "standard output: No space left on device\n")
+
+
 # the conformance suite
 
 
