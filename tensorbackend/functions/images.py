@@ -73,21 +73,24 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
 def resize_images(x: Any, output_shape: Sequence[int]) -> Variable:
     """Images (N, C, H, W) to another (height, width) by linear interpolation; corners stay corners.
 
-    NaN and infinities stay in the places that they have a share in.
+    Each axis is a product of matrices, so a NaN or infinity makes NaN of its whole row and column.
     """
-    sizes = each("resize_images: output_shape", output_shape, 2, 0)
-    return _interpolated(_interpolated(as_variable(x), 3, sizes[1]), 2, sizes[0])
+    height, width = each("resize_images: output_shape", output_shape, 2, 0)
+    data = arrays.plain(as_variable(x).array)
+    weights = (_interpolation(n, m) for n, m in zip(x.shape[2:], (height, width)))
+    rows, columns = (arrays.moved(a.astype(data.dtype), arrays.backend_of(data)) for a in weights)
+    return as_variable(rows) @ (as_variable(x) @ shapes.transpose(columns))
 
 
-def _interpolated(x: Variable, axis: int, length: int) -> Variable:
-    """x with `length` places along an axis, each between two neighbours there; a neighbour of weight 0 is not read."""
-    data = arrays.plain(x.array)
-    low, rest = np.divmod(np.arange(length, dtype=np.int64) * (x.shape[axis] - 1), max(length - 1, 1))
-    share = (rest / max(length - 1, 1)).reshape(length, *(1,) * (3 - axis)).astype(data.dtype)
-    ends = (arrays.moved(a, arrays.backend_of(data)) for a in (low, low + (rest > 0)))
-    a, b = (picking.get_item(x, (slice(None),) * axis + (end,)) for end in ends)
-    whole, share = (arrays.moved(w, arrays.backend_of(data)) for w in (1 - share, share))
-    return a * whole + b * share
+def _interpolation(size: int, length: int) -> np.ndarray:
+    """The matrix (length, size) of weights along an axis."""
+    places = np.linspace(0, size - 1, length)
+    low = np.minimum(places.astype(int), max(size - 2, 0))
+    share = places - low
+    found = np.zeros((length, size))
+    found[np.arange(length), low] = 1 - share
+    found[np.arange(length), np.minimum(low + 1, size - 1)] += share
+    return found
 
 
 def space2depth(X: Any, r: int) -> Variable:
