@@ -431,14 +431,22 @@ LONG_ROW = 64
 
 
 def _put(g: np.ndarray, indices: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    wide = np.zeros((shape[axis], *shape[:axis], *shape[axis + 1 :]), np.float64 if g.dtype == np.float32 else g.dtype)
-    rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim))
-    if math.prod(wide.shape[1:]) < LONG_ROW:
-        np.add.at(wide, indices, rows.astype(wide.dtype))  # of two types it takes five times as long
+    """Sums in the order of the indices; where these are few, of the places that occur, among zeros."""
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim)).reshape(indices.size, *rest)
+    found, number, count = slice(None), indices.reshape(-1), shape[axis]
+    if indices.size < count:
+        found, number = np.unique(np.arange(count)[number], return_inverse=True)
+        count = len(found)
+    sums = np.zeros((count, *rest), np.float64 if g.dtype == np.float32 else g.dtype)
+    if math.prod(rest) < LONG_ROW:
+        np.add.at(sums, number, rows.astype(sums.dtype))  # of two types it takes five times as long
     else:
-        for place, row in zip(indices.flat, rows.reshape(indices.size, *wide.shape[1:])):
-            wide[place] += row
-    return np.moveaxis(wide, 0, axis).astype(g.dtype)
+        for place, row in zip(number.tolist(), rows):
+            sums[place] += row
+    put = np.zeros(shape, g.dtype)
+    np.moveaxis(put, axis, 0)[found] = sums
+    return put
 
 
 def _dot_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:

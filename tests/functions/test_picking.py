@@ -82,10 +82,11 @@ def test_sums_at_places_are_numpys(where) -> None:
         testing.assert_allclose(a, X, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("count", [5, 50])
 @pytest.mark.parametrize(("rows", "axis"), [(7, 0), (7, 1), (300, 0), (300, 1)])
-def test_rows_at_equal_places_add_up(rows, axis, where) -> None:
-    """Of few elements, and of many."""
-    shape = (5, rows) if axis == 0 else (rows, 5)
+def test_rows_at_equal_places_add_up(rows, axis, count, where) -> None:
+    """Of few elements and of many, at most places and at few."""
+    shape = (count, rows) if axis == 0 else (rows, count)
     x = tb.Variable(arrays.moved(np.zeros(shape, np.float32), where))
     places = np.array([4, 0, -1, 0, 2, 0])
     g = np.random.RandomState(1).normal(size=np.take(np.zeros(shape), places, axis).shape).astype(np.float32)
