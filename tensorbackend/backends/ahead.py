@@ -109,7 +109,7 @@ def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
                 return
         if _timer is not None:
             _timer.cancel()
-        _timer = threading.Timer(PATIENCE, drop_all)
+        _timer = threading.Timer(PATIENCE, _expire)
         _timer.daemon = True
         try:
             _timer.start()
@@ -121,11 +121,21 @@ def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
 
 def drop_all() -> None:
     """End the compilers that wait."""
+    global _timer
     with _keeping:
         waiting = list(_kept.values())
         _kept.clear()
+        if _timer is not None:
+            _timer.cancel()
+            _timer = None
     for compiler in waiting:
         compiler.close()
+
+
+def _expire() -> None:
+    """In a timer's thread: end what waits, unless a later timer counts, which a busy machine may have begun first."""
+    if _timer is threading.current_thread():
+        drop_all()
 
 
 def _forget() -> None:

@@ -91,6 +91,19 @@ def test_what_waits_in_vain_ends(begun, cache, monkeypatch) -> None:
     assert answer(2) == 2
 
 
+def test_a_timer_that_comes_late_ends_none_that_began_since(begun, monkeypatch) -> None:
+    monkeypatch.setattr(ahead, "PATIENCE", 0.0)
+    monkeypatch.setattr(ahead.threading.Timer, "run", lambda self: self.finished.wait() and self.function())
+    assert answer(1) == 1
+    late = ahead._timer
+    assert answer(2) == 2
+    assert late is not ahead._timer
+    late.join(20)
+    assert not late.is_alive() and begun[2].process.poll() is None
+    ahead.drop_all()
+    assert ahead._timer is None
+
+
 def test_a_compiler_that_died_while_it_waited_is_made_up_for(begun) -> None:
     assert answer(1) == 1
     os.killpg(begun[1].process.pid, signal.SIGKILL)
