@@ -141,10 +141,10 @@ def _gru_step(state: list[Variable], x: Any, w: Sequence[Any], b: Sequence[Any])
     return [_GRU(h, *(linear(x, w[k], b[k]) for k in range(3)), *(linear(h, w[k], b[k]) for k in range(3, 6)))]
 
 
-def _rnn_step(activation: str) -> Step:
+def _rnn_step(name: str, activation: str) -> Step:
     function = {"tanh": tanh, "relu": relu}.get(activation)
     if function is None:
-        raise ValueError(complain("n_step_rnn: activation", repr(activation), "'tanh' or 'relu'"))
+        raise ValueError(complain(f"{name}: activation", repr(activation), "'tanh' or 'relu'"))
 
     def step(state: list[Variable], x: Any, w: Sequence[Any], b: Sequence[Any]) -> list[Variable]:
         return [function(linear(x, w[0], b[0]) + linear(state[0], w[1], b[1]))]
@@ -165,13 +165,38 @@ def _run(step: Step, states: list[Any], w: Sequence[Any], b: Sequence[Any], step
     return states, outputs[::-1] if backwards else outputs
 
 
-def _n_step(name: str, step: Step, n_layers: int, ratio: float, states: list[Any], ws: Any, bs: Any, xs: Sequence[Any],
-            directions: int) -> tuple[list[Variable], list[Variable]]:  # fmt: skip
+def _check_n_step(name: str, count: int, n_layers: int, directions: int, states: list[Any], ws: Any, bs: Any,
+                  xs: Sequence[Any]) -> None:  # fmt: skip
+    """Raise `ValueError` for what is no input of layers with `count` weights and biases each."""
+    layers, given = n_layers * directions, [tuple(s.shape) for s in states]
+    width = given[0][-1] if given[0] else 0
+    if n_layers < 1 or not len(ws) == len(bs) == layers or any(s != (layers, len(xs), width) for s in given):
+        found = f"states of {given}, {len(ws)} and {len(bs)} sets of weights and biases, {len(xs)} sequences"
+        expected = f"{layers} sets and states ({layers}, {len(xs)}, D)" if n_layers > 0 else "1 or more"
+        raise ValueError(complain(f"{name}: {n_layers} layers", found, expected))
+    sizes = [tuple(x.shape) for x in xs]
+    if any(len(size) != 2 or size[1] != sizes[0][1] for size in sizes):
+        raise ValueError(complain(f"{name}: sequences", f"{sizes}", "(length, features), as many features in all"))
+    for k, (w, b) in enumerate(zip(ws, bs)):
+        features = directions * width if k >= directions else sizes[0][1] if sizes else None
+        weights, biases = [tuple(x.shape) for x in w], [(width,) if x is None else tuple(x.shape) for x in b]
+        features = features if features is not None or not weights else weights[0][-1]
+        wanted = [(width, features)] * (count // 2) + [(width, width)] * (count // 2)
+        if weights != wanted or biases != [(width,)] * count:
+            expected = f"weights {wanted}, {count} biases {(width,)}"
+            raise ValueError(complain(f"{name}: layer {k}", f"weights {weights}, biases {biases}", expected))
+
+
+def _n_step(name: str, step: Step, count: int, n_layers: int, ratio: float, states: list[Any], ws: Any, bs: Any,
+            xs: Sequence[Any], directions: int = 1) -> tuple[list[Variable], list[Variable]]:  # fmt: skip
     """All layers: the last states (layers × directions, B, D), and the last layer's outputs for each sequence."""
-    layers = n_layers * directions
-    if any(s.shape[0] != layers for s in states) or len(ws) != layers or len(bs) != layers:
-        given = f"states for {[s.shape[0] for s in states]}, {len(ws)} and {len(bs)} sets of weights"
-        raise ValueError(complain(name, given, f"{layers} of each, for {n_layers} layers"))
+    _check_n_step(name, count, n_layers, directions, states, ws, bs, xs)
+    order = sorted(range(len(xs)), key=lambda i: -xs[i].shape[0])
+    if order != sorted(order):
+        states = [arranging.permutate(s, order, 1) for s in states]
+        found = _n_step(name, step, count, n_layers, ratio, states, ws, bs, [xs[i] for i in order], directions)
+        back = sorted(order, key=order.__getitem__)
+        return [arranging.permutate(s, back, 1) for s in found[0]], [found[1][i] for i in back]
     steps = list(arranging.transpose_sequence(xs))
     last: list[list[Variable]] = [[] for _ in states]
     for layer in range(n_layers):
@@ -192,33 +217,34 @@ def _n_step(name: str, step: Step, n_layers: int, ratio: float, states: list[Any
 
 
 def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
-    """(hy, cy, ys): sequences `xs` of (length, features), the longest first, through layers of LSTMs.
+    """(hy, cy, ys): sequences `xs` of (length, features) through layers of LSTMs; the longest first saves sorting them.
 
     hx and cx (layers, B, D) are the states before. `ws` and `bs` hold for each layer eight weights (D, inputs or D) and
     biases (D,): of the input for the gates i, f, a, o, then of the state. Between layers there is dropout. hy and cy
-    are the states after, `ys` the last layer's outputs, (length, D) for each sequence.
+    are the states after, `ys` the last layer's outputs, (length, D) for each sequence. Raises `ValueError` for other
+    shapes and other numbers of weights.
     """
-    (hy, cy), ys = _n_step("n_step_lstm", _lstm_step, n_layers, dropout_ratio, [hx, cx], ws, bs, xs, 1)
+    (hy, cy), ys = _n_step("n_step_lstm", _lstm_step, 8, n_layers, dropout_ratio, [hx, cx], ws, bs, xs)
     return hy, cy, ys
 
 
 def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
     """As `n_step_lstm`, with a second LSTM in each layer that runs backwards: states and weights are twice as many, a
     layer's forward one first, and outputs (length, 2D)."""
-    (hy, cy), ys = _n_step("n_step_bilstm", _lstm_step, n_layers, dropout_ratio, [hx, cx], ws, bs, xs, 2)
+    (hy, cy), ys = _n_step("n_step_bilstm", _lstm_step, 8, n_layers, dropout_ratio, [hx, cx], ws, bs, xs, 2)
     return hy, cy, ys
 
 
 def n_step_gru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
     """(hy, ys): as `n_step_lstm`, of gated recurrent units (Cho et al. 2014, with the reset behind the product): six
     weights and biases a layer, of the input for r, z and the new state, then of the state."""
-    (hy,), ys = _n_step("n_step_gru", _gru_step, n_layers, dropout_ratio, [hx], ws, bs, xs, 1)
+    (hy,), ys = _n_step("n_step_gru", _gru_step, 6, n_layers, dropout_ratio, [hx], ws, bs, xs)
     return hy, ys
 
 
 def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
     """As `n_step_gru`, in both directions, as `n_step_bilstm`."""
-    (hy,), ys = _n_step("n_step_bigru", _gru_step, n_layers, dropout_ratio, [hx], ws, bs, xs, 2)
+    (hy,), ys = _n_step("n_step_bigru", _gru_step, 6, n_layers, dropout_ratio, [hx], ws, bs, xs, 2)
     return hy, ys
 
 
@@ -226,12 +252,14 @@ def n_step_rnn(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, x
                activation: str = "tanh") -> tuple:  # fmt: skip
     """(hy, ys): as `n_step_lstm`, of plain units with 'tanh' or 'relu': two weights and biases a layer, of the input
     and of the state. Raises `ValueError` for another activation."""
-    (hy,), ys = _n_step("n_step_rnn", _rnn_step(activation), n_layers, dropout_ratio, [hx], ws, bs, xs, 1)
+    step = _rnn_step("n_step_rnn", activation)
+    (hy,), ys = _n_step("n_step_rnn", step, 2, n_layers, dropout_ratio, [hx], ws, bs, xs)
     return hy, ys
 
 
 def n_step_birnn(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any],
                  activation: str = "tanh") -> tuple:  # fmt: skip
     """As `n_step_rnn`, in both directions, as `n_step_bilstm`."""
-    (hy,), ys = _n_step("n_step_birnn", _rnn_step(activation), n_layers, dropout_ratio, [hx], ws, bs, xs, 2)
+    step = _rnn_step("n_step_birnn", activation)
+    (hy,), ys = _n_step("n_step_birnn", step, 2, n_layers, dropout_ratio, [hx], ws, bs, xs, 2)
     return hy, ys

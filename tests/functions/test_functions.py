@@ -587,3 +587,53 @@ def test_infinities_have_the_gradients_of_their_limits(array, host) -> None:
     x, w = tb.Variable(array([[math.inf, 2.0], [3.0, -2.0]])), tb.Variable(array([0.5, 0.25]))
     F.sum(F.prelu(x, w)).backward()
     assert host(w.grad).tolist() == [0, -2] and host(x.grad).tolist() == [[1, 1], [1, 0.25]]
+
+
+
+
+def test_resized_images_keep_nan_in_its_places(array, host) -> None:
+    image = np.arange(20.0).reshape(1, 1, 4, 5)
+    image[0, 0, 1, 2] = math.nan
+    x = tb.Variable(array(image))
+    assert (np.isnan(host(F.resize_images(x, (4, 5)))) == np.isnan(image)).all()
+    y = F.resize_images(x, (7, 9))
+    assert np.argwhere(np.isnan(host(y)[0, 0])).tolist() == [[i, j] for i in (1, 2, 3) for j in (3, 4, 5)]
+    F.sum(y).backward()
+    assert np.isfinite(host(x.grad)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"ws": [[]], "bs": [[]]}, r"n_step_rnn: layer 0\n.*weights \[\], biases \[\]\n.*\[\(2, 3\), \(2, 2\)\]"),
+        ({"ws": []}, r"n_step_rnn: 1 layers\n.*0 and 1 sets of weights and biases"),
+        ({"n_layers": 0, "ws": [], "bs": []}, "n_step_rnn: 0 layers\n.*\n.*1 or more"),
+        ({"rows": (1, 3)}, r"layer 0\n.*\(1, 3\)"),
+        ({"bias": 1}, r"layer 0\n.*biases \[\(1,\), \(1,\)\]"),
+        ({"batch": 1}, r"states of \[\(1, 1, 2\)\].*2 sequences\n.*\(1, 2, D\)"),
+        ({"features": 4}, r"layer 0\n.*\n.*\(2, 4\)"),
+        ({"xs": [np.ones(3)] * 2}, r"n_step_rnn: sequences\n.*\(3,\)"),
+    ],
+)
+def test_layers_over_sequences_refuse_what_does_not_fit(changes, text, array) -> None:
+    """A state of one sequence was broadcast to all; too few weights were an IndexError."""
+    ones = lambda *shape: array(np.ones(shape))  # noqa: E731  an array's shape is all that counts
+    changes = dict(changes)
+    weights, bias = [ones(*changes.pop("rows", (2, 3))), ones(2, 2)], ones(changes.pop("bias", 2))
+    n, features = changes.pop("batch", 2), changes.pop("features", 3)
+    given = {"n_layers": 1, "dropout_ratio": 0.0, "hx": ones(1, n, 2), "ws": [weights], "bs": [[bias] * 2]}
+    given["xs"] = [ones(2, features), ones(1, features)]
+    given |= {k: [array(x) for x in v] if k == "xs" else v for k, v in changes.items()}
+    with pytest.raises(ValueError, match=text):
+        F.n_step_rnn(**given)
+
+
+def test_sequences_come_in_any_order(array, host) -> None:
+    random = np.random.RandomState(0)
+    xs = [array(random.normal(size=(n, 3))) for n in (1, 4, 0, 2)]
+    w, h = [[array(random.normal(size=(2, k))) for k in (3, 2)]], array(random.normal(size=(1, 4, 2)))
+    b, order = [[array(np.ones(2))] * 2], [1, 3, 0, 2]
+    last, ys = F.n_step_rnn(1, 0.0, h, w, b, xs)
+    sorted_last, sorted_ys = F.n_step_rnn(1, 0.0, F.permutate(h, order, 1), w, b, [xs[i] for i in order])
+    assert (host(F.permutate(last, order, 1)) == host(sorted_last)).all()
+    assert all((host(ys[i]) == host(y)).all() for i, y in zip(order, sorted_ys, strict=True))
