@@ -10,10 +10,23 @@ from tensorbackend.links.images import Convolution2D, Deconvolution2D
 from tensorbackend.links.link import Chain, ChainList, Link, Sequential
 from tensorbackend.links.normalization import BatchNormalization, LayerNormalization
 from tensorbackend.links.pairs import Bilinear, GaussianMixture2D, NegativeSampling
-from tensorbackend.links.recurrent import GRU, LSTM, StatelessLSTM
+from tensorbackend.links.recurrent import (
+    GRU,
+    LSTM,
+    NStepBiGRU,
+    NStepBiLSTM,
+    NStepBiRNNReLU,
+    NStepBiRNNTanh,
+    NStepGRU,
+    NStepLSTM,
+    NStepRNNReLU,
+    NStepRNNTanh,
+    StatelessLSTM,
+)
 
 __all__ = [
     "GRU", "LSTM", "BatchNormalization", "Bias", "Bilinear", "Chain", "ChainList", "Classifier", "Convolution2D",
     "Deconvolution2D", "EmbedID", "GaussianMixture2D", "LayerNormalization", "Linear", "Link", "Maxout",
-    "NegativeSampling", "PReLU", "Parameter", "Scale", "Sequential", "StatelessLSTM",
+    "NStepBiGRU", "NStepBiLSTM", "NStepBiRNNReLU", "NStepBiRNNTanh", "NStepGRU", "NStepLSTM", "NStepRNNReLU",
+    "NStepRNNTanh", "NegativeSampling", "PReLU", "Parameter", "Scale", "Sequential", "StatelessLSTM",
 ]  # fmt: skip

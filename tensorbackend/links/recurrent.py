@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 from tensorbackend import functions as F
+from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.links.basic import Linear
-from tensorbackend.links.link import Chain
+from tensorbackend.links.link import Chain, ChainList, Link
 
-__all__ = ["GRU", "LSTM", "StatelessLSTM"]
+__all__ = [
+    "GRU", "LSTM", "NStepBiGRU", "NStepBiLSTM", "NStepBiRNNReLU", "NStepBiRNNTanh", "NStepGRU", "NStepLSTM",
+    "NStepRNNReLU", "NStepRNNTanh", "StatelessLSTM",
+]  # fmt: skip
 
 
 def _zeros(x: Any, width: int) -> Variable:
@@ -91,3 +97,109 @@ class GRU(Chain):
         proposal = F.tanh(self.W(x) + self.U(r * h))
         self.h = h + z * (proposal - h)
         return self.h
+
+
+# Sequences, in layers
+
+
+class _NStep(ChainList):
+    """Layers of units over sequences: a link for each layer and direction, with the weights w0, w1, … and the biases
+    b0, b1, … of a function, in its order."""
+
+    _function: ClassVar[Callable[..., Any]]
+    _count: ClassVar[int]
+    _directions = 1
+
+    def __init__(self, n_layers: int, in_size: int | None, out_size: int, dropout: float, initialW: Any = None,
+                 initial_bias: Any = None) -> None:  # fmt: skip
+        super().__init__()
+        if n_layers < 1:
+            raise ValueError(complain(f"{type(self).__name__}: n_layers", repr(n_layers), "1 or more"))
+        self.n_layers, self.in_size, self.out_size, self.dropout = n_layers, in_size, out_size, dropout
+        for k in range(n_layers * self._directions):
+            unit, size = Link(), in_size if k < self._directions else out_size * self._directions
+            for i in range(self._count):
+                width = size if i < self._count // 2 else out_size
+                unit.add_param(f"w{i}", None if width is None else (out_size, width), initializer=initialW)
+                unit.add_param(f"b{i}", out_size, initializer=0 if initial_bias is None else initial_bias)
+            self.append(unit)
+
+    @property
+    def ws(self) -> list[list[Any]]:
+        """The weights of each layer and direction."""
+        return [[getattr(unit, f"w{i}") for i in range(self._count)] for unit in self]
+
+    @property
+    def bs(self) -> list[list[Any]]:
+        """The biases of each layer and direction."""
+        return [[getattr(unit, f"b{i}") for i in range(self._count)] for unit in self]
+
+    def forward(self, hx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
+        """(hy, ys) after sequences `xs`; None as the state before stands for zeros."""
+        return self._run([hx], xs)
+
+    def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
+        for w in (w for layer in self.ws for w in layer if len(xs) and not w.is_initialized):
+            self.in_size = xs[0].shape[1]
+            w.initialize((self.out_size, self.in_size))
+        b = self[0].b0._known()
+        shape = (len(self), len(xs), self.out_size)
+        states = [arrays.zeros(arrays.backend_of(b), shape, b.dtype) if s is None else s for s in states]
+        return self._function(self.n_layers, self.dropout, *states, self.ws, self.bs, xs)
+
+
+class NStepLSTM(_NStep):
+    """Layers of LSTMs over sequences of any lengths, (hx, cx, xs) → (hy, cy, ys), as `F.n_step_lstm` has them.
+
+    An `in_size` of None is that of the first sequences; `dropout` goes between layers. `initialW` and `initial_bias`
+    are initializers (None: LeCunNormal and 0). Layer k is the link k, with weights `w0` to `w7` and biases `b0` to
+    `b7`; `ws` and `bs` are those of all. Raises `ValueError` for less than one layer.
+    """
+
+    _function, _count = staticmethod(F.n_step_lstm), 8
+
+    def forward(self, hx: Any, cx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
+        """(hy, cy, ys) after sequences `xs`; None as a state before stands for zeros."""
+        return self._run([hx, cx], xs)
+
+
+class NStepBiLSTM(NStepLSTM):
+    """As `NStepLSTM` in both directions, by `F.n_step_bilstm`: layer k has the links 2k and 2k + 1."""
+
+    _function, _directions = staticmethod(F.n_step_bilstm), 2
+
+
+class NStepGRU(_NStep):
+    """As `NStepLSTM`, of gated recurrent units: (hx, xs) → (hy, ys) by `F.n_step_gru`."""
+
+    _function, _count = staticmethod(F.n_step_gru), 6
+
+
+class NStepBiGRU(NStepGRU):
+    """As `NStepGRU` in both directions, by `F.n_step_bigru`."""
+
+    _function, _directions = staticmethod(F.n_step_bigru), 2
+
+
+class NStepRNNTanh(_NStep):
+    """As `NStepLSTM`, of plain units with tanh: (hx, xs) → (hy, ys) by `F.n_step_rnn`."""
+
+    _function, _count = staticmethod(F.n_step_rnn), 2
+
+
+class NStepBiRNNTanh(NStepRNNTanh):
+    """As `NStepRNNTanh` in both directions, by `F.n_step_birnn`."""
+
+    _function, _directions = staticmethod(F.n_step_birnn), 2
+
+
+class NStepRNNReLU(_NStep):
+    """As `NStepRNNTanh`, with relu."""
+
+    _function, _count = staticmethod(partial(F.n_step_rnn, activation="relu")), 2
+
+
+class NStepBiRNNReLU(NStepRNNReLU):
+    """As `NStepRNNReLU` in both directions, by `F.n_step_birnn`."""
+
+    _function, _directions = staticmethod(partial(F.n_step_birnn, activation="relu")), 2

@@ -12,7 +12,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
-from tensorbackend import optimizers, serializers, testing
+from tensorbackend import gradient_check, optimizers, serializers, testing
 from tensorbackend.function import arrays
 
 IMAGES = np.random.RandomState(0).normal(size=(2, 4, 6, 5)).astype(np.float32)
@@ -192,3 +192,126 @@ def test_a_convnet_trains(be, array) -> None:
         losses.append(model.loss.item())
     assert losses[-1] < 0.5 * losses[0] and float(arrays.to_cpu(model.accuracy.array)) == 1.0
     assert [path for path, _ in model.namedparams()][0] == "/predictor/bn/beta"
+
+
+def n_step(kind: str, x: np.ndarray, h: np.ndarray, c: np.ndarray, w: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    """A step of one sequence in NumPy: the next h and c."""
+    half = len(w) // 2
+    u, v = [x @ p.T + q for p, q in zip(w[:half], b)], [h @ p.T + q for p, q in zip(w[half:], b[half:])]
+    if "LSTM" in kind:
+        i, f, a, o = (p + q for p, q in zip(u, v))
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(a)
+        return sigmoid(o) * np.tanh(c), c
+    if "GRU" in kind:
+        z = sigmoid(u[1] + v[1])
+        return (1 - z) * np.tanh(u[2] + sigmoid(u[0] + v[0]) * v[2]) + z * h, c
+    return (np.tanh(u[0] + v[0]) if "Tanh" in kind else np.maximum(u[0] + v[0], 0)), c
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def n_steps(kind: str, x: np.ndarray, h: np.ndarray, c: np.ndarray, ws: Any, bs: Any) -> tuple[Any, Any, np.ndarray]:
+    """All layers over one sequence in NumPy: the last states of each, and the outputs."""
+    directions, last = 1 + ("Bi" in kind), []
+    for layer in range(len(ws) // directions):
+        found = []
+        for way in range(directions):
+            k, outputs = layer * directions + way, []
+            state = h[k], c[k]
+            for row in x[::-1] if way else x:
+                state = n_step(kind, row, *state, ws[k], bs[k])
+                outputs.append(state[0])
+            last.append(state)
+            found.append(np.reshape(outputs[::-1] if way else outputs, (len(x), h.shape[1])))
+        x = np.concatenate(found, 1)
+    return *(np.array(part) for part in zip(*last)), x
+
+
+N_STEPS = [f"NStep{way}{unit}" for unit in ("LSTM", "GRU", "RNNTanh", "RNNReLU") for way in ("", "Bi")]
+LENGTHS = 2, 4, 0, 3
+
+
+def sequences(lengths: Any = LENGTHS, width: int = 3) -> list[np.ndarray]:
+    random = np.random.RandomState(7)
+    return [random.normal(size=(n, width)) for n in lengths]
+
+
+def made_n_step(kind: str, in_size: int | None = 3, **others: Any) -> Any:
+    """Two layers with numbers in the biases too."""
+    return getattr(L, kind)(2, in_size, 2, 0.0, initial_bias=tb.initializers.Normal(0.5), **others)
+
+
+@pytest.mark.parametrize("kind", N_STEPS)
+def test_layers_over_sequences_agree_with_loops_in_numpy(kind, be, array, host) -> None:
+    with tb.using_config("dtype", np.float64):
+        link = made_n_step(kind).to_device(be)
+    xs, states, layers = sequences(), 1 + ("LSTM" in kind), len(link)
+    assert layers == 2 * (1 + ("Bi" in kind)) and [p.shape for p in link.ws[0]][0] == (2, 3)
+    ws, bs = [[[host(p) for p in row] for row in rows] for rows in (link.ws, link.bs)]
+    before = np.random.RandomState(8).normal(size=(2, layers, len(xs), 2))
+    for given in (before, 0 * before):
+        passed = [array(s, np.float64) if s.any() else None for s in given[:states]]
+        *last, ys = link(*passed, [array(x, np.float64) for x in xs])
+        expected = [n_steps(kind, x, given[0][:, i], given[1][:, i], ws, bs) for i, x in enumerate(xs)]
+        for y, (*_, out) in zip(ys, expected, strict=True):
+            assert y.shape == out.shape and y.dtype == np.float64
+            np.testing.assert_allclose(host(y), out, 1e-12, 1e-14)
+        for place, y in enumerate(last):
+            np.testing.assert_allclose(host(y), np.stack([e[place] for e in expected], 1), 1e-12, 1e-14)
+
+
+FUNCTIONS = {"RNNTanh": "rnn", "RNNReLU": "rnn"}
+
+
+@pytest.mark.parametrize("kind", N_STEPS)
+def test_layers_over_sequences_are_the_functions(kind) -> None:
+    link, xs = made_n_step(kind), [x.astype(np.float32) for x in sequences((4, 3, 1))]
+    unit = kind.removeprefix("NStep").removeprefix("Bi")
+    function = getattr(F, f"n_step_{'bi' if 'Bi' in kind else ''}{FUNCTIONS.get(unit, unit.lower())}")
+    states = [np.full((len(link), 3, 2), 0.5, np.float32)] * (1 + (unit == "LSTM"))
+    keywords = {"activation": "relu"} if unit == "RNNReLU" else {}
+    found, expected = link(*states, xs), function(2, 0.0, *states, link.ws, link.bs, xs, **keywords)
+    assert len(found) == len(expected) == len(states) + 1
+    for a, b in zip([*found[:-1], *found[-1]], [*expected[:-1], *expected[-1]], strict=True):
+        assert np.array_equal(a.array, b.array)
+
+
+@pytest.mark.parametrize("kind", N_STEPS)
+def test_gradients_of_layers_over_sequences(kind) -> None:
+    with tb.using_config("dtype", np.float64):
+        link = made_n_step(kind)
+    xs, states = sequences((1, 2)), 1 + ("LSTM" in kind)
+    before = [np.random.RandomState(k).normal(size=(len(link), 2, 2)) for k in range(states)]
+
+    def run(*inputs: Any) -> tuple:
+        *last, ys = link(*inputs[:states], inputs[states:])
+        return *last, *ys
+
+    starts = [np.random.RandomState(9).normal(size=y.shape) for y in run(*before, *xs)]
+    gradient_check.check_backward(run, (*before, *xs), starts, list(link.params()))
+
+
+@pytest.mark.parametrize("kind", N_STEPS)
+def test_layers_over_sequences_are_copied_and_saved(kind, be, array, host) -> None:
+    link, xs = made_n_step(kind, None).to_device(be), [array(x) for x in sequences()]
+    none = [None] * (1 + ("LSTM" in kind))
+    *_, ys = link(*none, xs)
+    assert link.in_size == 3 and all(p.is_initialized for p in link.params())
+    file = io.BytesIO()
+    serializers.save_npz(file, link)
+    loaded = made_n_step(kind, None).to_device(be)
+    serializers.load_npz(io.BytesIO(file.getvalue()), loaded)
+    for other in (loaded, link.copy("copy"), link.copy()):
+        assert [name for name, _ in other.namedparams()] == [name for name, _ in link.namedparams()]
+        assert all((host(a) == host(b)).all() for a, b in zip(other(*none, xs)[-1], ys, strict=True))
+    link.copy("copy")[0].w0.array.fill(0)
+    assert all((host(a) == host(b)).all() for a, b in zip(link(*none, xs)[-1], ys, strict=True))
+
+
+def test_layers_over_sequences_are_one_or_more() -> None:
+    with pytest.raises(ValueError, match="NStepBiGRU: n_layers\n.*0\n.*1 or more"):
+        L.NStepBiGRU(0, 3, 2, 0.0)
+    with pytest.raises(ValueError, match="n_step_gru: 1 layers\n.*0, 2"):
+        L.NStepGRU(1, 3, 2, 0.0)(np.ones((1, 0, 2), np.float32), [np.ones((1, 3), np.float32)])
