@@ -17,6 +17,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.backends.numpy_like import as_operand, presented, reduced, result, wrapped
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, contraction
+from tensorbackend.graph.indexing import pad_places, pad_widths
 from tensorbackend.graph.optree import Operators, apply, source
 from tensorbackend.graph.structure import normalize_axes, one_axis
 from tensorbackend.graph.tensor import Tensor
@@ -196,11 +197,18 @@ class ArrayModule:
         return self.concatenate([self.expand_dims(a, axis) for a in arrays], axis)
 
     def pad(self, a: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
-        """`a` with numbers around it. Raises `ValueError` for modes other than 'constant'."""
-        if mode != "constant":
-            raise ValueError(complain("pad: mode", repr(mode), "'constant'"))
+        """`a` with more entries around it: (before, after) for each axis, one pair for all, or one number.
+
+        `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another,
+        and for widths that are no such integers of 0 or more.
+        """
         a = self.asarray(a)
-        widths = np.broadcast_to(np.asarray(pad_width), (len(a.shape), 2)).tolist()
+        widths = pad_widths(pad_width, len(a.shape))
+        if mode != "constant":
+            places = pad_places(a.shape, widths, mode)
+            for axis, entries in places:
+                a = self.take(a, entries, axis)
+            return a if places else self.array(a)
         shape = tuple(n + before + after for n, (before, after) in zip(a.shape, widths))
         out = self.full(shape, constant_values, a.dtype)
         out[tuple(slice(before, before + n) for n, (before, _) in zip(a.shape, widths))] = a

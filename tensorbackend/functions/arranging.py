@@ -17,6 +17,7 @@ from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction
+from tensorbackend.graph.indexing import pad_places, pad_widths
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
@@ -154,20 +155,11 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another, and
     for widths that are no such integers of 0 or more.
     """
-    given = np.asarray(pad_width)
-    pairs = given.shape in ((), (1,), (2,), (1, 2), (len(x.shape), 1), (len(x.shape), 2))
-    if not pairs or given.dtype.kind not in "iu" or (given < 0).any():
-        expected = f"integers of 0 or more: one, a pair, or {len(x.shape)} pairs"
-        raise ValueError(complain("pad: widths", f"{pad_width}", expected))
-    widths = np.broadcast_to(given, (len(x.shape), 2)).tolist()
+    widths = pad_widths(pad_width, len(x.shape))
     if mode == "constant":
-        return _PAD(x, widths=tuple(map(tuple, widths)), value=float(constant_values))
-    if mode not in ("edge", "reflect", "symmetric", "wrap"):
-        raise ValueError(complain("pad: mode", repr(mode), "constant, edge, reflect, symmetric or wrap"))
-    for axis, (before, after) in enumerate(widths):
-        if before or after:
-            places = np.pad(np.arange(x.shape[axis], dtype=np.int64), (before, after), mode)
-            x = picking.get_item(x, (slice(None),) * axis + (places,))
+        return _PAD(x, widths=tuple(widths), value=float(constant_values))
+    for axis, places in pad_places(x.shape, widths, mode):
+        x = picking.get_item(x, (slice(None),) * axis + (places,))
     return as_variable(x)
 
 

@@ -15,7 +15,7 @@ from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
     "SliceKey", "basic", "check_rank", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "memory_order", "nested", "overlaps_itself", "reshaped", "view_strides", "whole",
+    "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides", "whole",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -243,3 +243,25 @@ def view_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
         position = last + 1
         target += 1
     return tuple(result)
+
+
+def pad_widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
+    """Entries (before, after) each axis, of a pair for each, one pair for all or one number. Raises `ValueError` for
+    what is no such integers of 0 or more."""
+    given = np.asarray(pad_width)
+    pairs = given.shape in ((), (1,), (2,), (1, 2), (rank, 1), (rank, 2))
+    if not pairs or given.dtype.kind not in "iu" or (given < 0).any():
+        expected = f"integers of 0 or more: one, a pair, or {rank} pairs"
+        raise ValueError(complain("pad: widths", f"{pad_width}", expected))
+    return [(before, after) for before, after in np.broadcast_to(given, (rank, 2)).tolist()]
+
+
+def pad_places(shape: Shape, widths: list[tuple[int, int]], mode: str) -> list[tuple[int, np.ndarray]]:
+    """(axis, places) of the entries that padding by a mode other than 'constant' takes, axis by axis. Raises
+    `ValueError` for another mode, `ShapeError` for axes without entries."""
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(complain("pad: mode", repr(mode), "constant, edge, reflect, symmetric or wrap"))
+    wanted = [axis for axis, pair in enumerate(widths) if any(pair)]
+    if any(shape[axis] == 0 for axis in wanted):
+        raise ShapeError(complain(f"pad: {mode} of no entries", f"widths {widths} of {shape}", "an axis that has some"))
+    return [(axis, np.pad(np.arange(shape[axis], dtype=np.int64), widths[axis], mode)) for axis in wanted]

@@ -10,6 +10,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import testing
 from tensorbackend.errors import ShapeError
+from tensorbackend.function import arrays
 
 A = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 B = np.array([[0.5, -1.0, 2.0], [1.5, 0.0, -2.5]], np.float32)
@@ -70,6 +71,39 @@ def test_code_written_once_gives_what_numpy_gives(name, be) -> None:
 def xp(be):
     """The array module of the test's arrays."""
     return np if be is None else be.xp
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
+def test_padding_is_numpys(mode, xp) -> None:
+    random = np.random.RandomState(len(mode))
+    for dtype in (np.float32, np.int16, np.bool_, np.float16):
+        for _ in range(4):
+            x = random.randint(0, 99, random.randint(1, 5, random.randint(1, 4))).astype(dtype)
+            for widths in (random.randint(0, 8, (x.ndim, 2)), random.randint(0, 3, 2).tolist(), 3, 0):
+                found, expected = xp.pad(xp.array(x), widths, mode), np.pad(x, widths, mode)
+                assert found.dtype == dtype and found.shape == expected.shape
+                assert (arrays.to_cpu(found) == expected).all()
+    kept = xp.array(A)
+    padded = xp.pad(kept, 0, mode)
+    padded += 1
+    assert (arrays.to_cpu(kept) == A).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "widths", "mode", "text"),
+    [
+        ((2, 3), 1, "mean", "pad: mode\n.*'mean'\n.*reflect"),
+        ((2, 3), -1, "edge", "pad: widths\n.*-1\n.*0 or more"),
+        ((2, 3), (1, 2, 3), "constant", "pad: widths\n.*\n.*or 2 pairs"),
+        ((2, 0), 1, "reflect", r"pad: reflect of no entries\n.*\(2, 0\)"),
+    ],
+)
+def test_padding_that_cannot_be_is_refused(shape, widths, mode, text, be) -> None:
+    with pytest.raises(ValueError, match=text):
+        F.pad(np.ones(shape), widths, mode)
+    if be is not None:
+        with pytest.raises(ValueError, match=text):
+            be.xp.pad(np.ones(shape), widths, mode)
 
 
 def test_arrays_change_in_place(xp) -> None:
@@ -134,9 +168,9 @@ def test_stack_names_itself() -> None:
 
 
 def test_what_does_not_go_together_is_not_concatenated(xp) -> None:
-    for arrays in ([], [xp.ones((2, 3)), xp.ones(3)]):
+    for given in ([], [xp.ones((2, 3)), xp.ones(3)]):
         with pytest.raises(ValueError, match="concatenat|dimension"):
-            xp.concatenate(arrays, 1)
+            xp.concatenate(given, 1)
 
 
 @pytest.mark.parametrize(
