@@ -32,6 +32,12 @@ def each(name: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
     return found
 
 
+def expect_images(name: str, x: Any, axes: str = "(N, C, H, W)") -> None:
+    """Raise `ShapeError` unless x has as many axes as `axes` names."""
+    if len(x.shape) != axes.count(",") + 1:
+        raise ShapeError(complain(f"{name}: images", f"shape {x.shape}", axes))
+
+
 def output_size(size: int, k: int, stride: int, pad: int, cover_all: bool = False, dilate: int = 1) -> int:
     """How many places a window has along an axis; with `cover_all` no pixel is left out."""
     return output_length(size, dilate * (k - 1) + 1, (pad, pad + stride - 1 if cover_all else pad), stride)
@@ -52,8 +58,7 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
 
     Raises `ShapeError` for other images, and where there is no place for a window.
     """
-    if len(x.shape) != 4:
-        raise ShapeError(complain("im2col: images", f"shape {x.shape}", "(N, C, H, W)"))
+    expect_images("im2col", x)
     (kh, kw), (sy, sx) = each("windows", ksize, 2), each("stride", stride, 2)
     (ph, pw), (dy, dx) = each("pad", pad, 2, 0), each("dilate", dilate, 2)
     n, c, h, w = x.shape
@@ -74,7 +79,9 @@ def resize_images(x: Any, output_shape: Sequence[int]) -> Variable:
     """Images (N, C, H, W) to another (height, width) by linear interpolation; corners stay corners.
 
     Each axis is a product of matrices, so a NaN or infinity makes NaN of its whole row and column.
+    Raises `ShapeError` for another rank.
     """
+    expect_images("resize_images", x)
     height, width = each("resize_images: output_shape", output_shape, 2, 0)
     data = arrays.plain(as_variable(x).array)
     weights = (_interpolation(n, m) for n, m in zip(x.shape[2:], (height, width)))
@@ -97,6 +104,7 @@ def space2depth(X: Any, r: int) -> Variable:
     """Squares of r x r pixels as channels: (N, C, H, W) to (N, r² C, H / r, W / r), the place in the square first.
 
     Raises `ShapeError` where squares do not fit."""
+    expect_images("space2depth", X)
     (n, c, h, w), (r,) = X.shape, each("space2depth: r", r, 1)
     if h % r or w % r:
         raise ShapeError(complain("space2depth", f"images {(h, w)}, r {r}", "a divisor of both"))
@@ -107,6 +115,7 @@ def space2depth(X: Any, r: int) -> Variable:
 def depth2space(X: Any, r: int) -> Variable:
     """The inverse of `space2depth`: (N, r² C, H, W) to (N, C, r H, r W) (Shi et al. 2016). Raises `ShapeError` where
     the channels do not divide."""
+    expect_images("depth2space", X)
     (n, c, h, w), (r,) = X.shape, each("depth2space: r", r, 1)
     if c % (r * r):
         raise ShapeError(complain("depth2space", f"{c} channels, r {r}", f"a multiple of {r * r}"))

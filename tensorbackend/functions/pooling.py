@@ -20,7 +20,7 @@ from tensorbackend.function.variable import Variable
 from tensorbackend.functions import shapes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
-from tensorbackend.functions.images import by_axis, each, output_size
+from tensorbackend.functions.images import by_axis, each, expect_images, output_size
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -53,12 +53,6 @@ class _Windows:
         n, c, *image = shape
         sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
         return backend.pool_layer(dtype, op, N=n, C=c, **sizes)
-
-
-def expect_images(name: str, x: Any, axes: str) -> None:
-    """Raise `ShapeError` unless x has as many axes as '(N, C, H, W)' names."""
-    if len(x.shape) != axes.count(",") + 1:
-        raise ShapeError(complain(f"{name}: images", f"shape {x.shape}", axes))
 
 
 def engine_first(x: Any) -> Any:
@@ -237,7 +231,7 @@ def max_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_a
 def max_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
     """`max_pooling_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
-    expect_images("max_pooling_2d", x, "(N, C, H, W)")
+    expect_images("max_pooling_2d", x)
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
@@ -264,7 +258,7 @@ def average_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> 
 
 def average_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
     """`average_pooling_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
-    expect_images("average_pooling_2d", x, "(N, C, H, W)")
+    expect_images("average_pooling_2d", x)
     return average_pooling_nd(x, ksize, stride, pad)
 
 
@@ -283,21 +277,25 @@ def _outsize(x: Any, ksize: tuple, stride: tuple, pad: tuple, cover_all: bool) -
     return tuple(max(a + k - 2 * p - s, a - p) + 1 if cover_all else a + k - 2 * p for a, k, s, p in rows)
 
 
-def _spread(x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool) -> tuple[tuple[int, ...], ...]:
+def _spread(name: str, x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
+            ) -> tuple[tuple[int, ...], ...]:  # fmt: skip
     """Windows, strides, pads and the images' size of windows that elements of x are put into."""
-    window, sides = each("windows", ksize, 2), each("pad", pad, 2, 0)
-    strides = window if stride is None else each("stride", stride, 2)
-    sizes = _outsize(x, window, strides, sides, cover_all) if outsize is None else each("outsize", outsize, 2, 0)
-    return window, strides, sides, sizes
+    expect_images(name, x)
+    window, sides = each(f"{name}: windows", ksize, 2), each(f"{name}: pad", pad, 2, 0)
+    strides = window if stride is None else each(f"{name}: stride", stride, 2)
+    if outsize is None:
+        return window, strides, sides, _outsize(x, window, strides, sides, cover_all)
+    return window, strides, sides, each(f"{name}: outsize", outsize, 2, 0)
 
 
 def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
                  cover_all: bool = True) -> Variable:  # fmt: skip
     """Images in which each element of x (N, C, H, W) fills its window; where windows overlap, they add up.
 
-    `outsize` None is the smallest size whose windows these are. Raises `ShapeError` for images without pixels.
+    `outsize` None is the smallest size whose windows these are. Raises `ShapeError` for another rank and for images
+    without pixels.
     """
-    window, strides, sides, sizes = _spread(x, ksize, stride, pad, outsize, cover_all)
+    window, strides, sides, sizes = _spread("unpooling_2d", x, ksize, stride, pad, outsize, cover_all)
     if min(sizes) < 1:
         given = f"{x.shape[2:]} to {sizes}, windows {window}, pad {sides}"
         raise ShapeError(complain("unpooling_2d: outsize", given, "lengths of 1 or more"))
@@ -314,9 +312,9 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
                   cover_all: bool = True) -> Variable:  # fmt: skip
     """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
     it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
-    window, strides, sides, sizes = _spread(x, ksize, stride, pad, outsize, cover_all)
+    window, strides, sides, sizes = _spread("upsampling_2d", x, ksize, stride, pad, outsize, cover_all)
     shape = (*x.shape[:2], *sizes)
-    windows = _Windows("upsampling", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
+    windows = _Windows("upsampling_2d", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
     if windows.sizes != tuple(x.shape[2:]):
         given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
         raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))
@@ -327,6 +325,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
 def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
     """The maxima of 1, 4, 16 … parts of images (N, C, H, W), `pyramid_height` levels, side by side: (N, D, 1, 1) (He et
     al. 2014). Parts are windows of one size; raises `ShapeError` where one of them would lie outside the images."""
+    expect_images("spatial_pyramid_pooling_2d", x)
     (n, channels, height, width), (pyramid_height,) = x.shape, each("pyramid_height", pyramid_height, 1)
     levels = []
     for level in range(pyramid_height):

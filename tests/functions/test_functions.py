@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -540,6 +541,20 @@ def test_images_of_another_rank_are_refused(pool, array) -> None:
     for other in {1, 2, 3} - {axes}:
         with pytest.raises(ValueError, match=pool.__name__ + ": images"):
             pool(array(np.ones((1, 1, *(2,) * other))), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("unpooling_2d", (2,)), ("upsampling_2d", (np.zeros((2, 3)), 2)), ("spatial_pyramid_pooling_2d", (2,)),
+        ("resize_images", ((2, 2),)), ("space2depth", (2,)), ("depth2space", (2,)), ("im2col", (2,)),
+    ],
+)  # fmt: skip
+def test_images_without_their_axes_are_refused(name, others, array) -> None:
+    """They met an unpacking or an empty minimum, whose message said nothing of images."""
+    for shape in ((2, 3), (2, 3, 4), (1, 2, 3, 4, 4)):
+        with pytest.raises(ShapeError, match=rf"{name}: images\n.*{re.escape(str(shape))}\n.*\(N, C, H, W\)"):
+            getattr(F, name)(array(np.ones(shape)), *others)
 
 
 @pytest.mark.parametrize("widths", [-1, 1.5, [1, 2, 3], [[1, 2]] * 3, [(0, -1), (0, 0)]], ids=str)
