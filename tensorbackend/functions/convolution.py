@@ -22,6 +22,7 @@ from tensorbackend.functions.arranging import einsum
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
 from tensorbackend.primitives.conv import BPROP
+from tensorbackend.primitives.geometry import output_length
 
 __all__ = [
     "convolution_1d", "convolution_2d", "convolution_3d", "convolution_nd", "deconvolution_2d", "deconvolution_nd",
@@ -62,6 +63,10 @@ def _with_bias(y: Any, bias: tuple[Any, ...]) -> Any:
 def _convolution(x: Any, w: Any, *bias: Any, stride: tuple, pads: Pads, dilate: tuple, groups: int) -> Any:
     backend, rank = x.structure.table.backend, len(x.shape)
     k, window = w.shape[0], w.shape[2:]
+    rows = zip(x.shape[2:], window, stride, pads, dilate)
+    if any(output_length(n, d * (m - 1) + 1, p, s) < 1 for n, m, s, p, d in rows):
+        given = f"images {x.shape[2:]}, filters {window}, pads {pads}, stride {stride}, dilate {dilate}"
+        raise ShapeError(complain(f"convolution_{rank - 2}d: no output", given, "at least one place for a filter"))
     layer = _layer(backend, x.dtype, max(x.shape[0], 1), x.shape[1], k, x.shape[2:], window, stride, pads, dilate,
                    groups)  # fmt: skip
     if x.shape[0] == 0:
@@ -99,8 +104,20 @@ def _check_transposed(in_types: Any, groups: int = 1, **params: Any) -> None:
         type_check.expect(b.ndim == 1, b.shape[0] == w.shape[1] * groups, b.dtype == x.dtype)
 
 
-_CONVOLUTION = Rule("convolution", _convolution, None, _check, ("x", "W", "b"), True)
-_DECONVOLUTION = Rule("deconvolution", _deconvolution, None, _check_transposed, ("x", "W", "b"), True)
+_RULES = {
+    f"{name}_{axes}d": Rule(f"{name}_{axes}d", compute, None, check, ("x", "W", "b"), True)
+    for name, compute, check in (
+        ("convolution", _convolution, _check), ("deconvolution", _deconvolution, _check_transposed),
+    ) for axes in (1, 2, 3)
+}  # fmt: skip
+
+
+def _options(name: str, x: Any, stride: Any, pad: Any, dilate: Any, groups: Any) -> tuple[Any, ...]:
+    """The function's name for x's axes, strides, pads and dilations for each of them, and the groups."""
+    axes, name = images.image_axes(name, x)
+    strides, dilates = images.each(f"{name}: stride", stride, axes), images.each(f"{name}: dilate", dilate, axes)
+    (groups,) = images.each(f"{name}: groups", groups, 1)
+    return name, strides, images.each(f"{name}: pad", pad, axes, 0), dilates, groups
 
 
 def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
@@ -112,40 +129,46 @@ def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0,
     `stride`, `pad` and `dilate` are a number or one for each axis. Raises `InvalidType` for types and channels that
     do not fit, `ShapeError` for no output.
     """
-    axes = len(x.shape) - 2
-    strides, dilates = images.each("stride", stride, axes), images.each("dilate", dilate, axes)
-    sides, (groups,) = images.each("pad", pad, axes, 0), images.each("groups", groups, 1)
+    name, strides, sides, dilates, groups = _options("convolution", x, stride, pad, dilate, groups)
     pads = tuple((p, p + s - 1 if cover_all else p) for p, s in zip(sides, strides))
     operands = (x, W) if b is None else (x, W, b)
-    return _CONVOLUTION(*operands, stride=strides, pads=pads, dilate=dilates, groups=groups)
+    return _RULES[name](*operands, stride=strides, pads=pads, dilate=dilates, groups=groups)
 
 
 def convolution_1d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
                    dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
-    """`convolution_nd` of sequences (N, C, L)."""
+    """`convolution_nd` of sequences (N, C, L). Raises `ShapeError` for another rank."""
+    images.expect_images("convolution_1d", x, "(N, C, L)")
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate, groups=groups)
 
 
 def convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
                    dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
-    """`convolution_nd` of images (N, C, H, W)."""
+    """`convolution_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
+    images.expect_images("convolution_2d", x)
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate, groups=groups)
 
 
 def convolution_3d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
                    dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
-    """`convolution_nd` of volumes (N, C, D, H, W)."""
+    """`convolution_nd` of volumes (N, C, D, H, W). Raises `ShapeError` for another rank."""
+    images.expect_images("convolution_3d", x, "(N, C, D, H, W)")
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate, groups=groups)
 
 
 def dilated_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, dilate: Any = 1,
                            cover_all: bool = False) -> Variable:  # fmt: skip
-    """`convolution_2d` with filters whose cells lie `dilate` apart."""
+    """`convolution_2d` with filters whose cells lie `dilate` apart. Raises `ShapeError` for another rank."""
+    images.expect_images("dilated_convolution_2d", x)
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate)
 
 
 def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
-    """Each of C channels by itself with filters W (M, C, kH, kW): (N, C M, …), a channel's M side by side."""
+    """Each of C channels by itself with filters W (M, C, kH, kW): (N, C M, …), a channel's M side by side.
+
+    Raises `ShapeError` for another rank.
+    """
+    images.expect_images("depthwise_convolution_2d", x)
     many, channels, *window = W.shape
     own = shapes.reshape(shapes.swapaxes(W, 0, 1), (channels * many, 1, *window))
     return convolution_nd(x, own, b, stride, pad, groups=channels)
@@ -158,26 +181,25 @@ def deconvolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 
     Lengths are stride (size - 1) + dilate (k - 1) + 1 - 2 pad, or `outsize`, of which a convolution must give x's size
     again. Raises `InvalidType` for types and channels, `ShapeError` for sizes that do not fit.
     """
-    axes = len(x.shape) - 2
-    strides, dilates = images.each("stride", stride, axes), images.each("dilate", dilate, axes)
-    sides, (groups,) = images.each("pad", pad, axes, 0), images.each("groups", groups, 1)
+    name, strides, sides, dilates, groups = _options("deconvolution", x, stride, pad, dilate, groups)
     window = [d * (k - 1) + 1 for d, k in zip(dilates, W.shape[2:])]
     if outsize is None:
         sizes = tuple(s * (n - 1) + k - 2 * p for s, n, k, p in zip(strides, x.shape[2:], window, sides))
     else:
-        sizes = images.each("deconvolution: outsize", outsize, axes)
+        sizes = images.each(f"{name}: outsize", outsize, len(strides))
     back = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in zip(sizes, sides, window, strides))
     if back != tuple(x.shape[2:]) or min(sizes) < 1:
         given = f"images {x.shape[2:]} to {sizes}, filters {W.shape[2:]}, stride {strides}, pad {sides}"
-        raise ShapeError(complain("deconvolution: sizes", given, "sizes whose convolution gives the images' again"))
+        raise ShapeError(complain(f"{name}: sizes", given, "sizes whose convolution gives the images' again"))
     operands = (x, W) if b is None else (x, W, b)
     pads = tuple((p, p) for p in sides)
-    return _DECONVOLUTION(*operands, stride=strides, pads=pads, dilate=dilates, groups=groups, outsize=sizes)
+    return _RULES[name](*operands, stride=strides, pads=pads, dilate=dilates, groups=groups, outsize=sizes)
 
 
 def deconvolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, *,
                      dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
-    """`deconvolution_nd` of images (N, C, H, W)."""
+    """`deconvolution_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
+    images.expect_images("deconvolution_2d", x)
     return deconvolution_nd(x, W, b, stride, pad, outsize, dilate=dilate, groups=groups)
 
 
@@ -186,6 +208,7 @@ def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Vari
 
     Raises `ShapeError` where W is not for the places and channels that x (N, C, H, W) has.
     """
+    images.expect_images("local_convolution_2d", x)
     out, height, width, channels, *window = W.shape
     columns = images.im2col(x, tuple(window), stride)
     if tuple(columns.shape[2:]) != (height, width) or x.shape[1] != channels:
@@ -198,9 +221,12 @@ def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Vari
 
 def rowconv(x: Any, W: Any, b: Any, filter_size: Any, stride: Any = 1, pad: Any = 0) -> Variable:
     """A convolution whose filters are columns: rows W + b, with a row (C kH kW) of x (N, C, H, W) for each place, in
-    row-major order, W (C kH kW, F) and b (F,): (N, places, F)."""
+    row-major order, W (C kH kW, F) and b (F,): (N, places, F). Raises `ShapeError` for other shapes."""
+    images.expect_images("rowconv", x)
     columns = images.im2col(x, filter_size, stride, pad)
     n, inputs, height, width = columns.shape
+    if len(W.shape) != 2 or W.shape[0] != inputs or tuple(b.shape) != tuple(W.shape[1:]):
+        raise ShapeError(complain("rowconv: shapes", f"W {W.shape}, b {b.shape}", f"W ({inputs}, F), b (F,)"))
     rows = shapes.swapaxes(shapes.reshape(columns, (n, inputs, height * width)), 1, 2)
     return rows @ as_variable(W) + b
 

@@ -38,6 +38,15 @@ def expect_images(name: str, x: Any, axes: str = "(N, C, H, W)") -> None:
         raise ShapeError(complain(f"{name}: images", f"shape {x.shape}", axes))
 
 
+def image_axes(name: str, x: Any) -> tuple[int, str]:
+    """How many axes images have beside (N, C), and the function's name with that. Raises `ShapeError` unless it is one
+    to three."""
+    axes = len(x.shape) - 2
+    if not 1 <= axes <= 3:
+        raise ShapeError(complain(f"{name}_nd: images", f"shape {x.shape}", "(N, C, …) of one to three axes"))
+    return axes, f"{name}_{axes}d"
+
+
 def output_size(size: int, k: int, stride: int, pad: int, cover_all: bool = False, dilate: int = 1) -> int:
     """How many places a window has along an axis; with `cover_all` no pixel is left out."""
     return output_length(size, dilate * (k - 1) + 1, (pad, pad + stride - 1 if cover_all else pad), stride)

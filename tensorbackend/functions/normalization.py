@@ -158,8 +158,9 @@ _NORMALIZE = Rule("normalize", _normalize, None, lambda t, **params: type_check.
 
 
 def normalize(x: Any, eps: float = 1e-5, axis: Any = 1) -> Variable:
-    """x / (|x| + eps), with Euclidean lengths along the axes."""
-    return _NORMALIZE(x, eps=float(eps), axis=tuple(axis) if isinstance(axis, (list, tuple)) else axis)
+    """x / (|x| + eps), with Euclidean lengths along the axes. Raises `ShapeError` for axes that are not there."""
+    axes = normalize_axes("normalize", tuple(axis) if isinstance(axis, list) else axis, len(x.shape))
+    return _NORMALIZE(x, eps=float(eps), axis=axes)
 
 
 def _response(x: Any, n: int, k: float, alpha: float, beta: float) -> Any:

@@ -20,7 +20,7 @@ from tensorbackend.function.variable import Variable
 from tensorbackend.functions import shapes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
-from tensorbackend.functions.images import by_axis, each, expect_images, output_size
+from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, output_size
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -34,7 +34,7 @@ class _Windows:
     """How windows lie on images: `pads` are pairs, `sizes` the numbers of places."""
 
     def __init__(self, name: str, x: Any, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
-        axes = len(x.shape) - 2
+        axes, name = image_axes(name, x)
         self.ksize = each(f"{name}: windows", ksize, axes)
         self.stride = self.ksize if stride is None else each(f"{name}: stride", stride, axes)
         before = each(f"{name}: pad", pad, axes, 0)
@@ -314,7 +314,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
     it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
     window, strides, sides, sizes = _spread("upsampling_2d", x, ksize, stride, pad, outsize, cover_all)
     shape = (*x.shape[:2], *sizes)
-    windows = _Windows("upsampling_2d", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
+    windows = _Windows("upsampling", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
     if windows.sizes != tuple(x.shape[2:]):
         given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
         raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))

@@ -557,6 +557,36 @@ def test_images_without_their_axes_are_refused(name, others, array) -> None:
             getattr(F, name)(array(np.ones(shape)), *others)
 
 
+IMAGE, FILTERS = np.ones((2, 3, 4, 4)), np.ones((3, 3, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda a: F.convolution_2d(a(IMAGE), a(np.ones((2, 3, 7, 7)))), "convolution_2d: no output\n.*(4, 4).*(7, 7)"),
+        (lambda a: F.convolution_2d(a(IMAGE), a(FILTERS), stride=0), "convolution_2d: stride\n"),
+        (lambda a: F.convolution_2d(a(IMAGE[0]), a(FILTERS)), "convolution_2d: images\n.*(3, 4, 4)"),
+        (lambda a: F.convolution_3d(a(IMAGE), a(FILTERS)), "convolution_3d: images\n.*\n.*(N, C, D, H, W)"),
+        (lambda a: F.convolution_1d(a(IMAGE), a(FILTERS)), "convolution_1d: images\n.*\n.*(N, C, L)"),
+        (lambda a: F.convolution_nd(a(FILTERS[0, 0]), a(FILTERS)), "convolution_nd: images\n.*(2, 2)"),
+        (lambda a: F.convolution_2d(a(IMAGE), a(IMAGE[:, :2])), "convolution_2d: invalid inputs"),
+        (lambda a: F.deconvolution_2d(a(IMAGE), a(FILTERS), outsize=(1, 1)), "deconvolution_2d: sizes\n.*(1, 1)"),
+        (lambda a: F.deconvolution_2d(a(IMAGE), a(IMAGE[:, :2])), "deconvolution_2d: invalid inputs"),
+        (lambda a: F.deconvolution_2d(a(IMAGE[0]), a(FILTERS)), "deconvolution_2d: images\n.*(3, 4, 4)"),
+        (lambda a: F.average_pooling_nd(a(np.ones((1,) * 6)), 1), "average_pooling_nd: images\n.*\n.*one to three"),
+        (lambda a: F.max_pooling_2d(a(IMAGE), 0), "max_pooling_2d: windows\n"),
+        (lambda a: F.rowconv(a(IMAGE), a(np.ones((5, 2))), a(np.ones(2)), 2), "rowconv: shapes\n.*(5, 2).*\n.*(12, F)"),
+        (lambda a: F.rowconv(a(IMAGE), a(np.ones((12, 2))), a(np.ones(3)), 2), "rowconv: shapes\n.*(3,)"),
+        (lambda a: F.rowconv(a(IMAGE[0]), a(np.ones((12, 2))), a(np.ones(2)), 2), "rowconv: images\n"),
+        (lambda a: F.normalize(a(IMAGE), axis=5), "normalize: no such axis\n"),
+    ],
+)
+def test_errors_name_the_function_that_was_called(call, text, array) -> None:
+    """They named what it is made of: conv_layer, deconvolution, matmul, sum."""
+    with pytest.raises((ShapeError, InvalidType), match="^" + text.replace("(", r"\(").replace(")", r"\)")):
+        call(array)
+
+
 @pytest.mark.parametrize("widths", [-1, 1.5, [1, 2, 3], [[1, 2]] * 3, [(0, -1), (0, 0)]], ids=str)
 @pytest.mark.parametrize("mode", ["constant", "edge"])
 def test_widths_of_padding_are_refused_by_name(widths, mode, array) -> None:
