@@ -58,17 +58,17 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Var
 
 def hstack(xs: Sequence[Any]) -> Variable:
     """Arrays one after the other along the second axis (the first of vectors)."""
-    return shapes.concat(xs, 0 if len(xs[0].shape) == 1 else 1)
+    return shapes.joined("hstack", xs, 0 if len(xs) and len(xs[0].shape) == 1 else 1)
 
 
 def vstack(xs: Sequence[Any]) -> Variable:
     """Arrays one after the other along the first axis; vectors as rows."""
-    return shapes.concat([shapes.expand_dims(x, 0) if len(x.shape) == 1 else x for x in xs], 0)
+    return shapes.joined("vstack", [shapes.expand_dims(x, 0) if len(x.shape) == 1 else x for x in xs], 0)
 
 
 def dstack(xs: Sequence[Any]) -> Variable:
     """Arrays one after the other along the third axis, which those of fewer axes get."""
-    return shapes.concat([_with_three(x) for x in xs], 2)
+    return shapes.joined("dstack", [_with_three(x) for x in xs], 2)
 
 
 def _with_three(x: Any) -> Any:
@@ -183,23 +183,27 @@ def _cut(g: Any, x: Any, widths: tuple[tuple[int, int], ...]) -> Any:
 def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 0) -> Variable:
     """Arrays (n, …) of several lengths as one (B, length, …), filled up behind; None: the length of the longest.
 
-    Raises `ValueError` where one is longer than `length`.
+    Raises `ValueError` where one is longer than `length`, `TypeError` for none and for several shapes behind the first
+    axis.
     """
     longest = max((x.shape[0] for x in xs), default=0) if length is None else length
     if any(x.shape[0] > longest for x in xs):
         raise ValueError(complain("pad_sequence: length", str(longest), f"{max(x.shape[0] for x in xs)} or more"))
-    rest = [(0, 0)] * (len(xs[0].shape) - 1)
-    return shapes.stack([pad(x, [(0, longest - x.shape[0]), *rest], "constant", padding) for x in xs])
+    widths = [[(0, longest - x.shape[0]), *[(0, 0)] * (len(x.shape) - 1)] for x in xs]
+    return shapes.stacked("pad_sequence", [pad(x, w, "constant", padding) for x, w in zip(xs, widths)])
 
 
 def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
     """Sequences (n, …), the longest first, as their first entries, their second entries, and so on, each (B, …) for
-    those that are so long. Raises `ValueError` for another order."""
+    those that are so long. Raises `ValueError` for another order, `InvalidType` for entries of several shapes."""
     lengths = [x.shape[0] for x in xs]
     if sorted(lengths, reverse=True) != lengths:
         raise ValueError(complain("transpose_sequence: lengths", str(lengths), "the longest first"))
     steps = range(lengths[0] if lengths else 0)
-    return tuple(shapes.stack([picking.get_item(x, k) for x, n in zip(xs, lengths) if n > k]) for k in steps)
+    return tuple(
+        shapes.stacked("transpose_sequence", [picking.get_item(x, k) for x, n in zip(xs, lengths) if n > k])
+        for k in steps
+    )
 
 
 # Running sums and products

@@ -88,10 +88,9 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
 
     x may have fewer rows than `c_prev` (sequences that have ended): the cells of the others stay, and are not output.
     """
-    rows = x.shape[0]
-    if rows == c_prev.shape[0]:
+    if len(x.shape) != 2 or len(c_prev.shape) != 2 or x.shape[0] == c_prev.shape[0]:
         return _LSTM(c_prev, x)
-    going, over = shapes.split_axis(c_prev, [rows], 0)
+    going, over = shapes.split_axis(c_prev, [x.shape[0]], 0)
     c, h = _LSTM(going, x)
     return shapes.concat([c, over], 0), h
 

@@ -133,10 +133,11 @@ def broadcast(*args: Any) -> Any:
 class _Concat(FunctionNode):
     """Arrays one after the other along an axis."""
 
-    def __init__(self, axis: int) -> None:
-        self._axis = axis
-
     label = "concat"
+
+    def __init__(self, axis: int, label: str = "concat") -> None:
+        self._axis = axis
+        self.label = label
 
     def check_type_forward(self, in_types: Any) -> None:
         """All but the lengths along the axis agree."""
@@ -181,11 +182,25 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
-    """Arrays of one shape along a new axis. Raises `TypeError` for none."""
+    """Arrays of one shape along a new axis. Raises `TypeError` for none, `InvalidType` for several shapes."""
+    return stacked("stack", xs, axis)
+
+
+def joined(name: str, xs: Sequence[Any], axis: int) -> Variable:
+    """`concat` for a function whose name its errors have."""
+    return _Concat(axis, name).apply(tuple(xs))[0]
+
+
+def stacked(name: str, xs: Sequence[Any], axis: int = 0) -> Variable:
+    """`stack` for a function whose name its errors have."""
     if not len(xs):
-        raise TypeError(complain("stack: no inputs", "()", "one array or more"))
-    place = one_axis("stack", axis, len(xs[0].shape) + 1)
-    return concat([expand_dims(x, place) for x in xs], place)
+        raise TypeError(complain(f"{name}: no inputs", "()", "one array or more"))
+    first = tuple(xs[0].shape)
+    for x in xs:
+        if tuple(x.shape) != first:
+            raise type_check.InvalidType(complain(f"{name}: shapes", f"{first} and {tuple(x.shape)}", "one shape"))
+    place = one_axis(name, axis, len(first) + 1)
+    return joined(name, [expand_dims(x, place) for x in xs], place)
 
 
 class _Split(FunctionNode):

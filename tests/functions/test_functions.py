@@ -557,6 +557,12 @@ def test_images_without_their_axes_are_refused(name, others, array) -> None:
             getattr(F, name)(array(np.ones(shape)), *others)
 
 
+@pytest.mark.parametrize("name", ["concat", "stack", "hstack", "vstack", "dstack", "pad_sequence"])
+def test_no_arrays_are_refused_by_name(name) -> None:
+    with pytest.raises(TypeError, match=f"{name}: no inputs"):
+        getattr(F, name)([])
+
+
 IMAGE, FILTERS = np.ones((2, 3, 4, 4)), np.ones((3, 3, 2, 2))
 
 
@@ -579,10 +585,19 @@ IMAGE, FILTERS = np.ones((2, 3, 4, 4)), np.ones((3, 3, 2, 2))
         (lambda a: F.rowconv(a(IMAGE), a(np.ones((12, 2))), a(np.ones(3)), 2), "rowconv: shapes\n.*(3,)"),
         (lambda a: F.rowconv(a(IMAGE[0]), a(np.ones((12, 2))), a(np.ones(2)), 2), "rowconv: images\n"),
         (lambda a: F.normalize(a(IMAGE), axis=5), "normalize: no such axis\n"),
+        (lambda a: F.stack([a(np.ones((2, 3))), a(np.ones((4, 3)))]), "stack: shapes\n.*(2, 3) and (4, 3)"),
+        (lambda a: F.stack([a([1.0]), a([1.0], np.float64)]), "stack: invalid inputs\n.*float64"),
+        (lambda a: F.hstack([a(np.ones((2, 3))), a(np.ones((4, 3)))]), "hstack: invalid inputs"),
+        (lambda a: F.vstack([a(np.ones(3)), a(np.ones(4))]), "vstack: invalid inputs"),
+        (lambda a: F.dstack([a(np.ones(3)), a(np.ones(4))]), "dstack: invalid inputs"),
+        (lambda a: F.pad_sequence([a(np.ones((1, 3))), a(np.ones((2, 4)))]), "pad_sequence: shapes\n"),
+        (lambda a: F.transpose_sequence([a(np.ones((1, 3))), a(np.ones((1, 4)))]), "transpose_sequence: shapes\n"),
+        (lambda a: F.lstm(a(np.ones((2, 3))), a(1.0)), "lstm: [cx].shape.[01]. does not exist"),
+        (lambda a: F.lstm(a(1.0), a(np.ones((2, 12)))), "lstm: [cx].shape.[01]. does not exist"),
     ],
 )
 def test_errors_name_the_function_that_was_called(call, text, array) -> None:
-    """They named what it is made of: conv_layer, deconvolution, matmul, sum."""
+    """They named what it is made of: conv_layer, deconvolution, matmul, sum, concat."""
     with pytest.raises((ShapeError, InvalidType), match="^" + text.replace("(", r"\(").replace(")", r"\)")):
         call(array)
 
