@@ -115,6 +115,8 @@ class _NStep(ChainList):
         super().__init__()
         if n_layers < 1:
             raise ValueError(complain(f"{type(self).__name__}: n_layers", repr(n_layers), "1 or more"))
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(complain(f"{type(self).__name__}: dropout", repr(dropout), "0 or more, and below 1"))
         self.n_layers, self.in_size, self.out_size, self.dropout = n_layers, in_size, out_size, dropout
         for k in range(n_layers * self._directions):
             unit, size = Link(), in_size if k < self._directions else out_size * self._directions
@@ -140,6 +142,9 @@ class _NStep(ChainList):
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         for w in (w for layer in self.ws for w in layer if len(xs) and not w.is_initialized):
+            if len(xs[0].shape) != 2:
+                given = f"shape {xs[0].shape}"
+                raise ValueError(complain(f"{type(self).__name__}: sequences", given, "(length, in_size)"))
             self.in_size = xs[0].shape[1]
             w.initialize((self.out_size, self.in_size))
         b = self[0].b0._known()
@@ -153,7 +158,7 @@ class NStepLSTM(_NStep):
 
     An `in_size` of None is that of the first sequences; `dropout` goes between layers. `initialW` and `initial_bias`
     are initializers (None: LeCunNormal and 0). Layer k is the link k, with weights `w0` to `w7` and biases `b0` to
-    `b7`; `ws` and `bs` are those of all. Raises `ValueError` for less than one layer.
+    `b7`; `ws` and `bs` are those of all. Raises `ValueError` for less than one layer and a `dropout` outside [0, 1).
     """
 
     _function, _count = staticmethod(F.n_step_lstm), 8

@@ -310,7 +310,11 @@ def test_layers_over_sequences_are_copied_and_saved(kind, be, array, host) -> No
     assert all((host(a) == host(b)).all() for a, b in zip(link(*none, xs)[-1], ys, strict=True))
 
 
-def test_layers_over_sequences_are_one_or_more() -> None:
+def test_layers_over_sequences_refuse_what_cannot_be() -> None:
+    with pytest.raises(ValueError, match="NStepGRU: dropout\n.*1.5"):
+        L.NStepGRU(1, 3, 2, 1.5)
+    with pytest.raises(ValueError, match=r"NStepGRU: sequences\n.*\(3,\)"):
+        L.NStepGRU(1, None, 2, 0.0)(None, [np.ones(3, np.float32)])
     with pytest.raises(ValueError, match="NStepBiGRU: n_layers\n.*0\n.*1 or more"):
         L.NStepBiGRU(0, 3, 2, 0.0)
     with pytest.raises(ValueError, match="n_step_gru: 1 layers\n.*0, 2"):
