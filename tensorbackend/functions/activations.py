@@ -128,7 +128,7 @@ def log_softmax(x: Any, axis: int = 1) -> Variable:
 
 def crelu(x: Any, axis: int = 1) -> Variable:
     """relu(x) and relu(-x) one after the other along an axis (Shang et al. 2016)."""
-    return shapes.concat([relu(x), relu(-x)], axis)
+    return shapes.joined("crelu", [relu(x), relu(-x)], axis)
 
 
 def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:

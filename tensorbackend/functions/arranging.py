@@ -30,8 +30,11 @@ __all__ = [
 
 
 def tile(x: Any, reps: int | Sequence[int]) -> Variable:
-    """x repeated `reps` times along each axis, as a whole; new axes come in front."""
+    """x repeated `reps` times along each axis, as a whole; new axes come in front. Raises `ValueError` for less than 0
+    times."""
     reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
+    if min(reps, default=0) < 0:
+        raise ValueError(complain("tile: reps", str(reps), "0 or more each"))
     rank = max(len(reps), len(x.shape))
     reps = (1,) * (rank - len(reps)) + reps
     shape = (1,) * (rank - len(x.shape)) + tuple(x.shape)
@@ -83,18 +86,22 @@ def _with_three(x: Any) -> Any:
 
 def flip(x: Any, axis: int) -> Variable:
     """The entries along an axis in reverse order."""
-    place = one_axis("flip", axis, len(x.shape))
+    return _flipped("flip", x, axis)
+
+
+def _flipped(name: str, x: Any, axis: int) -> Variable:
+    place = one_axis(name, axis, len(x.shape))
     return picking.get_item(x, (slice(None),) * place + (slice(None, None, -1),))
 
 
 def fliplr(x: Any) -> Variable:
     """The columns in reverse order."""
-    return flip(x, 1)
+    return _flipped("fliplr", x, 1)
 
 
 def flipud(x: Any) -> Variable:
     """The rows in reverse order."""
-    return flip(x, 0)
+    return _flipped("flipud", x, 0)
 
 
 def permutate(x: Any, indices: Any, axis: int = 0, inv: bool = False) -> Variable:
