@@ -393,6 +393,46 @@ def test_back_prop_grad_refuses_memory_of_the_tree(backend: Backend) -> None:
         Autodiff(x * y, backend).back_prop_grad([x, y], [good])
 
 
+def test_back_prop_grad_checks_all_before_it_writes(backend: Backend) -> None:
+    x, y = backend.array([[1.0, 2.0, 3.0]]), backend.array([[4.0, 5.0, 6.0]])
+    good, wide = backend.full((1, 3), 9.0), backend.full((3, 3), 9.0)
+    for kind, bad in [
+        (ShapeError, wide), (ShapeError, backend.empty((1, 1))), (TypeError, None), (TypeError, np.zeros((1, 3))),
+    ]:  # fmt: skip
+        with pytest.raises(kind, match="back_prop_grad"):
+            Autodiff(x * y, backend).back_prop_grad([x, y], [good, bad])
+    with pytest.raises(TypeError, match="OpTreeNode"):
+        Autodiff(x * y, backend).back_prop_grad([x, x * 2], [good, backend.empty((1, 3))])
+    assert (good.tolist(), wide.tolist()) == ([[9.0] * 3], [[9.0] * 3] * 3)
+
+
+def test_back_prop_grad_refuses_memory_that_a_later_gradient_reads(backend: Backend) -> None:
+    x, y, error = (backend.array([[v, v + 1.0, v + 2.0]]) for v in (1.0, 4.0, 7.0))
+    first, second = backend.empty((1, 3)), backend.empty((1, 3))
+    absent, flag = backend.ones((1, 2)), backend.array([[1, 0, 1]])
+    refused = [
+        (x * y, error, [x, y], [first, first]),
+        (x * y, error, [x, y], [error, error]),
+        (x * y, error, [absent, y], [error[:, 1:], second]),
+        (x * y, error * 2, [x, y], [error, second]),
+        (backend.greater(flag, 0) * x * y, error, [x, y], [flag, second]),  # flag has no gradient, and is read
+    ]
+    for tree, incoming, tensors, out in refused:
+        with pytest.raises(ValueError, match="overlaps"):
+            Autodiff(tree, backend, incoming).back_prop_grad(tensors, out)
+    assert error.tolist() == [[7.0, 8.0, 9.0]]
+
+
+def test_what_is_no_tree_or_gradient_is_refused(backend: Backend) -> None:
+    x = backend.ones((1, 3))
+    for tree, incoming in [("x", None), (np.ones((1, 3)), None), (x * x, 2.0), (x * x, np.ones((1, 3)))]:
+        with pytest.raises(TypeError, match="Autodiff: (op_tree|next_error)"):
+            Autodiff(tree, backend, incoming)
+    for asked in (x * 2, 3.0):
+        with pytest.raises(TypeError, match="no tensor to differentiate by"):
+            Autodiff(x * x, backend).get_grad_tensor([asked])
+
+
 def test_gradients_see_the_mask_of_the_value(backend: Backend) -> None:
     x = backend.ones((50, 40))
     mask = backend.dropout(0.5)
@@ -476,6 +516,8 @@ def test_cleanup_lets_go_of_tensors(backend: Backend) -> None:
     gc.collect()
     assert gone() is None
     assert ad.op_tree is None
+    with pytest.raises(ValueError, match=r"after cleanup"):  # it gave zeros
+        ad.get_grad_tensor([backend.ones((2, 2))])
 
 
 def test_dropping_autodiff_lets_go_of_tensors(backend: Backend) -> None:

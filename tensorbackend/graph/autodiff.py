@@ -17,6 +17,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
+from tensorbackend.graph.tensor import Tensor, check_writable
 
 __all__ = ["Autodiff", "fitted"]
 
@@ -25,14 +26,19 @@ class Autodiff:
     """Gradients of `op_tree` with respect to tensors of it.
 
     `op_tree` is a node, a tensor or a number; `be` the backend. `next_error`, of the tree's shape, is the gradient
-    with respect to the tree's value (None: ones). Raises `ShapeError` when its shape is another, and `ValueError`
-    where an op of the tree has no derivative.
+    with respect to the tree's value (None: ones). Raises `ShapeError` when its shape is another, `TypeError` for an
+    `op_tree` or a `next_error` of another kind, and `ValueError` where an op of the tree has no derivative.
 
     The gradient with respect to a tensor takes in every use of its memory: of the tensor itself, and of views of it
     (transposes, reshapes, slices). Two views that do not overlap have gradients of their own.
     """
 
     def __init__(self, op_tree: Any, be: Any, next_error: Any = None) -> None:
+        if not isinstance(op_tree, (Operators, int, float, np.number)):
+            raise TypeError(complain("Autodiff: op_tree", type(op_tree).__name__, "an op-tree, tensor or number"))
+        if next_error is not None and not isinstance(next_error, Operators):
+            given, expected = type(next_error).__name__, f"a tensor or op-tree of shape {getattr(op_tree, 'shape', ())}"
+            raise TypeError(complain("Autodiff: next_error", given, expected, "be.array(next_error)"))
         self.op_tree = op_tree
         self.be = be
         shape = op_tree.shape if isinstance(op_tree, Operators) else ()
@@ -82,6 +88,12 @@ class Autodiff:
             self._tensors.append(tensor)
 
     def _gradient(self, tensor: Any) -> Any:
+        if self.op_tree is None:
+            given, hint = "an Autodiff after cleanup()", "Autodiff(op_tree, be) again"
+            raise ValueError(complain("Autodiff: its tree was dropped", given, "", hint))
+        if not isinstance(tensor, Tensor):
+            given, hint = type(tensor).__name__, "the tensors of the tree that it is made of"
+            raise TypeError(complain("Autodiff: no tensor to differentiate by", given, "a tensor", hint))
         key = _identity(tensor)
         total = self._gradients.get(key)
         for leaf in self._tensors:
@@ -100,8 +112,8 @@ class Autodiff:
         """The gradients as new tensors of the tensors' shapes and types."""
         results = []
         for t in tensors:
-            out = self.be.empty_like(t)
-            results.append(out._assign(self._gradient(t)))
+            gradient = self._gradient(t)
+            results.append(self.be.empty_like(t)._assign(gradient))
         return results
 
     def get_grad_asnumpyarray(self, tensors: Sequence[Any]) -> list[np.ndarray]:
@@ -109,30 +121,45 @@ class Autodiff:
         return [g.get().astype(self.be.default_dtype, copy=False) for g in self.get_grad_tensor(tensors)]
 
     def back_prop_grad(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Evaluate the gradients into given tensors.
+        """Evaluate the gradients into given tensors of the tensors' shapes.
 
-        None of them may share memory with a tensor of the tree: raises `ValueError` before anything is written. One
-        may be `next_error` itself; it is written last.
+        None of them may share memory with another, or with what the gradients read: tensors of the tree and of
+        `next_error`. One may be `next_error` itself; it is written last. Raises `TypeError` for what is no tensor,
+        `ShapeError`, and `ValueError` for the rest, before anything is written.
         """
         if len(tensors) != len(gradients):
             given = f"{len(tensors)} tensors, {len(gradients)} gradients"
             raise ValueError(complain("back_prop_grad: counts differ", given, "one gradient a tensor"))
-        for out in gradients:
-            for t in self._tensors:
-                if out is not self.next_error and out.start < t.stop and t.start < out.stop:
-                    hint = "other memory for the gradient"
-                    raise ValueError(
-                        complain("back_prop_grad: a gradient overlaps a tensor of the tree", repr(out.shape), "", hint)
-                    )
-        pairs = sorted(zip(tensors, gradients), key=lambda pair: pair[1] is self.next_error)
-        for tensor, out in pairs:
-            out._assign(self._gradient(tensor))
+        error = self.next_error
+        read = [*_tensors_of(self.op_tree), *_tensors_of(error)]
+        statements: list[tuple[bool, Tensor, OpTreeNode]] = []
+        for i, (tensor, out) in enumerate(zip(tensors, gradients)):
+            if not isinstance(out, Tensor):
+                raise TypeError(complain("back_prop_grad: a gradient", type(out).__name__, "a tensor to write to"))
+            last = isinstance(error, Tensor) and _identity(out) == _identity(error)
+            statements.append((last, out, self._gradient(tensor)))
+            check_writable(out)
+            hint = "other memory for the gradient"
+            for what, others in (("another one", gradients[:i]), ("a tensor of the tree", () if last else read)):
+                if any(out.start < t.stop and t.start < out.stop for t in others):
+                    raise ValueError(complain(f"back_prop_grad: a gradient overlaps {what}", repr(out.shape), "", hint))
+            if out.shape != tensor.shape:
+                given, expected = f"shape {out.shape}", f"the tensor's shape {tensor.shape}"
+                raise ShapeError(complain(f"back_prop_grad: gradient {i}", given, expected))
+        for _, out, gradient in sorted(statements, key=lambda statement: statement[0]):
+            out._assign(gradient)
 
     def cleanup(self) -> None:
         """Drop every reference to trees and tensors."""
         self._gradients.clear()
         self._tensors.clear()
         self.op_tree = self.next_error = None
+
+
+def _tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors that a tree reads; of a tensor itself."""
+    found = [x for node in nodes_of(tree) for x in node.inputs] if isinstance(tree, OpTreeNode) else [tree]
+    return [x for x in found if isinstance(x, Tensor)]
 
 
 def _identity(tensor: Any) -> tuple:
