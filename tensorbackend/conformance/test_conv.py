@@ -278,6 +278,9 @@ def test_bad_operands_are_refused_before_anything_is_written(backend: Any) -> No
         backend.fprop_conv(layer, I, F, O, bias=backend.empty((layer.C, 1)))
     with pytest.raises(DTypeError, match=r"type of F[\s\S]*float64"):
         backend.fprop_conv(layer, I, backend.empty(layer.dimF2, "float64"), O)
+    for make in (backend.conv_layer, backend.deconv_layer):
+        with pytest.raises(DTypeError, match=r"element type[\s\S]*None[\s\S]*default_dtype"):  # NumPy's float64
+            make(None, *[1] * 6)
     with pytest.raises(DTypeError, match="element type"):
         backend.conv_layer("int8", **SMALL)
     with pytest.raises(TypeError, match="ndarray"):

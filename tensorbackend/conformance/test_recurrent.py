@@ -211,7 +211,10 @@ BAD: list[tuple[dict[str, Callable], type, str]] = [
     ({"h_ff_s": lambda be: [be.zeros((5, 4))] * 5 + [be.zeros((5, 3))]}, ShapeError, r"h_ff_s\[5\][\s\S]*\(5, 3\)"),
     ({"h_prev_s": lambda be: [np.zeros((5, 4))] * 6}, TypeError, r"h_prev_s\[0\][\s\S]*ndarray"),
     ({"num_steps": lambda be: 0}, ShapeError, "num_steps"),
+    ({"num_steps": lambda be: float("nan")}, ShapeError, "num_steps[\\s\\S]*nan"),
+    ({"num_steps": lambda be: "6"}, ShapeError, "num_steps[\\s\\S]*'6'"),
     ({"num_used_steps": lambda be: -2}, ValueError, "num_used_steps[\\s\\S]*-2"),
+    ({"num_used_steps": lambda be: 1.5}, ValueError, "num_used_steps[\\s\\S]*1.5"),
 ]
 
 

@@ -33,7 +33,9 @@ def matrix(dim: tuple[int, ...]) -> tuple[int, int]:
 
 
 def float_type(name: str, dtype: Any) -> np.dtype:
-    """A layer's element type. Raises `DTypeError` for one that is no float."""
+    """A layer's element type. Raises `DTypeError` for one that is no float, and for None (NumPy's float64)."""
+    if dtype is None:
+        raise DTypeError(complain(f"{name}: element type", "None", "a float", "be.default_dtype"))
     found = dtypes.as_dtype(dtype)
     if not dtypes.is_float(found):
         raise DTypeError(complain(f"{name}: element type", found.name, "a float"))

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.primitives import operands
+from tensorbackend.primitives.geometry import positive
 
 __all__ = ["Recurrent", "by_rows", "check_tensor", "used_steps"]
 
@@ -22,14 +25,14 @@ COPIED_FROM = 3
 
 
 def used_steps(name: str, num_steps: int, num_used_steps: int | None) -> int:
-    """How many steps are run. Raises `ValueError` for a number below 0, `ShapeError` for no steps at all."""
-    if num_steps < 1:
-        raise ShapeError(complain(f"{name}: num_steps", repr(num_steps), "1 or more"))
+    """How many steps are run. Raises `ShapeError` for no steps at all, `ValueError` for what is no int from 0 on."""
+    (steps,) = positive(name, num_steps=num_steps)
     if num_used_steps is None:
-        return num_steps
-    if num_used_steps < 0:
-        raise ValueError(complain(f"{name}: num_used_steps", repr(num_used_steps), "None, or 0 or more"))
-    return min(num_used_steps, num_steps)
+        return steps
+    whole = isinstance(num_used_steps, (int, np.integer)) and not isinstance(num_used_steps, bool)
+    if not whole or num_used_steps < 0:
+        raise ValueError(complain(f"{name}: num_used_steps", repr(num_used_steps), "None, or an int of at least 0"))
+    return min(int(num_used_steps), steps)
 
 
 def check_tensor(be: Any, name: str, what: str, x: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
