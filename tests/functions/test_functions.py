@@ -655,17 +655,6 @@ def test_infinities_have_the_gradients_of_their_limits(array, host) -> None:
 
 
 
-def test_resized_images_keep_nan_in_its_places(array, host) -> None:
-    image = np.arange(20.0).reshape(1, 1, 4, 5)
-    image[0, 0, 1, 2] = math.nan
-    x = tb.Variable(array(image))
-    assert (np.isnan(host(F.resize_images(x, (4, 5)))) == np.isnan(image)).all()
-    y = F.resize_images(x, (7, 9))
-    assert np.argwhere(np.isnan(host(y)[0, 0])).tolist() == [[i, j] for i in (1, 2, 3) for j in (3, 4, 5)]
-    F.sum(y).backward()
-    assert np.isfinite(host(x.grad)).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
