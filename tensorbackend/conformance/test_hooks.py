@@ -98,6 +98,22 @@ def test_skips_refuse_other_shapes(backend) -> None:
     assert Y.tolist() == [[7.0]] * 2
 
 
+def test_functions_and_factors_of_another_kind_are_refused(backend) -> None:
+    X, Y = backend.ones((2, 3)), backend.full((2, 3), 7.0)
+    with pytest.raises(TypeError, match=r"fprop_transform: transform[\s\S]*function"):
+        backend.fprop_transform(None, None, X, Y)
+    with pytest.raises(TypeError, match=r"bprop_transform: transform[\s\S]*method bprop"):
+        backend.bprop_transform(None, backend.tanh, X, X, Y, False)
+    with pytest.raises(TypeError, match=r"compound_rnn_unroll_bprop: activation[\s\S]*method bprop"):
+        backend.compound_rnn_unroll_bprop(backend.ones((2, 2)), [X], [Y], [X], 2, 1, None, backend.tanh)
+    for bad in (None, "1", [1.0], np.ones(3)):
+        with pytest.raises(TypeError, match="fprop_skipnode: beta"):
+            backend.fprop_skipnode(X, Y, bad)
+        with pytest.raises(TypeError, match="bprop_skipnode: alpha"):
+            backend.bprop_skipnode(X, Y, bad, 1.0)
+    assert Y.tolist() == [[7.0] * 3] * 2
+
+
 def test_sums_of_branches(backend, layers, calls) -> None:
     assert backend.mergesum_layer(3) is None
     backend.fprop_mergesum(None, "x", True, layers, None, (1, 2))

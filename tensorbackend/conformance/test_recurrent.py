@@ -214,6 +214,7 @@ BAD: list[tuple[dict[str, Callable], type, str]] = [
     ({"num_steps": lambda be: float("nan")}, ShapeError, "num_steps[\\s\\S]*nan"),
     ({"num_steps": lambda be: "6"}, ShapeError, "num_steps[\\s\\S]*'6'"),
     ({"num_used_steps": lambda be: -2}, ValueError, "num_used_steps[\\s\\S]*-2"),
+    ({"activation": lambda be: "tanh"}, TypeError, "activation[\\s\\S]*'tanh'[\\s\\S]*function"),
     ({"num_used_steps": lambda be: 1.5}, ValueError, "num_used_steps[\\s\\S]*1.5"),
 ]
 

@@ -52,12 +52,14 @@ class LayerHooks:
     def fprop_transform(self, ngLayer: Any, transform: Callable[[Any], Any], inputs: Any, outputs: Any,
                         relu: bool = False) -> None:  # fmt: skip
         """outputs[:] = transform(inputs). `ngLayer` and `relu` have no effect here."""
+        operands.check_function("fprop_transform", "transform", transform)
         operands.check_output("fprop_transform", outputs)
         outputs._assign(transform(inputs))
 
     def bprop_transform(self, ngLayer: Any, transform: Any, outputs: Any, error: Any, deltas: Any,
                         relu: bool) -> None:  # fmt: skip
         """deltas[:] = transform.bprop(outputs) times error. `ngLayer` and `relu` have no effect here."""
+        operands.check_function("bprop_transform", "transform", transform, "bprop")
         operands.check_output("bprop_transform", deltas)
         deltas._assign(self.multiply(transform.bprop(outputs), error))
 
@@ -65,12 +67,14 @@ class LayerHooks:
         """y = beta y + x. Without beta the old y is not read. Raises `ShapeError` for other shapes."""
         _same_shape("fprop_skipnode", x=x, y=y)
         operands.check_output("fprop_skipnode", y)
+        operands.check_numbers("fprop_skipnode", beta=beta)
         y._assign(x if beta == 0 else y * beta + x)
 
     def bprop_skipnode(self, error: Any, deltas: Any, alpha: float, beta: float) -> None:
         """deltas = beta deltas + alpha error. Without beta the old deltas are not read. Raises as `fprop_skipnode`."""
         _same_shape("bprop_skipnode", error=error, deltas=deltas)
         operands.check_output("bprop_skipnode", deltas)
+        operands.check_numbers("bprop_skipnode", alpha=alpha, beta=beta)
         scaled = error if alpha == 1 else error * alpha
         deltas._assign(scaled if beta == 0 else deltas * beta + scaled)
 

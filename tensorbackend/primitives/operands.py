@@ -19,8 +19,8 @@ from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.ops import Op
 
 __all__ = [
-    "assign", "call", "check", "check_column", "check_home", "check_integers", "check_layer", "check_output",
-    "float_type", "matrix", "numbers", "repeated", "runs", "size", "sums_of_maps",
+    "assign", "call", "check", "check_column", "check_function", "check_home", "check_integers", "check_layer",
+    "check_output", "float_type", "matrix", "numbers", "repeated", "runs", "size", "sums_of_maps",
 ]  # fmt: skip
 
 
@@ -189,6 +189,13 @@ def numbers(name: str, **named: Any) -> list[float]:
     """
     check_numbers(name, **named)
     return [float(x) for x in named.values()]
+
+
+def check_function(name: str, what: str, f: Any, method: str = "") -> None:
+    """That an activation or transform can be called, or has a method. Raises `TypeError`."""
+    if not callable(getattr(f, method, None) if method else f):
+        expected = f"an object with a method {method}" if method else "a function of op-trees"
+        raise TypeError(complain(f"{name}: {what}", repr(f), expected))
 
 
 def runs(name: str, repeat: Any) -> int:

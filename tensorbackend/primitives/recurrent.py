@@ -75,6 +75,7 @@ def _fprop(be: Any, W: Any, h_prev_s: Sequence, h_ff_s: Sequence, h_s: Sequence,
     """The forward pass of one direction, checked and not yet run."""
     name = "compound_rnn_unroll_fprop"
     used = used_steps(name, num_steps, num_used_steps)
+    operands.check_function(name, "activation", activation)
     check_tensor(be, name, "W_recur", W, (nout, nout))
     check_tensor(be, name, "bias", bias, (nout, 1), W.dtype)
     _check_steps(be, name, used, nout, W.dtype, h_prev_s=h_prev_s, h_ff_s=h_ff_s, h_s=h_s)
@@ -94,6 +95,7 @@ def _bprop(be: Any, W: Any, delta_prev_s: Sequence, delta_s: Sequence, h_s: Sequ
     """The backward pass of one direction, checked and not yet run."""
     name = "compound_rnn_unroll_bprop"
     used = used_steps(name, num_steps, num_used_steps)
+    operands.check_function(name, "activation", activation, "bprop")
     check_tensor(be, name, "W_recur", W, (nout, nout))
     _check_steps(be, name, used, nout, W.dtype, delta_prev_s=delta_prev_s, delta_s=delta_s, h_s=h_s)
     for t in range(used):
