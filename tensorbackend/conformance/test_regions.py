@@ -133,6 +133,9 @@ def test_bad_regions_are_refused(backend: Any) -> None:
     refused(ShapeError, r"rois[\s\S]*\(3, 5\)[\s\S]*20 elements", four)
     refused(ShapeError, r"size of O[\s\S]*\(1, 3, 2, 3\)", {8: 3})
     refused(TypeError, "spatial_scale[\\s\\S]*a number", {10: None})
+    for scale in (math.nan, math.inf, 0.0, -1.0):  # their regions were of pixel 0, or empty
+        refused(ValueError, r"spatial_scale[\s\S]*above 0", {10: scale})
+        refused(ValueError, r"spatial_scale[\s\S]*above 0", {0: O, 2: I, 10: scale}, backend.roipooling_bprop)
     refused(ShapeError, r"pooled_width[\s\S]*0", {9: 0})
     refused(DTypeError, r"type of O[\s\S]*float64", {2: backend.ones((4, 3), dtype=np.float64)})
     refused(DTypeError, r"argmax[\s\S]*float32", {3: backend.ones((4, 3))})
@@ -205,3 +208,5 @@ def test_bad_detections_are_refused(backend: Any) -> None:
         backend.nms(backend.ones((3, 5), dtype=np.int32), 0.5)
     with pytest.raises(TypeError, match="list"):
         backend.nms([[0, 0, 1, 1, 0.5]], 0.5)
+    with pytest.raises(ValueError, match=r"nms: threshold[\s\S]*nan"):  # it kept all
+        backend.nms(backend.ones((3, 5)), math.nan)

@@ -6,6 +6,7 @@ A region's corners are rounded once, to whole pixels; from there on everything i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -143,8 +144,8 @@ class Regions:
         and both belong to the region. Bin b of B spans floor(b size / B) to ceil((b + 1) size / B), cut to the map; an
         empty one gives 0. `O` and `argmax` (C, pooled_height, pooled_width, roi_count), the latter signed integers
         that hold the places. All in any shape of that size, floats of one type. `repeat` runs it as often, for timing.
-        Raises `ShapeError`, `DTypeError`, `ValueError` for overlapping outputs, `IndexError` for an image that there
-        is not.
+        Raises `ShapeError`, `DTypeError`, `ValueError` for overlapping outputs and a `spatial_scale` that is no finite
+        number above 0, `IndexError` for an image that there is not.
         """
         name = "roipooling_fprop"
         sizes = (fm_channel, fm_height, fm_width, roi_count, pooled_height, pooled_width)
@@ -181,16 +182,20 @@ class Regions:
         `detections` (n, 5): rows x1, y1, x2, y2, score by falling score; rows of score 0 are ignored. The first is
         kept, those are dropped whose intersection with it over their union is larger than `threshold`, and so on.
         Widths and heights are x2 - x1 + 1, without the 1 when `normalized`. `repeat` runs it as often, for timing.
-        Raises `ShapeError` for another shape, `DTypeError` for boxes that are no floats.
+        Raises `ShapeError` for another shape, `DTypeError` for boxes that are no floats, `ValueError` for a threshold
+        that is NaN.
         """
         shape = getattr(detections, "shape", None)
         if shape is not None and (len(shape) != 2 or shape[1] != 5):
             raise ShapeError(complain("nms: detections", f"{shape}", "(n, 5): x1, y1, x2, y2, score"))
         operands.check("nms", None, detections=(detections, shape or ()))
+        (limit,) = operands.numbers("nms", threshold=threshold)
+        if math.isnan(limit):
+            raise ValueError(complain("nms: threshold", "nan", "the overlap up to which a box is kept"))
         if shape[0] == 0:
             return []
         kept = self.empty((shape[0] + 1,), np.int32, min_dims=0)
-        params = (*operands.numbers("nms", threshold=threshold), 1.0, 0.0, 0.0 if normalized else 1.0)
+        params = (limit, 1.0, 0.0, 0.0 if normalized else 1.0)
         operands.call(self, NMS, params, [(kept, kept.shape)], [(detections, shape)], repeat, whole=True)
         found = kept.get().tolist()
         return found[1 : 1 + found[0]]
@@ -223,6 +228,8 @@ def _boxes(backend: Any, name: str, rois: Any, g: RegionGeometry, scale: float) 
     number."""
     shape = (g.regions, 5)
     (scale,) = operands.numbers(name, spatial_scale=scale)
+    if not 0 < scale < math.inf:
+        raise ValueError(complain(f"{name}: spatial_scale", repr(scale), "a finite number above 0"))
     operands.check(name, None, rois=(rois, shape))
     rois = composite.reshape(rois, shape)
     boxes = backend.empty(shape, np.int32, min_dims=0)
