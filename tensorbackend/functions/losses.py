@@ -50,27 +50,35 @@ def check_labels(label: str, name: str, t: Any) -> None:
 def chosen(x: Any, t: Any) -> Any:
     """The tree (N, C, …) of where the labels t (N, …) choose of x (N, C, …)."""
     classes = o.positions(x.structure.table, 1, (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
-    return classes == o.reshape(t, (t.shape[0], 1, *t.shape[1:]))
+    return classes == _beside(t)
 
 
-def _unknown(x: Any, t: Any, ignored: int | None) -> Any:
-    """The tree (N, 1, …) of where a label is neither a class of x (N, C, …) nor the ignored one."""
-    outside = (t < 0) | (t >= x.shape[1])
-    outside = outside if ignored is None else outside & (t != ignored)
-    return o.reshape(outside, (t.shape[0], 1, *t.shape[1:]))
+def _unknown(x: Any, t: Any) -> Any:
+    """The tree (N, …) of where a label is no class of x (N, C, …)."""
+    return (t < 0) | (t >= x.shape[1])
 
 
-def marked(x: Any, t: Any, ignored: int | None = None) -> Any:
+def _mark(x: Any, unknown: Any) -> Any:
+    """The tree of NaN where a label is unknown, else 1."""
+    return o.where(unknown, x.dtype.type(np.nan), x.dtype.type(1))
+
+
+def _beside(rows: Any) -> Any:
+    """A tree (N, …) as (N, 1, …)."""
+    return o.reshape(rows, (rows.shape[0], 1, *rows.shape[1:]))
+
+
+def marked(x: Any, t: Any) -> Any:
     """The tree of x (N, C, …), with NaN beside labels that are no class, in its value and gradient."""
-    return x * o.where(_unknown(x, t, ignored), x.dtype.type(np.nan), x.dtype.type(1))
+    return x * _beside(_mark(x, _unknown(x, t)))
 
 
-def picked(x: Any, t: Any, ignored: int | None = None) -> Any:
+def picked(x: Any, t: Any) -> Any:
     """The tree of x (N, C, …) where the labels choose, 0 elsewhere; as `marked` beside labels that are no class. Of
     integers, which have no NaN, these choose nothing."""
     if not dtypes.is_float(x.dtype):
         return o.where(chosen(x, t), x, 0)
-    return o.where(chosen(x, t) | _unknown(x, t, ignored), marked(x, t, ignored), 0)
+    return o.where(chosen(x, t) | _beside(_unknown(x, t)), marked(x, t), 0)
 
 
 def check_classes(name: str, x: Any, t: Any, ignored: int | None = None) -> None:
@@ -106,7 +114,10 @@ def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, r
     if weight:
         logarithms = logarithms * o.reshape(weight[0], (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
     valid = t != ignore_label
-    each = o.where(valid, -o.sum(picked(logarithms, t, ignore_label), 1, False), 0)
+    unknown = _unknown(x, t) & valid
+    label = o.where(unknown, 0, t)  # a class, so that NaN gets to the row's gradient
+    each = -o.sum(o.where(chosen(x, label), logarithms, 0), 1, False) * _mark(x, unknown)
+    each = o.where(valid, each, 0)
     if reduce != "mean":
         return reduced(each, reduce)
     count = o.maximum(o.sum(valid, None, False), 1) if normalize else max(x.shape[0], 1)
