@@ -12,7 +12,8 @@
 //               a block of b:   plane 0: columns 0-15, columns 16-31 | ...                       64 bytes a pair of steps
 //
 // Limits    Products and numbers below 2^-126 become zero. The parts of an infinite number are not its sum.
-// Macros    TB_PLANES; without it there are only `may_use_unit`, and no tiles to begin or end
+// Macros    TB_PLANES; without it there are only `may_use_unit`, and no tiles to begin or end.
+//           TB_SOFT_TILES: the unit is this file's own, which is slow, to check kernels on a processor that has none
 #ifndef TB_AMX_H
 #define TB_AMX_H
 
@@ -23,7 +24,9 @@
 // Whether Linux lets the process use the unit; asks for it.
 static inline int may_use_unit(void) {
     int64_t refused = 1;
-#if defined(__AMX_BF16__) && defined(__linux__) && TB_VECTOR == 64
+#if defined(TB_SOFT_TILES) && TB_VECTOR == 64
+    refused = 0;
+#elif defined(__AMX_BF16__) && defined(__linux__) && TB_VECTOR == 64
     __asm__ volatile("syscall" : "=a"(refused) : "a"(158), "D"(0x1023), "S"(18) : "rcx", "r11", "memory");  // arch_prctl
 #endif
     return !refused;
@@ -41,6 +44,37 @@ enum {
     BLOCK_BYTES = 2 * PLANES * UNIT,  // bytes of a block
 };
 
+#if defined(TB_SOFT_TILES)
+static __thread words soft_tiles[8][HALF];
+
+static inline void soft_load(words *tile, const char *from, int64_t step) {
+    for (int i = 0; i < HALF; ++i) tile[i] = *(const words *)(from + i * step);
+}
+
+static inline void soft_store(const words *tile, char *to, int64_t step) {
+    for (int i = 0; i < HALF; ++i) *(words *)(to + i * step) = tile[i];
+}
+
+// The first steps of pairs, in the lower halves of words, and the second add up by themselves.
+static inline void soft_add(words *sums, const words *a, const words *b) {
+    for (int i = 0; i < HALF; ++i) {
+        floats first = {0}, second = {0};
+        for (int k = 0; k < HALF; ++k) {
+            const words low = (words){0} + (a[i][k] << 16), high = (words){0} + (a[i][k] & 0xFFFF0000);
+            first += (floats)low * (floats)(b[k] << 16);
+            second += (floats)high * (floats)(b[k] & 0xFFFF0000);
+        }
+        sums[i] = (words)((floats)sums[i] + (first + second));
+    }
+}
+
+#define LOAD(R, FROM, STEP) soft_load(soft_tiles[R], FROM, STEP)
+#define STORE(R, TO, STEP) soft_store(soft_tiles[R], TO, STEP)
+#define ZERO(R) __builtin_memset(soft_tiles[R], 0, sizeof soft_tiles[R])
+#define ADD(T, A, B) soft_add(soft_tiles[T], soft_tiles[A], soft_tiles[B])
+static inline void begin_tiles(void) {}
+static inline void end_tiles(void) {}
+#else
 #define LOAD(R, FROM, STEP) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #R : : "r"(FROM), "r"((int64_t)(STEP)) : "memory")
 #define STORE(R, TO, STEP) \
@@ -60,6 +94,7 @@ static inline void begin_tiles(void) {
 }
 
 static inline void end_tiles(void) { __asm__ volatile("tilerelease" :); }
+#endif
 
 // Sums of EDGE columns: HALF rows, `step` bytes apart.
 static inline void load_rows(const char *from, int64_t step) {

@@ -6,10 +6,11 @@
 //           infinity (four points) and 2, -2 (six). (Winograd, 1980; Lavin and Gray, 2015)
 //               forward, backward  tiles of OUT x OUT outputs, filters of TAPS x TAPS
 //               dF                 tiles of TAPS x TAPS errors as filters, OUT x OUT entries of dF as outputs
-// Parts     A larger filter is cut into parts of CUT x CUT taps, filled up with zeros, CUT = TAPS (dF: OUT); with a
-//           stride, those of a part lie a stride apart. Each part is a filter of data that begin elsewhere, so a channel
-//           becomes as many channels as there are parts, (part, map): all products add up before they are transformed
-//           back. The data of a part are transformed anew, which is little beside products with many maps.
+// Parts     A larger filter is cut into even parts of at most CUT x CUT taps, filled up with zeros, CUT = TAPS (dF: OUT);
+//           with a stride, those of a part lie a stride apart. Each part is a filter of data that begin elsewhere, so a
+//           channel becomes as many channels as there are parts, (part, map): all products add up before they are
+//           transformed back. The data of a part are transformed anew, which is little beside products with many maps.
+//           At infinity is the last tap alone: there products leave out parts that are shorter than CUT.
 // Macros    those of conv.h; POINTS, OUT, TAPS; STEP, the places from one tile to the next (OUT, or TAPS for dF);
 //           LENGTH, how many neighbouring lanes are images of one tile: the largest power of 2 that divides N, at most
 //           LANES; COLUMNS, whether they are all images, and places that tiles read lie side by side.
@@ -56,10 +57,10 @@ enum {
     FIRST,              // and the first channel of the chunk
 };
 
-// How the taps of an axis are cut into parts: part p has the taps from p % phases + p / phases * stride * CUT on, `stride`
-// apart.
+// How the taps of an axis are cut into parts, whose taps lie `stride` apart: of each phase, a tap below the stride, `longer`
+// with one tap more than `each` come first. The first `whole` of all parts have CUT taps.
 typedef struct cut {
-    int64_t taps, stride, phases, parts;
+    int64_t taps, stride, phases, parts, each, longer, whole;
 } cut;
 
 typedef struct shape {
@@ -101,10 +102,12 @@ INLINE void transform_taps(const vec *g, int64_t channels, TB_T *to, int64_t poi
 // Where the taps of a part are among those of the whole filter: -1 for those that fill it up.
 static void find_taps(const shape *s, int64_t part, int backward, int64_t *at) {
     const cut *const y = &s->high, *const x = &s->wide;
+    const part_of_axes p = find_part(s, part);
     for (int i = 0; i < TAPS * TAPS; ++i) {
-        const int64_t h = first_tap(y, part / x->parts) + i / TAPS * y->stride;
-        const int64_t w = first_tap(x, part % x->parts) + i % TAPS * x->stride, tap = h * x->taps + w;
-        at[i] = h < y->taps && w < x->taps ? backward ? x->taps * y->taps - 1 - tap : tap : -1;
+        const int64_t h = first_tap(y, p.high) + i / TAPS * y->stride;
+        const int64_t w = first_tap(x, p.wide) + i % TAPS * x->stride, tap = h * x->taps + w;
+        const int there = i / TAPS < part_taps(y, p.high) && i % TAPS < part_taps(x, p.wide);
+        at[i] = there ? backward ? x->taps * y->taps - 1 - tap : tap : -1;
     }
 }
 
@@ -202,9 +205,26 @@ typedef struct block {
 static int64_t chunk_end(const shape *s, int64_t c) { return least(c + s->chunk, s->maps_in); }
 static int64_t filled_channels(int64_t end) { return ceil_div(end, FILLED) * FILLED; }
 
+// Of channels [c, end), those whose parts have a point.
+typedef struct range {
+    int64_t from, end;
+} range;
+
+static range point_channels(const shape *s, int64_t point, int64_t c, int64_t end) {
+    const cut *const y = &s->high, *const x = &s->wide;
+    const int below = point / POINTS == POINTS - 1, beside = point % POINTS == POINTS - 1;
+    const int64_t first = below ? (y->parts - y->whole) * x->whole : 0;
+    const int64_t past = beside ? y->parts * x->whole : below ? first + y->whole * x->parts : s->parts;
+    const int64_t from = first * s->maps / FILLED * FILLED, start = from > c ? least(from, end) : c;
+    const int64_t stop = least(past * s->maps, end);
+    return (range){start, stop > start ? stop : start};
+}
+
 static cut read_cut(int64_t taps, int64_t stride) {
-    const int64_t phases = least(taps, stride);
-    return (cut){taps, stride, phases, phases * ceil_div(ceil_div(taps, stride), CUT)};
+    const int64_t phases = least(taps, stride), most = ceil_div(taps, stride), count = ceil_div(most, CUT);
+    cut x = {taps, stride, phases, phases * count, most / count, most % count};
+    while (x.whole < x.parts && part_taps(&x, x.whole) == CUT) ++x.whole;
+    return x;
 }
 
 static shape read_shape(const int64_t *size) {
@@ -277,8 +297,8 @@ static void find_data(const shape *s, int64_t part, int64_t lane, data *t) {
         find_pieces(s, part, lane, WIDTH, t->pieces);
         return;
     }
-    const int64_t up = s->pad_high - first_tap(&s->high, part / s->wide.parts);
-    const int64_t left = s->pad_wide - first_tap(&s->wide, part % s->wide.parts);
+    const part_of_axes p = find_part(s, part);
+    const int64_t up = s->pad_high - first_tap(&s->high, p.high), left = s->pad_wide - first_tap(&s->wide, p.wide);
     find_lines(s, lane, WIDTH, POINTS, s->in_high, s->in_wide, up, left, &t->x);
     clear_lines(&t->x, t->copy);
 }
@@ -363,6 +383,14 @@ static block find_block(const shape *s, void *const *ptr, const int64_t *size, i
     };
 }
 
+// The products of channels [c, end) at a point, as far as their parts have it; u, v: where those of channel c are.
+static void multiply_chunk(const shape *s, const block *b, int64_t point, int64_t c, int64_t end, uint64_t filled,
+                           const TB_T *u, const TB_T *v, TB_T *m) {
+    const range has = point_channels(s, point, c, end);
+    if (c > 0 && has.from == has.end) return;
+    multiply_point(s, b, u + stored(has.from - c, TILE), has.end - has.from, filled, v + stored(has.from - c, WIDTH), m, c > 0);
+}
+
 // A task: a block of lanes of a group, through all stages.
 void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                  int64_t end) {
@@ -379,8 +407,8 @@ void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, c
                     transform_in(&s, b.in, c, c, filled_channels(end), b.lane + p * WIDTH, v + p * stored(s.chunk, WIDTH));
             begin_tiles();
             for (int64_t point = 0; point < SQUARE; ++point)
-                multiply_point(&s, &b, b.u + point * s.u_point + stored(c, TILE), end - c, filled, v + point * s.v_point,
-                               m + point * s.m_point, c > 0);
+                multiply_chunk(&s, &b, point, c, end, filled, b.u + point * s.u_point + stored(c, TILE), v + point * s.v_point,
+                               m + point * s.m_point);
             end_tiles();
         }
         for (int64_t p = 0; p < b.panels; ++p) {
@@ -417,9 +445,8 @@ void tb_winograd_multiply(void *const *ptr, const int64_t *size, const int64_t *
     const uint64_t filled = find_filled(&s, b.lane, b.panels, first, last);
     begin_tiles();
     for (int64_t point = begin; point < end; ++point)
-        multiply_point(&s, &b, b.u + point * s.u_point + stored(first, TILE), last - first, filled,
-                       (const TB_T *)TB_PLACE(DATA) + point * s.v_point, (TB_T *)TB_PLACE(PRODUCTS) + point * s.m_point,
-                       first > 0);
+        multiply_chunk(&s, &b, point, first, last, filled, b.u + point * s.u_point + stored(first, TILE),
+                       (const TB_T *)TB_PLACE(DATA) + point * s.v_point, (TB_T *)TB_PLACE(PRODUCTS) + point * s.m_point);
     end_tiles();
 }
 
@@ -468,8 +495,8 @@ void tb_winograd_maps(void *const *ptr, const int64_t *size, const int64_t *stri
                 put_filters(&t, &given, 0, first, least(first + COPIED_CHANNELS, last), u + stored(first - c, TILE));
             begin_tiles();
             for (int64_t point = 0; point < SQUARE; ++point)
-                multiply_point(&t, &b, u + point * t.u_point, last - c, filled,
-                               v + point * s.v_point + stored(c, WIDTH), m + point * t.m_point, c > 0);
+                multiply_chunk(&t, &b, point, c, last, filled, u + point * t.u_point,
+                               v + point * s.v_point + stored(c, WIDTH), m + point * t.m_point);
             end_tiles();
         }
         for (int64_t p = 0; p < b.panels; ++p) {

@@ -164,6 +164,14 @@ static int find_spans(const adjoint *a, int64_t first, int64_t lane, span *spans
     return found;
 }
 
+// Of rows [row, end) of the products of `count` channels, those whose parts have a point, from a whole tile on.
+static range point_rows(const shape *s, int64_t point, int64_t row, int64_t end, int64_t count) {
+    shape t = *s;
+    t.maps = count;
+    const range has = point_channels(&t, point, row, end);
+    return (range){row + (has.from - row) / MR * MR, has.end};
+}
+
 // Where the places of a tile for a part lie, along an axis.
 static void find_places(const cut *x, const steps *y, int64_t part, int64_t place, int64_t step, int64_t *to) {
     for (int i = 0; i < POINTS; ++i) {
@@ -197,8 +205,9 @@ static void transform_rows_back(const adjoint *a, const TB_T *m, int64_t row, in
     for (; row < end; ++row, m += WIDTH) {
         if (part != row / count) {
             part = row / count;
-            find_places(&s->high, &a->high, part / s->wide.parts, a->wide.period * a->plane, a->pitch, high);
-            find_places(&s->wide, &a->wide, part % s->wide.parts, a->plane, s->images, wide);
+            const part_of_axes of = find_part(s, part);
+            find_places(&s->high, &a->high, of.high, a->wide.period * a->plane, a->pitch, high);
+            find_places(&s->wide, &a->wide, of.wide, a->plane, s->images, wide);
         }
         TB_T *const to = sums + row % count * a->map;
         for (int i = 0; i < found; ++i) add_places(m + spans[i].at, a->m_point, spans[i].count, high, wide, to + spans[i].to);
@@ -252,11 +261,16 @@ void tb_winograd_adjoint_rows(void *const *ptr, const int64_t *size, const int64
             for (int64_t row = 0; row < rows; row += SHARE * MR) {
                 const int64_t last = least(row + SHARE * MR, rows);
                 shape t = *s;
-                t.maps_in = a.filled, t.chunk = s->maps_out, t.tiles = ceil_div(last - row, MR);
+                t.maps_in = a.filled, t.chunk = s->maps_out;
                 const struct block b = {.lane = lane, .panels = 1};
-                for (int64_t point = 0; point < SQUARE; ++point)
-                    multiply_point(&t, &b, u + point * a.u_point + row * a.filled, s->maps_out, 1, v + point * a.v_point,
-                                   m + point * a.m_point, 0);
+                for (int64_t point = 0; point < SQUARE; ++point) {
+                    TB_T *const to = m + point * a.m_point;
+                    const range has = point_rows(s, point, row, last, count);
+                    t.tiles = ceil_div(has.end - has.from, MR);
+                    if (has.end - has.from < last - row) __builtin_memset(to, 0, a.m_point * sizeof(TB_T));
+                    multiply_point(&t, &b, u + point * a.u_point + has.from * a.filled, s->maps_out, 1,
+                                   v + point * a.v_point, to + (has.from - row) * WIDTH, 0);
+                }
                 transform_rows_back(&a, m, row, last, count, spans, found, sums);
             }
         }

@@ -91,9 +91,30 @@ static int limit(int64_t x, int most) { return x < 0 ? 0 : x > most ? most : (in
 static int first_datum(int64_t at, int64_t stride) { return at < 0 ? limit((stride - 1 - at) / stride, POINTS) : 0; }
 static int last_datum(int64_t rest, int64_t stride) { return rest > 0 ? limit((rest + stride - 1) / stride, POINTS) : 0; }
 
-// The first tap of a part along an axis.
+// The first tap of a part along an axis, and how many it has.
 static int64_t first_tap(const cut *x, int64_t part) {
-    return part % x->phases + part / x->phases * x->stride * CUT;
+    const int64_t before = part / x->phases;
+    return part % x->phases + (before * x->each + least(before, x->longer)) * x->stride;
+}
+
+static int64_t part_taps(const cut *x, int64_t part) {
+    return least(x->each + (part / x->phases < x->longer), ceil_div(x->taps - first_tap(x, part), x->stride));
+}
+
+// A part of the filter: those along its axes. Whole along the width alone come first, then wholly whole, whole along the
+// height alone, and the rest, so that parts that have a point lie side by side.
+typedef struct part_of_axes {
+    int64_t high, wide;
+} part_of_axes;
+
+static part_of_axes find_part(const shape *s, int64_t part) {
+    const cut *const y = &s->high, *const x = &s->wide;
+    const int64_t left = y->parts * x->whole, short_wide = x->parts - x->whole;
+    if (part < left) {
+        const int64_t high = (part / x->whole + y->whole) % y->parts;  // the short ones first
+        return (part_of_axes){high, part % x->whole};
+    }
+    return (part_of_axes){(part - left) / short_wide, x->whole + (part - left) % short_wide};
 }
 
 // The tile of a part of the filter.
@@ -101,8 +122,9 @@ static piece find_tile(const shape *s, int64_t part, int64_t tile) {
     const cut *const y = &s->high, *const x = &s->wide;
     const int64_t column = tile % s->columns * STEP, down = tile / s->columns;
     const int64_t row = down % s->rows * STEP, depth = down / s->rows;
-    const int64_t h = row * y->stride + first_tap(y, part / x->parts) - s->pad_high;
-    const int64_t w = column * x->stride + first_tap(x, part % x->parts) - s->pad_wide;
+    const part_of_axes p = find_part(s, part);
+    const int64_t h = row * y->stride + first_tap(y, p.high) - s->pad_high;
+    const int64_t w = column * x->stride + first_tap(x, p.wide) - s->pad_wide;
     return (piece){
         ((depth * s->in_high + h) * s->in_wide + w) * s->images,
         ((depth * s->out_high + row) * s->out_wide + column) * s->images,

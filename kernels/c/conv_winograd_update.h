@@ -117,23 +117,28 @@ void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const in
                                  int64_t begin, int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t first = size[FIRST], count = chunk_end(&s, first) - first, more = size[BLOCK] % s.blocks > 0;
+    const int64_t first = size[FIRST], last = chunk_end(&s, first), more = size[BLOCK] % s.blocks > 0;
     begin_tiles();
     for (int64_t task = begin; task < end; ++task) {
         const int64_t share = task / SQUARE, point = task % SQUARE;
         const update_block b = find_update_block(&s, ptr, size, share);
-        update_point(&s, b.lane, count, b.v + point * update_point_elements(&s), b.w + point * s.w_point,
-                     (TB_T *)TB_PLACE(PACKED) + share_sums(&s, share, b.group) + point * s.sums + first * s.padded, more);
+        const range has = point_channels(&s, point, first, last);
+        update_point(&s, b.lane, has.end - has.from,
+                     b.v + point * update_point_elements(&s) + stored_channels(has.from - first, s.panels * WIDTH),
+                     b.w + point * s.w_point,
+                     (TB_T *)TB_PLACE(PACKED) + share_sums(&s, share, b.group) + point * s.sums + has.from * s.padded, more);
     }
     end_tiles();
 }
 
 // From sums of channel c, `point` elements apart, and those of other shares, to the gradients of the filters of its part and
-// map: maps [k, end).
+// map: maps [k, end). What short parts lack at infinity, where sums are whatever memory has, makes their last taps alone.
 INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64_t shares, int64_t c, int64_t k, int64_t end,
                           TB_R *out) {
-    const int64_t row = s->maps_out * s->groups, part = c / s->maps;
-    const int64_t h = first_tap(&s->high, part / s->wide.parts), w = first_tap(&s->wide, part % s->wide.parts);
+    const int64_t row = s->maps_out * s->groups;
+    const part_of_axes part = find_part(s, c / s->maps);
+    const int64_t h = first_tap(&s->high, part.high), high = part_taps(&s->high, part.high);
+    const int64_t w = first_tap(&s->wide, part.wide), wide = part_taps(&s->wide, part.wide);
     TB_R *const to = out + c % s->maps * s->high.taps * s->wide.taps * row;
     for (; k < end; k += LANES, sums += LANES) {
         vec d[SQUARE], o[OUT * OUT];
@@ -146,7 +151,7 @@ INLINE void put_gradients(const shape *s, const TB_T *sums, int64_t point, int64
         transform_square_back(d, o);
         for (int p = 0; p < OUT * OUT; ++p) {
             const int64_t i = h + p / OUT * s->high.stride, j = w + p % OUT * s->wide.stride;
-            if (i >= s->high.taps || j >= s->wide.taps) continue;
+            if (p / OUT >= high || p % OUT >= wide) continue;
             TB_R *const at = to + (i * s->wide.taps + j) * row + k;
             if (end - k >= LANES) store(at, o[p]);
             else
@@ -184,9 +189,12 @@ void tb_winograd_update_parts(void *const *ptr, const int64_t *size, const int64
         const int64_t k = task % panels * WIDTH, k_end = least(k + WIDTH, s.maps_out);
         const TB_T *const v = (const TB_T *)TB_PLACE(DATA) + first * s.pitch;
         const TB_T *const w = (const TB_T *)TB_PLACE(PRODUCTS) + k * s.panels * WIDTH;
-        for (int64_t point = 0; point < SQUARE; ++point)
-            update_panel(&s, s.lanes, last - first, v + point * update_point_elements(&s), ceil_div(k_end - k, LANES),
-                         w + point * s.w_point, sums + point * each, WIDTH, 0);
+        for (int64_t point = 0; point < SQUARE; ++point) {
+            const range has = point_channels(&s, point, first, last);
+            const TB_T *const data = v + point * update_point_elements(&s) + (has.from - first) * s.pitch;
+            update_panel(&s, s.lanes, has.end - has.from, data, ceil_div(k_end - k, LANES), w + point * s.w_point,
+                         sums + point * each + (has.from - first) * WIDTH, WIDTH, 0);
+        }
         for (int64_t c = first; c < last; ++c) put_gradients(&s, sums + (c - first) * WIDTH, each, 1, c, k, k_end, out);
     }
     give_slot(TB_PLACE(OWN), slot);

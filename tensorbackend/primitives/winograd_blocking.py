@@ -112,7 +112,7 @@ def blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, p
     maps, maps_out, _, out = sides(g, op)
     width = facts.tile(planes).width
     tile = points + 1 - taps
-    parts = _parts(g, 1, taps) * _parts(g, 2, taps)
+    parts = len(_parts(g, 1, taps)) * len(_parts(g, 2, taps))
     chunk = maps_in = _chunk(maps, parts, planes)
     lanes = out[0] * -(-out[1] // tile) * -(-out[2] // tile) * g.N
     total = -(-lanes // width)
@@ -174,7 +174,7 @@ def adjoints(g: ConvGeometry, facts: Facts, itemsize: int, points: int, taps: in
     """The images' gradient as the transpose of the forward pass: tasks have some channels and all tiles or, of few
     channels, all of them and some rows of tiles."""
     channels, tile = g.C // g.groups, points + 1 - taps
-    parts, rows = _parts(g, 1, taps) * _parts(g, 2, taps), g.D * -(-g.P // tile)
+    parts, rows = len(_parts(g, 1, taps)) * len(_parts(g, 2, taps)), g.D * -(-g.P // tile)
     way = Winograd(points, tile, taps, _lanes(g.N, facts.lanes), rows, 1, True, 0, parts, g.K // g.groups, 0, True)
     found = []
     part = next((n for n in ADJOINT_CHANNELS if g.groups * -(-channels // n) >= TASKS), ADJOINT_CHANNELS[-1])
@@ -195,10 +195,29 @@ def _lanes(images: int, most: int) -> int:
     return length
 
 
-def _parts(g: ConvGeometry, axis: int, most: int) -> int:
-    """Parts of `most` taps that an axis of the filters is cut into: `cut` in C."""
-    each = -(-g.window[axis] // g.strides[axis])
-    return min(g.window[axis], g.strides[axis]) * -(-each // most)
+def _parts(g: ConvGeometry, axis: int, most: int) -> list[tuple[int, int]]:
+    """The even parts of at most `most` taps that an axis of the filters is cut into, as the first tap of each, and how
+    many it has: `cut` in C."""
+    taps, stride = g.window[axis], g.strides[axis]
+    longest = -(-taps // stride)
+    count = -(-longest // most)
+    each, longer = divmod(longest, count)
+    found = []
+    for before in range(count):
+        for phase in range(min(taps, stride)):
+            first = phase + (before * each + min(before, longer)) * stride
+            found.append((first, min(each + (before < longer), -(-(taps - first) // stride))))
+    return found
+
+
+def _points(g: ConvGeometry, op: str, way: Winograd) -> float:
+    """How many points a part of the filters has products of, on average: those at infinity are of whole parts alone."""
+    most = way.out if op == UPDATE else way.taps
+    share = 1.0
+    for axis in (1, 2):
+        parts = _parts(g, axis, most)
+        share *= way.points - sum(taps < most for _, taps in parts) / len(parts)
+    return share
 
 
 def _chunk(maps: int, parts: int, planes: int) -> int:
@@ -218,9 +237,9 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
     maps_in *= way.parts
     cells = way.points**2
     lanes = _computed_lanes(g, op, facts, way)
-    met = 1.0
+    met = _points(g, op, way) / cells
     if g.N >= facts.tile(way.planes).width:  # panels have the images of one tile
-        met = _met(g, op, way, 1) * _met(g, op, way, 2)
+        met *= _met(g, op, way, 1) * _met(g, op, way, 2)
     if op == UPDATE and not facts.matrix_unit:
         each_error = UPDATE_ERROR_NS * cells + UPDATE_FETCH_NS * way.taps**2
         moved = lanes * (UPDATE_DATA_NS * cells * maps_in + each_error * maps_out)
@@ -262,7 +281,7 @@ def _adjoint_cost(g: ConvGeometry, facts: Facts, way: Winograd) -> float:
     lanes = way.blocks * multiple(way.panels * line, facts.lanes)
     rows = -(-channels // way.part) * multiple(way.part * way.parts, facts.rows)
     sums = way.panels * way.blocks * multiple(line, facts.lanes) * channels * way.parts
-    products = 2 * rows * maps * lanes * cells / ADJOINT_PRODUCTS
+    products = 2 * rows * maps * lanes * _points(g, FPROP, way) / ADJOINT_PRODUCTS
     moved = cells * (ADJOINT_ERROR_NS * lanes * maps + ADJOINT_SUM_NS * sums)
     filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps * channels * way.parts * way.blocks
     filters += 2 * far_filters(g)
@@ -275,9 +294,8 @@ def _met(g: ConvGeometry, op: str, way: Winograd, axis: int) -> float:
         return 1.0
     _, _, image, out = sides(g, op)
     taps, stride, (pad, _) = g.window[axis], g.strides[axis], g.pads[axis]
-    phases, parts = min(taps, stride), _parts(g, axis, way.taps)
     pad = taps - 1 - pad if op == BPROP else pad
-    firsts = [part % phases + part // phases * stride * way.taps - pad for part in range(parts)]
+    firsts = [first - pad for first, _ in _parts(g, axis, way.taps)]
     begins = [tile * stride + first for tile in range(0, out[axis], way.out) for first in firsts]
     return sum(-way.points * stride < at < image[axis] for at in begins) / len(begins)
 

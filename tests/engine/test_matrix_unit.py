@@ -25,7 +25,7 @@ LAYOUTS = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (2, 3, 0), (0, 2, 1), (4,
 def unit(request, jit, monkeypatch):
     """The compiled CPU backend with the unit chosen wherever it can be, and copies shared or each task's own."""
     if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
-        pytest.skip("for a processor with a matrix unit that the system lets us use")
+        pytest.skip("for a processor with a matrix unit, or with AVX-512 and TB_CFLAGS=-DTB_SOFT_TILES")
     backend = jit
     backend.structures.clear()
     for name in ("UNIT_MULTIPLY", "UNIT_START", "UNIT_COPY_NEAR", "UNIT_COPY_FAR", "KEPT_MULTIPLY", "KEPT_START"):

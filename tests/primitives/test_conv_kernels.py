@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -98,11 +99,15 @@ def test_every_algorithm_is_the_definition(backends: dict[int, Backend], sizes: 
             assert np.abs(found - wanted).max() <= BOUNDS[ways] * max(scale.max(), 1e-30)
 
 
+def need_unit() -> None:
+    if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
+        pytest.skip("for a processor with a matrix unit, or with AVX-512 and TB_CFLAGS=-DTB_SOFT_TILES")
+
+
 @pytest.fixture
 def unit(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix unit is chosen wherever it can be."""
-    if not cpu_conv.facts(np.dtype("float32")).matrix_unit:
-        pytest.skip("for a processor with a matrix unit that the system lets us use")
+    need_unit()
     monkeypatch.setattr(conv_blocking, "FEWEST_UNIT_MAPS", 1)
     for blocking in (conv_blocking, winograd_blocking):
         monkeypatch.setattr(blocking, "nanoseconds", _favoured)
@@ -207,8 +212,8 @@ def test_the_matrix_unit_is_as_exact(unit: None, sizes: dict[str, int]) -> None:
 def test_tiles_of_few_images(
     cc: Any, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], planes: int, points: int
 ) -> None:
-    if planes and not cpu_conv.facts(np.dtype("float32")).matrix_unit:
-        pytest.skip("for a processor with a matrix unit that the system lets us use")
+    if planes:
+        need_unit()
 
     def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Winograd]:
         yield winograd_blocking.blocks(g, op, facts, itemsize, points, planes, 3)
@@ -233,6 +238,9 @@ PARTS = {
     "four images": {"N": 4, "C": 7, "K": 60, "H": 14, "W": 37, "R": 7, "S": 7, "pad_h": 3, "pad_w": (0, 2)},
     "eight images": {"N": 8, "C": 5, "K": 9, "H": 9, "W": 37, "R": 4, "S": 5, "pad_h": 1, "pad_w": 2, "groups": 1},
     "rectangles": {"N": 2, "C": 34, "K": 17, "H": 10, "W": 12, "R": 5, "S": 8, "pad_h": 1, "pad_w": 2},
+    "all short": {"N": 3, "C": 20, "K": 33, "H": 11, "W": 13, "R": 4, "S": 4, "pad_h": 1, "pad_w": 2},
+    "short down": {"N": 16, "C": 70, "K": 9, "H": 12, "W": 14, "R": 5, "S": 3, "pad_h": 2, "pad_w": 1},
+    "short across": {"N": 16, "C": 70, "K": 9, "H": 12, "W": 14, "R": 3, "S": 8, "pad_h": 1, "pad_w": 2},
     "strided": {
         "N": 16, "C": 3, "K": 17, "H": 40, "W": 42, "R": 11, "S": 11, "str_h": 4, "str_w": 4, "pad_h": 2, "pad_w": 9
     },
@@ -245,13 +253,13 @@ PARTS = {
 @pytest.fixture
 def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A backend that computes by parts of filters wherever it can, made from points and taps of a part. `own`: tasks
-    transform filters, or take sums to the end, themselves where they can."""
+    transform filters, or take sums to the end, themselves where they can. `planes`: on the matrix unit."""
     monkeypatch.setattr(winograd_blocking, "FEWEST_OWN_TASKS", 0)
 
-    def make(points: int, taps: int, own: bool = False) -> Backend:
+    def make(points: int, taps: int, own: bool = False, planes: int = 0) -> Backend:
         def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct | Winograd]:
             if winograd_blocking.may_be_cut(g, op):
-                way = winograd_blocking.blocks(g, op, facts, itemsize, points, 0, taps)
+                way = winograd_blocking.blocks(g, op, facts, itemsize, points, planes, taps)
                 if own:
                     yield from winograd_blocking.own_blocks(g, op, facts, itemsize, replace(way, shared=True))
                 yield way
@@ -271,7 +279,34 @@ def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     (4, 2, "seven"),
 ])  # fmt: skip
 def test_filters_in_parts(parts: Any, points: int, taps: int, name: str) -> None:
-    backend = parts(points, taps)
+    assert_parts(parts(points, taps), points, name)
+
+
+@pytest.mark.parametrize("points", [4, 6])
+@pytest.mark.parametrize("name", PARTS)
+def test_filters_in_parts_on_the_matrix_unit(parts: Any, points: int, name: str) -> None:
+    need_unit()
+    assert_parts(parts(points, 3, planes=3), points, name)
+
+
+def test_parts_have_each_tap_once() -> None:
+    for taps, stride, most in itertools.product(range(1, 24), range(1, 6), range(2, 6)):
+        g = geometry(R=taps, strides=(1, stride, 1))
+        found = winograd_blocking._parts(g, 1, most)
+        assert sorted(first + i * stride for first, count in found for i in range(count)) == list(range(taps))
+        counts = [count for _, count in found]
+        assert max(counts) <= most and sorted(counts, reverse=True) == counts
+
+
+def test_short_parts_have_no_products_at_infinity() -> None:
+    five = geometry(R=5, S=5)  # three and two taps a side
+    way = winograd_blocking.blocks(five, FPROP, Facts(16, 8, 48), 4, 4, 0, 3)
+    assert winograd_blocking._points(five, FPROP, way) == 3.5**2
+    assert winograd_blocking._points(geometry(R=9, S=9), FPROP, way) == 16
+
+
+def assert_parts(backend: Backend, points: int, name: str) -> None:
+    """All passes of a case of `PARTS`, by Winograd's algorithm."""
     layer = backend.conv_layer("float32", **PARTS[name])
     assert chosen(backend, layer).startswith("// Winograd")
     operands = drawn(layer)
