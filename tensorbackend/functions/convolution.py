@@ -114,7 +114,7 @@ _RULES = {
 
 def _options(name: str, x: Any, stride: Any, pad: Any, dilate: Any, groups: Any) -> tuple[Any, ...]:
     """The function's name for x's axes, strides, pads and dilations for each of them, and the groups."""
-    axes, name = images.image_axes(name, x)
+    axes, name = images.image_axes(name, x.shape)
     strides, dilates = images.each(f"{name}: stride", stride, axes), images.each(f"{name}: dilate", dilate, axes)
     (groups,) = images.each(f"{name}: groups", groups, 1)
     return name, strides, images.each(f"{name}: pad", pad, axes, 0), dilates, groups

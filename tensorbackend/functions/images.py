@@ -38,12 +38,12 @@ def expect_images(name: str, x: Any, axes: str = "(N, C, H, W)") -> None:
         raise ShapeError(complain(f"{name}: images", f"shape {x.shape}", axes))
 
 
-def image_axes(name: str, x: Any) -> tuple[int, str]:
-    """How many axes images have beside (N, C), and the function's name with that. Raises `ShapeError` unless it is one
-    to three."""
-    axes = len(x.shape) - 2
+def image_axes(name: str, shape: tuple[int, ...]) -> tuple[int, str]:
+    """How many axes images of a shape have beside (N, C), and the function's name with that. Raises `ShapeError` unless
+    it is one to three."""
+    axes = len(shape) - 2
     if not 1 <= axes <= 3:
-        raise ShapeError(complain(f"{name}_nd: images", f"shape {x.shape}", "(N, C, …) of one to three axes"))
+        raise ShapeError(complain(f"{name}_nd: images", f"shape {shape}", "(N, C, …) of one to three axes"))
     return axes, f"{name}_{axes}d"
 
 

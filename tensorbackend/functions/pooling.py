@@ -6,6 +6,7 @@ A pooling is linear once the places of maxima are known, so its gradient is a no
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -31,28 +32,46 @@ __all__ = [
 
 
 class _Windows:
-    """How windows lie on images: `pads` are pairs, `sizes` the numbers of places."""
+    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places."""
 
-    def __init__(self, name: str, x: Any, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
-        axes, name = image_axes(name, x)
+    def __init__(self, name: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
+        axes, name = image_axes(name, shape)
         self.ksize = each(f"{name}: windows", ksize, axes)
         self.stride = self.ksize if stride is None else each(f"{name}: stride", stride, axes)
         before = each(f"{name}: pad", pad, axes, 0)
-        rows = list(zip(x.shape[2:], self.ksize, self.stride, before))
+        rows = list(zip(shape[2:], self.ksize, self.stride, before))
         self.sizes = tuple(output_size(n, k, s, p, cover_all) for n, k, s, p in rows)
         if cover_all:  # no window begins behind the image
             self.sizes = tuple(min(m, (n + p - 1) // s + 1) for m, (n, _, s, p) in zip(self.sizes, rows))
         if min(self.sizes, default=0) < 1:
-            given = f"images {x.shape[2:]}, windows {self.ksize}, pad {before}"
+            given = f"images {shape[2:]}, windows {self.ksize}, pad {before}"
             raise ShapeError(complain(f"{name}: no output", given, "at least one place for a window"))
         after = [max((m - 1) * s + k - n - p, 0) if cover_all else p for m, (n, k, s, p) in zip(self.sizes, rows)]
         self.pads = tuple(zip(before, after))
+        self.padded = any(map(any, self.pads))
+        self._layers: dict[tuple, Any] = {}
 
     def layer(self, backend: Any, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """The engine's parameters for images of a shape."""
-        n, c, *image = shape
-        sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
-        return backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+        key = (op, shape, dtype, backend.check_caffe_compat())
+        layer = self._layers.get(key)
+        if layer is None:
+            n, c, *image = shape
+            sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
+            layer = self._layers[key] = backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+        return layer
+
+
+_known_windows = functools.lru_cache(256)(_Windows)
+
+
+def _windows(name: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, cover_all: bool) -> _Windows:
+    """`_Windows`, made once where the numbers are ints or tuples of ints: what equals an int may be none."""
+    for value in (ksize, stride, pad):
+        for number in value if type(value) is tuple else (value,):
+            if type(number) is not int and number is not None:
+                return _Windows(name, shape, ksize, stride, pad, cover_all)
+    return _known_windows(name, shape, ksize, stride, pad, bool(cover_all))
 
 
 def engine_first(x: Any) -> Any:
@@ -172,7 +191,7 @@ class _Average(_Pooling):
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
         backend.fprop_pool(self._layer(backend, "avg", x.dtype), x, out)
-        if any(map(any, self._windows.pads)):
+        if self._windows.padded:
             out[:] = self._weighed(out)
 
     def _weighed(self, y: Any) -> Any:
@@ -197,7 +216,7 @@ class _AverageGradient(_Average):
         return self._images()
 
     def _compute(self, backend: Any, x: Any, out: Any) -> None:
-        if any(map(any, self._windows.pads)):
+        if self._windows.padded:
             x = arrays.evaluated(self._weighed(x), x.dtype)
         backend.bprop_pool(self._layer(backend, "avg", x.dtype), x, out)
 
@@ -214,7 +233,7 @@ def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_a
     last. With `return_indices` the result is (variable, array of places in the windows, in row-major order). Raises
     `ShapeError` for no output.
     """
-    node = _Max(_Windows("max_pooling", x, ksize, stride, pad, cover_all), x.shape)
+    node = _Max(_windows("max_pooling", x.shape, ksize, stride, pad, cover_all), x.shape)
     (y,) = node.apply((x,))
     if not return_indices:
         return y
@@ -247,7 +266,7 @@ def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> 
 
     `stride` None is the window's length. Raises `ShapeError` for no output.
     """
-    return _Average(_Windows("average_pooling", x, ksize, stride, pad, False), x.shape).apply((x,))[0]
+    return _Average(_windows("average_pooling", x.shape, ksize, stride, pad, False), x.shape).apply((x,))[0]
 
 
 def average_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
@@ -314,7 +333,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
     it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
     window, strides, sides, sizes = _spread("upsampling_2d", x, ksize, stride, pad, outsize, cover_all)
     shape = (*x.shape[:2], *sizes)
-    windows = _Windows("upsampling", np.empty((0, 0, *sizes)), window, strides, sides, cover_all)
+    windows = _windows("upsampling", (0, 0, *sizes), window, strides, sides, cover_all)
     if windows.sizes != tuple(x.shape[2:]):
         given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
         raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))

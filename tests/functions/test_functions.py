@@ -690,3 +690,15 @@ def test_sequences_come_in_any_order(array, host) -> None:
     sorted_last, sorted_ys = F.n_step_rnn(1, 0.0, F.permutate(h, order, 1), w, b, [xs[i] for i in order])
     assert (host(F.permutate(last, order, 1)) == host(sorted_last)).all()
     assert all((host(ys[i]) == host(y)).all() for i, y in zip(order, sorted_ys, strict=True))
+
+
+@pytest.mark.parametrize("function", [F.max_pooling_2d, F.average_pooling_2d])
+def test_windows_that_equal_known_ones_are_checked_too(function):
+    x = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4)
+    known = function(x, (2, 2), 2, 0).array
+    for window, stride, pad in [((2.0, 2.0), 2, 0), (2, (2.0, 2), 0), (2, 2, (False, 0.0)), (2.0, 2, 0)]:
+        with pytest.raises(ShapeError, match="an int"):
+            function(x, window, stride, pad)
+    np.testing.assert_array_equal(function(x, np.int64(2), [2, 2], 0).array, known)
+    wide = function(np.repeat(x, 2, 3), (2, 2), 2, 0).array
+    assert wide.shape == (1, 2, 2, 4)
