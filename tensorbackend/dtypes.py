@@ -130,11 +130,13 @@ def cast(values: np.ndarray, dtype: np.dtype, out: np.ndarray | None = None) -> 
     """
     if out is None:
         out = np.empty(values.shape, dtype)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     if values.dtype == dtype:
         out[...] = values
     elif dtype == BOOL:
         np.not_equal(values, 0, out=out)
-    elif is_integer(dtype) and is_float(values.dtype):
+    elif is_integer(dtype) and (values.dtype.kind == "f" or is_float(values.dtype)):
         _saturate(values, dtype, out)
     elif is_half(dtype) and values.dtype.itemsize == 8:
         out[...] = values.astype(np.float32)

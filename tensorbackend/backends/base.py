@@ -343,10 +343,13 @@ class Backend(
         if isinstance(value, Operators):
             if value.structure.table is not table:
                 _foreign(target, value)
-        elif not isinstance(value, (bool, int, float, np.generic)):
-            value = self._host_value(target, value)
-            if value is None:
-                return
+        elif not isinstance(value, (bool, int, float)):
+            if isinstance(value, np.generic):
+                check_cast(layout.dtype, value)
+            else:
+                value = self._host_value(target, value)
+                if value is None:
+                    return
         if target.rounding and dtypes.is_float(layout.dtype):
             value = self._rounded(target, value)
         if watch.watching:

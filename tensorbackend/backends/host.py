@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes
+from tensorbackend.backends.plans import number
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.tensor import Tensor, check_cast
@@ -34,10 +35,16 @@ def _host_index(k: Tensor) -> np.ndarray:
 def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value: Any) -> np.ndarray:
     """A value (tensor, op-tree, number, array) as host numbers of `dtype`, broadcast to `shape`.
 
-    Raises `ShapeError` where it does not broadcast, and as `check_cast` where its type does not fit.
+    Raises `ShapeError` where it does not broadcast, `OverflowError` for a number that does not fit, and as `check_cast`
+    where its type does not.
     """
-    values = backend.evaluate(value).get() if isinstance(value, Operators) else np.asarray(value)
-    check_cast(dtype, values)
+    values = backend.evaluate(value).get() if isinstance(value, Operators) else value
+    if not isinstance(values, (bool, int, float)):
+        values = np.asarray(values)
+        check_cast(dtype, values)
+        values = values if values.ndim or isinstance(value, Operators) else values[()]
+    if not isinstance(values, np.ndarray):
+        values = np.asarray(number(values, dtypes.compute(dtype)))
     try:
         values = np.broadcast_to(values, shape)
     except ValueError:

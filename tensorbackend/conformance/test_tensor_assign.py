@@ -137,6 +137,30 @@ def test_integers_that_do_not_fit_are_refused(backend, dtype) -> None:
     assert t.tolist() == [[1, 1]]
 
 
+@pytest.mark.parametrize("dtype", dtypes.INTEGERS, ids=str)
+def test_numbers_at_an_index_array_must_fit_too(backend, dtype) -> None:
+    info = np.iinfo(dtype)
+    t = backend.ones((2, 2), dtype=dtype)
+    for value in (info.max + 1, info.min - 1, np.array(info.min - 1), 10**30):
+        with pytest.raises(OverflowError, match="out of range"):
+            t[[0]] = value
+    assert t.tolist() == [[1, 1]] * 2
+    for value, kept in ((info.max, info.max), (1e30, info.max), (math.nan, 0), (2.7, 2), (True, 1)):
+        t[[1]] = value
+        assert t.tolist() == [[1, 1], [kept, kept]]
+
+
+@pytest.mark.parametrize("foreign", [">f2", ">f4", ">f8", np.longdouble, ">i2", ">u8"], ids=str)
+@EVERY_DTYPE
+def test_types_that_tensors_lack_are_cast_as_those_nearest(backend, dtype, foreign) -> None:
+    kind = np.dtype(foreign)
+    near = np.dtype(np.float64) if foreign is np.longdouble else kind.newbyteorder("=")
+    host = values_of(near)
+    t = backend.zeros(host.shape, dtype=dtype)
+    t[:] = host.astype(kind)
+    assert_same(t.get(), expected(host, dtype))
+
+
 @shared
 @given(value=st.floats(width=32), dtype=st.sampled_from(dtypes.INTEGERS))
 def test_float_to_integer_truncates_and_saturates(backend, value, dtype) -> None:

@@ -175,6 +175,11 @@ for _name, _value in {
     refused(f"array of {_name}", lambda b, v=_value: b.be.array(v), DTypeError, "expected", "numbers")
     refused(f"assign {_name}", lambda b, v=_value: write(b, ALL, v), DTypeError, "expected", "numbers")
     refused(f"scatter {_name}", lambda b, v=_value: write(b, [0], v), DTypeError, "expected", "numbers")
+for _value in (np.str_("1"), np.bytes_(b"1"), np.complex64(1), np.datetime64("2020-01-01"), np.timedelta64(1, "s")):
+    for _where, _key in {"": slice(None), " at a row": 0, " at an index array": [0]}.items():
+        refused(
+            f"assign {_value.dtype}{_where}", lambda b, k=_key, v=_value: write(b, k, v), DTypeError, str(_value.dtype)
+        )
 refused("add complex array", lambda b: b.t + np.ones((3, 4), complex), DTypeError, "complex128")
 refused("add object array", lambda b: b.t + np.full((3, 4), None), DTypeError, "object")
 refused("add complex number", lambda b: b.t + np.complex64(1), DTypeError, "complex64")
