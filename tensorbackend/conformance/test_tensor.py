@@ -301,6 +301,14 @@ def test_share_counts_another_type_in_bytes(backend) -> None:
         t.share((2, 3), dtype=np.float64)
 
 
+def test_share_as_another_type_begins_at_an_element_of_it(backend) -> None:
+    t = backend.zeros((64, 1), dtype=np.int8)
+    assert t[4:].share(4, dtype=np.float32).fill(1).tolist() == [[1.0]] * 4
+    for offset, dtype in ((1, np.int16), (2, np.float32), (4, np.float64)):
+        with pytest.raises(ValueError, match="alignment"):
+            t[offset:].share(2, dtype=dtype)
+
+
 def test_share_of_a_view_starts_where_the_view_does(backend) -> None:
     t = backend.array(numbers(4, 6))
     np.testing.assert_array_equal(t[2:].share((2, 2)).get(), [[12, 13], [14, 15]])

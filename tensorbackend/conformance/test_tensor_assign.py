@@ -141,7 +141,8 @@ def test_integers_that_do_not_fit_are_refused(backend, dtype) -> None:
 def test_numbers_at_an_index_array_must_fit_too(backend, dtype) -> None:
     info = np.iinfo(dtype)
     t = backend.ones((2, 2), dtype=dtype)
-    for value in (info.max + 1, info.min - 1, np.array(info.min - 1), 10**30):
+    arrays = [] if info.bits == 64 else [np.array(info.max + 1)]
+    for value in (info.max + 1, info.min - 1, 10**30, *arrays):
         with pytest.raises(OverflowError, match="out of range"):
             t[[0]] = value
     assert t.tolist() == [[1, 1]] * 2

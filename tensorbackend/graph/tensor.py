@@ -217,7 +217,8 @@ class Tensor(Operators):
     def share(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A view on the first elements under another shape (and `dtype`, counted in bytes).
 
-        Raises `ShapeError` when it would be larger than this tensor, or this tensor is not contiguous.
+        Raises `ShapeError` when it would be larger than this tensor, this tensor is not contiguous, or it begins where
+        no element of `dtype` may lie.
         """
         s = self.structure
         kind = s.dtype if dtype is None else dtypes.as_dtype(dtype)
@@ -226,6 +227,9 @@ class Tensor(Operators):
         if needed > self.nbytes or not self.is_contiguous:
             given = f"{self.nbytes} {'contiguous ' * self.is_contiguous}bytes of {s.shape} {s.dtype}"
             raise ShapeError(complain("share: does not fit", given, f"{needed} contiguous bytes for {wanted} {kind}"))
+        if self.address % kind.alignment:
+            given, expected = f"{s.dtype} at address {self.address}, as {kind}", f"a multiple of {kind.alignment}"
+            raise ShapeError(complain("share: alignment", given, expected, "a view that begins at one"))
         view = self._view(wanted, indexing.contiguous_strides(wanted), 0, kind)
         view.name = name or self.name
         return view
