@@ -161,6 +161,9 @@ class NumpyLike:
         """A copy; of a tensor's kind, `copy(a)` writes `a` into this array."""
         return result(self) if a is None else super().copy(a)
 
+    def _copied(self) -> Any:
+        return wrapped(super()._copied())
+
     def dot(self, b: Any) -> Any:
         """NumPy's `dot`."""
         return self.backend.xp.dot(self, b)

@@ -399,9 +399,46 @@ def test_deepcopy_of_a_container(backend) -> None:
     assert made["weights"][0] is not t
 
 
+@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
+def test_copies_keep_name_and_own_attributes(backend, of) -> None:
+    t = backend.zeros((2, 2), name="weights", persist_values=False)
+    t.parents = ["layer"]
+    made = of(t)
+    assert (made.name, made.persist_values, made.parents) == ("weights", False, ["layer"])
+    assert (made.parents is t.parents) == (of is copy.copy)
+    array = backend.xp.zeros((2, 2))
+    assert type(of(array)) is type(array)
+
+
+def test_deepcopy_of_trees_copies_their_tensors(backend) -> None:
+    t = backend.array(numbers(3, 4))
+    tree = (t.T * 2 + t[::-1].T)[:, ::2] + backend.exp(t[:1, :1])
+    picked = backend.take(t, [2, 0], 0)
+    held, made, entries, drawn = copy.deepcopy([t, tree, picked, backend.rand() + t])
+    expected, old = tree.get(), numbers(3, 4)[[2, 0]]
+    t.fill(0)
+    np.testing.assert_array_equal(made.get(), expected)
+    np.testing.assert_array_equal(entries.get(), old)
+    entries[:] = -1
+    assert (held.get()[[2, 0]] == -1).all()
+    assert (drawn.get()[[2, 0]] < 0).all()
+    assert not t.get().any()
+    copy.copy(picked)[:] = 5
+    assert (t.get()[[2, 0]] == 5).all()
+
+
 def test_pickle_is_refused(backend) -> None:
     with pytest.raises(TypeError, match=r"t\.get\(\)"):
         pickle.dumps(backend.zeros((2, 2)))
+    with pytest.raises(TypeError, match=r"tree\.get\(\)"):
+        pickle.dumps(backend.zeros((2, 2)) + 1)
+
+
+def test_arrays_of_trees_are_new(backend) -> None:
+    tree = backend.ones((2, 2)) + 1
+    assert np.asarray(tree).tolist() == [[2.0, 2.0]] * 2
+    with pytest.raises(ValueError, match="copy=None"):
+        tree.__array__(copy=False)
 
 
 def test_augmented_assignment_into_a_slice_writes(backend) -> None:

@@ -8,6 +8,7 @@ one checks shapes and types and computes nothing; `t[:] = node`, `out=` or `be.e
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -345,6 +346,20 @@ class OpTreeNode(Operators):
             node.draw = self.draw
         return node
 
+    def __deepcopy__(self, memo: dict) -> OpTreeNode:
+        results: dict[int, Any] = {}
+        for node in nodes_of(self):
+            known = [results[id(x)] if isinstance(x, OpTreeNode) else copy.deepcopy(x, memo) for x in node.inputs]
+            made = results[id(node)] = node.__copy__()
+            if known:
+                made.structure = apply(node.structure.op, *known, params=_params(node.structure)).structure
+                made.inputs = tuple(known)
+        return results[id(self)]
+
+    def __reduce__(self) -> Any:
+        hint = "pickle tree.get() and use be.array"
+        raise TypeError(complain("pickle: an op-tree belongs to a backend", "", "", hint))
+
     def __len__(self) -> int:
         if not self.structure.shape:
             raise TypeError("len() of an expression without axes")
@@ -357,20 +372,29 @@ class OpTreeNode(Operators):
     def build(op: str, a: Any, b: Any, out: Any = None, **params: Any) -> Any:
         """A node by the name of its op, as the contract has it; 'assign' runs at once, `out` too and returns `out`.
 
-        `axis` (reductions, onehot, index) and `idx` (onehot) are taken as keywords. Raises `TypeError` for an
-        unknown op; returns NotImplemented for an operand of a foreign type.
+        `axis` (reductions, onehot) and `idx` (onehot) are taken as keywords. Random numbers have no operand that says
+        which backend draws: they need `out`. Raises `TypeError` for an unknown op; returns NotImplemented for an
+        operand of a foreign type.
         """
         operands = tuple(x for x in (a, b) if x is not None)
         if any(not isinstance(x, (Operators, np.ndarray, *_NUMBERS)) for x in operands):
             return NotImplemented
         if op == "assign":
+            check_target("OpTreeNode.build: assign to", a)
             return a._assign(b)
-        entry = ops.OPS.get(op)
-        if entry is None or len(operands) != entry.arity:
+        entry = ops.OPS.get(op) if isinstance(op, str) else None
+        arity = entry.arity if entry else _BUILT.get(op) if isinstance(op, str) else None
+        if len(operands) != arity:
             raise TypeError(
                 complain(f"OpTreeNode.build: {op!r} with {len(operands)} operands", "", "an op of docs/ops.md")
             )
-        if entry.kind == ops.REDUCTION:
+        if entry is None:
+            node = _built(op, operands, params)
+        elif entry.kind == ops.SOURCE:
+            if op == "index" or not isinstance(out, Operators):
+                raise TypeError(complain(f"OpTreeNode.build: {op!r} says no backend", "", "out=", f"be.{op}()"))
+            node = source(entry, out.structure.table, None)
+        elif entry.kind == ops.REDUCTION:
             node = apply(entry, *operands, params=(as_axis(op, params.get("axis")),))
         elif entry.name == "transpose":
             node = operands[0].T
@@ -395,6 +419,8 @@ class OpTreeNode(Operators):
         return self.backend.evaluate(self).get()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(complain("asarray: an op-tree has no memory", "copy=False", "copy=None"))
         values = self.get()
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -443,12 +469,30 @@ class OpTreeNode(Operators):
 
     @staticmethod
     def list_to_optree(form: Any) -> Any:
-        """The tree of a nested list as `optree_to_list` gives it."""
+        """The tree of a nested list as `optree_to_list` gives it.
+
+        Raises `TypeError` for a list that is none, and where no tensor says which backend draws random numbers.
+        """
         if not isinstance(form, list):
             return form
-        name, *params = form[0] if isinstance(form[0], tuple) else (form[0],)
-        operands = [OpTreeNode.list_to_optree(x) for x in form[1:]]
-        return apply(ops.OPS[name], *operands, params=tuple(params))
+        order = operands_first([form], lambda part: [x for x in part[1:] if isinstance(x, list)])
+        leaves = (x for part in order for x in part[1:] if isinstance(x, Operators))
+        table = next((x.structure.table for x in leaves), None)
+        results: dict[int, Any] = {}
+        for part in order:
+            label = part[0] if part else None
+            name, *params = label if isinstance(label, tuple) and label else (label,)
+            entry = ops.OPS.get(name) if isinstance(name, str) else None
+            if entry is None or table is None or len(part) - 1 != entry.arity:
+                given = f"{len(part) - 1} operands of {name!r}" if table else "no tensor"
+                raise TypeError(complain("list_to_optree: a part", given, "[op of docs/ops.md, its operands …]"))
+            if entry.kind == ops.SOURCE:
+                *own, shape = params or [None]
+                results[id(part)] = source(entry, table, shape, *own)
+            else:
+                operands = [results[id(x)] if isinstance(x, list) else x for x in part[1:]]
+                results[id(part)] = apply(entry, *operands, params=tuple(params))
+        return results[id(form)]
 
     def pp(self) -> str:
         """The tree as a readable expression."""
@@ -467,9 +511,31 @@ class OpTreeNode(Operators):
         return f"<op-tree {self.structure.shape} {self.structure.dtype}: {self}>"
 
 
+_BUILT = {"onehot": 0, "binarize": 1, "shift": 2}
+"""The operations of the contract that are expressions of ops, and how many operands `build` takes of each."""
+
+
+def _built(op: str, operands: tuple, params: dict[str, Any]) -> OpTreeNode:
+    from tensorbackend.graph import composite  # which is made of nodes
+
+    if op == "onehot":
+        return composite.onehot(params.get("idx"), params.get("axis"))
+    if op == "binarize":
+        return 2 * apply(ops.OPS["ge"], *operands, 0) - 1
+    power = apply(ops.OPS["pow2near" if params.get("value", True) else "exp2"], operands[1])
+    return apply(ops.OPS["mul"], operands[0], power)
+
+
+def _params(s: Structure) -> tuple:
+    """The parameters of a structure as `apply` and `source` take them."""
+    params = tuple(indexing.hashable(p) if isinstance(p, tuple) else p for p in s.params)
+    return (*params, s.shape) if s.op.kind == ops.SOURCE and (params or s.shape is not None) else params
+
+
 def _label(node: OpTreeNode) -> Any:
-    params = [indexing.hashable(p) if isinstance(p, tuple) else p for p in node.structure.params]
-    return (node.structure.op.name, *params) if params else node.structure.op.name
+    s = node.structure
+    params = _params(s)
+    return (s.op.name, *params) if params else s.op.name
 
 
 def nodes_of(root: OpTreeNode) -> list[OpTreeNode]:

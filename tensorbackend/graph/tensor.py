@@ -8,6 +8,7 @@ What lies in memory is the backend's business: this module calls its hooks and n
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Iterator, Sequence
@@ -363,10 +364,24 @@ class Tensor(Operators):
         raise TypeError(complain("pickle: a tensor belongs to a backend", "", "", "pickle t.get() and use be.array"))
 
     def __deepcopy__(self, memo: dict) -> Tensor:
-        return self.__copy__()
+        made = memo[id(self)] = self._copied()
+        made.__dict__.update(copy.deepcopy(self._own_attributes(), memo))
+        return made
 
     def __copy__(self) -> Tensor:
-        return self.backend.copy(self)
+        made = self._copied()
+        made.__dict__.update(self._own_attributes())
+        return made
+
+    def _copied(self) -> Any:
+        """A tensor of the same kind, name and value in memory of its own."""
+        made = self.backend.copy(self, self.name)
+        made.persist_values = self.persist_values
+        return made
+
+    def _own_attributes(self) -> dict[str, Any]:
+        """The attributes that users have set."""
+        return {name: value for name, value in self.__dict__.items() if name != "_presented"}
 
 
 class TakeView(OpTreeNode):
@@ -384,6 +399,12 @@ class TakeView(OpTreeNode):
         node = apply(ops.OPS["take"], tensor, indices, params=(as_axis("take", axis),))
         view = _new(cls)
         view.structure, view.inputs = node.structure, node.inputs
+        return view
+
+    def __copy__(self) -> TakeView:
+        view = _new(TakeView)
+        view.structure, view.inputs = self.structure, self.inputs
+        view.__dict__.update(self.__dict__)
         return view
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -373,6 +373,17 @@ def test_lists_and_trees_convert_back(backend: Backend) -> None:
         back = OpTreeNode.list_to_optree(form)
         assert (back.shape, back.dtype) == (tree.shape, tree.dtype)
         assert back.key() == tree.key()
+    drawn = backend.rand(shape=(2, 3)) * y + backend.randn()
+    hot = backend.onehot(backend.array([[0, 1, 1]], dtype=np.int32), 0) * x
+    for tree in (drawn, hot):
+        back = OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(tree))
+        assert back.structure is tree.structure
+        assert back.key() == tree.key()
+    assert backend.rand(shape=(2, 3)).key() != backend.rand(shape=(3, 2)).key()
+    deep = x
+    for _ in range(3000):
+        deep = deep + 1
+    assert str(OpTreeNode.list_to_optree(OpTreeNode.optree_to_list(deep))) == str(deep)
     assert OpTreeNode.optree_to_list(x) is x
     assert OpTreeNode.list_to_optree(3.0) == 3.0
 
@@ -384,6 +395,29 @@ def test_build_makes_nodes_by_name(backend: Backend) -> None:
     assert OpTreeNode.build("sum", x, None, axis=1).structure is backend.sum(x, axis=1).structure
     assert OpTreeNode.build("transpose", x, None).shape == (2, 1)
     assert OpTreeNode.build("dot", x, y.T).structure is backend.dot(x, y.T).structure
+
+
+@pytest.mark.parametrize("form", [[], ["plus", 1], ["add", 1, 2], [("sum",)], [3], ["rand"]], ids=str)
+def test_lists_that_are_no_trees_are_refused(backend: Backend, form: list) -> None:
+    with pytest.raises(TypeError, match="list_to_optree"):
+        OpTreeNode.list_to_optree(form)
+    with pytest.raises(TypeError, match="list_to_optree"):
+        OpTreeNode.list_to_optree(["add", backend.ones((1, 2))])
+
+
+def test_build_makes_what_is_no_single_op(backend: Backend) -> None:
+    x, idx = backend.array([[-1.5, 0.0, 3.0]]), backend.array([[0, 2, 1]], dtype=np.int32)
+    hot = OpTreeNode.build("onehot", None, None, axis=0, idx=idx)
+    assert hot.structure is backend.onehot(idx, 0).structure
+    assert OpTreeNode.build("binarize", x, None, out=backend.empty((1, 3))).tolist() == [[-1.0, 1.0, 1.0]]
+    for value in (True, False):
+        built = OpTreeNode.build("shift", x, x, value=value)
+        np.testing.assert_array_equal(built.get(), backend.shift(x, x, value).get())
+    out = backend.full((2, 3), 7)
+    assert OpTreeNode.build("rand", None, None, out=out) is out
+    assert ((out.get() >= 0) & (out.get() < 1)).all()
+    with pytest.raises(TypeError, match=r"be\.rand"):
+        OpTreeNode.build("rand", None, None)
 
 
 def test_build_runs_with_a_target(backend: Backend) -> None:
@@ -401,6 +435,9 @@ def test_build_refuses_what_it_does_not_know(backend: Backend) -> None:
         OpTreeNode.build("plus", x, x)
     with pytest.raises(TypeError, match="tanh"):
         OpTreeNode.build("tanh", x, x)
+    for target in (3, None, np.ones((1, 2)), x + 1):
+        with pytest.raises(TypeError, match="assign to"):
+            OpTreeNode.build("assign", target, x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint32", "int64", "int16"])
