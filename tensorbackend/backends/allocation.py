@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import DTypeError, ShapeError, complain
-from tensorbackend.graph.optree import Operators
-from tensorbackend.graph.structure import StructureTable
-from tensorbackend.graph.tensor import Tensor
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.graph.optree import Operators, check_target
+from tensorbackend.graph.structure import StructureTable, sized
+from tensorbackend.graph.tensor import Tensor, as_shape
 
 __all__ = ["Allocation", "host_array", "rank_rule"]
 
@@ -39,9 +39,14 @@ class Allocation:
         distributed: bool = False,
         min_dims: int | None = None,
     ) -> Tensor:
-        """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel`, `distributed`: no effect here."""
+        """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel`, `distributed`: no effect here.
+
+        Raises `TypeError` for lengths that are not integers, and for another element type than tensors have.
+        """
         self.structures.check_open()
-        kind = dtype or self.default_dtype
+        if shape is None:
+            raise TypeError(complain("shape: lengths must be integers", "None", "an int or several"))
+        kind = self.default_dtype if dtype is None else dtype
         return self.tensor_cls(self, shape, kind, name=name, persist_values=persist_values, min_dims=min_dims)
 
     def array(
@@ -83,17 +88,30 @@ class Allocation:
         values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
         return self.array(values, dtype=dtype, min_dims=min_dims)
 
-    def empty_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
-        """An uninitialised tensor of the argument's shape and (unless `dtype` is given) type."""
-        return self.empty(other_ary.shape, dtype or other_ary.dtype, name, min_dims=rank_rule(other_ary))
+    def empty_like(self, other_ary: Any, name: str | None = None, dtype: Any = None,
+                   persist_values: bool | None = None) -> Tensor:  # fmt: skip
+        """An uninitialised tensor of the argument's shape and, unless they are given, type and `persist_values`.
 
-    def zeros_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
-        """Zeros of the argument's shape and (unless `dtype` is given) type."""
-        return self.empty_like(other_ary, name, dtype)._assign(0)
+        Raises `TypeError` for what is no tensor, op-tree or array, `ShapeError` for a tree without a shape of its own.
+        """
+        if not (hasattr(other_ary, "shape") and hasattr(other_ary, "dtype")):
+            expected = "a tensor, op-tree or array"
+            raise TypeError(complain("empty_like: shape and type of what", type(other_ary).__name__, expected))
+        known = isinstance(other_ary, Operators) and other_ary.structure.op is not None
+        shape = sized(other_ary.structure.op, other_ary.structure) if known else other_ary.shape
+        persist = getattr(other_ary, "persist_values", True) if persist_values is None else persist_values
+        kind = other_ary.dtype if dtype is None else dtype
+        return self.empty(shape, kind, name, persist, min_dims=rank_rule(other_ary))
 
-    def ones_like(self, other_ary: Any, name: str | None = None, dtype: Any = None) -> Tensor:
-        """Ones of the argument's shape and (unless `dtype` is given) type."""
-        return self.empty_like(other_ary, name, dtype)._assign(1)
+    def zeros_like(self, other_ary: Any, name: str | None = None, dtype: Any = None,
+                   persist_values: bool | None = None) -> Tensor:  # fmt: skip
+        """Zeros of the argument's shape and (unless `dtype` is given) type; as `empty_like`."""
+        return self.empty_like(other_ary, name, dtype, persist_values)._assign(0)
+
+    def ones_like(self, other_ary: Any, name: str | None = None, dtype: Any = None,
+                  persist_values: bool | None = None) -> Tensor:  # fmt: skip
+        """Ones of the argument's shape and (unless `dtype` is given) type; as `empty_like`."""
+        return self.empty_like(other_ary, name, dtype, persist_values)._assign(1)
 
     def copy(self, a: Any, name: str | None = None) -> Tensor:
         """A new contiguous tensor with the value of a tensor or op-tree."""
@@ -115,7 +133,8 @@ class Allocation:
 
         `x` is returned unchanged if given. `dim0` an int gives (dim0, bsz), two ints (features, steps · bsz), more
         (their product, bsz). `shared` lends its memory. `parallelism` ('Data', 'Model', 'Disabled') has no effect
-        on one device. Raises `ValueError` when no batch size is set.
+        on one device. Raises `ValueError` when no batch size is set, `TypeError` for a `shared` that is no tensor and
+        `BackendError` for one of another backend.
         """
         if x is not None:
             return x
@@ -129,13 +148,17 @@ class Allocation:
             shape = (dim0, self.bsz)
         if shared is None:
             return self.zeros(shape, dtype, name, persist_values)
+        check_target("iobuf: shared", shared)
+        if shared.structure.table is not self.structures:
+            given, hint = f"a tensor of {shared.backend!r}", "a buffer made by this backend"
+            raise BackendError(complain("iobuf: shared memory of another backend", given, repr(self), hint))
         fits = shared.shape == shape and dtype in (None, shared.dtype)
         out = shared if fits else shared.share(shape, dtype, name)
         return out._assign(0)
 
     def shared_iobuf_size(self, shape: Any, parallelism: str | None) -> int:
         """The elements of a shared buffer: the shape's, times the devices unless `parallelism` is 'Data' or 'Model'."""
-        size = math.prod(shape) if isinstance(shape, (tuple, list)) else int(shape)
+        size = math.prod(as_shape(shape, 0))
         return size if parallelism in ("Data", "Model") else size * self.num_devices
 
 

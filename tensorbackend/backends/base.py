@@ -183,7 +183,10 @@ class Backend(
             raise ValueError(complain("enable_winograd", repr(enable_winograd), "True (as 4), 4, 2 or False"))
         if not isinstance(scratch_size, (int, np.integer)) or scratch_size < 0:
             raise ValueError(complain("scratch_size", repr(scratch_size), "bytes, or 0 for no bound"))
-        self.enable_winograd = 4 if enable_winograd is True else int(enable_winograd)
+        for option, number in {"device_id": device_id, "num_devices": num_devices}.items():
+            if number is not None and not (isinstance(number, (int, np.integer)) and number >= 0):
+                raise ValueError(complain(option, repr(number), "an int of 0 or more, or None"))
+        self.enable_winograd = 4 if enable_winograd == 1 else int(enable_winograd)
         self.scratch_size = int(scratch_size)
         self.compat_mode = compat_mode
         self.min_dims = min_dims
@@ -221,6 +224,8 @@ class Backend(
         A driver may follow the name: 'gpu:emulator'. Raises `ValueError` for an unknown name, or a driver of a backend
         without drivers, `TypeError` for an option that the backend does not take.
         """
+        if not isinstance(name, str):
+            raise ValueError(complain("backend: no name", repr(name), ", ".join(sorted(Backend.backends))))
         name, _, driver = name.partition(":")
         if driver:
             kargs["driver"] = driver

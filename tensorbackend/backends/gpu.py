@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cuda_primitives, cuda_regions, native, recipes, watch
+from tensorbackend.backends import cuda_primitives, cuda_regions, disk_cache, native, recipes, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_launch import NotedLaunch, Place, stand_ins
 from tensorbackend.backends.driver import Driver, Function, open_driver
@@ -173,6 +173,16 @@ class GpuBackend(NativeStatements, Backend):
     def compute_capability(self) -> tuple[int, int]:
         """The compute capability of the device (major, minor)."""
         return self.driver.facts.capability
+
+    @property
+    def use_cudac_kernels(self) -> bool:
+        """Whether kernels are CUDA C: always."""
+        return True
+
+    @property
+    def cache_dir(self) -> str:
+        """The folder that keeps compiled kernels."""
+        return str(disk_cache.cache_for_writing().folder)
 
     # Memory
 

@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tensorbackend import settings
 from tensorbackend.backends.base import OUR_BACKENDS, Backend
 from tensorbackend.errors import BackendError, complain
@@ -79,13 +81,16 @@ def gen_backend(
     'cpu'). `rng_seed` makes results reproducible (None: `TB_SEED`, else different each run). `datatype` is the
     default element type (None: `TB_DTYPE`, else float32), `batch_size` becomes `be.bsz`, `compat_mode` None or
     'caffe'. `deterministic` and `deterministic_update` only warn. `options` go to the constructor (`jit`, `threads`,
-    `min_dims`, `bench` …). Raises `ValueError` for an unknown name, with the choices, `TypeError` for an unknown
-    option.
+    `min_dims`, `bench` …). Raises `ValueError` for an unknown name, with the choices, or a batch size that is none,
+    `TypeError` for an unknown option.
     """
     global _global, _exit_registered
     for name, here in {"default_dtype": "datatype", "num_devices": "max_devices"}.items():
         if name in options:
             raise TypeError(complain("gen_backend", f"{name}={options[name]!r}", f"{here}={options[name]!r}"))
+    whole = isinstance(batch_size, (int, np.integer)) and not isinstance(batch_size, bool)
+    if batch_size is not None and not (whole and batch_size >= 0):
+        raise ValueError(complain("batch_size", repr(batch_size), "an int of 0 or more, or None"))
     _deprecated("deterministic", deterministic)
     _deprecated("deterministic_update", deterministic_update)
     made = allocate(
@@ -114,7 +119,7 @@ def allocate(backend: str, **options: Any) -> Backend:
 
     The global backend stays. Raises `ValueError` for an unknown name, with the choices.
     """
-    if backend.partition(":")[0] not in OUR_BACKENDS:
+    if not isinstance(backend, str) or backend.partition(":")[0] not in OUR_BACKENDS:
         _load_entry_points()
     return Backend.allocate_backend(backend, **options)
 

@@ -32,6 +32,26 @@ def test_iobuf_shapes(sized, dim0, shape) -> None:
     assert not t.get().any()
 
 
+def test_iobuf_refuses_shared_memory_that_is_none_of_its_own(sized) -> None:
+    for wrong in (np.ones((3, 8), np.float32), 5, sized.ones((3, 8)) + 1):
+        with pytest.raises(TypeError, match="shared"):
+            sized.iobuf(3, shared=wrong)
+    other = Backend.allocate_backend("cpu", jit=False)
+    foreign = other.ones((3, 8))
+    with pytest.raises(RuntimeError, match="another backend"):
+        sized.iobuf(3, shared=foreign)
+    assert foreign.get().all()
+    other.cleanup_backend()
+
+
+def test_shared_iobuf_size_counts_whole_numbers(backend) -> None:
+    for wrong in (2.5, (2.5, 2), "3", None):
+        with pytest.raises(TypeError, match="integers"):
+            backend.shared_iobuf_size(wrong, None)
+    with pytest.raises(ValueError, match="negative"):
+        backend.shared_iobuf_size(-1, None)
+
+
 def test_iobuf_returns_what_it_is_given(sized) -> None:
     x = sized.ones((2, 2))
     assert sized.iobuf(5, x=x) is x

@@ -99,6 +99,34 @@ def test_likes_take_shape_and_type_of_the_argument(backend, dtype) -> None:
     assert backend.zeros_like(np.zeros((4,), np.int8)).dtype == np.int8
 
 
+def test_likes_persist_as_the_argument_does(backend) -> None:
+    t = backend.zeros((2, 3), persist_values=False)
+    for make in (backend.empty_like, backend.zeros_like, backend.ones_like):
+        assert [make(x).persist_values for x in (t, t + 1, np.zeros(2))] == [False, True, True]
+        assert make(t, persist_values=True).persist_values
+
+
+@pytest.mark.parametrize("make", ["empty_like", "zeros_like", "ones_like"])
+def test_likes_of_nothing_are_refused(backend, make) -> None:
+    for wrong in ([1, 2], None, 3, "abc"):
+        with pytest.raises(TypeError, match="a tensor, op-tree or array"):
+            getattr(backend, make)(wrong)
+    with pytest.raises(ValueError, match="not known"):
+        getattr(backend, make)(backend.rand())
+
+
+@pytest.mark.parametrize("make", ["empty", "zeros", "ones"])
+def test_allocations_refuse_what_they_would_take_for_a_default(backend, make) -> None:
+    with pytest.raises(TypeError, match="None"):
+        getattr(backend, make)(None)
+    for dtype in (0, "", False, [], {}):
+        with pytest.raises(TypeError, match="dtype"):
+            getattr(backend, make)((2, 2), dtype=dtype)
+    for min_dims in (3, 17, -1, 1.5, "2", float("nan")):
+        with pytest.raises(ValueError, match="0, 1 or 2"):
+            getattr(backend, make)(3, min_dims=min_dims)
+
+
 # Facts
 
 

@@ -26,6 +26,7 @@ __all__ = ["Storage", "TakeView", "Tensor", "as_shape"]
 
 _new = object.__new__
 _WHOLE = slice(None)
+_RANK_RULES = (0, 1, 2)
 
 
 class Storage:
@@ -43,8 +44,11 @@ class Storage:
 def as_shape(shape: Any, min_dims: int) -> tuple[int, ...]:
     """A shape from an int or a sequence of ints, under the column rule: with `min_dims` 2, n becomes (n, 1).
 
-    Raises `TypeError` for lengths that are not integers and `ShapeError` for negative ones.
+    Raises `TypeError` for lengths that are not integers, `ShapeError` for negative ones, `ValueError` for another
+    `min_dims` than 0, 1 or 2.
     """
+    if min_dims not in _RANK_RULES:
+        raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
     parts = shape if isinstance(shape, (tuple, list)) else (shape,)
     try:
         result = tuple(map(operator.index, parts))

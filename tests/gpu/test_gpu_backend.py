@@ -220,6 +220,8 @@ def test_facts_of_the_device(be: GpuBackend) -> None:
     assert be.device_type == 1
     assert be.sm_count == be.driver.facts.multiprocessors
     assert be.gpu_memory_size > 0
+    assert be.use_cudac_kernels
+    assert Path(be.cache_dir).is_dir()
     assert be.compute_capability == (9, 0)
     assert be.stream == 0
 

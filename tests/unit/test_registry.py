@@ -139,6 +139,28 @@ def test_unknown_options_are_refused() -> None:
         gen_backend("cpu", colour="red")
 
 
+@pytest.mark.parametrize("name", [5, b"cpu", ["cpu"]], ids=repr)
+def test_names_are_strings(name) -> None:
+    for make in (gen_backend, Backend.allocate_backend):
+        with pytest.raises(ValueError, match="cpu, gpu"):
+            make(name)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2.5, "x", float("nan")], ids=repr)
+@pytest.mark.parametrize("option", ["batch_size", "device_id", "max_devices"])
+def test_counts_are_integers_of_0_or_more(option, wrong) -> None:
+    first = gen_backend("cpu", batch_size=np.int32(4), device_id=0, max_devices=0)
+    with pytest.raises(ValueError, match="0 or more"):
+        gen_backend("cpu", **{option: wrong})
+    assert current_backend() is first
+    assert first.bsz == 4
+
+
+@pytest.mark.parametrize("given", [True, 1, np.True_, 4], ids=repr)
+def test_winograd_is_on_by_any_truth(given) -> None:
+    assert gen_backend("cpu", enable_winograd=given).enable_winograd == 4
+
+
 @pytest.mark.parametrize("argument", ["deterministic", "deterministic_update"])
 def test_deprecated_arguments_warn_once(argument, monkeypatch) -> None:
     monkeypatch.setattr(registry, "_warned", set())
