@@ -20,7 +20,8 @@ __all__ = [
 
 Shape = tuple[int, ...]
 MAX_RANK = 16
-_KNOWN = frozenset((int, type(None)))
+_INTS = frozenset((int,))
+_KNOWN = _INTS | {type(None)}
 _PLAIN = frozenset((int, slice))  # of an index: one for each axis
 _BASIC = _PLAIN | {type(None), type(Ellipsis)}
 
@@ -49,7 +50,7 @@ def whole(name: str, numbers: Any) -> tuple:
     dictionaries would take for those."""
     try:
         numbers = tuple(numbers)
-        return numbers if _KNOWN.issuperset(map(type, numbers)) else tuple(int(operator.index(n)) for n in numbers)
+        return numbers if _INTS.issuperset(map(type, numbers)) else tuple(int(operator.index(n)) for n in numbers)
     except TypeError:
         raise TypeError(complain(f"{name}: lengths and axes must be integers", str(numbers), "several ints")) from None
 

@@ -548,7 +548,7 @@ _LONGEST = 2000
 
 def _leaf_text(x: Any) -> str:
     if isinstance(x, Operators):
-        return getattr(x, "name", None) or f"t{list(x.shape)}"
+        return str(getattr(x, "name", None) or f"t{list(x.shape)}")
     return f"{x:g}" if isinstance(x, float) else str(x)
 
 

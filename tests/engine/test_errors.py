@@ -134,6 +134,8 @@ for _axis in (None, (), (0, 1)):
     refused(f"cumsum {_axis}", lambda b, a=_axis: b.be.cumsum(b.t, a), ShapeError, "not one axis", str(_axis))
 for _axis in ((), (0, 1)):
     refused(f"take {_axis}", lambda b, a=_axis: b.be.take(b.t, [0], a), ShapeError, "not one axis", str(_axis))
+refused("transpose by None", lambda b: b.t.transpose(None), TypeError, "transpose", "None", "several ints")
+refused("transpose of a tree by None", lambda b: (b.t + 1).transpose(1, None), TypeError, "transpose", "(1, None)")
 refused("transpose", lambda b: b.t.transpose(0, 2), ShapeError, "(0, 2)", "each axis once")
 refused("onehot axis", lambda b: b.be.onehot(b.n, 2), ShapeError, "axis=2", "0 for (classes, n)")
 

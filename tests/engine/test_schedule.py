@@ -388,6 +388,12 @@ def test_lists_and_trees_convert_back(backend: Backend) -> None:
     assert OpTreeNode.list_to_optree(3.0) == 3.0
 
 
+def test_names_of_any_kind_are_printed(backend: Backend) -> None:
+    t = backend.ones((2, 2), name=5)  # type: ignore[arg-type]
+    assert str(backend.exp(t)) == "exp(5)"
+    assert '"5\\n' in (t + 1).to_dot()
+
+
 def test_build_makes_nodes_by_name(backend: Backend) -> None:
     x, y = backend.array([[1.0, 2.0]]), backend.array([[3.0, 4.0]])
     assert OpTreeNode.build("add", x, y).structure is (x + y).structure
