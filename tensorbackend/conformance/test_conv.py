@@ -294,6 +294,18 @@ def test_bad_operands_are_refused_before_anything_is_written(backend: Any) -> No
         backend.fprop_conv(layer, I, F, O, bsum=elsewhere)
     with pytest.raises(BackendError, match="different backends"):
         backend.update_conv(layer, I, O, F, grad_bias=elsewhere)
+    with pytest.raises(BackendError, match="different backends"):
+        backend.fprop_conv(layer, I, F, O, X=elsewhere.backend.ones(O.shape))
     with pytest.raises(TypeError, match="repeat"):
         backend.fprop_conv(layer, I, F, O, repeat=2.5)
     np.testing.assert_array_equal(O.get().reshape(layer.dimO), before.astype(np.float32))
+
+
+def test_operands_that_all_belong_to_another_backend_are_refused(backend: Any) -> None:
+    layer, elsewhere = backend.conv_layer("float32", **SMALL), Backend.allocate_backend("cpu", jit=False)
+    I, F, O = (elsewhere.ones(dim) for dim in (layer.dimI2, layer.dimF2, layer.dimO2))
+    fprop, bprop, update = backend.fprop_conv, backend.bprop_conv, backend.update_conv
+    for method, x, y, out in ((fprop, I, F, O), (bprop, F, O, I), (update, I, O, F), (backend.conv, I, F, O)):
+        with pytest.raises(BackendError, match="different backends"):
+            method(layer, x, y, out)
+        assert out.get().min() == out.get().max() == 1

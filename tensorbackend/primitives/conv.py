@@ -255,6 +255,8 @@ class Convolution:
         Its gradients are the sums of `bprop_conv` and `update_conv`.
         """
         operands.check("conv", layer.dtype, I=(I, layer.dimI), F=(F, layer.dimF))
+        operands.check_home(self, I)
+        operands.check_home(self, F)
         node = _apply(FPROP, layer, (I, layer.dimI), (F, layer.dimF))
         node = node if node.shape == layer.dimO else composite.reshape(node, layer.dimO)
         if out is None:
@@ -276,7 +278,7 @@ class Convolution:
         """
         operands.check_layer("fprop_conv", layer, ConvLayer, "conv_layer")
         dims = {"I": (I, layer.dimI), "F": (F, layer.dimF)}
-        tail = _Tail("fprop_conv", layer, dims, (O, layer.dimO), X, bias, bsum, alpha, beta, relu, brelu, slope)
+        tail = _Tail(self, "fprop_conv", layer, dims, (O, layer.dimO), X, bias, bsum, alpha, beta, relu, brelu, slope)
         return operands.repeated(self, repeat, lambda: tail.run(FPROP), layer.flops, "fprop_conv")
 
     def bprop_conv(self, layer: ConvLayer, F: Any, E: Any, grad_I: Any, X: Any = None, bias: Any = None,
@@ -289,7 +291,8 @@ class Convolution:
         """
         operands.check_layer("bprop_conv", layer, ConvLayer, "conv_layer")
         dims = {"F": (F, layer.dimF), "E": (E, layer.dimO)}
-        tail = _Tail("bprop_conv", layer, dims, (grad_I, layer.dimI), X, bias, bsum, alpha, beta, relu, brelu, slope)
+        output = (grad_I, layer.dimI)
+        tail = _Tail(self, "bprop_conv", layer, dims, output, X, bias, bsum, alpha, beta, relu, brelu, slope)
         return operands.repeated(self, repeat, lambda: tail.run(BPROP), layer.flops, "bprop_conv")
 
     def update_conv(self, layer: ConvLayer, I: Any, E: Any, grad_F: Any, alpha: float = 1.0, beta: float = 0.0,
@@ -301,7 +304,8 @@ class Convolution:
         """
         operands.check_layer("update_conv", layer, ConvLayer, "conv_layer")
         dims = {"I": (I, layer.dimI), "E": (E, layer.dimO)}
-        tail = _Tail("update_conv", layer, dims, (grad_F, layer.dimF), None, None, None, alpha, beta, False, False, 0.0)
+        output = (grad_F, layer.dimF)
+        tail = _Tail(self, "update_conv", layer, dims, output, None, None, None, alpha, beta, False, False, 0.0)
         if grad_bias is not None:
             operands.check_column("update_conv", "grad_bias", grad_bias, layer.K, I, E, grad_F)
         timed = operands.repeated(self, repeat, lambda: tail.run(UPDATE), layer.flops, "update_conv")
@@ -332,8 +336,9 @@ def _flat(dim: tuple[int, ...]) -> tuple[int, int]:
 class _Tail:
     """A pass and what follows its sums, checked: `run(op)` computes it into the output."""
 
-    def __init__(self, name: str, layer: ConvLayer, dims: dict[str, tuple], output: tuple, X: Any, bias: Any, bsum: Any,
-                 alpha: float, beta: float, relu: bool, brelu: bool, slope: float) -> None:  # fmt: skip
+    def __init__(self, backend: Any, name: str, layer: ConvLayer, dims: dict[str, tuple], output: tuple, X: Any,
+                 bias: Any, bsum: Any, alpha: float, beta: float, relu: bool, brelu: bool,
+                 slope: float) -> None:  # fmt: skip
         self.layer, self.dims, (self.out, self.dim) = layer, dims, output
         self.relu, self.brelu = relu, brelu
         self.alpha, self.beta, slope = operands.numbers(name, alpha=alpha, beta=beta, slope=slope)
@@ -341,10 +346,13 @@ class _Tail:
         self.X, self.bias, self.bsum = self.out if X is None else X, bias, bsum
         named = {**dims, "output": output, "X": (self.X, self.dim)}
         operands.check(name, layer.dtype, **named)
+        for x, _ in named.values():
+            operands.check_home(backend, x)
         operands.check_output(name, self.out, *(x for x, _ in dims.values()))
         maps = self.dim[0]
         if bias is not None:
             operands.check(name, None, bias=(bias, (maps, 1)))
+            operands.check_home(backend, bias)
         if bsum is not None:
             operands.check_column(name, "bsum", bsum, maps, self.out, *(x for x, _ in dims.values()))
 
