@@ -232,7 +232,8 @@ def bits(words: tuple[np.ndarray, ...], dtype: np.dtype) -> np.ndarray:
 
 def shift_exponent(s: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """sgn(s) 2^rint(log2 |s|), and 0 for s = 0: the nearest power of two in the logarithm."""
-    power = np.copysign(np.exp2(np.rint(np.log2(np.abs(s)))), s)
+    nearest = np.rint(np.log2(np.abs(s)))
+    power = np.copysign(np.exp2(nearest, dtype=np.float64), s)  # NumPy's 2^127 in float32 is not exact
     return _store(np.where(s == 0, s, power), out, s.dtype)
 
 

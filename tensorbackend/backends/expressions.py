@@ -13,7 +13,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.backends.allocation import rank_rule
 from tensorbackend.errors import DTypeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, apply, check_target, finished
+from tensorbackend.graph.optree import Operators, apply, check_target, finished, operand
 from tensorbackend.graph.structure import StructureTable, as_axis
 from tensorbackend.graph.tensor import TakeView, Tensor
 
@@ -29,6 +29,7 @@ class Expressions:
     rand: Callable[..., Any]
     clip: Callable[..., Any]
     add: Callable[..., Any]
+    multiply: Callable[..., Any]
     greater_equal: Callable[..., Any]
 
     def mean(
@@ -36,18 +37,22 @@ class Expressions:
     ) -> Any:
         """The sum over `axis` (None: all; of integers in 64 bits, which may wrap) divided by the count; NaN of nothing.
         `partial` is not used."""
-        return finished(composite.mean(a, axis, keepdims), out)
+        return finished(composite.mean(self._operand("mean", a), axis, keepdims), out)
 
     def var(self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True,
             binary: bool = False) -> Any:  # fmt: skip
         """The population variance over `axis`. `binary`: the square x x is x times its nearest power of two."""
-        return finished(composite.var(a, axis, keepdims, binary), out)
+        return finished(composite.var(self._operand("var", a), axis, keepdims, binary), out)
 
     def std(
         self, a: Any, axis: Any = None, partial: Any = None, out: Tensor | None = None, keepdims: bool = True
     ) -> Any:
         """The population standard deviation over `axis`. `partial` is not used."""
-        return finished(composite.std(a, axis, keepdims), out)
+        return finished(composite.std(self._operand("std", a), axis, keepdims), out)
+
+    def _operand(self, name: str, x: Any) -> Any:
+        """A tensor or op-tree as it is, a number or NumPy array as a node."""
+        return x if isinstance(x, Operators) else operand(name, x, self.structures)
 
     def onehot(self, indices: Tensor, axis: int, out: Tensor | None = None) -> Any:
         """1 where the position along `axis` equals the index: (classes, n) for axis 0, (n, classes) for axis 1.
@@ -102,10 +107,13 @@ class Expressions:
         return finished(composite.transpose(a, axes), out)
 
     def binarize(self, ary: Any, out: Tensor, stochastic: bool = True) -> Tensor:
-        """-1 or 1 into `out`: at random with probability clip((a + 1) / 2, 0, 1) of 1, or by the sign (0 gives 1)."""
+        """-1 or 1 into `out`: at random with probability clip((a + 1) / 2, 0, 1) of 1, or by the sign (0 gives 1).
+
+        Every element of `out` is drawn by itself, also where `ary` is broadcast.
+        """
         check_target("binarize: out", out)
         if stochastic:
-            up = self.rand() <= self.clip(self.add(ary, 1) / 2, 0, 1)
+            up = self.rand(shape=out.shape) <= self.clip(self.add(self.multiply(ary, 0.5), 0.5), 0, 1)
         else:
             up = self.greater_equal(ary, 0)
         return out._assign(2 * up - 1)
@@ -113,14 +121,36 @@ class Expressions:
     def shift(self, ary: Any, shift_ary: Any, value: bool = True, out: Tensor | None = None) -> Tensor:
         """`ary` times a power of two: sgn(s) 2^rint(log2 |s|), 0 for s = 0; with `value` False, 2^s.
 
-        Runs at once, and returns a tensor shaped like `ary` (a number: one element).
+        Runs at once, and returns a tensor shaped like `ary` (a number: one element). Where s is no float, it has the
+        type of `ary`, or the default. Exponents may be up to twice the type's largest where the product is a number.
         """
-        power = apply(ops.OPS["pow2near" if value else "exp2"], shift_ary, table=self.structures)
-        product = apply(ops.OPS["mul"], ary, power)
+        if isinstance(ary, np.ndarray):
+            ary = self._operand("shift", ary)
+        kind = ary.dtype if _is_float(ary) else self.structures.default_dtype
+        if not _is_float(shift_ary) or shift_ary.dtype.itemsize < kind.itemsize:
+            shift_ary = apply(ops.OPS["mul"], shift_ary, kind.type(1), table=self.structures)
+        if value:
+            powers = [apply(ops.OPS["pow2near"], shift_ary, table=self.structures)]
+        else:
+            powers = self._powers_of_two(shift_ary)
+        product = ary
+        for power in powers:
+            product = apply(ops.OPS["mul"], product, power, table=self.structures)
         if out is None:
             tree = isinstance(ary, Operators)
             out = self.empty(ary.shape if tree else (1, 1), product.dtype, min_dims=rank_rule(ary) if tree else 2)
         return finished(product, out)
+
+    def _powers_of_two(self, exponent: Any) -> list[Any]:
+        """2^exponent as two factors, the second of which is 1 unless the first alone would overflow or vanish."""
+        info = np.finfo(dtypes.compute(exponent.dtype))
+        near = self.minimum(self.maximum(exponent, int(info.minexp)), int(info.maxexp) - 2)
+        return [apply(ops.OPS["exp2"], x, table=self.structures) for x in (near, self.subtract(exponent, near))]
+
+
+def _is_float(x: Any) -> bool:
+    """Whether an operand is of a float type of its own: a Python number is of none."""
+    return isinstance(x, (Operators, np.generic, np.ndarray)) and dtypes.is_float(x.dtype)
 
 
 def _unary_method(op: ops.Op) -> Callable:
@@ -161,12 +191,18 @@ def _reduction_method(op: ops.Op) -> Callable:
 def _composite_method(function: Callable) -> Callable:
     """The composite as a method, `out` behind its own arguments."""
     takes = list(inspect.signature(function).parameters.values())
+    first = takes[0].name
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     own, last = inspect.Parameter("self", kind), inspect.Parameter("out", kind, default=None)
 
     def method(self: Any, *arguments: Any, out: Tensor | None = None, **keywords: Any) -> Any:
         if len(arguments) == len(takes) + 1:
             *arguments, out = arguments
+        if not arguments and first in keywords:
+            arguments = (keywords.pop(first),)
+        if arguments and not isinstance(arguments[0], Operators):
+            if not any(isinstance(x, Operators) for x in (*arguments, *keywords.values())):
+                arguments = (self._operand(function.__name__, arguments[0]), *arguments[1:])
         return finished(function(*arguments, **keywords), out)
 
     method.__signature__ = inspect.Signature([own, *takes, last])

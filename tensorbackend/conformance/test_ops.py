@@ -467,6 +467,21 @@ def test_logsumexp_of_minus_infinity(backend: Backend) -> None:
     assert backend.evaluate(backend.logsumexp(x, axis=1)).tolist() == [[-INF], [-INF]]
 
 
+def test_expressions_of_numbers_and_host_arrays_are_nodes(backend: Backend) -> None:
+    host = np.array([[2.0, 0.0, -0.0]])
+    nodes = [backend.reciprocal(0), backend.reciprocal(a=0.0), backend.reciprocal(host), backend.clip(3.0, 0, 1),
+             backend.mean(3), backend.var(host), backend.relu(host), backend.isclose(1, 2)]  # fmt: skip
+    assert all(isinstance(node, OpTreeNode) for node in nodes)
+    out = backend.empty((2, 3))
+    assert backend.reciprocal(0, out).tolist() == [[INF] * 3] * 2
+    assert backend.reciprocal(host, out).tolist() == [[0.5, INF, -INF]] * 2
+    assert backend.clip(3.0, 0, 1, out).tolist() == [[1.0] * 3] * 2
+    assert backend.mean(host * 3, 1, None, out).tolist() == [[2.0] * 3] * 2
+    for name in ("reciprocal", "relu", "mean", "var", "std"):
+        with pytest.raises(TypeError, match=rf"{name}: operand[\s\S]*NoneType"):
+            getattr(backend, name)(None)
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_onehot_takes_its_classes_from_the_partner(backend: Backend, axis: int) -> None:
     places = backend.array(np.array([[0, 2, 5, 1]]), dtype="int32")

@@ -323,3 +323,17 @@ def test_stochastic_binarize_has_its_probability(backend, a) -> None:
     p = min(max((a + 1) / 2, 0), 1)
     assert set(np.unique(values)) <= {-1.0, 1.0}
     assert abs((values > 0).mean() - p) <= SIGMAS * math.sqrt(p * (1 - p) / COUNT) + 2.0**-23
+
+
+@pytest.mark.parametrize("shape", [(1, 100), (COUNT // 100, 1), (1, 1)], ids=str)
+def test_stochastic_binarize_draws_each_element_of_what_is_broadcast(backend, shape) -> None:
+    values = backend.binarize(backend.zeros(shape), backend.empty((COUNT // 100, 100))).get()
+    assert abs(values.mean()) <= SIGMAS / math.sqrt(COUNT)
+    assert np.abs(values.mean(0)).max() <= SIGMAS / math.sqrt(COUNT // 100)
+    assert np.abs(values.mean(1)).max() <= SIGMAS / math.sqrt(100)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_stochastic_binarize_of_the_largest_integers_is_one(backend, dtype) -> None:
+    largest = backend.array(np.full((1, 50), np.iinfo(dtype).max, dtype), dtype=dtype)
+    np.testing.assert_array_equal(backend.binarize(largest, backend.empty((1, 50))).get(), np.ones((1, 50)))

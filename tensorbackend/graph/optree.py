@@ -20,7 +20,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import Structure, StructureTable, as_axis
 
-__all__ = ["OpTreeNode", "Operators", "apply", "check_target", "finished", "nodes_of", "source"]
+__all__ = ["OpTreeNode", "Operators", "apply", "check_target", "finished", "nodes_of", "operand", "source"]
 
 _NUMBERS = (bool, int, float, np.generic)
 _new = object.__new__
@@ -51,6 +51,13 @@ def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable 
         node.structure = found
         node.inputs = operands
     return _within_range(node) if op.name in _MIRRORED and int in structures else node
+
+
+def operand(name: str, x: Any, table: StructureTable) -> OpTreeNode:
+    """A number or NumPy array as a node of the same value. Raises `TypeError` for anything else."""
+    if not isinstance(x, (bool, int, float, np.generic, np.ndarray)):
+        raise TypeError(complain(f"{name}: operand", type(x).__name__, "a tensor, an op-tree or a number"))
+    return apply(ops.OPS["maximum"], x, x, table=table)
 
 
 def finished(node: Any, out: Any) -> Any:

@@ -9,9 +9,11 @@ import numpy as np
 from tensorbackend import ops
 from tensorbackend.graph.structure import Structure, StructureTable
 
-__all__ = ['OpTreeNode', 'Operators', 'apply', 'check_target', 'finished', 'nodes_of', 'source']
+__all__ = ['OpTreeNode', 'Operators', 'apply', 'check_target', 'finished', 'nodes_of', 'operand', 'source']
 
 def apply(op: ops.Op, *operands: Any, params: tuple=(), table: StructureTable | None=None) -> OpTreeNode: ...
+
+def operand(name: str, x: Any, table: StructureTable) -> OpTreeNode: ...
 
 def finished(node: Any, out: Any) -> Any: ...
 

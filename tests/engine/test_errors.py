@@ -201,7 +201,7 @@ refused("add string", lambda b: b.be.add(b.t, "a"), TypeError, "str", "tensors, 
 refused("string operand", lambda b: b.t + "a", TypeError, "str")
 refused("list operand", lambda b: b.t + [1, 2], TypeError, "list")
 refused("None operand", lambda b: None * b.t, TypeError, "NoneType")
-refused("no tensor", lambda b: b.be.relu(3), (TypeError, AttributeError), "tensor")
+refused("no tensor", lambda b: b.be.relu("3"), TypeError, "relu: operand", "str", "a number")
 refused("truth", lambda b: bool(b.t), TypeError, "(3, 4)", "be.any")
 
 refused("product of an array", lambda b: b.be.compound_dot(b.t.get(), b.t.T, b.t), TypeError, "ndarray", "tensors")
