@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorbackend import DTypeError, ShapeError, dtypes
+from tensorbackend import Backend, BackendError, DTypeError, ShapeError, dtypes
 
 FLOATS = pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=str)
 INTEGERS = pytest.mark.parametrize("dtype", dtypes.INTEGERS, ids=str)
@@ -248,6 +248,26 @@ def test_compound_dot_of_integers(backend, dtype) -> None:
     np.testing.assert_array_equal(out.get(), expected.astype(dtype))
 
 
+@pytest.mark.parametrize("scale", [float, np.float16, np.float32, np.int8])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_products_of_large_integers_are_exact_for_whole_scales(backend, dtype, scale) -> None:
+    a, b, c = (np.array(x, dtype) for x in ([[1, 1]], [[2**24 + 1], [2]], [[2**24 + 5]]))
+    for beta in (0, 3):
+        out = placed(backend, c)
+        backend.compound_dot(placed(backend, a), placed(backend, b), out, scale(2), scale(beta), relu=True)
+        assert out.item() == 2 * (2**24 + 3) + beta * (2**24 + 5)
+        out, batch = placed(backend, c), placed(backend, np.stack([a, a]))
+        backend.batched_dot(batch, placed(backend, b), out, scale(2), scale(beta))
+        assert out.item() == 4 * (2**24 + 3) + beta * (2**24 + 5)
+
+
+def test_scales_of_unsigned_products_may_be_negative_and_no_integers(backend) -> None:
+    ones = backend.ones((2, 2), dtype=np.uint8)
+    for alpha, beta, expected in ((-10.0, 1.0, 30), (0.5, 0.25, 13), (5.0, float("nan"), 0)):
+        out = backend.full((1, 1), 50, dtype=np.uint8)
+        assert backend.compound_dot(ones[:1], ones[:, :1], out, alpha, beta).item() == expected
+
+
 def test_beta_zero_does_not_read_the_target(backend) -> None:
     out = backend.full((2, 2), np.nan)
     backend.compound_dot(backend.ones((2, 3)), backend.ones((3, 2)), out, beta=0.0)
@@ -382,6 +402,9 @@ def test_compensation_is_dropped_when_its_count_passes_the_limit(backend) -> Non
     low.fill(0.5)
     backend.compensated_sum(total, low, nothing)
     assert total.item() == 0.5
+    with pytest.raises(BackendError, match="different backends"):
+        backend.compensated_sum(total, low, Backend.allocate_backend("cpu", jit=False).zeros((1, 1)))
+    assert low.kahan_count == 2
 
 
 # Biases, softmax, clip and the like
@@ -468,6 +491,32 @@ def test_shift_keeps_type_and_rank(backend) -> None:
     np.testing.assert_array_equal(made.get(), host * 4, strict=True)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", [np.int32, np.uint8, np.float32, int])
+def test_shift_takes_exponents_whose_power_the_type_does_not_hold(backend, dtype, kind) -> None:
+    host = np.array([[1.5, -(2.0**-120), 0.0]], dtype)
+    for exponent in (200, 127) if kind is np.uint8 else (200, 127, -126, -200):
+        by = exponent if kind is int else backend.full((1, 1), exponent, dtype=kind)
+        made = backend.shift(backend.array(host, dtype=dtype), by, value=False)
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(made.get(), np.ldexp(host, exponent), strict=True)
+
+
+def test_shift_by_integers_keeps_the_type(backend) -> None:
+    for dtype in dtypes.FLOATS:
+        for value, expected in ((True, 12), (False, 48)):
+            made = backend.shift(backend.full((1, 2), 3.0, dtype=dtype), backend.full((1, 1), 4, dtype=np.int32), value)
+            np.testing.assert_array_equal(made.get(), np.full((1, 2), expected, dtype), strict=True)
+    integers = backend.shift(backend.full((1, 1), 5, dtype=np.int32), backend.full((1, 1), 4, dtype=np.uint8), False)
+    assert (integers.dtype, integers.item()) == (backend.default_dtype, 80)
+
+
+def test_shift_by_numbers_near_the_largest(backend) -> None:
+    by = np.array([[2.0**127, 1.7e38, -(2.0**126), 2.0**-149]], np.float32)
+    made = backend.shift(backend.ones((1, 4)), backend.array(by))
+    np.testing.assert_array_equal(made.get(), nearest_power(by).astype(np.float32))
+
+
 # onehot, take, cumsum
 
 
@@ -530,6 +579,8 @@ def operands(backend: Any) -> dict[str, Any]:
     """Tensors to combine wrongly: named by shape, and by type where it is not float32."""
     shapes = {"a": (3, 4), "b": (4, 5), "c": (3, 5), "x": (2, 3, 4), "y": (2, 4, 5), "z": (2, 3, 5), "w": (7, 4, 5)}
     made = {name: backend.array(draw(*shape)) for name, shape in shapes.items()}
+    made["i"] = backend.array(np.array([[0, 2, 1, 1]]), dtype=np.int32)
+    made["row"], made["one"] = backend.array(draw(4), min_dims=0), backend.array(draw(), min_dims=0)
     return {**made, "d": backend.array(draw(4, 5), dtype=np.float64), "square": backend.array(draw(4, 4))}
 
 
@@ -541,6 +592,11 @@ REFUSED: dict[str, tuple[Callable, type, str]] = {
     "compound inner": (lambda be, t: be.compound_dot(t["a"], t["c"], t["c"]), ShapeError, r"A \(3, 4\)"),
     "compound out": (lambda be, t: be.compound_dot(t["a"], t["b"], t["a"]), ShapeError, r"C \(3, 4\)"),
     "compound rank": (lambda be, t: be.compound_dot(t["x"], t["y"], t["z"]), ShapeError, "matrices"),
+    "compound row": (lambda be, t: be.compound_dot(t["row"], t["b"], t["c"]), ShapeError, r"A \(4,\), B \(4, 5\)"),
+    "compound column": (lambda be, t: be.compound_dot(t["a"], t["row"], t["c"]), ShapeError, r"B \(4,\)"),
+    "compound one": (lambda be, t: be.cublas_dot(t["one"], t["row"], t["one"]), ShapeError, r"A \(\), B \(4,\)"),
+    "xnor row": (lambda be, t: be.xnor_compound_dot(t["row"], t["b"], t["c"]), ShapeError, r"A \(4,\), B \(4, 5\)"),
+    "matmul none": (lambda be, t: be.matmul(t["a"], None, t["c"]), TypeError, "matmul: operand"),
     "compound type": (lambda be, t: be.compound_dot(t["a"], t["d"], t["c"]), DTypeError, "float64"),
     "compound bsum": (lambda be, t: be.compound_dot(t["a"], t["b"], t["c"], bsum=t["a"]), ShapeError, r"\(3, 1\)"),
     "compound overlap": (lambda be, t: be.compound_dot(t["square"], t["square"].T, t["square"]), ValueError, "overlap"),
@@ -569,6 +625,8 @@ REFUSED: dict[str, tuple[Callable, type, str]] = {
     "bias": (lambda be, t: be.add_fc_bias(t["a"], t["b"]), ShapeError, r"\(4, 5\)"),
     "bias gradient": (lambda be, t: be.update_fc_bias(t["a"], t["b"]), ShapeError, r"\(4, 5\)"),
     "binarize": (lambda be, t: be.binarize(t["a"], t["b"]), ShapeError, r"\(4, 5\)"),
+    "onehot axis": (lambda be, t: be.onehot(t["i"], 0.0, t["a"]), ShapeError, r"axis is not an integer[\s\S]*0\.0"),
+    "onehot truth": (lambda be, t: be.onehot(t["i"], False, t["a"]), ShapeError, "axis is not an integer"),
     "shift": (lambda be, t: be.shift(t["a"], t["b"], out=t["a"]), ShapeError, r"\(4, 5\)"),
     "cumsum axis": (lambda be, t: be.cumsum(t["a"], 2, out=t["a"]), ShapeError, "axis=2"),
 }

@@ -149,7 +149,7 @@ def positions(table: StructureTable, axis: int, shape: tuple[int, ...] | None) -
 
 def onehot(indices: Any, axis: int) -> OpTreeNode:
     """1 where the position along `axis` (0 or 1) equals the index; the partner or target decides the classes."""
-    if axis not in (0, 1):
+    if as_axis("onehot", axis) not in (0, 1):
         raise ShapeError(complain("onehot: no such axis", f"axis={axis}", "0 for (classes, n), 1 for (n, classes)"))
     if not isinstance(indices, Operators) or indices.dtype.kind not in "iu":
         given = str(indices.dtype) if isinstance(indices, Operators) else type(indices).__name__

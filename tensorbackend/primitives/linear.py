@@ -11,11 +11,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, OpTreeNode, apply, check_target, finished
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, check_target, finished, operand
 from tensorbackend.graph.structure import as_axis
+from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.primitives import operands
 
@@ -23,10 +26,22 @@ __all__ = ["LinearAlgebra"]
 
 
 def _scaled(product: Any, C: Any, alpha: float, beta: float, relu: bool) -> Any:
-    """r(alpha product) + beta C, with r the ReLU if asked."""
+    """r(alpha product) + beta C, with r the ReLU if asked. Of integers it is exact where the scales are whole."""
+    if C.dtype.kind in "iu":
+        kind = np.uint64 if C.dtype.kind == "u" else np.int64
+        alpha, beta = _whole(alpha, kind), _whole(beta, kind)
     value = product if alpha == 1 else product * alpha
     value = composite.relu(value) if relu else value
     return value if beta == 0 else value + C * beta
+
+
+def _whole(scale: Any, kind: type[np.int64] | type[np.uint64]) -> Any:
+    """A scale as an integer of 64 bits, if its value is one."""
+    if is_symbol(scale):
+        return scale
+    value = int(scale) if isinstance(scale, (int, np.integer)) else float(scale)
+    least = 0 if kind is np.uint64 else -(2**63)
+    return kind(value) if least <= value < 2**63 and value == int(value) else scale
 
 
 def _check_tensors(name: str, *tensors: Any) -> None:
@@ -51,7 +66,7 @@ def _check_one_type(name: str, *tensors: Any) -> None:
 
 
 def _check_product(name: str, a: tuple, b: tuple, c: tuple) -> None:
-    if a[-1] != b[-2] or c[-2:] != (a[-2], b[-1]):
+    if a[-1:] != b[-2:-1] or c[-2:] != (*a[-2:-1], *b[-1:]):
         raise ShapeError(complain(f"{name}: shapes", f"A {a}, B {b}, C {c}", "A (m, k), B (k, n), C (m, n)"))
 
 
@@ -85,6 +100,8 @@ class LinearAlgebra:
 
     def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
         """The product over the last two axes, others broadcast, as NumPy's `matmul`; a vector is a row or a column."""
+        a = a if isinstance(a, Operators) else operand("matmul", a, self.structures)
+        b = b if isinstance(b, Operators) else operand("matmul", b, self.structures)
         left, right = len(a.shape) == 1, len(b.shape) == 1
         a = composite.reshape(a, (1, *a.shape)) if left else a
         b = composite.reshape(b, (*b.shape, 1)) if right else b
@@ -204,6 +221,9 @@ class LinearAlgebra:
             given = f"{sum_tensor.shape}, {cmp_tensor.shape}, {add_tensor.shape}"
             raise ShapeError(complain("compensated_sum: shapes differ", given, "one shape"))
         _check_distinct("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
+        for x in (sum_tensor, cmp_tensor, add_tensor):
+            operands.check_home(self, x)
+        check_writable(sum_tensor)
         check_writable(cmp_tensor)
         count, reset = getattr(cmp_tensor, "kahan_count", 0), getattr(cmp_tensor, "kahan_reset", None)
         if reset and count > reset:
