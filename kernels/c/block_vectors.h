@@ -45,7 +45,7 @@ TB_FN vec load(const TB_X *x, int m) {
 }
 
 // A vector past the cache, to a multiple of its size.
-TB_FN void past(TB_X *to, vec v) {
+TB_FN void past(TB_W *to, vec v) {
 #if VECTOR_BYTES == 64
     tb_past1(to, &v);
 #elif VECTOR_BYTES == 32 && defined(__AVX__)
@@ -55,15 +55,25 @@ TB_FN void past(TB_X *to, vec v) {
 #endif
 }
 
-// The first m numbers of a vector to their place; all of them past the cache if so wanted.
-TB_FN void store(TB_X *to, vec v, int m, tb_i64 streams) {
-    if (sizeof(TB_X) == sizeof(TB_W) && m == LANES) {
+// The first m numbers of a vector to their place, as they are; all of them past the cache if so wanted.
+TB_FN void store_wide(TB_W *to, vec v, int m, tb_i64 streams) {
+    if (m == LANES) {
         if (streams && ((unsigned long)to & (sizeof v - 1)) == 0) past(to, v);
         else *(loose *)to = v;
         return;
     }
     TB_W from[LANES];
     *(loose *)from = v;
-    if (sizeof(TB_X) == sizeof(TB_W)) tb_unpad(to, from, m * (int)sizeof(TB_X), sizeof from);
-    else TB_WRITE(to, from, m, 0);
+    tb_unpad(to, from, m * (int)sizeof(TB_W), sizeof from);
+}
+
+// The same as elements.
+TB_FN void store(TB_X *to, vec v, int m, tb_i64 streams) {
+    if (sizeof(TB_X) == sizeof(TB_W)) {
+        store_wide((TB_W *)to, v, m, streams);
+        return;
+    }
+    TB_W from[LANES];
+    *(loose *)from = v;
+    TB_WRITE(to, from, m, 0);
 }

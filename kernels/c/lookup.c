@@ -9,9 +9,9 @@
 // The host defines what block_vectors.h wants, TB_S and TB_I, the types of sums and of words, and TB_OUTPUT, the number
 // of the result's pointer.
 #include "block_vectors.h"
+#include "zeros.h"
 
-#define BLOCK 256  // columns of a row that are written at a time
-#define AHEAD 16   // words whose rows are asked for before they are written
+#define AHEAD 16  // words whose rows are asked for before they are written
 
 typedef TB_S wide __attribute__((vector_size(LANES * sizeof(TB_S))));
 
@@ -121,14 +121,6 @@ TB_FN void add_part(const sizes *g, const TB_X *errors, TB_X *out, const scratch
     }
 }
 
-// Zeros in `count` elements, past the cache from its next line on.
-TB_FN void write_zeros(TB_X *to, tb_i64 count, tb_i64 streams) {
-    const TB_W zeros[BLOCK] __attribute__((aligned(64))) = {0};
-    const tb_i64 head = lower(count, (tb_i64)(-(unsigned long)to & 63) / (tb_i64)sizeof(TB_X));
-    TB_WRITE(to, zeros, (int)head, 0);
-    for (tb_i64 i = head; i < count; i += BLOCK) TB_WRITE(to + i, zeros, (int)lower(BLOCK, count - i), streams);
-}
-
 // beta to, for a row.
 TB_FN void scale_row(const sizes *g, TB_X *to) {
     for (tb_i64 column = 0; column < g->length; column += LANES) {
@@ -143,7 +135,9 @@ TB_FN void write_rest(const sizes *g, TB_X *out, const scratch *s, tb_i64 group)
         for (to = w; to < last && s->number[to] < 0; ++to) {
             if (tb_word_double(g->beta) != 0) scale_row(g, out + to * g->length);
         }
-        if (tb_word_double(g->beta) == 0) write_zeros(out + w * g->length, (to - w) * g->length, g->streams);
+        if (tb_word_double(g->beta) == 0) {
+            write_zeros(out + w * g->length, (to - w) * g->length * (tb_i64)sizeof(TB_X), g->streams);
+        }
     }
 }
 

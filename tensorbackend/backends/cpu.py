@@ -41,6 +41,7 @@ from tensorbackend.backends.plans import (
     draws_numbers,
     number,
     references,
+    written,
 )
 from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
@@ -435,16 +436,24 @@ class HostPlan(CompiledPlan):
         return _host_action(self.backend, step)
 
     def recipe(self, leaves: list[Any]) -> tuple | None:
-        """The plan as native code runs it; None when it needs Python: primitives, draws, unusual numbers."""
+        """The plan as native code runs it; None when it needs Python: primitives that NumPy runs or that may refuse
+        what they read after others wrote, draws, unusual numbers."""
         if self.draws or any(prepared is None for prepared, _, _, _ in self.steps):
             return None
+        check = -1
+        if any(_may_refuse(prepared) for prepared, _, _, _ in self.steps):
+            *before, (_, places, _, _) = self.steps
+            if any(_may_refuse(prepared) or _writes_target(step) for prepared, _, _, step in before):
+                return None
+            check = places[-1][1]  # the scratch's place
         targets = self.plan.targets
         sources = [recipes.TARGET - k for k in range(targets)] + self.plan.tensors + [recipes.ARENA]
         steps = []
         for prepared, places, _, step in self.steps:
             pointers = [(sources[b], offset) for b, offset in places]
-            steps += [recipes.Step(launch, pointers, step.scalars) for launch in prepared.launches]
-        return recipes.recipe(steps, self.total, leaves, self)
+            launches = (*prepared.launches, *getattr(prepared, "checked", ()))
+            steps += [recipes.Step(launch, pointers, step.scalars) for launch in launches]
+        return recipes.recipe(steps, self.total, leaves, self, check)
 
     def _temporaries(self, storage: Storage | None) -> list[np.ndarray]:
         """The temporaries of a run, in the memory that it has for them."""
@@ -462,6 +471,14 @@ class HostPlan(CompiledPlan):
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, [write(buffers, temporaries) for write in writes])
+
+
+def _may_refuse(prepared: jit.Prepared) -> bool:
+    return bool(getattr(prepared, "checked", ()))
+
+
+def _writes_target(step: Kernel | Primitive) -> bool:
+    return any(ref.buffer >= 0 for ref in references(step)[-written(step) :])
 
 
 class RestoredPlan(HostPlan):

@@ -368,8 +368,12 @@ def _take_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tup
 
 
 def _put_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
-    _indices(op, inputs[1])
-    return params[0], params
+    given, places = sized(op, inputs[0]), _indices(op, inputs[1])
+    shape, axis = params[0], _only_axis("put", params[1], len(params[0]))
+    wanted = (*shape[:axis], *places, *shape[axis + 1 :])
+    if given != wanted:
+        raise ShapeError(complain("put: another shape than the places have", f"{given}", f"{wanted}"))
+    return shape, (shape, axis)
 
 
 def _unslice_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums at places in C, to the bit what NumPy's `add.at` gives in float64: layouts, types, threads, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tensorbackend as tb
+import tensorbackend.functions as F
+from tensorbackend import ShapeError, dtypes, testing
+from tensorbackend.backends import caches
+from tensorbackend.graph import composite
+
+ENTRIES, WIDTH = 6, 40
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
+
+
+@pytest.fixture
+def be(absent) -> Iterator[tb.Backend]:
+    """A backend of two threads."""
+    made = testing.make_backend("jit", threads=2)
+    if not made.jit:
+        absent("cpu", "no C compiler works here")
+    yield made
+    made.cleanup_backend()
+
+
+def placed(be: tb.Backend, values: np.ndarray, order: tuple[int, ...] = ()) -> Any:
+    """Values on a backend, whose axes lie in memory in an order."""
+    if not order:
+        return be.array(values, dtype=values.dtype, min_dims=0)
+    turned = be.array(np.ascontiguousarray(values.transpose(order)), dtype=values.dtype, min_dims=0)
+    return be.transpose(turned, tuple(np.argsort(order).tolist()))
+
+
+def put(be: tb.Backend, x: np.ndarray, places: np.ndarray, shape: tuple[int, ...], axis: int,
+        order: tuple[int, ...] = ()) -> np.ndarray:  # fmt: skip
+    """Zeros with x added at places, by a backend."""
+    return be.evaluate(composite.put(placed(be, x, order), placed(be, places), shape, axis)).get()
+
+
+def expected(x: np.ndarray, places: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """The same by NumPy in float64."""
+    sums = np.zeros(shape)
+    wide = dtypes.cast(x, np.dtype(np.float64))
+    rows = np.moveaxis(wide, range(axis, axis + places.ndim), range(places.ndim))
+    np.add.at(np.moveaxis(sums, axis, 0), places.astype(np.int64), rows)
+    return dtypes.cast(dtypes.cast(sums, dtypes.compute(x.dtype)), x.dtype)
+
+
+@st.composite
+def cases(draw: Any) -> tuple:
+    """x, places, the result's shape, the axis, and the order of x's axes in memory."""
+    around = st.lists(st.sampled_from([1, 2, 3, 0]), max_size=2)
+    width = draw(st.sampled_from([[], [3], [16], [33], [130], [300], [2, 64]]))
+    before, count = draw(around), draw(st.sampled_from([1, 2, 7, 50]))
+    shape = (*before, count, *width)
+    kind = np.dtype(draw(st.sampled_from(["int64", "int32", "int8", "uint8", "uint64"])))
+    sizes = draw(st.sampled_from([(), (1,), (9,), (200,), (4, 5), (0,), (3, 1, 2)]))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    lowest = 0 if kind.kind == "u" else -count
+    places = np.asarray(rng.integers(lowest, count, sizes)).astype(kind)
+    if draw(st.booleans()):
+        places[...] = count - 1
+    x = np.asarray(rng.normal(size=(*before, *sizes, *width)) * 10 ** rng.uniform(-2, 2))
+    x = dtypes.cast(x, dtypes.as_dtype(draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"]))))
+    order = tuple(rng.permutation(x.ndim).tolist()) if draw(st.booleans()) and x.ndim else ()
+    return x, places, shape, len(before), order
+
+
+@SHARED
+@given(case=cases(), far=st.booleans())
+def test_sums_are_numpys_for_any_number_of_threads(be: tb.Backend, case: tuple, far: bool) -> None:
+    x, places, shape, axis, order = case
+    wanted = expected(x, places, shape, axis).tobytes()
+    with pytest.MonkeyPatch.context() as patch:
+        if far:
+            patch.setattr(caches, "near_bytes", lambda: -1)
+        for threads in (1, 2):
+            backend = testing.make_backend("cpu", threads=threads)
+            assert put(backend, x, places, shape, axis, order).tobytes() == wanted
+            backend.cleanup_backend()
+
+
+def test_an_entry_of_most_places_has_its_sum(be: tb.Backend) -> None:
+    rng = np.random.default_rng(0)
+    places = np.where(rng.random(3000) < 0.9, 1, rng.integers(0, 500, 3000))
+    x = rng.normal(size=(3000, 300)).astype(np.float32)
+    assert put(be, x, places, (500, 300), 0).tobytes() == expected(x, places, (500, 300), 0).tobytes()
+
+
+def table_and_places(be: tb.Backend, places: list[int], dtype: str = "float32") -> tuple:
+    """Rows to add, their places, and a table of other numbers."""
+    x = be.array(np.arange(len(places) * WIDTH).reshape(-1, WIDTH), dtype=dtype)
+    return x, be.array(places, dtype=np.int32, min_dims=0), be.full((ENTRIES, WIDTH), 7, dtype=dtype)
+
+
+@pytest.mark.parametrize("runs", [1, 9])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("wrong", [[ENTRIES, 0, 1], [0, 1, -ENTRIES - 1]])
+def test_places_out_of_range_are_refused_before_anything_is_written(be, runs, dtype, wrong) -> None:
+    x, places, table = table_and_places(be, [0, 5, -6], dtype)
+    for _ in range(runs):
+        table[:] = composite.put(x, places, table.shape, 0)
+    before = table.get()
+    places[:] = np.array(wrong)
+    with pytest.raises(IndexError, match=f"{max(wrong, key=abs)} at place {wrong.index(max(wrong, key=abs))}"):
+        table[:] = composite.put(x, places, table.shape, 0)
+    assert table.get().tobytes() == before.tobytes()
+    places[:] = np.array([2, 2, -1])
+    table[:] = composite.put(x, places, table.shape, 0)
+    assert table.get().tobytes() == expected(x.get(), places.get(), table.shape, 0).tobytes()
+
+
+def test_unsigned_places_beyond_all_integers_are_refused(be: tb.Backend) -> None:
+    with pytest.raises(IndexError, match="given     18446744073709551615 at place 1"):
+        put(be, np.ones((2, 3), np.float32), np.array([0, 2**64 - 1], np.uint64), (4, 3), 0)
+
+
+def test_rows_of_another_shape_than_places_have_are_refused(be: tb.Backend) -> None:
+    x, places, _ = table_and_places(be, [0, 1])
+    with pytest.raises(ShapeError, match="put: another shape"):
+        composite.put(x, places, (4, WIDTH + 1), 0)
+
+
+def test_statements_and_programs_repeat_with_other_numbers(be: tb.Backend) -> None:
+    x, places, table = table_and_places(be, [0, 5, -6])
+
+    def added(x: Any, places: Any) -> Any:
+        table[:] = composite.put(x, places, table.shape, 0)
+        return be.evaluate(composite.put(x * 2, places, table.shape, 0) + table)
+
+    program = be.capture(added, x, places)
+    for number in range(5):
+        x[:] = x * -1.5 + number
+        places[:] = np.array([number, -number - 1, 3])
+        wanted = expected(x.get(), places.get(), table.shape, 0)
+        assert program(x, places).get().tobytes() == (wanted * np.float32(3)).tobytes()
+        assert table.get().tobytes() == wanted.tobytes()
+        table[:] = 0
+        table[:] = composite.put(x, places, table.shape, 0)
+        assert table.get().tobytes() == wanted.tobytes()
+    places[:] = np.array([0, 0, ENTRIES])
+    with pytest.raises(IndexError, match=f"{ENTRIES} at place 2"):
+        program(x, places)
+    assert table.get().tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_embeddings_are_those_of_numpy(be: tb.Backend, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    table, g = rng.normal(size=(50, 64)).astype(dtype), rng.normal(size=(3, 70, 64)).astype(dtype)
+    ids = rng.integers(-50, 50, (3, 70))
+    W = tb.Variable(be.array(table, dtype=dtype))
+    y = F.embed_id(be.array(ids, dtype=np.int64, min_dims=0), W)
+    y.grad = be.array(g, dtype=dtype, min_dims=0)
+    y.backward()
+    assert W.grad.get().tobytes() == expected(g, ids, table.shape, 0).tobytes()
