@@ -41,7 +41,7 @@ class Op:
     float32; `half_ulps`, also in units of float32, that of the shorter form for values which the rules of types store
     as halves: the C function's name with `half` for the tag. A primitive that is declared beside its geometry brings
     its rule of shapes, `shape(op, inputs, params)`, which gives the result's shape and the params, and `work(*params)`,
-    how many operations a call is. `alike` operands are of one type: where one is wider, the others are copied first.
+    how many operations a call is. `alike` operands have one type, which adds up in the result's, or are copied first.
     """
 
     name: str

@@ -417,17 +417,12 @@ class Scheduler:
         for x in node.inputs:
             if id(x) not in self.places:
                 self._emit([(x, None, "an operand of " + node.structure.op.name)])
-        inputs, made = [self.places[id(x)] for x in node.inputs], place
-        if node.structure.op.alike:
-            kind = inputs[0].dtype
-            if any(ref.dtype != kind for ref in inputs):
-                kind = np.result_type(*(dtypes.compute(ref.dtype) for ref in inputs))
-                inputs = [self._alike(ref, kind) for ref in inputs]
-            if place.dtype not in (kind, dtypes.compute(kind)):
-                made = self._temporary(place.shape, dtypes.compute(kind))
-        self.steps.append(Primitive(node.structure.op, inputs, made, node.structure.params))
-        if made is not place:
-            self._copy(made, place, "a result of another type than its operands")
+        inputs = [self.places[id(x)] for x in node.inputs]
+        kind = dtypes.compute(node.structure.dtype)
+        alike = all(ref.dtype == inputs[0].dtype for ref in inputs) and dtypes.compute(inputs[0].dtype) == kind
+        if node.structure.op.alike and not alike:
+            inputs = [self._alike(ref, kind) for ref in inputs]
+        self.steps.append(Primitive(node.structure.op, inputs, place, node.structure.params))
 
     def _among_zeros(self, node: OpTreeNode, place: Ref) -> list[tuple[Any, Ref | None, str]]:
         """Write zeros for an `unslice`, whose operand is then to be computed into its part of them: the output to emit,
@@ -443,11 +438,11 @@ class Scheduler:
         return [(x, within, "a part among zeros")]
 
     def _alike(self, ref: Ref, kind: np.dtype) -> Ref:
-        """An operand in the type of the one beside it, copied where it has another."""
+        """An operand in the type in which the result adds up, copied where it has another."""
         if ref.dtype == kind:
             return ref
         same = self._temporary(ref.shape, kind)
-        self._copy(ref, same, "operands of several types")
+        self._copy(ref, same, "operands are in the type of the sums")
         return same
 
     def _copy(self, source: Ref, target: Ref, reason: str) -> None:

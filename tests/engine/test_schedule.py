@@ -19,6 +19,7 @@ from tensorbackend.codegen.c import print_kernel
 from tensorbackend.graph import composite, fuse, indexing
 from tensorbackend.graph.optree import Operators, apply, nodes_of
 from tensorbackend.graph.plan import Kernel
+from tensorbackend.primitives.conv import FPROP
 from tensorbackend.testing.trees import Choices, Forest
 
 
@@ -117,6 +118,19 @@ def test_cuts_have_reasons(backend: Backend, name: str, build: Callable, reasons
     tree = build(backend, x)
     assert [step.reason for step in steps_of(tree)] == reasons
     testing.assert_bounded(backend.evaluate(tree).get(), testing.reference(tree))
+
+
+@pytest.mark.parametrize(("x", "y", "copies"), [
+    ("int8", "int8", 2), ("uint8", "int32", 2), ("int64", "int64", 0), ("float32", "int32", 1),
+    ("float16", "float32", 1), ("float16", "float16", 0),
+])  # fmt: skip
+def test_sums_of_primitives_add_up_in_the_type_of_the_result(backend: Backend, x: str, y: str, copies: int) -> None:
+    """Sums of 18 products of 120 and 120 go beyond 16 bits: operands that are narrower than the sums are copied."""
+    layer = backend.conv_layer("float32", N=2, C=2, K=3, H=4, W=4, R=3, S=3)
+    images, filters = backend.full(layer.dimI, 120, dtype=x), backend.full(layer.dimF, 120, dtype=y)
+    tree = apply(FPROP, images, filters, params=(layer.geometry,)) * 0.125
+    assert len(steps_of(tree)) == copies + 2
+    np.testing.assert_array_equal(backend.evaluate(tree).get(), np.full(layer.dimO, 18 * 120**2 / 8))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
