@@ -209,6 +209,32 @@ def test_results_are_the_programs_own_and_views_of_arguments_are_theirs(backend:
     np.testing.assert_array_equal(made.get(), numbers(backend, (3, 4), 3).get() * 2)
 
 
+@pytest.mark.parametrize("form", [lambda y: [y], lambda y: {"y": y}, lambda y: (1, [y]), lambda y: (({"y": y},),)])
+def test_lists_and_dictionaries_of_results_are_the_callers(backend: Backend, form: Callable) -> None:
+    def innermost(found: Any) -> Any:
+        while isinstance(found, tuple):
+            found = found[-1]
+        return found
+
+    def step(x: Tensor) -> Any:
+        return form(backend.evaluate(x * 2))
+
+    x = numbers(backend, (3, 4), 1)
+    program = backend.capture(step, x)
+    for _ in range(3):
+        found = innermost(program(x))
+        assert len(found) == 1
+        found.clear()
+
+
+def test_results_that_are_always_the_same_are_not_made_again(backend: Backend) -> None:
+    def step(x: Tensor) -> tuple:
+        return backend.evaluate(x * 2), (backend.evaluate(x + 1),)
+
+    program = backend.capture(step, numbers(backend, (3, 4), 1))
+    assert program(numbers(backend, (3, 4), 2)) is program(numbers(backend, (3, 4), 3))
+
+
 def test_views_of_arguments_and_other_memory_than_the_captured_ones(backend: Backend) -> None:
     big = numbers(backend, (6, 20), 4)
     y = backend.zeros((4, 4))
