@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, Tensor, testing
-from tensorbackend.graph.plan import Plan
+from tensorbackend.graph.fuse import schedule, walk
+from tensorbackend.graph.plan import Kernel, Plan, Statement
+from tensorbackend.ops import GATE
 
 pytestmark = pytest.mark.rehearsed
 
@@ -229,17 +232,94 @@ def _turn_what_was_read(t: Tensor, u: Tensor) -> None:
     t[:] = t.T + 1
 
 
-@pytest.mark.parametrize("run", [_write_overlapping_parts, _turn_what_was_read])
-def test_a_statement_that_writes_elsewhere_what_others_write_or_it_reads_runs_alone(backend: Backend, run) -> None:
+def _turn_and_write_what_was_read(t: Tensor, u: Tensor) -> None:
+    u[:] = t.T * 2
+    t[:] = u + 1
+
+
+def _write_other_shapes(t: Tensor, u: Tensor) -> None:
+    t[:3] = u[:1] + 1
+    t[4:6] = u[:1] * 2
+
+
+def _multiply_matrices_first(t: Tensor, u: Tensor) -> None:
+    u[:] = t @ t
+    t[:] = u + 1
+
+
+def _multiply_matrices_later(t: Tensor, u: Tensor) -> None:
+    u[:] = t + 1
+    t[:] = u @ u
+
+
+def _turn_values_first(t: Tensor, u: Tensor) -> None:
+    u[:] = (t * 2).T
+    t[:] = u + 1
+
+
+def _turn_values_later(t: Tensor, u: Tensor) -> None:
+    u[:] = t * 2
+    t[:] = (u + 1).T
+
+
+def _reduce_what_is_written_later(t: Tensor, u: Tensor) -> None:
+    u[:] = t - t.backend.sum(t, axis=1)
+    t[:] = u * 2
+
+
+def _shape_by_the_target(t: Tensor, u: Tensor) -> None:
+    u[:] = t.backend.rand() * 0
+    t[:] = u + 1
+
+
+def _read_what_was_rounded(t: Tensor, u: Tensor) -> None:
+    u[:] = t * 3 / 7
+    t[:] = u * 3 / 7
+
+
+APART = {
+    "overlapping parts": (_write_overlapping_parts, "float32", "float32"),
+    "turned what it writes": (_turn_what_was_read, "float32", "float32"),
+    "writes what was turned": (_turn_and_write_what_was_read, "float32", "float32"),
+    "other shapes": (_write_other_shapes, "float32", "float32"),
+    "product first": (_multiply_matrices_first, "float32", "float32"),
+    "product later": (_multiply_matrices_later, "float32", "float32"),
+    "movement first": (_turn_values_first, "float32", "float32"),
+    "movement later": (_turn_values_later, "float32", "float32"),
+    "shape by the target": (_shape_by_the_target, "float32", "float32"),
+    "reduction": (_reduce_what_is_written_later, "float32", "float32"),
+    "halves": (_read_what_was_rounded, "float16", "float16"),
+    "narrower": (_read_what_was_rounded, "float64", "float32"),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_statements_that_would_not_be_one_kernel_with_the_same_bits_run_alone(backend: Backend, name: str) -> None:
+    """What a statement reads is stored by those before it as they compute it, and written by others as that view at
+    most; all write one shape, and nothing goes through memory between them."""
     forget_plans(backend)
+    run, *dtypes = APART[name]
     numbers = np.random.RandomState(1).rand(2, 7, 7)
-    together, one_by_one = ([backend.array(x) for x in numbers] for _ in range(2))
+    together, one_by_one = ([backend.array(x, dtype=d) for x, d in zip(numbers, dtypes)] for _ in range(2))
     run(*one_by_one)
     with backend.fuse():
         run(*together)
     assert group_plans(backend) == []
     for x, y in zip(together, one_by_one):
         np.testing.assert_array_equal(x.get(), y.get())
+
+
+def test_a_value_that_was_spread_is_read_as_a_whole(backend: Backend) -> None:
+    """One row is assigned to all: the sum of its columns is seven times that row."""
+    forget_plans(backend)
+    x, t, u = (backend.array(np.random.RandomState(k).randint(0, 9, (7, 5))) for k in range(3))
+    expected = x.get() - 7 * 2 * x.get()[:1]
+    with backend.fuse():
+        t[:] = x[:1] * 2
+        u[:] = x - backend.sum(t, axis=0)
+    (plan,) = group_plans(backend)
+    assert plan.targets == 2
+    np.testing.assert_array_equal(u.get(), expected)
 
 
 def test_neighbours_in_memory_are_one_group(backend: Backend) -> None:
@@ -451,6 +531,27 @@ def test_a_gate_has_the_bits_that_its_statement_has_alone(backend) -> None:
                 out[:] = value()
         for (out, _), expected in zip(program, alone):
             np.testing.assert_array_equal(out.get(), expected)
+
+
+SIGMOIDS_BY_TANGENTS: dict[str, tuple[bool, Callable]] = {
+    "reduced after the tangent's reduction": (True, lambda be, x, z: be.sum(be.sig(x) * be.tanh(z - be.max(z, 1)), 1)),
+    "reduced after the sigmoid's reduction": (True, lambda be, x, z: be.sum(be.tanh(x) * be.sig(z - be.max(z, 1)), 1)),
+    "of halves": (True, lambda be, x, z: be.sig(be.array(x, "float16")) * be.tanh(be.array(z, "float16"))),
+    "a factor of halves": (False, lambda be, x, z: be.sig(be.array(x, "float16")) * be.tanh(z)),
+    "of float64": (False, lambda be, x, z: be.sig(be.array(x, "float64")) * be.tanh(be.array(z, "float64"))),
+    "a factor in memory": (False, lambda be, x, z: (sig := be.sig(x)) * be.tanh(z) + be.dot(sig, be.ones((44, 44)))),
+    "a number a row": (False, lambda be, x, z: be.sig(x[:, :1]) * be.tanh(z)),
+}
+
+
+@pytest.mark.parametrize("name", SIGMOIDS_BY_TANGENTS)
+def test_which_products_of_a_sigmoid_and_a_tangent_are_gates(backend: Backend, name: str) -> None:
+    x, z = tensors(backend, ("float32",) * 2)
+    is_gate, build = SIGMOIDS_BY_TANGENTS[name]
+    tree = build(backend, x, z)
+    testing.assert_bounded(backend.evaluate(tree).get(), testing.reference(tree))
+    plan = schedule([Statement(backend.empty(tree.shape, tree.dtype).structure, tree)], [walk(tree)[0]])
+    assert any(i.op is GATE for step in plan.steps if isinstance(step, Kernel) for i in step.body) == is_gate
 
 
 @pytest.mark.parametrize("length", range(194, 204))
