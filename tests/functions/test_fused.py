@@ -40,6 +40,26 @@ def test_values_and_gradients_are_those_of_the_parts(function, array) -> None:
     gradient_check.check_double_backward(tb.fused(function), [array(A, "float64"), array(B, "float64")], grads, second)
 
 
+def shared(x, y):
+    return x * x + y * y * y, F.identity(x)
+
+
+def spread(x, y):
+    return F.maximum(x, y) + F.minimum(y, x) * F.fmod(x, y)
+
+
+@pytest.mark.parametrize("function", [shared, spread])
+def test_gradients_of_operands_that_are_the_same_or_spread(function, array) -> None:
+    results = []
+    for f in (function, tb.fused(function)):
+        x, y = tb.Variable(array(A, "float64")), tb.Variable(array(B, "float64"))
+        found = f(x, y)
+        F.add(*(F.sum(z) for z in (found if isinstance(found, tuple) else (found, x)))).backward()
+        results.append([x.grad, y.grad])
+    for a, b in zip(*results):
+        testing.assert_allclose(a, b, atol=1e-12)
+
+
 def test_it_is_one_node_and_one_kernel(be, array) -> None:
     x, y = tb.Variable(array(A)), array(A + 1)
     z = tb.fused(chain)(x, y, slope=0.25)

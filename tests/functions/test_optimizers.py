@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers beside their formulas: wide copies, states that move, counts that are loaded, hooks, copies."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+from tensorbackend import optimizers, serializers, testing
+from tensorbackend.function import arrays
+from tensorbackend.function.ready import listeners
+
+
+def link_of(*data: Any) -> tb.Link:
+    """A link with parameters of these arrays."""
+    link = tb.Link()
+    with link.init_scope():
+        for n, x in enumerate(data):
+            setattr(link, f"p{n}", tb.Parameter(x))
+    return link
+
+
+def set_gradients(link: tb.Link, be: Any, value: float = 1.0) -> None:
+    """Fill the gradients of all parameters."""
+    for p in link.params():
+        p.grad = arrays.moved(np.full(p.shape, value, p.dtype), be)
+
+
+def test_a_wide_copy_is_not_what_was_rounded_at_random(be, array) -> None:
+    if be is None:
+        pytest.skip("arrays of NumPy's are not rounded at random")
+    data = array(np.full(64, 3.0), np.float16)
+    data.rounding = 4
+    link = link_of(data)
+    optimizer = optimizers.SGD(1e-3)
+    optimizer.use_fp32_update()
+    optimizer.setup(link)
+    for _ in range(5):
+        set_gradients(link, be)
+        optimizer.update()
+    testing.assert_allclose(link.p0.update_rule.state["master"], np.full(64, 2.995), atol=1e-6)
+    assert len(np.unique(arrays.to_cpu(link.p0.array))) == 2
+
+
+def test_wide_parameters_have_no_wide_copy(be, array) -> None:
+    link = link_of(array(np.ones(3)), array(np.ones(3), np.float16))
+    optimizer = optimizers.MomentumSGD()
+    optimizer.use_fp32_update()
+    optimizer.setup(link)
+    set_gradients(link, be)
+    optimizer.update()
+    assert [sorted(p.update_rule.state) for p in link.params()] == [["v"], ["master", "v"]]
+
+
+def test_states_move_with_their_parameters(be, array) -> None:
+    def trained(*places: Any) -> np.ndarray:
+        link = link_of(np.ones(3, np.float32))
+        optimizer = optimizers.MomentumSGD(0.1).setup(link)
+        for place in places:
+            link.to_device(place)
+            set_gradients(link, place)
+            optimizer.update()
+            assert arrays.backend_of(link.p0.update_rule.state["v"]) is place
+        return arrays.to_cpu(link.p0.array)
+
+    np.testing.assert_allclose(trained(None, be, be, None), trained(None, None, None, None), rtol=1e-6)
+
+
+def test_arrays_that_no_tensor_can_lie_in_are_changed_too() -> None:
+    words = np.zeros(13, np.uint8)
+    data = words[1:].view(np.float32)  # not aligned
+    data[:] = 1
+    link = link_of(data)
+    set_gradients(link, None)
+    optimizers.SGD(0.5).setup(link).update()
+    assert link.p0.array.tolist() == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_steps_with_gradients_that_are_no_numbers_are_left_out_if_asked_for(be, array, value) -> None:
+    link = link_of(array(np.ones(3)), array(np.ones(2)))
+    optimizer = optimizers.SGD(0.5).setup(link)
+    optimizer.check_nan_in_grads = True
+    set_gradients(link, be)
+    link.p1.grad[1] = value
+    optimizer.update()
+    assert optimizer.t == 0
+    assert all((arrays.to_cpu(p.array) == 1).all() for p in link.params())
+    set_gradients(link, be)
+    optimizer.update()
+    assert optimizer.t == 1
+    assert all((arrays.to_cpu(p.array) == 0.5).all() for p in link.params())
+
+
+def test_listeners_are_told_of_gradients_that_a_loss_scale_changes(be, array) -> None:
+    told: list[tuple] = []
+
+    class Listener:
+        def scaled(self, leaf: Any, before: Any) -> None:
+            told.append((leaf, float(arrays.to_cpu(before)[0]), float(arrays.to_cpu(leaf.grad)[0])))
+
+    listener = Listener()
+    link = link_of(array(np.ones(3)))
+    optimizer = optimizers.SGD(0.5).setup(link).loss_scaling(4.0)
+    set_gradients(link, be, 8.0)
+    listeners.add(listener)
+    optimizer.update()
+    assert told == [(link.p0, 8.0, 2.0)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("hook", [
+    optimizers.WeightDecay(0.1), optimizers.GradientClipping(0.5), optimizers.GradientLARS(0.1, 0.2),
+    optimizers.GradientNoise(0.1), optimizers.Lasso(0.1), optimizers.GradientHardClipping(-1, 1),
+], ids=lambda hook: hook.name)  # fmt: skip
+def test_hooks_leave_gradients_arrays_of_their_kind(be, array, hook, dtype) -> None:
+    link = link_of(array(np.ones(3), dtype))
+    optimizer = optimizers.SGD(0.5).setup(link)
+    optimizer.add_hook(hook)
+    set_gradients(link, be)
+    given = link.p0.grad
+    optimizer.update()
+    assert link.p0.grad is not given
+    assert type(link.p0.grad) is type(given)
+    assert link.p0.grad.dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize(("size", "slope"), [(0.0, 1.0), (1.0, 0.0), (1e-6, 1.0)])
+def test_rates_of_layers_that_come_to_nothing_are_one(be, array, size, slope) -> None:
+    link = link_of(array(np.full(4, size)))
+    optimizer = optimizers.SGD(1.0).setup(link)
+    optimizer.add_hook(optimizers.GradientLARS(1e-2, 0.0, 1e-3))
+    set_gradients(link, be, slope)
+    optimizer.update()
+    testing.assert_allclose(link.p0.grad, np.full(4, slope), atol=1e-7)
+
+
+def test_hooks_after_the_step_have_names_too(array) -> None:
+    optimizer = optimizers.SGD(0.5).setup(link_of(array(np.ones(3))))
+    called: list[str] = []
+    optimizer.add_hook(lambda o: called.append("after"), "mine", "post")
+    with pytest.raises(KeyError, match="mine"):
+        optimizer.add_hook(lambda o: None, "mine", "pre")
+    optimizer.update()
+    optimizer.remove_hook("mine")
+    optimizer.update()
+    assert called == ["after"]
+
+
+def test_a_copy_leaves_rules_of_other_optimizers_alone(array) -> None:
+    whole = tb.Chain()
+    with whole.init_scope():
+        whole.mine, whole.other = link_of(array(np.ones(3))), link_of(array(np.ones(3)))
+    optimizer = optimizers.SGD(0.5).setup(whole)
+    optimizers.SGD(0.25).setup(whole.other)
+    made = copy.deepcopy(optimizer)
+    optimizer.lr, made.lr = 0.125, 2.0
+    found = [[p.update_rule.hyperparam.lr for p in o.target.params()] for o in (optimizer, made)]
+    assert found == [[0.125, 0.25], [2.0, 0.25]]
+
+
+# Adam's count
+
+
+def test_the_step_and_the_decay_of_adam_are_scaled_by_eta(be, array) -> None:
+    link = link_of(array(np.full(3, 2.0)))
+    set_gradients(link, be)
+    optimizers.Adam(alpha=0.125, eta=0.5, weight_decay_rate=0.25).setup(link).update()
+    testing.assert_allclose(link.p0, np.full(3, 2.0 - 0.5 * (0.125 + 0.25 * 2.0)), atol=1e-6)
+
+
+def test_rates_that_are_not_used_any_more_are_forgotten(be, array) -> None:
+    link = link_of(array(np.ones(3)))
+    optimizer = optimizers.Adam().setup(link)
+    for n in range(10):
+        optimizer.alpha = 0.001 * (n + 1)
+        set_gradients(link, be)
+        optimizer.update()
+    assert len(optimizer._clock._rates) <= 2
+
+
+def stepped(link: tb.Link, optimizer: Any, be: Any, values: Any) -> np.ndarray:
+    """The parameter after steps with these gradients."""
+    for value in values:
+        set_gradients(link, be, value)
+        optimizer.update()
+    return np.array(arrays.to_cpu(link.p0.array))
+
+
+def test_a_state_that_is_loaded_back_brings_its_count(be, array) -> None:
+    """Into the optimizer that went on: what it has counted on a backend goes back as well."""
+    straight = link_of(array(np.ones(3)))
+    expected = stepped(straight, optimizers.Adam().setup(straight), be, (1.0, -0.5))
+    link = link_of(array(np.ones(3)))
+    optimizer = optimizers.Adam().setup(link)
+    after_one = stepped(link, optimizer, be, (1.0,))
+    saved = {name: np.array(x) for name, x in serializers.DictionarySerializer().save(optimizer).items()}
+    stepped(link, optimizer, be, (3.0, 4.0, 5.0))
+    serializers.NpzDeserializer(saved).load(optimizer)
+    link.p0.array = arrays.moved(after_one, be)
+    np.testing.assert_array_equal(stepped(link, optimizer, be, (-0.5,)), expected)
+    assert optimizer.t == 2
+
+
+def test_the_first_step_after_loading_may_be_captured(be, array) -> None:
+    if be is None:
+        pytest.skip("programs are of tensors")
+
+    def trained(capture: bool) -> np.ndarray:
+        link = link_of(array(np.ones(3)))
+        optimizer = optimizers.Adam().setup(link)
+        stepped(link, optimizer, be, (1.0,))
+        saved = serializers.DictionarySerializer().save(optimizer)
+        fresh = link_of(link.p0.array)
+        optimizer = optimizers.Adam().setup(fresh)
+        serializers.NpzDeserializer(saved).load(optimizer)
+        g = array(np.full(3, -0.5))
+
+        def step(g: Any) -> None:
+            fresh.p0.grad = g
+            optimizer.update()
+
+        run = be.capture(step, g) if capture else step  # which runs it once
+        for _ in range(2 if capture else 3):
+            run(g)
+        assert serializers.DictionarySerializer().save(optimizer)["t"] == 4
+        return arrays.to_cpu(fresh.p0.array)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
