@@ -45,7 +45,8 @@ def shared(x, y):
 
 
 def spread(x, y):
-    return F.maximum(x, y) + F.minimum(y, x) * F.fmod(x, y)
+    row = F.reshape(y, (1, 4))
+    return F.maximum(x, row) + F.minimum(row, x) * F.fmod(x, row)
 
 
 @pytest.mark.parametrize("function", [shared, spread])

@@ -56,6 +56,15 @@ def test_wide_parameters_have_no_wide_copy(be, array) -> None:
     assert [sorted(p.update_rule.state) for p in link.params()] == [["v"], ["master", "v"]]
 
 
+def test_parameters_without_an_array_are_left_out(be, array) -> None:
+    link = link_of(None, array(np.ones(3)))
+    for p in link.params():
+        p.grad = arrays.moved(np.ones(3, np.float32), be)
+    optimizers.SGD(0.5).setup(link).update()
+    assert link.p0.array is None
+    assert arrays.to_cpu(link.p1.array).tolist() == [0.5, 0.5, 0.5]
+
+
 def test_states_move_with_their_parameters(be, array) -> None:
     def trained(*places: Any) -> np.ndarray:
         link = link_of(np.ones(3, np.float32))
