@@ -229,6 +229,53 @@ def assert_same_on_all_threads(out: object, tree: object) -> None:
         runtime.set_threads(before)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((40, 33), 0), ((5, 3), 0), ((9001, 17), 0), ((17, 9001), 1), ((3, 70001), 1)]
+)
+def test_the_first_extreme_is_found_and_not_a_number_before_all(backend: Backend, shape: tuple, axis: int,
+                                                                 dtype: str) -> None:  # fmt: skip
+    """Few different values, so that there are equals in all parts; NaN at the ends and in the middle of some rows."""
+    values = np.random.default_rng(0).integers(1, 4, shape).astype(dtype)
+    rows = np.moveaxis(values, axis, 1)
+    rows[1:, :2] = 2  # extremes come later
+    rows[0, : rows.shape[1] // 2] = 2
+    if dtype != "int32":
+        rows[1, -1] = rows[2, rows.shape[1] // 2 :] = np.nan
+        if len(rows) > 5:
+            rows[3, 0] = rows[4, 1] = rows[4, -1] = np.nan
+    x = backend.array(values, dtype=dtype)
+    for name in ("argmax", "argmin", "max", "min"):
+        found = getattr(backend, name)(x, axis).asnumpyarray()
+        np.testing.assert_array_equal(found, getattr(np, name)(values, axis, keepdims=True), err_msg=name)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((40, 33), 0), ((9001, 17), 0), ((3, 70001), 1)])
+def test_truth_of_columns_and_of_segments(backend: Backend, shape: tuple, axis: int) -> None:
+    values = np.ones(shape)
+    rows = np.moveaxis(values, axis, 1)
+    rows[0, -1] = rows[1, 0] = 0
+    rows[2] = 0
+    x = backend.array(values, dtype="bool")
+    for name in ("any", "all"):
+        for truth in (x, backend.logical_not(x)):
+            expected = getattr(np, name)(truth.asnumpyarray(), axis, keepdims=True)
+            np.testing.assert_array_equal(getattr(backend, name)(truth, axis).asnumpyarray(), expected)
+    np.testing.assert_array_equal(backend.sum(x, axis).asnumpyarray(), values.sum(axis, keepdims=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(("shape", "axis"), [((40, 33), 0), ((41, 33), 0), ((9001, 17), 0), ((3, 70001), 1)])
+def test_products_of_columns_and_of_segments(backend: Backend, shape: tuple, axis: int, dtype: str) -> None:
+    """Powers of two have exact products, whatever their order."""
+    values = np.ones(shape)
+    rows = np.moveaxis(values, axis, 1)
+    for n, row in enumerate(rows):
+        row[[0, n % len(row), len(row) // 2, -1]] = [2, 4, 0.5, 8]
+    found = backend.prod(backend.array(values, dtype=dtype), axis).asnumpyarray()
+    np.testing.assert_array_equal(found, values.prod(axis, keepdims=True))
+
+
 def test_results_are_written_when_no_loop_reads_them_any_more(backend: Backend) -> None:
     """Two statements, of which one overwrites what the other's last loop reads."""
     values = np.random.default_rng(1).standard_normal((9001, 17)).astype(np.float32)
