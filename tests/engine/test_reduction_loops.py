@@ -322,6 +322,50 @@ def test_rows_of_two_sums_beyond_the_caches(
     assert np.allclose(out.get(), wanted, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
 
 
+@pytest.mark.parametrize("build", [lambda x: x * 2 + 1, normalised], ids=["map", "rows"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
+def test_short_rows_beyond_the_caches_leave_what_is_beside_them(
+    backend: Backend, build: Callable, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that end before the next line of the cache begins."""
+    values = np.random.default_rng(0).integers(-9, 9, (7, 40)).astype(dtype)
+    shapes = [(length, first) for length in (2, 3, 5, 9, 15, 17, 33) for first in (0, 1, 3, 6)]
+    results = []
+    for near in (1 << 40, 0):
+        monkeypatch.setattr(caches, "near_bytes", lambda near=near: near)
+        monkeypatch.setattr(warm, "name_of", lambda key: None)
+        backend.structures.clear()
+        backend.structures.plans.clear()
+        wide = [backend.full((7, 48), 7, dtype=dtype) for _ in shapes]
+        for out, (length, first) in zip(wide, shapes):
+            x = backend.array(values, dtype=dtype)[:, :length]
+            out[:, first : first + length] = build(x)
+            assert (np.delete(out.get(), slice(first, first + length), 1) == 7).all()
+        results.append([out.get() for out in wide])
+    for a, b in zip(*results):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((3, 1024 * 40), 1), ((1024 * 40, 3), 0), ((16 * 40, 33), 0)])
+def test_sums_of_float32_keep_what_one_number_would_lose(backend: Backend, shape: tuple, axis: int) -> None:
+    """After 2^24 each part of a row adds 1, which float32 would round away."""
+    values = np.zeros(shape)
+    rows = np.moveaxis(values, axis, 1)
+    rows[:, :: rows.shape[1] // 40] = 1
+    rows[:, 0] = 2**24
+    for of in (lambda x: x, lambda x: x * 1.0 + 0.0):
+        found = backend.sum(of(backend.array(values)), axis).asnumpyarray()
+        np.testing.assert_array_equal(found, values.sum(axis, keepdims=True).astype(np.float32))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_of_float64_are_of_float64(backend: Backend, axis: int) -> None:
+    values = np.moveaxis(np.full((700, 40), 1 / 3), 1, axis)
+    for of in (lambda x: x, lambda x: x * 1.0 + 0.0):
+        found = backend.evaluate(backend.sum(of(backend.array(values, dtype="float64")), axis)).get()
+        np.testing.assert_allclose(found, values.sum(axis, keepdims=True), rtol=1e-14)
+
+
 VECTORS = ["", "-mno-avx512f", "-mno-avx"] if platform.machine() in ("x86_64", "AMD64") else [""]
 
 
