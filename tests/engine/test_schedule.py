@@ -133,6 +133,73 @@ def test_sums_of_primitives_add_up_in_the_type_of_the_result(backend: Backend, x
     np.testing.assert_array_equal(backend.evaluate(tree).get(), np.full(layer.dimO, 18 * 120**2 / 8))
 
 
+def exponential(module: Any, x: Any) -> Any:
+    """A value that is costly enough to be kept."""
+    return module.exp(module.tanh(x))
+
+
+IN_PLACE: dict[str, Callable] = {
+    "transpose": lambda m, x: (x * 2).T,
+    "product": lambda m, x: m.dot(x, x) * 0.01,
+    "product alone": lambda m, x: m.dot(x, x),
+    "kept, and read again": lambda m, x: exponential(m, x) / m.sum(exponential(m, x), axis=1, keepdims=True) + x,
+    "kept, and read by a reduction": lambda m, x: (
+        (e := exponential(m, x))
+        / m.sum(m.exp(e - m.max(e, axis=1, keepdims=True)) * x * x, axis=1, keepdims=True)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_target_that_its_tree_reads_gets_the_value(backend: Backend, name: str) -> None:
+    """What a kernel writes is not read after it, even by transposes, products and later passes."""
+    values = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32)
+    x, out = backend.array(values), backend.empty((300, 300))
+    out[:] = IN_PLACE[name](Keeping(backend), x)
+    x[:] = IN_PLACE[name](Keeping(backend), x)
+    wanted = IN_PLACE[name](np, values.astype(np.float64))
+    np.testing.assert_allclose(x.get(), wanted, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(x.get(), out.get(), rtol=1e-6, atol=1e-5)
+
+
+class Keeping:
+    """The functions of a backend, whose reductions keep axes as they are written for NumPy."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._backend, name)
+        return (lambda x, axis, keepdims: found(x, axis)) if name in ("sum", "max") else found
+
+
+MOVED: dict[str, Callable] = {
+    "three axes": lambda m, x: m.transpose(x * 2, (1, 2, 0)),
+    "a transpose, spread": lambda m, x: m.broadcast_to(m.transpose((x * 2)[0]), (5, 4, 3)),
+    "parts of parts": lambda m, x: ((x * 2)[1:])[0][1:],
+    "a part of a reshaped part": lambda m, x: m.reshape((x * 2)[1:], (12,))[3:],
+    "a part of a copy": lambda m, x: m.reshape((x * 2)[1:, 1:], (8,))[3:],
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_values_are_moved(backend: Backend, name: str) -> None:
+    values = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    tree, wanted = MOVED[name](backend, backend.array(values, min_dims=0)), MOVED[name](np, values)
+    out = backend.empty(wanted.shape, min_dims=0)
+    out[:] = tree
+    np.testing.assert_array_equal(out.get(), wanted)
+    out[:] = tree + 1
+    np.testing.assert_array_equal(out.get(), wanted + 1)
+
+
+def test_a_transpose_is_spread_over_its_target(backend: Backend) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    out = backend.empty((5, 4, 3))
+    out[:] = (backend.array(values) * 2).T
+    np.testing.assert_array_equal(out.get(), np.broadcast_to(values.T * 2, (5, 4, 3)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
 @pytest.mark.parametrize("key", [(slice(2, 5),), (2, slice(None, None, -2)), (Ellipsis, 3), (slice(2, 2),), (3, 4)])
 def test_parts_among_zeros_are_computed_where_they_belong(backend: Backend, key: tuple, dtype: str) -> None:
