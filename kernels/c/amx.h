@@ -72,8 +72,6 @@ static inline void soft_add(words *sums, const words *a, const words *b) {
 #define STORE(R, TO, STEP) soft_store(soft_tiles[R], TO, STEP)
 #define ZERO(R) __builtin_memset(soft_tiles[R], 0, sizeof soft_tiles[R])
 #define ADD(T, A, B) soft_add(soft_tiles[T], soft_tiles[A], soft_tiles[B])
-static inline void begin_tiles(void) {}
-static inline void end_tiles(void) {}
 #else
 #define LOAD(R, FROM, STEP) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #R : : "r"(FROM), "r"((int64_t)(STEP)) : "memory")
@@ -255,7 +253,9 @@ static inline void half_of_columns(char *to, const float *x, int64_t step, int p
         put_row(to, row);
     }
 }
-#else
+#endif
+
+#if !defined(TB_PLANES) || defined(TB_SOFT_TILES)
 static inline void begin_tiles(void) {}
 static inline void end_tiles(void) {}
 #endif

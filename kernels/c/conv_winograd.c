@@ -205,18 +205,18 @@ typedef struct block {
 static int64_t chunk_end(const shape *s, int64_t c) { return least(c + s->chunk, s->maps_in); }
 static int64_t filled_channels(int64_t end) { return ceil_div(end, FILLED) * FILLED; }
 
-// Of channels [c, end), those whose parts have a point.
+// Of channels [c, end), `maps` of each part, those whose parts have a point.
 typedef struct range {
     int64_t from, end;
 } range;
 
-static range point_channels(const shape *s, int64_t point, int64_t c, int64_t end) {
+static range point_channels(const shape *s, int64_t maps, int64_t point, int64_t c, int64_t end) {
     const cut *const y = &s->high, *const x = &s->wide;
     const int below = point / POINTS == POINTS - 1, beside = point % POINTS == POINTS - 1;
     const int64_t first = below ? (y->parts - y->whole) * x->whole : 0;
     const int64_t past = beside ? y->parts * x->whole : below ? first + y->whole * x->parts : s->parts;
-    const int64_t from = first * s->maps / FILLED * FILLED, start = from > c ? least(from, end) : c;
-    const int64_t stop = least(past * s->maps, end);
+    const int64_t from = first * maps / FILLED * FILLED, start = from > c ? least(from, end) : c;
+    const int64_t stop = least(past * maps, end);
     return (range){start, stop > start ? stop : start};
 }
 
@@ -386,7 +386,7 @@ static block find_block(const shape *s, void *const *ptr, const int64_t *size, i
 // The products of channels [c, end) at a point, as far as their parts have it; u, v: where those of channel c are.
 static void multiply_chunk(const shape *s, const block *b, int64_t point, int64_t c, int64_t end, uint64_t filled,
                            const TB_T *u, const TB_T *v, TB_T *m) {
-    const range has = point_channels(s, point, c, end);
+    const range has = point_channels(s, s->maps, point, c, end);
     if (c > 0 && has.from == has.end) return;
     multiply_point(s, b, u + stored(has.from - c, TILE), has.end - has.from, filled, v + stored(has.from - c, WIDTH), m, c > 0);
 }

@@ -166,9 +166,7 @@ static int find_spans(const adjoint *a, int64_t first, int64_t lane, span *spans
 
 // Of rows [row, end) of the products of `count` channels, those whose parts have a point, from a whole tile on.
 static range point_rows(const shape *s, int64_t point, int64_t row, int64_t end, int64_t count) {
-    shape t = *s;
-    t.maps = count;
-    const range has = point_channels(&t, point, row, end);
+    const range has = point_channels(s, count, point, row, end);
     return (range){row + (has.from - row) / MR * MR, has.end};
 }
 

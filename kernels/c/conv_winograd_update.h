@@ -122,7 +122,7 @@ void tb_winograd_update_multiply(void *const *ptr, const int64_t *size, const in
     for (int64_t task = begin; task < end; ++task) {
         const int64_t share = task / SQUARE, point = task % SQUARE;
         const update_block b = find_update_block(&s, ptr, size, share);
-        const range has = point_channels(&s, point, first, last);
+        const range has = point_channels(&s, s.maps, point, first, last);
         update_point(&s, b.lane, has.end - has.from,
                      b.v + point * update_point_elements(&s) + stored_channels(has.from - first, s.panels * WIDTH),
                      b.w + point * s.w_point,
@@ -190,7 +190,7 @@ void tb_winograd_update_parts(void *const *ptr, const int64_t *size, const int64
         const TB_T *const v = (const TB_T *)TB_PLACE(DATA) + first * s.pitch;
         const TB_T *const w = (const TB_T *)TB_PLACE(PRODUCTS) + k * s.panels * WIDTH;
         for (int64_t point = 0; point < SQUARE; ++point) {
-            const range has = point_channels(&s, point, first, last);
+            const range has = point_channels(&s, s.maps, point, first, last);
             const TB_T *const data = v + point * update_point_elements(&s) + (has.from - first) * s.pitch;
             update_panel(&s, s.lanes, has.end - has.from, data, ceil_div(k_end - k, LANES), w + point * s.w_point,
                          sums + point * each + (has.from - first) * WIDTH, WIDTH, 0);

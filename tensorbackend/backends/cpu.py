@@ -441,9 +441,9 @@ class HostPlan(CompiledPlan):
         if self.draws or any(prepared is None for prepared, _, _, _ in self.steps):
             return None
         check = -1
-        if any(_may_refuse(prepared) for prepared, _, _, _ in self.steps):
+        if any(prepared.checked for prepared, _, _, _ in self.steps):
             *before, (_, places, _, _) = self.steps
-            if any(_may_refuse(prepared) or _writes_target(step) for prepared, _, _, step in before):
+            if any(prepared.checked or _writes_target(step) for prepared, _, _, step in before):
                 return None
             check = places[-1][1]  # the scratch's place
         targets = self.plan.targets
@@ -451,7 +451,7 @@ class HostPlan(CompiledPlan):
         steps = []
         for prepared, places, _, step in self.steps:
             pointers = [(sources[b], offset) for b, offset in places]
-            launches = (*prepared.launches, *getattr(prepared, "checked", ()))
+            launches = prepared.launches or prepared.checked
             steps += [recipes.Step(launch, pointers, step.scalars) for launch in launches]
         return recipes.recipe(steps, self.total, leaves, self, check)
 
@@ -471,10 +471,6 @@ class HostPlan(CompiledPlan):
         inputs = [read(buffers, temporaries) for read in reads]
         with np.errstate(all="ignore"):
             self.backend._interpreter.primitive(step, inputs, [write(buffers, temporaries) for write in writes])
-
-
-def _may_refuse(prepared: jit.Prepared) -> bool:
-    return bool(getattr(prepared, "checked", ()))
 
 
 def _writes_target(step: Kernel | Primitive) -> bool:

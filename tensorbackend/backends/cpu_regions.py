@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from tensorbackend.errors import complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import lookup, regions
+from tensorbackend.user_kernels import merged
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -68,15 +69,10 @@ def _turning(file: str, dtype: np.dtype, macros: dict[str, Any]) -> tuple[Librar
     return library, source, library.function("tb_block_lanes")()
 
 
-def _joined(axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Axes of two places, (length, stride, stride), as few as go over them in the same order."""
-    joined: list[tuple[int, int, int]] = []
-    for length, *strides in axes:
-        if joined and joined[-1][1:] == tuple(length * stride for stride in strides):
-            length *= joined.pop()[0]  # noqa: PLW2901
-        if length != 1:
-            joined.append((length, *strides))
-    return joined
+def _axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The axes of a space as few as its arrays allow, one at least: (length, stride of each array)."""
+    axes = merged(shape, strides)
+    return list(zip(axes.lengths, *axes.strides))
 
 
 def _prepare_put(step: Primitive, backend: Backend) -> jit.Prepared | None:
@@ -90,10 +86,9 @@ def _prepare_put(step: Primitive, backend: Backend) -> jit.Prepared | None:
     macros = {"TB_I": ctype(places.dtype), "TB_S": "double", **written.block_macros(x.dtype)}
     library, source = written.block_library("put", macros)
     behind, along = axis + len(places.shape), indexing.contiguous_strides(shape)
-    picks = _joined(zip(places.shape, x.strides[axis:behind], places.strides)) or [(1, 0, 0)]
-    inner = _joined(zip(shape[axis + 1 :], x.strides[behind:], along[axis + 1 :]))
-    length, apart, _ = inner.pop() if inner else (1, 1, 1)
-    outer = [*_joined(zip(shape[:axis], x.strides, along)), *inner]
+    picks = _axes(places.shape, x.strides[axis:behind], places.strides)
+    *inner, (length, apart, _) = _axes(shape[axis + 1 :], x.strides[behind:], along[axis + 1 :])
+    outer = [*_axes(shape[:axis], x.strides[:axis], along[:axis]), *inner]
     count, entries, lines = math.prod(places.shape), shape[axis], math.prod(n for n, _, _ in outer)
     nbytes, runtime = written.nbytes(step), native.runtime()
     wanted = TASKS_A_THREAD * runtime.threads

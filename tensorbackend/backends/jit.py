@@ -62,8 +62,10 @@ class Prepared:
     """A kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and runs.
 
     `pack` puts the numbers that `run` takes into memory. `functions` are those of the launches of a printed kernel, in
-    the library whose key is `library`.
+    the library whose key is `library`. `checked` are the launches of what may refuse its operands, and then no others.
     """
+
+    checked: Sequence[Any] = ()
 
     __slots__ = ("functions", "launches", "library", "name", "pack", "scratch_words", "source")
 
