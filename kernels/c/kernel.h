@@ -157,8 +157,9 @@ TB_FETCHES(tb_next, 512, 3)
 // For a kernel that reads one row alone: further ahead. Several rows at once would ask for more than the processor keeps
 // track of.
 TB_FETCHES(tb_reach, 8192, 2)
-// What another row is read from.
+// What another row is read from: soon, or later.
 TB_FETCHES(tb_touch, 0, 3)
+TB_FETCHES(tb_bring, 0, 2)
 // For each block of a row whose results leave, one line of what follows the row, into the second-level cache: so memory
 // reads while it is written, and no more than that cache holds beside the row.
 TB_FN void tb_fetch_after(const void *row_end, tb_i64 offset) { __builtin_prefetch((const char *)row_end + offset, 0, 2); }

@@ -20,7 +20,7 @@ from tensorbackend.backends import caches, compiler, native, programs, toolchain
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
-from tensorbackend.codegen.c import HEADER, STRIP, TILE, print_kernel
+from tensorbackend.codegen.c import HEADER, STRIP, TILE, fits_pieces, print_kernel
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
@@ -150,7 +150,8 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
     for kernel in kernels:
         if "printed" not in kernel.cache:
-            kernel.cache["printed"] = print_kernel(kernel, _wants_split(kernel))
+            split = _wants_split(kernel)
+            kernel.cache["printed"] = print_kernel(kernel, split, _goes_by_pieces(kernel, split))
     printed = [kernel.cache["printed"] for kernel in kernels]
     aims = {p.source: _aim(p.nest) for p in printed}
     libraries = {}
@@ -247,11 +248,8 @@ class _Work:
         if found.tiled is not None:
             length = shape[found.tiled]
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
-        nbytes = _bytes(kernel)
-        self.cost = int(_nanoseconds(kernel, nbytes, found.passes))
-        results = _distinct_bytes(ref for ref, _ in kernel.outputs) if caches.has_complexes() else 0
-        streams = _streams(found, split) if caches.go_past(nbytes, results) else 0
-        self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, streams, segments, segment]
+        self.cost = int(_nanoseconds(kernel, _bytes(kernel), found.passes))
+        self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, _streams(found, split), segments, segment]
 
     def share(self, joins: bool, printed: Printed) -> tuple[int, int]:
         """The tasks and the cost of one of the functions of a printed kernel."""
@@ -261,8 +259,11 @@ class _Work:
 
 
 def _streams(found: Nest, split: bool) -> int:
-    """How a kernel goes about memory beyond the caches."""
+    """How a kernel goes about memory beyond the caches; 0 for one that stays in them."""
     kernel = found.kernel
+    results = _distinct_bytes(ref for ref, _ in kernel.outputs) if caches.has_complexes() else 0
+    if not caches.go_past(_bytes(kernel), results):
+        return 0
     past = 0 if kernel.in_place else caches.PAST  # what was just read is in the cache: write it there
     if not caches.has_complexes():
         return caches.AHEAD | past
@@ -280,12 +281,20 @@ def _streams(found: Nest, split: bool) -> int:
 def _asks_for_rows(kernel: Kernel) -> bool:
     """Whether the pass that stores asks for the next band of rows: of short ones, and of one long row at a time.
 
-    Measured on Zen 4, share of a pass that copies, with and without: rows of 256 elements 85 and 66 %, of 1568 82 and
-    94 %, of 6272 89 and 82 %, of 25088 87 and 79 %; where two rows are read 82 and 74, 85 and 100, 72 and 78 %.
+    Measured on Zen 4, share of a pass that copies, with and without: rows of 256 elements 85 and 70 %, of 1568 82 and
+    94; and by pieces, of 6272 82 and 64, of 25088 88 and 71, of 100000 89 and 79. Where two rows are read: rows of 256
+    82 and 74, of 1568 85 and 100; by pieces, of 100000 73 to 80 and 73 to 88.
     """
     across = math.prod(kernel.shape[a] for a in kernel.axes)
     rows = sum(ref.shape == kernel.shape and 0 not in ref.strides for ref in kernel.inputs)
     return across <= SHORT_ROW or rows == 1 and across > LONG_ROW
+
+
+def _goes_by_pieces(kernel: Kernel, split: bool) -> bool:
+    """Whether what stores a long row goes beside the sums of the next one: where it asks for that one anyway."""
+    found = nest(kernel)
+    long = found.form == ROWS and math.prod(kernel.shape[a] for a in kernel.axes) > LONG_ROW
+    return long and bool(_streams(found, split) & caches.NEXT) and fits_pieces(found)
 
 
 def _chunk(kernel: Kernel, elements: int) -> int:

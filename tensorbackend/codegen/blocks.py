@@ -33,7 +33,7 @@ class BlockRenderer(PipeRenderer):
 
     `stage` is the pass that is printed. `kept_value` is a value that the pass `kept_stage` leaves in the output, for
     later passes to read. `at_once`: results of the padded loop that is printed leave when they are computed, where
-    `_lines` says so.
+    `_lines` says so. `span` is where the loop over a row begins and ends, if it is not the whole row.
     """
 
     def __init__(self, found: Nest, split: bool) -> None:
@@ -42,13 +42,14 @@ class BlockRenderer(PipeRenderer):
         self.kept_value: int | None = None
         self.kept_stage = 0
         self.at_once = False
+        self.span: tuple[str, str] | None = None
 
     def _block_loop(self, goals: list[int], here: list[int], store: bool) -> None:
         """The loop over the inner axis, a block at a time."""
         inner = self.nest.inner
         needed = self._needed(goals)
         columns = self.nest.form == COLUMNS
-        lo, hi = ("from", "to") if self.nest.form != ROWS else ("0", f"n{inner}")
+        lo, hi = ("from", "to") if self.nest.form != ROWS else self.span or ("0", f"n{inner}")
         if inner == self.segment_axis:
             lo, hi = self._range(inner)
         if store and self.nest.form == ROWS and self.kept_value is None and self._is_contiguous(needed):
@@ -311,13 +312,20 @@ class BlockRenderer(PipeRenderer):
 
     def _to_a_line(self) -> str:
         """The elements before the first output's next line of the cache: stores past the cache are of whole lines."""
+        return f"TB_PAST && streams & TB_STREAM_PAST ? {before} : 0" if (before := self._to_line("-", " + b")) else "0"
+
+    def _over_a_line(self) -> str:
+        """The elements of a line of the cache that lie before a row of the first output."""
+        return self._to_line() or "0"
+
+    def _to_line(self, sign: str = "", at: str = "") -> str:
+        """The elements from a line of the cache to the first output's element `at`, or with "-" on to the next line."""
         for k in self._stored():
             ref = self.kernel.outputs[k][0]
             if ref.dtype.itemsize >= 4:
-                place = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b"
-                before = f"(int)(-(unsigned long)({place}) & 63) / {ref.dtype.itemsize}"
-                return f"TB_PAST && streams & TB_STREAM_PAST ? {before} : 0"
-        return "0"
+                place = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)}{at}"
+                return f"(int)({sign}(unsigned long)({place}) & 63) / {ref.dtype.itemsize}"
+        return ""
 
     def _fetch(self, slot: int, ref: Ref, count: int) -> str:
         """Ask for what is read later: further on in one of `count` rows, or what follows a row that an earlier pass
@@ -383,7 +391,7 @@ class BlockRenderer(PipeRenderer):
         reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
         self.open(f"for (int g = 0; g < m; g += {step})")
         if reads and not self.split:
-            ask = " ".join(f"{self._next_of(slot)};" for slot in reads)
+            ask = " ".join(f"{self._next_of(slot, len(reads))};" for slot in reads)
             self.say(f"if (__builtin_expect(streams & TB_STREAM_NEXT, 0)) {{ {ask} }}")
         self.say(*(f"{ctype(dtype)} u{k}[{step}] {ALIGNED};" for k, dtype in outputs.items()))
         self.say("#pragma GCC ivdep")
@@ -394,11 +402,12 @@ class BlockRenderer(PipeRenderer):
         self.say(*(f"tb_leave(d{k} + g, u{k}, past{k});" for k in outputs))
         self.close()
 
-    def _next_of(self, slot: int) -> str:
-        """What asks for what is read later, beside the line from element g on: further on, or of the next band."""
+    def _next_of(self, slot: int, count: int) -> str:
+        """What asks for what is read later, beside the line from element g on: further on, or of the next band. Where
+        that is all that is read, it has the time to come into the second-level cache only."""
         if self.nest.form != ROWS:
             return f"tb_next1(p{slot} + g)"
-        return f"tb_touch1(p{slot} + g + band * {self._across()})"
+        return f"tb_{'bring' if count == 1 else 'touch'}1(p{slot} + g + next)"
 
     def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
         """Move an output's results from its buffer to where they belong."""

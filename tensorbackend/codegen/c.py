@@ -18,7 +18,7 @@ from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed, accumulator, ctype
 from tensorbackend.graph.plan import Instruction, Kernel
 
-__all__ = ["print_kernel"]
+__all__ = ["fits_pieces", "print_kernel"]
 
 HEADER = "kernel.h"
 STRIP = 1024
@@ -31,20 +31,25 @@ COSTLY = 8
 """Floating-point operations from which on a value is kept for the next pass rather than computed again."""
 
 
-def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
+def print_kernel(kernel: Kernel, split: bool = False, by_pieces: bool = False) -> Printed:
     """Print a kernel. `split` prints functions to launch one after the other, so that threads share long reductions:
     for each pass partial results of segments and what joins them, then the loop that writes what is not reduced.
+    `by_pieces`: long rows of sums are stored by pieces, beside the sums of the next one (`bands.py`).
     """
-    printer = _Printer(nest(kernel), split)
-    return printer.result()
+    return _Printer(nest(kernel), split, by_pieces).result()
+
+
+def fits_pieces(found: Nest) -> bool:
+    """Whether rows can be stored by pieces."""
+    return _Printer(found, split=False, by_pieces=True).fits_pieces()
 
 
 class _Printer(BandRenderer):
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
-    def __init__(self, found: Nest, split: bool) -> None:
-        super().__init__(found, split)
+    def __init__(self, found: Nest, split: bool, by_pieces: bool) -> None:
+        super().__init__(found, split, by_pieces)
         self.kept_value, self.kept_stage = self._value_to_keep()
 
     def _signature(self, name: str) -> str:

@@ -322,6 +322,44 @@ def test_rows_of_two_sums_beyond_the_caches(
     assert np.allclose(out.get(), wanted, rtol=0, atol=1e-5 if dtype == "float32" else 1e-12)
 
 
+def standardised(x: object, out: object, sums: object, scale: object) -> None:
+    """Both moments of rows, which also stay, and rows by them: one pass that adds up and one that stores."""
+    be = x.backend
+    total, squares = be.sum(x, 1), be.sum(x * x, 1)
+    with be.fuse():
+        sums[:, 0:1] = total
+        sums[:, 1:2] = squares + sums[:, 1:2]
+        out[:] = x * scale - total / be.sqrt(squares + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("length", [2049, 3072, 4096, 7001])
+def test_long_rows_beyond_the_caches_go_by_pieces_to_the_same_bits(
+    backend: Backend, rows: int, length: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stores a row goes beside the sums of the next one."""
+    monkeypatch.setattr(caches, "has_complexes", lambda: True)
+    monkeypatch.setattr(warm, "name_of", lambda key: None)
+    draw, small = np.random.default_rng(length), "float32" if "16" in dtype else dtype
+    values, scales = draw.standard_normal((rows, length + 3)), draw.standard_normal((rows, 1))
+    found = []
+    for near in (1 << 40, -1):
+        monkeypatch.setattr(caches, "near_bytes", lambda near=near: near)
+        backend.structures.clear()
+        backend.structures.plans.clear()
+        for first in (0, 1, 3):
+            x, scale = backend.array(values, dtype=dtype)[:, :length], backend.array(scales, dtype=small)
+            wide, sums = backend.full((rows, length + 4), 7, dtype), backend.ones((rows, 2), small)
+            standardised(x, wide[:, first : first + length], sums, scale)
+            assert (np.delete(wide.get(), slice(first, first + length), 1) == 7).all()
+            standardised(x, x, sums, scale)
+            found.append([wide.get(), sums.get(), x.get()])
+    for before, after in zip(found[:3], found[3:]):
+        for a, b in zip(before, after):
+            assert a.tobytes() == b.tobytes()
+
+
 @pytest.mark.parametrize("build", [lambda x: x * 2 + 1, normalised], ids=["map", "rows"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
 def test_short_rows_beyond_the_caches_leave_what_is_beside_them(
@@ -440,7 +478,29 @@ def test_which_rows_are_asked_for_while_those_before_are_stored(
         (kernel,) = kernels_of(tree)
         streams = jit._Work(nest(kernel), split=False).sizes[-3]
         assert streams == (caches.PAST | caches.NEXT if wanted else caches.PAST)
-        assert print_kernel(kernel).source.count("tb_touch1(") == len(kernel.inputs)
+        asks = "tb_bring1(" if len(kernel.inputs) == 1 else "tb_touch1("  # one row has the time to come later
+        assert print_kernel(kernel).source.count(asks) == len(kernel.inputs)
+
+
+@pytest.mark.parametrize(
+    ("columns", "tree", "wanted"),
+    [
+        (2049, lambda be, x: x / be.sum(x, 1), True),
+        (2048, lambda be, x: x / be.sum(x, 1), False),
+        (2049, lambda be, x: x / be.sum(x, 0), False),
+        (2049, lambda be, x: x / be.max(x, 1), False),
+        (2049, lambda be, x: be.exp(x) / be.sum(be.exp(x), 1), False),  # which waits in the output
+        (2049, lambda be, x: be.sum(x, 1), False),
+    ],
+)
+def test_which_rows_are_stored_by_pieces(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, columns: int, tree: Callable, wanted: bool
+) -> None:
+    monkeypatch.setattr(caches, "has_complexes", lambda: True)
+    for near in (0, 1 << 30):
+        monkeypatch.setattr(caches, "near_bytes", lambda near=near: near)
+        (kernel,) = kernels_of(tree(backend, backend.ones((64, columns))))
+        assert jit._goes_by_pieces(kernel, split=False) == (wanted and not near)
 
 
 def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:
