@@ -15,6 +15,7 @@
 // The host defines what block_vectors.h wants for the elements of x, and TB_S and TB_I, the types of sums and of
 // places; the result has elements of type TB_W, without gaps.
 #include "block_vectors.h"
+#include "places.h"
 #include "zeros.h"
 
 #define BLOCK 4  // vectors of a row whose sums are in registers at the same time
@@ -28,12 +29,7 @@ typedef struct {
     tb_i64 count, entries, length, step, along, lines, lot, groups, parts, columns, picks, outer, streams;
 } sizes;
 
-// Scratch: a place out of range (0: none; else its number + 1) and its entry; then where the places of each entry begin,
-// and where in x their rows do, by entry.
-typedef struct {
-    tb_i64 wrong, entry, unused[6];
-} status;
-
+// Scratch: what is found of the places; then where those of each entry begin, and where in x their rows do, by entry.
 typedef struct {
     status *found;
     tb_i64 *begin, *at;
@@ -43,25 +39,6 @@ TB_FN scratch parts(const sizes *g, void *memory) {
     scratch s = {(status *)memory, (tb_i64 *)((status *)memory + 1), 0};
     s.at = s.begin + g->entries + 2;
     return s;
-}
-
-typedef struct {
-    tb_i64 first, second;
-} offsets;
-
-// The offsets of element n over axes.
-TB_FN offsets locate(const tb_i64 *axes, tb_i64 rank, tb_i64 n) {
-    offsets o = {0, 0};
-    for (tb_i64 axis = rank; axis-- > 0; n /= axes[3 * axis]) {
-        o.first += n % axes[3 * axis] * axes[3 * axis + 1];
-        o.second += n % axes[3 * axis] * axes[3 * axis + 2];
-    }
-    return o;
-}
-
-// Places count from the end where they are negative.
-TB_FN tb_i64 entry_of(TB_I place, tb_i64 entries) {
-    return (tb_i64)place + (place < 0 ? entries : 0);
 }
 
 // One task. `begin` counts two entries further on first, and ends where it belongs.

@@ -20,7 +20,7 @@ from tensorbackend.backends.compiler import Library
 from tensorbackend.codegen.render import ctype
 from tensorbackend.errors import complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.plan import Primitive
+from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.primitives import lookup, regions
 from tensorbackend.user_kernels import merged
 
@@ -35,8 +35,13 @@ STATUS = 64
 """Bytes of scratch for what a check finds."""
 COLUMNS = 128
 """Columns of a row that are worth a task of their own, a multiple of what put.c has in registers."""
+ELEMENTS = {1: "unsigned char", 2: "tb_u16", 4: "tb_u32", 8: "tb_u64"}
+"""What moves elements of so many bytes."""
+ASKED, NEAR_BYTES = 256, 1 << 20
+"""Bytes of a row that are asked for before it is taken (processors by themselves fetch what follows), and those of an
+array from which on: a core's cache has fewer."""
 VECTOR = 64
-"""Bytes of a vector of roi.c and nms.c, at most."""
+"""Bytes of a vector of roi.c and nms.c, at most, and of a line that take.c stores past the caches."""
 
 
 class _Checked(jit.Prepared):
@@ -75,6 +80,50 @@ def _axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, 
     return list(zip(axes.lengths, *axes.strides))
 
 
+def _outside(name: str, places: Ref, entries: int) -> Callable[[int, int], IndexError]:
+    """What says that a place, and which entry, is out of range."""
+
+    def error(place: int, entry: int) -> IndexError:
+        given = f"{entry % (1 << 64) if places.dtype.kind == 'u' else entry} at place {place}"
+        return IndexError(complain(f"{name}: a place out of range", given, f"{-entries} to {entries - 1}"))
+
+    return error
+
+
+def _prepare_take(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """Entries at places: places checked by one task, then rows copied, by lines and parts of the places."""
+    (x, places), out, (axis,) = step.inputs, step.output, step.params
+    element = ELEMENTS[x.dtype.itemsize]
+    macros = {"TB_I": ctype(places.dtype), "TB_X": element, "TB_W": element, "TB_MOVED(x)": "(x)"}
+    if x.dtype != out.dtype:
+        macros |= {"TB_W": "float", "TB_MOVED(x)": written.widened(x.dtype)}
+        macros["TB_MOVE(to, from, n)"] = f"tb_load_{dtypes.tag(x.dtype)}(to, from, n)"
+    library, source = written.block_library("take", macros)
+    along = indexing.contiguous_strides(x.shape)
+    picks = _axes(places.shape, places.strides, (0,) * len(places.shape))
+    *inner, (length, apart, _) = _axes(x.shape[axis + 1 :], x.strides[axis + 1 :], along[axis + 1 :])
+    behind = indexing.contiguous_strides(out.shape)[:axis]
+    outer = [*_axes(x.shape[:axis], x.strides[:axis], behind), *inner]
+    count, lines = math.prod(places.shape), math.prod(n for n, _, _ in outer)
+    runtime = native.runtime()
+    moved = 2 * math.prod(out.shape) * out.dtype.itemsize
+    wanted = TASKS_A_THREAD * runtime.threads
+    lot = max(1, -(-lines // wanted))
+    pieces = max(1, -(-lines // lot))
+    parts = max(1, min(count, wanted // pieces))
+    sizes = [count, x.shape[axis], length, apart, x.strides[axis], along[axis], lines, lot, parts, len(picks)]
+    asked = min(length * x.dtype.itemsize, ASKED) if math.prod(x.shape) * x.dtype.itemsize > NEAR_BYTES else 0
+    lines_alone = length * out.dtype.itemsize % VECTOR == 0 and x.dtype == out.dtype
+    sizes += [len(outer), asked, caches.PAST * (lines_alone and caches.go_past(moved, moved // 2))]
+    strides = [number for of_axis in (*picks, *outer) for number in of_axis]
+    tasks = {"take_check": (1, count), "take_copy": (pieces * parts, int(moved * 0.05) + 2 * count * lines)}
+    launches = [
+        runtime.prepare(library.address(name), number, cost, 4, sizes, strides, 0)
+        for name, (number, cost) in tasks.items()
+    ]
+    return _Checked(step, source, launches, STATUS // 8, _outside("take", places, x.shape[axis]))
+
+
 def _prepare_put(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Zeros with floats added at places: places checked and sorted by one task, then groups of entries added up.
 
@@ -104,12 +153,7 @@ def _prepare_put(step: Primitive, backend: Backend) -> jit.Prepared | None:
         runtime.prepare(library.address(name), number, cost, 4, sizes, strides, 0)
         for name, (number, cost) in tasks.items()
     ]
-
-    def outside(place: int, entry: int) -> IndexError:
-        given = f"{entry % (1 << 64) if places.dtype.kind == 'u' else entry} at place {place}"
-        return IndexError(complain("put: a place out of range", given, f"{-entries} to {entries - 1}"))
-
-    return _Checked(step, source, launches, STATUS // 8 + entries + 2 + count, outside)
+    return _Checked(step, source, launches, STATUS // 8 + entries + 2 + count, _outside("put", places, entries))
 
 
 def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
@@ -190,6 +234,7 @@ def _prepare_nms(step: Primitive, backend: Backend) -> jit.Prepared | None:
 
 PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {
     "put": _prepare_put,
+    "take": _prepare_take,
     "lut_bprop": _prepare_lut,
     "roi_fprop": _prepare_roi_fprop,
     "roi_bprop": _prepare_roi_bprop,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums at places in C, to the bit what NumPy's `add.at` gives in float64: layouts, types, threads, refusals."""
+"""Sums at places in C, to the bit what NumPy's `add.at` gives in float64, and entries at places, what its `take` gives:
+layouts, types, threads, refusals."""
 
 from __future__ import annotations
 
@@ -86,6 +87,75 @@ def test_sums_are_numpys_for_any_number_of_threads(be: tb.Backend, case: tuple, 
             backend = testing.make_backend("cpu", threads=threads)
             assert put(backend, x, places, shape, axis, order).tobytes() == wanted
             backend.cleanup_backend()
+
+
+def take(be: tb.Backend, x: np.ndarray, places: np.ndarray, axis: int, order: tuple[int, ...] = ()) -> np.ndarray:
+    """Entries at places, by a backend."""
+    return be.evaluate(be.take(placed(be, x, order), placed(be, places), axis)).get()
+
+
+@st.composite
+def looked_up(draw: Any) -> tuple:
+    """x, places, the axis, and the order of x's axes in memory."""
+    before = draw(st.lists(st.sampled_from([1, 2, 3, 30, 0]), max_size=2))
+    width = draw(st.sampled_from([[], [1], [3], [16], [33], [130], [2, 64], [3, 1], [0]]))
+    count = draw(st.sampled_from([1, 2, 7, 50]))
+    kind = np.dtype(draw(st.sampled_from(["int64", "int32", "int8", "uint8", "uint64"])))
+    sizes = draw(st.sampled_from([(), (1,), (9,), (200,), (4, 5), (0,), (3, 1, 2)]))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    places = np.asarray(rng.integers(0 if kind.kind == "u" else -count, count, sizes)).astype(kind)
+    x = np.asarray(rng.integers(0, 100, (*before, count, *width)))
+    types = ["float32", "float64", "float16", "bfloat16", "int8", "uint16", "int32", "uint64", "bool"]
+    x = dtypes.cast(x, dtypes.as_dtype(draw(st.sampled_from(types))))
+    order = tuple(rng.permutation(x.ndim).tolist()) if draw(st.booleans()) and x.ndim else ()
+    return x, places, len(before), order
+
+
+@SHARED
+@given(case=looked_up(), far=st.booleans(), turned=st.booleans())
+def test_entries_are_numpys_for_any_number_of_threads(be: tb.Backend, case: tuple, far: bool, turned: bool) -> None:
+    x, places, axis, order = case
+    places = places[..., ::-1] if turned and places.ndim else places
+    wanted = np.take(x, places.astype(np.int64), axis)
+    with pytest.MonkeyPatch.context() as patch:
+        if far:
+            patch.setattr(caches, "near_bytes", lambda: -1)
+        for threads in (1, 2):
+            backend = testing.make_backend("cpu", threads=threads)
+            assert take(backend, x, places, axis, order).tobytes() == wanted.tobytes()
+            backend.cleanup_backend()
+
+
+def test_places_and_results_with_gaps(be: tb.Backend) -> None:
+    """Every second place of two axes, into every second column."""
+    rng = np.random.default_rng(0)
+    x, places = rng.normal(size=(9, 5)).astype(np.float32), rng.integers(-9, 9, (6, 8))
+    table, given = placed(be, x), placed(be, places)[::2, 1::2]
+    wide = be.full((3, 4, 10), 7)
+    wide[:, :, ::2] = be.take(table, given, 0)
+    assert (wide.get()[..., ::2] == x[places[::2, 1::2]]).all()
+    assert (wide.get()[..., 1::2] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("wrong", [[6, 0, 1], [0, 1, -7], [0, 6, 9]])
+def test_entries_out_of_range_are_refused_before_anything_is_written(be, dtype, axis, wrong) -> None:
+    values = np.arange(36).reshape(6, 6)
+    x, out = be.array(values, dtype=dtype), be.full((3, 6) if axis == 0 else (6, 3), 7, dtype=dtype)
+    places = be.array([0, 5, -6], dtype=np.int32, min_dims=0)
+    for _ in range(5):
+        out[:] = be.take(x, places, axis)
+    before = out.get()
+    assert before.tobytes() == np.take(x.get(), [0, 5, 0], axis).tobytes()
+    place = next(k for k, entry in enumerate(wrong) if not -6 <= entry < 6)
+    places[:] = np.array(wrong)
+    with pytest.raises(IndexError, match=f"take: .*\n.*{wrong[place]} at place {place}"):
+        out[:] = be.take(x, places, axis)
+    assert out.get().tobytes() == before.tobytes()
+    places[:] = np.array([2, 2, -1])
+    out[:] = be.take(x, places, axis)
+    assert out.get().tobytes() == np.take(x.get(), [2, 2, 5], axis).tobytes()
 
 
 def test_an_entry_of_most_places_has_its_sum(be: tb.Backend) -> None:
