@@ -149,6 +149,9 @@ def get_item(x: Any, slices: Any) -> Variable:
     if not indexing.is_fancy(key):
         return shapes.part(x, indexing.hashable(key))
     x = as_variable(x)
+    if len(key) == 1 and x.shape and not _is_mask(key[0]):  # rows: nothing to arrange
+        places = arrays.moved(arrays.plain(_place(key[0], x.shape[0])), arrays.backend_of(x._known()))
+        return _TAKE(x, places, axis=0)
     return _Lookup(x, key).picked(x)
 
 
