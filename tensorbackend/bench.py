@@ -544,13 +544,15 @@ def _new_json(text: str) -> str:
 class Session:
     """A run of one script: measures cases as they come, prints their tables, and writes the files asked for.
 
-    `probes` gives the contenders of kind "probe" for a case; `write` takes the text that is printed.
+    `probes` gives the contenders of kind "probe" for a case; `write` takes the text that is printed. `names` are those
+    of all contenders so far.
     """
 
     options: argparse.Namespace
     probes: Callable[[Case], Iterable[Contender]] = roofs
     write: Callable[[str], object] = print
     rows: list[Row] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.options.plot and importlib.util.find_spec("matplotlib") is None:
@@ -569,6 +571,7 @@ class Session:
         """Measure the cases that `--only` lets through and print each table when it is done."""
         for case in cases:
             if self.wants(case.name, case.shape, case.dtype):
+                self.names |= case.makers.keys()
                 makers = {n: m for n, m in case.makers.items() if n not in self.options.without}
                 beside = [p for p in self.probes(case) if p.name != "copy" or not self.options.quick]
                 self.add(measure(replace(case, makers=makers), self.protocol, beside))
@@ -586,6 +589,9 @@ class Session:
             return 1
         lines = summary(self.rows)
         self.write(summary_text(lines))
+        unknown = [name for name in self.options.without if self.names and name not in self.names]
+        if unknown:
+            self.write(f"no contender --without {','.join(unknown)}: there are {', '.join(sorted(self.names))}")
         if self.options.json:
             path = Path(self.options.json)
             document = self.document(lines) | {"history": history(path)}

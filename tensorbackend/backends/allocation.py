@@ -14,6 +14,7 @@ from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.optree import Operators, check_target
 from tensorbackend.graph.structure import StructureTable, sized
 from tensorbackend.graph.tensor import Tensor, as_shape
+from tensorbackend.primitives.operands import check_parallelism
 
 __all__ = ["Allocation", "host_array", "rank_rule"]
 
@@ -132,10 +133,11 @@ class Allocation:
         """A zeroed buffer for activations of the current batch size `bsz`.
 
         `x` is returned unchanged if given. `dim0` an int gives (dim0, bsz), two ints (features, steps · bsz), more
-        (their product, bsz). `shared` lends its memory. `parallelism` ('Data', 'Model', 'Disabled') has no effect
-        on one device. Raises `ValueError` when no batch size is set, `TypeError` for a `shared` that is no tensor and
-        `BackendError` for one of another backend.
+        (their product, bsz). `shared` lends its memory. `parallelism` ('Data', 'Model', 'Disabled', 'Unknown') has no
+        effect on one device. Raises `ValueError` for another, or when no batch size is set, `TypeError` for a `shared`
+        that is no tensor and `BackendError` for one of another backend.
         """
+        check_parallelism("iobuf", parallelism)
         if x is not None:
             return x
         if not self.bsz:
@@ -157,7 +159,9 @@ class Allocation:
         return out._assign(0)
 
     def shared_iobuf_size(self, shape: Any, parallelism: str | None) -> int:
-        """The elements of a shared buffer: the shape's, times the devices unless `parallelism` is 'Data' or 'Model'."""
+        """The elements of a shared buffer: the shape's, times the devices unless `parallelism` is 'Data' or 'Model'.
+        Raises `ValueError` for another than these, 'Disabled', 'Unknown' and None."""
+        check_parallelism("shared_iobuf_size", parallelism)
         size = math.prod(as_shape(shape, 0))
         return size if parallelism in ("Data", "Model") else size * self.num_devices
 

@@ -174,7 +174,9 @@ class LayerHooks:
     def distribute_data(self, tensor: Any, layer_parallelism: str | None) -> Any:
         """The columns of activations or errors (features, N) that this process works on, as a view, for a layer that is
         parallel over 'Data'. None where all of them are: one process, or another kind of layer. Raises `ShapeError`
-        for columns that the processes cannot share equally."""
+        for columns that the processes cannot share equally, `ValueError` for what is no kind ('Model', 'Disabled',
+        'Unknown', None)."""
+        operands.check_parallelism("distribute_data", layer_parallelism)
         shared = self.communicator is not None and layer_parallelism == "Data"
         return self.communicator.columns(tensor) if shared else None
 
@@ -196,7 +198,8 @@ class LayerHooks:
         """Forget that a tensor is in a library's layout: it never is."""
 
     def allocate_new_deltas(self, delta: Any, in_shape: Any, parallelism: str | None) -> Any:
-        """The buffer for a layer's deltas: the one given."""
+        """The buffer for a layer's deltas: the one given. `parallelism` as in `iobuf`."""
+        operands.check_parallelism("allocate_new_deltas", parallelism)
         return delta
 
     def allocate_new_outputs(self, layer: Any, share_output: Any) -> None:

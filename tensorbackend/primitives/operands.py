@@ -20,11 +20,13 @@ from tensorbackend.ops import Op
 
 __all__ = [
     "assign", "call", "check", "check_column", "check_function", "check_home", "check_integers", "check_layer",
-    "check_output", "float_type", "matrix", "numbers", "repeated", "runs", "size", "sums_of_maps",
+    "check_output", "check_parallelism", "float_type", "matrix", "numbers", "repeated", "runs", "size", "sums_of_maps",
 ]  # fmt: skip
 
 
 size = math.prod
+PARALLELISM = ("Data", "Model", "Disabled", "Unknown")
+"""How a layer of several devices shares its work; None: not said."""
 
 
 def matrix(dim: tuple[int, ...]) -> tuple[int, int]:
@@ -199,10 +201,20 @@ def check_function(name: str, what: str, f: Any, method: str = "") -> None:
 
 
 def runs(name: str, repeat: Any) -> int:
-    """How often a call is to run. Raises `TypeError` for what is no integer: a tensor's `int` is its address."""
+    """How often a call is to run. Raises `TypeError` for what is no integer (a tensor's `int` is its address),
+    `ValueError` for less than 1."""
     if not isinstance(repeat, (int, np.integer)):
         raise TypeError(complain(f"{name}: repeat", type(repeat).__name__, "an int"))
+    if repeat < 1:
+        raise ValueError(complain(f"{name}: repeat", f"{repeat}", "1, or more to time it"))
     return int(repeat)
+
+
+def check_parallelism(name: str, parallelism: Any) -> None:
+    """Raise `ValueError` for what is no name of `PARALLELISM`, nor None."""
+    if parallelism is not None and parallelism not in PARALLELISM:
+        expected = f"one of {', '.join(PARALLELISM)}, or None"
+        raise ValueError(complain(f"{name}: parallelism", repr(parallelism), expected))
 
 
 def repeated(backend: Any, repeat: int, run: Callable[[], Any], flops: int,

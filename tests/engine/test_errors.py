@@ -273,6 +273,16 @@ refused("skip into None", lambda b: b.be.bprop_skipnode(b.t, None, 1.0, 1.0), Ty
 for _wrong in (2.5, None, "2", np.ones(2)):
     _copy = lambda b, n=_wrong: b.be.copy_transpose(b.t, b.be.empty((4, 3)), repeat=n)  # noqa: E731
     refused(f"repeat {type(_wrong).__name__}", _copy, TypeError, "copy_transpose: repeat", type(_wrong).__name__)
+for _count in (0, -3):
+    _again = lambda b, n=_count: b.be.copy_transpose(b.t, b.be.empty((4, 3)), repeat=n)  # noqa: E731
+    refused(f"repeat {_count}", _again, ValueError, "copy_transpose: repeat", f"{_count}", "1, or more")
+for _method, _call in {
+    "iobuf": lambda b: b.be.iobuf(3, parallelism="data"),
+    "shared_iobuf_size": lambda b: b.be.shared_iobuf_size(3, "data"),
+    "distribute_data": lambda b: b.be.distribute_data(b.t, "data"),
+    "allocate_new_deltas": lambda b: b.be.allocate_new_deltas(b.t, (3,), "data"),
+}.items():
+    refused(f"parallelism of {_method}", _call, ValueError, f"{_method}: parallelism", "'data'", "Data, Model")
 refused("repeat a tensor", lambda b: b.be.compound_dot(b.t, b.t.T, b.be.empty((3, 3)), repeat=b.t), TypeError, "repeat")
 refused("sums elsewhere", lambda b: b.be.compound_dot(b.t, b.u.T, b.cube[0, :, :2], bsum=b.other.empty((3, 1))),
         BackendError, "one backend")  # fmt: skip

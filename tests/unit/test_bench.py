@@ -286,6 +286,13 @@ def test_only_and_without_choose_cases_and_contenders() -> None:
     assert len(written) == 1
 
 
+def test_what_without_names_in_vain_is_said() -> None:
+    session, written = quiet_session("--without", "b,numpi")
+    session.run([case({name: (lambda name=name: contender(name)) for name in "ab"})])
+    assert session.finish() == 0
+    assert written[-1] == "no contender --without numpi: there are a, b"
+
+
 def test_plot_writes_a_png(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "bars.png"
