@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of a lookup table beside PyTorch's embedding, its operator and JAX.
+"""Look-ups in a table beside NumPy, PyTorch and JAX; their gradient beside PyTorch's embedding, its operator and JAX.
 
 Words are drawn by Zipf's law, as in text; the shape says vocabulary, columns, look-ups. The error lies as each library
-has it: (columns, look-ups) here, (look-ups, columns) elsewhere. All write the whole table.
+has it: (columns, look-ups) here, (look-ups, columns) elsewhere. All gradients write the whole table.
 """
 
 from __future__ import annotations
@@ -88,8 +88,67 @@ def jax(table: Table, dtype: str) -> bench.Contender:
     return library.donating(add, None, zeros, arrays)
 
 
+def rows(table: Table, dtype: str) -> np.ndarray:
+    """A table's words."""
+    numbers = np.random.default_rng(1).standard_normal((table.words, table.columns), dtype=np.float32)
+    return numbers.astype(libraries.dtype_of(dtype))
+
+
+def ours_forward(table: Table, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
+    """The engine's look-ups."""
+    be = libraries.backend(options, jit)
+    W = be.array(rows(table, dtype), dtype=dtype)
+    ids, y = be.array(data(table)[0], dtype=np.int32, min_dims=0), be.empty((table.count, table.columns), dtype=dtype)
+
+    def call() -> None:
+        y[:] = be.take(W, ids, 0)
+
+    return libraries.own(call, y.get, jit)
+
+
+def numpy_forward(table: Table, dtype: str) -> bench.Contender:
+    """NumPy's look-ups, which check places by way of a copy."""
+    W, ids = rows(table, dtype), data(table)[0]
+    y = np.empty((table.count, table.columns), W.dtype)
+    return bench.Contender("numpy", partial(np.take, W, ids, 0, y), lambda: y)
+
+
+def torch_forward(table: Table, dtype: str) -> bench.Contender:
+    """PyTorch's look-ups."""
+    library = libraries.Torch()
+    W, ids = library.array(rows(table, dtype)), library.array(data(table)[0])
+    y = library.torch.empty((table.count, table.columns), dtype=W.dtype)
+    return bench.Contender("torch", partial(library.torch.index_select, W, 0, ids, out=y), lambda: library.numpy(y))
+
+
+def jax_forward(table: Table, dtype: str) -> bench.Contender:
+    """JAX's look-ups, into donated memory."""
+    library = libraries.Jax()
+    take = library.jax.jit(lambda o, W, i: o.at[:].set(W[i]), donate_argnums=0)
+    arrays = [library.array(rows(table, dtype)), library.array(data(table)[0].astype(np.int32))]
+    memory = library.array(np.zeros((table.count, table.columns), libraries.dtype_of(dtype)))
+    return library.donating(take, None, memory, arrays)
+
+
+def forward_case(table: Table, dtype: str, options: Any) -> bench.Case:
+    """Look-ups with all contenders: each row is read and written once."""
+    makers: dict[str, Callable[[], bench.Contender]] = {
+        "tensorbackend": partial(ours_forward, table, dtype, options),
+        "interpreter": partial(ours_forward, table, dtype, options, False),
+        "numpy": partial(numpy_forward, table, dtype),
+        "torch": partial(torch_forward, table, dtype),
+        "jax": partial(jax_forward, table, dtype),
+    }
+    moved = 2 * table.count * table.columns * libraries.dtype_of(dtype).itemsize
+
+    def truth() -> np.ndarray:
+        return rows(table, dtype)[data(table)[0]]
+
+    return bench.Case("lookup fprop", table.shape, dtype, truth, makers, moved, 0, 0, written=moved // 2)
+
+
 def case(table: Table, dtype: str, options: Any) -> bench.Case:
-    """One table with all contenders."""
+    """One table's gradient with all contenders."""
     makers: dict[str, Callable[[], bench.Contender]] = {
         "tensorbackend": partial(ours, table, dtype, options),
         "interpreter": partial(ours, table, dtype, options, False),
@@ -110,9 +169,10 @@ def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:
     """The cases that are asked for."""
     for dtype in options.dtype or ("float32",):
         for table in TABLES[::3] if options.quick else TABLES:
-            found = case(table, dtype, options)
-            if session.wants(found.name, found.shape, dtype):
-                yield found
+            for make in (forward_case, case):
+                found = make(table, dtype, options)
+                if session.wants(found.name, found.shape, dtype):
+                    yield found
 
 
 if __name__ == "__main__":
