@@ -9,15 +9,13 @@
 // for meanwhile: what limits it is memory, which reads a row from anywhere. Where a row is one element, places go along
 // the result's axis. Tasks decide nothing but time.
 //
-// The host defines TB_X, TB_W and TB_I, the types of elements, of the result's, and of places, and TB_MOVED(x), an element
-// as it is written: others than halves are moved and not looked at. TB_MOVE(to, from, n) moves n halves. The result has
-// no gaps.
-#include "half.h"
+// The host defines TB_X and TB_I, the types of elements, which are moved and not looked at, and of places; the result
+// has no gaps.
+#include "kernel.h"
 #include "places.h"
 
 #define AHEAD 8  // rows from the one that is copied to the one that is asked for
 #define LINE 64
-#define BLOCK (1 << 16)  // halves that are moved at a time, at most
 
 // `length` elements of a row lie `step` apart in x, entries `apart`; rows of the result are `along` apart. A task has
 // `lot` lines, and one of `parts` of the places. The strides are (length, stride of the places, 0) of `picks` axes, and
@@ -67,25 +65,18 @@ TB_FN void move(char *to, const char *from, tb_i64 bytes, tb_i64 streams) {
     }
 }
 
-TB_FN void copy_row(const sizes *g, TB_W *to, const TB_X *from) {
+TB_FN void copy_row(const sizes *g, TB_X *to, const TB_X *from) {
     if (g->step != 1) {
-        for (tb_i64 j = 0; j < g->length; ++j) to[j] = TB_MOVED(from[j * g->step]);
-        return;
+        for (tb_i64 j = 0; j < g->length; ++j) to[j] = from[j * g->step];
+    } else {
+        move((char *)to, (const char *)from, g->length * (tb_i64)sizeof(TB_X), g->streams);
     }
-#ifdef TB_MOVE
-    for (tb_i64 j = 0, n; j < g->length; j += n) {
-        n = g->length - j < BLOCK ? g->length - j : BLOCK;
-        TB_MOVE(to + j, from + j, (int)n);
-    }
-#else
-    move((char *)to, (const char *)from, g->length * (tb_i64)sizeof(TB_X), g->streams);
-#endif
 }
 
 // `n` places, which lie `gap` apart, of a line.
-TB_FN void copy_places(const sizes *g, const TB_X *x, TB_W *to, const TB_I *places, tb_i64 gap, tb_i64 n) {
+TB_FN void copy_places(const sizes *g, const TB_X *x, TB_X *to, const TB_I *places, tb_i64 gap, tb_i64 n) {
     if (g->length == 1 && g->along == 1) {
-        for (tb_i64 j = 0; j < n; ++j) to[j] = TB_MOVED(x[entry_of(places[j * gap], g->entries) * g->apart]);
+        for (tb_i64 j = 0; j < n; ++j) to[j] = x[entry_of(places[j * gap], g->entries) * g->apart];
         return;
     }
     for (tb_i64 j = 0; j < n; ++j) {
@@ -110,7 +101,7 @@ void take_copy(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const
             for (tb_i64 k = first, n; k < stop; k += n) {
                 n = last[0] - k % last[0] < stop - k ? last[0] - k % last[0] : stop - k;
                 const tb_i64 from = locate(stride, g->picks - 1, k / last[0]).first + k % last[0] * last[1];
-                TB_W *const to = (TB_W *)ptr[2] + o.second + k * g->along;
+                TB_X *const to = (TB_X *)ptr[2] + o.second + k * g->along;
                 copy_places(g, (const TB_X *)ptr[0] + o.first, to, (const TB_I *)ptr[1] + from, last[1], n);
             }
         }

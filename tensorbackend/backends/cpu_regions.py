@@ -93,12 +93,8 @@ def _outside(name: str, places: Ref, entries: int) -> Callable[[int, int], Index
 def _prepare_take(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Entries at places: places checked by one task, then rows copied, by lines and parts of the places."""
     (x, places), out, (axis,) = step.inputs, step.output, step.params
-    element = ELEMENTS[x.dtype.itemsize]
-    macros = {"TB_I": ctype(places.dtype), "TB_X": element, "TB_W": element, "TB_MOVED(x)": "(x)"}
-    if x.dtype != out.dtype:
-        macros |= {"TB_W": "float", "TB_MOVED(x)": written.widened(x.dtype)}
-        macros["TB_MOVE(to, from, n)"] = f"tb_load_{dtypes.tag(x.dtype)}(to, from, n)"
-    library, source = written.block_library("take", macros)
+    item = x.dtype.itemsize
+    library, source = written.block_library("take", {"TB_X": ELEMENTS[item], "TB_I": ctype(places.dtype)})
     along = indexing.contiguous_strides(x.shape)
     picks = _axes(places.shape, places.strides, (0,) * len(places.shape))
     *inner, (length, apart, _) = _axes(x.shape[axis + 1 :], x.strides[axis + 1 :], along[axis + 1 :])
@@ -106,15 +102,15 @@ def _prepare_take(step: Primitive, backend: Backend) -> jit.Prepared | None:
     outer = [*_axes(x.shape[:axis], x.strides[:axis], behind), *inner]
     count, lines = math.prod(places.shape), math.prod(n for n, _, _ in outer)
     runtime = native.runtime()
-    moved = 2 * math.prod(out.shape) * out.dtype.itemsize
+    moved = 2 * math.prod(out.shape) * item
     wanted = TASKS_A_THREAD * runtime.threads
     lot = max(1, -(-lines // wanted))
     pieces = max(1, -(-lines // lot))
     parts = max(1, min(count, wanted // pieces))
     sizes = [count, x.shape[axis], length, apart, x.strides[axis], along[axis], lines, lot, parts, len(picks)]
-    asked = min(length * x.dtype.itemsize, ASKED) if math.prod(x.shape) * x.dtype.itemsize > NEAR_BYTES else 0
-    lines_alone = length * out.dtype.itemsize % VECTOR == 0 and x.dtype == out.dtype
-    sizes += [len(outer), asked, caches.PAST * (lines_alone and caches.go_past(moved, moved // 2))]
+    asked = min(length * item, ASKED) if math.prod(x.shape) * item > NEAR_BYTES else 0
+    past = length * item % VECTOR == 0 and caches.go_past(moved, moved // 2)
+    sizes += [len(outer), asked, caches.PAST * past]
     strides = [number for of_axis in (*picks, *outer) for number in of_axis]
     tasks = {"take_check": (1, count), "take_copy": (pieces * parts, int(moved * 0.05) + 2 * count * lines)}
     launches = [

@@ -215,7 +215,12 @@ class Scheduler:
 
     def _home(self, node: OpTreeNode) -> Ref:
         """Memory for the value of a node."""
-        return self._temporary(self.shapes[id(node)], dtypes.compute(node.structure.dtype))
+        return self._temporary(self.shapes[id(node)], self._kept_type(node))
+
+    def _kept_type(self, node: OpTreeNode) -> np.dtype:
+        """The type in which a node's value is in memory: that in which it is computed; `take` moves what there is."""
+        source = self.places.get(id(node.inputs[0])) if node.structure.op.name == "take" else None
+        return dtypes.compute(node.structure.dtype) if source is None else source.dtype
 
     def _statement(self, index: int, statement: Statement) -> None:
         s = statement.target
@@ -308,7 +313,7 @@ class Scheduler:
             isinstance(value, OpTreeNode)
             and value.structure.op.kind == ops.PRIMITIVE
             and self.shapes[id(value)] == goal.shape
-            and dtypes.compute(value.structure.dtype) == goal.dtype
+            and self._kept_type(value) == goal.dtype
             and goal.strides == indexing.contiguous_strides(goal.shape)
         )
 

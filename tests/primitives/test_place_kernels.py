@@ -126,6 +126,19 @@ def test_entries_are_numpys_for_any_number_of_threads(be: tb.Backend, case: tupl
             backend.cleanup_backend()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_entries_of_halves_are_moved_as_they_are(be: tb.Backend, dtype: str) -> None:
+    """To the bit, by one primitive into the target; into another type they are widened behind it."""
+    x = be.array([[np.inf, -np.nan, -0.0], [6e-8, 65504, 1]], dtype=dtype)
+    places, out, wide = be.array([1, 0, 1], min_dims=0, dtype=np.int64), be.empty((3, 3), dtype=dtype), be.empty((3, 3))
+    out[:] = be.take(x, places, 0)
+    wide[:] = be.take(x, places, 0)
+    assert out.get().tobytes() == x.get()[[1, 0, 1]].tobytes()
+    assert wide.get().tobytes() == x.get()[[1, 0, 1]].astype(np.float32).tobytes()
+    (step,) = be.explain(out, be.take(x, places, 0)).steps
+    assert step.name == "take"
+
+
 def test_places_and_results_with_gaps(be: tb.Backend) -> None:
     """Every second place of two axes, into every second column."""
     rng = np.random.default_rng(0)
