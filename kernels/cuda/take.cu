@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // take.cu — entries of an array along an axis at given places, the adjoint of that, and the check of places
 //
-// TB_X, TB_I, TB_C are the types of the array, the places and the result, which is contiguous; TB_W is the type in which
-// `put` adds up. Places count from the end where they are negative.
+// TB_X and TB_I are the types of the array and the places, TB_W is that in which `put` adds up. Results are contiguous;
+// `take` moves elements as they are. Places count from the end where they are negative.
 #include "elements.cuh"
 
 TB_FN tb_i64 tb_entry(TB_I place, tb_i64 length) { return (tb_i64)place < 0 ? (tb_i64)place + length : (tb_i64)place; }
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) check_places(const check_place
 struct take_args {
     const TB_X *x;
     const TB_I *places;
-    TB_C *out;
+    TB_X *out;
     tb_i64 count, length, stride;
     tb_axes axes;  // of the result; first: of x (0 along the places), second: of the places (0 elsewhere)
 };
@@ -35,7 +35,7 @@ struct take_args {
 extern "C" __global__ void __launch_bounds__(256) take(const take_args g) {
     TB_EACH(n, g.count) {
         const tb_offsets at = tb_locate(g.axes, n);
-        g.out[n] = tb_as<TB_C>(g.x[at.first + tb_entry(g.places[at.second], g.length) * g.stride]);
+        g.out[n] = g.x[at.first + tb_entry(g.places[at.second], g.length) * g.stride];
     }
 }
 

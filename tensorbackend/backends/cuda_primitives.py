@@ -58,7 +58,7 @@ MACROS = {
     "lookup": ("TB_X", "TB_I", "TB_W"),
     "roi": ("TB_X", "TB_C", "TB_I"),
     "nms": ("TB_X", "TB_C"),
-    "take": ("TB_X", "TB_I", "TB_C", "TB_W"),
+    "take": ("TB_X", "TB_I", "TB_W"),
     "cumsum": ("TB_X", "TB_C", "TB_W"),
     "histogram": ("TB_X", "TB_W", "TB_S"),
 }
@@ -352,7 +352,7 @@ def _check(backend: GpuBackend, name: str, places: Ref, length: int, types: tupl
 def prepare_take(backend: GpuBackend, step: Primitive) -> Runner:
     """The entries of an array along an axis at places."""
     (x, places), out, (axis,) = step.inputs, step.output, step.params
-    types = (element(x.dtype), element(places.dtype), element(out.dtype), element(out.dtype))
+    types = (ctype(x.dtype), element(places.dtype), ctype(x.dtype))
     take = written_function(backend, "take", "take", *types)
     check = _check(backend, "take", places, x.shape[axis], types)
     axes = [(n, s, 0) for n, s in zip(x.shape, x.strides)]
@@ -370,7 +370,7 @@ def prepare_take(backend: GpuBackend, step: Primitive) -> Runner:
 def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
     """Zeros with an array added at places along an axis; float32 adds up in float64."""
     (x, places), out, (shape, axis) = step.inputs, step.output, step.params
-    types = (element(x.dtype), element(places.dtype), element(out.dtype), wide(out.dtype))
+    types = (element(x.dtype), element(places.dtype), wide(out.dtype))
     put, check = written_function(backend, "take", "put", *types), _check(backend, "put", places, shape[axis], types)
     sums = np.dtype(np.float64) if out.dtype == np.float32 else out.dtype
     rank = len(places.shape)
