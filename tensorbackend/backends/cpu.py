@@ -43,6 +43,7 @@ from tensorbackend.backends.plans import (
     references,
     written,
 )
+from tensorbackend.backends.random_numbers import drawn
 from tensorbackend.backends.user_launch import HostTarget, Target
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import indexing
@@ -437,13 +438,13 @@ class HostPlan(CompiledPlan):
 
     def recipe(self, leaves: list[Any]) -> tuple | None:
         """The plan as native code runs it; None when it needs Python: primitives that NumPy runs or that may refuse
-        what they read after others wrote, draws, unusual numbers."""
-        if self.draws or any(prepared is None for prepared, _, _, _ in self.steps):
+        what they read after others wrote, or drew, unusual numbers."""
+        if any(prepared is None for prepared, _, _, _ in self.steps):
             return None
         check = -1
         if any(prepared.checked for prepared, _, _, _ in self.steps):
             *before, (_, places, _, _) = self.steps
-            if any(prepared.checked or _writes_target(step) for prepared, _, _, step in before):
+            if self.draws or any(prepared.checked or _writes_target(step) for prepared, _, _, step in before):
                 return None
             check = places[-1][1]  # the scratch's place
         targets = self.plan.targets
@@ -452,8 +453,12 @@ class HostPlan(CompiledPlan):
         for prepared, places, _, step in self.steps:
             pointers = [(sources[b], offset) for b, offset in places]
             launches = prepared.launches or prepared.checked
-            steps += [recipes.Step(launch, pointers, step.scalars) for launch in launches]
-        return recipes.recipe(steps, self.total, leaves, self, check)
+            scalars = list(step.scalars)
+            if step.draws:
+                scalars += [*((n, recipes.DRAW) for n in step.draws), (-1, recipes.KEY)]
+            steps += [recipes.Step(launch, pointers, scalars) for launch in launches]
+        generator = ctypes.addressof(self.backend.generator)
+        return recipes.recipe(steps, self.total, leaves, self, check, generator, drawn(leaves) if self.draws else [])
 
     def _temporaries(self, storage: Storage | None) -> list[np.ndarray]:
         """The temporaries of a run, in the memory that it has for them."""

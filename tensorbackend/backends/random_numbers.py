@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 from collections.abc import Callable
@@ -16,16 +17,18 @@ from tensorbackend.graph.optree import OpTreeNode, check_target, finished, sourc
 from tensorbackend.graph.structure import StructureTable
 from tensorbackend.graph.tensor import Tensor, as_shape
 
-__all__ = ["RandomNumbers"]
+__all__ = ["RandomNumbers", "drawn"]
 
 
 class RandomNumbers:
     """The random methods of the contract; `Backend` inherits them.
 
     Tensors are filled by a counter-based generator: a draw is named by a key and a number, and says all its values.
+    `generator` are two words of memory, the key and the number of the next draw, where native code counts on.
     """
 
     structures: StructureTable
+    generator: Any
     _lock: Any
     _flush: Callable[[], None]
 
@@ -37,6 +40,8 @@ class RandomNumbers:
         if seed is not None and not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
             raise ValueError(complain("rng_seed", repr(seed), "an int from 0 to 2^32 - 1"))
         self._flush()
+        if not hasattr(self, "generator"):  # recipes know where it is
+            self.generator = (ctypes.c_uint64 * 2)()
         self.rng_seed = seed
         self.rng = np.random.RandomState(seed)
         self._key = int.from_bytes(os.urandom(8), "little") if seed is None else _spread_seed(int(seed))
@@ -68,6 +73,23 @@ class RandomNumbers:
         """Return to the state right after seeding."""
         self.rng_set_state(self.init_rng_state)
 
+    @property
+    def _key(self) -> int:
+        return self.generator[0]
+
+    @_key.setter
+    def _key(self, key: int) -> None:
+        self.generator[0] = key
+
+    @property
+    def _draws(self) -> int:
+        """The draws made so far."""
+        return self.generator[1]
+
+    @_draws.setter
+    def _draws(self, draws: int) -> None:
+        self.generator[1] = draws
+
     def _next_draw(self) -> int:
         with self._lock:
             self._draws += 1
@@ -76,10 +98,9 @@ class RandomNumbers:
     def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]:
         """The draw of each random leaf: its pinned number, or the next."""
         draws = {}
-        for number, x in enumerate(leaves):
-            if isinstance(x, OpTreeNode) and x.structure.op.name != "index":
-                pinned = getattr(x, "draw", None)
-                draws[number] = self._next_draw() if pinned is None else pinned
+        for number in drawn(leaves):
+            pinned = getattr(leaves[number], "draw", None)
+            draws[number] = self._next_draw() if pinned is None else pinned
         return draws
 
     def rand(self, out: Tensor | None = None, shape: Any = None) -> Any:
@@ -109,6 +130,11 @@ class RandomNumbers:
     def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
         """1 at probability `keep`, else 0; not rescaled. A node, or `out`."""
         return finished(self.rand() <= keep, out)
+
+
+def drawn(leaves: list[Any]) -> list[int]:
+    """The leaves that are drawn, by their numbers."""
+    return [n for n, x in enumerate(leaves) if isinstance(x, OpTreeNode) and x.structure.op.name != "index"]
 
 
 def _spread_seed(seed: int) -> int:

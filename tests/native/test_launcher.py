@@ -95,14 +95,17 @@ def test_it_means_what_it_means_without_native_types(be, plain, text: str) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["o[:] = x * 2 + x", "o[:] = 1.5", "be.add(x, x, out=o)", "o.fill(2)", "o[:] = o[::-1] * 2", "o[3] = 1.0 + x[3]"],
-)
+    [
+        "o[:] = x * 2 + x", "o[:] = 1.5", "be.add(x, x, out=o)", "o.fill(2)", "o[:] = o[::-1] * 2", "o[3] = 1.0 + x[3]",
+        "o[:] = be.rand() * x", "be.make_binary_mask(o)",
+    ],
+)  # fmt: skip
 def test_such_statements_are_native(be, text: str) -> None:
     x, o = tensors(be, 2)
     assert native_runs(be, lambda: exec(text, {"be": be, "x": x, "o": o})) >= 1
 
 
-@pytest.mark.parametrize("text", ["o[:] = be.rand() * x", "o[:] = be.cumsum(x, axis=0)", "o[:] = np.ones((16, 1))"])
+@pytest.mark.parametrize("text", ["o[:] = be.cumsum(x, axis=0)", "o[:] = np.ones((16, 1))"])
 def test_what_needs_python_goes_there(be, text: str) -> None:
     x, o = tensors(be, 2)
     names = {"be": be, "np": np, "x": x, "o": o, "m": be.array(np.eye(16))}

@@ -29,6 +29,14 @@ def test_repeated_statements_leave_no_references(be) -> None:
     assert_no_references_left(be, statements, 20_000)
 
 
+def test_repeated_draws_leave_no_references(be) -> None:
+    def statements(x, w, o, number) -> None:
+        o[:] = x * be.rand() + number
+        be.make_binary_mask(w, number)
+
+    assert_no_references_left(be, statements, 20_000)
+
+
 def test_a_million_statements_take_no_memory(run_python) -> None:
     code = """
 import numpy as np, tensorbackend

@@ -140,9 +140,10 @@ typedef struct operands {
 // A recipe's words: a head, then for each launch its address and counts, then (source, offset) for each pointer and
 // (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k. `check` is
 // where in the arena the launches leave a word that is not 0 if they refuse operands (-1: they do not): Python says so.
-enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER };
+// `draws` random leaves are numbered from the second word at `generator` on, whose first is the key; `least` says which.
+enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER, FORMAT_DRAW, FORMAT_KEY };
 enum { MOST_LAUNCHES = 256, MOST_POINTERS = 1024, MOST_SCALARS = 64 };
-typedef struct { int64_t launches, arena_bytes, cost, check; } recipe_head;
+typedef struct { int64_t launches, arena_bytes, cost, check, generator, draws; } recipe_head;
 typedef struct { int64_t launch, pointers, scalars; } recipe_launch;
 typedef struct { int64_t source, offset; } recipe_pointer;
 typedef struct { int64_t leaf, format, least, most; } recipe_scalar;
@@ -172,6 +173,13 @@ static int number_to_word(const recipe_scalar *s, object *x, int64_t *word) {
     return 1;
 }
 
+// A random leaf's number, or the key. 0 for a leaf that has a number of its own.
+static int draw_to_word(const recipe_scalar *s, const recipe_head *head, object *const *leaf, int64_t *word) {
+    const int64_t *generator = (const int64_t *)(uintptr_t)head->generator;
+    *word = s->format == FORMAT_KEY ? generator[0] : generator[1] + s->least;
+    return s->format == FORMAT_KEY || !slot(leaf[s->leaf], at.node_draw);
+}
+
 // 0 when a number does not fit: Python then says so.
 static int pack(packed *p, const int64_t *words, const operands *o, char *arena) {
     const recipe_head *head = (const recipe_head *)words;
@@ -191,8 +199,9 @@ static int pack(packed *p, const int64_t *words, const operands *o, char *arena)
                                                  : (char *)(uintptr_t)o->target[TARGET - from->source].address;
             *pointer++ = base + from->offset;
         }
-        for (int64_t k = 0; k < r->scalars; k++, number++)
-            if (!number_to_word(number, o->leaf[number->leaf], scalar++))
+        for (int64_t k = 0; k < r->scalars; k++, number++, scalar++)
+            if (!(number->format >= FORMAT_DRAW ? draw_to_word(number, head, o->leaf, scalar)
+                                                : number_to_word(number, o->leaf[number->leaf], scalar)))
                 return 0;
         words = (const int64_t *)number;
     }
@@ -215,6 +224,21 @@ static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
     return released ? DONE : FAILED;
 }
 
+// Packs a recipe that draws, with the backend's lock: each draw has a number of its own.
+static enum outcome pack_draws(memo *m, packed *p, const int64_t *words, const operands *o, char *arena) {
+    const recipe_head *head = (const recipe_head *)words;
+    object *locked = memo_acquire(&m->head, NULL);
+    if (!locked)
+        return FAILED;
+    Py_DecRef(locked);
+    int packs = pack(p, words, o, arena);
+    if (packs)
+        ((int64_t *)(uintptr_t)head->generator)[1] += head->draws;
+    object *released = memo_release(&m->head, NULL);
+    drop(released);
+    return !released ? FAILED : packs ? DONE : TO_PYTHON;
+}
+
 // Runs a recipe, which what runs meanwhile may make the memo forget. The caller holds the targets and the values, and
 // with them all leaves.
 static enum outcome follow(memo *m, object *recipe, const operands *o) {
@@ -224,7 +248,9 @@ static enum outcome follow(memo *m, object *recipe, const operands *o) {
     const int64_t *words = data_of(PyTuple_GetItem(recipe, 0));
     const recipe_head head = *(const recipe_head *)words;
     char *arena = head.arena_bytes ? runtime.alloc(head.arena_bytes) : NULL;
-    enum outcome outcome = (arena || !head.arena_bytes) && pack(&p, words, o, arena) ? DONE : TO_PYTHON;
+    enum outcome outcome = TO_PYTHON;
+    if (arena || !head.arena_bytes)
+        outcome = head.draws ? pack_draws(m, &p, words, o, arena) : pack(&p, words, o, arena) ? DONE : TO_PYTHON;
     if (outcome == DONE) {
         m->hits++;
         if (head.cost < KEEP_LOCK_BELOW_NS && !m->held)

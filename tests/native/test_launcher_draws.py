@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random statements that repeat natively draw what they draw through Python, one number after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorbackend as tb
+from tensorbackend import testing
+
+SHAPE = (5, 37)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[tb.Backend, tb.Backend]]:
+    """A backend that repeats natively, and one that runs all through Python, of one seed."""
+    ours, other = (testing.make_backend("jit", rng_seed=7) for _ in range(2))
+    if ours.structures.memo is None:
+        pytest.skip("no native types here")
+    other.structures.memo.stand_aside(1)
+    yield ours, other
+    ours.cleanup_backend()
+    other.cleanup_backend()
+
+
+def one(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    y[:] = x * (be.rand() < 0.5)
+
+
+def several(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    y[:] = be.randn() * 2 + be.rand() * x - be.randn()
+
+
+def one_twice(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    noise = be.rand()
+    y[:] = noise - noise * x
+
+
+def over_two_kernels(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    noise = be.rand(shape=SHAPE)
+    y[:] = be.dot(noise, be.transpose(noise * be.randn())) @ x
+
+
+def grouped(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    noise = be.rand()
+    with be.fuse():
+        y[:] = x + noise
+        z[:] = y * be.randn() + noise
+
+
+def by_methods(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    be.make_binary_mask(y, 0.3)
+    be.fill_normal(z, 1, 2)
+
+
+@pytest.mark.parametrize("statements", [one, several, one_twice, over_two_kernels, grouped, by_methods])
+def test_draws_are_those_of_python(pair: tuple, statements: Callable) -> None:
+    results, hits = [], pair[0].structures.memo.counts()[2]
+    for be in pair:
+        values = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE) / 9
+        x, y, z = be.array(values), be.zeros(SHAPE), be.zeros(SHAPE)
+        found = []
+        for _ in range(6):
+            statements(be, x, y, z)
+            found += [y.get().tobytes(), z.get().tobytes(), be.rng_get_state()[1:]]
+        be.rng_reset()
+        statements(be, x, y, z)
+        results.append([*found, y.get().tobytes()])
+    assert results[0] == results[1]
+    assert len(set(results[0][::3])) > 5  # drawn anew each time
+    assert pair[0].structures.memo.counts()[2] > hits
+
+
+def test_a_node_with_a_number_of_its_own_keeps_it(pair: tuple) -> None:
+    be = pair[0]
+    y = be.zeros(SHAPE)
+    for _ in range(3):
+        y[:] = be.rand() + 1
+    node = be.rand()
+    node.draw = 12345
+    found = []
+    for _ in range(3):
+        y[:] = node + 1
+        found.append(y.get().tobytes())
+        draws = be.rng_get_state()[2]
+        y[:] = be.rand() + 1
+        assert be.rng_get_state()[2] == draws + 1
+    assert len(set(found)) == 1
+    assert found[0] != y.get().tobytes()
+
+
+def test_threads_share_no_draw() -> None:
+    be = testing.make_backend("jit", rng_seed=0)
+    targets = [be.zeros((300, 8)) for _ in range(4)]
+
+    def fill(target: Any) -> None:
+        for row in range(300):
+            target[row : row + 1, :] = be.rand() + 0
+            if row % 7 == 0:
+                be._next_draw()
+
+    threads = [threading.Thread(target=fill, args=(target,)) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = {row.tobytes() for target in targets for row in target.get()}
+    assert len(rows) == 4 * 300
+    assert be.rng_get_state()[2] == 4 * (300 + 43)
+    be.cleanup_backend()
