@@ -71,7 +71,8 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
         numbers += call.scalars
         steps += [Step(launch, places, scalars) for launch in (*_launches(call), *call.action.checked)]
     check = places[-1][1] if calls and calls[0].action.checked else -1  # the scratch's place
-    made = recipe(steps, nbytes, [None] * tensors + numbers, [owner, *(call.action for call in calls)], check)
+    keep = [owner, *(call.action for call in calls)]
+    made = recipe(steps, nbytes, [None] * tensors + numbers, keep, check, len(steps))
     return made and (*made, tuple(numbers))
 
 

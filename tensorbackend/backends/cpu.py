@@ -441,24 +441,22 @@ class HostPlan(CompiledPlan):
         what they read after others wrote, or drew, unusual numbers."""
         if any(prepared is None for prepared, _, _, _ in self.steps):
             return None
-        check = -1
-        if any(prepared.checked for prepared, _, _, _ in self.steps):
-            *before, (_, places, _, _) = self.steps
-            if self.draws or any(prepared.checked or _writes_target(step) for prepared, _, _, step in before):
-                return None
-            check = places[-1][1]  # the scratch's place
         targets = self.plan.targets
         sources = [recipes.TARGET - k for k in range(targets)] + self.plan.tensors + [recipes.ARENA]
-        steps = []
-        for prepared, places, _, step in self.steps:
+        steps, check, checked = [], -1, 0
+        for n, (prepared, places, _, step) in enumerate(self.steps):
             pointers = [(sources[b], offset) for b, offset in places]
             launches = prepared.launches or prepared.checked
             scalars = list(step.scalars)
             if step.draws:
-                scalars += [*((n, recipes.DRAW) for n in step.draws), (-1, recipes.KEY)]
+                scalars += [*((leaf, recipes.DRAW) for leaf in step.draws), (-1, recipes.KEY)]
             steps += [recipes.Step(launch, pointers, scalars) for launch in launches]
-        generator = ctypes.addressof(self.backend.generator)
-        return recipes.recipe(steps, self.total, leaves, self, check, generator, drawn(leaves) if self.draws else [])
+            if prepared.checked:
+                if check >= 0 or self.draws or any(_writes_target(before) for *_, before in self.steps[:n]):
+                    return None
+                check, checked = places[-1][1], len(steps)  # the scratch's place
+        given = (ctypes.addressof(self.backend.generator), drawn(leaves)) if self.draws else ()
+        return recipes.recipe(steps, self.total, leaves, self, check, checked, *given)
 
     def _temporaries(self, storage: Storage | None) -> list[np.ndarray]:
         """The temporaries of a run, in the memory that it has for them."""

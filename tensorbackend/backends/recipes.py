@@ -39,20 +39,21 @@ def recipe(
     leaves: list[Any],
     keep: Any,
     check: int = -1,
+    checked: int = 0,
     generator: int = 0,
     drawn: Sequence[int] = (),
 ) -> tuple | None:
     """How native code runs a statement with leaves like these; None when it cannot. `keep` lives as long.
 
-    `check` is the place in the arena, in bytes, of a word that is not 0 where the launches refused their operands and
-    wrote nothing (-1: they never do): Python then runs all again, and raises. `drawn` are the leaves that take the next
-    numbers of the generator, whose words (`RandomNumbers.generator`) are at an address.
+    `check` is the place in the arena, in bytes, of a word that is not 0 where the first `checked` launches refused
+    their operands and no target is written (-1: they never do): Python then runs all again, and raises. `drawn` are the
+    leaves that take the next numbers of the generator, whose words (`RandomNumbers.generator`) are at an address.
     """
     pointers = sum(len(step.pointers) for step in steps)
     scalars = sum(len(step.scalars) for step in steps)
     if len(steps) > MOST_LAUNCHES or pointers > MOST_POINTERS or scalars > MOST_SCALARS:
         return None
-    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps), check, generator, len(drawn)]
+    words = [len(steps), arena_bytes, sum(step.launch.cost for step in steps), check, checked, generator, len(drawn)]
     for step in steps:
         words += (step.launch.address, len(step.pointers), len(step.scalars))
         for place in step.pointers:

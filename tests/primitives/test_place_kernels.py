@@ -245,3 +245,27 @@ def test_gradients_of_embeddings_are_those_of_numpy(be: tb.Backend, dtype: str) 
     y.grad = be.array(g, dtype=dtype, min_dims=0)
     y.backward()
     assert W.grad.get().tobytes() == expected(g, ids, table.shape, 0).tobytes()
+
+
+def test_what_follows_a_look_up_waits_for_its_check(be: tb.Backend) -> None:
+    """A statement of several kernels repeats natively; where places are refused, none behind the check runs."""
+    x, out = be.array(np.arange(12).reshape(4, 3)), be.full((2, 3), 7)
+    places = be.array([3, -4], dtype=np.int32, min_dims=0)
+    bias = be.array([[1, 2, 3]])
+    for number in range(6):
+        out[:] = be.take(x * 2, places, 0) * number + bias
+        assert (out.get() == x.get()[[3, 0]] * 2 * number + [1, 2, 3]).all()
+    memo = be.structures.memo
+    if memo is not None:
+        hits = memo.counts()[2]
+        out[:] = be.take(x * 2, places, 0) * 5 + bias
+        assert memo.counts()[2] == hits + 1
+    before = out.get()
+    places[:] = np.array([0, 4])
+    for _ in range(2):
+        with pytest.raises(IndexError, match="4 at place 1"):
+            out[:] = be.take(x * 2, places, 0) * 3 + bias
+        assert out.get().tobytes() == before.tobytes()
+    places[:] = np.array([1, 2])
+    out[:] = be.take(x * 2, places, 0) * 3 + bias
+    assert (out.get() == x.get()[[1, 2]] * 6 + [1, 2, 3]).all()

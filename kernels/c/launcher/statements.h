@@ -139,11 +139,12 @@ typedef struct operands {
 
 // A recipe's words: a head, then for each launch its address and counts, then (source, offset) for each pointer and
 // (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k. `check` is
-// where in the arena the launches leave a word that is not 0 if they refuse operands (-1: they do not): Python says so.
+// where in the arena the first `checked` launches leave a word that is not 0 if they refuse operands (-1: they do not):
+// Python says so.
 // `draws` random leaves are numbered from the second word at `generator` on, whose first is the key; `least` says which.
 enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER, FORMAT_DRAW, FORMAT_KEY };
 enum { MOST_LAUNCHES = 256, MOST_POINTERS = 1024, MOST_SCALARS = 64 };
-typedef struct { int64_t launches, arena_bytes, cost, check, generator, draws; } recipe_head;
+typedef struct { int64_t launches, arena_bytes, cost, check, checked, generator, draws; } recipe_head;
 typedef struct { int64_t launch, pointers, scalars; } recipe_launch;
 typedef struct { int64_t source, offset; } recipe_pointer;
 typedef struct { int64_t leaf, format, least, most; } recipe_scalar;
@@ -210,18 +211,29 @@ static int pack(packed *p, const int64_t *words, const operands *o, char *arena)
 
 enum outcome { FAILED = -1, TO_PYTHON, DONE, UNKNOWN };
 
+// All launches; those behind the ones that may refuse only if they do not. 0 if they do: they have written nothing.
+static int run_list(const packed *p, const recipe_head *head, const char *arena) {
+    const int64_t first = head->check >= 0 ? head->checked : head->launches;
+    runtime.run_list(p->launch, first);
+    if (head->check >= 0 && *(const int64_t *)(arena + head->check))
+        return 0;
+    if (first < head->launches)
+        runtime.run_list(p->launch + first, head->launches - first);
+    return 1;
+}
+
 // Without the interpreter lock, with the backend's.
-static enum outcome run_long(memo *m, const packed *p, int64_t launches) {
+static enum outcome run_long(memo *m, const packed *p, const recipe_head *head, const char *arena) {
     object *locked = memo_acquire(&m->head, NULL);
     if (!locked)
         return FAILED;
     Py_DecRef(locked);
     void *state = PyEval_SaveThread();
-    runtime.run_list(p->launch, launches);
+    int ran = run_list(p, head, arena);
     PyEval_RestoreThread(state);
     object *released = memo_release(&m->head, NULL);
     drop(released);
-    return released ? DONE : FAILED;
+    return !released ? FAILED : ran ? DONE : TO_PYTHON;
 }
 
 // Packs a recipe that draws, with the backend's lock: each draw has a number of its own.
@@ -254,12 +266,10 @@ static enum outcome follow(memo *m, object *recipe, const operands *o) {
     if (outcome == DONE) {
         m->hits++;
         if (head.cost < KEEP_LOCK_BELOW_NS && !m->held)
-            runtime.run_list(p.launch, head.launches);
+            outcome = run_list(&p, &head, arena) ? DONE : TO_PYTHON;
         else
-            outcome = run_long(m, &p, head.launches);
+            outcome = run_long(m, &p, &head, arena);
     }
-    if (outcome == DONE && head.check >= 0 && *(const int64_t *)(arena + head.check))
-        outcome = TO_PYTHON;
     if (arena)
         runtime.free(arena, head.arena_bytes);
     Py_DecRef(&m->head);
