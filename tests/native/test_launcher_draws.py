@@ -58,7 +58,16 @@ def by_methods(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
     be.fill_normal(z, 1, 2)
 
 
-@pytest.mark.parametrize("statements", [one, several, one_twice, over_two_kernels, grouped, by_methods])
+def some_with_numbers(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    noise = be.rand()
+    noise.draw = 99
+    y[:] = noise - be.rand() * x
+    z[:] = noise * x
+
+
+@pytest.mark.parametrize(
+    "statements", [one, several, one_twice, over_two_kernels, grouped, by_methods, some_with_numbers]
+)
 def test_draws_are_those_of_python(pair: tuple, statements: Callable) -> None:
     results, hits = [], pair[0].structures.memo.counts()[2]
     for be in pair:
@@ -85,11 +94,13 @@ def test_a_node_with_a_number_of_its_own_keeps_it(pair: tuple) -> None:
     node.draw = 12345
     found = []
     for _ in range(3):
+        draws, hits = be.rng_get_state()[2], be.structures.memo.counts()[2]
         y[:] = node + 1
         found.append(y.get().tobytes())
-        draws = be.rng_get_state()[2]
+        assert be.rng_get_state()[2] == draws
         y[:] = be.rand() + 1
         assert be.rng_get_state()[2] == draws + 1
+        assert be.structures.memo.counts()[2] == hits + 2
     assert len(set(found)) == 1
     assert found[0] != y.get().tobytes()
 

@@ -140,8 +140,8 @@ typedef struct operands {
 // A recipe's words: a head, then for each launch its address and counts, then (source, offset) for each pointer and
 // (leaf, format, least, most) for each scalar. A source is a leaf, the arena, or TARGET - k for target k. `check` is
 // where in the arena the first `checked` launches leave a word that is not 0 if they refuse operands (-1: they do not):
-// Python says so.
-// `draws` random leaves are numbered from the second word at `generator` on, whose first is the key; `least` says which.
+// Python says so. `draws` random leaves are numbered from the second word at `generator` on, whose first is the key;
+// `least` says which.
 enum { ARENA = -1, TARGET = -2, FORMAT_FLOAT = 0, FORMAT_DOUBLE, FORMAT_INTEGER, FORMAT_DRAW, FORMAT_KEY };
 enum { MOST_LAUNCHES = 256, MOST_POINTERS = 1024, MOST_SCALARS = 64 };
 typedef struct { int64_t launches, arena_bytes, cost, check, checked, generator, draws; } recipe_head;
@@ -155,6 +155,7 @@ typedef struct packed {
     tb_launch launch[MOST_LAUNCHES];
     void *pointer[MOST_POINTERS];
     int64_t scalar[MOST_SCALARS];
+    int drawn, given;  // how many scalars are next numbers of the generator, and numbers that random leaves have
 } packed;
 
 static int number_to_word(const recipe_scalar *s, object *x, int64_t *word) {
@@ -174,19 +175,37 @@ static int number_to_word(const recipe_scalar *s, object *x, int64_t *word) {
     return 1;
 }
 
-// A random leaf's number, or the key. 0 for a leaf that has a number of its own.
-static int draw_to_word(const recipe_scalar *s, const recipe_head *head, object *const *leaf, int64_t *word) {
-    const int64_t *generator = (const int64_t *)(uintptr_t)head->generator;
-    *word = s->format == FORMAT_KEY ? generator[0] : generator[1] + s->least;
-    return s->format == FORMAT_KEY || !slot(leaf[s->leaf], at.node_draw);
+// A random leaf's number, its own or one of the next, or the key.
+static int draw_to_word(packed *p, const recipe_scalar *s, const int64_t *generator, object *const *leaf,
+                        int64_t *word) {
+    if (s->format == FORMAT_KEY) {
+        *word = generator[0];
+        return 1;
+    }
+    object *own = slot(leaf[s->leaf], at.node_draw);
+    if (!own || own == py.none) {
+        *word = generator[1] + s->least;
+        p->drawn++;
+        return 1;
+    }
+    int over;
+    *word = PyLong_AsLongLongAndOverflow(own, &over);
+    p->given++;
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return !over;
 }
 
-// 0 when a number does not fit: Python then says so.
+// 0 when a number does not fit, or only some random leaves have numbers: Python then sees to it.
 static int pack(packed *p, const int64_t *words, const operands *o, char *arena) {
     const recipe_head *head = (const recipe_head *)words;
+    const int64_t *generator = (const int64_t *)(uintptr_t)head->generator;
     words = (const int64_t *)(head + 1);
     void **pointer = p->pointer;
     int64_t *scalar = p->scalar;
+    p->drawn = p->given = 0;
     for (int64_t i = 0; i < head->launches; i++) {
         const recipe_launch *r = (const recipe_launch *)words;
         const recipe_pointer *from = (const recipe_pointer *)(r + 1);
@@ -201,12 +220,12 @@ static int pack(packed *p, const int64_t *words, const operands *o, char *arena)
             *pointer++ = base + from->offset;
         }
         for (int64_t k = 0; k < r->scalars; k++, number++, scalar++)
-            if (!(number->format >= FORMAT_DRAW ? draw_to_word(number, head, o->leaf, scalar)
+            if (!(number->format >= FORMAT_DRAW ? draw_to_word(p, number, generator, o->leaf, scalar)
                                                 : number_to_word(number, o->leaf[number->leaf], scalar)))
                 return 0;
         words = (const int64_t *)number;
     }
-    return 1;
+    return !p->drawn || !p->given;
 }
 
 enum outcome { FAILED = -1, TO_PYTHON, DONE, UNKNOWN };
@@ -244,7 +263,7 @@ static enum outcome pack_draws(memo *m, packed *p, const int64_t *words, const o
         return FAILED;
     Py_DecRef(locked);
     int packs = pack(p, words, o, arena);
-    if (packs)
+    if (packs && p->drawn)
         ((int64_t *)(uintptr_t)head->generator)[1] += head->draws;
     object *released = memo_release(&m->head, NULL);
     drop(released);
