@@ -4,28 +4,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorbackend as tb
-from tensorbackend import testing
+from tests.native.statements import counts
 
 SHAPE = (5, 37)
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[tb.Backend, tb.Backend]]:
-    """A backend that repeats natively, and one that runs all through Python, of one seed."""
-    ours, other = (testing.make_backend("jit", rng_seed=7) for _ in range(2))
-    if ours.structures.memo is None:
-        pytest.skip("no native types here")
-    other.structures.memo.stand_aside(1)
-    yield ours, other
-    ours.cleanup_backend()
-    other.cleanup_backend()
 
 
 def one(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
@@ -68,25 +56,24 @@ def some_with_numbers(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
 @pytest.mark.parametrize(
     "statements", [one, several, one_twice, over_two_kernels, grouped, by_methods, some_with_numbers]
 )
-def test_draws_are_those_of_python(pair: tuple, statements: Callable) -> None:
-    results, hits = [], pair[0].structures.memo.counts()[2]
-    for be in pair:
+def test_draws_are_those_of_python(be: tb.Backend, plain: tb.Backend, statements: Callable) -> None:
+    results, hits = [], counts(be)[2]
+    for backend in (be, plain):
         values = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE) / 9
-        x, y, z = be.array(values), be.zeros(SHAPE), be.zeros(SHAPE)
+        x, y, z = backend.array(values), backend.zeros(SHAPE), backend.zeros(SHAPE)
         found = []
         for _ in range(6):
-            statements(be, x, y, z)
-            found += [y.get().tobytes(), z.get().tobytes(), be.rng_get_state()[1:]]
-        be.rng_reset()
-        statements(be, x, y, z)
+            statements(backend, x, y, z)
+            found += [y.get().tobytes(), z.get().tobytes(), backend.rng_get_state()[1:]]
+        backend.rng_reset()
+        statements(backend, x, y, z)
         results.append([*found, y.get().tobytes()])
     assert results[0] == results[1]
     assert len(set(results[0][::3])) > 5  # drawn anew each time
-    assert pair[0].structures.memo.counts()[2] > hits
+    assert counts(be)[2] > hits
 
 
-def test_a_node_with_a_number_of_its_own_keeps_it(pair: tuple) -> None:
-    be = pair[0]
+def test_a_node_with_a_number_of_its_own_keeps_it(be: tb.Backend) -> None:
     y = be.zeros(SHAPE)
     for _ in range(3):
         y[:] = be.rand() + 1
@@ -94,19 +81,18 @@ def test_a_node_with_a_number_of_its_own_keeps_it(pair: tuple) -> None:
     node.draw = 12345
     found = []
     for _ in range(3):
-        draws, hits = be.rng_get_state()[2], be.structures.memo.counts()[2]
+        draws, hits = be.rng_get_state()[2], counts(be)[2]
         y[:] = node + 1
         found.append(y.get().tobytes())
         assert be.rng_get_state()[2] == draws
         y[:] = be.rand() + 1
         assert be.rng_get_state()[2] == draws + 1
-        assert be.structures.memo.counts()[2] == hits + 2
+        assert counts(be)[2] == hits + 2
     assert len(set(found)) == 1
     assert found[0] != y.get().tobytes()
 
 
-def test_threads_share_no_draw() -> None:
-    be = testing.make_backend("jit", rng_seed=0)
+def test_threads_share_no_draw(be: tb.Backend) -> None:
     targets = [be.zeros((300, 8)) for _ in range(4)]
 
     def fill(target: Any) -> None:
@@ -123,4 +109,3 @@ def test_threads_share_no_draw() -> None:
     rows = {row.tobytes() for target in targets for row in target.get()}
     assert len(rows) == 4 * 300
     assert be.rng_get_state()[2] == 4 * (300 + 43)
-    be.cleanup_backend()
