@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 
 import numpy as np
 import pytest
 
 from tensorbackend import ShapeError, Tensor
+from tensorbackend.backends import recipes
+from tensorbackend.kernel_files import kernel_path
 from tests.native.statements import assert_no_references_left, counts, tensors
 
 
@@ -143,3 +146,36 @@ def test_fused_statements_leave_no_references(be) -> None:
             w[:] = o * 1e-9
 
     assert_no_references_left(be, statements, 5000)
+
+
+def test_the_limits_of_recipes_are_those_of_native_code() -> None:
+    """Which has that much room on its stack."""
+    text = kernel_path("c/launcher/statements.h").read_text(encoding="utf-8")
+    (line,) = re.findall(r"enum \{ MOST_LAUNCHES = (\d+), MOST_POINTERS = (\d+), MOST_SCALARS = (\d+) \};", text)
+    assert tuple(map(int, line)) == (recipes.MOST_LAUNCHES, recipes.MOST_POINTERS, recipes.MOST_SCALARS)
+
+
+@pytest.mark.parametrize("numbers", [4, 5])
+def test_groups_of_as_many_numbers_as_there_is_room_for_and_of_more(be, numbers: int) -> None:
+    """Sixteen statements: 64 numbers, and 80, which go through Python."""
+    x = be.array(np.arange(16.0).reshape(4, 4))
+    outs = [be.empty((4, 4)) for _ in range(16)]
+
+    def group() -> None:
+        with be.fuse():
+            for k, out in enumerate(outs):
+                value = x
+                for n in range(numbers):
+                    value = value * (1.5 + n) if n % 2 else value + (k + n)
+                out[:] = value
+
+    for _ in range(2):
+        group()
+    before = counts(be)[2]
+    group()
+    assert (counts(be)[2] > before) == (16 * numbers <= recipes.MOST_SCALARS)
+    for k, out in enumerate(outs):
+        expected = x.get()
+        for n in range(numbers):
+            expected = expected * np.float32(1.5 + n) if n % 2 else expected + np.float32(k + n)
+        np.testing.assert_allclose(out.get(), expected, rtol=1e-6)
