@@ -48,13 +48,13 @@ def test_results_stored_past_the_cache_are_the_same(cc, monkeypatch, dtype, shif
             assert a.tobytes() == b.tobytes(), length
 
 
-def lookup_gradients(dtype: str, words: int, length: int) -> np.ndarray:
-    """A gradient of few words of a table, the first and the last among them."""
+def lookup_gradients(dtype: str, words: int, length: int, beta: float = 0) -> np.ndarray:
+    """A gradient of few words of a table, the first and the last among them, and `beta` times sevens."""
     backend = testing.make_backend("cpu", rng_seed=0)
     ids = backend.array([[0, words // 2, words - 1, 0]], dtype=np.int32)
     error = backend.array(np.random.default_rng(length).normal(size=(length, 4)), dtype=dtype)
     dW = backend.full((words, length), 7, dtype=dtype)
-    backend.compound_bprop_lut(1, ids, error, None, dW, None)
+    backend.compound_bprop_lut(1, ids, error, None, dW, None, 1.0, beta)
     found = dW.get()
     backend.cleanup_backend()
     return found
@@ -70,6 +70,16 @@ def test_rows_of_words_that_do_not_occur_are_zeros_past_the_cache_too(cc, monkey
     assert near.tobytes() == far.tobytes()
     assert not np.delete(far, occur, axis=0).any()
     assert far[occur].any(axis=1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_that_add_to_a_table_read_it_past_the_cache_too(cc, monkeypatch, dtype) -> None:
+    alone, near = (lookup_gradients(dtype, 40, 65, beta).astype(np.float64) for beta in (0, 0.5))
+    monkeypatch.setattr(caches, "near_bytes", lambda: -1)
+    far = lookup_gradients(dtype, 40, 65, 0.5)
+    assert near.tobytes() == far.astype(np.float64).tobytes()
+    rounding = 2**-11 if dtype == "float16" else 2**-24
+    assert (abs(near - alone - 3.5) <= rounding * (abs(alone) + abs(near))).all()  # both are rounded
 
 
 @pytest.mark.skipif(
