@@ -127,41 +127,48 @@ static inline void store_sums(char *to, int64_t step) { store_halves(to, step, H
     ADD(0, 4, 6); ADD(1, 4, 7); \
     if (whole) { ADD(2, 5, 6); ADD(3, 5, 7); }
 
-// Adds the products of a block, or of the first half of its rows if not `whole`, to the sums. Rows of a lie `a_line`
-// bytes apart, its halves `a_half` and its planes `a_plane`; pairs of b `b_line`, its halves `b_half` and its planes
-// `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
-static inline __attribute__((always_inline)) void add_part(int whole, const char *a, int64_t a_line, int64_t a_half,
-                                                           int64_t a_plane, const char *b, int64_t b_line,
-                                                           int64_t b_half, int64_t b_plane) {
+// The products of pairs of planes, small ones first: those of X's last plane come before those of Y's.
 #if TB_PLANES == 3
-    LOAD_A(2); LOAD_B(0); ADD_ALL();
-    LOAD_A(1); ADD_ALL();
-    LOAD_B(1); ADD_ALL();
-    LOAD_A(0); ADD_ALL();
-    LOAD_B(2); ADD_ALL();
-    LOAD_B(0); ADD_ALL();
+#define ADD_PAIRS(X, Y) \
+    LOAD_##X(2); LOAD_##Y(0); ADD_ALL(); \
+    LOAD_##X(1); ADD_ALL(); \
+    LOAD_##Y(1); ADD_ALL(); \
+    LOAD_##X(0); ADD_ALL(); \
+    LOAD_##Y(2); ADD_ALL(); \
+    LOAD_##Y(0); ADD_ALL()
 #elif TB_PLANES == 2
-    LOAD_A(1); LOAD_B(1); ADD_ALL();
-    LOAD_B(0); ADD_ALL();
-    LOAD_A(0); ADD_ALL();
-    LOAD_B(1); ADD_ALL();
+#define ADD_PAIRS(X, Y) \
+    LOAD_##X(1); LOAD_##Y(1); ADD_ALL(); \
+    LOAD_##Y(0); ADD_ALL(); \
+    LOAD_##X(0); ADD_ALL(); \
+    LOAD_##Y(1); ADD_ALL()
 #else
-    LOAD_A(0); LOAD_B(0); ADD_ALL();
+#define ADD_PAIRS(X, Y) LOAD_##X(0); LOAD_##Y(0); ADD_ALL()
 #endif
+
+// Adds the products of a block, or of the first half of its rows if not `whole`, to the sums; if `turned` in the order in
+// which they come where a and b have changed places. Rows of a lie `a_line` bytes apart, its halves `a_half` and its planes
+// `a_plane`; pairs of b `b_line`, its halves `b_half` and its planes `b_plane`; in a block as above 64, UNIT and 2 * UNIT.
+static inline __attribute__((always_inline)) void add_part(int whole, int turned, const char *a, int64_t a_line,
+                                                           int64_t a_half, int64_t a_plane, const char *b, int64_t b_line,
+                                                           int64_t b_half, int64_t b_plane) {
+    if (turned) { ADD_PAIRS(B, A); }
+    else { ADD_PAIRS(A, B); }
 }
 
 // The same where `whole` is known at run time only.
 static inline __attribute__((always_inline)) void add_block(int whole, const char *a, int64_t a_line, int64_t a_half,
                                                             int64_t a_plane, const char *b, int64_t b_line,
                                                             int64_t b_half, int64_t b_plane) {
-    if (whole) add_part(1, a, a_line, a_half, a_plane, b, b_line, b_half, b_plane);
-    else add_part(0, a, a_line, a_half, a_plane, b, b_line, b_half, b_plane);
+    if (whole) add_part(1, 0, a, a_line, a_half, a_plane, b, b_line, b_half, b_plane);
+    else add_part(0, 0, a, a_line, a_half, a_plane, b, b_line, b_half, b_plane);
 }
 
 // The same of whole blocks one after the other; those of a are `a_next` bytes apart.
-static inline void add_blocks(int64_t blocks, const char *a, int64_t a_line, int64_t a_half, int64_t a_next, const char *b) {
+static inline __attribute__((always_inline)) void add_blocks(int turned, int64_t blocks, const char *a, int64_t a_line,
+                                                             int64_t a_half, int64_t a_next, const char *b) {
     for (; blocks; --blocks, a += a_next, b += BLOCK_BYTES)
-        add_block(1, a, a_line, a_half, 2 * UNIT, b, 64, UNIT, 2 * UNIT);
+        add_part(1, turned, a, a_line, a_half, 2 * UNIT, b, 64, UNIT, 2 * UNIT);
 }
 
 // Copies --------------------------------------------------------------------------------------------------------------

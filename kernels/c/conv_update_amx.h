@@ -153,7 +153,7 @@ static void gather_inputs(const job *j, const int64_t *from, int64_t count, int6
 static void unit_tile(const char *a, const char *b, int64_t blocks, char *sums, int64_t step, int more) {
     if (more) load_sums(sums, step);
     else clear_sums();
-    add_blocks(blocks, a, 64, UNIT, BLOCK_BYTES, b);
+    add_blocks(0, blocks, a, 64, UNIT, BLOCK_BYTES, b);
     store_sums(sums, step);
 }
 

@@ -66,7 +66,7 @@ static void multiply_point(const shape *s, const block *b, const TB_T *u, int64_
             char *const sums = (char *)(m + (p * s->tiles + t) * TILE * WIDTH);
             if (more) load_sums(sums, step);
             else clear_sums();
-            add_blocks(blocks, (const char *)x, 64, UNIT, BLOCK_BYTES, (const char *)y);
+            add_blocks(0, blocks, (const char *)x, 64, UNIT, BLOCK_BYTES, (const char *)y);
             store_sums(sums, step);
         }
 }
@@ -99,7 +99,7 @@ static void update_point(const shape *s, int64_t lane, int64_t channels, const T
             char *const sums = (char *)(to + c * s->padded + k);
             if (more) load_sums(sums, step);
             else clear_sums();
-            add_blocks(s->panels, (const char *)v, 64, UNIT, BLOCK_BYTES, (const char *)(w + k / EDGE * each));
+            add_blocks(0, s->panels, (const char *)v, 64, UNIT, BLOCK_BYTES, (const char *)(w + k / EDGE * each));
             store_sums(sums, step);
         }
 }

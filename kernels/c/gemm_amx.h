@@ -13,23 +13,38 @@ static inline int64_t packed(int64_t n) { return n * PLANES * 2 / (int64_t)sizeo
 static inline int vectors_of(int64_t columns) { return columns > HALF ? 2 : 1; }
 static inline int64_t width_of(const call *g, int64_t columns) { return (void)g, (void)columns, EDGE; }
 
+// The sums of a tile, zeros elsewhere.
+static void get_scattered(TB_T *sum, int rows, int width, const work *w) {
+    for (int i = 0; i < EDGE; ++i)
+        for (int j = 0; j < width; ++j)
+            sum[i * width + j] = i < rows && j < w->columns ? w->t[i * w->t_row + j * w->t_column] : 0;
+}
+
 static void run_tile(const call *g, int vectors, int rows, const work *w) {
     const char *a = (const char *)w->a, *b = (const char *)w->b;
     const int64_t step = w->t_row * (int64_t)sizeof(TB_T);
     const int in_place = w->a_k == 1;  // whole blocks of one plane, rows a_row apart
     const int64_t a_line = in_place ? w->a_row * 2 : 64, a_half = in_place ? HALF * a_line : UNIT;
     const int whole = w->t_column == 1 && w->columns == EDGE && rows == EDGE;
-    (void)g, (void)vectors;
-    if (whole && w->add) load_sums((const char *)w->t, step);
-    else clear_sums();
-    add_blocks((w->k + EDGE - 1) / EDGE, a, a_line, a_half, in_place ? 64 : BLOCK_BYTES, b);
+    TB_T sum[EDGE][EDGE];
+    (void)vectors;
+    if (!w->add) clear_sums();
+    else if (whole) load_sums((const char *)w->t, step);
+    else {  // into the unit as well: sums add up in the same order wherever they lie
+        get_scattered(&sum[0][0], rows, EDGE, w);
+        load_sums((const char *)sum, sizeof sum[0]);
+    }
+    const int64_t blocks = (w->k + EDGE - 1) / EDGE, a_next = in_place ? 64 : BLOCK_BYTES;
+    if (g->size[SWAP]) add_blocks(1, blocks, a, a_line, a_half, a_next, b);
+    else add_blocks(0, blocks, a, a_line, a_half, a_next, b);
     if (whole) {
         store_sums((char *)w->t, step);
         return;
     }
-    TB_T sum[EDGE][EDGE];
     store_sums((char *)sum, sizeof sum[0]);
-    put_scattered(&sum[0][0], rows, EDGE, w);
+    work put = *w;
+    put.add = 0;
+    put_scattered(&sum[0][0], rows, EDGE, &put);
 }
 
 // COPY(NAME, S, WIDE, PAIRED): as in gemm.c; `k` steps of a run of panels, whose last steps and columns are filled with zeros.

@@ -142,7 +142,7 @@ static void product(const unroll *u, int64_t block, int64_t first, int64_t units
                 continue;
             }
             clear_sums();
-            add_blocks(steps, R, 64, UNIT, BLOCK_BYTES, state);
+            add_blocks(0, steps, R, 64, UNIT, BLOCK_BYTES, state);
             store_sums(sums, width * (int64_t)sizeof(TB_T));
         }
     mend(u, first, units, to);

@@ -9,7 +9,7 @@ processor's matrix unit where there is one, as sums of planes of bfloat16 (`kern
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tensorbackend.primitives.matrix_unit import EDGE, multiple
@@ -151,6 +151,10 @@ class Matrices:
         a, b, c = self.a, self.b, self.sums
         return Matrices(self.n, self.m, self.k, self.batches, b[::-1], a[::-1], c[::-1], self.plain_b, self.plain_a)
 
+    def stored_by_rows(self) -> Matrices:
+        """The same product with its sums where a new result has them."""
+        return replace(self, sums=(1 if self.m == 1 else self.n, 1))
+
 
 @dataclass(frozen=True)
 class Blocking:
@@ -194,8 +198,27 @@ class _Way(NamedTuple):
 
 
 def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
-    """The blocking of a product: of all ways, the one that should take least time."""
-    way = min(_all_ways(given, facts, may_swap))
+    """The blocking of a product: of all ways, the one that should take least time.
+
+    The order in which a sum adds up its products is that of a result stored by rows, wherever this one goes.
+    """
+    plain = given.stored_by_rows()
+    if [step == 1 for step in plain.sums] == [step == 1 for step in given.sums]:
+        return _blocking(given, min(_all_ways(given, facts, may_swap)), facts)
+    wanted = _blocking(plain, min(_all_ways(plain, facts, may_swap)), facts)
+    order = _order(plain, wanted)
+    found = (_blocking(given, way, facts) for way in sorted(_all_ways(given, facts, may_swap)))
+    return next((by for by in found if _order(given, by) == order), wanted)
+
+
+def _order(given: Matrices, by: Blocking) -> tuple[bool, int, int]:
+    """Whether sums are those of dots; the steps of k that are added up by themselves, and of these again."""
+    x = given.swapped() if by.swap else given
+    return by.panel == 1 and x.a[1] == 1, by.split_k, by.block_k
+
+
+def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
+    """All that a way decides."""
     x = given.swapped() if way.swap else given
     panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
     pack_b = 0 if way.pack_b else _columns_in_place(x, panel, tile_rows, facts)
@@ -296,16 +319,18 @@ def _long_blocking(x: Matrices, way: _Way) -> Blocking:
 
 
 def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
-    """The blocking of a product of so many planes on the matrix unit; None where multiply-adds take less time."""
+    """The blocking of a product of so many planes on the matrix unit; None where multiply-adds take less time.
+
+    That is decided for a result stored by rows, so that the bits of one that is not are the same.
+    """
     if given.k < EDGE or not given.batches:
         return None
-    x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
-    m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
-    in_place = planes == 1 and x.a[1] == 1 and (x.m, x.k) == (m, k)
-    keep = not in_place and _may_keep(m, n, k)
-    unit = _kept_cost(m, n, k, planes, x.batches) if keep else _unit_cost(m, n, k, planes, in_place, x.batches)
-    if unit > min(_all_ways(given, facts)).cost:
+    plain = given.stored_by_rows()
+    if _cost_in_planes(plain, planes) > min(_all_ways(plain, facts)).cost:
         return None
+    x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
+    in_place, keep = _lies_in_blocks(x, planes), _may_keep(x, planes)
+    m, n, k = _in_blocks(x)
     if keep:
         return _kept_blocking(x, x is not given)
     block_k = min(UNIT_PANEL // (EDGE * planes) // EDGE * EDGE, k)
@@ -319,14 +344,34 @@ def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
     )  # fmt: skip
 
 
-def _may_keep(m: int, n: int, k: int) -> bool:
+def _in_blocks(x: Matrices) -> tuple[int, int, int]:
+    """Rows, columns and steps of k, filled up to whole blocks of the unit."""
+    return multiple(x.m, EDGE), multiple(x.n, EDGE), multiple(x.k, EDGE)
+
+
+def _lies_in_blocks(x: Matrices, planes: int) -> bool:
+    """Whether the unit can read the rows of a where they lie."""
+    return planes == 1 and x.a[1] == 1 and x.m % EDGE == x.k % EDGE == 0
+
+
+def _may_keep(x: Matrices, planes: int) -> bool:
     """Whether tasks of the matrix unit may copy both operands themselves: what several tasks need stays in cache."""
-    return k * m <= KEPT or (k * min(m, n) <= KEPT_NARROW and min(m, n) <= KEPT_SIDE)
+    m, n, k = _in_blocks(x)
+    fits = k * m <= KEPT or (k * min(m, n) <= KEPT_NARROW and min(m, n) <= KEPT_SIDE)
+    return fits and not _lies_in_blocks(x, planes)
+
+
+def _cost_in_planes(x: Matrices, planes: int) -> float:
+    """Nanoseconds of one batch on the matrix unit, on one thread."""
+    m, n, k = _in_blocks(x)
+    if _may_keep(x, planes):
+        return _kept_cost(m, n, k, planes, x.batches)
+    return _unit_cost(m, n, k, planes, _lies_in_blocks(x, planes), x.batches)
 
 
 def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
     """The blocking where tasks of the matrix unit copy both operands themselves."""
-    m, n, k = (multiple(length, EDGE) for length in (x.m, x.n, x.k))
+    m, n, k = _in_blocks(x)
     if min(m, n) <= KEPT_SIDE:
         part = _even_blocks(max(m, n), min(max(m, n) * x.batches // UNIT_TASKS, KEPT_SIDE))
         rows, columns = (part, n) if n <= m else (m, part)
@@ -338,14 +383,14 @@ def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
 
 
 def _kept_cost(m: int, n: int, k: int, planes: int, batches: int) -> float:
-    """Nanoseconds of one batch on the matrix unit where tasks copy both operands, on one thread."""
+    """The same where tasks copy both operands."""
     far = sum(operand for operand in (m * k, n * k) if operand > FAR)
     copies = (m + n) * k * KEPT_COPY + far * KEPT_FROM_MEMORY
     return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + KEPT_START / batches
 
 
 def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
-    """Nanoseconds of one batch on the matrix unit, on one thread."""
+    """The same where copies are shared."""
     pairs = PAIRS[planes]
     copies = (n + (0 if in_place else m)) * k * planes
     each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR

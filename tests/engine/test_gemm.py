@@ -271,11 +271,39 @@ def test_threads_change_no_bits(jit, shape) -> None:
 STRIDES = st.sampled_from([(1000, 1), (1, 1000), (2, 2000), (2000, 2), (-1000, 1)])
 
 
+MATRICES = {
+    "lengths": st.tuples(*[st.integers(0, 5000) | st.integers(0, 500_000)] * 3), "batches": st.sampled_from([1, 3, 500]),
+    "a": STRIDES, "b": STRIDES, "sums": STRIDES, "plain": st.booleans(), "facts": st.sampled_from(FACTS),
+}  # fmt: skip
+
+
+@given(**MATRICES | {"lengths": st.tuples(*[st.integers(1, 40) | st.integers(1, 100_000)] * 3)})
+def test_sums_add_up_in_the_same_order_wherever_they_go(lengths, batches, a, b, sums, plain, facts) -> None:
+    x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
+    assert order_of(x, gemm.choose(x, facts)) == order_of(x, gemm.choose(x.stored_by_rows(), facts))
+
+
+def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[bool, int, int]:
+    """Whether lanes add up by themselves, and how many steps of k do, in segments and blocks of them."""
+    x = x.swapped() if by.swap else x
+    return by.panel == 1 and x.a[1] == 1, min(by.split_k, x.k), min(by.block_k, x.k)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300)], ids=str)
+@pytest.mark.parametrize("layouts", list(itertools.product([0, 1], repeat=2)))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_result_has_the_same_bits_in_any_layout(jit, shape, layouts, dtype) -> None:
+    m, n, k = shape
+    x, y = laid(jit, numbers(0, m, k, dtype=dtype), layouts[0]), laid(jit, numbers(1, k, n, dtype=dtype), layouts[1])
+    wanted = jit.evaluate(jit.dot(x, y)).get()
+    for layout in range(1, len(LAYOUTS)):
+        got = laid(jit, np.zeros((m, n), wanted.dtype), layout)
+        got[:] = jit.dot(x, y)
+        np.testing.assert_array_equal(got.get(), wanted)
+
+
 @example(lengths=(0, 0, 8193), batches=3, a=(2, 2000), b=(2, 2000), sums=(1000, 1), plain=False, facts=FACTS[0])
-@given(
-    lengths=st.tuples(*[st.integers(0, 5000) | st.integers(0, 500_000)] * 3), batches=st.sampled_from([1, 3, 500]),
-    a=STRIDES, b=STRIDES, sums=STRIDES, plain=st.booleans(), facts=st.sampled_from(FACTS),
-)  # fmt: skip
+@given(**MATRICES)
 def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None:
     x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
     by = gemm.choose(x, facts)

@@ -56,6 +56,20 @@ def test_products_of_any_shape_and_layout(unit, shape, dtype, layouts) -> None:
     assert_product(out.get(), a, b, dtypes.as_dtype(dtype))
 
 
+@pytest.mark.parametrize("shape", [(40, 500, 700), (300, 257, 160), (64, 64, 1100)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [0, 1])
+def test_a_result_has_the_same_bits_in_any_layout(unit, shape, dtype, layout) -> None:
+    """Planes are multiplied in one order, though rows and columns change places where columns are side by side."""
+    m, n, k = shape
+    x, y = (laid(unit, numbers(i, *s, dtype=dtype), layout) for i, s in enumerate([(m, k), (k, n)]))
+    wanted = unit.evaluate(unit.dot(x, y)).get()
+    for other in (1, 2):
+        got = laid(unit, np.zeros((m, n), wanted.dtype), other)
+        got[:] = unit.dot(x, y)
+        np.testing.assert_array_equal(got.get(), wanted)
+
+
 def test_no_product_is_less_exact_than_by_multiply_adds(unit) -> None:
     """The mean error of many sums is at most that of float32 multiply-adds."""
     a, b = numbers(0, 256, 512), numbers(1, 512, 256)
