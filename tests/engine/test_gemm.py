@@ -272,8 +272,9 @@ STRIDES = st.sampled_from([(1000, 1), (1, 1000), (2, 2000), (2000, 2), (-1000, 1
 
 
 MATRICES = {
-    "lengths": st.tuples(*[st.integers(0, 5000) | st.integers(0, 500_000)] * 3), "batches": st.sampled_from([1, 3, 500]),
-    "a": STRIDES, "b": STRIDES, "sums": STRIDES, "plain": st.booleans(), "facts": st.sampled_from(FACTS),
+    "lengths": st.tuples(*[st.integers(0, 5000) | st.integers(0, 500_000)] * 3),
+    "batches": st.sampled_from([1, 3, 500]), "a": STRIDES, "b": STRIDES, "sums": STRIDES,
+    "plain": st.booleans(), "facts": st.sampled_from(FACTS),
 }  # fmt: skip
 
 
@@ -289,7 +290,9 @@ def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[bool, int, int]:
     return by.panel == 1 and x.a[1] == 1, min(by.split_k, x.k), min(by.block_k, x.k)
 
 
-@pytest.mark.parametrize("shape", [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300)], ids=str
+)
 @pytest.mark.parametrize("layouts", list(itertools.product([0, 1], repeat=2)))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_result_has_the_same_bits_in_any_layout(jit, shape, layouts, dtype) -> None:
