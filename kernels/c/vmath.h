@@ -49,6 +49,7 @@ typedef unsigned long long tb_u64;
 #define tb_rint_f32(x) rintf(x)
 #define tb_rint_f64(x) rint(x)
 #define tb_libm_fmod_f64(x, y) fmod(x, y)
+#define tb_unordered(x, y) ((x) != (x) || (y) != (y))  // whether one is a NaN
 TB_FN tb_u32 tb_bits_f32(float x) { return (tb_u32)__float_as_int(x); }
 TB_FN float tb_from_bits_f32(tb_u32 u) { return __int_as_float((tb_i32)u); }
 TB_FN tb_u64 tb_bits_f64(double x) { return (tb_u64)__double_as_longlong(x); }
@@ -75,6 +76,7 @@ TB_FN double tb_from_bits_f64(tb_u64 u) { return __longlong_as_double((tb_i64)u)
 #define tb_rint_f32(x) __builtin_rintf(x)
 #define tb_rint_f64(x) __builtin_rint(x)
 #define tb_libm_fmod_f64(x, y) __builtin_fmod(x, y)
+#define tb_unordered(x, y) __builtin_isunordered(x, y)
 TB_FN tb_u32 tb_bits_f32(float x) { tb_u32 u; __builtin_memcpy(&u, &x, 4); return u; }
 TB_FN float tb_from_bits_f32(tb_u32 u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
 TB_FN tb_u64 tb_bits_f64(double x) { tb_u64 u; __builtin_memcpy(&u, &x, 8); return u; }

@@ -191,18 +191,19 @@ TB_FN float tb_sigmoid_f32(float x) {
 
 // sigmoid(x) tanh(z) in one division, from x log2(e) = g - n and |z| = h + k ln(2)/2: with v = tanh(h) and u = 2^-k it is
 // 2^g / (2^g + 2^n) times (1 - u + (1 + u) v) / (1 + u + (1 - u) v). Powers of the first are taken times 2^-24, so that
-// 2^n stays in range. Limits are set on bits, which loses a NaN: it comes in again at the end. Bound 5.0
+// 2^n stays in range. Limits are set on bits, of x on one side at a time, as fewer instructions than comparisons need;
+// they lose a NaN, which comes in again at the end. Bound 5.0
 TB_FN float tb_gate_f32(float x, float z) {
-    tb_u32 i = tb_bits_f32(x) & ~TB_SIGN_F32;
-    float y = tb_put_sign_f32(tb_from_bits_f32(i < 0x42D10000u ? i : 0x42D10000u), x);      // |y| = min(|x|, 104.5)
+    tb_u32 i = tb_bits_f32(x);
+    tb_i32 j = (tb_i32)(i < 0xC2D10000u ? i : 0xC2D10000u);             // not below -104.5, where sigmoid is 0
+    float y = tb_from_bits_f32((tb_u32)(j < 0x41F00000 ? j : 0x41F00000));  // nor above 30, where it is 1
     float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 103.0f);
     float g = TB_FMA_F32(y, 1.44269502f, t - (TB_ROUND_F32 + 103.0f));
     g = TB_FMA_F32(y, 1.92596303e-8f, g);
     float p = TB_P5(F32, g, 0.693147182f * 0x1p-24f, 0.240226448f * 0x1p-24f, 0.055503577f * 0x1p-24f,
                     0.00961882435f * 0x1p-24f, 0.00133918982f * 0x1p-24f, 0.000152462104f * 0x1p-24f);
     float e = TB_FMA_F32(p, g, 0x1p-24f);
-    tb_u32 c = tb_bits_f32(t);
-    float s = tb_from_bits_f32((c > 0x4B400001u ? c : 0x4B400001u) << 23);
+    float s = tb_from_bits_f32(tb_bits_f32(t) << 23);
     tb_u32 l = tb_bits_f32(z) & ~TB_SIGN_F32;
     float a = tb_from_bits_f32(l < 0x41120000u ? l : 0x41120000u);      // min(|z|, 9.125), beyond which tanh is 1
     float k = TB_FMA_F32(a, -2.88539004f, TB_ROUND_F32 + 127.0f);
@@ -212,9 +213,8 @@ TB_FN float tb_gate_f32(float x, float z) {
     float u = tb_from_bits_f32(tb_bits_f32(k) << 23);
     float d = (e + s) * TB_FMA_F32(1.0f - u, v, 1.0f + u);
     tb_u32 r = tb_bits_f32(e / d * TB_FMA_F32(1.0f + u, v, 1.0f - u));
-    tb_i32 w = (tb_i32)(0x7F800000u - tb_bits_f32(tb_from_bits_f32(i) + tb_from_bits_f32(l))) >> 31;
-    r = r < 0x3F800000u ? r : 0x3F800000u;
-    return tb_from_bits_f32(r | (tb_bits_f32(z) & TB_SIGN_F32) | (tb_u32)w);
+    r = (r < 0x3F800000u ? r : 0x3F800000u) | (tb_bits_f32(z) & TB_SIGN_F32);
+    return tb_unordered(x, z) ? TB_NAN_F32 : tb_from_bits_f32(r);
 }
 
 // |x| <= 0.92: odd polynomial; beyond: 1 - 2^P(|x|), P fitted to log2(erfc). A NaN takes the first. Bound 1.1
