@@ -41,6 +41,9 @@ ONE_PART = 128
 """Lines that lie a multiple of so many elements apart share a part of the second-level cache that holds too few."""
 OWN_K, OWN_COPY, OWN_ROWS = 576, 1 << 17, 1024
 """Where tasks copy b themselves: steps of k, elements of the columns of a task, and rows, at most."""
+UNIT_OWN_K = 288
+"""Such steps of k on processors with a matrix unit, whose cores look less far ahead: two panels are then copied at a
+time, which takes 0.92 of the time (35 x 8457 x 1760)."""
 TOGETHER = 1 << 15
 """Elements of such a copy that a task makes before it uses them, while lines of the next ones come: as many stay in
 cache beside the rows, and half as many would come from memory in pieces that are too short."""
@@ -223,7 +226,7 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     panel, tile_rows, pack_a = way.panel, way.tile_rows, way.pack_a
     pack_b = 0 if way.pack_b else _columns_in_place(x, panel, tile_rows, facts)
     if way.own:
-        return _own_blocking(x, way)
+        return _own_blocking(x, way, facts)
     splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
@@ -247,13 +250,13 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     )  # fmt: skip
 
 
-def _own_blocking(x: Matrices, way: _Way) -> Blocking:
+def _own_blocking(x: Matrices, way: _Way, facts: Facts) -> Blocking:
     """The blocking where each task copies the columns of b that it takes."""
     if _is_long(x):
         return _long_blocking(x, way)
     if _is_small(x):
         return _small_blocking(x, way)
-    block_k = _even(x.k, OWN_K)
+    block_k = _even(x.k, UNIT_OWN_K if facts.matrix_unit else OWN_K)
     columns = max(min(OWN_COPY // block_k, x.n // TASKS) // way.panel, 1) * way.panel
     rows = multiple(x.m, way.tile_rows)
     return Blocking(
