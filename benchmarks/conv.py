@@ -211,7 +211,7 @@ def cases(options: Any, session: bench.Session) -> Iterator[bench.Case]:
     for dtype in options.dtype or ("float32",):
         for layer in (found.cut(QUICK_FLOPS if options.quick else MOST_FLOPS) for found in layers):
             for kind in PASSES:
-                if session.wants(f"conv {kind} {layer.set_}", layer.shape, dtype):
+                if session.wants(f"conv {kind}", layer.shape, dtype):
                     yield case(layer, kind, dtype, options)
             operands.cache_clear()
             truth.cache_clear()

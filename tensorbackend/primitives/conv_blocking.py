@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from tensorbackend.primitives import winograd_blocking
+from tensorbackend.primitives.conv_measured import measured
 from tensorbackend.primitives.conv_ways import (
     BPROP,
     FPROP,
@@ -26,6 +27,7 @@ from tensorbackend.primitives.conv_ways import (
     Facts,
     Few,
     Way,
+    Winograd,
     sides,
 )
 from tensorbackend.primitives.geometry import ConvGeometry
@@ -487,28 +489,33 @@ def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
+    if isinstance(way, Winograd):
+        return winograd_blocking.nanoseconds(g, op, facts, way)
+    return _counted(g, op, facts, way) * measured(op, facts, way)
+
+
+def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | Few | Direct) -> float:
+    """The time by operations and moved numbers."""
     maps_in, maps_out, _, _ = sides(g, op)
     if isinstance(way, Depthwise):
         return g.flops / DEPTHWISE + math.prod(g.dimI) * COPY_NS + DEPTHWISE_MAP_NS * g.C
     if isinstance(way, Few):
         return _few_cost(g, op, facts)
-    if isinstance(way, Direct):
-        if way.planes and op == UPDATE:
-            return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
-        if way.dots:
-            return _dots_cost(g, facts, way)
-        if op == UPDATE:
-            return _turned_cost(g, facts, way)
-        if way.shared:
-            return _shared_cost(g, op, way)
-        # Few maps leave rows of a tile empty.
-        if way.planes:
-            used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
-            return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
-        used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
-        products = g.flops / DIRECT_PRODUCTS
-        if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
-            met = _met_taps(g, 1) * (_met_taps(g, 2) if g.N >= facts.width else 1.0)
-            products = g.flops * met / DIRECT_MET_PRODUCTS
-        return products / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
-    return winograd_blocking.nanoseconds(g, op, facts, way)
+    if way.planes and op == UPDATE:
+        return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
+    if way.dots:
+        return _dots_cost(g, facts, way)
+    if op == UPDATE:
+        return _turned_cost(g, facts, way)
+    if way.shared:
+        return _shared_cost(g, op, way)
+    # Few maps leave rows of a tile empty.
+    if way.planes:
+        used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
+        return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
+    used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
+    products = g.flops / DIRECT_PRODUCTS
+    if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
+        met = _met_taps(g, 1) * (_met_taps(g, 2) if g.N >= facts.width else 1.0)
+        products = g.flops * met / DIRECT_MET_PRODUCTS
+    return products / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tensorbackend.primitives.conv_measured import measured
 from tensorbackend.primitives.conv_ways import BPROP, FPROP, TASKS, UNIT_PLANES, UPDATE, Facts, Winograd, sides
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, multiple
@@ -74,9 +75,6 @@ FAR_FILTERS, FAR_FILTER_NS = 1 << 22, 0.6
 """Numbers of filters that no cache holds, and of one of them, where filters are not transformed."""
 FILTER_READ_NS = 0.4
 """Of a number of them in the products, which take no less however few the lanes are."""
-SIX = 1.2, 1.1
-"""How much longer six points take than the rates for four say where there is a matrix unit, and for the filters'
-gradient: transforms count for more there, and those of six points need more registers than there are."""
 
 
 def may_be_cut(g: ConvGeometry, op: str) -> bool:
@@ -231,8 +229,12 @@ def _chunk(maps: int, parts: int, planes: int) -> int:
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
     """About how long one thread takes."""
-    if way.adjoint:
-        return _adjoint_cost(g, facts, way)
+    counted = _adjoint_cost(g, facts, way) if way.adjoint else _counted(g, op, facts, way)
+    return counted * measured(op, facts, way)
+
+
+def _counted(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
+    """The time by operations and moved numbers."""
     maps_in, maps_out, _, _ = sides(g, op)
     maps_in *= way.parts
     cells = way.points**2
@@ -270,8 +272,7 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
     products = 2 * g.groups * maps_in * maps_out * lanes * cells * met / rate
     if not way.planes and op != UPDATE:
         products = max(products, FILTER_READ_NS * numbers)
-    slower = SIX[op == UPDATE] if facts.matrix_unit and way.points == 6 else 1.0
-    return (products + moved + filters) * slower
+    return products + moved + filters
 
 
 def _adjoint_cost(g: ConvGeometry, facts: Facts, way: Winograd) -> float:
