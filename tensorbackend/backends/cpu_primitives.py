@@ -183,7 +183,7 @@ class _Product:
         strides = self.given.sums
         if self.apart or self.by.splits > 1:
             strides = (self.by.task_columns if self.apart else self.given.n), 1
-        tail = jit.compile_tail(over_matrix(step.tail, step.product, strides, self.by.swap))
+        tail = jit.compile_tail(over_matrix(step.tail, step.product, strides, self.by.swap, self.given.n == 1))
         streams = caches.AHEAD | caches.PAST if self.tail_past else 0
         return tail.address, [tail.inner, tail.tile, streams, step.product], [tail.source]
 

@@ -123,14 +123,15 @@ def _joined(ref: Ref, places: int) -> Ref | None:
     return Ref(ref.buffer, (ref.shape[0], count), (ref.strides[0], stride), ref.offset, ref.dtype)
 
 
-def over_matrix(kernel: Kernel, slot: int, product: tuple[int, int], swap: bool) -> Kernel:
+def over_matrix(kernel: Kernel, slot: int, product: tuple[int, int], swap: bool, column: bool = False) -> Kernel:
     """A tail as a kernel over rows and columns of any number, which reads the product through input `slot`.
 
-    `product` are the strides of its rows and columns (as the swapped product has them, if `swap`).
+    `product` are the strides of its rows and columns (as the swapped product has them, if `swap`). `column`: there is
+    one column, so rows are to be the inner axis.
     """
     inputs = [_flat(ref, swap) for ref in kernel.inputs]
-    inputs[slot] = _spread(kernel.inputs[slot], product)
-    outputs = [(_full(ref, swap), value) for ref, value in kernel.outputs]
+    inputs[slot] = _spread(kernel.inputs[slot], product, column)
+    outputs = [(_full(ref, swap, column), value) for ref, value in kernel.outputs]
     body: list[Instruction] = []
     for i in kernel.body:
         shape = (1, 1)
@@ -151,13 +152,18 @@ def _flat(ref: Ref, swap: bool) -> Ref:
     return Ref(ref.buffer, tuple(lengths), tuple(strides), 0, ref.dtype)
 
 
-def _full(ref: Ref, swap: bool) -> Ref:
-    strides = ref.strides[-2:]
-    return Ref(ref.buffer, (ROWS, COLUMNS), strides[::-1] if swap else strides, 0, ref.dtype)
+def _full(ref: Ref, swap: bool, column: bool) -> Ref:
+    row, step = ref.strides[-2:][::-1] if swap else ref.strides[-2:]
+    return Ref(ref.buffer, (ROWS, COLUMNS), (row, abs(row) * ROWS + 7 if column else step), 0, ref.dtype)
 
 
-def _spread(ref: Ref, strides: tuple[int, int]) -> Ref:
+def _spread(ref: Ref, strides: tuple[int, int], column: bool) -> Ref:
     """The product, with strides that keep rows and columns from being merged."""
-    row, column = strides
-    apart = (COLUMNS + 7, 1) if column == 1 else (1, ROWS + 7) if row == 1 else (3 * COLUMNS + 1, 3)
+    row, step = strides
+    if step == 1 and not column:
+        apart = COLUMNS + 7, 1
+    elif row == 1:
+        apart = 1, ROWS + 7
+    else:
+        apart = (3, 3 * ROWS + 1) if column else (3 * COLUMNS + 1, 3)
     return Ref(ref.buffer, (ROWS, COLUMNS), apart, 0, ref.dtype)

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tensorbackend import BackendError, dtypes
 from tensorbackend.backends import native
 from tensorbackend.backends.interpreter import Interpreter
+from tensorbackend.codegen.nest import nest
 from tensorbackend.graph.fuse import schedule, walk
 from tensorbackend.graph.plan import Primitive, Statement
-from tensorbackend.graph.tails import with_tails
+from tensorbackend.graph.tails import over_matrix, with_tails
 from tensorbackend.primitives import gemm
 from tensorbackend.settings import using
 from tests.thinned import thinned
@@ -146,7 +147,9 @@ TAILS: dict[str, Callable] = {
     "another product": lambda be, p, t: p + be.dot(t["z"], t["square"]),
     "compared": lambda be, p, t: be.where(p > t["row"], p, t["z"]),
 }
-TAILED_SHAPES = [(6, 9, 5), (1, 40, 7), (40, 1, 7), (70, 70, 33), (3, 5, 30_000), (130, 200, 900), (20, 20, 0)]
+TAILED_SHAPES = [
+    (6, 9, 5), (1, 40, 7), (40, 1, 7), (1, 1, 9), (70, 70, 33), (3, 5, 30_000), (130, 200, 900), (20, 20, 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, list(TAILS), TAILED_SHAPES, [0, 1, 2]), ids=str)
@@ -183,6 +186,16 @@ def steps(target: Any, tree: Any, overlap: int = 0) -> list:
     """What a statement becomes where products have tails."""
     leaves = walk(tree)[0]
     return with_tails(schedule([Statement(target.structure, tree, overlap)], [leaves])).steps
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (134, 1)], ids=str)
+def test_the_tail_of_a_column_runs_along_it(backend, strides) -> None:
+    """Not along its rows of one number, which would be a vector each."""
+    x, y, z = (backend.ones(s, min_dims=0) for s in [(300, 7), (7, 1), (300, 1)])
+    (step,) = steps(z, backend.tanh(backend.dot(x, y) + z * 2))
+    for column in (True, False):
+        kernel = over_matrix(step.tail, step.product, strides, False, column)
+        assert nest(kernel).inner == (0 if column else 1)
 
 
 def test_which_kernels_become_tails(backend) -> None:
