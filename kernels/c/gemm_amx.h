@@ -14,10 +14,10 @@ static inline int vectors_of(int64_t columns) { return columns > HALF ? 2 : 1; }
 static inline int64_t width_of(const call *g, int64_t columns) { return (void)g, (void)columns, EDGE; }
 
 // The sums of a tile, zeros elsewhere.
-static void get_scattered(TB_T *sum, int rows, int width, const work *w) {
+static void get_scattered(TB_T sum[EDGE][EDGE], int rows, const work *w) {
     for (int i = 0; i < EDGE; ++i)
-        for (int j = 0; j < width; ++j)
-            sum[i * width + j] = i < rows && j < w->columns ? w->t[i * w->t_row + j * w->t_column] : 0;
+        for (int j = 0; j < EDGE; ++j)
+            sum[i][j] = i < rows && j < w->columns ? w->t[i * w->t_row + j * w->t_column] : 0;
 }
 
 static void run_tile(const call *g, int vectors, int rows, const work *w) {
@@ -31,7 +31,7 @@ static void run_tile(const call *g, int vectors, int rows, const work *w) {
     if (!w->add) clear_sums();
     else if (whole) load_sums((const char *)w->t, step);
     else {  // into the unit as well: sums add up in the same order wherever they lie
-        get_scattered(&sum[0][0], rows, EDGE, w);
+        get_scattered(sum, rows, w);
         load_sums((const char *)sum, sizeof sum[0]);
     }
     const int64_t blocks = (w->k + EDGE - 1) / EDGE, a_next = in_place ? 64 : BLOCK_BYTES;

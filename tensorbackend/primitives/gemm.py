@@ -332,10 +332,9 @@ def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
     if _cost_in_planes(plain, planes) > min(_all_ways(plain, facts)).cost:
         return None
     x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
-    in_place, keep = _lies_in_blocks(x, planes), _may_keep(x, planes)
-    m, n, k = _in_blocks(x)
-    if keep:
+    if _may_keep(x, planes):
         return _kept_blocking(x, x is not given)
+    in_place, (m, n, k) = _lies_in_blocks(x, planes), _in_blocks(x)
     block_k = min(UNIT_PANEL // (EDGE * planes) // EDGE * EDGE, k)
     phase_rows, phase_columns = m if in_place else min(m, SIDE), min(n, SIDE)
     copied, together = phase_columns + (0 if in_place else phase_rows), x.m * x.n * x.k < LARGE
@@ -386,14 +385,14 @@ def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
 
 
 def _kept_cost(m: int, n: int, k: int, planes: int, batches: int) -> float:
-    """The same where tasks copy both operands."""
+    """Nanoseconds of one batch where tasks copy both operands, on one thread."""
     far = sum(operand for operand in (m * k, n * k) if operand > FAR)
     copies = (m + n) * k * KEPT_COPY + far * KEPT_FROM_MEMORY
     return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + KEPT_START / batches
 
 
 def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
-    """The same where copies are shared."""
+    """Nanoseconds of one batch where copies are shared, on one thread."""
     pairs = PAIRS[planes]
     copies = (n + (0 if in_place else m)) * k * planes
     each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
