@@ -14,17 +14,20 @@
 //            same order of leaves, the same repeats. A recipe is a tuple (words in bytes, whatever must live as long).
 // Trees      (method, structure of the operand, one more argument and its name) -> a template of the tree that a method
 //            such as `softmax` makes of one operand, a tuple like a recipe. Nothing but structures decides its form.
+//            Of methods such as `clip` numbers are operands too, and their types are in the key.
+// Views      (tensor's structure, key of the view) -> structure and place of the view: see launcher/views.h.
 // Calls      of primitives, which Python has checked and run before: see launcher/calls.h.
 // Groups     statements of a `with be.fuse():` block that run together: see launcher/groups.h.
 // Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
 // Parts      launcher/python.h Python's ABI, nodes.h nodes, memo.h what is remembered, operators.h nodes from operators and
-//            methods, statements.h a statement by itself, groups.h those that wait, calls.h primitives; here assignment
-//            and the types.
+//            methods, views.h views, statements.h a statement by itself, groups.h those that wait, calls.h primitives;
+//            here assignment and the types.
 // Python     3.10 to 3.14, with the interpreter lock.
 // Locking    the interpreter lock protects everything here. It is given up around long launches only, and the backend's
 //            own lock is then held. Statements are whole to other threads: a short one runs without the backend's lock
 //            only where nobody holds that, which the lock tells the memo, and then no other thread can begin.
 #include "launcher/operators.h"
+#include "launcher/views.h"
 #include "launcher/groups.h"
 #include "launcher/calls.h"
 
@@ -49,15 +52,6 @@ static int assign_whole(object *target, object *value, object *key) {
     return outcome == DONE ? 0 : -1;
 }
 
-static object *whole_slice;
-
-static inline int is_whole(object *key) {
-    if (key->type != py.slice)
-        return 0;
-    object **parts = field(key, at.slice_start);
-    return parts[0] == py.none && parts[1] == py.none && parts[2] == py.none;
-}
-
 static int set_item(object *self, object *key, object *value) {
     if (!value) {
         PyErr_SetString(PyExc_AttributeError, "__delitem__");
@@ -65,6 +59,14 @@ static int set_item(object *self, object *key, object *value) {
     }
     if (is_whole(key))
         return assign_whole(self, value, key);
+    object *view = known_item(self, key);
+    if (view) {
+        int failed = assign_whole(view, value, whole_slice);
+        Py_DecRef(view);
+        return failed;
+    }
+    if (PyErr_Occurred())
+        return -1;
     object *done = PyObject_CallFunctionObjArgs(py.setitem, self, key, value, NULL);
     drop(done);
     return done ? 0 : -1;
@@ -112,11 +114,20 @@ static object *make_node_type(void) {
 }
 
 static object *make_operands_type(void) {
-    static method_def methods[] = {{"_assign", assign, ONE_ARGUMENT, "Set every element, and return the tensor."}, {0}};
+    static method_def methods[] = {
+        {"_assign", assign, ONE_ARGUMENT, "Set every element, and return the tensor."},
+        {"reshape", (object *(*)(object *, object *))(void *)reshape, FAST,
+         "The same numbers in C order under another shape; one length may be -1."},
+        {0}};
+    static getset_def properties[] = {
+        {"T", get_turned, 0, "The transpose: all axes reversed; from rank 3 on and with `_min_dims` not 0, axis 0 stays.", 0},
+        {0}};
     type_slot slots[40] = {{0}};
     int n = operator_slots(slots);
+    slots[n++] = (type_slot){MP_SUBSCRIPT, get_item};
     slots[n++] = (type_slot){MP_ASS_SUBSCRIPT, set_item};
     slots[n++] = (type_slot){TP_METHODS, methods};
+    slots[n++] = (type_slot){TP_GETSET, properties};
     return make_type("tensorbackend.backends.launcher.Operands", sizeof(object), BASE_TYPE, slots, NULL);
 }
 

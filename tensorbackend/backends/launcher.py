@@ -28,7 +28,7 @@ from tensorbackend.backends.base import Backend, renewed
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import CompileError
-from tensorbackend.graph.composite import COMPOSITES
+from tensorbackend.graph.composite import COMPOSITES, OF_OPERANDS
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.plan import Plan
 from tensorbackend.graph.structure import Structure, StructureTable
@@ -41,7 +41,8 @@ __all__ = ["NativeFuseBlock", "NativeStatements", "NativeTypes", "RememberingTab
 
 SOURCE = '#include "launcher.c"\n'
 FLAGS = ("-O2", "-Wl,-z,nodelete")
-OPERAND, MOST_PARTS, MOST_OPERANDS = -1, 32, 3
+MOST_PARTS, MOST_OPERANDS = 32, 3
+STATIC_ARGUMENTS, RUNS_AT_ONCE, OPERANDS_ONLY = 0, -1, -2  # in place of the arity of methods of no op
 RUNS = ("compound_", "fprop_", "bprop_", "update_", "batched_")
 """How the names begin of the methods that run: primitives, whose calls are remembered where they return nothing."""
 
@@ -166,8 +167,8 @@ class NativeTypes:
         """
         found = [(name, op, op.arity) for op in ops.elementwise() for name in op.methods]
         found += [(name, getattr(Backend, name), 2) for name in ("dot", "matmul")]
-        found += [(name, getattr(Backend, name), 0) for name in _tree_methods()]
-        found += [(name, getattr(Backend, name), -1) for name in dir(Backend) if name.startswith(RUNS)]
+        found += [(name, getattr(Backend, name), kind) for name, kind in _tree_methods()]
+        found += [(name, getattr(Backend, name), RUNS_AT_ONCE) for name in dir(Backend) if name.startswith(RUNS)]
         for name, what, arity in found:
             if getattr(type(backend), name) is getattr(Backend, name):
                 setattr(backend, name, self._method((what, getattr(backend, name), backend.structures.memo, arity)))
@@ -233,9 +234,10 @@ class NativeStatements:
             self.structures.memo.stand_aside(by)
 
 
-def _tree_methods() -> list[str]:
-    """The methods of `Backend` whose trees follow from the structure of their first argument and the other ones."""
-    return [*(name for op in ops.reductions() for name in op.methods), *COMPOSITES, "mean", "var", "std"]
+def _tree_methods() -> list[tuple[str, int]]:
+    """The methods of `Backend` whose trees follow from their arguments, and whether all of these are operands."""
+    names = [*(name for op in ops.reductions() for name in op.methods), *COMPOSITES, "mean", "var", "std"]
+    return [(name, OPERANDS_ONLY if name in OF_OPERANDS else STATIC_ARGUMENTS) for name in names]
 
 
 def native_types() -> NativeTypes | None:
@@ -263,10 +265,12 @@ def _facts() -> tuple:
     objects = (
         OpTreeNode, Tensor, Storage, RememberingTable,
         None, True, False, 0, NotImplemented, slice, float, int, bytes, np.generic,
-        Tensor.__setitem__, _run_first, _template, calls.learn, PoolLayer, ConvLayer, DeconvLayer,
+        tuple, Ellipsis, Tensor.__setitem__, Tensor.__getitem__, Tensor.T.fget, Tensor.reshape,  # type: ignore[attr-defined]
+        _run_first, _view_recipe, _template, calls.learn, PoolLayer, ConvLayer, DeconvLayer,
     )  # fmt: skip
     node = _slots(OpTreeNode, "structure", "inputs", "draw")
-    tensor = _slots(Tensor, "structure", "storage", "rounding", "span", "address", "start", "stop")
+    tensor = _slots(Tensor, "structure", "storage", "rounding", "span", "address", "start", "stop", "_array", "base",
+                    "name", "persist_values")  # fmt: skip
     offsets = (OpTreeNode.__basicsize__, *node, *tensor, *_slots(Structure, "table"), *_slots(RememberingTable, "memo"),
                *_slots(Storage, "writable"), _slice_offset(), bytes.__basicsize__ - 1)  # fmt: skip
     runtime = native.runtime()
@@ -332,10 +336,24 @@ def _run_first(target: Tensor, value: Any) -> Any:
     return NotImplemented if backend.closed else backend._recipe(target, value)
 
 
-def _template(operand: Any, made: Any) -> tuple | None:
-    """The tree `made` of `operand` as words from which native code makes its like; None if it cannot."""
-    numbers = {id(operand): OPERAND}
+def _view_recipe(tensor: Tensor, made: Any) -> Any:
+    """How native code makes the like of a view of `tensor`; True for the tensor itself, None where only Python can."""
+    if made is tensor:
+        return True
+    if type(made) is not type(tensor) or made.base is not tensor or tensor.backend.closed:
+        return None
+    low, high = made.structure.extent
+    return made.structure, struct.pack("3q", made.address - tensor.address, low, high)
+
+
+def _template(arguments: tuple, made: Any) -> Any:
+    """The tree `made` of arguments as words from which native code makes its like; None if it cannot.
+
+    NotImplemented if it can, but not from this tree: an operand there may be one argument, another, or a constant.
+    """
+    numbers = {id(x): -1 - i for i, x in enumerate(arguments)}
     words: list[int] = []
+    found: list[int] = []
     keep: list[Any] = []
     nodes = 0
     stack = [made]
@@ -352,10 +370,14 @@ def _template(operand: Any, made: Any) -> tuple | None:
             stack += waiting
         else:
             operands = [numbers[id(y)] for y in x.inputs]
+            found += operands
             words += (id(x.structure), len(operands), *operands)
             numbers[id(x)] = nodes
             nodes += 1
             keep.append(x.structure)
     if not 0 < nodes <= MOST_PARTS:
         return None
+    numbered = [-1 - i for i, x in enumerate(arguments) if type(x) in (int, float)]
+    if len({id(x) for x in arguments}) < len(arguments) or any(found.count(i) != 1 for i in numbered):
+        return NotImplemented
     return struct.pack(f"{len(words) + 1}q", nodes, *words), keep

@@ -19,7 +19,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import UNKNOWN, StructureTable, as_axis, normalize_axes
 
-__all__ = ["COMPOSITES"]
+__all__ = ["COMPOSITES", "OF_OPERANDS"]
 
 
 def _function(op: ops.Op) -> Any:
@@ -329,3 +329,6 @@ COMPOSITES = {
     )  # fmt: skip
 }
 """The composites that backends offer as methods under the same name and arguments, with `out=` beside."""
+
+OF_OPERANDS = frozenset(("clip", "leaky_relu", "elu"))
+"""The composites whose trees have all arguments as operands, numbers as they are, and whose forms no value decides."""

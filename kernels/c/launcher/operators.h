@@ -160,11 +160,13 @@ static object *method_call(object *self, object *const *arguments, size_t count,
     return known ? adopt(made, key, arguments, n) : made;
 }
 
-enum { MOST_PARTS = 32, OPERAND = -1 };
+enum { MOST_PARTS = 32 };
+enum { STATIC_ARGUMENTS = 0, RUNS_AT_ONCE = -1, OPERANDS_ONLY = -2 };  // what stands for the arity of methods of no op
 
 // A tree like the one that a template was made of. Its words: the number of nodes, then for each its structure, the
-// number of its operands, and these: OPERAND, the number of an earlier node, or the address of a constant.
-static object *instantiate(object *template, object *operand) {
+// number of its operands, and these: -1 for the first argument, -2 for the second and so on, the number of an earlier
+// node, or the address of a constant.
+static object *instantiate(object *template, object *const *arguments) {
     const int64_t *words = data_of(PyTuple_GetItem(template, 0));
     object *parts[MOST_PARTS], *made = NULL;
     int total = (int)*words++, n = 0;
@@ -174,7 +176,7 @@ static object *instantiate(object *template, object *operand) {
         int count = (int)words[1];
         for (int i = 0; i < count; i++) {
             int64_t word = words[2 + i];
-            operands[i] = word == OPERAND ? operand : word < MOST_PARTS ? parts[word] : (object *)word;
+            operands[i] = word < 0 ? arguments[-1 - word] : word < MOST_PARTS ? parts[word] : (object *)word;
         }
         made = parts[n] = node_new((object *)words[0], operands, count);
         if (!made)
@@ -194,31 +196,47 @@ static inline int is_static(object *x) {
     return x->type == py.int_ && (unsigned long long)PyLong_AsLongLongAndOverflow(x, &(int){0}) + 4 <= 68;
 }
 
-// A method of one operand and at most one more argument that is static; all other calls are Python's.
+// The key of a tree that a method makes: of one operand and at most one more argument that is static, or of operands
+// only, of which the last may have a name. 0 for other calls, which are Python's.
+static int tree_key(object **key, const method *f, object *const *arguments, length by_place, object *names) {
+    length named = names ? PyTuple_Size(names) : 0, all = by_place + named;
+    int only = f->arity == OPERANDS_ONLY;
+    key[0] = f->op;
+    if (by_place < 1 || named > 1 || all > (only ? OPERANDS - named : 2))
+        return 0;
+    if (!only && all == 2 && !is_static(arguments[1]))
+        return 0;
+    for (length i = 0; i < all; i++)
+        if (!(key[i + 1] = i && !only ? arguments[i] : key_of(arguments[i])))
+            return 0;
+    if (named)
+        key[OPERANDS] = PyTuple_GetItem(names, 0);
+    return key[1] != arguments[0]->type && memo_of(key[1]) == (memo *)f->memo;
+}
+
 static object *tree_call(object *self, object *const *arguments, size_t count, object *names) {
     const method *f = (const method *)self;
     memo *m = (memo *)f->memo;
-    object *key[OPERANDS + 1] = {f->op};
-    length by_place = (length)(count & ARGUMENT_COUNT), all = by_place + (names ? PyTuple_Size(names) : 0);
-    int known = by_place >= 1 && all <= 2 && (all == 1 || is_static(arguments[1]));
-    if (known) {
-        key[1] = key_of(arguments[0]);
-        key[2] = all == 2 ? arguments[1] : NULL;
-        key[3] = all > by_place ? PyTuple_GetItem(names, 0) : NULL;
-        known = key[1] && key[1] != arguments[0]->type && memo_of(key[1]) == m;
-    }
+    object *key[OPERANDS + 1] = {NULL}, *all = NULL, *named = NULL;
+    length by_place = (length)(count & ARGUMENT_COUNT), operands = f->arity == OPERANDS_ONLY ? by_place : 1;
+    int known = tree_key(key, f, arguments, by_place, names);
     object *template = known && m->n_nodes ? find_node(m->nodes, m->node_places, key)->result : NULL;
     if (template && template != py.none)
-        return instantiate(template, arguments[0]);
+        return instantiate(template, arguments);
     object *made = call_python(f->python, arguments, by_place, names);
     if (!made || !known || template)
         return made;
-    template = PyObject_CallFunctionObjArgs(py.template, arguments[0], made, NULL);
+    if (f->arity == OPERANDS_ONLY && names)
+        operands += PyTuple_Size(names);
+    template = as_objects(arguments, operands, NULL, &all, &named)
+                   ? PyObject_CallFunctionObjArgs(py.template, all, made, NULL) : NULL;
+    drop(all);
     if (!template) {
         Py_DecRef(made);
         return NULL;
     }
-    remember_node(m, key, template);
+    if (template != py.not_implemented)
+        remember_node(m, key, template);
     Py_DecRef(template);
     return made;
 }
@@ -244,8 +262,8 @@ static void method_free(object *self) {
 
 static object *call_again(object *self, object *const *arguments, size_t count, object *names);
 
-// (op or function, bound Python method, memo, arity) -> Method. The arity is that of an op, 0 for a method that makes a
-// tree of one operand, -1 for one that runs (calls.h).
+// (op or function, bound Python method, memo, arity) -> Method. The arity is that of an op, STATIC_ARGUMENTS or
+// OPERANDS_ONLY for a method that makes a tree, RUNS_AT_ONCE for one that runs (calls.h).
 object *tb_launcher_method(object *parts) {
     method *f = (method *)PyType_GenericAlloc(method_type, 0);
     if (!f)
@@ -255,7 +273,7 @@ object *tb_launcher_method(object *parts) {
     f->memo = kept(PyTuple_GetItem(parts, 2));
     f->arity = (length)PyLong_AsLongLong(PyTuple_GetItem(parts, 3));
     f->compares = is_comparison(f->op);
-    f->call = f->arity > 0 ? method_call : f->arity ? call_again : tree_call;
+    f->call = f->arity > 0 ? method_call : f->arity == RUNS_AT_ONCE ? call_again : tree_call;
     return &f->head;
 }
 

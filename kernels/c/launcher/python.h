@@ -29,9 +29,9 @@ typedef struct { int slot; void *value; } type_slot;
 typedef struct { const char *name; int basicsize, itemsize; unsigned flags; type_slot *slots; } type_spec;
 
 enum { BASE_TYPE = 1 << 10, VECTORCALL = 1 << 11, COLLECTED = 1 << 14 };
-enum { ANY_ARGUMENTS = 1, NO_ARGUMENTS = 4, ONE_ARGUMENT = 8, MEMBER_LENGTH = 19, MEMBER_READ_ONLY = 1 };
+enum { ANY_ARGUMENTS = 1, NO_ARGUMENTS = 4, ONE_ARGUMENT = 8, FAST = 128, MEMBER_LENGTH = 19, MEMBER_READ_ONLY = 1 };
 static const size_t ARGUMENT_COUNT = SIZE_MAX >> 1;  // less the flag that a caller of a vectorcall may set
-enum { MP_ASS_SUBSCRIPT = 3, NB_ABSOLUTE = 6, NB_ADD, NB_AND, NB_FLOOR_DIVIDE = 12, NB_INVERT = 27, NB_LSHIFT, NB_MULTIPLY,
+enum { MP_ASS_SUBSCRIPT = 3, MP_SUBSCRIPT = 5, NB_ABSOLUTE = 6, NB_ADD, NB_AND, NB_FLOOR_DIVIDE = 12, NB_INVERT = 27, NB_LSHIFT, NB_MULTIPLY,
        NB_NEGATIVE, NB_OR, NB_POWER = 33, NB_REMAINDER, NB_RSHIFT, NB_SUBTRACT, NB_TRUE_DIVIDE, NB_XOR,
        TP_CALL = 50, TP_CLEAR, TP_DEALLOC, TP_GETATTRO = 58, TP_HASH, TP_METHODS = 64, TP_RICHCOMPARE = 67,
        TP_TRAVERSE = 71, TP_MEMBERS, TP_GETSET, NB_MATRIX_MULTIPLY = 75 };
@@ -79,15 +79,19 @@ static inline void drop(object *x) {
 static struct {
     object *node_class, *tensor_class, *storage_class, *table_class;  // Python's classes
     object *none, *true_, *false_, *zero, *not_implemented, *slice, *float_, *int_, *bytes, *generic;
-    object *setitem, *learn;  // Tensor.__setitem__; (target, value) -> recipe: runs a statement for the first time
-    object *template;         // (argument, tree made of it) -> template of such trees, or None
-    object *learn_call;       // (method, arguments, names) -> (result, recipe): runs a call that has come again
-    object *fixed[3];         // types of objects that say what a call does, and do not change
+    object *tuple, *ellipsis;
+    object *setitem, *getitem, *turned, *reshape;  // Tensor's functions: `t[key] = value`, `t[key]`, `t.T`, `t.reshape`
+    object *learn;       // (target, value) -> recipe: runs a statement for the first time
+    object *learn_view;  // (tensor, view of it) -> how to make its like: True for itself, None for in Python
+    object *template;    // (arguments that become operands, tree made of them) -> template of such trees, or None
+    object *learn_call;  // (method, arguments, names) -> (result, recipe): runs a call that has come again
+    object *fixed[3];    // types of objects that say what a call does, and do not change
 } py;
 
 static struct {
     length node_size, node_structure, node_inputs, node_draw;
     length tensor_structure, tensor_storage, tensor_rounding, tensor_span, tensor_address, tensor_start, tensor_stop;
+    length tensor_array, tensor_base, tensor_name, tensor_persist_values;
     length structure_table, table_memo, storage_writable, slice_start, bytes_data;
 } at;
 
