@@ -39,7 +39,7 @@ from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, broadcast_shapes, sized
-from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable
+from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable, share_memory
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
 from tensorbackend.primitives.geometry import output_length, pad_pair, positive
@@ -539,7 +539,7 @@ class Backend(
         overlap = 0
         start, stop = target.start, target.stop
         for x in leaves:
-            if isinstance(x, Tensor) and x.start < stop and start < x.stop:
+            if isinstance(x, Tensor) and x.start < stop and start < x.stop and share_memory(x, target):
                 same = x.address == target.address and x.structure is target.structure
                 overlap = max(overlap, 1 if same else 2)
         root = value.structure if isinstance(value, Operators) else value.__class__

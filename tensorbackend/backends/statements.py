@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tensorbackend.graph.fuse import can_join, walk
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.plan import Plan, Statement
-from tensorbackend.graph.tensor import Tensor
+from tensorbackend.graph.tensor import Tensor, share_memory
 
 __all__ = ["FuseBlock", "StatementGroup"]
 
@@ -51,7 +51,7 @@ class _Stated:
     def _overlap(self) -> int:
         overlap = 0
         for x in self.tensors:
-            if x.start < self.target.stop and self.target.start < x.stop:
+            if share_memory(x, self.target):
                 same = x.address == self.target.address and x.structure is self.target.structure
                 overlap = max(overlap, 1 if same else 2)
         return overlap
@@ -221,4 +221,4 @@ class FuseBlock:
 
 
 def _partly(x: Tensor, y: Tensor) -> bool:
-    return x.start < y.stop and y.start < x.stop and not (x.address == y.address and x.structure is y.structure)
+    return share_memory(x, y) and not (x.address == y.address and x.structure is y.structure)

@@ -25,7 +25,7 @@ from tensorbackend.backends.user_texts import described, described_form, explain
 from tensorbackend.codegen.user import POSITION, Form, UserSource, names_position
 from tensorbackend.errors import BackendError, CompileError, ShapeError, complain
 from tensorbackend.graph import indexing
-from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 from tensorbackend.user_kernels import Elementwise, Parameter, Reduction, Weak, bind, broadcast, by_memory, merged
 
 __all__ = ["ElementwiseKernel", "ReductionKernel"]
@@ -293,7 +293,7 @@ class ElementwiseKernel(_Kernel):
                 raise ShapeError(complain(f"{self.name}: output {p.name} is not contiguous", text, "C order"))
         for k, (p, x) in enumerate(written):
             for q, y in written[:k]:
-                if _overlap(x, y) and not self.spec.pointer:
+                if share_memory(x, y) and not self.spec.pointer:
                     given = f"{q.name} {y.shape} and {p.name} {x.shape}"
                     raise ShapeError(complain(f"{self.name}: two outputs share memory", given))
 
@@ -330,13 +330,9 @@ class ElementwiseKernel(_Kernel):
         return Prepared(run, (self.spec, made, shape, ()), pointers, writes, numbers)
 
 
-def _overlap(x: Tensor, y: Tensor) -> bool:
-    return x.start < y.stop and y.start < x.stop
-
-
 def _in_the_way(p: Parameter, x: Tensor, written: list[tuple[Parameter, Tensor]]) -> bool:
     """Whether an output overwrites elements of an input that are still to be read."""
-    over = [(q, y) for q, y in written if _overlap(x, y)]
+    over = [(q, y) for q, y in written if share_memory(x, y)]
     return any(p.raw or q.raw or x.address != y.address or x.structure is not y.structure for q, y in over)
 
 
@@ -398,7 +394,7 @@ class ReductionKernel(_Kernel):
 
     def _apart(self, x: Any, target: Tensor) -> Any:
         """An input, copied where the output shares its memory."""
-        return self.backend.copy(x) if isinstance(x, Tensor) and _overlap(x, target) else x
+        return self.backend.copy(x) if isinstance(x, Tensor) and share_memory(x, target) else x
 
     def _output(self, out: Any, tensors: list[Tensor], dtype: np.dtype, shape: tuple[int, ...],
                 axes: tuple[int, ...], keepdims: bool) -> Tensor:  # fmt: skip

@@ -17,7 +17,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
-from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 
 __all__ = ["Autodiff", "fitted"]
 
@@ -97,7 +97,7 @@ class Autodiff:
         key = _identity(tensor)
         total = self._gradients.get(key)
         for leaf in self._tensors:
-            if _identity(leaf) != key and leaf.start < tensor.stop and tensor.start < leaf.stop:
+            if _identity(leaf) != key and share_memory(leaf, tensor):
                 part = _through_view(tensor, leaf, self._gradients[_identity(leaf)])
                 total = part if total is None else total + part
         if total is None:
@@ -141,7 +141,7 @@ class Autodiff:
             check_writable(out)
             hint = "other memory for the gradient"
             for what, others in (("another one", gradients[:i]), ("a tensor of the tree", () if last else read)):
-                if any(out.start < t.stop and t.start < out.stop for t in others):
+                if any(share_memory(out, t) for t in others):
                     raise ValueError(complain(f"back_prop_grad: a gradient overlaps {what}", repr(out.shape), "", hint))
             if out.shape != tensor.shape:
                 given, expected = f"shape {out.shape}", f"the tensor's shape {tensor.shape}"

@@ -25,6 +25,7 @@ from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref, Statement
 from tensorbackend.graph.region import Region, is_gate
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
+from tensorbackend.graph.tensor import share_memory
 
 __all__ = ["can_join", "schedule", "single_call", "walk"]
 
@@ -88,7 +89,7 @@ def can_join(
     reduces = any(_reduces(statement.value) for statement in [*statements, new])
     written = targets[-1]
     for x in [leaf for found in leaves for leaf in found] + targets[:-1]:
-        if isinstance(x, Operators) and not isinstance(x, OpTreeNode) and _share(x, written):
+        if isinstance(x, Operators) and not isinstance(x, OpTreeNode) and share_memory(x, written):
             if reduces or (x.address, x.structure) != (written.address, written.structure):
                 return False
     return True
@@ -98,7 +99,7 @@ def _reads_what_was_written(x: Any, statements: list[Statement], targets: list[A
     """Whether a tensor is apart from every earlier target, or is one whose value is stored without rounding."""
     for statement, target in zip(statements, targets):
         same = (x.address, x.structure) == (target.address, target.structure)  # also where it has no elements
-        if not same and not _share(x, target):
+        if not same and not share_memory(x, target):
             continue
         value = statement.value
         if not same or not isinstance(value, OpTreeNode) or value.structure.dtype != target.structure.dtype:
@@ -106,10 +107,6 @@ def _reads_what_was_written(x: Any, statements: list[Statement], targets: list[A
         if dtypes.is_half(target.structure.dtype):
             return False
     return True
-
-
-def _share(x: Any, y: Any) -> bool:
-    return x.start < y.stop and y.start < x.stop
 
 
 def _is_plain(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
-    "SliceKey", "basic", "check_rank", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides", "whole",
+    "SliceKey", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
+    "memory_order", "mesh", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides",
+    "whole",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -105,6 +107,30 @@ def nested(shape: Shape, strides: Shape) -> bool:
             return 0 in shape
         reach += step * (length - 1)
     return True
+
+
+def combs(shape: Shape, strides: Shape, itemsize: int) -> bytes:
+    """The combs in which a view lies, as (period, width) in bytes: from its lowest byte on it touches, of each period,
+    no more than the first `width` bytes, fewer than all. Pairs of 64-bit integers, for native code too.
+    """
+    steps = sorted((abs(t) * itemsize, n) for n, t in zip(shape, strides) if n > 1 and t)
+    found, width = [], itemsize
+    for i, (step, length) in enumerate(steps):
+        if step > width and all(outer % step == 0 for outer, _ in steps[i:]):
+            found += [step, width]
+        width += step * (length - 1)
+    return struct.pack(f"{len(found)}q", *found)
+
+
+def mesh(x: bytes, y: bytes, distance: int) -> bool:
+    """Whether two views keep apart as the teeth of two combs of one period do, where their extents overlap; `distance`
+    is that of their lowest bytes, y's less x's."""
+    ours, theirs = (struct.unpack(f"{len(c) // 8}q", c) for c in (x, y))
+    for period, width in zip(ours[::2], ours[1::2]):
+        for other, wide in zip(theirs[::2], theirs[1::2]):
+            if period == other and width <= distance % period <= period - wide:
+                return True
+    return False
 
 
 def overlaps_itself(shape: Shape, strides: Shape) -> bool:

@@ -34,12 +34,12 @@ class Structure:
     """The form of a tree: `op` (None for a leaf), `inputs`, `params`, and the `shape` and `dtype` that follow.
 
     `operands` is the type in which the op's operands are read; `weak` is the Python type of a number leaf, and
-    `strides` (in elements) and `extent` (lowest and highest byte offset) are those of a tensor leaf, of which `nested`
-    says that no two elements can share memory. A `shape` of None, or an axis of length -1, is decided by the partner or
-    the target. `digest` is for `forms.py`.
+    `strides` (in elements), `extent` (lowest and highest byte offset) and `combs` (see `indexing.combs`) are those of a
+    tensor leaf, of which `nested` says that no two elements can share memory. A `shape` of None, or an axis of length
+    -1, is decided by the partner or the target. `digest` is for `forms.py`.
     """
 
-    __slots__ = ("__weakref__", "digest", "dtype", "extent", "flexible", "inputs", "min_dims", "nested", "op",
+    __slots__ = ("__weakref__", "combs", "digest", "dtype", "extent", "flexible", "inputs", "min_dims", "nested", "op",
                  "operands", "params", "shape", "strides", "table", "weak")  # fmt: skip
 
     def __init__(
@@ -57,6 +57,7 @@ class Structure:
         self.strides: Shape | None = None
         self.min_dims = 2
         self.extent = (0, 0)
+        self.combs = b""
         self.nested = True
         self.flexible = shape is None or UNKNOWN in shape or any(s.flexible for s in inputs)
 
@@ -120,6 +121,7 @@ class StructureTable(dict):
             found = Structure(self, None, (), shape, dtype)
             found.strides, found.min_dims = strides, min_dims
             found.extent = indexing.extent(shape, strides, dtype.itemsize)
+            found.combs = indexing.combs(shape, strides, dtype.itemsize)
             found.nested = indexing.nested(shape, strides)
             self.remember(key, found)
         return found

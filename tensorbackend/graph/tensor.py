@@ -22,7 +22,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply
 from tensorbackend.graph.structure import Structure, as_axis
 
-__all__ = ["Storage", "TakeView", "Tensor", "as_shape"]
+__all__ = ["Storage", "TakeView", "Tensor", "as_shape", "share_memory"]
 
 _new = object.__new__
 _WHOLE = slice(None)
@@ -442,6 +442,14 @@ def _computed(key: Any) -> Any:
     parts = key if isinstance(key, tuple) else (key,)
     values = tuple(k.backend.evaluate(k) if isinstance(k, OpTreeNode) else k for k in parts)
     return values if isinstance(key, tuple) else values[0]
+
+
+def share_memory(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors have memory in common: their extents overlap, and they do not keep apart as columns of one
+    matrix, or steps of one buffer, do. Where that is hard to tell, the answer is yes."""
+    if x.start >= y.stop or y.start >= x.stop:
+        return False
+    return not indexing.mesh(x.structure.combs, y.structure.combs, y.start - x.start)
 
 
 def check_writable(tensor: Tensor) -> None:

@@ -19,7 +19,7 @@ from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, check_target, finished, operand
 from tensorbackend.graph.structure import as_axis
 from tensorbackend.graph.symbol import is_symbol
-from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 from tensorbackend.primitives import operands
 
 __all__ = ["LinearAlgebra"]
@@ -52,7 +52,7 @@ def _check_tensors(name: str, *tensors: Any) -> None:
 
 def _check_distinct(name: str, out: Any, *inputs: Any) -> None:
     for x in inputs:
-        if x.start < out.stop and out.start < x.stop:
+        if share_memory(x, out):
             raise ValueError(
                 complain(f"{name}: the output overlaps an operand", f"{out.shape} and {x.shape}", "distinct memory")
             )

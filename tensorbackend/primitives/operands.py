@@ -15,7 +15,7 @@ from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.symbol import is_symbol
-from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 from tensorbackend.ops import Op
 
 __all__ = [
@@ -79,7 +79,7 @@ def check_output(name: str, out: Any, *inputs: Any) -> None:
         raise TypeError(complain(f"{name}: the output", type(out).__name__, "a tensor"))
     check_writable(out)
     for x in inputs:
-        if isinstance(x, Tensor) and x.start < out.stop and out.start < x.stop:
+        if isinstance(x, Tensor) and share_memory(x, out):
             given = f"output {out.shape}, operand {x.shape}"
             raise ValueError(complain(f"{name}: the output overlaps an operand", given, "distinct memory"))
 

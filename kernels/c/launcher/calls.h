@@ -42,7 +42,7 @@ static int add_tensor(call_form *c, object *x, const memo *m) {
     int same = -1;
     for (int i = 0; i < c->tensors; i++) {
         const span *other = &c->place[i];
-        if (other->start >= where->stop || where->start >= other->stop)
+        if (!share_memory(other, c->structure[i], where, structure))
             continue;
         if (other->address != where->address || c->structure[i] != structure)
             return 0;

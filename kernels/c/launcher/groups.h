@@ -104,7 +104,7 @@ static int number_of(fusing *f, int *n, const span *view, object *structure, int
         const seen_view *x = &f->seen[i];
         if (x->at.address == view->address && x->structure == structure)
             found = i;
-        else if (i < f->n_seen && (writes || x->written) && x->at.start < view->stop && view->start < x->at.stop)
+        else if (i < f->n_seen && (writes || x->written) && share_memory(&x->at, x->structure, view, structure))
             *apart = 0;
     }
     if (found >= 0 || *n == MOST_SEEN)

@@ -55,6 +55,7 @@ extern long long PyLong_AsLongLong(object *), PyLong_AsLongLongAndOverflow(objec
 extern object *PyLong_FromLongLong(long long);
 extern double PyFloat_AsDouble(object *);
 extern object *PyBytes_FromStringAndSize(const char *, length);
+extern length PyBytes_Size(object *);
 extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_RuntimeError;
 extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
 extern void PyErr_Fetch(object **, object **, object **), PyErr_Restore(object *, object *, object *);
@@ -92,7 +93,7 @@ static struct {
     length node_size, node_structure, node_inputs, node_draw;
     length tensor_structure, tensor_storage, tensor_rounding, tensor_span, tensor_address, tensor_start, tensor_stop;
     length tensor_array, tensor_base, tensor_name, tensor_persist_values;
-    length structure_table, table_memo, storage_writable, slice_start, bytes_data;
+    length structure_table, structure_combs, table_memo, storage_writable, slice_start, bytes_data;
 } at;
 
 static struct {

@@ -112,6 +112,26 @@ static inline const span *span_of(object *tensor) {
     return found && found->type == py.bytes ? data_of(found) : new_span(tensor);
 }
 
+// Whether two views have memory in common, as Python's `share_memory` says.
+static int share_memory(const span *x, object *x_structure, const span *y, object *y_structure) {
+    if (x->start >= y->stop || y->start >= x->stop)
+        return 0;
+    object *combs[2] = {slot(x_structure, at.structure_combs), slot(y_structure, at.structure_combs)};
+    const int64_t *pairs[2] = {data_of(combs[0]), data_of(combs[1])};
+    const length count[2] = {PyBytes_Size(combs[0]) / 16, PyBytes_Size(combs[1]) / 16};
+    int64_t distance = y->start - x->start;
+    for (length i = 0; i < count[0]; i++)
+        for (length k = 0; k < count[1]; k++) {
+            int64_t period = pairs[0][2 * i], width = pairs[0][2 * i + 1];
+            if (period != pairs[1][2 * k])
+                continue;
+            int64_t at_tooth = distance % period + (distance % period < 0 ? period : 0);
+            if (width <= at_tooth && at_tooth <= period - pairs[1][2 * k + 1])
+                return 0;
+        }
+    return 1;
+}
+
 // -1 when some place is not known; else as `Statement.overlap` of graph/fuse.py. Fills in the places of the leaves.
 static int overlap_of(const walked *w, object *target, const span *to, span *places) {
     int overlap = 0;
@@ -122,9 +142,9 @@ static int overlap_of(const walked *w, object *target, const span *to, span *pla
         if (!from)
             return -1;
         places[i] = *from;
-        if (from->start < to->stop && to->start < from->stop) {
-            int same = from->address == to->address &&
-                       slot(w->leaf[i], at.tensor_structure) == slot(target, at.tensor_structure);
+        object *structure = slot(w->leaf[i], at.tensor_structure), *written = slot(target, at.tensor_structure);
+        if (share_memory(from, structure, to, written)) {
+            int same = from->address == to->address && structure == written;
             overlap = overlap > 2 - same ? overlap : 2 - same;
         }
     }
