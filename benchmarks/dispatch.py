@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overheads: a statement of four operations on 16 elements, captured steps, import time, memory after many steps."""
+"""Overheads: a statement of four operations on 16 elements, statements on views, captured steps, import, memory."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ TEXT = "(x*w + b)*y - w"
 OUT = "multiply(x, w, out=o); add(o, b, out=o); multiply(o, y, out=o); subtract(o, w, out=o)"
 TORCH_OUT = "mul(x, w, out=o); add(o, b, out=o); mul(o, y, out=o); sub(o, w, out=o)"
 STEPS = 50
+COLUMNS = 16
 IMPORT = "import time, numpy, ml_dtypes; t = time.perf_counter(); import tensorbackend; print(time.perf_counter() - t)"
 MEMORY = """
 import numpy as np, tensorbackend
@@ -95,6 +96,55 @@ def captured(options) -> bench.Case:
     return bench.Case("step of 50 statements", (16,), "float32", truth, makers)
 
 
+def on_views(options) -> bench.Case:
+    """Each column of a matrix from the one before it: three views and one statement a column."""
+    x = np.linspace(-1, 1, COLUMNS * COLUMNS, dtype=np.float32).reshape(COLUMNS, COLUMNS)
+
+    def text(step: str) -> str:
+        return "\n".join(step.format(now=f"[:, {t}]", before=f"[:, {t - 1}]") for t in range(1, COLUMNS))
+
+    def own(program: bool) -> bench.Contender:
+        engine = libraries.engine(options, True)
+        names = {"h": engine.array(np.zeros_like(x)), "x": engine.array(x)}
+        call = libraries.function(text("h{now} = h{before} * 0.5 + x{now}"), names)
+        if program:
+            call = engine.known("capture(f)")["capture"](call)
+        return bench.Contender("captured" if program else engine.name, call, names["h"].get, kind="ours")
+
+    def numpy() -> bench.Contender:
+        names = {"h": np.zeros_like(x), "x": x, "multiply": np.multiply, "add": np.add}
+        step = "multiply(h{before}, 0.5, out=h{now}); add(h{now}, x{now}, out=h{now})"
+        return bench.Contender("numpy", libraries.function(text(step), names), lambda: names["h"])
+
+    def torch() -> bench.Contender:
+        library = libraries.Torch()
+        names = {"h": library.array(np.zeros_like(x)), "x": library.array(x), "add": library.torch.add}
+        call = libraries.function(text("add(x{now}, h{before}, alpha=0.5, out=h{now})"), names)
+        return bench.Contender("torch", call, lambda: library.numpy(names["h"]))
+
+    def jax() -> bench.Contender:
+        library = libraries.Jax()
+
+        def steps(out: object, h: object, x: object) -> object:
+            for t in range(1, COLUMNS):
+                h = h.at[:, t].set(h[:, t - 1] * 0.5 + x[:, t])
+            return h
+
+        program = library.jax.jit(steps, donate_argnums=0)
+        start, given = library.array(np.zeros_like(x)), library.array(x)
+        return library.donating(program, None, library.array(np.zeros_like(x)), [start, given])
+
+    def truth() -> np.ndarray:
+        h = np.zeros((COLUMNS, COLUMNS))
+        for t in range(1, COLUMNS):
+            h[:, t] = h[:, t - 1] * 0.5 + x[:, t]
+        return h
+
+    makers = {"captured": lambda: own(True), "tensorbackend": lambda: own(False), "numpy": numpy, "torch": torch,
+              "jax": jax}  # fmt: skip
+    return bench.Case(f"{COLUMNS - 1} statements on views", x.shape, "float32", truth, makers)
+
+
 def child(code: str, count: int, **environment: str) -> list[float]:
     """The number that a fresh Python prints, `count` times over."""
     command = [sys.executable, "-c", code]
@@ -132,7 +182,7 @@ def main() -> int:
     if options.alone:
         options.without = (*options.without, "numpy", "numexpr", "numba", "torch", "jax", "torch.compile")
     session = bench.Session(options)
-    session.run([statement(options), captured(options)])
+    session.run([statement(options), on_views(options), captured(options)])
     if not options.alone:
         others(options, session)
     return session.finish()
