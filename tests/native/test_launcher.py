@@ -7,11 +7,13 @@ import copy
 import inspect
 import itertools
 import operator
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from tensorbackend import Backend, BackendError, DTypeError, OpTreeNode, ShapeError, Tensor, testing
+from tensorbackend import Backend, BackendError, DTypeError, OpTreeNode, ShapeError, Tensor, dtypes, testing
 from tensorbackend.backends import launcher
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators
@@ -31,11 +33,11 @@ def test_a_repeated_statement_runs_without_python(be) -> None:
     np.testing.assert_array_equal(o.get(), expected)
 
 
-@pytest.mark.parametrize("letter", np.typecodes["AllInteger"] + "e?")
+@pytest.mark.parametrize("letter", np.typecodes["AllInteger"] + "efd?")
 def test_numbers_of_numpy_are_read_without_python(be, letter: str) -> None:
     o, i = be.ones(16), be.ones(16, dtype=np.int64)
     numbers = iter(np.array([2, 0, 1]).astype(letter))
-    whole = letter not in "e?"
+    whole = letter not in "efd?"
 
     def statement() -> None:
         n = next(numbers)
@@ -46,6 +48,26 @@ def test_numbers_of_numpy_are_read_without_python(be, letter: str) -> None:
     assert native_runs(be, statement) == 1 + whole
     assert (o.get() == (3 if letter == "?" else 4)).all()
     assert (i.get() == (46 if whole else 1)).all()
+
+
+@pytest.mark.parametrize("dtype", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)])
+def test_the_ends_of_the_range_of_integers_are_read_without_python(be, dtype: str) -> None:
+    info = np.iinfo(dtype)
+    o, numbers = be.zeros(4, dtype=dtype), [info.min, min(info.max, 2**63 - 1)]
+    given = iter([1, 1, *numbers])
+
+    def statement() -> None:
+        o[:] = next(given)
+
+    assert native_runs(be, statement) == 1
+    assert (o.get() == info.min).all()
+    statement()
+    assert (o.get() == numbers[1]).all()
+    o[:] = info.max  # that of uint64 through Python
+    for beyond in (info.min - 1, info.max + 1):
+        with pytest.raises(OverflowError):
+            o[:] = beyond
+        assert (o.get() == info.max).all()
 
 
 def test_gradients_of_slices_run_without_python(be) -> None:
@@ -79,16 +101,19 @@ def test_new_numbers_and_tensors_of_a_known_form_are_read_anew(be) -> None:
         "o[:] = (x * y + x) / (x * x + 1)", "o[:] = x[::-1] * 2", "o[2:5] = x[2:5] * 2", "o[:] = o[::-1] + 0",
         "n = x * y; o[:] = n * n + n", "o[:] = x * np.float32(0.1) + np.float64(0.1)", "i[:] = i * 2 + 1",
         "i[:] = i & 7", "i[:] = ~i | 1", "i[:] = i << 2", "i[:] = i >> 1", "i[:] = i ^ 3", "i[:] = 5",
+        "i[:] = True", "i[:] = 2.75", "i[:] = -1e30", "i[:] = i * 1.5", "m[:] = True", "m[:] = 0", "m[:] = 0.5",
+        "m[:] = be.logical_xor(m, True)", "o[:] = x * bfloat16(0.1)", "i[:] = bfloat16(2.75)",
     ],
 )  # fmt: skip
 def test_it_means_what_it_means_without_native_types(be, plain, text: str) -> None:
     results = []
     for engine in (be, plain):
         x, y, o = tensors(engine, 3)
-        names = {"be": engine, "np": np, "x": x, "y": y, "o": o, "i": engine.array(np.arange(16), dtype=np.int32)}
+        names = {"be": engine, "np": np, "x": x, "y": y, "o": o, "i": engine.array(np.arange(16), dtype=np.int32),
+                 "m": engine.array(np.arange(16) % 3, dtype="bool"), "bfloat16": dtypes.BFLOAT16.type}  # fmt: skip
         for _ in range(3):
             exec(text, names)
-        results.append((o.get(), names["i"].get()))
+        results.append((o.get(), names["i"].get(), names["m"].get()))
     for native, python in zip(*results):
         np.testing.assert_array_equal(native, python)
 
@@ -97,7 +122,7 @@ def test_it_means_what_it_means_without_native_types(be, plain, text: str) -> No
     "text",
     [
         "o[:] = x * 2 + x", "o[:] = 1.5", "be.add(x, x, out=o)", "o.fill(2)", "o[:] = o[::-1] * 2", "o[3] = 1.0 + x[3]",
-        "o[:] = be.rand() * x", "be.make_binary_mask(o)",
+        "o[:] = x * True", "o[:] = be.rand() * x", "be.make_binary_mask(o)",
     ],
 )  # fmt: skip
 def test_such_statements_are_native(be, text: str) -> None:
@@ -150,6 +175,37 @@ def test_temporaries_come_from_the_runtime(be) -> None:
     values = np.arange(12.0).reshape(3, 4)
     np.testing.assert_allclose(o.get(), values - (values * 2).sum(axis=1, keepdims=True))
     assert runs == 1
+
+
+def test_long_statements_let_other_threads_run(be) -> None:
+    x, o = be.ones((1000, 1000)), be.empty((1000, 1000))
+    stamps, ended = [], threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(0.001):
+            stamps.append(time.perf_counter())
+
+    def statement() -> None:
+        tree = x
+        for _ in range(30):
+            tree = be.sin(tree) + x
+        o[:] = tree
+
+    assert native_runs(be, statement) == 1
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        for _ in range(20):  # of which a busy machine leaves no time to some
+            begin = time.perf_counter()
+            statement()
+            quarter = (time.perf_counter() - begin) / 4
+            if any(begin + quarter < stamp < begin + 3 * quarter for stamp in stamps):
+                break
+        else:
+            raise AssertionError("none ran")
+    finally:
+        ended.set()
+        thread.join()
 
 
 # The checks of every statement

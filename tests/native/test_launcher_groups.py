@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -179,3 +180,27 @@ def test_groups_of_as_many_numbers_as_there_is_room_for_and_of_more(be, numbers:
         for n in range(numbers):
             expected = expected * np.float32(1.5 + n) if n % 2 else expected + np.float32(k + n)
         np.testing.assert_allclose(out.get(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rounds", [12, 15])
+def test_groups_of_more_addresses_than_there_is_room_for_go_through_python(be, rounds: int) -> None:
+    """880, and 1152 of fewer launches than there is room for."""
+    x = be.array(np.arange(20.0).reshape(4, 5) ** 2)
+
+    def value(x: object, highest: Callable) -> object:
+        for k in range(rounds):
+            x = x - highest(x, k % 2)
+        return x
+
+    expected = value(x.get(), lambda y, axis: y.max(axis, keepdims=True))
+    outs = [be.empty(x.shape) for _ in range(16)]
+    runs = []
+    for _ in range(3):
+        before = counts(be)[2]
+        with be.fuse():
+            for out in outs:
+                out[:] = value(x, be.max)
+        runs.append(counts(be)[2] - before)
+        for out in outs:
+            np.testing.assert_array_equal(out.get(), expected)
+    assert bool(runs[-1]) == (rounds == 12)
