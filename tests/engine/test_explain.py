@@ -200,6 +200,16 @@ def test_debug_shows_a_line_for_each_run(backend, tensors, caplog) -> None:
         y[:] = x * 3 + 1
     assert "y[:] = (x * 3) + 1" in caplog.text
     assert "for the statement" in caplog.text
+    assert "void" not in caplog.text
+
+
+def test_debug_shows_the_source_of_a_kernel_that_is_made(jit, caplog) -> None:
+    y = jit.empty((4, 6))
+    jit.structures.clear()
+    jit.structures.plans.clear()
+    with caplog.at_level(logging.WARNING, "tensorbackend"), using(debug=4):
+        y[:] = jit.ones((4, 6)) * 0.75 + 1.5
+    assert "#include" in caplog.text and "v2 + v3" in caplog.text
 
 
 @pytest.mark.filterwarnings("error")

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorbackend.backends import ahead, compiler, pipeline, programs, toolchain
+from tensorbackend.backends import ahead, compiler, jit, pipeline, programs, toolchain
 from tensorbackend.errors import CompileError
-from tensorbackend.settings import config
+from tensorbackend.settings import config, using
 
 ANSWER = "long answer(void) { return %d; }\n"
 
@@ -284,6 +284,28 @@ def test_kernel_calls_its_own_function_not_a_namesake(cache):
         "long shared_name(void) { return 2; }\nlong answer(void) { return shared_name(); }\n"
     )
     assert call(other) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo out of order >&2; exit 3", r"(?s)exit status 3\) on the kernel headers.*out of order"),
+        ("sleep 1000", "kernel headers: .*timed out after 1"),
+        ("exec kill -9 $$", "exit status -9"),
+    ],
+)
+def test_a_preprocessor_that_fails_is_an_error(imitation, script: str, words: str) -> None:
+    with using(cc=imitation(script), compile_timeout=1), pytest.raises(CompileError, match=words):
+        jit._expander()("")
+
+
+def test_a_preprocessor_that_cannot_be_started_is_an_error(imitation) -> None:
+    path = imitation("exit 0")
+    with using(cc=path):
+        expand = jit._expander()
+        Path(path).unlink()
+        with pytest.raises(CompileError, match="kernel headers: .*No such file"):
+            expand("")
 
 
 def test_source_is_expanded_only_when_it_is_compiled(cache, forget):
