@@ -214,6 +214,46 @@ def test_segments_change_no_number(backend: Backend, name: str, shape: tuple[int
     assert_same_on_all_threads(out, tree)
 
 
+@pytest.mark.parametrize("shape", [(500, 2, 100, 3), (100, 2, 500, 3), (3, 2, 40_000), (40_000, 2, 3)])
+def test_segments_of_one_of_several_axes(backend: Backend, shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)
+    x = backend.array(values, min_dims=0)
+    np.testing.assert_array_equal(backend.sum(x, (0, 2)).asnumpyarray(), values.sum((0, 2), keepdims=True))
+    np.testing.assert_allclose(
+        backend.var(x, (0, 2)).asnumpyarray(), values.var((0, 2), keepdims=True, dtype="d"), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "name", "wanted"),
+    [
+        ((3, 70_001), 1, "sum", True),
+        ((64, 70_001), 1, "sum", False),
+        ((3, 7001), 1, "sum", False),  # of little
+        ((60, 2000), 0, "sum", False),  # a few numbers each
+        ((9001, 17), 0, "sum", True),
+        ((300, 20_000), 0, "sum", False),  # strips enough
+        ((3, 70_001), 1, "softmax", True),
+        ((8, 70_001), 1, "softmax", False),
+        ((20_000, 256), 0, "softmax", True),  # strips of few columns
+        ((300, 2000), 0, "softmax", False),
+    ],
+)
+def test_which_reductions_go_by_segments(backend: Backend, shape: tuple, axis: int, name: str, wanted: bool) -> None:
+    """Those of many numbers that would otherwise be the work of a few threads."""
+    (kernel,) = kernels_of(PASSES[name](backend, backend.ones(shape), axis))
+    assert jit._wants_split(kernel) == wanted
+    assert jit._Work(nest(kernel), wanted).results == shape[1 - axis]
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((0, 5), 0), ((5, 0), 1), ((3, 0, 5), 1), ((0, 5, 0), (0, 2))])
+def test_reductions_of_no_elements(backend: Backend, shape: tuple[int, ...], axis: object) -> None:
+    plain = CPUBackend(jit=False)
+    for name in ("sum", "prod", "mean", "var", "any", "all"):
+        got, wanted = (getattr(be, name)(be.zeros(shape, min_dims=0), axis).asnumpyarray() for be in (backend, plain))
+        np.testing.assert_array_equal(got, wanted, err_msg=name)
+
+
 def assert_same_on_all_threads(out: object, tree: object) -> None:
     """The bits of a tree do not depend on the number of threads."""
     bits = out.get().tobytes()
@@ -467,6 +507,18 @@ def test_how_kernels_go_about_memory(
             assert jit._Work(found, split=False).sizes[-3] == streams
 
 
+def test_results_that_are_half_of_the_bytes_stay_in_the_cache_of_a_complex(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, z = (backend.ones((64, 640)) for _ in range(3))
+    for tree, operands, complexes in ((x * 2, 2, 0), (x + y + z, 4, caches.PAST)):
+        (kernel,) = kernels_of(tree)
+        monkeypatch.setattr(caches, "near_bytes", lambda operands=operands: operands * 64 * 640 * 4 * 7 // 8)
+        for has, wanted in ((True, complexes), (False, BOTH)):
+            monkeypatch.setattr(caches, "has_complexes", lambda has=has: has)
+            assert jit._Work(nest(kernel), split=False).sizes[-3] == wanted
+
+
 @pytest.mark.parametrize(("columns", "one", "two"), [(512, True, True), (1568, False, False), (2049, True, False)])
 def test_which_rows_are_asked_for_while_those_before_are_stored(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, columns: int, one: bool, two: bool
@@ -487,6 +539,7 @@ def test_which_rows_are_asked_for_while_those_before_are_stored(
     [
         (2049, lambda be, x: x / be.sum(x, 1), True),
         (2048, lambda be, x: x / be.sum(x, 1), False),
+        (512, lambda be, x: x / be.sum(x, 1), False),
         (2049, lambda be, x: x / be.sum(x, 0), False),
         (2049, lambda be, x: x / be.max(x, 1), False),
         (2049, lambda be, x: be.exp(x) / be.sum(be.exp(x), 1), False),  # which waits in the output
@@ -500,7 +553,9 @@ def test_which_rows_are_stored_by_pieces(
     for near in (0, 1 << 30):
         monkeypatch.setattr(caches, "near_bytes", lambda near=near: near)
         (kernel,) = kernels_of(tree(backend, backend.ones((64, columns))))
-        assert jit._goes_by_pieces(kernel, split=False) == (wanted and not near)
+        by_pieces = wanted and not near
+        assert jit._goes_by_pieces(kernel, split=False) == by_pieces
+        assert jit.prepare(kernel).source == print_kernel(kernel, by_pieces=by_pieces).source
 
 
 def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tensorbackend.backends import caches, toolchain
+from tensorbackend.kernel_files import kernel_path
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,9 @@ def test_results_that_are_half_of_the_bytes_may_be_more(monkeypatch) -> None:
     monkeypatch.setattr(caches, "near_bytes", lambda: 24)
     assert caches.go_past(25, 11) and caches.go_past(34, 16)
     assert not caches.go_past(32, 16) and not caches.go_past(32, 15) and not caches.go_past(24)
+
+
+def test_the_ways_with_memory_are_those_of_the_kernels() -> None:
+    text = kernel_path("c/kernel.h").read_text(encoding="utf-8")
+    found = {name: int(bit) for name, bit in re.findall(r"#define TB_STREAM_(\w+) (\d+)", text)}
+    assert found == {"AHEAD": caches.AHEAD, "PAST": caches.PAST, "NEXT": caches.NEXT}
