@@ -189,20 +189,21 @@ TB_FN float tb_sigmoid_f32(float x) {
     return x < 0.0f ? z : 1.0f - z;
 }
 
-// sigmoid(x) tanh(z) in one division, from x log2(e) = g - n and |z| = h + k ln(2)/2: with v = tanh(h) and u = 2^-k it is
-// 2^g / (2^g + 2^n) times (1 - u + (1 + u) v) / (1 + u + (1 - u) v). Powers of the first are taken times 2^-24, so that
-// 2^n stays in range. Limits are set on bits, of x on one side at a time, as fewer instructions than comparisons need;
-// they lose a NaN, which comes in again at the end. Bound 5.0
+// sigmoid(x) tanh(z) in one division, from x = w - n ln 2 and |z| = h + k ln(2)/2: e^w is (o + w) / (o - w) with the even
+// function o = w coth(w/2), so that with v = tanh(h) and u = 2^-k it is
+// (o + w) / (o + w + 2^n (o - w)) times (1 - u + (1 + u) v) / (1 + u + (1 - u) v). Powers of the first are taken times
+// 2^-26, so that 2^n stays in range. Limits are set on bits, of x on one side at a time, as fewer instructions than
+// comparisons need; they lose a NaN, which comes in again at the end. Bound 6.0
 TB_FN float tb_gate_f32(float x, float z) {
     tb_u32 i = tb_bits_f32(x);
     tb_i32 j = (tb_i32)(i < 0xC2D10000u ? i : 0xC2D10000u);             // not below -104.5, where sigmoid is 0
     float y = tb_from_bits_f32((tb_u32)(j < 0x41F00000 ? j : 0x41F00000));  // nor above 30, where it is 1
-    float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 103.0f);
-    float g = TB_FMA_F32(y, 1.44269502f, t - (TB_ROUND_F32 + 103.0f));
-    g = TB_FMA_F32(y, 1.92596303e-8f, g);
-    float p = TB_P5(F32, g, 0.693147182f * 0x1p-24f, 0.240226448f * 0x1p-24f, 0.055503577f * 0x1p-24f,
-                    0.00961882435f * 0x1p-24f, 0.00133918982f * 0x1p-24f, 0.000152462104f * 0x1p-24f);
-    float e = TB_FMA_F32(p, g, 0x1p-24f);
+    float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 101.0f);
+    float n = t - (TB_ROUND_F32 + 101.0f);
+    float w = TB_FMA_F32(n, 1.42860677e-6f, TB_FMA_F32(n, 0.693145752f, y));
+    float p = w * w;
+    float o = TB_FMA_F32(TB_P1(F32, p, 0.16666618f, -0.00276599056f), p, 2.0f);
+    float e = tb_from_bits_f32(tb_bits_f32(o + w) - (26u << 23));
     float s = tb_from_bits_f32(tb_bits_f32(t) << 23);
     tb_u32 l = tb_bits_f32(z) & ~TB_SIGN_F32;
     float a = tb_from_bits_f32(l < 0x41120000u ? l : 0x41120000u);      // min(|z|, 9.125), beyond which tanh is 1
@@ -211,7 +212,7 @@ TB_FN float tb_gate_f32(float x, float z) {
     float q = h * h;
     float v = TB_FMA_F32(TB_P2(F32, q, -0.33333322f, 0.13331152f, -0.0527178943f), q * h, h);
     float u = tb_from_bits_f32(tb_bits_f32(k) << 23);
-    float d = (e + s) * TB_FMA_F32(1.0f - u, v, 1.0f + u);
+    float d = TB_FMA_F32(s, o - w, e) * TB_FMA_F32(1.0f - u, v, 1.0f + u);
     tb_u32 r = tb_bits_f32(e / d * TB_FMA_F32(1.0f + u, v, 1.0f - u));
     r = (r < 0x3F800000u ? r : 0x3F800000u) | (tb_bits_f32(z) & TB_SIGN_F32);
     return tb_unordered(x, z) ? TB_NAN_F32 : tb_from_bits_f32(r);
