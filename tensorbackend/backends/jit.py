@@ -31,7 +31,7 @@ from tensorbackend.kernel_files import kernel_path
 
 __all__ = ["Prepared", "Tail", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]
 
-FLAGS = ("-fwrapv", "-DTB_EXPANSION=1")
+FLAGS = ("-fwrapv",)
 TASK_ELEMENTS = 1 << 14
 """Elements of a task at most: some microseconds of work."""
 TASK_NS = 8000
@@ -190,7 +190,8 @@ def _definitions(call: tuple[str, ...]) -> Definitions:
     try:
         done = programs.ask(arguments, settings.config.compile_timeout)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileError(f"the preprocessor of the kernel headers: {error}") from error
+        slow = " (setting TB_COMPILE_TIMEOUT)" if isinstance(error, subprocess.TimeoutExpired) else ""
+        raise CompileError(f"the preprocessor of the kernel headers: {error}{slow}") from error
     if done.returncode:
         head = f"the C compiler failed (exit status {done.returncode}) on the kernel headers"
         raise CompileError(complain(head, " ".join(arguments), "", done.stderr.strip()))
