@@ -60,6 +60,13 @@ def statement(options) -> bench.Case:
     return bench.Case("statement of 4 ops", (16,), "float32", truth, makers)
 
 
+def stated(engine: libraries.Engine, call: Callable, result: Callable, program: bool) -> bench.Contender:
+    """This project's contender of statements: run one by one, or captured as a `program` and replayed."""
+    if program:
+        call = engine.known("capture(f)")["capture"](call)
+    return bench.Contender("captured" if program else engine.name, call, result, kind="ours")
+
+
 def captured(options) -> bench.Case:
     """Fifty statements recorded once and replayed, beside the same statements one by one and under JAX's jit."""
     x = np.linspace(-1, 1, 16, dtype=np.float32)
@@ -78,10 +85,7 @@ def captured(options) -> bench.Case:
             f"ts[{k % 4}][:] = (ts[{k % 4}] * 0.5 + ts[{(k + 1) % 4}]) * 0.5 - one" for k in range(STEPS)
         )
         call = libraries.function(body, names)
-        if program:
-            call = engine.known("capture(f)")["capture"](call)
-        name = "captured" if program else engine.name
-        return bench.Contender(name, call, lambda: np.concatenate([t.get() for t in tensors]), kind="ours")
+        return stated(engine, call, lambda: np.concatenate([t.get() for t in tensors]), program)
 
     def jax() -> bench.Contender:
         library = libraries.Jax()
@@ -107,9 +111,7 @@ def on_views(options) -> bench.Case:
         engine = libraries.engine(options, True)
         names = {"h": engine.array(np.zeros_like(x)), "x": engine.array(x)}
         call = libraries.function(text("h{now} = h{before} * 0.5 + x{now}"), names)
-        if program:
-            call = engine.known("capture(f)")["capture"](call)
-        return bench.Contender("captured" if program else engine.name, call, names["h"].get, kind="ours")
+        return stated(engine, call, names["h"].get, program)
 
     def numpy() -> bench.Contender:
         names = {"h": np.zeros_like(x), "x": x, "multiply": np.multiply, "add": np.add}
@@ -125,14 +127,13 @@ def on_views(options) -> bench.Case:
     def jax() -> bench.Contender:
         library = libraries.Jax()
 
-        def steps(out: object, h: object, x: object) -> object:
+        def steps(h: object, x: object) -> object:
             for t in range(1, COLUMNS):
                 h = h.at[:, t].set(h[:, t - 1] * 0.5 + x[:, t])
             return h
 
         program = library.jax.jit(steps, donate_argnums=0)
-        start, given = library.array(np.zeros_like(x)), library.array(x)
-        return library.donating(program, None, library.array(np.zeros_like(x)), [start, given])
+        return library.donating(program, None, library.array(np.zeros_like(x)), [library.array(x)])
 
     def truth() -> np.ndarray:
         h = np.zeros((COLUMNS, COLUMNS))

@@ -52,6 +52,8 @@ static int assign_whole(object *target, object *value, object *key) {
     return outcome == DONE ? 0 : -1;
 }
 
+static object *whole_slice;
+
 static int set_item(object *self, object *key, object *value) {
     if (!value) {
         PyErr_SetString(PyExc_AttributeError, "__delitem__");

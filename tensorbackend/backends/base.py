@@ -39,7 +39,7 @@ from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, broadcast_shapes, sized
-from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable, share_memory
+from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable, overlap
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
 from tensorbackend.primitives.geometry import output_length, pad_pair, positive
@@ -536,14 +536,8 @@ class Backend(
     def _statement_key(self, target: Tensor, value: Any) -> tuple[tuple, list[Any]]:
         """What the plan of `target[:] = value` is remembered by, and the leaves of the value."""
         leaves, repeats = walk(value)
-        overlap = 0
-        start, stop = target.start, target.stop
-        for x in leaves:
-            if isinstance(x, Tensor) and x.start < stop and start < x.stop and share_memory(x, target):
-                same = x.address == target.address and x.structure is target.structure
-                overlap = max(overlap, 1 if same else 2)
         root = value.structure if isinstance(value, Operators) else value.__class__
-        return (target.structure, root, repeats, overlap), leaves
+        return (target.structure, root, repeats, overlap(target, leaves)), leaves
 
     def _call(self, op: ops.Op, params: tuple, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         """Run a primitive of several results on tensors; all checks are done."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tensorbackend.graph.fuse import can_join, walk
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.plan import Plan, Statement
-from tensorbackend.graph.tensor import Tensor, share_memory
+from tensorbackend.graph.tensor import Tensor, overlap, share_memory
 
 __all__ = ["FuseBlock", "StatementGroup"]
 
@@ -46,15 +46,7 @@ class _Stated:
         self.parts: dict[int, int] = {}
         self.leaves, self.repeats = walk(value, self.parts)
         self.tensors = [x for x in self.leaves if isinstance(x, Tensor)]
-        self.overlap = self._overlap()
-
-    def _overlap(self) -> int:
-        overlap = 0
-        for x in self.tensors:
-            if share_memory(x, self.target):
-                same = x.address == self.target.address and x.structure is self.target.structure
-                overlap = max(overlap, 1 if same else 2)
-        return overlap
+        self.overlap = overlap(target, self.tensors)
 
     def statement(self, value: Any) -> Statement:
         """The statement, of that value."""

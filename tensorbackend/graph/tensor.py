@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply
 from tensorbackend.graph.structure import Structure, as_axis
 
-__all__ = ["Storage", "TakeView", "Tensor", "as_shape", "share_memory"]
+__all__ = ["Storage", "TakeView", "Tensor", "as_shape", "overlap", "share_memory"]
 
 _new = object.__new__
 _WHOLE = slice(None)
@@ -450,6 +450,17 @@ def share_memory(x: Tensor, y: Tensor) -> bool:
     if x.start >= y.stop or y.start >= x.stop:
         return False
     return not indexing.mesh(x.structure.combs, y.structure.combs, y.start - x.start)
+
+
+def overlap(target: Tensor, leaves: Iterable[Any]) -> int:
+    """Which memory of its leaves a statement overwrites, as `Statement.overlap` says: 0 none, 1 that of the very same
+    view, 2 other memory too."""
+    found = 0
+    for x in leaves:
+        if isinstance(x, Tensor) and share_memory(x, target):
+            same = x.address == target.address and x.structure is target.structure
+            found = max(found, 1 if same else 2)
+    return found
 
 
 def check_writable(tensor: Tensor) -> None:

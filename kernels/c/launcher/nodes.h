@@ -162,13 +162,20 @@ static enum kind kind_of_other(object *type) {
     return FOREIGN;
 }
 
+// Whether its class is one of those that backends have, and no class of a user's.
+static inline int is_own_tensor(const object *x) {
+    for (int i = 0; i < n_tensor_types; i++)
+        if (x->type == tensor_types[i])
+            return 1;
+    return 0;
+}
+
 static inline enum kind kind_of(object *x) {
     object *type = x->type;
     if (type == node_type)
         return NODE;
-    for (int i = 0; i < n_tensor_types; i++)
-        if (type == tensor_types[i])
-            return TENSOR;
+    if (is_own_tensor(x))
+        return TENSOR;
     if (type == py.float_ || type == py.int_)
         return NUMBER;
     return kind_of_other(type);

@@ -218,7 +218,7 @@ static object *tree_call(object *self, object *const *arguments, size_t count, o
     const method *f = (const method *)self;
     memo *m = (memo *)f->memo;
     object *key[OPERANDS + 1] = {NULL}, *all = NULL, *named = NULL;
-    length by_place = (length)(count & ARGUMENT_COUNT), operands = f->arity == OPERANDS_ONLY ? by_place : 1;
+    length by_place = (length)(count & ARGUMENT_COUNT);
     int known = tree_key(key, f, arguments, by_place, names);
     object *template = known && m->n_nodes ? find_node(m->nodes, m->node_places, key)->result : NULL;
     if (template && template != py.none)
@@ -226,8 +226,7 @@ static object *tree_call(object *self, object *const *arguments, size_t count, o
     object *made = call_python(f->python, arguments, by_place, names);
     if (!made || !known || template)
         return made;
-    if (f->arity == OPERANDS_ONLY && names)
-        operands += PyTuple_Size(names);
+    length operands = f->arity == OPERANDS_ONLY ? by_place + (names ? PyTuple_Size(names) : 0) : 1;
     template = as_objects(arguments, operands, NULL, &all, &named)
                    ? PyObject_CallFunctionObjArgs(py.template, all, made, NULL) : NULL;
     drop(all);

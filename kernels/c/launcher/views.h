@@ -60,15 +60,10 @@ static inline view_key view_key_of(object *tensor, int how) {
     return (view_key){{how, (int64_t)(uintptr_t)slot(tensor, at.tensor_structure)}, 2};
 }
 
-// The memo of a tensor whose views may be made here: its class is one that backends have.
+// The memo of a tensor whose views may be made here.
 static memo *memo_for_views(object *tensor) {
-    for (int i = 0; i < n_tensor_types; i++)
-        if (tensor->type == tensor_types[i])
-            return memo_of(slot(tensor, at.tensor_structure));
-    return NULL;
+    return is_own_tensor(tensor) ? memo_of(slot(tensor, at.tensor_structure)) : NULL;
 }
-
-static object *integer(int64_t value) { return PyLong_FromLongLong(value); }
 
 // As Tensor._view. NULL without an exception when only Python can make it.
 static object *view_like(object *tensor, object *structure, const int64_t *offset_low_high) {
@@ -87,9 +82,9 @@ static object *view_like(object *tensor, object *structure, const int64_t *offse
     *field(view, at.tensor_structure) = kept(structure);
     *field(view, at.tensor_base) = kept(tensor);
     *field(view, at.tensor_array) = kept(py.none);
-    *field(view, at.tensor_address) = integer(place.address);
-    *field(view, at.tensor_start) = integer(place.start);
-    *field(view, at.tensor_stop) = integer(place.stop);
+    *field(view, at.tensor_address) = PyLong_FromLongLong(place.address);
+    *field(view, at.tensor_start) = PyLong_FromLongLong(place.start);
+    *field(view, at.tensor_stop) = PyLong_FromLongLong(place.stop);
     *field(view, at.tensor_span) = PyBytes_FromStringAndSize((const char *)&place, sizeof place);
     if (PyErr_Occurred())
         clear_field(&view);
@@ -141,8 +136,6 @@ static object *view_by(object *tensor, const view_key *k, int known, object *pyt
     drop(all);
     return known ? learn_view(tensor, k, made) : made;
 }
-
-static object *whole_slice;
 
 static inline int is_whole(object *key) {
     if (key->type != py.slice)
