@@ -280,6 +280,8 @@ def test_layers_over_sequences_are_the_functions(kind) -> None:
 
 @pytest.mark.parametrize("kind", N_STEPS)
 def test_gradients_of_layers_over_sequences(kind) -> None:
+    arrays.host_backend().rng.seed(0)  # else one draw in a thousand has a rectifier turn on between two differences
+    np.random.seed(0)
     with tb.using_config("dtype", np.float64):
         link = made_n_step(kind)
     xs, states = sequences((1, 2)), 1 + ("LSTM" in kind)
