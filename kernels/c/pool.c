@@ -15,7 +15,8 @@
 // cells of a window, TB_WHOLE and TB_ACROSS, the cells of this one and those along its width if they are among the usual,
 // which get loops of their own (pool_whole.h), TB_STEP, the stride along the width if it is 1 or 2, else 0, TB_BACK, which
 // of the two ways is compiled, TB_SIDE, the side of the windows if their way back goes by blocks of pixels
-// (pool_blocks.h), else 0, TB_SPREAD, whether their way back goes by vectors of windows (pool_spread.h) where processors
+// (pool_blocks.h), else 0, TB_LINES, how many lines of the cache that of the images of a pixel these take together, if no
+// line is partly taken, else 0, TB_SPREAD, whether their way back goes by vectors of windows (pool_spread.h) where processors
 // have what it takes, and TB_NARROW, whether there are images for a vector of 32 bytes, but not of 64. TB_STEP matters to fewer
 // images than a vector has lanes, and to blocks.
 #include "kernel.h"

@@ -4,12 +4,13 @@
 // Part of pool.c, with its macros. A block is the pixels of a stride down and across. The same few windows hold them. A
 // vector of images goes along a row of blocks: what a column of windows sends is looked up, and worked out for each row of
 // pixels, once, and stays in registers until the row is past it. A pixel adds up its windows in their order
-// (largest) or column by column. Where there are no windows, they send nothing. Shorter vectors than a line of the cache
-// go side by side, since half a line that goes past the cache costs more than a whole one.
+// (largest) or column by column. Where there are no windows, they send nothing. Vectors of images go side by side: those
+// of a line of the cache, since half a line that goes past the cache costs more than a whole one; or of TB_LINES lines, if
+// registers hold them, since what a row of blocks takes besides is then shared.
 #define REACH ((TB_SIDE - 1) / TB_STEP)       // windows before that of a block's first pixel that may hold it
 #define WINDOWS (REACH + 1)                   // down and across
 #define LINES (TB_OP == 0 ? WINDOWS : TB_STEP)  // what is kept of a column: windows, or sums for rows of pixels
-#define PER_LINE (64 / VECTOR_BYTES)          // vectors that go along a row together: a line of the cache
+#define SIDE_BY_SIDE (VECTOR_BYTES == 64 && TB_LINES ? TB_LINES : 64 / VECTOR_BYTES)  // vectors along a row together
 #define EACH(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); ++i)
 #define CELL(pixel, window) ((pixel) + (REACH - (window)) * TB_STEP)  // the number of a window's cell along an axis
 #define HELD(pixel, window) (CELL(pixel, window) < TB_SIDE)
@@ -54,8 +55,8 @@ typedef struct {
 
 // Rows of windows that do not exist send zeros.
 TB_FN senders senders_of(const strip *s, tb_i64 n) {
-    static const TB_X zeros[PER_LINE * LANES];
-    static const other nowhere[PER_LINE * LANES];
+    static const TB_X zeros[SIDE_BY_SIDE * LANES];
+    static const other nowhere[SIDE_BY_SIDE * LANES];
     senders from;
     EACH(a, WINDOWS) {
         const int there = a >= s->windows.from && a < s->windows.to;
@@ -78,7 +79,7 @@ TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q) {
 TB_FN void send_column(const sizes *g, const strip *s, senders *from, tb_i64 q, int vectors, int m, int whole,
                        columns *kept, int at) {
     const TB_W across = TB_OP != 1 || whole ? 1 : (TB_W)length(cells_of(g, 3, q));
-    vec sent[PER_LINE][WINDOWS];
+    vec sent[SIDE_BY_SIDE][WINDOWS];
     EACH(a, WINDOWS) {
         const TB_W share = TB_OP != 1 ? 1 : whole ? s->shares[a] : 1 / (s->cells[a] * across);
         EACH(v, vectors) {
@@ -130,13 +131,11 @@ TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb
     }
     const tb_i64 w = j * TB_STEP - g->pad[3];
     EACH(r, TB_STEP) EACH(c, TB_STEP) {
-        vec sum[PER_LINE];
+        vec sum[SIDE_BY_SIDE];
         EACH(v, vectors) sum[v] = gathered(kept + v, r, c, at + 1);
         const tb_i64 h = s->h + r;
         if (!sure && !(h >= s->rows.from && h < s->rows.to && (tb_u64)(w + c) < (tb_u64)g->in[3])) continue;
         TB_X *const to = s->out + r * s->out_by.row + (w + c) * s->out_by.column + n;
-        // What stays in the cache is brought there first, and lies as far apart.
-        if (g->far && !g->streams) __builtin_prefetch(to + TB_STEP * s->out_by.row, 1, 2);
         EACH(v, vectors) {
             if (TB_OP == 2) sum[v] *= load(s->x + r * s->x_by.row + (w + c) * s->x_by.column + n + v * LANES, m);
             finish(g, to + v * LANES, sum[v], m);
@@ -151,7 +150,7 @@ TB_FN void run_strip(const sizes *sizes_at, const strip *strip_at, tb_i64 n, int
     const strip own = *strip_at, *const s = &own;
     senders from = senders_of(s, n);
     const tb_i64 all = (g->in[3] + g->pad[3] + TB_STEP - 1) / TB_STEP;
-    columns kept[PER_LINE] = {{{{{0}}}, {{{0}}}}};
+    columns kept[SIDE_BY_SIDE] = {{{{{0}}}, {{{0}}}}};
     for (tb_i64 j = 0; j < all;) {
         for (; j >= s->amid.from && j + WINDOWS <= s->amid.to; j += WINDOWS)
             EACH(k, WINDOWS) run_block(g, s, &from, n, j + k, kept, k, vectors, m, 1);
@@ -200,9 +199,10 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
         if (TB_OP != 1) s.others = (const other *)ptr[TB_OP == 0 ? 1 : 2] + inner(others, c, d, p);
         if (TB_OP == 2) s.x = (const TB_X *)ptr[1] + inner(stride + 4, c, d, from);
         tb_i64 n = 0;
-        for (; n + PER_LINE * LANES <= g->images; n += PER_LINE * LANES) run_strip(g, &s, n, PER_LINE, LANES);
-        for (; PER_LINE > 1 && n + LANES <= g->images; n += LANES) run_strip(g, &s, n, 1, LANES);
-        if (n < g->images) run_strip(g, &s, n, 1, (int)(g->images - n));
+        for (; n + SIDE_BY_SIDE * LANES <= g->images; n += SIDE_BY_SIDE * LANES)
+            run_strip(g, &s, n, SIDE_BY_SIDE, LANES);
+        for (; !TB_LINES && SIDE_BY_SIDE > 1 && n + LANES <= g->images; n += LANES) run_strip(g, &s, n, 1, LANES);
+        if (!TB_LINES && n < g->images) run_strip(g, &s, n, 1, (int)(g->images - n));
         number += length(s.rows), h += length(s.rows);
         if (h < g->in[2]) continue;
         h = 0;

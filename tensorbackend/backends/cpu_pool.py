@@ -64,6 +64,13 @@ def _side(g: PoolGeometry) -> int:
     return R if flat and R == S in USUAL_WIDTHS and str_h == str_w in USUAL_STEPS and str_h <= R else 0
 
 
+def _lines(width: int, stride: int) -> int:
+    """How many lines of the cache, with images of a pixel, blocks take together: as many as registers hold, which keep
+    fewer windows with a longer stride. 0 if one is partly taken."""
+    lines, rest = divmod(width, VECTOR_BYTES)
+    return 0 if rest else math.gcd(lines, 2 * stride)
+
+
 def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """Pooling or its gradient: rows of the result shared among threads."""
     g, alpha, beta = step.params
@@ -87,6 +94,7 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     macros["TB_SPREAD"] = int(side > 0 and 2 * width <= VECTOR_BYTES)
     macros["TB_NARROW"] = int(narrow)
     macros["TB_SIDE"] = 0 if few else side
+    macros["TB_LINES"] = _lines(width, g.strides[3]) if macros["TB_SIDE"] else 0
     macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few or side else 1
     rows, nbytes = math.prod(step.output.shape[:3]), written.nbytes(step)
     group = max(1, min(TASK_BYTES * rows // nbytes, rows))

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled pooling of data that count as beyond the caches: results go past them, lines are asked for ahead."""
+"""Compiled pooling: of images whose lines go side by side, and of data that count as beyond the caches, where results
+go past them and lines are asked for ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,9 +19,8 @@ WINDOWS = [(2, 1, 0), (3, 1, 1), (2, 2, 0), (3, 2, 0), (3, 2, 1)]
 
 
 @pytest.fixture
-def be(absent, monkeypatch) -> Iterator[tb.Backend]:
-    """A backend that takes all data to be beyond the caches."""
-    monkeypatch.setattr(caches, "near_bytes", lambda: 0)
+def near(absent) -> Iterator[tb.Backend]:
+    """A backend that compiles."""
     made = tb.Backend.allocate_backend("cpu", rng_seed=0)
     if not made.jit:
         absent("cpu", "no C compiler works here")
@@ -27,13 +28,33 @@ def be(absent, monkeypatch) -> Iterator[tb.Backend]:
     made.cleanup_backend()
 
 
-@pytest.mark.parametrize(
-    ("op", "window", "N"), thinned(5, ["max", "avg", "l2"], WINDOWS, [4, 16, 8, 48, 1, 20, 128]), ids=str
-)
-def test_results_past_the_caches(be: tb.Backend, op: str, window: tuple[int, int, int], N: int) -> None:
+@pytest.fixture
+def be(near, monkeypatch) -> tb.Backend:
+    """One that takes all data to be beyond the caches."""
+    monkeypatch.setattr(caches, "near_bytes", lambda: 0)
+    return near
+
+
+def layer_of(be: tb.Backend, op: str, window: tuple[int, int, int], N: int, dtype: str = "float32", W: int = 11) -> Any:
+    """A layer of square windows over two maps of 13 rows."""
     side, stride, pad = window
     sizes = {"R": side, "S": side, "str_h": stride, "str_w": stride, "pad_h": pad, "pad_w": pad}
-    check_both_passes(be, be.pool_layer("float32", op, N, 2, H=13, W=11, **sizes), "float32")
+    return be.pool_layer(dtype, op, N, 2, H=13, W=W, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("op", "window", "N"), thinned(5, ["max", "avg", "l2"], WINDOWS, [4, 16, 8, 48, 1, 20, 128, 32]), ids=str
+)
+def test_results_past_the_caches(be: tb.Backend, op: str, window: tuple[int, int, int], N: int) -> None:
+    check_both_passes(be, layer_of(be, op, window, N), "float32")
+
+
+@pytest.mark.parametrize(
+    ("op", "window", "N", "dtype"),
+    thinned(6, ["max", "avg", "l2"], WINDOWS, [16, 32, 64, 96, 128, 192], ["float32", "float64", "bfloat16"]), ids=str,
+)  # fmt: skip
+def test_lines_side_by_side(near: tb.Backend, op: str, window: tuple[int, int, int], N: int, dtype: str) -> None:
+    check_both_passes(near, layer_of(near, op, window, N, dtype, 8), dtype)
 
 
 @pytest.mark.parametrize("N", [4, 16, 64, 192])
