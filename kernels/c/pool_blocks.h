@@ -70,9 +70,13 @@ TB_FN senders senders_of(const strip *s, tb_i64 n) {
 
 // Asks for column q of the row of windows that the next strip adds: columns of many images lie too far apart for
 // processors to see what comes.
-TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q) {
-    __builtin_prefetch(s->e + WINDOWS * s->e_by.row + q * s->e_by.column + n, 0, 2);
-    if (TB_OP != 1) __builtin_prefetch(s->others + WINDOWS * s->other_by.row + q * s->other_by.column + n, 0, 2);
+TB_FN void fetch_column(const strip *s, tb_i64 n, tb_i64 q, int vectors) {
+    const TB_X *const e = s->e + WINDOWS * s->e_by.row + q * s->e_by.column + n;
+    const other *const others = s->others + WINDOWS * s->other_by.row + q * s->other_by.column + n;
+    EACH(v, vectors) {
+        __builtin_prefetch(e + v * LANES, 0, 2);
+        if (TB_OP == 2 || (TB_OP == 0 && v == 0)) __builtin_prefetch(others + v * LANES, 0, 2);
+    }
 }
 
 // The next column of windows, number q, to place `at` of the columns of each vector.
@@ -124,7 +128,7 @@ TB_FN vec gathered(const columns *kept, int r, int c, int first) {
 TB_FN void run_block(const sizes *g, const strip *s, senders *from, tb_i64 n, tb_i64 j, columns *kept, int at,
                      int vectors, int m, int sure) {
     if (sure || j < g->out[3]) {
-        if (g->far) fetch_column(s, n, j);
+        if (g->far) fetch_column(s, n, j, vectors);
         send_column(g, s, from, j, vectors, m, sure || (j >= s->whole.from && j < s->whole.to), kept, at);
     } else {
         EACH(v, vectors) EACH(a, LINES) kept[v].sent[a][at] = (vec){0}, kept[v].where[a][at] = (held){0};
