@@ -18,6 +18,7 @@ from tensorbackend.backends.plans import word
 from tensorbackend.backends.user_launch import Run
 from tensorbackend.backends.user_texts import described
 from tensorbackend.codegen.user import UserSource
+from tensorbackend.graph import indexing
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
@@ -74,11 +75,11 @@ class Known:
     """What a call decided, for calls with arguments of the same layouts.
 
     `prepared` is the launch; `made` the layouts of outputs to make (as NumPy arrays if `host`); `written` are the
-    arguments that it writes; `apart` pairs of arguments that must not overlap (True: but may be one view). Addresses of
-    the arrays among `values` and the numbers are all that a call adds.
+    arguments that it writes; `apart` pairs of arguments that must not overlap (True: but may be one view); `shapes` the
+    extents and combs of arrays. Addresses of the arrays among `values` and the numbers are all that a call adds.
     """
 
-    __slots__ = ("apart", "extents", "host", "made", "prepared", "written")
+    __slots__ = ("apart", "host", "made", "prepared", "shapes", "written")
 
     def __init__(self, prepared: Prepared, values: Sequence[Any], made: list[Structure], host: bool,
                  written: list[int], apart: list[tuple[int, int, bool]]) -> None:  # fmt: skip
@@ -87,7 +88,8 @@ class Known:
         self.host = host
         self.written = written
         self.apart = apart
-        self.extents = [x.structure.extent if isinstance(x, Tensor) else (0, 0) for x in values]
+        layouts = [getattr(x, "structure", None) for x in values]
+        self.shapes = [(*s.extent, s.combs) if isinstance(s, Structure) else (0, 0, b"") for s in layouts]
 
     def __call__(self, backend: Any, arguments: Sequence[Any]) -> Sequence[Any] | None:
         """Make the call. Returns the arguments and the outputs made; None when something that it writes may not be
@@ -101,10 +103,11 @@ class Known:
         else:
             places = [getattr(x, "address", 0) for x in arguments]
         for j, k, may_be_one in self.apart:
-            x, y = places[j], places[k]
-            (x0, x1), (y0, y1) = self.extents[j], self.extents[k]
-            if x + x0 < y + y1 and y + y0 < x + x1 and not (may_be_one and x == y):
-                return None
+            (x0, x1, ours), (y0, y1, theirs) = self.shapes[j], self.shapes[k]
+            x, y = places[j] + x0, places[k] + y0
+            if x < places[k] + y1 and y < places[j] + x1 and not (may_be_one and x == y):
+                if not indexing.mesh(ours, theirs, y - x):
+                    return None
         values = arguments
         if self.made:
             make, address = (_host_array, _host_address) if self.host else (_fresh, _device_address)

@@ -330,6 +330,16 @@ def test_known_layouts_do_not_hide_what_overlaps(be) -> None:
         np.testing.assert_array_equal(rows[0].get(), before.sum(0))
 
 
+def test_calls_on_columns_of_one_matrix_are_known(be, monkeypatch: pytest.MonkeyPatch) -> None:
+    shift = be.elementwise("T x", "T y", "y = x + 1", "shift_columns")
+    steps = be.zeros((5, 4))
+    shift(steps[:, 0:1], steps[:, 1:2])
+    monkeypatch.setattr(shift, "_first", None)
+    for t in (1, 2):
+        shift(steps[:, t : t + 1], steps[:, t + 1 : t + 2])
+    np.testing.assert_array_equal(steps.get(), np.tile([0, 1, 2, 3], (5, 1)))
+
+
 def test_known_layouts_do_not_hide_what_may_not_be_written() -> None:
     made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0)
     if not made.jit:
