@@ -16,7 +16,6 @@ from tensorbackend import dtypes
 from tensorbackend.backends import numpy_like, registry
 from tensorbackend.backends.anywhere import device_view, host_backend
 from tensorbackend.errors import BackendError, complain
-from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor
@@ -65,12 +64,7 @@ def _plain_tensor(x: Tensor) -> Tensor:
 
 def fresh(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """A plain tensor in uninitialised memory."""
-    table = backend.structures
-    key = ("fresh", shape, dtype)
-    layout = table.get(key)
-    if layout is None:
-        table.check_open()
-        layout = table.remember(key, table.tensor(dtype, shape, indexing.contiguous_strides(shape), 0))
+    layout = backend.structures.contiguous(dtype, shape, 0)
     return placed(backend, layout, backend._allocate(layout.extent[1]))
 
 

@@ -126,6 +126,15 @@ class StructureTable(dict):
             self.remember(key, found)
         return found
 
+    def contiguous(self, dtype: np.dtype, shape: Shape, min_dims: int) -> Structure:
+        """The leaf of new tensors, in C order without gaps. Raises `BackendError` for a closed backend."""
+        key = (dtype, shape, min_dims)
+        found = self.get(key)
+        if found is None:
+            self.check_open()
+            found = self.remember(key, self.tensor(dtype, shape, indexing.contiguous_strides(shape), min_dims))
+        return found
+
     def number(self, kind: type) -> Structure:
         """The leaf of numbers of a Python or NumPy type."""
         found = self.get((kind,))

@@ -87,7 +87,7 @@ class Tensor(Operators):
         wanted = as_shape(() if shape is None else shape, minimum)
         dtype = dtypes.as_dtype(dtype)
         storage = backend._allocate(math.prod(wanted) * dtype.itemsize)
-        layout = backend.structures.tensor(dtype, wanted, indexing.contiguous_strides(wanted), minimum)
+        layout = backend.structures.contiguous(dtype, wanted, minimum)
         self._place(layout, storage, storage.address)
         self.base = None
         self.name = name
