@@ -23,15 +23,15 @@ from tensorbackend.testing.batches import compile_together
 
 UNARY = ("sig", "tanh", "exp", "log", "sqrt", "square")
 TEXTS = [f"{first}(x*w + b)*{second}(y)" for first, second in product(UNARY, UNARY) if first != second]
-LENGTH = 1000
-MODES = ("cold", "warm", "warm, of a whole program", "warm, a process's first", "library from disk", "together",
-         "together warm")  # fmt: skip
+LENGTH, OTHER_LENGTH = 1000, 1500
+MODES = ("cold", "another size", "warm", "warm, of a whole program", "warm, a process's first", "library from disk",
+         "together", "together warm")  # fmt: skip
 
 
-def inputs() -> dict[str, np.ndarray]:
+def inputs(length: int = LENGTH) -> dict[str, np.ndarray]:
     """Positive operands, so that every function has a value."""
     rng = np.random.default_rng(0)
-    return {name: rng.random(LENGTH, dtype=np.float32) + 0.5 for name in "xwby"}
+    return {name: rng.random(length, dtype=np.float32) + 0.5 for name in "xwby"}
 
 
 def first_calls(calls: list[Callable[[], Any]]) -> list[float]:
@@ -50,11 +50,16 @@ def first_calls(calls: list[Callable[[], Any]]) -> list[float]:
 def ours(options, mode: str) -> list[float]:
     """Seconds a kernel: whole statements, tree and launch included, or the kernels of all compiled together."""
     engine = libraries.engine(options, True)
-    arrays = {name: engine.array(a) for name, a in inputs().items()}
     known = engine.known("; ".join(TEXTS))
     texts = TEXTS[: options.count]
-    outs = [engine.be.empty(LENGTH, dtype=np.float32) for _ in texts]
-    statements = [libraries.function(f"o[:] = {t}", known | arrays | {"o": o}) for t, o in zip(texts, outs)]
+
+    def stated(length: int) -> tuple[list, dict[str, Any], list[Callable[[], Any]]]:
+        arrays = {name: engine.array(a) for name, a in inputs(length).items()}
+        outs = [engine.be.empty(length, dtype=np.float32) for _ in texts]
+        each = zip(texts, outs)
+        return outs, arrays, [libraries.function(f"o[:] = {t}", known | arrays | {"o": o}) for t, o in each]
+
+    outs, arrays, statements = stated(LENGTH)
     if mode == "warm, a process's first":
         return first_calls(statements[:1])
     engine.be.empty(8, dtype=np.float32)[:] = 0.0
@@ -62,6 +67,9 @@ def ours(options, mode: str) -> list[float]:
         trees = [libraries.function(f"return {t}", known | arrays) for t in texts]
         total = first_calls([lambda: compile_together(engine.be, ((o, tree()) for o, tree in zip(outs, trees)))])[0]
         return [total / len(texts)]
+    if mode == "another size":
+        first_calls(statements)
+        return first_calls(stated(OTHER_LENGTH)[2])
     if mode == "warm, of a whole program":
         return [sum(first_calls([lambda: [run() for run in statements]])) / len(texts)]
     return first_calls(statements)
@@ -87,12 +95,14 @@ def from_disk(options, count: int) -> list[float]:
     return seconds
 
 
-def jax(count: int) -> list[float]:
-    """Seconds of tracing and compiling with `jax.jit`."""
+def jax(count: int, another: bool = False) -> list[float]:
+    """Seconds of tracing and compiling with `jax.jit`; `another`: once more, for another size."""
     library = libraries.Jax()
-    arrays = [library.array(a) for a in inputs().values()]
     functions = [library.jax.jit(eval(f"lambda x, w, b, y: {t}", dict(library.functions))) for t in TEXTS[:count]]
-    return first_calls([lambda f=f: library.jax.block_until_ready(f(*arrays)) for f in functions])
+    for length in (LENGTH, OTHER_LENGTH)[: 1 + another]:
+        arrays = [library.array(a) for a in inputs(length).values()]
+        seconds = first_calls([lambda f=f, a=arrays: library.jax.block_until_ready(f(*a)) for f in functions])
+    return seconds
 
 
 def torch_compile(count: int) -> list[float]:
@@ -130,6 +140,7 @@ def child(options) -> int:
     modes = {
         "library from disk": partial(from_disk, options),
         "jax": jax,
+        "jax, another size": partial(jax, another=True),
         "torch.compile": torch_compile,
         "numba": numba,
     }
@@ -161,7 +172,7 @@ def case_name(mode: str) -> str:
 
 def main() -> int:
     parser = bench.arguments(__doc__)
-    modes = [*MODES, "jax", "torch.compile", "numba"]
+    modes = [*MODES, "jax", "jax, another size", "torch.compile", "numba"]
     parser.add_argument("--child", choices=modes, metavar="MODE", help="measure one mode only: " + "; ".join(modes))
     parser.add_argument("--count", type=int, default=None, help="how many expressions (default 24; 8 with --quick)")
     options = parser.parse_args()
@@ -178,14 +189,14 @@ def main() -> int:
 
 def cases(options) -> list[tuple[str, Callable[[], list[bench.Row]]]]:
     """Each mode with what measures its rows; warm modes use the folder that their cold ones filled."""
-    one, many = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+    one, other, many = (tempfile.TemporaryDirectory() for _ in range(3))
     count = options.count
     few = min(count, 3)
 
-    def rivals(name: str, number: int) -> bench.Row:
+    def rivals(name: str, number: int, mode: str = "cold", child: str = "") -> bench.Row:
         with tempfile.TemporaryDirectory() as folder:
             cold = {"TORCHINDUCTOR_CACHE_DIR": folder, "JAX_COMPILATION_CACHE_DIR": ""}
-            return row(case_name("cold"), name, lambda: in_child(options, name, number, one.name, **cold))
+            return row(case_name(mode), name, lambda: in_child(options, child or name, number, one.name, **cold))
 
     def mine(mode: str, folder: tempfile.TemporaryDirectory, processes: int = 1) -> bench.Row:
         def measure() -> list[float]:
@@ -193,9 +204,13 @@ def cases(options) -> list[tuple[str, Callable[[], list[bench.Row]]]]:
 
         return row(case_name(mode), "tensorbackend", measure)
 
+    def resized() -> list[bench.Row]:
+        return [] if "jax" in options.without else [rivals("jax", count, "another size", "jax, another size")]
+
     beside = [("jax", count), ("numba", few), *([] if options.quick else [("torch.compile", few)])]
     return [
         ("cold", lambda: [mine("cold", one), *(rivals(*b) for b in beside if b[0] not in options.without)]),
+        ("another size", lambda: [mine("another size", other), *resized()]),
         ("warm", lambda: [mine("warm", one)]),
         ("warm, of a whole program", lambda: [mine("warm, of a whole program", one, 5)]),
         ("warm, a process's first", lambda: [mine("warm, a process's first", one, 5)]),

@@ -322,10 +322,11 @@ class GpuBackend(NativeStatements, Backend):
 
 
 def _printed(kernel: Kernel) -> Printed:
-    found = kernel.cache.get("cuda")
-    if found is None:
-        found = kernel.cache["cuda"] = print_kernel(kernel, wants_split(nest(kernel)))
-    return found
+    printed = kernel.cache.get("cuda")
+    if printed is None:
+        found = nest(kernel)
+        printed = kernel.cache["cuda"] = print_kernel(found, wants_split(found))
+    return printed
 
 
 class GpuPlan(CompiledPlan):

@@ -150,8 +150,9 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
     for kernel in kernels:
         if "printed" not in kernel.cache:
-            split = _wants_split(kernel)
-            kernel.cache["printed"] = print_kernel(kernel, split, _goes_by_pieces(kernel, split))
+            found = nest(kernel)
+            split = _wants_split(found)
+            kernel.cache["printed"] = print_kernel(found, split, _goes_by_pieces(found, split))
     printed = [kernel.cache["printed"] for kernel in kernels]
     aims = {p.source: _aim(p.nest) for p in printed}
     libraries = {}
@@ -198,15 +199,12 @@ def _definitions(call: tuple[str, ...]) -> Definitions:
     return Definitions(done.stdout)
 
 
-def _wants_split(kernel: Kernel) -> bool:
+def _wants_split(found: Nest) -> bool:
     """Whether a reduction is cut into segments: much to reduce, and too few tasks or strips too narrow without."""
-    if not kernel.axes:
-        return False
-    found = nest(kernel)
     kernel = found.kernel
     elements = math.prod(kernel.shape)
     across = math.prod(kernel.shape[a] for a in kernel.axes)
-    if found.form == MAP or across <= 64 or elements <= 2 * SEGMENT:
+    if across <= 64 or elements <= 2 * SEGMENT:
         return False
     inner = kernel.shape[found.inner]
     strip = _strip(found, across) if found.form == COLUMNS else inner
@@ -291,10 +289,9 @@ def _asks_for_rows(kernel: Kernel) -> bool:
     return across <= SHORT_ROW or rows == 1 and across > LONG_ROW
 
 
-def _goes_by_pieces(kernel: Kernel, split: bool) -> bool:
+def _goes_by_pieces(found: Nest, split: bool) -> bool:
     """Whether what stores a long row goes beside the sums of the next one: where it asks for that one anyway."""
-    found = nest(kernel)
-    long = found.form == ROWS and math.prod(kernel.shape[a] for a in kernel.axes) > LONG_ROW
+    long = found.form == ROWS and math.prod(found.kernel.shape[a] for a in found.kernel.axes) > LONG_ROW
     return long and bool(_streams(found, split) & caches.NEXT) and fits_pieces(found)
 
 

@@ -324,7 +324,7 @@ def _rearranged(kernel: Kernel, inputs: list[np.ndarray], outputs: list[np.ndarr
     """The kernel on these arrays: places with their strides and types, and no remembered programs."""
 
     def placed(ref: Any, x: np.ndarray) -> Any:
-        return replace(ref, strides=tuple(s // x.itemsize for s in x.strides), offset=0, dtype=x.dtype)
+        return ref._replace(strides=tuple(s // x.itemsize for s in x.strides), offset=0, dtype=x.dtype)
 
     return replace(
         kernel,
@@ -339,7 +339,7 @@ def _widened(kernel: Kernel) -> Kernel | None:
     if kernel.draws or any(i.kind == "cast" or (i.op and i.op.name == "sround") for i in kernel.body):
         return None
     wide = np.dtype(np.float64)
-    body = [replace(i, dtype=wide) if dtypes.is_float(i.dtype) else i for i in kernel.body]
+    body = [i._replace(dtype=wide) if dtypes.is_float(i.dtype) else i for i in kernel.body]
     return replace(kernel, body=body, scalars=[(n, wide if dtypes.is_float(d) else d) for n, d in kernel.scalars])
 
 

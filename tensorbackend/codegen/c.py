@@ -10,13 +10,13 @@ header is included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.bands import BandRenderer
-from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, Pattern
 from tensorbackend.codegen.render import Printed, accumulator, ctype
-from tensorbackend.graph.plan import Instruction, Kernel
+from tensorbackend.graph.plan import Instruction
 
 __all__ = ["fits_pieces", "print_kernel"]
 
@@ -31,12 +31,17 @@ COSTLY = 8
 """Floating-point operations from which on a value is kept for the next pass rather than computed again."""
 
 
-def print_kernel(kernel: Kernel, split: bool = False, by_pieces: bool = False) -> Printed:
-    """Print a kernel. `split` prints functions to launch one after the other, so that threads share long reductions:
-    for each pass partial results of segments and what joins them, then the loop that writes what is not reduced.
-    `by_pieces`: long rows of sums are stored by pieces, beside the sums of the next one (`bands.py`).
+def print_kernel(found: Nest, split: bool = False, by_pieces: bool = False) -> Printed:
+    """Print the kernel of a nest. `split` prints functions to launch one after the other, so that threads share long
+    reductions: for each pass partial results of segments and what joins them, then the loop that writes what is not
+    reduced. `by_pieces`: long rows of sums are stored by pieces, beside the sums of the next one (`bands.py`).
     """
-    return _Printer(nest(kernel), split, by_pieces).result()
+    return _print(found.pattern(), split, by_pieces)._replace(nest=found)
+
+
+@lru_cache(maxsize=1024)
+def _print(pattern: Pattern, split: bool, by_pieces: bool) -> Printed:
+    return _Printer(pattern.nest(), split, by_pieces).result()
 
 
 def fits_pieces(found: Nest) -> bool:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from tensorbackend import dtypes
 from tensorbackend.codegen.cuda_join import Join
 from tensorbackend.codegen.geometry import SIZES, THREADS, argument_words, pack_width
-from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.render import Printed, Renderer, ctype
-from tensorbackend.graph.plan import Kernel, Ref
+from tensorbackend.graph.plan import Ref
 
 __all__ = ["print_kernel"]
 
@@ -24,9 +24,9 @@ FIRST = {MAP: "blockIdx.x * (tb_i64)blockDim.x + threadIdx.x", ROWS: "threadIdx.
 STEP = {MAP: "gridDim.x * (tb_i64)blockDim.x", ROWS: "blockDim.x"}
 
 
-def print_kernel(kernel: Kernel, split: bool = False) -> Printed:
-    """Print a kernel. `split` prints two functions: partial results of segments, and their sum."""
-    return _Printer(nest(kernel), split).result()
+def print_kernel(found: Nest, split: bool = False) -> Printed:
+    """Print the kernel of a nest. `split` prints two functions: partial results of segments, and their sum."""
+    return _Printer(found, split).result()
 
 
 class _Printer(Join, Renderer):

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from tensorbackend.graph.loops import collapse
 from tensorbackend.graph.plan import Instruction, Kernel, Ref
 
-__all__ = ["Nest", "nest"]
+__all__ = ["Nest", "Pattern", "nest"]
 
 MAP, ROWS, COLUMNS = "map", "rows", "columns"
 
@@ -57,11 +60,69 @@ class Nest:
         return any(i.shape[a] != 1 for a in axes)
 
 
+    def pattern(self) -> Pattern:
+        """The nest without its sizes."""
+        kernel = self.kernel
+        shapes = {shape: _shape_pattern(shape) for shape in {kernel.shape, *(i.shape for i in kernel.body)}}
+        return Pattern(
+            shapes[kernel.shape],
+            kernel.axes,
+            tuple([i._replace(shape=shapes[i.shape]) for i in kernel.body]),
+            tuple(map(_ref_pattern, kernel.inputs)),
+            tuple([dtype for _, dtype in kernel.scalars]),
+            len(kernel.draws),
+            tuple([(_ref_pattern(ref), value) for ref, value in kernel.outputs]),
+            kernel.in_place,
+            self.form,
+            tuple(self.kept),
+            tuple(self.reduced),
+            self.inner,
+            self.tiled,
+        )
+
+
+class Pattern(NamedTuple):
+    """A nest and its kernel without sizes, places and leaves: all that the text of a kernel may depend on.
+
+    Lengths and strides are 0, 1, or 2 for all others.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    body: tuple[Instruction, ...]
+    inputs: tuple[Ref, ...]
+    scalars: tuple[np.dtype, ...]
+    draws: int
+    outputs: tuple[tuple[Ref, int], ...]
+    in_place: bool
+    form: str
+    kept: tuple[int, ...]
+    reduced: tuple[int, ...]
+    inner: int
+    tiled: int | None
+
+    def nest(self) -> Nest:
+        """A nest of this pattern."""
+        scalars, draws = [(0, dtype) for dtype in self.scalars], [0] * self.draws
+        kernel = Kernel(self.shape, self.axes, list(self.body), list(self.inputs), scalars, draws, list(self.outputs),
+                        "", self.in_place)  # fmt: skip
+        return Nest(kernel, self.form, list(self.kept), list(self.reduced), self.inner, self.tiled)
+
+
+def _shape_pattern(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([min(n, 2) for n in shape])
+
+
+def _ref_pattern(ref: Ref) -> Ref:
+    strides = tuple([s if s in (0, 1) else 2 for s in ref.strides])
+    return Ref(0, _shape_pattern(ref.shape), strides, 0, ref.dtype)
+
+
 def nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel; its axes are collapsed first. Reductions of one element each are a map."""
     kernel = collapse(kernel)
     if kernel.axes and all(kernel.shape[a] == 1 for a in kernel.axes):
-        kernel = collapse(replace(kernel, axes=(), body=[replace(i, stage=0) for i in kernel.body], cache={}))
+        kernel = collapse(replace(kernel, axes=(), body=[i._replace(stage=0) for i in kernel.body], cache={}))
     inner = _inner(kernel)
     form = MAP if not kernel.axes else ROWS if inner in kernel.axes else COLUMNS
     kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes and a != inner]

@@ -12,7 +12,7 @@ import hashlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ C_TYPES = {
 }  # fmt: skip
 
 
-@dataclass
-class Printed:
+class Printed(NamedTuple):
     """The text of a kernel: the `source`, the name of the function (`name`), and of the second stage (`join`) of a
     reduction that is split, its `nest` and the number of 8-byte partial results a segment leaves (`partials`).
 

@@ -8,9 +8,8 @@ depend on structure rather than on shapes, and inner loops are long.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from tensorbackend.graph.plan import Instruction, Kernel, Ref
+from tensorbackend.graph.plan import Kernel, Ref
 
 __all__ = ["collapse"]
 
@@ -23,21 +22,23 @@ def collapse(kernel: Kernel) -> Kernel:
     At least one axis stays, and of a reduction's axes too.
     """
     reduced = [a for a in kernel.axes if kernel.shape[a] != 1] or kernel.axes[:1]
+    shapes = {i.shape for i in kernel.body}  # few, however many instructions there are
     groups: list[list[int]] = []
     for axis, length in enumerate(kernel.shape):
         if length == 1 and axis not in reduced:
             continue
-        if groups and _mergeable(kernel, groups[-1][-1], axis):
+        if groups and _mergeable(kernel, shapes, groups[-1][-1], axis):
             groups[-1].append(axis)
         else:
             groups.append([axis])
     groups = groups or [[len(kernel.shape) - 1] if kernel.shape else []]
     axes = tuple(i for i, group in enumerate(groups) if group and group[0] in kernel.axes)
     position = {axis: i for i, group in enumerate(groups) for axis in group}
+    merged = {shape: _merged(shape, groups) for shape in shapes}
     return Kernel(
         _merged(kernel.shape, groups),
         axes,
-        [replace(i, shape=_merged(i.shape, groups), axis=position.get(i.axis, 0)) for i in kernel.body],
+        [i._replace(shape=merged[i.shape], axis=position.get(i.axis, 0)) for i in kernel.body],
         [_merged_ref(ref, groups) for ref in kernel.inputs],
         kernel.scalars,
         kernel.draws,
@@ -47,14 +48,17 @@ def collapse(kernel: Kernel) -> Kernel:
     )
 
 
-def _mergeable(kernel: Kernel, first: int, second: int) -> bool:
-    """Whether axis `second` continues axis `first` for every reference and value of the kernel."""
+def _mergeable(kernel: Kernel, shapes: set[Shape], first: int, second: int) -> bool:
+    """Whether axis `second` continues axis `first` for every reference of the kernel, and its values, which have these
+    `shapes`."""
     if second != first + 1 and any(kernel.shape[a] != 1 for a in range(first + 1, second)):
         return False
     if (first in kernel.axes) != (second in kernel.axes):
         return False
-    references = kernel.inputs + [ref for ref, _ in kernel.outputs]
-    return all(_even(ref, first, second) for ref in references) and all(_both(i, first, second) for i in kernel.body)
+    if any(i.axis in (first, second) for i in kernel.body if i.op is not None and i.op.name == "index"):
+        return False
+    alike = all((shape[first] == 1) == (shape[second] == 1) for shape in shapes)
+    return alike and all(_even(ref, first, second) for ref in kernel.operands)
 
 
 def _even(ref: Ref, first: int, second: int) -> bool:
@@ -66,12 +70,6 @@ def _even(ref: Ref, first: int, second: int) -> bool:
     if outer is None or inner is None:
         return (outer or inner or 0) == 0
     return outer == inner * m
-
-
-def _both(i: Instruction, first: int, second: int) -> bool:
-    if i.op is not None and i.op.name == "index":
-        return i.axis not in (first, second)
-    return (i.shape[first] == 1) == (i.shape[second] == 1)
 
 
 def _merged(shape: Shape, groups: list[list[int]]) -> Shape:

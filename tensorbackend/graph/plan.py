@@ -7,7 +7,7 @@ A kernel is a list of instructions in SSA form over an iteration space; it knows
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ __all__ = ["Instruction", "Kernel", "Plan", "Primitive", "Ref", "Statement"]
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Ref:
+class Ref(NamedTuple):
     """A strided place in buffer number `buffer` of the plan; strides and offset count elements."""
 
     buffer: int
@@ -36,8 +35,7 @@ class Ref:
         return Ref(self.buffer, shape, (0,) * lead + strides, self.offset, self.dtype)
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One SSA value: `kind` is load, scalar, source, cast, op or reduce; `args` are earlier values by number.
 
     `slot` counts the kernel's inputs, scalars or draws (load, scalar, source). `shape` has the kernel's rank, with 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,7 +121,7 @@ class Region:
         if len(kept) == len(self.body):
             return outputs
         numbers = {n: number for number, n in enumerate(kept)}
-        self.body = [replace(self.body[n], args=tuple(numbers[a] for a in self.body[n].args)) for n in kept]
+        self.body = [self.body[n]._replace(args=tuple(numbers[a] for a in self.body[n].args)) for n in kept]
         return [(place, numbers[value]) for place, value in outputs]
 
     def _is_full(self, place: Ref) -> bool:
@@ -197,7 +196,7 @@ class Region:
         sig, tanh = factors if node.inputs[0].structure.op is ops.OPS["sig"] else reversed(factors)
         if sig.shape != tanh.shape:
             return None
-        return replace(sig, op=ops.GATE, args=sig.args + tanh.args, stage=max(sig.stage, tanh.stage))
+        return sig._replace(op=ops.GATE, args=sig.args + tanh.args, stage=max(sig.stage, tanh.stage))
 
     def _argument(self, node: OpTreeNode, position: int, wanted: np.dtype | None) -> int:
         x = node.inputs[position]

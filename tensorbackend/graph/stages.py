@@ -81,11 +81,11 @@ def _part(kernel: Kernel, outputs: list[tuple[Ref, int]], known: Mapping[int, Re
             i = Instruction("load", i.dtype, i.shape, slot=len(made.inputs) - 1, half=i.half)
         elif i.kind == "scalar":
             made.scalars.append(kernel.scalars[i.slot])
-            i = replace(i, slot=len(made.scalars) - 1)
+            i = i._replace(slot=len(made.scalars) - 1)
         else:
             args = tuple(numbers[a] for a in i.args)
             stage = max((body[a].stage for a in args), default=0) + (i.kind == "reduce")
-            i = replace(i, args=args, stage=stage)
+            i = i._replace(args=args, stage=stage)
         numbers[n] = len(body)
         body.append(i)
     made.outputs[:] = [(ref, numbers[n]) for ref, n in outputs]

@@ -139,7 +139,7 @@ def over_matrix(kernel: Kernel, slot: int, product: tuple[int, int], swap: bool,
             shape = inputs[i.slot].shape
         elif i.args:
             shape = broadcast_shapes("tail", [body[a].shape for a in i.args])
-        body.append(replace(i, shape=shape))
+        body.append(i._replace(shape=shape))
     return Kernel((ROWS, COLUMNS), (), body, inputs, kernel.scalars, [], outputs, kernel.reason, kernel.in_place)
 
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from tensorbackend import Backend, OpTreeNode, ShapeError, dtypes, ops, testing
 from tensorbackend.backends import interpreter
+from tensorbackend.codegen import c
 from tensorbackend.codegen.c import print_kernel
+from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import composite, fuse, indexing
 from tensorbackend.graph.optree import Operators, apply, nodes_of
 from tensorbackend.graph.plan import Kernel
@@ -250,8 +252,20 @@ def test_overlap_goes_through_a_temporary(backend: Backend) -> None:
 
 
 def test_kernels_of_other_sizes_share_their_text(backend: Backend) -> None:
-    first, second = (print_kernel(steps_of(backend.ones((n, 7)) * 2 + 1)[0], False).source for n in (20, 31))
+    first, second = (print_kernel(nest(steps_of(backend.ones((n, 7)) * 2 + 1)[0])).source for n in (20, 31))
     assert first is second
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+def test_the_text_of_a_kernel_depends_on_no_size(backend: Backend, axis: int) -> None:
+    x, y, half = backend.ones((20, 70)), backend.ones((70, 20)), backend.ones((20, 70), dtype=np.float16)
+    trees = [x * 2 + y.T, half * x[3:4] + x[:, ::-1], backend.rand() + x[::2, :9]]
+    trees += [backend.onehot(backend.argmax(x, 1), 1) * x]
+    trees += [make(backend, x, axis) for make in WHOLE.values()]
+    for kernel in [step for tree in trees for step in steps_of(tree) if isinstance(step, Kernel)]:
+        found = nest(kernel)
+        for split in {False, bool(found.kernel.axes)}:
+            assert c._Printer(found, split, False).result() == print_kernel(found, split)
 
 
 def test_equal_structures_share_a_plan(backend: Backend) -> None:
