@@ -40,14 +40,14 @@ class MomentumSGDRule(UpdateRule):
 
     def step(self, p: Any, g: Any) -> None:
         """Two statements."""
-        h = self.hyperparam
+        h = self.hyperparam.snapshot()
         (v,) = self.tensors()
         with p.backend.fuse():
             v[:] = h.momentum * v - h.lr * g
-            p[:] = p + self.change(v, g)
+            p[:] = p + self.change(v, g, h)
 
-    def change(self, v: Any, g: Any) -> Any:
-        """What p changes by, once v is that of this step."""
+    def change(self, v: Any, g: Any, h: Any) -> Any:
+        """What p changes by, once v is that of this step; `h` are the numbers that hold."""
         return v
 
 
@@ -63,9 +63,9 @@ class MomentumSGD(GradientMethod):
 class NesterovAGRule(MomentumSGDRule):
     """v = momentum v - lr g; p += momentum v - lr g."""
 
-    def change(self, v: Any, g: Any) -> Any:
+    def change(self, v: Any, g: Any, h: Any) -> Any:
         """One more step of v."""
-        return self.hyperparam.momentum * v - self.hyperparam.lr * g
+        return h.momentum * v - h.lr * g
 
 
 class NesterovAG(MomentumSGD):
@@ -81,7 +81,7 @@ class AdaGradRule(UpdateRule):
 
     def step(self, p: Any, g: Any) -> None:
         """Two statements."""
-        numbers = self.hyperparam
+        numbers = self.hyperparam.snapshot()
         (h,) = self.tensors()
         with p.backend.fuse():
             h[:] = h + g * g
@@ -104,7 +104,7 @@ class RMSpropRule(UpdateRule):
 
     def step(self, p: Any, g: Any) -> None:
         """Two statements."""
-        h = self.hyperparam
+        h = self.hyperparam.snapshot()
         (ms,) = self.tensors()
         with p.backend.fuse():
             ms[:] = h.alpha * ms + (1.0 - h.alpha) * (g * g)
@@ -127,7 +127,7 @@ class AdaDeltaRule(UpdateRule):
 
     def step(self, p: Any, g: Any) -> None:
         """Three statements."""
-        h = self.hyperparam
+        h = self.hyperparam.snapshot()
         msg, msdx = self.tensors()
         mean = h.rho * msg + (1.0 - h.rho) * (g * g)
         dx = o.sqrt((msdx + h.eps) / (mean + h.eps)) * g
@@ -162,7 +162,7 @@ class AdamRule(UpdateRule):
 
     def step(self, p: Any, g: Any) -> None:
         """Three statements, or four."""
-        h = self.hyperparam
+        h = self.hyperparam.snapshot()
         m, v, *vhat = self.tensors()
         rate = self.clock.rate(p, h)
         decay = h.eta * h.weight_decay_rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,14 @@ class Hyperparameter:
 
     def get_dict(self) -> dict[str, Any]:
         """The numbers that hold, by name."""
-        above = {} if self._parent is None else self._parent.get_dict()
-        return {**above, **{k: v for k, v in self.__dict__.items() if k != "_parent"}}
+        found = {} if self._parent is None else self._parent.get_dict()
+        found.update(self.__dict__)
+        del found["_parent"]
+        return found
+
+    def snapshot(self) -> SimpleNamespace:
+        """The numbers that hold now, as attributes: one look-up for all of them."""
+        return SimpleNamespace(**self.get_dict())
 
     def __repr__(self) -> str:
         return f"Hyperparameter({', '.join(f'{k}={v!r}' for k, v in self.get_dict().items())})"
