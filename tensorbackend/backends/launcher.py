@@ -44,7 +44,7 @@ FLAGS = ("-O2", "-Wl,-z,nodelete")
 MOST_PARTS, MOST_OPERANDS = 32, 3
 STATIC_ARGUMENTS, RUNS_AT_ONCE, OPERANDS_ONLY = 0, -1, -2  # in place of the arity of methods of no op
 RUNS = ("compound_", "fprop_", "bprop_", "update_", "batched_")
-"""How the names begin of the methods that run: primitives, whose calls are remembered where they return nothing."""
+"""How the names begin of the methods that run: primitives, whose calls are remembered unless they return a tensor."""
 
 _starting = threading.Lock()  # there is one set of types a process
 _log = logging.getLogger("tensorbackend")
@@ -168,7 +168,7 @@ class NativeTypes:
         found = [(name, op, op.arity) for op in ops.elementwise() for name in op.methods]
         found += [(name, getattr(Backend, name), 2) for name in ("dot", "matmul")]
         found += [(name, getattr(Backend, name), kind) for name, kind in _tree_methods()]
-        found += [(name, getattr(Backend, name), RUNS_AT_ONCE) for name in dir(Backend) if name.startswith(RUNS)]
+        found += [(name, getattr(Backend, name), RUNS_AT_ONCE) for name in _methods_that_run()]
         for name, what, arity in found:
             if getattr(type(backend), name) is getattr(Backend, name):
                 setattr(backend, name, self._method((what, getattr(backend, name), backend.structures.memo, arity)))
@@ -238,6 +238,13 @@ def _tree_methods() -> list[tuple[str, int]]:
     """The methods of `Backend` whose trees follow from their arguments, and whether all of these are operands."""
     names = [*(name for op in ops.reductions() for name in op.methods), *COMPOSITES, "mean", "var", "std"]
     return [(name, OPERANDS_ONLY if name in OF_OPERANDS else STATIC_ARGUMENTS) for name in names]
+
+
+def _methods_that_run() -> list[str]:
+    """The methods of `Backend` that run and return nothing, or times: what others return would be of a recorded call,
+    with stand-ins for its arguments."""
+    names = [name for name in dir(Backend) if name.startswith(RUNS)]
+    return [name for name in names if getattr(Backend, name).__annotations__["return"].endswith("None")]
 
 
 def native_types() -> NativeTypes | None:

@@ -159,6 +159,17 @@ def test_results_and_times_are_given(be) -> None:
         assert milliseconds > 0 and rate > 0
 
 
+def test_what_comes_back_is_the_callers_own(be) -> None:
+    a, b, c = _draw(be, 3, 4), _draw(be, 4, 5), be.empty((3, 5))
+    batch, sums = be.empty((2, 3, 5)), be.empty((3, 1))
+    for _ in range(TIMES):
+        assert be.compound_dot(a, b, c) is c
+        assert be.batched_dot(_draw(be, 2, 3, 4), b, batch) is batch
+        assert be.update_fc_bias(a, sums) is sums
+        for tree in (be.fprop_relu(None, a, 0), be.bprop_relu(None, a, None, None, 0), be.fprop_softmax(a, 0)):
+            assert any(x is a for x in tree.traverse([]) if isinstance(x, Tensor))
+
+
 def test_inside_fuse_and_capture_calls_are_statements(be) -> None:
     a, b, c, sums = _draw(be, 3, 4), _draw(be, 4, 5), be.empty((3, 5)), be.empty((3, 1))
 
