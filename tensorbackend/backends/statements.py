@@ -202,6 +202,8 @@ class FuseBlock:
         group = self._here.group
         if group is None:
             return False
+        if isinstance(value, Operators) and len(value.shape or ()) > len(target.shape):
+            value = self._fit(target, value)  # without the axes that the target has not: kernels run over its space
         group.add(target, value, functools.partial(self._fit, target, value))
         return True
 

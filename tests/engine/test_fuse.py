@@ -322,6 +322,21 @@ def test_a_value_that_was_spread_is_read_as_a_whole(backend: Backend) -> None:
     np.testing.assert_array_equal(u.get(), expected)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_value_of_more_axes_loses_those_that_the_target_has_not(backend: Backend, rows: int) -> None:
+    x = backend.array(np.random.RandomState(2).randn(2, rows, 40))
+    alone, ours, others = (backend.empty((3, 40)) for _ in range(3))
+    values = [lambda: backend.var(x, axis=0), lambda: backend.sqrt(backend.absolute(x))[1:], lambda: x[:1]]
+    for value in values:
+        alone[:] = value()
+        for _ in range(3):  # also as native code repeats it
+            with backend.fuse():
+                ours[:] = value()
+                others[:] = value() + ours
+            assert np.array_equal(ours.get(), alone.get())
+            assert np.array_equal(others.get(), 2 * alone.get())
+
+
 def test_neighbours_in_memory_are_one_group(backend: Backend) -> None:
     forget_plans(backend)
     t = backend.array(np.random.RandomState(1).rand(40))
