@@ -570,9 +570,9 @@ class Backend(
         shape = value.shape if isinstance(value, Operators) else ()
         if shape is None:
             return value
-        if len(shape) > len(target.shape) and set(shape[: len(shape) - len(target.shape)]) == {1}:
-            return apply(ops.OPS["reshape"], value, params=(shape[len(shape) - len(target.shape) :],))
-        known = tuple(1 if n == UNKNOWN else n for n in shape)
+        more = len(shape) - len(target.shape)
+        kept = shape[more:] if more > 0 and set(shape[:more]) == {1} else shape
+        known = tuple(1 if n == UNKNOWN else n for n in kept)
         if broadcast_shapes("assignment", [known, target.shape]) != target.shape:
             raise ShapeError(
                 complain(
@@ -581,7 +581,7 @@ class Backend(
                     "a shape that broadcasts to the target's",
                 )
             )
-        return value
+        return value if kept is shape else apply(ops.OPS["reshape"], value, params=(kept,))
 
     def _run_planned(self, run: Any, targets: list[Tensor], leaves: list[Any]) -> None:
         """Run a plan made ready, with new draws; watched where somebody wants that."""
