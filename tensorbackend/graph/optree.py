@@ -19,6 +19,7 @@ from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import Structure, StructureTable, as_axis
+from tensorbackend.graph.symbol import known
 
 __all__ = ["OpTreeNode", "Operators", "apply", "check_target", "finished", "nodes_of", "operand", "source"]
 
@@ -86,9 +87,10 @@ def _within_range(node: OpTreeNode) -> OpTreeNode:
         return node
     limits, (a, b), name = np.iinfo(dtype), node.inputs, node.structure.op.name
     x, number, name = (a, b, name) if b.__class__ is int else (b, a, _MIRRORED[name])
-    if limits.min <= number <= limits.max:
+    if limits.min <= known(number) <= limits.max:
         return node
-    holds = name == "ne" or name in (("gt", "ge") if number < limits.min else ("lt", "le"))
+    is_below = number < limits.min  # refused if the number may come within the range in another call of a program
+    holds = name == "ne" or name in (("gt", "ge") if is_below else ("lt", "le"))
     return apply(ops.OPS["ge" if holds else "lt"], x, int(limits.min))
 
 

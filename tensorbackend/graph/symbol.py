@@ -91,17 +91,23 @@ def _refused(what: str) -> Callable:
     return method
 
 
+def _compared(self: Symbol, other: Any) -> Any:
+    """Beside a tensor or a tree, whose own method makes a tree of it, nothing is fixed."""
+    return NotImplemented if hasattr(other, "structure") else _refused("a comparison")(self, other)
+
+
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _method, _reflected = _binary(getattr(operator, _name))
     setattr(Symbol, f"__{_name}__", _method)
     setattr(Symbol, f"__r{_name}__", _reflected)
 for _name in ("neg", "pos", "abs"):
     setattr(Symbol, f"__{_name}__", _unary(getattr(operator, _name)))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Symbol, f"__{_name}__", _compared)
 for _name, _what in {
-    "bool": "the truth value", "eq": "a comparison", "ne": "a comparison", "lt": "a comparison", "le": "a comparison",
-    "gt": "a comparison", "ge": "a comparison", "hash": "the hash", "float": "the float", "int": "the integer",
-    "index": "the integer", "complex": "the value", "round": "the rounded value", "trunc": "the integer",
-    "floor": "the integer", "ceil": "the integer", "divmod": "the quotient",
+    "bool": "the truth value", "hash": "the hash", "float": "the float", "int": "the integer", "index": "the integer",
+    "complex": "the value", "round": "the rounded value", "trunc": "the integer", "floor": "the integer",
+    "ceil": "the integer", "divmod": "the quotient",
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _refused(_what))
 del _name, _what, _method, _reflected
