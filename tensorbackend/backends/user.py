@@ -123,6 +123,7 @@ class _Kernel(TextKernel):
                 remember(self._launches, key, prepared)
         tensors = [values[k] for k in prepared.pointers]
         numbers = [values[k] for k in prepared.numbers]
+        self.backend._flush()  # in a `fuse` block what the arguments hold may wait, copies made for this call too
         with self.backend._lock:
             self.backend._run_user(prepared, tensors, numbers)
         return prepared
@@ -203,7 +204,6 @@ class ElementwiseKernel(_Kernel):
             expected = str(self.nargs) if least == self.nargs else f"{least} to {self.nargs}"
             names = ", ".join(p.name for p in spec.parameters)
             raise TypeError(complain(f"{self.name}: arguments", str(count), f"{expected}: {names}"))
-        self.backend._flush()
         given = self._given(spec.parameters, arguments) + [None] * (self.nargs - count)
         for p, x in zip(spec.outputs, given[len(spec.inputs) :]):
             if x is not None and not isinstance(x, Tensor):
@@ -239,7 +239,7 @@ class ElementwiseKernel(_Kernel):
 
     def _give_back(self, arguments: tuple, given: list[Any], full: list[Any], reached: list[Any]) -> None:
         """Copy what was written in a copy to where it belongs: whole halves, arrays of the host. Other libraries'
-        arrays of a device are written when a call returns: their streams do not wait for ours."""
+        arrays are written when a call returns: nobody who reads them waits for our statements, or for our stream."""
         for k, p in enumerate(self.spec.parameters):
             if not p.written:
                 continue
@@ -248,6 +248,7 @@ class ElementwiseKernel(_Kernel):
             if k < len(arguments) and isinstance(arguments[k], np.ndarray) and not hasattr(self.backend, "view"):
                 np.copyto(arguments[k], given[k].get())
             elif k < len(arguments) and given[k] is not arguments[k]:
+                self.backend._flush()
                 self.backend._synchronise()
 
     def _space(self, values: list[Any], size: int | None) -> tuple[int, ...]:
@@ -361,7 +362,6 @@ class ReductionKernel(_Kernel):
             names = ", ".join(p.name for p in spec.inputs)
             expected = f"{len(spec.inputs)}: {names}"
             raise TypeError(complain(f"{self.name}: arguments", str(len(arguments)), expected))
-        self.backend._flush()
         given = self._given(spec.parameters, [*arguments, out])
         bound, types, values = self._bound(spec.parameters, given)
         tensors = [x for p, x in zip(spec.inputs, values) if isinstance(x, Tensor) and not p.raw]

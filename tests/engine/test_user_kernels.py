@@ -78,6 +78,22 @@ def test_an_input_that_overlaps_the_output_is_read_first(be) -> None:
     np.testing.assert_array_equal(x.get(), [0, *np.arange(1, 10)])
 
 
+def test_what_a_call_copies_is_there_when_it_runs_in_a_block(be) -> None:
+    """Copies are statements, which wait in a `fuse` block: of inputs in an output's way, whole arrays, numbers."""
+    x, rows, turned = be.array(np.arange(10.0)), be.array(np.arange(8.0).reshape(4, 2)), be.array(numbers((2, 3))).T
+    y, half, host = be.zeros((6,)), be.array(np.float32(2.5), dtype="float16"), np.zeros(4, "f2")
+    shift = be.elementwise("T x", "T y", "y = x + 1", "shift_by_one")
+    with be.fuse():
+        shift(x[:-1], x[1:])
+        be.reduction("T x", "T y", "x", "a + b", "y = a", "0", "rows_sum")(rows, axis=1, out=rows[:, 0])
+        be.elementwise("T z, raw T x, T a", "T y", "y = z + x[i] * a", "take_flat")(y, turned, half, y)
+        be.elementwise("T x", "raw T y", "y[i] = x", "put_flat")(numbers((4,), "float16"), host)
+        np.testing.assert_array_equal(host, numbers((4,)))
+    np.testing.assert_array_equal(x.get(), [0, *np.arange(1, 10)])
+    np.testing.assert_array_equal(rows.get(), [[1, 1], [5, 3], [9, 5], [13, 7]])
+    np.testing.assert_array_equal(y.get(), turned.get().ravel() * np.float32(2.5))
+
+
 def test_several_outputs_come_as_a_tuple(be) -> None:
     x = numbers((4,))
     s, big = be.elementwise("T x", "U s, bool big", "s = x * 0.5; big = x > 4", "two")(x, np.empty(4, "f8")), None
