@@ -7,7 +7,6 @@ launches on its operands and on memory that it gave back, these are its recipe.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,12 +40,13 @@ def learn(method: Any, arguments: tuple, named: dict[str, Any] | None) -> tuple[
     given = [stand_in(x) if isinstance(x, Tensor) else x for x in (*arguments, *named.values())]
     views = [x for x in given if isinstance(x, Tensor)]
     recorder = _CallRecorder(backend, views)
-    with contextlib.ExitStack() as stack:
-        with backend._lock:
-            if watch.wanted(backend) or backend._recorder is not None:
-                return method(*arguments, **named), NotImplemented
-            stack.enter_context(recorder.recording())
-        result = method(*given[: len(arguments)], **dict(zip(named, given[len(arguments) :])))
+    with backend._lock:  # until the end: to a thread that captures meanwhile this is no capture, but a call to wait for
+        recorded = not watch.wanted(backend) and backend._recorder is None
+        if recorded:
+            with recorder.recording():
+                result = method(*given[: len(arguments)], **dict(zip(named, given[len(arguments) :])))
+    if not recorded:
+        return method(*arguments, **named), NotImplemented
     return result, None if result is not None or backend.closed else _recipe(recorder, len(views))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -238,6 +239,26 @@ def test_threads_call_at_once(be) -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_another_thread_may_capture_while_a_call_is_learnt(be, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What notes the launches of a call is a recorder, as that of a capture is, but nobody is to know."""
+    learning, dot = threading.Event(), be.dot
+
+    def slow(*arguments: Any) -> Any:
+        if be._recorder is not None:
+            learning.set()
+            time.sleep(0.05)
+        return dot(*arguments)
+
+    monkeypatch.setattr(be, "dot", slow)
+    thread = threading.Thread(target=lambda: [be.compound_dot(*arguments) for _ in range(TIMES)])
+    arguments, x = CALLS["compound_dot"](be), _draw(be, 2, 3)
+    thread.start()
+    assert learning.wait(10)
+    program = be.capture(lambda x: be.evaluate(x + 1), x)
+    thread.join()
+    np.testing.assert_array_equal(program(x).get(), x.get() + 1)
 
 
 def test_a_closed_backend_refuses(be) -> None:
