@@ -272,12 +272,12 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
     """
     ids = arrays.plain(as_variable(x).array)
     check_labels("embed_id", "x", ids)
-    host = ids if isinstance(ids, np.ndarray) else None
-    if lookup("debug") or host is None and ignore_label is not None:
-        host = ids if host is not None else ids.get()
     if lookup("debug"):
-        refuse_labels("embed_id", host, W.shape[0], ignore_label)
+        refuse_labels("embed_id", arrays.moved(ids, None), W.shape[0], ignore_label)
     if ignore_label is None:
         return picking.get_item(W, ids)
-    places = arrays.moved(np.where(host == ignore_label, 0, host), arrays.backend_of(ids))
+    backend = arrays.backend_of(ids)
+    where = np.where if backend is None else o.where
+    places = where(ids == ignore_label, 0, ids)
+    places = places if backend is None else arrays.plain(backend.evaluate(places))
     return _IGNORING(picking.get_item(W, places), ids, label=ignore_label)

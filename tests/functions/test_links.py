@@ -112,6 +112,17 @@ def test_embedding(be, array) -> None:
     learns(link, array(places, np.int32))
 
 
+def test_an_embedding_that_ignores_is_captured(be, array) -> None:
+    """Which places are ignored follows from each call's words, which the host does not see."""
+    if be is None:
+        pytest.skip("programs are of tensors")
+    link = L.EmbedID(5, 3, ignore_label=-1).to_device(be)
+    program = be.capture(lambda x: link(x).array, array(np.array([[0, -1, 4]]), np.int32))
+    places = np.array([[-1, 3, 3]])
+    expected = np.where(places[..., None] < 0, 0, arrays.to_cpu(link.W.array)[places])
+    testing.assert_allclose(program(array(places, np.int32)), expected)
+
+
 def test_bilinear(be, array) -> None:
     for nobias in (False, True):
         link = L.Bilinear(6, 6, 2, nobias=nobias).to_device(be)
