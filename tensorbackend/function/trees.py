@@ -26,7 +26,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import OpTreeNode, source
-from tensorbackend.graph.symbol import is_symbol
+from tensorbackend.graph.symbol import as_python, is_symbol
 from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
 
 __all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
@@ -111,8 +111,9 @@ class Rule:
     `compute(*operands, **params)` gives a tree, or a tuple of trees, of operands that are nodes and numbers.
     `gradient(g, y, *operands, **params)`, if given, makes the operands' gradients (None: none) of those of the outputs
     and the outputs, in place of the op table's rules; `g` and `y` are tuples if `compute` gives one. `check(in_types,
-    **params)` checks types with `type_check`, `names` are the operands' names there. `batch_last` puts the first axis
-    of outputs last in memory, as the engine's convolutions make them; other outputs lie as operands of their shape do.
+    **params)` checks types with `type_check`, `names` are the operands' names there. NumPy's numbers are as
+    Python's: they change no type. `batch_last` puts the first axis of outputs last in memory, as the engine's
+    convolutions make them; other outputs lie as operands of their shape do.
     """
 
     def __init__(self, name: str, compute: Callable[..., Any], gradient: Callable[..., Any] | None = None,
@@ -126,6 +127,8 @@ class Rule:
         self.names = tuple(names)
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
+        if params:
+            params = {name: as_python(x) if isinstance(x, np.generic) else x for name, x in params.items()}
         if _trace.calls is not None and any(isinstance(x, Traced) for x in operands):
             return self._traced(operands, params)
         node = TreeFunction(self, params)
@@ -153,10 +156,10 @@ def _tree_of(name: str, x: Any) -> Any:
     """An operand of a function that is fused, as a tree or a number."""
     if isinstance(x, Traced):
         return x._data
-    if isinstance(x, _NUMBERS) or is_symbol(x):
-        return x
     if isinstance(x, np.generic):
-        return x.item()
+        return as_python(x)
+    if isinstance(x, _NUMBERS):
+        return x
     if isinstance(x, Variable) and x._requires_grad:
         head = f"fused: {name} of a variable that is no argument, and needs a gradient"
         raise TypeError(complain(head, repr(x.label), "an argument of the fused function"))
@@ -333,10 +336,10 @@ class TreeFunction(FunctionNode):
             if isinstance(x, Variable):
                 pattern.append(None)
                 inputs.append(x)
-            elif isinstance(x, _NUMBERS) or is_symbol(x):
+            elif isinstance(x, np.generic):  # first: NumPy's float64 is a float too, and its type would count
+                pattern.append(as_python(x))
+            elif isinstance(x, _NUMBERS):
                 pattern.append(x)
-            elif isinstance(x, np.generic):
-                pattern.append(x.item())
             else:
                 pattern.append(None)
                 inputs.append(as_variable(x))

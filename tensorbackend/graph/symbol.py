@@ -17,7 +17,7 @@ import numpy as np
 from tensorbackend.errors import CaptureError, DTypeError, complain, user_line
 from tensorbackend.graph.order import operands_first
 
-__all__ = ["Arithmetic", "Symbol", "is_symbol", "known"]
+__all__ = ["Arithmetic", "Symbol", "as_python", "is_symbol", "known"]
 
 _NUMBERS = (bool, int, float, np.generic)
 
@@ -62,6 +62,14 @@ def is_symbol(x: Any) -> bool:
 def known(x: Any) -> Any:
     """The number, or the value that a symbol had when the program was captured."""
     return x.value if type(x) is Symbol else x
+
+
+def as_python(x: Any) -> Any:
+    """A NumPy number, or the symbol of one, as Python's number, which changes no type."""
+    return Symbol(x.value.item(), _item, (x,)) if type(x) is Symbol else x.item()
+
+
+_item = operator.methodcaller("item")
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable, Callable]:

@@ -169,6 +169,29 @@ def test_labels_of_a_type_without_the_ignored_number_all_count(loss, size, array
     np.testing.assert_array_equal(host(v.grad), host(w.grad))
 
 
+@pytest.mark.parametrize("number", [np.float64(0.5), np.float32(0.5), np.float16(0.5), np.int64(2)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_numbers_of_numpy_change_no_type(number, dtype, array, host) -> None:
+    """As Python's; float64 is the one that is a `float` too, and what `np.sqrt` gives."""
+    x, plain = tb.Variable(array([-1.0, 2.0], dtype)), number.item()
+    for function in (
+        lambda n: x * n, lambda n: n - x, lambda n: x**n, lambda n: F.maximum(x, n), lambda n: F.leaky_relu(x, n),
+        lambda n: F.clip(x, -n, n), lambda n: F.squared_difference(n, x), lambda n: tb.fused(lambda v: v * n)(x),
+    ):  # fmt: skip
+        found = function(number)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(host(found), host(function(plain)))
+
+
+def test_numbers_of_numpy_change_no_type_in_a_program(be, array, host) -> None:
+    if be is None:
+        pytest.skip("NumPy arrays are not captured")
+    x = array([1.0, 2.0])
+    program = be.capture(lambda x, n: (tb.Variable(x) * n).array, x, np.float64(0.5))
+    assert program.result.dtype == np.float32
+    assert program(x, np.float64(3)).get().tolist() == [3.0, 6.0]
+
+
 def test_single_elements(array, host) -> None:
     x, w = tb.Variable(array([[2.0]])), tb.Variable(array([[1.0], [1.0]]))
     F.sum(F.softmax(F.linear(F.tanh(x), w)) * 2).backward()
