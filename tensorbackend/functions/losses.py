@@ -83,8 +83,14 @@ def picked(x: Any, t: Any) -> Any:
 
 def check_classes(name: str, x: Any, t: Any, ignored: int | None = None) -> None:
     """In debug mode, read labels and raise `IndexError` for one that is neither a class of x (N, C, …) nor ignored."""
-    if lookup("debug") and not isinstance(t, Traced) and len(x.shape) > 1:
-        refuse_labels(name, arrays.moved(arrays.plain(as_variable(t).array), None), x.shape[1], ignored)
+    if len(x.shape) > 1:
+        check_numbers(name, t, x.shape[1], ignored)
+
+
+def check_numbers(name: str, t: Any, classes: int, ignored: int | None = None) -> None:
+    """In debug mode, read labels and raise `IndexError` for one that is neither below `classes` nor ignored."""
+    if lookup("debug") and not isinstance(t, Traced):
+        refuse_labels(name, arrays.moved(arrays.plain(as_variable(t).array), None), classes, ignored)
 
 
 def refuse_labels(name: str, labels: np.ndarray, classes: int, ignored: int | None = None) -> None:
@@ -131,9 +137,15 @@ def _check_sigmoid(in_types: Any, **params: Any) -> None:
     type_check.expect(x.shape == t.shape)
 
 
+def _neither(t: Any) -> Any:
+    """The tree of where a label is neither 0 nor 1."""
+    return (t != 0) & (t != 1)
+
+
 def _sigmoid(x: Any, t: Any, normalize: bool, reduce: str) -> Any:
     valid = t != -1
-    each = o.where(valid, o.maximum(x, 0) - x * t + o.log1p(o.exp(-abs(x))), 0)
+    away = o.where(t == 1, -x, x)  # not x * t, which is NaN of infinite x and 0
+    each = o.where(valid, (o.maximum(away, 0) + o.log1p(o.exp(-abs(x)))) * _mark(x, valid & _neither(t)), 0)
     if reduce != "mean":
         return reduced(each, reduce)
     count = o.maximum(o.sum(valid, None, False), 1) if normalize else max(x.shape[0], 1)
@@ -142,7 +154,8 @@ def _sigmoid(x: Any, t: Any, normalize: bool, reduce: str) -> Any:
 
 def _sigmoid_gradient(g: Any, y: Any, x: Any, t: Any, normalize: bool, reduce: str) -> tuple:
     valid = t != -1
-    each = o.where(valid, (o.sig(x) - t) * g, 0)
+    slope = o.where(t == 1, -o.sig(-x), o.sig(x))  # not sig(x) - t, which is 0 long before the slope is
+    each = o.where(valid, slope * _mark(x, valid & _neither(t)) * g, 0)
     if reduce != "mean":
         return each, None
     count = o.maximum(o.sum(valid, None, False), 1) if normalize else max(x.shape[0], 1)
@@ -197,8 +210,10 @@ def softmax_cross_entropy(
 
 
 def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = "mean") -> Variable:
-    """-ln of the probability that sigmoid(x) gives t, of 0 and 1; -1 is ignored. Means as `softmax_cross_entropy`."""
+    """-ln of the probability that sigmoid(x) gives t, of 0 and 1; -1 is ignored. Means as `softmax_cross_entropy`. Of
+    another label loss and gradient are NaN, and debug mode raises `IndexError`."""
     check_reduce("sigmoid_cross_entropy", reduce)
+    check_numbers("sigmoid_cross_entropy", t, 2, -1)
     return _SIGMOID(x, t, normalize=normalize, reduce=reduce)
 
 
@@ -276,7 +291,7 @@ def _check_contrastive(in_types: Any, **params: Any) -> None:
 def _contrastive(x0: Any, x1: Any, y: Any, margin: float, reduce: str) -> Any:
     square = o.sum((x0 - x1) ** 2, 1, False)
     away = o.maximum(margin - length(square), 0)
-    return reduced(0.5 * o.where(y != 0, square, away * away), reduce)
+    return reduced(0.5 * o.where(y != 0, square, away * away) * _mark(x0, _neither(y)), reduce)
 
 
 def _triplet(anchor: Any, positive: Any, negative: Any, margin: float, reduce: str) -> Any:
@@ -307,8 +322,10 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
 
 def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "mean") -> Variable:
     """Half of d² where y is 1, of max(margin - d, 0)² where it is 0, with d = |x0 - x1| of rows (N, D) (Hadsell et al.
-    2006). `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive."""
+    2006). `reduce` is 'mean' or 'no': (N,). Of another y loss and gradient are NaN, and debug mode raises `IndexError`.
+    Raises `ValueError` for a margin that is not positive."""
     check_reduce("contrastive", reduce, ("mean", "no"))
+    check_numbers("contrastive", y, 2)
     if margin <= 0:
         raise ValueError(complain("contrastive: margin", repr(margin), "above 0"))
     return _CONTRASTIVE(x0, x1, y, margin=margin, reduce=reduce)

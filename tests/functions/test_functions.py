@@ -144,6 +144,38 @@ def test_labels_that_are_no_class_are_nan(dtype, array, host) -> None:
         F.negative_sampling(array(x), t, rows, lambda shape: np.zeros(shape, np.int64), 1)
 
 
+def test_labels_that_are_neither_0_nor_1_show(array, host) -> None:
+    """As labels that are no class: a negative loss, or the loss of a pair alike, would pass for a good one."""
+    scores, rows = tb.Variable(array([[1.0, 2.0, -1.0, 0.5, 3.0]])), tb.Variable(array(np.ones((5, 2))))
+    t = array([[0, 2, -1, 1, -2]], np.int32)
+    for x, function, wrong in (
+        (scores, lambda v: F.sigmoid_cross_entropy(v, t, reduce="no"), [0, 1, 0, 0, 1]),
+        (rows, lambda v: F.contrastive(v, array(np.zeros((5, 2))), t[0], reduce="no"), [0, 1, 1, 0, 1]),
+    ):
+        y = function(x)
+        F.sum(y).backward()
+        assert np.isnan(host(y)).ravel().tolist() == [bool(w) for w in wrong]
+        assert np.isnan(host(x.grad).reshape(5, -1)).all(1).tolist() == [bool(w) for w in wrong]
+        with tb.using_config("debug", True), pytest.raises(IndexError, match="no class\n.*given +2 for 2"):
+            function(x)
+    assert np.isnan(host(F.sigmoid_cross_entropy(scores, t))) and host(scores.grad)[0, 2] == 0
+    (g,) = tb.grad([F.sum(F.sigmoid_cross_entropy(scores, t, reduce="no"))], [scores], enable_double_backprop=True)
+    (gg,) = tb.grad([F.sum(g)], [scores])
+    assert np.isnan(host(gg)).tolist() == [[False, True, False, False, True]] and host(gg)[0, 2] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_sigmoid_that_is_sure(dtype, array, host) -> None:
+    """Infinite scores have their loss, and far ones a slope that 1 - sigmoid would round to nothing."""
+    far = 12.0 if dtype == "float16" else 20.0
+    x, t = tb.Variable(array([np.inf, -np.inf, np.inf, -np.inf, far, -far], dtype)), [1, 0, 0, 1, 1, 0]
+    loss = F.sigmoid_cross_entropy(x, array(t, np.int32), reduce="no")
+    F.sum(loss).backward()
+    small = np.exp(-far)
+    testing.assert_allclose(loss, [0, 0, np.inf, np.inf, small, small], rtol=0.1, atol=0)
+    testing.assert_allclose(x.grad, [0, 0, 1, -1, -small, small], rtol=0.1, atol=0)
+
+
 def test_there_may_be_one_class(array, host) -> None:
     x, t = tb.Variable(array([[0.5], [-2.0], [3.0]])), array([0, 0, 0], np.int32)
     for function, y, slopes in (
