@@ -301,11 +301,15 @@ class Variable:
         if mine is not other:
             given = f"{arrays.described(grad)} for {arrays.described(data)}"
             raise TypeError(complain("grad: another kind of array", given, "the same kind"))
-        if grad.dtype != data.dtype:
+        if grad.dtype != data.dtype and not self._is_wide(grad.dtype):
             raise DTypeError(complain("grad: another dtype", str(grad.dtype), str(data.dtype)))
         if grad.shape != data.shape:
             raise ShapeError(complain("grad: another shape", str(grad.shape), str(data.shape)))
         return grad
+
+    def _is_wide(self, dtype: Any) -> bool:
+        """Whether the gradient is of that type: it may be wider than the data during a step of an optimizer."""
+        return self._grad is not None and self.grad_var._data.dtype == dtype
 
     def cleargrad(self) -> None:
         """Forget the gradient."""

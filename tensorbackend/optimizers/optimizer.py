@@ -194,7 +194,8 @@ class Optimizer:
         self.loss_scale = loss_scale
 
     def loss_scaling(self, scale: float = 2.0**14) -> Optimizer:
-        """Scale losses, for gradients of halves that would be too small. Returns the optimizer."""
+        """Scale losses, for gradients of halves that would be too small. Hooks see these divided again, as float32.
+        Returns the optimizer."""
         self.loss_scale = scale
         return self
 
@@ -273,8 +274,16 @@ class GradientMethod(Optimizer):
             self.target.cleargrads()
             backward([loss], loss_scale=self.loss_scale)
             del loss
-        if self.loss_scale is not None:
-            self._unscale()
+        halves = [] if self.loss_scale is None else self._unscale()
+        try:
+            self._step()
+        finally:
+            for p in halves:
+                if p._grad is not None:
+                    self._rescale(p, 1.0, p._data.dtype)
+
+    def _step(self) -> None:
+        """A step by the gradients that are there."""
         if self.check_nan_in_grads and self._has_nan():
             return
         self._call(self._pre)
@@ -287,14 +296,24 @@ class GradientMethod(Optimizer):
     def _advance(self) -> None:
         """What a step changes beside parameters and their states."""
 
-    def _unscale(self) -> None:
-        factor = 1.0 / self.loss_scale
+    def _unscale(self) -> list[Any]:
+        """Divide gradients by the loss scale. Returns the parameters of halves: their gradients are float32 until the
+        step is over, since halves would round to zero just what the scale has saved."""
+        halves = []
         for p in self.target.params():
-            if p._grad is not None:
-                before = p.grad_var._data
-                scale_gradient(p, factor)
-                for listener in listeners:
-                    listener.scaled(p, before)
+            if p._grad is not None and p._data is not None:
+                self._rescale(p, 1.0 / self.loss_scale, dtypes.compute(p._data.dtype))
+                if dtypes.is_half(p._data.dtype):
+                    halves.append(p)
+        return halves
+
+    @staticmethod
+    def _rescale(p: Any, factor: float, dtype: np.dtype) -> None:
+        """Give a parameter a multiple of its gradient, of a type, and tell the listeners."""
+        before = p.grad_var._data
+        set_gradient(p, arrays.tensor_of(before) * factor, dtype)
+        for listener in listeners:
+            listener.scaled(p, before)
 
     def _has_nan(self) -> bool:
         return any(not np.isfinite(arrays.to_cpu(p.grad)).all() for p in self.target.params() if p._grad is not None)
@@ -305,8 +324,8 @@ def scale_gradient(p: Any, factor: Any) -> None:
     set_gradient(p, arrays.tensor_of(p.grad_var._data) * factor)
 
 
-def set_gradient(p: Any, tree: Any) -> None:
-    """Give a parameter the value of a tree as gradient, in new memory."""
+def set_gradient(p: Any, tree: Any, dtype: np.dtype | None = None) -> None:
+    """Give a parameter the value of a tree as gradient, in new memory, of a type (None: that of its gradient)."""
     host = arrays.backend_of(p._data) is None
-    made = arrays.evaluated(tree, p._data.dtype)
+    made = arrays.evaluated(tree, dtype or p.grad_var._data.dtype)
     p._grad = made._tensor if host else made

@@ -19,6 +19,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import initializers, optimizers, serializers, testing
+from tensorbackend.errors import DTypeError
 from tensorbackend.function import arrays
 
 
@@ -481,6 +482,32 @@ def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
         optimizer.update(loss_of, model, array(X), array(T, np.int32))
     for a, b in zip(models[0].params(), models[1].params()):
         testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("fp32", [False, True])
+def test_loss_scaling_saves_gradients_that_halves_cannot_hold(fp32, be) -> None:
+    """Divided by the scale they are float32, through the hooks, to the step, and of the parameter's type behind it."""
+    seen = []
+
+    def doubled(optimizer: optimizers.Optimizer) -> None:
+        seen.append(p.grad.dtype)
+        p.grad = p.grad * 2
+
+    p = tb.Parameter(arrays.moved(np.full(3, 0.5, np.float16), be))
+    link = tb.Link()
+    with link.init_scope():
+        link.p = p
+    optimizer = optimizers.SGD(1e6)
+    optimizer.use_fp32_update(fp32)
+    optimizer.setup(link).loss_scaling(2.0**14)
+    optimizer.add_hook(doubled)
+    optimizer.add_hook(optimizers.WeightDecay(1e-9))
+    p.grad = arrays.moved(np.full(3, 2.0**-12, np.float16), be)  # 2^-26 when divided, half of the least float16
+    optimizer.update()
+    testing.assert_allclose(p, np.full(3, 0.5 - 1e6 * (2.0**-25 + 5e-10)), atol=5e-4)
+    assert seen == [np.float32] and p.grad.dtype == np.float16
+    with pytest.raises(DTypeError):
+        p.grad = arrays.moved(np.ones(3, np.float32), be)
 
 
 # Links
