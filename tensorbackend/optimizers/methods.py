@@ -11,6 +11,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
+from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.optimizers.optimizer import GradientMethod, UpdateRule
 
 __all__ = ["SGD", "AdaDelta", "AdaGrad", "Adam", "AdamW", "MomentumSGD", "NesterovAG", "RMSprop"]
@@ -172,7 +173,7 @@ class AdamRule(UpdateRule):
             if vhat:
                 vhat[0][:] = o.maximum(vhat[0], v)
             change = h.eta * (rate * m / (o.sqrt(vhat[0] if vhat else v) + h.eps))
-            p[:] = p - (change + decay * p if decay else change)
+            p[:] = p - (change + decay * p if is_symbol(decay) or decay else change)
 
 
 class AdamClock:
@@ -185,10 +186,12 @@ class AdamClock:
         self.t = 0
         self._ticks: dict[Any, Any] = {}
         self._rates: dict[tuple, list] = {}
+        self._of_calls: dict[tuple, tuple] = {}  # rates by numbers that are a program's arguments, for one step
 
     def advance(self, t: int) -> None:
         """Count a step, which is the `t`-th as Python counts."""
         self.t = t
+        self._of_calls.clear()
         for tick in self._ticks.values():
             tick[:] = tick + 1.0
         self._rates = {key: entry for key, entry in self._rates.items() if entry[1]}
@@ -216,13 +219,26 @@ class AdamClock:
     def rate(self, p: Any, h: Any) -> Any:
         """alpha √(1 - β2^t) / (1 - β1^t), a tensor of one element, in the type that computes p's step."""
         backend, kind = p.backend, dtypes.compute(p.dtype)
-        key = (backend, kind, h.alpha, h.beta1, h.beta2)
+        numbers = (h.alpha, h.beta1, h.beta2)
+        if any(map(is_symbol, numbers)):
+            return self._rate_of_a_call(backend, kind, numbers)
+        key = (backend, kind, *numbers)
         entry = self._rates.get(key)
         if entry is None:
             entry = self._rates[key] = [arrays.fresh(backend, (), kind), True]
             self._set(entry[0], *key)
         entry[1] = True
         return entry[0]
+
+    def _rate_of_a_call(self, backend: Any, kind: Any, numbers: tuple) -> Any:
+        """The rate where numbers change from call to call of a program: symbols, which have no hash but are the same
+        objects for all parameters."""
+        key = (backend, kind, *map(id, numbers))
+        if key not in self._of_calls:
+            value = arrays.fresh(backend, (), kind)
+            self._set(value, backend, kind, *numbers)
+            self._of_calls[key] = value, numbers  # which keeps the ids
+        return self._of_calls[key][0]
 
     def _set(self, value: Any, backend: Any, kind: Any, alpha: float, beta1: float, beta2: float) -> None:
         tick = self._tick(backend)

@@ -240,3 +240,38 @@ def test_the_first_step_after_loading_may_be_captured(be, array) -> None:
         return arrays.to_cpu(fresh.p0.array)
 
     np.testing.assert_array_equal(trained(True), trained(False))
+
+
+@pytest.mark.parametrize("method", [optimizers.Adam, optimizers.AdamW, optimizers.SGD], ids=lambda m: m.__name__)
+def test_rates_may_be_arguments_of_a_program(method, be, array) -> None:
+    """A schedule of rates in captured training; Adam's rate is worked out once for all parameters."""
+    if be is None:
+        pytest.skip("programs are of tensors")
+
+    def trained(capture: bool) -> list[list[float]]:
+        link = link_of(array(np.ones(3)), array([2.0, -1.0]))
+        optimizer = method().setup(link)
+        if method is optimizers.Adam:
+            optimizer.weight_decay_rate = 0.125
+
+        def step(factor: float, rate: float) -> None:
+            for p in link.params():
+                p.grad = p.array * factor
+            if method is optimizers.SGD:
+                optimizer.lr = rate
+            else:
+                optimizer.alpha, optimizer.eta = rate, 2 * rate
+            optimizer.update()
+
+        step(0.5, 0.1)
+        run = step
+        if capture:
+            run = be.capture(step, 0.25, 0.2)
+        else:
+            step(0.25, 0.2)
+        for factor, rate in ((1.0, 0.4), (2.0, 0.05)):
+            run(factor, rate)
+        step(1.0, 0.05)
+        return [arrays.to_cpu(p.array).tolist() for p in link.params()]
+
+    assert trained(True) == trained(False)
