@@ -240,7 +240,10 @@ def _bracket_end(text: str) -> int:
 def _check_names(kernel: str, parameters: Sequence[Parameter], reserved: set[str]) -> None:
     """Raise `ValueError` for a parameter whose name is no name of its own."""
     seen = {p.type for p in parameters}
+    names = [p.name for p in parameters]
     for p in parameters:
+        if names.count(p.name) > 1:
+            raise ValueError(complain(f"{kernel}: two parameters of one name", repr(p.name), "a name for each"))
         taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS | MACROS | seen
         if taken or not _NAME.match(p.name):
             kept = f"{', '.join(sorted(reserved))}, words of C and CUDA, and what begins with _ or tb_"

@@ -151,10 +151,10 @@ class UserPrinter(ABC):
             return {spec.name: spec.body}
         return {f"{spec.name} ({label})": getattr(spec, label) for label in ("map", "reduce", "post", "identity")}
 
-    def _quote(self, text: str, label: str) -> None:
-        """The user's text on lines of its own."""
+    def _quote(self, text: str, label: str, *end: str) -> None:
+        """The user's text on lines of its own, and what ends it, at which a compiler meets that it is not whole."""
         placed = re.sub(r"\b_ind\s*\.\s*size\s*\(\s*\)", "(tb_n)", text)
-        self.say(f'#line 1 "{label}"', placed, '#line 1 "generated"')
+        self.say(f'#line 1 "{label}"', placed, *end, '#line 1 "generated"')
 
     def _head(self) -> None:
         """Types and functions that the user's text may name, then the preamble; what it includes comes first."""
@@ -269,10 +269,10 @@ class UserPrinter(ABC):
         """Two values as one, and the identity, as functions."""
         c, name = self.value_type, spec.name
         self.say(f"{head} {c} tb_both(const {c} a, const {c} b) {{ return ({c})(")
-        self._quote(spec.reduce, f"{name} (reduce)")
-        self.say("); }", f"{head} {c} tb_identity(void) {{ return ({c})(")
-        self._quote(spec.identity, f"{name} (identity)")
-        self.say("); }")
+        self._quote(spec.reduce, f"{name} (reduce)", ")")
+        self.say("; }", f"{head} {c} tb_identity(void) {{ return ({c})(")
+        self._quote(spec.identity, f"{name} (identity)", ")")
+        self.say("; }")
 
     def _reduction_sizes(self) -> None:
         """What the host says beside the lengths: reduced elements, results, segments and the length of each."""
@@ -284,8 +284,8 @@ class UserPrinter(ABC):
         """`tb_mapped`: what an element becomes."""
         self._element(places)
         self.say(f"const {self.value_type} tb_mapped = ({self.value_type})(")
-        self._quote(spec.map, f"{spec.name} (map)")
-        self.say(");")
+        self._quote(spec.map, f"{spec.name} (map)", ")")
+        self.say(";")
 
     def _finish(self, spec: Reduction, value: str, row: str) -> None:
         """The result number `row`: assigned by the user's text from `a`, and written."""

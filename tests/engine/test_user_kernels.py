@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -590,6 +592,12 @@ def test_words_of_both_languages_are_no_parameters(name) -> None:
         elementwise((f"T {name}", "T z", "z = 1", "named"))
 
 
+def test_two_parameters_of_one_name_are_refused() -> None:
+    for texts in (("T x, T x", "T z"), ("T x", "T x")):
+        with pytest.raises(ValueError, match=r"twice: two parameters of one name\n.*'x'"):
+            elementwise((*texts, "z = x", "twice"))
+
+
 def test_compile_errors_name_the_kernel_and_the_users_line(be) -> None:
     with pytest.raises(CompileError, match=r"broken: .*\n  line 2 of the operation: z = x \*;"):
         be.elementwise("T x", "T z", "T t = 1;\nz = x *;", "broken")(numbers((2,)))
@@ -599,6 +607,14 @@ def test_compile_errors_name_the_kernel_and_the_users_line(be) -> None:
         be.elementwise("T x", "T z", "x = 1; z = x", "writes_input")(numbers((2,)))
     with pytest.raises(CompileError, match="no_semicolon"):
         be.elementwise("T x", "T z", "T t = x z = t", "no_semicolon")(numbers((2,)))
+
+
+@pytest.mark.parametrize("label, place, text", [("map", 2, "x +"), ("reduce", 3, "a +"), ("identity", 5, "(int)")])
+def test_expressions_of_a_reduction_that_are_not_whole_are_named(label, place, text, be) -> None:
+    texts = ["T x", "T y", "x", "a + b", "y = a", "0", "unfinished"]
+    texts[place] = text
+    with pytest.raises(CompileError, match=rf"unfinished: .*\n  line 1 of the {label}: {re.escape(text)}\n"):
+        be.reduction(*texts)(numbers((2,)))
 
 
 def test_types_that_contradict_are_refused_before_anything_is_written(be) -> None:
