@@ -55,8 +55,6 @@ def _chunks(text: str) -> Iterator[str]:
                 yield line
             continue
         for part in re.split(r"(?<=[{};])", line):
-            if not pending and not part.strip():
-                continue
             pending.append(part)
             depth += part.count("{") - part.count("}")
             ended = part.endswith(";") or (part.endswith("}") and _is_function("".join(pending)))
@@ -66,15 +64,13 @@ def _chunks(text: str) -> Iterator[str]:
 
 
 def _is_function(text: str) -> bool:
-    return "(" in text and not text.lstrip().startswith(("typedef", "struct", "enum"))
+    return "(" in text and not text.lstrip().startswith("typedef")
 
 
 def _defines(chunk: str) -> list[str]:
-    """The names that a definition brings: a macro's, type's, enumeration's, function's or table's."""
+    """The names that a definition brings: a macro's, type's, function's or table's."""
     if chunk.startswith("#define"):
         return [re.split(r"[ (]", chunk, maxsplit=2)[1]]
     if chunk.startswith("typedef"):
         return re.findall(r"(\w+)\s*(?:__attribute__.*)?;$", chunk)
-    if chunk.startswith("enum"):
-        return re.findall(r"\b(TB_\w+)\b", chunk)
     return re.findall(r"\b(tbb?_\w+)\s*[\[(=]", chunk)[:1]
