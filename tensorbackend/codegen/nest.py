@@ -29,6 +29,8 @@ MAP, ROWS, COLUMNS = "map", "rows", "columns"
 class Nest:
     """A kernel with its axes in loop order: `kept` outer axes, then `reduced` outer axes, then the `inner` axis.
 
+    It is collapsed, so that axes of length 1 have stride 0.
+
     `tiled` is the last kept axis of a map when an input is contiguous along it instead of the inner axis: such a map
     goes by square tiles, which are turned in cache.
     """
@@ -43,7 +45,7 @@ class Nest:
     def turned(self, ref: Ref) -> bool:
         """Whether an input is read through a turned tile."""
         u = self.tiled
-        return u is not None and ref.shape[u] != 1 and ref.strides[u] == 1 and ref.shape[self.inner] != 1
+        return u is not None and ref.strides[u] == 1 and ref.shape[self.inner] != 1
 
     @property
     def passes(self) -> int:
@@ -55,9 +57,8 @@ class Nest:
         return i.shape[self.inner] != 1
 
     def is_full(self, i: Instruction) -> bool:
-        """Whether a value changes along a reduced axis (or, in a map, along the inner axis)."""
-        axes = self.kernel.axes or (self.inner,)
-        return any(i.shape[a] != 1 for a in axes)
+        """Whether a value changes along a reduced axis."""
+        return any(i.shape[a] != 1 for a in self.kernel.axes)
 
 
     def pattern(self) -> Pattern:
@@ -140,16 +141,15 @@ def _turned(ref: Ref, axis: int, inner: int) -> bool:
 
 def _inner(kernel: Kernel) -> int:
     """The axis along which most references are contiguous, outputs counting double; the last of equals."""
-    best, most = len(kernel.shape) - 1, -1.0
-    for axis, length in enumerate(kernel.shape):
-        if length == 1 and len(kernel.shape) > 1:
-            continue
-        score = sum(_unit(ref, axis) for ref in kernel.inputs) + sum(2 * _unit(ref, axis) for ref, _ in kernel.outputs)
-        if score >= most:
-            best, most = axis, score
+    written = [ref for ref, _ in kernel.outputs]
+
+    def score(axis: int) -> tuple[float, int]:
+        return sum(_unit(ref, axis) for ref in kernel.inputs) + sum(2 * _unit(ref, axis) for ref in written), axis
+
+    best = max(range(len(kernel.shape)), key=score)
     places = any(i.kind == "reduce" and i.op.dtype == "index" for i in kernel.body)
     return max(kernel.axes) if places and best in kernel.axes else best  # the first of equals is found in C order
 
 
 def _unit(ref: Ref, axis: int) -> float:
-    return math.prod(ref.shape) ** 0.5 if ref.shape[axis] != 1 and abs(ref.strides[axis]) == 1 else 0
+    return math.prod(ref.shape) ** 0.5 if abs(ref.strides[axis]) == 1 else 0

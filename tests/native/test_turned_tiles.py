@@ -38,3 +38,17 @@ def test_turned_tiles_are_the_same_numbers(cc, monkeypatch, dtype: np.dtype, cfl
     backend.cleanup_backend()
     monkeypatch.undo()
     jit._definitions.cache_clear()
+
+
+def test_tiles_of_three_axes(cc) -> None:
+    """Tiles go along the axis of what lies across, wherever it is among the outer ones; columns are no tiles."""
+    backend = testing.make_backend("cpu", rng_seed=0)
+    draw = np.random.default_rng(0)
+    y, z, w, c = (draw.integers(0, 20, s).astype("f") for s in [(13, 70, 9), (9, 13, 70), (1, 13, 1), (9, 1, 1)])
+    a, b, d, e = (backend.array(v, min_dims=0) for v in (y, z, w, c))
+    turned, shown = backend.transpose(a, (2, 0, 1)), y.transpose(2, 0, 1)
+    for tree, expected in ((turned * d + b, shown * w + z), (turned * d + b * e, shown * w + z * c)):
+        out = backend.empty(expected.shape, min_dims=0)
+        out[:] = tree
+        np.testing.assert_array_equal(out.get(), expected)
+    backend.cleanup_backend()
