@@ -30,8 +30,8 @@ class HoistRenderer(LaneRenderer):
         """Whether an instruction divides changing numbers of float32 by one that is the same for the whole kernel."""
         if i.kind != "op" or i.op.name != "div" or i.dtype != np.float32:
             return False
-        given = [self.body[a] for a in i.args]
-        return all(g.dtype == np.float32 for g in given) and self._constant(given[1]) and not self._constant(given[0])
+        number, divisor = (self.body[a] for a in i.args)
+        return self._constant(divisor) and not self._constant(number)
 
     def _statements(self, numbers: Iterable[int], buffers: dict[int, str] | None = None) -> None:
         for n in numbers:
@@ -60,4 +60,4 @@ class HoistRenderer(LaneRenderer):
 
     def _runs_along(self, i: Instruction) -> bool:
         """Whether elements of a source that follow each other along the inner axis have numbers that do."""
-        return max((axis for axis, n in enumerate(i.shape) if n != 1), default=-1) == self.nest.inner
+        return all(n == 1 for n in i.shape[self.nest.inner + 1 :])

@@ -36,9 +36,8 @@ class LaneRenderer(WideRenderer):
 
     def _sums_run_along(self, here: Sequence[int], direct: dict[int, str]) -> bool:
         """Whether the reductions `here` are sums of floats, of which a value must be computed first."""
-        plain = all(self.body[n].op.name == "sum" and self.body[n].dtype in (np.float32, np.float64) for n in here)
-        floats = plain and all(self.body[self.body[n].args[0]].dtype == self.body[n].dtype for n in here)
-        return self.nest.form == ROWS and floats and any(n not in direct for n in here)
+        sums = all(self.body[n].op.name == "sum" and self.body[n].dtype in (np.float32, np.float64) for n in here)
+        return self.nest.form == ROWS and sums and any(n not in direct for n in here)
 
     def _running_sums(self, loop: list[int], here: list[int], buffers: dict[int, str]) -> None:
         """Add up a block of m elements from b on."""
@@ -73,7 +72,7 @@ class LaneRenderer(WideRenderer):
         """
         loads = {n: self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"}
         along = {n: self._stride_class(ref, self.nest.inner) for n, ref in loads.items()}
-        keeps = self.stage == self.kept_stage and self.kept_value in loop
+        keeps = self.stage == self.kept_stage
         self.open("if (m > full)")
         count = "m - full"
         if "other" not in along.values() and not keeps:

@@ -37,13 +37,10 @@ class PipeRenderer(HoistRenderer):
         additions = [n for n in made if self.body[n].op.name in ADDITIONS]
         products = sum(self.body[n].op.name == "mul" for n in made)
         sums = sum(self.body[n].op.name == "sum" for n in self._reduced_in(self.stage))
-        chosen = [n for n in additions if self._is_plain(n)][: max(len(additions) + sums - products, 0) // 2]
+        floats = [n for n in additions if self.body[n].dtype in (np.float32, np.float64)]
+        chosen = floats[: max(len(additions) + sums - products, 0) // 2]
         self.shares |= bool(chosen)
         return {n: self._as_product(n) for n in chosen}
-
-    def _is_plain(self, n: int) -> bool:
-        dtype = self.body[n].dtype
-        return dtype in (np.float32, np.float64) and all(self.body[a].dtype == dtype for a in self.body[n].args)
 
     def _as_product(self, n: int) -> str:
         i = self.body[n]

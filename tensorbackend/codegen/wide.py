@@ -34,9 +34,9 @@ class WideRenderer(Renderer):
         return f"v{n}{self.lane}" if n in self.in_lanes else super()._value(n)
 
     def _fits_wide(self, loop: Sequence[int]) -> bool:
-        """Whether the loop over these values can be printed on vectors."""
+        """Whether the padded loop over these values can be printed on vectors."""
         outputs = self.kernel.outputs
-        if self.nest.form != MAP or self.nest.tiled is not None or not all(value in loop for _, value in outputs):
+        if self.nest.form != MAP or not all(value in loop for _, value in outputs):
             return False
         loads = [self.body[n] for n in loop if self.body[n].kind == "load"]
         places = [self.kernel.inputs[i.slot] for i in loads] + [ref for ref, _ in outputs]
@@ -45,14 +45,13 @@ class WideRenderer(Renderer):
             return False
         if any(dtypes.compute(t) != np.float32 for t in types):
             return False
-        if any(self._stride_class(ref, self.nest.inner) != "one" for ref in places):
+        if any(self._stride_class(self.kernel.inputs[i.slot], self.nest.inner) != "one" for i in loads):
             return False
         return all(self.body[n].kind == "load" or self._has_wide_form(self.body[n]) for n in loop)
 
     def _has_wide_form(self, i: Instruction) -> bool:
-        if i.kind != "op" or any(self.body[a].dtype != np.float32 for a in i.args) or i.dtype != np.float32:
-            return False
-        return i.op.name in ARITHMETIC or (i.half and i.op.half_ulps is not None)
+        """Of operands that have one: what is computed in another type begins with a cast, which has none."""
+        return i.kind == "op" and (i.op.name in ARITHMETIC or (i.half and i.op.half_ulps is not None))
 
     def _wide_loop(self, loop: Sequence[int]) -> None:
         """The loop over m elements, a multiple of `TB_WIDE`, from p<slot> on to w<output>, or d<output> of float32."""
@@ -69,7 +68,6 @@ class WideRenderer(Renderer):
             for n in loop:
                 if n not in loads:
                     self._wide_statement(n)
-        self.lane = ""
         self.in_lanes = set()
         for k, (ref, value) in enumerate(self.kernel.outputs):
             place, past = (f"w{k} + j", f"past{k}") if dtypes.is_half(ref.dtype) else (f"d{k} + j", "0")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What C kernels compute in another way gives the bits of what it stands for: random words, reciprocals, additions."""
+"""What C kernels compute in another way gives the bits of what it stands for: random words, reciprocals, additions,
+halves on vectors.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend, Tensor
+from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.settings import using
 
 
@@ -52,6 +55,14 @@ def test_division_by_a_number_is_a_division(divisor: float) -> None:
     assert "tb_over_f32" in str(be.explain(x / divisor))
 
 
+def test_additions_of_integers_stay_additions(backend: Backend) -> None:
+    numbers = np.random.default_rng(2).integers(-9, 9, (40, 300), "int32")
+    x, row = backend.array(numbers, "int32"), backend.array(numbers[:, 1:2], "int32")
+    away = (x - row) + (backend.max(x + row + 1, axis=1) - x)
+    expected = (numbers + numbers[:, 1:2] + 1).max(1, keepdims=True) - numbers[:, 1:2]
+    np.testing.assert_array_equal(away.asnumpyarray(), np.broadcast_to(expected, numbers.shape))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cflags", ["", "-mno-fma"] if platform.machine() in ("x86_64", "AMD64") else [""])
 def test_additions_by_multiply_adds_are_additions(dtype: str, cflags: str, absent) -> None:
@@ -77,3 +88,38 @@ def test_additions_by_multiply_adds_are_additions(dtype: str, cflags: str, absen
         np.testing.assert_array_equal(np.signbit(found)[found == 0], np.signbit(wanted)[wanted == 0])
         tree = (x - row) + (be.max(x + row, axis=1) - x)
         assert "TB_LESS" in str(be.explain(tree)) and "TB_ONE" in str(be.explain(tree))
+
+
+HALVES = {
+    "arithmetic": lambda be, x, y: -(x + y) * 2 - y / 4,
+    "a function": lambda be, x, y: be.tanh(x * 0) + y,
+    "truth as a number": lambda be, x, y: be.greater(x, y) + x,
+    "truth added to truth": lambda be, x, y: be.greater(x, y) + be.less(x, 3) - x,
+    "a choice": lambda be, x, y: be.where(be.greater(x, y), x, y) + 1,
+    "a number for each row": lambda be, x, y: be.broadcast_to(y[:, 2:3], y.shape) + x,
+    "random numbers": lambda be, x, y: be.floor(be.rand()) + x,
+    "another type": lambda be, x, y: x + be.array([[0.5]], "float64"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_on_vectors_are_those_of_each_element(backend: Backend, name: str, dtype: str) -> None:
+    """Small whole numbers and quarters, which are exact."""
+    numbers = np.random.default_rng(4).integers(-4, 5, (2, 3, 97))
+    x, y = (backend.array(values, dtype=dtype) for values in numbers)
+    row = backend.array(numbers[0, :, :1], dtype=dtype)
+    plain = CPUBackend(jit=False)
+    expected = HALVES[name](plain, *(plain.array(values, dtype="float32") for values in numbers)).asnumpyarray()
+    first, second = backend.empty((3, 97), dtype), backend.empty((3, 97), dtype)
+    with backend.fuse():
+        first[:] = HALVES[name](backend, x, y) + row
+        second[:] = row * 2
+    np.testing.assert_array_equal(first.get().astype("f"), expected + numbers[0, :, :1])
+    np.testing.assert_array_equal(second.get().astype("f"), np.repeat(numbers[0, :, :1] * 2, 97, 1))
+
+
+def test_which_halves_go_on_vectors(jit: Backend) -> None:
+    x, y, out = (jit.ones((3, 97), "float16") for _ in range(3))
+    wide = {name for name, tree in HALVES.items() if "TB_WIDE" in str(jit.explain(out, tree(jit, x, y)))}
+    assert wide == {"arithmetic", "a function"}
