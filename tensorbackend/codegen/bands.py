@@ -74,19 +74,16 @@ class BandRenderer(SegmentRenderer):
         return [self.kernel.outputs[k][1] for k in self._stored()]
 
     def fits_pieces(self) -> bool:
-        """Whether rows can be stored by pieces: of numbers side by side, of which none waits in the output."""
-        if self.nest.reduced or self.kept_value is not None or not self._stored():
+        """Whether rows of sums can be stored by pieces: of numbers side by side, of which none waits in the output."""
+        if self.nest.reduced or self.kept_value is not None:
             return False
-        self.stage = self.nest.passes + 1
-        plain = all(self.body[n].op.dtype != "index" for n in self._reduced_in(1))
-        return plain and self._is_contiguous(self._needed(self._stored_values()))
+        return self._is_contiguous(self._needed(self._stored_values()))
 
     def _bands(self) -> None:
         """All rows, in bands: each pass over all rows of a band before the next pass."""
         across, most = self._across(), BAND_BYTES // max(self._bytes_of_an_element(), 1)
         self.lasting = self._lasting()
         self.late = self._read_in_pass(2)
-        self.waiting = set()
         self.say(*(f"{ctype(self.body[n].dtype)} w{n}[{BAND}] = {{0}};" for n in sorted(self.lasting)))
         if self.by_pieces:
             self._rows_by_pieces()

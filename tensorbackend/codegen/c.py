@@ -45,7 +45,7 @@ def _print(pattern: Pattern, split: bool, by_pieces: bool) -> Printed:
 
 
 def fits_pieces(found: Nest) -> bool:
-    """Whether rows can be stored by pieces."""
+    """Whether rows of sums can be stored by pieces."""
     return _Printer(found, split=False, by_pieces=True).fits_pieces()
 
 

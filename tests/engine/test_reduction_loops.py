@@ -71,6 +71,29 @@ def test_columns_see_what_varies_along_their_rows_alone(backend: Backend, dtype:
     assert np.array_equal(scaled.asnumpyarray(), ((a * b + a) * x).sum(1, keepdims=True))
 
 
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_reductions_read_what_lies_across(backend: Backend, axis: int | None) -> None:
+    """It is turned in tiles for maps alone; most operands decide along which axis a reduction goes."""
+    random = np.random.default_rng(0)
+    x, y, z = (random.integers(-9, 9, shape) for shape in [(70, 90), (70, 90), (90, 70)])
+    a, b, c = (backend.array(values, dtype="float32") for values in (x, y, z))
+    for tree, values in ((a + b + c.T, x + y + z.T), (a.T + b.T + c, (x + y).T + z)):
+        for name in ("sum", "max", "argmin"):
+            found = getattr(backend, name)(tree, axis).asnumpyarray()
+            np.testing.assert_array_equal(found.ravel(), getattr(np, name)(values, axis).ravel(), err_msg=name)
+
+
+def test_reductions_of_reductions(backend: Backend) -> None:
+    """Values of rows and columns, spread and reduced again: they wait from one pass to the next."""
+    values = np.random.default_rng(0).integers(-9, 9, (37, 65))
+    x = backend.array(values, dtype="float32")
+    for axis in (0, 1):
+        spread = backend.broadcast_to(backend.max(x, axis), x.shape)
+        expected = values.max(axis, keepdims=True) * values.shape[axis]
+        np.testing.assert_array_equal(backend.sum(spread, axis).asnumpyarray(), expected)
+        np.testing.assert_array_equal((x + backend.sum(spread, axis)).asnumpyarray(), values + expected)
+
+
 # Rows in bands
 
 BANDED = [(37, 64), (100, 3), (18, 100), (2, 5, 65), (9, 1000), (3, 5000), (0, 9)]
@@ -365,7 +388,7 @@ def test_rows_of_two_sums_beyond_the_caches(
 def standardised(x: object, out: object, sums: object, scale: object) -> None:
     """Both moments of rows, which also stay, and rows by them: one pass that adds up and one that stores."""
     be = x.backend
-    total, squares = be.sum(x, 1), be.sum(x * x, 1)
+    total, squares = be.sum(x, 1), be.sum(be.square(x - scale), 1)
     with be.fuse():
         sums[:, 0:1] = total
         sums[:, 1:2] = squares + sums[:, 1:2]
@@ -544,6 +567,8 @@ def test_which_rows_are_asked_for_while_those_before_are_stored(
         (2049, lambda be, x: x / be.max(x, 1), False),
         (2049, lambda be, x: be.exp(x) / be.sum(be.exp(x), 1), False),  # which waits in the output
         (2049, lambda be, x: be.sum(x, 1), False),
+        (4098, lambda be, x: (y := x[:, ::2]) / be.sum(y, 1), False),
+        (2049, lambda be, x: (y := be.reshape(x, (2, 32, 2049))) / be.sum(y, (0, 2)), False),
     ],
 )
 def test_which_rows_are_stored_by_pieces(
@@ -555,7 +580,9 @@ def test_which_rows_are_stored_by_pieces(
         (kernel,) = kernels_of(tree(backend, backend.ones((64, columns))))
         by_pieces = wanted and not near
         assert jit._goes_by_pieces(nest(kernel), split=False) == by_pieces
-        assert jit.prepare(kernel).source == print_kernel(nest(kernel), by_pieces=by_pieces).source
+        source = jit.prepare(kernel).source
+        assert source == print_kernel(nest(kernel), by_pieces=by_pieces).source
+        assert source.count("start - over : 0, to = till") == by_pieces  # each element is stored once
 
 
 def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tensorbackend import testing
-from tensorbackend.backends import native
+from tensorbackend.backends import caches, native, warm
 from tensorbackend.conformance import references as ref
 from tensorbackend.conformance.plugin import session_backend
 from tensorbackend.conformance.test_norm import EPS, RHO, Batch, near
@@ -29,6 +31,23 @@ def test_the_bits_do_not_depend_on_threads(absent: Callable[[str, str], None]) -
     finally:
         runtime.set_threads(before)
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_long_rows_beyond_the_caches_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """Rows stored by pieces, and beside them their moments, which stay."""
+    backend, found = session_backend("jit"), []
+    monkeypatch.setattr(caches, "has_complexes", lambda: True)
+    monkeypatch.setattr(warm, "name_of", lambda key: None)  # what is remembered was launched as before
+    for size in (1 << 40, -1):
+        monkeypatch.setattr(caches, "near_bytes", lambda size=size: size)
+        backend.structures.clear()
+        backend.structures.plans.clear()
+        batch = Batch(backend, ref.draw((5, 3001), dtype), dtype)
+        batch.fprop()
+        batch.bprop()
+        found.append([tensor.get().tobytes() for tensor in batch.tensors.values()])
+    assert found[0] == found[1]
 
 
 def test_a_captured_step_repeats(backend: Any) -> None:
