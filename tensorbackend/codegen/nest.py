@@ -60,7 +60,6 @@ class Nest:
         """Whether a value changes along a reduced axis."""
         return any(i.shape[a] != 1 for a in self.kernel.axes)
 
-
     def pattern(self) -> Pattern:
         """The nest without its sizes."""
         kernel = self.kernel
