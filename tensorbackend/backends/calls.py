@@ -34,10 +34,13 @@ class _CallRecorder(Recorder):
 
 
 def learn(method: Any, arguments: tuple, named: dict[str, Any] | None) -> tuple[Any, Any]:
-    """Run a backend's method. Returns its result, and how native code can run its like: a recipe whose leaves are the
-    tensors among the arguments and then its third part; None if it cannot; NotImplemented: do not remember."""
+    """Run a backend's method, which returns none of its operands but as it is. Returns its result, and how native code
+    can run its like: a recipe whose leaves are the tensors among the arguments and then its third part, and whose fourth
+    is the number of the argument that comes back (-1: nothing does); None if it cannot; NotImplemented: do not remember.
+    """
     backend, named = method.__self__, named or {}
-    given = [stand_in(x) if isinstance(x, Tensor) else x for x in (*arguments, *named.values())]
+    taken = (*arguments, *named.values())
+    given = [stand_in(x) if isinstance(x, Tensor) else x for x in taken]
     views = [x for x in given if isinstance(x, Tensor)]
     recorder = _CallRecorder(backend, views)
     with backend._lock:  # until the end: to a thread that captures meanwhile this is no capture, but a call to wait for
@@ -47,10 +50,15 @@ def learn(method: Any, arguments: tuple, named: dict[str, Any] | None) -> tuple[
                 result = method(*given[: len(arguments)], **dict(zip(named, given[len(arguments) :])))
     if not recorded:
         return method(*arguments, **named), NotImplemented
-    return result, None if result is not None or backend.closed else _recipe(recorder, len(views))
+    returned = next((k for k, x in enumerate(given) if x is result and isinstance(x, Tensor)), -1)
+    if returned >= 0:
+        result = taken[returned]
+    elif result is not None:
+        return result, None
+    return result, None if backend.closed else _recipe(recorder, len(views), returned)
 
 
-def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
+def _recipe(recorder: _CallRecorder, tensors: int, returned: int) -> tuple | None:
     """What was recorded, as native code runs it; None where it cannot."""
     calls = [call for stated in recorder.stated for call in stated.calls]
     used = [memory for memory in recorder.memories if memory.first >= 0]
@@ -73,7 +81,7 @@ def _recipe(recorder: _CallRecorder, tensors: int) -> tuple | None:
     check = places[-1][1] if calls and calls[0].action.checked else -1  # the scratch's place
     keep = [owner, *(call.action for call in calls)]
     made = recipe(steps, nbytes, [None] * tensors + numbers, keep, check, len(steps))
-    return made and (*made, tuple(numbers))
+    return made and (*made, tuple(numbers), returned)
 
 
 def _launches(call: Call) -> Sequence[Any]:

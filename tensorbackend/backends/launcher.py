@@ -44,7 +44,7 @@ FLAGS = ("-O2", "-Wl,-z,nodelete")
 MOST_PARTS, MOST_OPERANDS = 32, 3
 STATIC_ARGUMENTS, RUNS_AT_ONCE, OPERANDS_ONLY = 0, -1, -2  # in place of the arity of methods of no op
 RUNS = ("compound_", "fprop_", "bprop_", "update_", "batched_")
-"""How the names begin of the methods that run: primitives, whose calls are remembered unless they return a tensor."""
+"""How the names begin of the methods that run: primitives, whose calls are remembered unless they return a tree."""
 
 _starting = threading.Lock()  # there is one set of types a process
 _log = logging.getLogger("tensorbackend")
@@ -241,10 +241,11 @@ def _tree_methods() -> list[tuple[str, int]]:
 
 
 def _methods_that_run() -> list[str]:
-    """The methods of `Backend` that run and return nothing, or times: what others return would be of a recorded call,
-    with stand-ins for its arguments."""
+    """The methods of `Backend` that run, and return nothing, times or one of their operands: a tree that a recorded call
+    returns is of stand-ins for its arguments."""
     names = [name for name in dir(Backend) if name.startswith(RUNS)]
-    return [name for name in names if getattr(Backend, name).__annotations__["return"].endswith("None")]
+    returned = {name: getattr(Backend, name).__annotations__["return"] for name in names}
+    return [name for name, what in returned.items() if what == "Tensor" or what.endswith("None")]
 
 
 def native_types() -> NativeTypes | None:

@@ -112,7 +112,7 @@ class LinearAlgebra:
         return finished(node, out)
 
     def compound_dot(self, A: Any, B: Any, C: Any, alpha: float = 1.0, beta: float = 0.0, relu: bool = False,
-                     bsum: Any = None, repeat: int = 1, size: str | None = None) -> Any:  # fmt: skip
+                     bsum: Any = None, repeat: int = 1, size: str | None = None) -> Tensor:  # fmt: skip
         """C = r(alpha A B) + beta C, with r = max(·, 0) if `relu`; returns C.
 
         A (m, k), B (k, n), C (m, n) of one dtype; each may be any strided view, A and B transposed. `bsum` (m, 1) is
@@ -135,7 +135,7 @@ class LinearAlgebra:
         return C
 
     def batched_dot(self, A: Any, B: Any, C: Any, alpha: float = 1.0, beta: float = 0.0, relu: bool = False,
-                    repeat: int = 1, size: str | None = None) -> Any:  # fmt: skip
+                    repeat: int = 1, size: str | None = None) -> Tensor:  # fmt: skip
         """The products of batches of matrices, batch axis first; returns C.
 
         A (X, m, k) or (m, k), B (X, k, n) or (k, n). C (X, m, n): C[i] = r(alpha A[i] B[i]) + beta C[i], a 2-D operand
@@ -169,7 +169,7 @@ class LinearAlgebra:
             out._assign(before)
             out._assign(value)
 
-    def xnor_compound_dot(self, A: Any, B: Any, C: Any, beta: float = 0.0, bsum: Any = None) -> Any:
+    def xnor_compound_dot(self, A: Any, B: Any, C: Any, beta: float = 0.0, bsum: Any = None) -> Tensor:
         """The product of matrices of -1 and 1 (numbers count by their sign, 0 as 1): k - 2 popcount(a xor b).
 
         A (m, k), B (k, n), C (m, n); `beta` has no effect; `bsum` as in `compound_dot`.
@@ -234,7 +234,7 @@ class LinearAlgebra:
         sum_tensor._assign(before + y)
         cmp_tensor._assign(y - (sum_tensor - before))
 
-    def update_fc_bias(self, err: Any, out: Any) -> Any:
+    def update_fc_bias(self, err: Any, out: Any) -> Tensor:
         """out = the sums of `err` (nout, N) over its rows' entries: the bias gradient (nout, 1) of a dense layer."""
         check_target("update_fc_bias: out", out)
         return out._assign(self.sum(err, 1))

@@ -128,6 +128,12 @@ static enum outcome follow_call(memo *m, object *recipe, const call_form *c) {
     return follow(m, recipe, &o);
 }
 
+// The argument that a call gives back, or None.
+static object *returned(object *recipe, object *const *arguments) {
+    int64_t number = PyLong_AsLongLong(PyTuple_GetItem(recipe, 3));
+    return number < 0 ? py.none : arguments[number];
+}
+
 static object *call_again(object *self, object *const *arguments, size_t count, object *names) {
     const method *f = (const method *)self;
     memo *m = (memo *)f->memo;
@@ -139,10 +145,11 @@ static object *call_again(object *self, object *const *arguments, size_t count, 
     if (known && !known->recipe && known->runs++ >= RUNS)
         return learn_call(m, f, arguments, by_place, names, &c);
     int repeats = known && known->recipe && known->recipe != py.none;
+    object *result = repeats ? returned(known->recipe, arguments) : NULL;  // now: others may forget the call meanwhile
     enum outcome outcome = repeats ? follow_call(m, known->recipe, &c) : TO_PYTHON;
     if (outcome == TO_PYTHON)
         return call_python(f->python, arguments, by_place, names);
-    return outcome == DONE ? kept(py.none) : NULL;
+    return outcome == DONE ? kept(result) : NULL;
 }
 
 #endif
