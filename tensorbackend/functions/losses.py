@@ -116,10 +116,10 @@ def _check_softmax(in_types: Any, **params: Any) -> None:
 
 
 def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, reduce: str) -> Any:
-    logarithms = o.log_softmax(x, 1)
+    valid = t != ignore_label
+    logarithms = o.log_softmax(o.where(_beside(valid), x, 0), 1)  # NaN of ignored rows gets to no gradient either
     if weight:
         logarithms = logarithms * o.reshape(weight[0], (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
-    valid = t != ignore_label
     unknown = _unknown(x, t) & valid
     label = o.where(unknown, 0, t)  # a class, so that NaN gets to the row's gradient
     each = -o.sum(o.where(chosen(x, label), logarithms, 0), 1, False) * _mark(x, unknown)

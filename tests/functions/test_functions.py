@@ -120,6 +120,17 @@ def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
         assert host(loss) == 0 and host(v.grad).shape == v.shape and not host(v.grad).any()
 
 
+def test_what_is_ignored_may_be_anything(array, host) -> None:
+    """Rows that a mask has emptied, or NaN of padding, get to no gradient, once and twice."""
+    t = array([-1, 2, -1, -1], np.int32)
+    x = tb.Variable(array([[np.nan, 1, 2], [0, 1, 0], [-np.inf, -np.inf, -np.inf], [np.inf, 0, np.inf]]))
+    for reduce in ("mean", "sum", "no"):
+        (g,) = tb.grad([F.sum(F.softmax_cross_entropy(x, t, reduce=reduce))], [x], enable_double_backprop=True)
+        (gg,) = tb.grad([F.sum(g * g)], [x])
+        for found in (host(g), host(gg)):
+            assert not found[[0, 2, 3]].any() and found[1].all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_labels_that_are_no_class_are_nan(dtype, array, host) -> None:
     x, t = np.float32([[1, 2], [3, 5], [4, 0], [1, 1]]), array([0, 2, 1, -7], np.int32)
