@@ -122,12 +122,20 @@ del _name, _what, _method, _reflected
 
 
 class Arithmetic:
-    """The values of `wanted` symbols from those of `arguments`, worked out each operation once."""
+    """The values of `wanted` symbols from those of `arguments`, worked out each operation once.
+
+    Raises `CaptureError` for a symbol of another program.
+    """
 
     def __init__(self, arguments: Sequence[Symbol], wanted: Sequence[Symbol]) -> None:
         self._first: list[Any] = []
         self._steps: list[tuple[Callable, list[int]]] = []
         order = operands_first(wanted, lambda x: [y for y in x.operands if type(y) is Symbol], arguments)
+        for s in order:
+            if s.function is None:  # kept somewhere, as an optimizer's rate, when its capture was over
+                given = f"a number that an argument of another program left behind (it was {s.value!r})"
+                hint = "set it to a number again, or pass it as an argument"
+                raise CaptureError(complain("capture: no value", given, "arguments of this program", hint))
         constants = [x for s in order for x in s.operands if type(x) is not Symbol]
         self._constants = [None] * len(arguments) + constants
         places = {id(x): n for n, x in enumerate(arguments)}

@@ -550,6 +550,18 @@ def test_captures_do_not_nest_but_programs_do(backend: Backend, x: Tensor) -> No
     np.testing.assert_array_equal(outer(other).get(), (other.get() + 1) * 2)
 
 
+def test_numbers_of_another_program_are_refused(backend: Backend, x: Tensor) -> None:
+    kept = []
+
+    def scaled(x: Tensor, rate: float) -> Tensor:
+        kept.append(rate)
+        return backend.evaluate(x * rate)
+
+    backend.capture(scaled, x, 0.5)
+    with pytest.raises(CaptureError, match="argument of another program left behind \\(it was 0.5\\)"):
+        backend.capture(lambda x, n: backend.evaluate(x * kept[0] * n), x, 2.0)
+
+
 def test_a_block_left_open_is_refused(backend: Backend, x: Tensor) -> None:
     def step(x: Tensor) -> None:
         block = backend.fuse()
