@@ -37,7 +37,7 @@ def _difference(a: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray, atol
     if a.shape == b.shape and a.size:
         with np.errstate(invalid="ignore"):
             excess = np.abs(x - y) - (atol + rtol * np.abs(y))
-        excess = np.where(np.isnan(x) & np.isnan(y), -np.inf, np.where(np.isnan(excess), np.inf, excess))
+        excess = np.where((x == y) | (np.isnan(x) & np.isnan(y)), -np.inf, np.where(np.isnan(excess), np.inf, excess))
         worst = np.unravel_index(int(np.argmax(excess)), a.shape)
         lines.append(f"worst at {tuple(map(int, worst))}: {a[worst]!r} and {b[worst]!r}")
     return "\n".join(lines)

@@ -98,3 +98,8 @@ def test_without_a_device_there_is_none() -> None:
     with pytest.raises(BackendError, match="no CUDA backend"):
         tb.to_gpu(A)
     tb.cleanup_backend()
+
+
+def test_equal_infinities_are_not_the_worst_elements() -> None:
+    with pytest.raises(AssertionError, match=r"worst at \(2,\): .*3.0"):
+        testing.assert_allclose(np.array([np.inf, -np.inf, 2.0]), np.array([np.inf, -np.inf, 3.0]))
