@@ -35,9 +35,9 @@ class _CallRecorder(Recorder):
 
 def learn(method: Any, arguments: tuple, named: dict[str, Any] | None) -> tuple[Any, Any]:
     """Run a backend's method, which returns none of its operands but as it is. Returns its result, and how native code
-    can run its like: a recipe whose leaves are the tensors among the arguments and then its third part, and whose fourth
-    is the number of the argument that comes back (-1: nothing does); None if it cannot; NotImplemented: do not remember.
-    """
+    can run its like: a recipe whose leaves are the tensors among the arguments and then its third part, and whose last
+    part is the number of the argument that comes back (-1: nothing does); None if it cannot; NotImplemented: do not
+    remember."""
     backend, named = method.__self__, named or {}
     taken = (*arguments, *named.values())
     given = [stand_in(x) if isinstance(x, Tensor) else x for x in taken]

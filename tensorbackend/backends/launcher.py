@@ -241,8 +241,8 @@ def _tree_methods() -> list[tuple[str, int]]:
 
 
 def _methods_that_run() -> list[str]:
-    """The methods of `Backend` that run, and return nothing, times or one of their operands: a tree that a recorded call
-    returns is of stand-ins for its arguments."""
+    """The methods of `Backend` that run, and return nothing, times or one of their operands: a tree that a recorded
+    call returns is of stand-ins for its arguments."""
     names = [name for name in dir(Backend) if name.startswith(RUNS)]
     returned = {name: getattr(Backend, name).__annotations__["return"] for name in names}
     return [name for name, what in returned.items() if what == "Tensor" or what.endswith("None")]
