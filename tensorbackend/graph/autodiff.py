@@ -106,12 +106,12 @@ class Autodiff:
 
     def get_grad_op_tree(self, tensors: Sequence[Any]) -> list[OpTreeNode]:
         """The gradients as op-trees, in the order of `tensors`; a tensor that is not in the tree gets zeros."""
-        return [self._gradient(t) for t in tensors]
+        return [self._gradient(t) for t in _several(tensors)]
 
     def get_grad_tensor(self, tensors: Sequence[Any]) -> list[Any]:
         """The gradients as new tensors of the tensors' shapes and types."""
         results = []
-        for t in tensors:
+        for t in _several(tensors):
             gradient = self._gradient(t)
             results.append(self.be.empty_like(t)._assign(gradient))
         return results
@@ -127,7 +127,7 @@ class Autodiff:
         `next_error`. One may be `next_error` itself; it is written last. Raises `TypeError` for what is no tensor,
         `ShapeError`, and `ValueError` for the rest, before anything is written.
         """
-        if len(tensors) != len(gradients):
+        if len(_several(tensors)) != len(_several(gradients)):
             given = f"{len(tensors)} tensors, {len(gradients)} gradients"
             raise ValueError(complain("back_prop_grad: counts differ", given, "one gradient a tensor"))
         error = self.next_error
@@ -154,6 +154,13 @@ class Autodiff:
         self._gradients.clear()
         self._tensors.clear()
         self.op_tree = self.next_error = None
+
+
+def _several(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Tensors as they were given. Raises `TypeError` for one by itself, whose rows would be taken for them."""
+    if isinstance(tensors, Operators):
+        raise TypeError(complain("Autodiff: tensors", type(tensors).__name__, "a list of tensors", "[tensor]"))
+    return tensors
 
 
 def _tensors_of(tree: Any) -> list[Tensor]:

@@ -393,10 +393,11 @@ class OpTreeNode(Operators):
             return a._assign(b)
         entry = ops.OPS.get(op) if isinstance(op, str) else None
         arity = entry.arity if entry else _BUILT.get(op) if isinstance(op, str) else None
+        if arity is None:
+            raise TypeError(complain("OpTreeNode.build: op", repr(op), "the name of an op of docs/ops.md"))
         if len(operands) != arity:
-            raise TypeError(
-                complain(f"OpTreeNode.build: {op!r} with {len(operands)} operands", "", "an op of docs/ops.md")
-            )
+            given, expected = f"{len(operands)} operands", f"{arity} beside None"
+            raise TypeError(complain(f"OpTreeNode.build: {op}", given, expected))
         if entry is None:
             node = _built(op, operands, params)
         elif entry.kind == ops.SOURCE:

@@ -215,9 +215,10 @@ class Tensor(Operators):
 
         Raises `ShapeError` unless `new_order` names each axis once.
         """
-        if sorted(new_order) != list(range(self.ndim)):
+        order = indexing.whole("dimension_reorder", new_order)
+        if sorted(order) != list(range(self.ndim)):
             raise ShapeError(complain("dimension_reorder: not an order of the axes", str(new_order), "each axis once"))
-        return self.reshape([self.structure.shape[a] for a in new_order])
+        return self.reshape([self.structure.shape[a] for a in order])
 
     def share(self, shape: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         """A view on the first elements under another shape (and `dtype`, counted in bytes).

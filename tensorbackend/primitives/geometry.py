@@ -39,16 +39,15 @@ def pad_pair(name: str, pad: Any) -> Pad:
     return int(ends[0]), int(ends[1])
 
 
-def output_length(length: int, window: int, pad: Pad, stride: int, pooling: bool = False, caffe: bool = False) -> int:
+def output_length(length: int, window: int, pad: Pad, stride: int, pooling: bool = False, caffe: bool = False,
+                  what: str = "output_dim: padding") -> int:  # fmt: skip
     """How many windows of `window` cells fit on an axis; it may be zero or negative.
 
     floor((length - window + pad) / stride) + 1; for pooling in Caffe's mode the ceiling, less a last window that lies
-    wholly in padding. Raises `ShapeError` when pooling's padding is not below the window.
+    wholly in padding. Raises `ShapeError` when pooling's padding, which messages call `what`, is not below the window.
     """
     if pooling and max(pad) >= window:
-        raise ShapeError(
-            complain("output_dim: padding", f"{max(pad)} with windows of {window}", "less than the window")
-        )
+        raise ShapeError(complain(what, f"{max(pad)} with windows of {window}", "less than the window"))
     room = length - window + sum(pad)
     if not (caffe and pooling):
         return room // stride + 1

@@ -53,7 +53,7 @@ def check(name: str, dtype: np.dtype | None, **named: tuple[Any, tuple[int, ...]
         if not isinstance(x, Operators):
             raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a tensor", "be.array(x)"))
         if x.dtype != dtype if dtype is not None else not dtypes.is_float(x.dtype):
-            wanted = "a float type" if dtype is None else f"{dtype}, the layer's"
+            wanted = "a float type" if dtype is None else str(dtype)
             raise DTypeError(complain(f"{name}: type of {letter}", str(x.dtype), wanted))
         if x.shape is None or math.prod(x.shape) != math.prod(dim):
             raise ShapeError(complain(f"{name}: size of {letter}", f"{x.shape}", f"{math.prod(dim)} elements: {dim}"))
@@ -93,7 +93,8 @@ def check_integers(name: str, values: int, **named: tuple[Any, tuple[int, ...]])
         if not isinstance(x, Tensor):
             raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a tensor"))
         if not dtypes.is_integer(x.dtype) or np.iinfo(x.dtype).max < values - 1:
-            raise DTypeError(complain(f"{name}: type of {letter}", str(x.dtype), f"integers up to {values - 1}"))
+            wanted = "integers" if values < 2 else f"integers up to {values - 1}"
+            raise DTypeError(complain(f"{name}: type of {letter}", str(x.dtype), wanted))
         if x.size != math.prod(dim):
             raise ShapeError(complain(f"{name}: size of {letter}", f"{x.shape}", f"{math.prod(dim)} elements: {dim}"))
 

@@ -138,7 +138,10 @@ def pool_geometry(name: str, op: str, sizes: list[int], window: list[int], pads:
     steps = [w if s is None else positive(name, **{n: s})[0] for w, s, n in zip(window, strides, stride_names)]
     ends = [pad_pair(name, pad) for pad in pads]
     axes = list(zip(sizes[1:], window, ends, steps))
-    results = [output_length(n, w, pad, s, pooling=True, caffe=caffe) for n, w, pad, s in axes]
+    results = [
+        output_length(n, w, pad, s, pooling=True, caffe=caffe, what=f"{name}: padding of {letter}")
+        for letter, (n, w, pad, s) in zip(letters, axes)
+    ]
     for letter, count, (n, w, pad, s) in zip(letters, results, axes):
         given = f"{letter} = {n}, windows of {w}, padding {pad}, stride {s}"
         if count < 1:

@@ -69,6 +69,17 @@ def refused(name: str, call: Call, error: type[Exception], *parts: str) -> None:
     CASES[name] = call, error, parts
 
 
+def gradients(b: Bench) -> Any:
+    """Gradients of squares of `b.t`."""
+    return tensorbackend.Autodiff(b.t * b.t, b.be)
+
+
+def steps(b: Bench, before: Any) -> None:
+    """One step of a recurrent layer of three units, after the given states."""
+    be = b.be
+    be.compound_rnn_unroll_fprop(be.ones((3, 3)), before, [b.t], [b.t], be.ones((3, 1)), 3, 1, None, be.tanh)
+
+
 def write(b: Bench, key: Any, value: Any) -> None:
     """`b.t[key] = value`, as an expression."""
     b.t[key] = value
@@ -96,6 +107,7 @@ refused("reshape two unknowns", lambda b: b.t.reshape(-1, -1), ShapeError, "(3, 
 refused("reshape a transpose", lambda b: b.t.T.reshape(12), ShapeError, "strides", "be.copy")
 refused("share", lambda b: b.t.share((4, 4)), ShapeError, "48", "64", "(4, 4)")
 refused("dimension_reorder", lambda b: b.t.dimension_reorder((0, 0)), ShapeError, "(0, 0)", "each axis once")
+refused("dimension_reorder by a number", lambda b: b.t.dimension_reorder(1), TypeError, "dimension_reorder", "1")
 refused("item", lambda b: b.t.item(), ShapeError, "(3, 4)", "one element")
 refused("broadcast", lambda b: b.be.broadcast_to(b.t, (2, 4)), ShapeError, "(3, 4)", "(2, 4)")
 refused("broadcast down", lambda b: b.be.broadcast_to(b.cube, (3, 4)), ShapeError, "(2, 3, 4)", "(3, 4)")
@@ -243,6 +255,14 @@ refused("operand of another backend", lambda b: b.t + b.foreign, BackendError, "
 refused("product across backends", lambda b: b.be.dot(b.t, b.foreign.T), BackendError, "one backend")
 refused("method across backends", lambda b: b.other.add(b.t, 1), BackendError, "backend")
 refused("unknown backend", lambda b: Backend.allocate_backend("cpux"), ValueError, "'cpux'", "cpu")
+refused("gradients by one tensor", lambda b: gradients(b).get_grad_tensor(b.t), TypeError, "a list of tensors", "try")
+refused("gradients into one tensor", lambda b: gradients(b).back_prop_grad([b.t], b.frozen), TypeError, "a list")
+refused("steps of a buffer", lambda b: steps(b, b.t), TypeError, "h_prev_s", "Tensor", "a list of tensors")
+refused("no steps", lambda b: steps(b, None), TypeError, "h_prev_s", "NoneType", "a list of tensors")
+refused("padding of a pool", lambda b: b.be.pool_layer(np.float32, "max", 1, 1, W=4, S=2, pad_w=2), ShapeError,
+        "pool_layer: padding of W", "windows of 2")  # fmt: skip
+refused("words of floats", lambda b: b.be.compound_bprop_lut(1, b.u, b.u, None, b.t, None), DTypeError, "ed  integers")
+refused("operands of an op", lambda b: tensorbackend.OpTreeNode.build("add", b.t, None), TypeError, "1 operands", "2")
 refused("unknown op", lambda b: tensorbackend.OpTreeNode.build("tan2", b.t, None), TypeError, "'tan2'")
 refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError, "'debugg'", "debug")
 refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int8"), ValueError, "int8", "float32")
