@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tensorbackend.graph.fuse import can_join, walk
-from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.tensor import Tensor, overlap, share_memory
 
@@ -70,6 +70,11 @@ class _Stated:
                 return False
         group = (x for found in waits.leaves for x in found if isinstance(x, Tensor))
         return not any(_partly(self.target, x) for x in [*group, *waits.targets])
+
+    def draws_anew(self, waits: _Waiting) -> bool:
+        """Whether it has a random node in common with the group that draws in each statement that runs it."""
+        sources = [x for x in self.leaves if isinstance(x, OpTreeNode) and x.structure.op.name != "index"]
+        return any(id(x) in waits.parts and not hasattr(x, "draw") for x in sources)
 
     def can_join(self, waits: _Waiting, value: Any) -> bool:
         """Whether it may run in one group with what waits. `value` is what it assigns, of a shape that fits."""
@@ -139,11 +144,12 @@ class StatementGroup:
 
     def _joins(self, waits: _Waiting, new: _Stated, form: tuple, fit: Callable[[], Any]) -> bool:
         """Whether a statement of that form may join what waits, checked or remembered."""
-        key = ("join", waits.forms, form, new.is_apart(waits))
+        draws_anew = new.draws_anew(waits)
+        key = ("join", waits.forms, form, new.is_apart(waits), draws_anew)
         joins = self._plans.get(key)
         if joins is None:
             value, views = fit(), (form[1], *form[-1])
-            joins = min(views) < len(waits.numbers) and new.can_join(waits, value)
+            joins = min(views) < len(waits.numbers) and not draws_anew and new.can_join(waits, value)
             self._plans[key] = joins
         return joins
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Callable
@@ -431,6 +432,26 @@ def test_random_nodes_draw_once_a_statement(backend: Backend) -> None:
         a[:] = backend.rand()
         b[:] = backend.rand()
     np.testing.assert_array_equal((a.get(), b.get()), expected)
+
+
+def test_a_random_node_of_two_statements_draws_in_each_of_them(backend: Backend) -> None:
+    """As it does outside; one that has a number has it in both. The forms are the same but for that."""
+
+    def run(fused: bool) -> list[bytes]:
+        backend.rng_reset()
+        a, b, found = backend.zeros((4, 8)), backend.zeros((4, 8)), []
+        for pinned in (False, False, True, True, False, True):
+            node = backend.rand(shape=(4, 8))
+            if pinned:
+                node.draw = 5
+            part = node * 2.0
+            with backend.fuse() if fused else contextlib.nullcontext():
+                a[:] = part + 1.0
+                b[:] = a - part
+            found += [a.get().tobytes(), b.get().tobytes()]
+        return [*found, backend.rng_get_state()[2]]
+
+    assert run(fused=True) == run(fused=False)
 
 
 def test_a_group_with_a_shared_part_is_not_repeated_for_one_without(backend: Backend) -> None:

@@ -122,6 +122,13 @@ static inline seen_node *place_of(fusing *f, const object *node) {
     }
 }
 
+// Whether each statement that runs a node has numbers of its own: a source without a number (and, for all that is known
+// here, one of positions).
+static inline int draws_anew(object *node) {
+    length operands = node->type == node_type ? extra_of(node)->count : PyTuple_Size(slot(node, at.node_inputs));
+    return operands == 0 && !slot(node, at.node_draw);
+}
+
 // 0 when nobody keeps account of the group, or it is too large. Notes the statement's nodes as those of the group: when
 // it does not join, the group ends, or nobody keeps account of it any more.
 static int make_form(fusing *f, const stated *s, form *new) {
@@ -134,12 +141,13 @@ static int make_form(fusing *f, const stated *s, form *new) {
     int64_t number = *word++ = number_of(f, &new->n_seen, &s->to, structure, 1, &apart);
     for (int i = 0; i < s->w.n_repeats; i++)
         *word++ = (int64_t)s->w.repeats[2 * i] << 32 | s->w.repeats[2 * i + 1];
-    int64_t shared = 0;
+    int64_t shared = 0, anew = 0;
     for (int i = 0; i < s->w.nodes; i++) {
         seen_node *found = place_of(f, s->w.node[i]);
-        if (found->group == f->group)
+        if (found->group == f->group) {
             word[shared++] = (int64_t)s->w.place[i] << 32 | found->where;
-        else
+            anew |= draws_anew(s->w.node[i]);
+        } else
             *found = (seen_node){s->w.node[i], f->group, f->count << 16 | s->w.place[i]};
     }
     f->nodes += s->w.nodes - (int)shared;
@@ -151,7 +159,7 @@ static int make_form(fusing *f, const stated *s, form *new) {
     new->key[KEY_STATE] = f->state;
     new->key[KEY_TARGET] = (int64_t)(uintptr_t)structure;
     new->key[KEY_ROOT] = (int64_t)(uintptr_t)s->root;
-    new->key[KEY_OVERLAP] = s->overlap << 1 | apart;
+    new->key[KEY_OVERLAP] = s->overlap << 2 | anew << 1 | apart;
     new->key[KEY_REPEATS] = s->w.n_repeats;
     new->key[KEY_SHARED] = shared;
     return number >= 0;
