@@ -54,9 +54,12 @@ class Autodiff:
     def _pin(self) -> None:
         if not isinstance(self.op_tree, OpTreeNode):
             return
-        for node in nodes_of(self.op_tree):
-            if node.structure.op.kind == ops.SOURCE and node.structure.op.name != "index" and not hasattr(node, "draw"):
-                node.draw = self.be._next_draw()
+        sources = [n for n in nodes_of(self.op_tree) if n.structure.op.kind == ops.SOURCE and not hasattr(n, "draw")]
+        drawn = [n for n in sources if n.structure.op.name != "index"]
+        if drawn:
+            self.be._flush()  # what waits in a fuse block was stated before, and draws before
+        for node in drawn:
+            node.draw = self.be._next_draw()
 
     def _differentiate(self) -> None:
         dtype = self.op_tree.dtype

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import Backend, Tensor, testing
+from tensorbackend import Autodiff, Backend, Tensor, testing
 from tensorbackend.graph.fuse import schedule, walk
 from tensorbackend.graph.plan import Kernel, Plan, Statement
 from tensorbackend.ops import GATE
@@ -450,6 +450,22 @@ def test_a_random_node_of_two_statements_draws_in_each_of_them(backend: Backend)
                 b[:] = a - part
             found += [a.get().tobytes(), b.get().tobytes()]
         return [*found, backend.rng_get_state()[2]]
+
+    assert run(fused=True) == run(fused=False)
+
+
+def test_gradients_draw_after_what_waits(backend: Backend) -> None:
+    """They fix the numbers of random nodes, which statements before them have drawn by then."""
+
+    def run(fused: bool) -> list[bytes]:
+        backend.rng_reset()
+        x, (y, z, g) = backend.ones((4, 8)), (backend.zeros((4, 8)) for _ in range(3))
+        tree = x * backend.rand()
+        with backend.fuse() if fused else contextlib.nullcontext():
+            y[:] = tree
+            z[:] = backend.rand() + y
+            Autodiff(tree, backend).back_prop_grad([x], [g])
+        return [t.get().tobytes() for t in (y, z, g)]
 
     assert run(fused=True) == run(fused=False)
 
