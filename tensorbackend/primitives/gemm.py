@@ -234,7 +234,7 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
-    own_a = pack_a and splits == 1 and block_k >= split_k and x.m * x.k > NEAR  # less is near for everybody
+    own_a = pack_a and block_k >= split_k and x.m * x.k > NEAR  # less is near for everybody, and segments are longer
     phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a and not own_a else max(x.m, 1)
     phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1

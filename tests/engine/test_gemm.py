@@ -285,13 +285,13 @@ STRIDES = st.sampled_from([(1000, 1), (1, 1000), (2, 2000), (2000, 2), (-1000, 1
 
 
 MATRICES = {
-    "lengths": st.tuples(*[st.integers(0, 5000) | st.integers(0, 500_000)] * 3),
+    "lengths": st.tuples(*[st.sampled_from(LENGTHS) | st.integers(0, 5000) | st.integers(0, 500_000)] * 3),
     "batches": st.sampled_from([1, 3, 500]), "a": STRIDES, "b": STRIDES, "sums": STRIDES,
     "plain": st.booleans(), "facts": st.sampled_from(FACTS),
 }  # fmt: skip
 
 
-@given(**MATRICES | {"lengths": st.tuples(*[st.integers(1, 40) | st.integers(1, 100_000)] * 3)})
+@given(**MATRICES | {"lengths": st.tuples(*[st.sampled_from(LENGTHS[1:]) | st.integers(1, 100_000)] * 3)})
 def test_sums_add_up_in_the_same_order_wherever_they_go(lengths, batches, a, b, sums, plain, facts) -> None:
     x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
     assert order_of(x, gemm.choose(x, facts)) == order_of(x, gemm.choose(x.stored_by_rows(), facts))
@@ -322,9 +322,24 @@ def test_a_result_has_the_same_bits_in_any_layout(jit, shape, layouts, dtype) ->
 @given(**MATRICES)
 def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None:
     x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
-    by = gemm.choose(x, facts)
+    assert_sound(x, gemm.choose(x, facts), facts)
+
+
+@pytest.mark.parametrize("facts", FACTS, ids=["32 registers", "16 registers"])
+@pytest.mark.parametrize("copying", [-1e18, 1e18], ids=["copied where it can be", "copied where it must"])
+def test_every_way_to_block_a_product_is_sound(monkeypatch, copying, facts) -> None:
+    """Not the cheapest ones alone: with any number of columns left for the last panel, and few rows or many."""
+    monkeypatch.setattr(gemm, "COPYING", copying)
+    shapes = [(m, n, k) for n in range(1, 6 * facts.lanes) for m, k in [(1, 40), (7, 1000), (30, 9000), (600, 50)]]
+    for m, n, k in [*shapes, (40, 40_000, 300), (300, 70, 20_000), (12, 5000, 9000)]:
+        x = gemm.Matrices(m, n, k, 1, (k, 1), (n, 1), (n, 1))
+        for way in gemm._all_ways(x, facts):
+            assert_sound(x, gemm._blocking(x, way, facts), facts)
+
+
+def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None:
     steps = by.round_, by.splits, by.split_k, by.phase_k, by.block_k, by.task_rows, by.task_columns
-    assert 0 in lengths or min(steps) > 0
+    assert 0 in (x.m, x.n, x.k) or min(steps) > 0
     x = x.swapped() if by.swap else x
     if by.panel > 1:
         for width in (min(by.panel, x.n), x.n % by.panel):
@@ -340,6 +355,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
         assert by.tile_rows <= (facts.half_rows if width > rest else facts.rows[rest // facts.lanes - 1])
     assert by.phase_k % by.block_k == 0 or by.phase_k >= by.split_k
     assert by.pack_a or by.phase_rows >= x.m
+    assert not by.pack_a or by.own_a or by.phase_rows % by.tile_rows == 0  # copies are of whole tiles
     if by.own:
         assert by.phase_columns >= x.n and by.split_k <= by.phase_k
         assert 0 < by.own <= by.task_columns and by.own % by.panel == 0
