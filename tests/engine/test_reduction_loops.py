@@ -237,6 +237,16 @@ def test_segments_change_no_number(backend: Backend, name: str, shape: tuple[int
     assert_same_on_all_threads(out, tree)
 
 
+@pytest.mark.parametrize("backend", ["jit"], indirect=True)
+def test_more_results_of_segments_than_one_task_joins(backend: Backend) -> None:
+    """What lies beside them stays."""
+    values = np.random.default_rng(0).integers(-4, 5, (2100, 1030))
+    x, wide = backend.array(values, dtype="float32"), backend.full((1, 2048), 7)
+    assert jit._wants_split(kernels_of(backend.sum(x, 0))[0])
+    wide[:, :1030] = backend.sum(x, 0)
+    np.testing.assert_array_equal(wide.get(), [[*values.sum(0), *[7] * 1018]])
+
+
 @pytest.mark.parametrize("shape", [(500, 2, 100, 3), (100, 2, 500, 3), (3, 2, 40_000), (40_000, 2, 3)])
 def test_segments_of_one_of_several_axes(backend: Backend, shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)
