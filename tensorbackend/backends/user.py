@@ -22,7 +22,7 @@ from tensorbackend.backends.anywhere import TextKernel, device_view
 from tensorbackend.backends.user_known import NUMBERS, Known, Prepared, remember, tokens_of
 from tensorbackend.backends.user_launch import Run, Target, Work
 from tensorbackend.backends.user_texts import described, described_form, explained
-from tensorbackend.codegen.user import POSITION, Form, UserSource, names_position
+from tensorbackend.codegen.user import POSITION, Form, UserSource, indexed_by_arrays, names_position
 from tensorbackend.errors import BackendError, CompileError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
@@ -111,6 +111,12 @@ class _Kernel(TextKernel):
             return x
         copy = self.backend.empty(x.shape, dtypes.compute(x.dtype), min_dims=min(x.structure.min_dims, x.ndim))
         return copy._assign(x)
+
+    def _whole(self, values: list[Any]) -> tuple[tuple[tuple[str, int], ...], tuple[int, ...]]:
+        """Of arrays that are indexed by arrays of places: the axes by name, and the lengths of all but the first."""
+        names, given = indexed_by_arrays(self.spec), zip(self.spec.parameters, values)
+        arrays = [(p.name, x.shape) for p, x in given if p.name in names and isinstance(x, Tensor) and x.shape]
+        return tuple((name, len(shape)) for name, shape in arrays), tuple(n for _, shape in arrays for n in shape[1:])
 
     # Launches
 
@@ -321,11 +327,12 @@ class ElementwiseKernel(_Kernel):
         axes = merged(tuple(shape[a] for a in order), [tuple(s[a] for a in order) for s in strides])
         is_number = tuple(not isinstance(x, Tensor) for x in values)
         units = tuple((name, _units(s)) for name, s in zip(names, axes.strides))
-        form = Form(bound, tuple(types), is_number, units, len(axes.lengths))
+        ranks, whole = self._whole(values)
+        form = Form(bound, tuple(types), is_number, units, len(axes.lengths), ranks=ranks)
         numbers = [(k, types[k]) for k, flag in enumerate(is_number) if flag]
         pointers = walked + [k for k in tensors if parameters[k].whole]
         flat = tuple(step for s in axes.strides for step in s)
-        work = Work(axes.lengths, flat, math.prod(shape), len(pointers), tuple(d for _, d in numbers))
+        work = Work(axes.lengths, flat, math.prod(shape), len(pointers), tuple(d for _, d in numbers), whole=whole)
         made, run = self._compiled(form, work)
         writes = [parameters[k].written for k in pointers]
         return Prepared(run, (self.spec, made, shape, ()), pointers, writes, numbers)
@@ -440,13 +447,15 @@ class ReductionKernel(_Kernel):
         is_number = tuple(not isinstance(x, Tensor) for x in values)
         units = tuple((name, _units(s)) for name, s in zip(names, both))
         lengths = (*outer.lengths, *inner.lengths)
-        form = Form(bound, tuple(types), is_number, units, len(lengths), len(outer.lengths), columns, segments > 1)
+        ranks, whole = self._whole(values)
+        kept, split = len(outer.lengths), segments > 1
+        form = Form(bound, tuple(types), is_number, units, len(lengths), kept, columns, split, ranks)
         numbers = [(k, types[k]) for k, flag in enumerate(is_number) if flag]
         pointers = walked + [k for k in tensors if parameters[k].raw] + [len(values) - 1]
         flat = (*(step for s in both for step in s), *outer.strides[-1])
-        scratch = rows * segments if segments > 1 else 0
+        scratch = rows * segments if split else 0
         kinds = tuple(d for _, d in numbers)
-        work = Work(lengths, flat, count, len(pointers) + (segments > 1), kinds, rows, segments, segment)
+        work = Work(lengths, flat, count, len(pointers) + split, kinds, rows, segments, segment, whole)
         made, run = self._compiled(form, work)
         writes = [k == len(values) - 1 for k in pointers]
         return Prepared(run, (self.spec, made, shape, axes), pointers, writes, numbers, scratch)

@@ -35,7 +35,8 @@ Run = Callable[[Sequence[int], Sequence[Any]], None]
 @dataclass(frozen=True)
 class Work:
     """The sizes of a call: `lengths` of the axes, `strides` of what is walked, `count` elements (of each of the `rows`
-    results; 0 rows: elementwise), in how many `segments` of what length, the number of `pointers`, types of numbers."""
+    results; 0 rows: elementwise), in how many `segments` of what length, the number of `pointers`, types of numbers;
+    `whole` are the lengths of axes, but the first, of arrays that are indexed by arrays of places."""
 
     lengths: tuple[int, ...]
     strides: tuple[int, ...]
@@ -45,12 +46,12 @@ class Work:
     rows: int = 0
     segments: int = 1
     segment: int = 0
+    whole: tuple[int, ...] = ()
 
-    @property
-    def sizes(self) -> list[int]:
-        """What a kernel is told, in its order."""
-        reduced = [self.rows, self.segments, self.segment] if self.rows else []
-        return [*self.lengths, self.count, *reduced]
+    def sizes(self, *strips: int) -> list[int]:
+        """What a kernel is told, in its order; `strips`, where a target wants it, is how many a row has."""
+        reduced = [self.rows, self.segments, self.segment, *strips] if self.rows else []
+        return [*self.lengths, self.count, *reduced, *self.whole]
 
     @property
     def numbers(self) -> struct.Struct:
@@ -93,13 +94,13 @@ class HostTarget(Target):
     def prepare(self, made: UserSource, form: Form, work: Work) -> Run:
         config = settings.config
         library = _library(made.source, config.sanitize, config.cflags, toolchain.require_compiler())
-        sizes, cost = work.sizes, work.count * max(work.rows, 1) // 2 + 20
+        cost = work.count * max(work.rows, 1) // 2 + 20
+        wide = work.lengths[form.kept - 1] if form.columns else 1
+        strips = -(-wide // STRIP)
+        sizes = work.sizes(strips)
         if not work.rows:
             stages = [(made.name, -(-work.count // CHUNK), cost)]
         else:
-            wide = work.lengths[form.kept - 1] if form.columns else 1
-            strips = -(-wide // STRIP)
-            sizes = [*sizes, strips]
             stages = [(made.name, work.rows // wide * strips * work.segments, cost)]
         if made.join:
             stages.append((made.join, work.rows, work.rows * work.segments))
@@ -174,8 +175,9 @@ class DeviceTarget(Target):
         if made.join:
             stages.append((made.join, (min(work.rows, BLOCKS),), (THREADS,)))
         launches = [(module.function(name), grid, block) for name, grid, block in stages]
-        counts = argument_counts(work.pointers, len(work.sizes), len(work.strides), len(work.types))
-        template = struct.pack(f"{sum(counts)}q", *_padded([[], work.sizes, work.strides, []], counts))
+        sizes = work.sizes()
+        counts = argument_counts(work.pointers, len(sizes), len(work.strides), len(work.types))
+        template = struct.pack(f"{sum(counts)}q", *_padded([[], sizes, work.strides, []], counts))
         addresses_at, numbers_at = struct.Struct(f"{work.pointers}Q").pack_into, 8 * sum(counts[:3])
         pack, driver = work.numbers.pack_into, self.driver
 

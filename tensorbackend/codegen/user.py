@@ -21,7 +21,7 @@ from tensorbackend.codegen.render import ctype
 from tensorbackend.user_kernels import Elementwise, Parameter, Reduction
 
 __all__ = ["BLOCK", "CHUNK", "POSITION", "RUN", "SEGMENT", "STRIP", "CPrinter", "Form", "UserPrinter", "UserSource",
-           "names_position"]  # fmt: skip
+           "indexed_by_arrays", "names_position"]  # fmt: skip
 
 CHUNK = 1 << 14
 """Elements of a task."""
@@ -44,7 +44,8 @@ class Form:
     those are numbers, the stride classes of walked arrays by name (`units`: 0, 1, or -1 for any) along `rank` axes.
 
     A reduction has `kept` axes before the reduced ones. `columns`: neighbouring results are computed together; `split`:
-    the elements of a result are divided into segments, which a second function joins.
+    the elements of a result are divided into segments, which a second function joins. `ranks` are the numbers of axes
+    of whole arrays that are indexed by arrays of places, by name.
     """
 
     bound: tuple[tuple[str, np.dtype], ...]
@@ -55,6 +56,7 @@ class Form:
     kept: int = 0
     columns: bool = False
     split: bool = False
+    ranks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,21 @@ POSITION = "tb_position"
 def names_position(text: str) -> bool:
     """Whether a text asks for the number of the element."""
     return re.search(r"\bi\b", text) is not None
+
+
+def indexed_by_arrays(spec: Elementwise | Reduction) -> list[str]:
+    """The raw parameters that a text indexes by an array of places, `x[ij]`."""
+    texts = [spec.body] if isinstance(spec, Elementwise) else [spec.map, spec.post]
+    raw = [p.name for p in spec.parameters if p.raw]
+    return [name for name in raw if any(_by_arrays(spec, name, text) is not None for text in texts)]
+
+
+def _by_arrays(spec: Elementwise | Reduction, name: str, text: str) -> re.Pattern | None:
+    """What finds the places where a text indexes a parameter by an array; None if there are none. What is itself
+    indexed somewhere is an array."""
+    arrays = set(re.findall(r"\b([A-Za-z_]\w*)\s*\[", text)) - {p.name for p in spec.parameters}
+    found = re.compile(rf"\b{name}\s*\[\s*({'|'.join(sorted(arrays))})\s*\]")
+    return found if arrays and found.search(text) else None
 
 
 def _indented(lines: list[str]) -> Iterator[str]:
@@ -154,6 +171,10 @@ class UserPrinter(ABC):
     def _quote(self, text: str, label: str, *end: str) -> None:
         """The user's text on lines of its own, and what ends it, at which a compiler meets that it is not whole."""
         placed = re.sub(r"\b_ind\s*\.\s*size\s*\(\s*\)", "(tb_n)", text)
+        for name, rank in self.form.ranks:
+            by_arrays = _by_arrays(self.spec, name, text)
+            if by_arrays is not None:
+                placed = by_arrays.sub(lambda found, x=name, n=rank: f"{x}[{self._place(x, n, found[1])}]", placed)
         self.say(f'#line 1 "{label}"', placed, *end, '#line 1 "generated"')
 
     def _head(self) -> None:
@@ -203,6 +224,29 @@ class UserPrinter(ABC):
         for k, p in enumerate(self.whole, start=len(self.walked)):
             c = f"{'' if p.written else 'const '}{self._computed(self.types[p.name])} *"
             self.say(f"{c}const {p.name} = ({c})tb_ptr[{k}]; (void){p.name};")
+
+        at = self.lengths_at
+        for name, rank in self.form.ranks:
+            for axis in range(1, rank):
+                self.say(f"const tb_i64 tb_n_{name}_{axis} = tb_size[{at}]; (void)tb_n_{name}_{axis};")
+                at += 1
+
+    def _place(self, name: str, rank: int, places: str) -> str:
+        """The number of a whole array's element in C order, from an array of its places along `rank` axes."""
+        number = f"(tb_i64){places}[0]"
+        for axis in range(1, rank):
+            number = f"({number}) * tb_n_{name}_{axis} + {places}[{axis}]"
+        fits = f"sizeof({places}) == {rank} * sizeof(*{places})"
+        return self._asserted(fits, f"{name} has {rank} axes, and {places} another number of places", number)
+
+    @property
+    @abstractmethod
+    def lengths_at(self) -> int:
+        """Where the lengths of whole arrays' axes, but the first, are among the sizes."""
+
+    @abstractmethod
+    def _asserted(self, condition: str, message: str, value: str) -> str:
+        """A value, where a condition holds when the text is compiled."""
 
     def _offsets(self, axes: Sequence[int], number: str, start: str = "") -> None:
         """`tb_o_<name>`: how far the element `number` of the space of some axes is from an array's start. `start` is
@@ -361,6 +405,13 @@ class CPrinter(UserPrinter):
     def _names(self) -> dict[str, str]:
         return {"bool": "_Bool", "true": "1", "false": "0", "size_t": "unsigned long", "ptrdiff_t": "long",
                 "printf": "__builtin_printf"}  # fmt: skip
+
+    @property
+    def lengths_at(self) -> int:
+        return self.form.rank + (5 if isinstance(self.spec, Reduction) else 1)
+
+    def _asserted(self, condition: str, message: str, value: str) -> str:
+        return f'({{ _Static_assert({condition}, "{message}"); {value}; }})'
 
     def _functions(self, words: set[str], own: set[str]) -> Iterator[str]:
         if "round" in words:

@@ -38,6 +38,16 @@ class CudaPrinter(UserPrinter):
     header = "user.cuh"
     boolean = "bool"
 
+    @property
+    def lengths_at(self) -> int:
+        return self.form.rank + (4 if isinstance(self.spec, Reduction) else 1)
+
+    def _asserted(self, condition: str, message: str, value: str) -> str:
+        return f'([&] {{ static_assert({condition}, "{message}"); return {value}; }}())'
+
+    def _names(self) -> dict[str, str]:
+        return {"ptrdiff_t": "tb_i64"}
+
     def _functions(self, words: set[str], own: set[str]) -> Iterator[str]:
         for word in sorted(words & FUNCTIONS.keys()):
             yield f"#define {word}(...) tb_user_{word}(__VA_ARGS__)"
@@ -63,7 +73,7 @@ class CudaPrinter(UserPrinter):
     def _open(self, name: str) -> None:
         """A kernel's head; what is ours of the built-in variables is read before the user's names come."""
         form, reduces = self.form, isinstance(self.spec, Reduction)
-        sizes = form.rank + (4 if reduces else 1)
+        sizes = self.lengths_at + sum(rank - 1 for _, rank in form.ranks)
         strides = len(form.units) * form.rank + form.kept
         pointers = len(self.walked) + len(self.whole) + reduces + form.split
         ptr, size, stride, scalar = argument_counts(pointers, sizes, strides, len(self.numbers))

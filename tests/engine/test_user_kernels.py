@@ -105,6 +105,26 @@ def test_several_outputs_come_as_a_tuple(be) -> None:
     assert s[1].dtype == np.bool_
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_raw_arrays_are_indexed_by_an_array_of_places(be, dtype) -> None:
+    j, body = np.arange(7, dtype=np.int32), "ptrdiff_t at[] = {1, j % 3, j % 4}; z = x[at] + (T)x[ at ];"
+    pick = be.elementwise("int32 j, raw T x", "T z", body, "pick")
+    for lengths in ((2, 3, 4), (3, 5, 6)):
+        x = be.array(numbers(lengths[::-1]), dtype=dtype).transpose((2, 1, 0))  # of any strides
+        for each in (x, x, be.copy(x)):  # what follows the first call is remembered
+            np.testing.assert_array_equal(pick(j, each), 2 * x.get()[1, j % 3, j % 4])
+    out = be.zeros((7, 7), dtype=dtype)
+    be.elementwise("int32 j", "raw T y", "int at[2] = {j, 6 - j}; y[at] = j;", "put")(j, out)
+    np.testing.assert_array_equal(out.get(), np.diag(j.astype(dtype))[:, ::-1])
+    after = be.reduction("int32 j, raw T x", "T y", "x[j]", "a + b", "int at[2] = {1, 2}; y = a + x[at]", "0", "after")
+    table = numbers((2, 4), dtype)
+    for rows in (1, 20):  # a block each, and a thread each
+        found = after(np.broadcast_to(np.arange(3, dtype=np.int32)[:, None], (3, rows)).copy(), table, axis=0)
+        np.testing.assert_array_equal(found, np.full(rows, table[0, :3].sum() + table[1, 2]))
+    with pytest.raises(CompileError, match="x has 2 axes, and at another number of places"):
+        pick(j, table)
+
+
 def test_raw_arrays_are_indexed_by_the_body(be) -> None:
     x, table = numbers((3, 4), "int32"), numbers((20,), "float16")
     gather = be.elementwise("int32 x, raw T t", "T y", "y = t[x] + t[i]", "gather")

@@ -79,6 +79,17 @@ def test_a_preamble_is_for_the_device() -> None:
     compiled(printed_map(body, "float32", PREAMBLE), ARCHITECTURES)
 
 
+@pytest.mark.usefixtures("with_compiler")
+def test_places_of_a_raw_array_compile_for_a_device() -> None:
+    kind = np.dtype(np.float32)
+    body = "ptrdiff_t at[] = {i, 1}; int to[1] = {i}; z[to] = x[at] + y[at]"
+    spec = elementwise(("raw T x, raw T y", "raw T z", body, "placed"))
+    form = Form((("T", kind),), (kind,) * 3, (False,) * 3, ((POSITION, (1,)),), 1, ranks=(("x", 2), ("y", 2), ("z", 1)))
+    made = CudaPrinter(spec, form).result()
+    compiled(made)
+    assert "tb_i64 size[4]" in made.source  # two of the space, one each of x and y
+
+
 @pytest.mark.parametrize("dtype", ["float16", "int64", "bool"])
 @pytest.mark.usefixtures("with_compiler")
 @pytest.mark.parametrize("columns, split", list(itertools.product((False, True), repeat=2)))
