@@ -231,6 +231,21 @@ def test_bad_operands_are_refused_before_anything_is_written(backend: Any, chang
     assert not any(x.get().any() for x in steps)
 
 
+def test_outputs_on_the_memory_of_weights_are_refused(backend: Any) -> None:
+    memory, steps = backend.zeros((5, 30)), [backend.ones((5, 4)) for _ in range(6)]
+    W, bias, later = memory[:, :5], memory[:, 5:6], memory[:, 6:10]
+    for on in (memory[:, 1:5], memory[:, 4:8], memory[:, 5:9]):
+        outputs = [later] * 5 + [on]
+        with pytest.raises(ValueError, match=r"h_s\[5\][\s\S]*overlaps"):
+            backend.compound_rnn_unroll_fprop(W, steps, steps, outputs, bias, 5, 6, None, Tanh(backend))
+    for name in ("delta_prev_s", "delta_s"):
+        given = {"delta_prev_s": [later] * 6, "delta_s": [later] * 6, name: [later] * 5 + [memory[:, 4:8]]}
+        with pytest.raises(ValueError, match=name + r"\[5\][\s\S]*overlaps"):
+            backend.compound_rnn_unroll_bprop(W, h_s=steps, nout=5, num_steps=6, num_used_steps=None,
+                                              activation=Tanh(backend), **given)  # fmt: skip
+    assert not memory.get().any()
+
+
 def test_a_wrong_second_direction_stops_the_first(backend: Any) -> None:
     steps = [backend.zeros((5, 4)) for _ in range(6)]
     W, bias, bad = backend.ones((5, 5)), backend.ones((5, 1)), backend.ones((4, 4))

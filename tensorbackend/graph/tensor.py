@@ -49,7 +49,7 @@ def as_shape(shape: Any, min_dims: int) -> tuple[int, ...]:
     """
     if min_dims not in _RANK_RULES:
         raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
-    parts = shape if isinstance(shape, (tuple, list)) else (shape,)
+    parts = shape if isinstance(shape, (tuple, list)) or getattr(shape, "ndim", 0) == 1 else (shape,)
     try:
         result = tuple(map(operator.index, parts))
     except TypeError:
@@ -154,17 +154,18 @@ class Tensor(Operators):
 
     @property
     def ptr(self) -> int:
-        """The address of the first element."""
+        """The address of the first element, whose value is there: what waits in a `be.fuse()` block runs."""
+        self.backend._flush()
         return self.address
 
     gpudata = ptr
 
     def __int__(self) -> int:
-        return self.address
+        return self.ptr
 
     def raw(self) -> int:
-        """The address of the first element."""
-        return self.address
+        """The address of the first element, as `ptr`."""
+        return self.ptr
 
     def __len__(self) -> int:
         if not self.structure.shape:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
-from tensorbackend.graph.tensor import Tensor, check_writable
+from tensorbackend.graph.tensor import Tensor
 from tensorbackend.primitives import operands
 from tensorbackend.primitives.geometry import positive
 
@@ -82,7 +82,7 @@ def _fprop(be: Any, W: Any, h_prev_s: Sequence, h_ff_s: Sequence, h_s: Sequence,
     check_tensor(be, name, "bias", bias, (nout, 1), W.dtype)
     _check_steps(be, name, used, nout, W.dtype, h_prev_s=h_prev_s, h_ff_s=h_ff_s, h_s=h_s)
     for t in range(used):
-        check_writable(h_s[t])
+        operands.check_output(f"{name}: h_s[{t}]", h_s[t], W, bias)
 
     def run() -> None:
         rows = by_rows(be, W, used)
@@ -101,8 +101,8 @@ def _bprop(be: Any, W: Any, delta_prev_s: Sequence, delta_s: Sequence, h_s: Sequ
     check_tensor(be, name, "W_recur", W, (nout, nout))
     _check_steps(be, name, used, nout, W.dtype, delta_prev_s=delta_prev_s, delta_s=delta_s, h_s=h_s)
     for t in range(used):
-        check_writable(delta_prev_s[t])
-        check_writable(delta_s[t])
+        operands.check_output(f"{name}: delta_prev_s[{t}]", delta_prev_s[t], W)
+        operands.check_output(f"{name}: delta_s[{t}]", delta_s[t], W)
 
     def run() -> None:
         rows = by_rows(be, W, used)
@@ -129,7 +129,8 @@ class Recurrent:
         usually h_s[t - 1] (reversed h_s[t + 1]), and the initial state at the first step; `h_ff_s[t]` may be `h_s[t]`,
         to whose value the product is then added. `W_recur` (nout, nout), `bias` (nout, 1). `activation` is called with
         an op-tree. Only the first `num_used_steps` steps are run, where that is not None and less. Everything is
-        checked first. Raises `ShapeError`, `DTypeError`, `TypeError` for what is no tensor, and `BackendError`.
+        checked first. Raises `ShapeError`, `DTypeError`, `TypeError` for what is no tensor, `BackendError`, and
+        `ValueError` for an output that cannot be written, or shares memory with the weights or the bias.
         """
         _fprop(self, W_recur, h_prev_s, h_ff_s, h_s, bias, nout, num_steps, num_used_steps, activation, reverse)()
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -452,6 +454,14 @@ def test_a_random_node_of_two_statements_draws_in_each_of_them(backend: Backend)
         return [*found, backend.rng_get_state()[2]]
 
     assert run(fused=True) == run(fused=False)
+
+
+@pytest.mark.parametrize("address_of", [lambda t: t.ptr, lambda t: t.gpudata, lambda t: t.raw(), int])
+def test_who_takes_an_address_finds_numbers_there(backend: Backend, address_of: Callable[[Any], int]) -> None:
+    t = backend.zeros((2, 3))
+    with backend.fuse():
+        t[:] = 7
+        assert ctypes.c_float.from_address(address_of(t)).value == 7
 
 
 def test_gradients_draw_after_what_waits(backend: Backend) -> None:
