@@ -361,7 +361,9 @@ class TreeFunction(FunctionNode):
         form = self._form(table, tensors, pattern)
         if self._draws is None:
             backend = form.backend
-            self._draws = [backend._next_draw() for _ in range(form.draws)] if form.draws else ()
+            if form.draws:
+                backend._flush()  # what waits in a `fuse` block was stated before, and draws before
+            self._draws = [backend._next_draw() for _ in range(form.draws)]
         outputs = form.run(tensors, self._draws)
         if host:
             outputs = [None if y is None else y._tensor for y in outputs]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
@@ -384,6 +385,20 @@ def test_dropout(array, host) -> None:
         assert F.dropout(x, 0.5) is x
     with pytest.raises(ValueError, match="ratio"):
         F.dropout(x, 1.0)
+
+
+def test_functions_draw_after_what_waits(be) -> None:
+    backend = be or arrays.host_backend()
+    x, found = backend.ones((4, 50)), []
+    for block in (contextlib.nullcontext, backend.fuse):
+        backend.rng_reset()
+        before, after = backend.empty(x.shape), backend.empty(x.shape)
+        with block():
+            before[:] = backend.rand()
+            y = F.dropout(x, 0.5)
+            after[:] = backend.rand()
+        found.append([before.get(), y.array.get(), after.get()])
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
