@@ -51,20 +51,19 @@ class AverageGradients:
 
     def _average(self, params: dict[str, Variable]) -> None:
         if params:
-            order, buckets = self._of(params)
+            order, buckets = self._of({path: arrays.tensor_of(_raw(p)) for path, p in params.items()})
             buckets.gradients[:] = [arrays.tensor_of(_raw(params[path])) for path in order]
             buckets.ready(*reversed(range(len(order))))
             _renew(buckets, [params[path] for path in order])
             buckets.wait()
 
-    def _of(self, params: dict[str, Variable]) -> tuple[list[str], GradientBuckets]:
-        """The buckets of parameters of these shapes and types, and their order, which is that of process 0 when they
+    def _of(self, tensors: dict[str, Any]) -> tuple[list[str], GradientBuckets]:
+        """The buckets of gradients that are like these tensors, and their order, which is that of process 0 when they
         first came."""
-        key = tuple([(path, params[path].shape, params[path].dtype) for path in sorted(params)])
+        key = tuple([(path, tensors[path].shape, tensors[path].dtype) for path in sorted(tensors)])
         if key not in self._buckets:
-            order = list(reversed(self.comm.agreed(tuple(params))))
-            tensors = [arrays.tensor_of(arrays.plain(params[path].array)) for path in order]
-            self._buckets[key] = order, GradientBuckets(self.comm, tensors, **self._options)
+            order = list(reversed(self.comm.agreed(tuple(tensors))))
+            self._buckets[key] = order, GradientBuckets(self.comm, [tensors[p] for p in order], **self._options)
         return self._buckets[key]
 
     # ---- as a listener of backward passes
@@ -74,7 +73,8 @@ class AverageGradients:
         paths = {id(p): path for path, p in self._watched.namedparams()}
         params = {paths[id(leaf)]: leaf for leaf in leaves if id(leaf) in paths}
         self._means.clear()
-        self._pass = _Exchange(params, *self._of(params)) if params else None
+        there = {path: arrays.tensor_of(arrays.plain(p.array)) for path, p in params.items()}
+        self._pass = _Exchange(params, *self._of(there)) if params else None
 
     def ready(self, leaf: Variable) -> None:
         """A gradient is there: its exchange may begin."""

@@ -272,6 +272,30 @@ assert len(exchanges) == 18, exchanges
     )
 
 
+def test_small_gradients_of_halves_travel_as_the_step_takes_them(check: Callable[..., None]) -> None:
+    """Exchanged in the step, gradients of scaled losses are divided already: halves would round them to zero."""
+    check(
+        2,
+        """
+from tensorbackend import links, optimizers
+net = links.Linear(3, 2, initialW=0)
+net.W.array = net.W.array.astype(np.float16)
+net.b.array = net.b.array.astype(np.float16)
+net.to_device(be)
+opt = distributed.distributed_optimizer(optimizers.SGD(1.0).setup(net), comm, overlap=False)
+opt.use_fp32_update()
+opt.loss_scaling(2.0**14)
+for step in range(2):
+    for p in net.params():
+        p.grad = be.array(np.full(p.shape, 2.0**14 * 1e-8 * (comm.rank + 1)), dtype=np.float16, min_dims=0)
+    opt.update()
+    for p in net.params():
+        np.testing.assert_allclose(p.update_rule.state["master"].get(), -1.5e-8 * (step + 1), rtol=1e-3)
+        assert p.grad.dtype == np.float16
+""",
+    )
+
+
 @pytest.mark.ci
 def test_noise_of_gradients_is_the_same_in_all_processes(check: Callable[..., None]) -> None:
     check(
