@@ -104,10 +104,10 @@ class Known:
             places = [getattr(x, "address", 0) for x in arguments]
         for j, k, may_be_one in self.apart:
             (x0, x1, ours), (y0, y1, theirs) = self.shapes[j], self.shapes[k]
-            x, y = places[j] + x0, places[k] + y0
-            if x < places[k] + y1 and y < places[j] + x1 and not (may_be_one and x == y):
-                if not indexing.mesh(ours, theirs, y - x):
-                    return None
+            x, y = places[j], places[k]
+            one = may_be_one and x + x0 == y + y0
+            if not one and indexing.meet(x + x0, x + x1, ours, y + y0, y + y1, theirs):
+                return None
         values = arguments
         if self.made:
             make, address = (_host_array, _host_address) if self.host else (_fresh, _device_address)

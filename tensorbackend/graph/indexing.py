@@ -16,7 +16,7 @@ from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
     "SliceKey", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "memory_order", "mesh", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides",
+    "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides",
     "whole",
 ]  # fmt: skip
 
@@ -122,7 +122,14 @@ def combs(shape: Shape, strides: Shape, itemsize: int) -> bytes:
     return struct.pack(f"{len(found)}q", *found)
 
 
-def mesh(x: bytes, y: bytes, distance: int) -> bool:
+def meet(start: int, stop: int, ours: bytes, other: int, end: int, theirs: bytes) -> bool:
+    """Whether views from `start` to `stop` and from `other` to `end`, in bytes, with these combs, have memory in common:
+    their extents overlap, and they do not keep apart as columns of one matrix, or steps of one buffer, do. Where that is
+    hard to tell, the answer is yes."""
+    return start < end and other < stop and not _mesh(ours, theirs, other - start)
+
+
+def _mesh(x: bytes, y: bytes, distance: int) -> bool:
     """Whether two views keep apart as the teeth of two combs of one period do, where their extents overlap; `distance`
     is that of their lowest bytes, y's less x's."""
     ours, theirs = (struct.unpack(f"{len(c) // 8}q", c) for c in (x, y))

@@ -447,11 +447,8 @@ def _computed(key: Any) -> Any:
 
 
 def share_memory(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors have memory in common: their extents overlap, and they do not keep apart as columns of one
-    matrix, or steps of one buffer, do. Where that is hard to tell, the answer is yes."""
-    if x.start >= y.stop or y.start >= x.stop:
-        return False
-    return not indexing.mesh(x.structure.combs, y.structure.combs, y.start - x.start)
+    """Whether two tensors have memory in common, as `indexing.meet` says."""
+    return indexing.meet(x.start, x.stop, x.structure.combs, y.start, y.stop, y.structure.combs)
 
 
 def overlap(target: Tensor, leaves: Iterable[Any]) -> int:
