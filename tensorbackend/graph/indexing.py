@@ -123,9 +123,9 @@ def combs(shape: Shape, strides: Shape, itemsize: int) -> bytes:
 
 
 def meet(start: int, stop: int, ours: bytes, other: int, end: int, theirs: bytes) -> bool:
-    """Whether views from `start` to `stop` and from `other` to `end`, in bytes, with these combs, have memory in common:
-    their extents overlap, and they do not keep apart as columns of one matrix, or steps of one buffer, do. Where that is
-    hard to tell, the answer is yes."""
+    """Whether views from `start` to `stop` and from `other` to `end`, in bytes, with these combs, share memory: their
+    extents overlap, and they do not keep apart as columns of one matrix, or steps of one buffer, do. Where that is hard
+    to tell, the answer is yes."""
     return start < end and other < stop and not _mesh(ours, theirs, other - start)
 
 
