@@ -97,6 +97,7 @@ class Program:
         self._keep: list[Any] = list(recorder.keep.values())
         outside = list(recorder.outside.items())
         self._written = recorder.written
+        self._writes = [k for k, written in enumerate(self._written) if written]
         self._draws = recorder.draws
         self._set_result(recorder, out_form, out, stand_ins)
         self._place_memory(recorder, [x for x in out if isinstance(x, Tensor)])
@@ -212,6 +213,7 @@ class Program:
         be._flush()
         last, leaves = self._last, arguments
         again = last is not None and len(arguments) == len(last) and all(map(operator.is_, arguments, last))
+        again = again and (not self._writes or not any(self._refuses(k, self._bound[k]) for k in self._writes))
         if not again and tuple(map(type, arguments)) != self._plain:
             leaves = []
             form = flatten(arguments, leaves)
@@ -244,6 +246,11 @@ class Program:
             for k in changed:
                 if tensors[k].structure is not self._structures[k] or self._written[k]:
                     self._check(k, tensors[k])
+        for k in self._writes:  # of the same tensors, too: they may have been made read-only since
+            if self._refuses(k, tensors[k]):
+                given = "read-only, or rounded otherwise"
+                raise ValueError(complain(f"program: {self._names[k]} is written", given, "as captured"))
+        if changed:
             self._check_sharing(tensors)
             for k in changed:
                 self._addresses[k] = tensors[k].address
@@ -264,8 +271,10 @@ class Program:
             if (found.shape, found.strides, found.min_dims) != (wanted.shape, wanted.strides, wanted.min_dims):
                 given, expected = ((f"{s.shape} with strides {s.strides}") for s in (found, wanted))
                 raise ShapeError(complain(f"program: the layout of {name}", given, expected, "capture again"))
-        if self._written[k] and (not tensor.storage.writable or tensor.rounding != self._rounding[k]):
-            raise ValueError(complain(f"program: {name} is written", "read-only, or rounded otherwise", "as captured"))
+
+    def _refuses(self, k: int, tensor: Tensor) -> bool:
+        """Whether a tensor cannot be argument tensor `k`, which is written."""
+        return not tensor.storage.writable or tensor.rounding != self._rounding[k]
 
     def _check_sharing(self, tensors: Sequence[Tensor]) -> None:
         """That these tensors share memory as the captured ones did, which depends on their addresses alone."""

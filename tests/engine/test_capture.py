@@ -154,6 +154,23 @@ def test_stochastic_rounding_goes_on(backend: Backend) -> None:
     both_ways(backend, step, [(numbers(backend, (8, 8), n),) for n in range(3)], [y])
 
 
+def test_what_is_written_must_be_writable_in_each_call(backend: Backend) -> None:
+    x, y, other = numbers(backend, (2, 3), 1), backend.zeros((2, 3)), backend.zeros((2, 3))
+    program = backend.capture(lambda x, y: y._assign(y + x), x, y)
+    for out in (y, y, other, other):
+        program(x, out)
+        for change in ("read-only", "rounded"):
+            out.storage.writable, out.rounding = change != "read-only", 5 * (change == "rounded")
+            before = out.get()
+            with pytest.raises(ValueError, match="argument 1 is written[\\s\\S]*read-only, or rounded otherwise"):
+                program(x, out)
+            np.testing.assert_array_equal(out.get(), before)
+            out.storage.writable, out.rounding = True, 0
+        program(x, out)
+    np.testing.assert_array_equal(y.get(), 5 * x.get())
+    np.testing.assert_array_equal(other.get(), 4 * x.get())
+
+
 def test_numbers_of_all_kinds_take_effect(backend: Backend) -> None:
     x, n = numbers(backend, (2, 3), 1), backend.array([[1, 2, 3]], dtype=np.int32)
     y, m = backend.zeros((2, 3)), backend.zeros((1, 3), dtype=np.int32)
