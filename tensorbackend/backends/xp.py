@@ -260,6 +260,19 @@ class ArrayModule:
         tree = self._tree(a)
         return result(composite.cumsum(composite.reshape(tree, (-1,)) if axis is None else tree, axis or 0))
 
+    def sort(self, a: Any, axis: int | None = -1) -> Any:
+        """In rising order along an axis (None: all elements), NaN last. It is sorted on the host, which reads `a`."""
+        values = self.asnumpy(self.asarray(a))
+        if values.dtype == dtypes.BFLOAT16:  # NumPy leaves its NaN anywhere
+            return self.array(np.sort(values.astype(np.float32), axis), dtypes.BFLOAT16)
+        return self.array(np.sort(values, axis))
+
+    def argsort(self, a: Any, axis: int | None = -1) -> Any:
+        """Where the elements of `sort` are (int64), the first of equals first. On the host, too."""
+        values = self.asnumpy(self.asarray(a))
+        plain = values.astype(np.float32) if values.dtype == dtypes.BFLOAT16 else values
+        return self.array(np.argsort(plain, axis, kind="stable"))
+
     def diag_indices(self, n: int, ndim: int = 2) -> tuple:
         """The index of the diagonal of an n x n array."""
         return (self.arange(n),) * ndim
