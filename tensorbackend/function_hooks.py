@@ -13,13 +13,15 @@ __all__ = ["FunctionHook", "PrintHook", "TimerHook"]
 
 
 class TimerHook(FunctionHook):
-    """The seconds that functions take, in `call_history`: (label, seconds) of each forward and backward."""
+    """The seconds that functions take, in `call_history`: (label, seconds) of each forward and backward, those that run
+    inside others too."""
 
     name = "TimerHook"
 
     def __init__(self) -> None:
         self.call_history: list[tuple[str, float]] = []
         self._starts: list[tuple[Any, float]] = []
+        self._spans: list[tuple[float, float]] = []
 
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         """Start the clock."""
@@ -44,11 +46,16 @@ class TimerHook(FunctionHook):
                 break
         while (start := self._starts.pop())[0] is not function:
             pass  # one inside it that raised
-        self.call_history.append((function.label, time.perf_counter() - start[1]))
+        self._spans.append((start[1], time.perf_counter()))
+        self.call_history.append((function.label, self._spans[-1][1] - start[1]))
 
     def total_time(self) -> float:
-        """The seconds of all calls."""
-        return sum(seconds for _, seconds in self.call_history)
+        """The seconds in which functions ran; calls inside others, as a gradient's inside backward, count once."""
+        total, until = 0.0, float("-inf")
+        for begin, end in sorted(self._spans):
+            total += max(end - max(begin, until), 0.0)
+            until = max(end, until)
+        return total
 
     def summary(self) -> dict[str, dict[str, float]]:
         """For each function the seconds of all its calls (`elapsed_time`) and their number (`occurrence`)."""
