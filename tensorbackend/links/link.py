@@ -209,7 +209,12 @@ class Link:
         self._set_enabled(True)
 
     def disable_update(self) -> None:
-        """Keep optimizers from changing the parameters."""
+        """Keep the optimizer that has the parameters from changing them. Raises `RuntimeError` where none has them yet:
+        `setup` gives parameters new rules, which are enabled."""
+        params = list(self.params())
+        if params and all(p.update_rule is None for p in params):
+            hint = "optimizer.setup(link) first"
+            raise RuntimeError(complain("disable_update: no optimizer has these parameters", "", "an optimizer", hint))
         self._set_enabled(False)
 
     def _set_enabled(self, wanted: bool) -> None:

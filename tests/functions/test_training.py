@@ -418,6 +418,8 @@ def test_an_optimizer_that_gets_another_target_begins_anew(be, array) -> None:
 
 def test_parameters_that_are_left_out(be, array) -> None:
     model = network(be)
+    with pytest.raises(RuntimeError, match="no optimizer has these parameters"):
+        model.l1.disable_update()
     optimizer = optimizers.SGD(1.0).setup(model)
     model.l1.disable_update()
     before = [arrays.to_cpu(p.array).copy() for p in model.params()]
