@@ -104,7 +104,8 @@ class RandomNumbers:
         return draws
 
     def rand(self, out: Tensor | None = None, shape: Any = None) -> Any:
-        """Uniform random numbers of [0, 1): a node that takes its partner's or target's shape (or `shape`).
+        """Uniform random numbers of [0, 1): a node that takes its partner's or target's shape (or `shape`). Halves round
+        those next to 1 to it.
 
         A node is drawn anew by each statement that runs it.
         """

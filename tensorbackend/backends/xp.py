@@ -293,7 +293,7 @@ class RandomModule:
         return self._module.backend
 
     def rand(self, *shape: int, dtype: Any = None) -> Any:
-        """Uniform numbers of [0, 1)."""
+        """Uniform numbers of [0, 1); halves round those next to 1 to it."""
         return result(self._backend.rand(shape=shape), dtype)
 
     def randn(self, *shape: int, dtype: Any = None) -> Any:
