@@ -104,8 +104,8 @@ class RandomNumbers:
         return draws
 
     def rand(self, out: Tensor | None = None, shape: Any = None) -> Any:
-        """Uniform random numbers of [0, 1): a node that takes its partner's or target's shape (or `shape`). Halves round
-        those next to 1 to it.
+        """Uniform random numbers of [0, 1), in halves of [0, 1], by rounding: a node that takes its partner's or
+        target's shape (or `shape`).
 
         A node is drawn anew by each statement that runs it.
         """
