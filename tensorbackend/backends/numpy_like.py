@@ -18,7 +18,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
-from tensorbackend.graph import composite
+from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, finished
 from tensorbackend.graph.structure import normalize_axes
 from tensorbackend.graph.tensor import Tensor
@@ -122,6 +122,8 @@ class NumpyLike:
     def __setitem__(self, key: Any, value: Any) -> None:
         if not isinstance(value, (Operators, np.ndarray, np.generic, bool, int, float)):
             value = np.asarray(value)
+        if isinstance(value, np.ndarray) and value.ndim and not indexing.is_fancy(key):
+            value = _spread(value, super().__getitem__(key).shape)  # tensors take any array of as many elements
         super().__setitem__(key, value)
 
     def reshape(self, *shape: Any) -> Any:
@@ -175,6 +177,17 @@ class NumpyLike:
     def cumsum(self, axis: int | None = None) -> Any:
         """Running sums along an axis (None: of all in C order)."""
         return self.backend.xp.cumsum(self, axis)
+
+
+def _spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Host values broadcast to the shape of what they are assigned to; leading axes of length 1 may be too many."""
+    extra = values.ndim - len(shape)
+    fits = values.reshape(values.shape[extra:]) if extra > 0 and set(values.shape[:extra]) == {1} else values
+    try:
+        return np.broadcast_to(fits, shape)
+    except ValueError:
+        given = f"{values.shape} into {shape}"
+        raise ShapeError(complain("assignment: shapes do not fit", given, "a shape that broadcasts")) from None
 
 
 def _is_own(x: Any) -> bool:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,27 @@ def test_arrays_change_in_place(xp) -> None:
     assert alias is a
     testing.assert_allclose(a, expected)
     testing.assert_allclose(row, expected[1])
+
+
+@pytest.mark.parametrize("key", [np.s_[:], np.s_[:, 0], 1, np.s_[:, ::-2], np.s_[0:0]], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (3,), (2,), (2, 1), (1, 3), (2, 3), (1, 2, 3), (3, 2), (6,), (0, 3)], ids=str)
+def test_host_values_are_broadcast_as_numpy_does_it(key, shape, xp) -> None:
+    values = np.arange(1, 1 + math.prod(shape)).reshape(shape)
+    expected, a = A.copy(), xp.array(A)
+    try:
+        expected[key] = values
+    except ValueError:
+        with pytest.raises(ValueError):
+            a[key] = values
+    else:
+        a[key] = values
+    testing.assert_allclose(a, expected)
+
+
+def test_a_list_is_broadcast_where_it_is_assigned(xp) -> None:
+    a = xp.array(A)
+    a[:] = [7, 8, 9]
+    testing.assert_allclose(a, np.array([[7, 8, 9]] * 2, np.float32))
 
 
 def test_a_diagonal_is_added_to(xp) -> None:
