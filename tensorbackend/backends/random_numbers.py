@@ -57,6 +57,7 @@ class RandomNumbers:
     def rng_set_state(self, rng_states: tuple) -> None:
         """Return to a state that `rng_get_state` gave. Raises `ValueError` for anything else."""
         self._flush()
+        before = self.rng.get_state()
         try:
             host, key, draws = rng_states
             place, key, draws = map(operator.index, (host[2], key, draws))
@@ -64,7 +65,8 @@ class RandomNumbers:
             if not (0 <= place <= 624 and 0 <= key < 1 << 64 and 0 <= draws < 1 << 63):
                 raise ValueError
             self.rng.set_state(host)
-        except (TypeError, ValueError, LookupError):
+        except (TypeError, ValueError, LookupError, OverflowError):
+            self.rng.set_state(before)  # NumPy takes words up to the first that is none
             given = type(rng_states).__name__
             raise ValueError(complain("rng_set_state", given, "what rng_get_state returned")) from None
         self._key, self._draws = key, draws

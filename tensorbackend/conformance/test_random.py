@@ -166,6 +166,16 @@ def test_a_state_that_points_nowhere_is_refused_and_changes_nothing(backend) -> 
     np.testing.assert_array_equal(after[0][1], before[0][1])
 
 
+@pytest.mark.parametrize("wrong", [[], ["x"], [2**32], [-1]], ids=repr)
+def test_a_state_of_other_words_is_refused_and_changes_nothing(backend, wrong) -> None:
+    (kind, _, *rest), *counts = before = backend.rng_get_state()
+    with pytest.raises(ValueError, match="rng_set_state"):
+        backend.rng_set_state(((kind, [7] * 623 + wrong, *rest), *counts))
+    after = backend.rng_get_state()
+    assert after[1:] == before[1:]
+    np.testing.assert_array_equal(after[0][1], before[0][1])
+
+
 # What is one draw
 
 
