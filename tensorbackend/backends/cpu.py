@@ -271,7 +271,12 @@ class CPUBackend(launcher.NativeStatements, Backend):
         """
         if not hasattr(x, "__dlpack__"):
             raise TypeError(complain("from_dlpack", type(x).__name__, "an object with __dlpack__"))
-        return self.view(np.from_dlpack(x), min_dims=min_dims)
+        try:
+            found = np.from_dlpack(x)
+        except RuntimeError as error:  # what NumPy raises for types and devices that it lacks
+            given, expected = f"{type(x).__name__}: {error}", "host memory of a type that NumPy has"
+            raise BufferError(complain("from_dlpack", given, expected)) from error
+        return self.view(found, min_dims=min_dims)
 
     def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
         with np.errstate(all="ignore"):
