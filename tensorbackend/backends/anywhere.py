@@ -48,6 +48,12 @@ class TextKernel:
         """The number of parameters, outputs included."""
         return len(self.spec.parameters)
 
+    def __copy__(self) -> TextKernel:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> TextKernel:
+        return self  # so that copies of layers that hold it share it
+
 
 class AnywhereKernel(TextKernel):
     """A user kernel of all backends; make it with `tensorbackend.elementwise` or `reduction`. Called as a backend's."""

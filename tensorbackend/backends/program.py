@@ -346,6 +346,10 @@ class Program:
                 name = call.action.source if step is None else step.name
                 yield f"{name}  {stated.line}"
 
+    def __deepcopy__(self, memo: dict) -> Program:
+        hint = "leave the program out, and capture the copy's function"
+        raise TypeError(complain("deepcopy: a program belongs to its tensors", repr(self), "", hint))
+
     def __repr__(self) -> str:
         name = getattr(self.function, "__qualname__", repr(self.function))
         least = f"{self.peak_bytes / self.least_bytes:.2f} x the least" if self.least_bytes else "no temporaries"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import threading
@@ -452,6 +453,12 @@ def test_memory_is_given_back_with_the_program(backend: Backend) -> None:
 
 
 # Refusals
+
+
+def test_a_program_is_not_copied_with_what_holds_it(backend: Backend) -> None:
+    program = backend.capture(lambda t: backend.evaluate(t * 2), backend.ones((2, 2)))
+    with pytest.raises(TypeError, match="capture the copy's function"):
+        copy.deepcopy({"step": program})
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import numpy as np
@@ -50,6 +51,13 @@ def test_inputs_broadcast_as_in_numpy(be, shapes) -> None:
     z = be.elementwise(*MULADD)(x, y)
     assert isinstance(z, np.ndarray)
     np.testing.assert_array_equal(z, x * y + 1)
+
+
+@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
+def test_copies_of_what_holds_a_kernel_share_it(be, of) -> None:
+    for kernel in (be.elementwise(*MULADD), be.reduction(*SQSUM), tensorbackend.elementwise(*MULADD)):
+        (made,) = of([kernel])
+        assert made is kernel
 
 
 def test_strided_views_are_read_and_written_where_they_lie(be) -> None:
