@@ -45,7 +45,7 @@ watching = False
 _compiled_by = settings.everywhere(COMPILED_BY)
 _lock = threading.Lock()
 _backends: weakref.WeakSet = weakref.WeakSet()
-_recorders: list[list[tuple[Any, Statement]]] = []
+_recorders: dict[int, list[tuple[Any, Statement]]] = {}
 
 
 class _Here(threading.local):
@@ -208,7 +208,7 @@ def run(backend: Backend, plan: Plan, names: dict[int, str], calls: Iterable[Cal
         if expected is not None:
             _compare(call, step, expected)
     texts, trees = [t for t, _ in stated], [lines for _, lines in stated]
-    for recorder in _recorders:
+    for recorder in list(_recorders.values()):
         recorder.append((plan, Statement(texts, trees, steps, has_roof=_has_roof(backend))))
 
 
@@ -258,7 +258,7 @@ def run_user(backend: Backend, plan: Any, call: UserCall, run: Callable[[], None
     if backend.bench:
         report(backend, BenchRecord(step.name, step.space, step.times[0], step.nbytes, step.flops, step.share))
     text = f"{call.name}({', '.join(name for name, _, _ in call.tensors)})"
-    for recorder in _recorders:
+    for recorder in list(_recorders.values()):
         recorder.append((plan, Statement([text], [], [step], has_roof=_has_roof(backend))))
 
 
@@ -391,12 +391,12 @@ def _differs(got: np.ndarray, wanted: np.ndarray, tolerance: float, whole: int) 
 def recording() -> Iterator[list[tuple[Any, Statement]]]:
     """What runs inside the block, on any backend, in order: (plan, statement)."""
     found: list[tuple[Any, Statement]] = []
-    _recorders.append(found)
+    _recorders[id(found)] = found  # by id: lists are equal to others of the same items
     _decide()
     try:
         yield found
     finally:
-        _recorders.remove(found)
+        del _recorders[id(found)]
         _decide()
 
 

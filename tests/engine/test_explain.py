@@ -102,6 +102,20 @@ def test_explaining_a_statement_leaves_what_one_run_leaves(backend, tensors) -> 
     assert backend._draws == 1
 
 
+def test_explaining_inside_what_is_explained(backend, tensors) -> None:
+    x, _, y = tensors
+    inner = []
+
+    def function() -> None:
+        inner.append(backend.explain(y, x * 2))
+        y[:] = x + 1
+
+    outer = backend.explain(function)
+    assert [statement.runs for statement in outer.statements] == [10, 1]
+    assert [statement.runs for statement in inner[0].statements] == [10]
+    assert not watch.wanted(backend)
+
+
 def test_looking_ends_with_the_block(backend, tensors) -> None:
     x, _, y = tensors
     with watch.recording() as found:
