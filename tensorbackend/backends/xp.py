@@ -8,6 +8,7 @@ when it is called; random numbers are drawn then.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,10 @@ class ArrayModule:
         x = self._of(x)
         return x if isinstance(x, Operators) else self.backend.array(x, dtype=np.asarray(x).dtype, min_dims=0)
 
+    def _shaped(self, x: Any) -> Any:
+        """What has a shape and a type as it is; lists and numbers as an array."""
+        return x if hasattr(x, "shape") else self.asarray(x)
+
     # Making arrays
 
     def empty(self, shape: Any, dtype: Any = None) -> Any:
@@ -70,23 +75,31 @@ class ArrayModule:
         return wrapped(self.backend.ones(shape, dtype, min_dims=0))
 
     def full(self, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
-        """An array with every element `fill_value`."""
-        return wrapped(self.backend.full(shape, fill_value, dtype, min_dims=0))
+        """An array with every element `fill_value`: a number, or an array that is broadcast."""
+        if not isinstance(fill_value, (Operators, np.ndarray, list, tuple)):
+            return wrapped(self.backend.full(shape, fill_value, dtype, min_dims=0))
+        out = self.empty(shape, dtype)
+        out[...] = fill_value
+        return out
 
     def empty_like(self, a: Any, dtype: Any = None) -> Any:
         """An uninitialised array of a's shape and type."""
+        a = self._shaped(a)
         return self.empty(a.shape, dtype or a.dtype)
 
     def zeros_like(self, a: Any, dtype: Any = None) -> Any:
         """Zeros of a's shape and type."""
+        a = self._shaped(a)
         return self.zeros(a.shape, dtype or a.dtype)
 
     def ones_like(self, a: Any, dtype: Any = None) -> Any:
         """Ones of a's shape and type."""
+        a = self._shaped(a)
         return self.ones(a.shape, dtype or a.dtype)
 
     def full_like(self, a: Any, fill_value: Any, dtype: Any = None) -> Any:
         """An array of a's shape and type with every element `fill_value`."""
+        a = self._shaped(a)
         return self.full(a.shape, fill_value, dtype or a.dtype)
 
     def array(self, a: Any, dtype: Any = None, copy: bool = True) -> Any:
@@ -139,6 +152,7 @@ class ArrayModule:
 
     def swapaxes(self, a: Any, axis1: int, axis2: int) -> Any:
         """Two axes exchanged, as a view."""
+        a = self.asarray(a)
         rank = len(a.shape)
         order, first, second = list(range(rank)), *(one_axis("swapaxes", x, rank) for x in (axis1, axis2))
         order[first], order[second] = second, first
@@ -146,6 +160,7 @@ class ArrayModule:
 
     def moveaxis(self, a: Any, source: int, destination: int) -> Any:
         """One axis moved to another place, as a view."""
+        a = self.asarray(a)
         rank = len(a.shape)
         source, destination = (one_axis("moveaxis", x, rank) for x in (source, destination))
         order = [x for x in range(rank) if x != source]
@@ -165,7 +180,7 @@ class ArrayModule:
 
     def broadcast_to(self, a: Any, shape: Any) -> Any:
         """`a` repeated along axes of length 1 to a shape: a view that is read only."""
-        return composite.broadcast_to(self.asarray(a), tuple(shape))
+        return composite.broadcast_to(self.asarray(a), _shape(shape))
 
     def concatenate(self, arrays: Sequence[Any], axis: int | None = 0) -> Any:
         """Arrays one after the other along an axis (None: of all elements in C order)."""
@@ -309,18 +324,27 @@ class RandomModule:
         return result(self._backend.randn(shape=_shape(size)) * scale + loc, dtype)
 
     def randint(self, low: int, high: int | None = None, size: Any = None, dtype: Any = np.int64) -> Any:
-        """Integers of [low, high), or of [0, low) if only one is given. Raises `ValueError` when there are none."""
-        low, high = (0, low) if high is None else (low, high)
+        """Integers of [low, high), or of [0, low) if only one is given.
+
+        Raises `ValueError` when there are none, or some that `dtype` lacks.
+        """
+        low, high = map(operator.index, (0, low) if high is None else (low, high))
         if high <= low:
             raise ValueError(complain("randint: no integers", f"from {low} below {high}", "low < high"))
-        shape = _shape(size)
+        kind, shape = dtypes.as_dtype(dtype), _shape(size)
+        if dtypes.is_integer(kind) and (low < np.iinfo(kind).min or high - 1 > np.iinfo(kind).max):
+            raise ValueError(complain("randint: integers that the type lacks", f"{low} to {high - 1}", f"{kind}"))
+        if high - low > 1 << 32 or max(abs(low), abs(high)) > 1 << 53:  # more than a word, or a float64, tells apart
+            wide = np.uint64 if high > 1 << 63 else np.int64
+            return self._module.array(self._backend.rng.randint(low, high, shape, wide), kind)
         words = apply(ops.OPS["mul"], _words(self._backend, shape), np.float64((high - low) / 2**32))
-        return result(composite.floor(words) + low, dtype)
+        return result(composite.floor(words) + low, kind)
 
     def permutation(self, x: Any) -> Any:
         """The numbers below `x` in random order, or the entries of an array along axis 0."""
         if isinstance(x, (int, np.integer)):
             return self._module.array(self._backend.rng.permutation(int(x)))
+        x = self._module._shaped(x)
         order = self._module.array(self._backend.rng.permutation(x.shape[0]))
         return self._module.take(x, order, 0)
 

@@ -156,6 +156,26 @@ def test_a_list_is_broadcast_where_it_is_assigned(xp) -> None:
     testing.assert_allclose(a, np.array([[7, 8, 9]] * 2, np.float32))
 
 
+@pytest.mark.parametrize("values", [[7, 8, 9], [[7], [8]], A * 2], ids=["row", "column", "whole"])
+def test_full_of_an_array_is_broadcast(values, xp) -> None:
+    given = np.asarray(values, np.float32)
+    for of in (given, xp.array(given)):
+        testing.assert_allclose(xp.full((2, 3), of, np.float32), np.full((2, 3), given))
+        testing.assert_allclose(xp.full_like(xp.array(A), of), np.full((2, 3), given))
+    with pytest.raises(ValueError):
+        xp.full((2, 3), np.ones((3, 2)))
+
+
+def test_lists_and_numbers_are_taken_for_arrays(xp) -> None:
+    listed = A.astype(np.int64).tolist()
+    for like in (xp.zeros_like, xp.ones_like, xp.empty_like, lambda a: xp.full_like(a, 7)):
+        assert [(like(a).shape, like(a).dtype) for a in (listed, 3)] == [((2, 3), np.int64), ((), np.int64)]
+    for moved in (xp.swapaxes(listed, 0, 1), xp.moveaxis(listed, 0, 1)):
+        testing.assert_allclose(moved, A.T)
+    assert xp.broadcast_to([5], 4).shape == (4,)
+    assert sorted(int(n) for n in xp.random.permutation([7, 8, 9])) == [7, 8, 9]
+
+
 def test_a_diagonal_is_added_to(xp) -> None:
     a, places = xp.zeros((2, 3, 3)), xp.arange(3)
     a[:, places, places] += xp.array(A)
@@ -249,6 +269,21 @@ def test_random_numbers_are_drawn_at_the_call(xp) -> None:
     assert whole.dtype == np.int64 and int(whole.min()) == 2 and int(whole.max()) == 4
     assert sorted(np.asarray(xp.random.permutation(4)).tolist()) == [0, 1, 2, 3]
     assert 3 <= float(xp.random.uniform(3, 4)) < 4
+
+
+@pytest.mark.parametrize("low, high", [(-(2**63), 2**63), (0, 2**40), (2**60, 2**60 + 5), (-(2**55), 3 - 2**55)])
+def test_random_integers_of_large_ranges(low, high, xp) -> None:
+    drawn = xp.random.randint(low, high, size=(400,), dtype=np.int64).tolist()
+    assert all(low <= n < high for n in drawn)
+    assert len(set(drawn)) == min(high - low, 400)
+    assert {n % 2 for n in drawn} == {0, 1}
+
+
+@pytest.mark.parametrize("low, high, dtype", [(0, 257, "uint8"), (-1, 3, "uint64"), (0, 2**31 + 1, "int32")])
+def test_random_integers_that_the_type_lacks_are_refused(low, high, dtype, xp) -> None:
+    assert int(xp.random.randint(255, 256, dtype="uint8")) == 255
+    with pytest.raises(ValueError):
+        xp.random.randint(low, high, 5, dtype=dtype)
 
 
 def test_the_module_of_arguments(be, array) -> None:
