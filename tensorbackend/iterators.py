@@ -68,6 +68,9 @@ class BatchIterator:
         self.position = 0
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the epoch and the place in it."""
-        self.epoch = int(serializer("epoch", self.epoch))
-        self.position = int(serializer("position", self.position))
+        """Save or load the epoch and the place in it. Raises `ValueError` for negative ones, which no iterator had."""
+        epoch, position = int(serializer("epoch", self.epoch)), int(serializer("position", self.position))
+        if min(epoch, position) < 0:  # from there batches would be empty, without end
+            given = f"epoch {epoch}, position {position}"
+            raise ValueError(complain("load: where a BatchIterator is", given, "numbers of 0 or more"))
+        self.epoch, self.position = epoch, position

@@ -48,3 +48,11 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="rank"):
         BatchIterator(X, 2, rank=2, size=2)
     assert list(BatchIterator(X[:0], 2)) == []
+
+
+@pytest.mark.parametrize("place", [{"epoch": -1, "position": 0}, {"epoch": 0, "position": -3}], ids=str)
+def test_a_place_that_no_iterator_had_is_refused_and_changes_nothing(place) -> None:
+    batches = BatchIterator((np.arange(10),), 3)
+    with pytest.raises(ValueError, match="0 or more"):
+        serializers.NpzDeserializer({name: np.asarray(n) for name, n in place.items()}).load(batches)
+    assert (batches.epoch, batches.position) == (0, 0)
