@@ -154,18 +154,27 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentP
     group = parser.add_argument_group("backend")
     known = ", ".join([*choices(), "or one with a driver, as gpu:emulator"])
     group.add_argument("-b", "--backend", default=None, help=f"{known} (default: TB_BACKEND, else cpu)")
-    group.add_argument("--seed", type=int, default=None, help="random seed, for reproducible results")
+    group.add_argument("--seed", type=_whole(0, 2**32 - 1), default=None, help="random seed, for reproducible results")
     group.add_argument("--dtype", default=None, help="default element type (float32, float64, float16, bfloat16)")
-    group.add_argument("--batch-size", type=_samples, default=128, help="samples a step (default: %(default)s)")
-    group.add_argument("--threads", type=int, default=None, help="CPU threads (default: the cores allowed)")
+    group.add_argument("--batch-size", type=_whole(1), default=128, help="samples a step (default: %(default)s)")
+    group.add_argument("--threads", type=_whole(1), default=None, help="CPU threads (default: the cores allowed)")
     return parser
 
 
-def _samples(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} given, expected 1 or more")
-    return number
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """What reads a number for a parser, which names the argument in the error."""
+    expected = f"expected {least} or more" if most is None else f"expected {least} to {most}"
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} given, {expected}") from None
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"{number} given, {expected}")
+        return number
+
+    return read
 
 
 def backend_from_arguments(arguments: argparse.Namespace, **options: Any) -> Backend:

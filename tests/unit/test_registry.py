@@ -244,11 +244,18 @@ def test_script_help_names_the_choices() -> None:
 def test_wrong_script_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="cpu"):
         tensorbackend.backend_from_arguments(parsed("-b", "nonsense"))
-    with pytest.raises(SystemExit):
-        parsed("--seed", "x")
-    for wrong in ("0", "-1"):
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("--batch-size", ("0", "-1", "x")), ("--threads", ("0", "-1", "1.5")), ("--seed", ("x", "-1", "4294967296"))],
+)
+def test_wrong_numbers_of_scripts_are_errors_of_the_parser(name, wrong, capsys) -> None:
+    for text in wrong:
         with pytest.raises(SystemExit):
-            parsed("--batch-size", wrong)
+            parsed(name, text)
+        error = capsys.readouterr().err
+        assert f"argument {name}: " in error and text in error and "expected" in error
 
 
 # Other backends
