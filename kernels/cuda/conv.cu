@@ -10,7 +10,8 @@
 // N is innermost in memory and in the columns of the tiles, so that neighbouring threads read neighbouring numbers. A
 // block of 256 threads computes TB_ROWS x TB_COLUMNS results, TB_DEPTH terms at a time. Sums go up the middle axis in
 // order; update cuts it into segments of a length that depends on sizes alone, which `conv_join` adds up in order.
-// TB_X and TB_Y are the types of the operands, TB_C that of the result. blockIdx.y counts groups (times segments).
+// TB_X and TB_Y are the types of the operands, TB_C that of the result. blockIdx.y counts groups (times segments), and
+// blockIdx.z goes on where they are more than a grid takes along y.
 #include "elements.cuh"
 
 #define SIDE 16
@@ -125,6 +126,9 @@ TB_FN void put_tile(TB_C *out, tb_i64 pitch, tb_i64 rows, tb_i64 columns, tb_i64
     }
 }
 
+// Which group (of which segment) a block is for: the last blocks may be beyond them all. Counted in 32 bits.
+TB_FN tb_i64 group_of_block() { return blockIdx.y + blockIdx.z * gridDim.y; }
+
 TB_FN int smaller(tb_i64 x, int y) { return x < y ? (int)x : y; }
 
 extern "C" __global__ void __launch_bounds__(256) conv_fprop(const conv_args a) {
@@ -133,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(256) conv_fprop(const conv_args a) 
     const conv_sizes &g = a.g;
     const tb_i64 columns = g.m * g.p * g.q * g.n;
     const int taps = (int)(g.t * g.r * g.s), terms = (int)g.c * taps;
-    const tb_i64 across = (columns + TB_COLUMNS - 1) / TB_COLUMNS, group = blockIdx.y;
+    const tb_i64 across = (columns + TB_COLUMNS - 1) / TB_COLUMNS, group = group_of_block();
+    if (group >= g.groups) return;
     const tb_i64 row = blockIdx.x / across * TB_ROWS, column = blockIdx.x % across * TB_COLUMNS;
     const int thread = (int)threadIdx.x, own = thread % TB_COLUMNS;  // a thread gathers for one column only
     const bool used = column + own < columns;
@@ -166,7 +171,8 @@ extern "C" __global__ void __launch_bounds__(256) conv_bprop(const conv_args a) 
     const conv_sizes &g = a.g;
     const tb_i64 columns = g.d * g.h * g.w * g.n;
     const int maps = (int)g.k, terms = (int)(g.t * g.r * g.s) * maps;
-    const tb_i64 across = (columns + TB_COLUMNS - 1) / TB_COLUMNS, group = blockIdx.y;
+    const tb_i64 across = (columns + TB_COLUMNS - 1) / TB_COLUMNS, group = group_of_block();
+    if (group >= g.groups) return;
     const tb_i64 row = blockIdx.x / across * TB_ROWS, column = blockIdx.x % across * TB_COLUMNS;
     const int thread = (int)threadIdx.x, own = thread % TB_COLUMNS;
     const bool used = column + own < columns;
@@ -193,15 +199,16 @@ extern "C" __global__ void __launch_bounds__(256) conv_bprop(const conv_args a) 
     put_tile(a.out + group * g.c * columns, columns, g.c, columns, row, column, sum);
 }
 
-// Segment blockIdx.y / groups of the sums over pixels and images; `out` holds (segment, C T R S, K).
+// A segment of the sums over pixels and images; `out` holds (segment, C T R S, K).
 extern "C" __global__ void __launch_bounds__(256) conv_update(const conv_args a) {
     __shared__ TB_C left[TB_DEPTH][TB_ROWS + 1];
     __shared__ TB_C right[TB_DEPTH][TB_COLUMNS + 1];
     const conv_sizes &g = a.g;
     const int taps = (int)(g.t * g.r * g.s), rows = (int)g.c * taps;
     const tb_i64 terms = g.m * g.p * g.q * g.n;
-    const tb_i64 across = (g.k + TB_COLUMNS - 1) / TB_COLUMNS, group = blockIdx.y % g.groups;
-    const tb_i64 part = blockIdx.y / g.groups, from = part * a.segment;
+    const tb_i64 across = (g.k + TB_COLUMNS - 1) / TB_COLUMNS, group = group_of_block() % g.groups;
+    const tb_i64 part = group_of_block() / g.groups, from = part * a.segment;
+    if (from >= terms) return;
     const tb_i64 to = from + a.segment < terms ? from + a.segment : terms;
     const tb_i64 column = blockIdx.x % across * TB_COLUMNS;
     const int row = (int)(blockIdx.x / across) * TB_ROWS;

@@ -207,10 +207,16 @@ def prepare_conv_bprop(backend: GpuBackend, step: Primitive) -> Runner:
     return _gathered(backend, step, "conv_bprop", g.C // g.groups, math.prod(g.image) * g.N)
 
 
+def _plane(groups: int) -> tuple[int, int]:
+    """Blocks along y and z for so many groups: along each, a grid takes 65535 at most."""
+    deep = -(-groups // 65535)
+    return -(-groups // deep), deep
+
+
 def _gathered(backend: GpuBackend, step: Primitive, name: str, rows: int, columns: int) -> Runner:
     """A pass with a result for each map and each pixel of each image."""
     kernel, tile, words = _conv(backend, step, name, rows)
-    grid = (-(-rows // tile) * -(-columns // CONV_TILE), step.params[0].groups)
+    grid = (-(-rows // tile) * -(-columns // CONV_TILE), *_plane(step.params[0].groups))
     sizes = integers(*words, 0)
 
     def run(addresses: list[int]) -> None:
@@ -248,7 +254,7 @@ def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
         storage = backend._allocate(nbytes) if segments > 1 else None
         home = addresses[2] if storage is None else storage.address
         arguments = struct.pack("3Q", *addresses[:2], home) + sizes
-        backend.driver.launch(kernel, (blocks, g.groups * segments), (THREADS,), 0, arguments)
+        backend.driver.launch(kernel, (blocks, *_plane(g.groups * segments)), (THREADS,), 0, arguments)
         if storage is not None:
             arguments = struct.pack("2Q2q", home, addresses[2], count, segments)
             backend.driver.launch(join, grid_of(count), (THREADS,), 0, arguments)

@@ -14,6 +14,7 @@ from tensorbackend.backends import compiler
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
+from tensorbackend.backends.null import NullDriver
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
 
@@ -75,13 +76,22 @@ def normalised(be: Any) -> list[np.ndarray]:
 CONVOLUTIONS = [
     {"N": 3, "C": 6, "K": 34, "H": 9, "W": 7, "R": 3, "S": 2, "pad_h": 2, "str_w": 2, "dil_h": 2, "groups": 2},
     {"N": 17, "C": 20, "K": 5, "D": 3, "H": 4, "W": 4, "T": 2, "R": 2, "S": 2, "pad_w": (0, 1)},
+    {"N": 9, "C": 6, "K": 201, "H": 4, "W": 5, "R": 2, "S": 2, "groups": 3},  # several tiles a group, two segments
 ]
 
 
-@pytest.mark.parametrize("sizes", CONVOLUTIONS, ids=["groups", "3d"])
+@pytest.mark.parametrize("sizes", CONVOLUTIONS, ids=["groups", "3d", "tiles of groups"])
 def test_convolution(be: GpuBackend, cpu: Backend, sizes: dict) -> None:
     for ours, theirs in zip(convolved(be, sizes), convolved(cpu, sizes)):
         np.testing.assert_allclose(ours, theirs, **CLOSE)
+
+
+def test_any_number_of_groups_has_a_grid() -> None:
+    be = GpuBackend(driver=NullDriver())
+    convolved(be, {"N": 1, "C": 65537, "K": 65537, "groups": 65537})
+    grids = [launch.grid for launch in be.driver.launches if launch.name.startswith("conv_")]
+    assert grids == [(1, 32769, 2)] * 3
+    be.cleanup_backend()
 
 
 @pytest.mark.parametrize("op", ["max", "avg", "l2"])
