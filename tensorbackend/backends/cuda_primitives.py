@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tensorbackend.backends.gpu import GpuBackend
 
 __all__ = [
-    "MACROS", "PRIMITIVES", "Runner", "block_of", "copied", "element", "grid_of", "integers", "written_function",
+    "CHECKED", "MACROS", "PRIMITIVES", "Runner", "block_of", "copied", "element", "grid_of", "integers",
+    "written_function",
 ]  # fmt: skip
 
 Runner = Callable[[list[int]], None]
@@ -63,6 +64,8 @@ MACROS = {
     "histogram": ("TB_X", "TB_W", "TB_S"),
 }
 """The macros that each file of `kernels/cuda` is compiled for."""
+CHECKED = {"take", "put"}
+"""Primitives whose places are checked even where there is nothing to write."""
 
 
 def element(dtype: np.dtype) -> str:
@@ -364,6 +367,8 @@ def prepare_take(backend: GpuBackend, step: Primitive) -> Runner:
     axes = [(n, s, 0) for n, s in zip(x.shape, x.strides)]
     axes[axis : axis + 1] = [(n, 0, s) for n, s in zip(places.shape, places.strides)]
     count = math.prod(out.shape)
+    if not count:
+        return lambda addresses: check(addresses[1])
     sizes = integers(count, x.shape[axis], x.strides[axis], *_axes(axes))
 
     def run(addresses: list[int]) -> None:
@@ -378,6 +383,8 @@ def prepare_put(backend: GpuBackend, step: Primitive) -> Runner:
     (x, places), out, (shape, axis) = step.inputs, step.output, step.params
     types = (element(x.dtype), element(places.dtype), wide(out.dtype))
     put, check = written_function(backend, "take", "put", *types), _check(backend, "put", places, shape[axis], types)
+    if 0 in shape:
+        return lambda addresses: check(addresses[1])
     sums = np.dtype(np.float64) if out.dtype == np.float32 else out.dtype
     rank = len(places.shape)
     along = indexing.contiguous_strides(shape)

@@ -22,6 +22,7 @@ from tensorbackend.backends import compiler, gpu, registry
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
+from tensorbackend.graph import composite
 from tensorbackend.settings import using
 from tensorbackend.testing.trees import Choices, Forest
 from tests.thinned import thinned
@@ -168,6 +169,16 @@ def test_places_are_taken_put_and_checked(be: GpuBackend) -> None:
     with pytest.raises(IndexError, match="length 6"):
         x[:] = be.take(x, [0, 1, 2, 3, 4, 6], 0)
     np.testing.assert_array_equal(x.get(), before)
+
+
+def test_places_are_checked_where_nothing_is_written(be: GpuBackend) -> None:
+    taken = be.take(be.empty((3, 0)), [7], 0)
+    no_columns = composite.put(be.empty((1, 0), min_dims=0), np.array([7]), (3, 0), 0)
+    no_rows = composite.put(be.ones((2, 1), min_dims=0), np.array([0, 5]), (0, 1), 0)
+    for tree in (taken, no_columns, no_rows):
+        with pytest.raises(IndexError, match="a place out of range"):
+            be.evaluate(tree)
+    assert be.evaluate(be.take(be.empty((3, 0)), [2, -3], 0)).get().shape == (2, 0)
 
 
 def test_histograms_count_as_on_the_cpu(be: GpuBackend, cpu: Backend) -> None:
