@@ -34,6 +34,7 @@ from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.backends.user_methods import UserKernels
 from tensorbackend.errors import BackendError, CaptureError, ShapeError, complain, nearest
+from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import schedule, single_call, walk
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
@@ -570,8 +571,7 @@ class Backend(
         shape = value.shape if isinstance(value, Operators) else ()
         if shape is None:
             return value
-        more = len(shape) - len(target.shape)
-        kept = shape[more:] if more > 0 and set(shape[:more]) == {1} else shape
+        kept = indexing.without_leading(shape, len(target.shape))
         known = tuple(1 if n == UNKNOWN else n for n in kept)
         if broadcast_shapes("assignment", [known, target.shape]) != target.shape:
             raise ShapeError(

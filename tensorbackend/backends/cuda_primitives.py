@@ -16,6 +16,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends.cuda_conv import Columns, columns_of, whole
 from tensorbackend.backends.cuda_products import choose
+from tensorbackend.backends.driver import MAX_GRID
 from tensorbackend.codegen.geometry import BLOCKS, THREADS
 from tensorbackend.codegen.render import ctype
 from tensorbackend.errors import complain
@@ -118,7 +119,7 @@ def prepare_dot(backend: GpuBackend, step: Primitive) -> Runner:
     left, right = _batch_strides(x, lengths), _batch_strides(y, lengths)
     batches = math.prod(lengths)
     sizes = integers(m, n, k, batches, *x.strides[-2:], *y.strides[-2:], *_axes(list(zip(lengths, left, right))))
-    grid = (-(-m // tile) * -(-n // tile), min(batches, 65535))
+    grid = (-(-m // tile) * -(-n // tile), min(batches, MAX_GRID[1]))
 
     def run(addresses: list[int]) -> None:
         backend.driver.launch(gemm, grid, (THREADS,), 0, struct.pack("3Q", *addresses) + sizes)
@@ -161,7 +162,7 @@ def _to_columns(backend: GpuBackend, by: Columns, images: Ref) -> Callable[[int,
     def run(image: int, columns: int, first: int, lines: int) -> None:
         arguments = struct.pack("2Q", image, columns) + integers(*words, first, lines, packs)
         across = min(-(-lines * by.line // (4 * THREADS)), BLOCKS)
-        backend.driver.launch(kernel, (across, min(by.rows, 65535)), (THREADS,), 0, arguments)
+        backend.driver.launch(kernel, (across, min(by.rows, MAX_GRID[1])), (THREADS,), 0, arguments)
 
     return run
 
@@ -204,15 +205,15 @@ def prepare_conv_bprop(backend: GpuBackend, step: Primitive) -> Runner:
                 arguments = struct.pack("2Q", columns.address, addresses[2])
                 arguments += integers(*words, first, lines, packs, first > 0)
                 across = min(-(-math.prod(g.image) * g.N // THREADS), BLOCKS)
-                backend.driver.launch(kernel, (across, min(g.C, 65535)), (THREADS,), 0, arguments)
+                backend.driver.launch(kernel, (across, min(g.C, MAX_GRID[1])), (THREADS,), 0, arguments)
 
         return run
     return _gathered(backend, step, "conv_bprop", g.C // g.groups, math.prod(g.image) * g.N)
 
 
 def _plane(groups: int) -> tuple[int, int]:
-    """Blocks along y and z for so many groups: along each, a grid takes 65535 at most."""
-    deep = -(-groups // 65535)
+    """Blocks along y and z for so many groups: along each, a grid takes `MAX_GRID[1]` at most."""
+    deep = -(-groups // MAX_GRID[1])
     return -(-groups // deep), deep
 
 

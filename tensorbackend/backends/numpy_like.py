@@ -181,10 +181,8 @@ class NumpyLike:
 
 def _spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Host values broadcast to the shape of what they are assigned to; leading axes of length 1 may be too many."""
-    extra = values.ndim - len(shape)
-    fits = values.reshape(values.shape[extra:]) if extra > 0 and set(values.shape[:extra]) == {1} else values
     try:
-        return np.broadcast_to(fits, shape)
+        return np.broadcast_to(values.reshape(indexing.without_leading(values.shape, len(shape))), shape)
     except ValueError:
         given = f"{values.shape} into {shape}"
         raise ShapeError(complain("assignment: shapes do not fit", given, "a shape that broadcasts")) from None

@@ -244,7 +244,7 @@ class Program:
         changed = [k for k, x in enumerate(tensors) if x is not self._bound[k]]
         if changed:
             for k in changed:
-                if tensors[k].structure is not self._structures[k] or self._written[k]:
+                if tensors[k].structure is not self._structures[k]:
                     self._check(k, tensors[k])
         for k in self._writes:  # of the same tensors, too: they may have been made read-only since
             if self._refuses(k, tensors[k]):

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tensorbackend.backends.random_numbers import drawn
 from tensorbackend.graph.fuse import can_join, walk
-from tensorbackend.graph.optree import Operators, OpTreeNode
+from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.tensor import Tensor, overlap, share_memory
 
@@ -73,7 +74,7 @@ class _Stated:
 
     def draws_anew(self, waits: _Waiting) -> bool:
         """Whether it has a random node in common with the group that draws in each statement that runs it."""
-        sources = [x for x in self.leaves if isinstance(x, OpTreeNode) and x.structure.op.name != "index"]
+        sources = [self.leaves[n] for n in drawn(self.leaves)]
         return any(id(x) in waits.parts and not hasattr(x, "draw") for x in sources)
 
     def can_join(self, waits: _Waiting, value: Any) -> bool:

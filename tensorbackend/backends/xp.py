@@ -277,16 +277,12 @@ class ArrayModule:
 
     def sort(self, a: Any, axis: int | None = -1) -> Any:
         """In rising order along an axis (None: all elements), NaN last. It is sorted on the host, which reads `a`."""
-        values = self.asnumpy(self.asarray(a))
-        if values.dtype == dtypes.BFLOAT16:  # NumPy leaves its NaN anywhere
-            return self.array(np.sort(values.astype(np.float32), axis), dtypes.BFLOAT16)
-        return self.array(np.sort(values, axis))
+        a = self.asarray(a)
+        return self.array(np.sort(_sortable(a.get()), axis), a.dtype)
 
     def argsort(self, a: Any, axis: int | None = -1) -> Any:
         """Where the elements of `sort` are (int64), the first of equals first. On the host, too."""
-        values = self.asnumpy(self.asarray(a))
-        plain = values.astype(np.float32) if values.dtype == dtypes.BFLOAT16 else values
-        return self.array(np.argsort(plain, axis, kind="stable"))
+        return self.array(np.argsort(_sortable(self.asarray(a).get()), axis, kind="stable"))
 
     def diag_indices(self, n: int, ndim: int = 2) -> tuple:
         """The index of the diagonal of an n x n array."""
@@ -351,6 +347,11 @@ class RandomModule:
     def seed(self, seed: int | None = None) -> None:
         """Seed the backend's generators."""
         self._backend.gen_rng(seed)
+
+
+def _sortable(values: np.ndarray) -> np.ndarray:
+    """Host values as NumPy sorts them with NaN last: that of bfloat16 it leaves anywhere."""
+    return values.astype(np.float32) if values.dtype == dtypes.BFLOAT16 else values
 
 
 def _shape(size: Any) -> tuple[int, ...]:

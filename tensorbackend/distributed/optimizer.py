@@ -51,8 +51,9 @@ class AverageGradients:
 
     def _average(self, params: dict[str, Variable]) -> None:
         if params:
-            order, buckets = self._of({path: arrays.tensor_of(_raw(p)) for path, p in params.items()})
-            buckets.gradients[:] = [arrays.tensor_of(_raw(params[path])) for path in order]
+            tensors = {path: arrays.tensor_of(_raw(p)) for path, p in params.items()}
+            order, buckets = self._of(tensors)
+            buckets.gradients[:] = [tensors[path] for path in order]
             buckets.ready(*reversed(range(len(order))))
             _renew(buckets, [params[path] for path in order])
             buckets.wait()

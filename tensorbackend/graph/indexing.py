@@ -17,7 +17,7 @@ from tensorbackend.errors import ShapeError, complain
 __all__ = [
     "SliceKey", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
     "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides",
-    "whole",
+    "whole", "without_leading",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -120,6 +120,12 @@ def combs(shape: Shape, strides: Shape, itemsize: int) -> bytes:
             found += [step, width]
         width += step * (length - 1)
     return struct.pack(f"{len(found)}q", *found)
+
+
+def without_leading(shape: Shape, rank: int) -> Shape:
+    """A shape without its axes beyond `rank`, where all of these are of length 1; else as it is."""
+    more = len(shape) - rank
+    return shape[more:] if more > 0 and set(shape[:more]) == {1} else shape
 
 
 def meet(start: int, stop: int, ours: bytes, other: int, end: int, theirs: bytes) -> bool:
