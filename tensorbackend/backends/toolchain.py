@@ -225,10 +225,15 @@ def _family(version_text: str) -> str:
     return ""
 
 
+_X86_FLAGS = ("-march=native", "-mprefer-vector-width=512")
+# On ARM, atomics are instructions of the first version too, not calls of libgcc, to which kernels are not linked.
+_ARM_FLAGS = ("-mcpu=native", "-mno-outline-atomics")
+_MACHINE_FLAGS = {"x86_64": _X86_FLAGS, "AMD64": _X86_FLAGS, "aarch64": _ARM_FLAGS, "arm64": _ARM_FLAGS}
+"""By `platform.machine()`; of others, kernels are compiled for what the compiler takes as given."""
+
+
 def _kernel_flags(family: str, zig: bool) -> tuple[str, ...]:
-    x86 = platform.machine() in ("x86_64", "AMD64")
-    flags = ["-march=native", "-mprefer-vector-width=512"] if x86 else ["-mcpu=native"]
-    flags += [*NUMERIC_FLAGS, "-fPIC", "-shared", "-w"]
+    flags = [*_MACHINE_FLAGS.get(platform.machine(), ()), *NUMERIC_FLAGS, "-fPIC", "-shared", "-w"]
     if family == "gcc":
         # -pipe lets the assembler work beside the compiler (2 ms); a vectorised remainder loop costs more to compile
         # than it saves to run.
