@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,9 +150,34 @@ def test_large_overlapping_views(backend, overlap, form) -> None:
     np.testing.assert_array_equal(t.get(), host)
 
 
+@shared
+@given(
+    lengths=st.tuples(*[st.sampled_from([1, 2, 3, 5, 6, 13, 16, 17, 33, 40, 65])] * 3),
+    turned=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    at=st.tuples(*[st.tuples(st.integers(0, 3), st.integers(0, 3))] * 3),
+    tail=st.sampled_from(["", "more", "itself"]),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_products_may_read_their_target(backend, lengths, turned, at, tail, dtype) -> None:
+    m, n, k = lengths
+    host = np.arange(70.0 * 70).reshape(70, 70) % 7
+    t = backend.array(host, dtype=dtype)
+
+    def windows(x: Any) -> Iterator[Any]:
+        for (rows, columns), (i, j), turn in zip([(m, n), (m, k), (k, n)], at, turned):
+            yield x[j : j + columns, i : i + rows].T if turn else x[i : i + rows, j : j + columns]
+
+    for x in (t, host):
+        y, a, b = windows(x)
+        product = backend.dot(a, b) if x is t else a @ b
+        y[:] = product * 2 + 1 if tail == "more" else product + y if tail else product
+    np.testing.assert_array_equal(t.get(), host)
+
+
+@pytest.mark.parametrize("size", [6, 40, 100])
 @pytest.mark.parametrize("kind", ["dot", "cumsum", "take"])
-def test_primitives_may_read_their_target(backend, kind) -> None:
-    host = np.arange(36, dtype=np.float64).reshape(6, 6) % 7
+def test_primitives_may_read_their_target(backend, kind, size) -> None:
+    host = np.arange(size * size, dtype=np.float64).reshape(size, size) % 7
     t = backend.array(host, dtype=np.float64)
     if kind == "dot":
         t[:] = backend.dot(t, t.T)
@@ -160,6 +186,6 @@ def test_primitives_may_read_their_target(backend, kind) -> None:
         t[::-1] = backend.cumsum(t, 1)
         host[::-1] = np.cumsum(host, 1)
     else:
-        t[:] = backend.take(t, [5, 4, 3, 2, 1, 0], 0)
+        t[:] = backend.take(t, range(size - 1, -1, -1), 0)
         host[:] = host[::-1].copy()
     np.testing.assert_array_equal(t.get(), host)

@@ -448,8 +448,9 @@ class Scheduler:
         return same
 
     def _copy(self, source: Ref, target: Ref, reason: str) -> None:
+        """Copy elements to a temporary, or to a target whose memory the steps before read."""
         body = [Instruction("load", dtypes.compute(source.dtype), target.shape)]
-        self.steps.append(Kernel(target.shape, (), body, [source], [], [], [(target, 0)], reason))
+        self.steps.append(Kernel(target.shape, (), body, [source], [], [], [(target, 0)], reason, target.buffer >= 0))
 
 
 def _in_place(statements: list[Statement], leaves: list[list[Any]]) -> list[bool]:

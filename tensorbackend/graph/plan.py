@@ -60,8 +60,8 @@ class Kernel:
 
     `inputs` are read, `scalars` are (leaf number, type), `draws` the leaf numbers of random nodes; `outputs` are
     (place, value number). `reason` says why it is a kernel of its own. `in_place` says that an output with an element
-    for each of the space may be the very view that an input reads: an element may be written only when no later one
-    needs it. What is reduced is written when its row is done.
+    for each of the space may be the very view that an input reads, so that an element may be written only when no later
+    one needs it, or memory that steps before read. What is reduced is written when its row is done.
     """
 
     shape: Shape

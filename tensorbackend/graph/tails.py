@@ -87,13 +87,17 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _overwrites(kernel: Kernel, product: Primitive, plan: Plan) -> bool:
-    """Whether the kernel's target may be the very view of an operand of the product, which is read until it ends."""
+    """Whether the kernel's target may share memory with an operand of the product, which is read until it ends.
+
+    Where the kernel reads the target itself, only the very same view does; otherwise something before it reads it.
+    """
     target = kernel.outputs[0][0]
     if not kernel.in_place or target.buffer < 0:
         return False
-    leaves = [plan.layouts[ref.buffer - plan.targets] for ref in product.inputs if ref.buffer >= 0]
     own = _layout(target)
-    return any(_layout(leaf) == own for leaf in leaves)
+    leaves = [plan.layouts[ref.buffer - plan.targets] for ref in product.inputs if ref.buffer >= 0]
+    read_here = any(ref.buffer >= 0 and _layout(ref) == own for ref in kernel.inputs)
+    return not read_here or any(_layout(leaf) == own for leaf in leaves)
 
 
 def _layout(ref: Ref) -> tuple:
