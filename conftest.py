@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tensorbackend import Backend
+from tensorbackend.backends import watch
 from tensorbackend.backends.driver import Module
 
 pytest_plugins = ["tensorbackend.conformance.plugin"]
@@ -25,6 +26,7 @@ EMULATED_EVERY_DAY = (
     "test_user_kernel_texts.py",
 )  # fmt: skip
 """Files of tests that run on the CUDA emulator every day too; in ci and long, all do but one."""
+WATCHED = watch.watching
 HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,6 +53,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path != item.config.stash.get(_module, None):
         item.config.stash[_module] = item.path
         _keep_what_is_there()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A test leaves nobody looking at kernels: backends go other ways then, in later tests too."""
+    yield
+    assert watch.watching == WATCHED, "a setting of this test still holds, or a record goes on"
 
 
 def _keep_what_is_there() -> None:

@@ -56,6 +56,7 @@ def unchanged() -> object:
     before = dict(config._values)
     yield config
     config._values.update(before)
+    settings._tell()  # else those who heard of a test's setting would keep to it
 
 
 # The environment
