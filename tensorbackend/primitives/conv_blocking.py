@@ -30,7 +30,7 @@ from tensorbackend.primitives.conv_ways import (
     Winograd,
     sides,
 )
-from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, multiple
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
@@ -114,15 +114,10 @@ def has_gaps(g: ConvGeometry) -> bool:
     return any(len({n * dilation % stride for n in range(taps)}) < stride for taps, stride, dilation in axes)
 
 
-def _reach(g: ConvGeometry, axis: int, backward: bool) -> int:
-    """How far the inputs of an output's taps lie apart, in places of a phase."""
+def _reach(g: ConvGeometry, axis: int) -> int:
+    """How far the inputs of an output's taps lie apart, in places of a phase: the same in all passes."""
     stride, dilation, (pad, _) = g.strides[axis], g.dilations[axis], g.pads[axis]
-    away = [tap * dilation - pad for tap in range(g.window[axis])]
-    if not backward:
-        shifts = [n // stride for n in away]
-    else:
-        shifts = [(phase - n) // stride for n in away for phase in range(stride) if (phase - n) % stride == 0]
-    return max(shifts, default=0) - min(shifts, default=0)
+    return ((g.window[axis] - 1) * dilation - pad) // stride - (-pad // stride)
 
 
 def _pitch(places: int, line: int) -> int:
@@ -132,8 +127,9 @@ def _pitch(places: int, line: int) -> int:
 
 
 def _blocks(length: int, phases: int, each: int) -> int:
-    lengths = [len(range(phase, length, phases)) for phase in range(phases)]
-    return sum(-(-n // each) for n in lengths)
+    """Into how many blocks of `each` places the phases of an axis are cut."""
+    short, longer = divmod(length, phases)
+    return longer * -(-(short + 1) // each) + (phases - longer) * -(-short // each)
 
 
 def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int = 0) -> Direct:
@@ -167,8 +163,7 @@ class _DirectCost:
         self.facts, self.rows, self.columns, self.channels, self.planes = facts, rows, columns, channels, planes
         self.itemsize = PLANE_BYTES * planes or itemsize
         maps_in, maps_out, _, out = sides(g, op)
-        backward = op == BPROP
-        tall, broad = (_reach(g, axis, backward) for axis in (1, 2))
+        tall, broad = (_reach(g, axis) for axis in (1, 2))
         apart = _phases(g, op)
         steps = _steps(g, op)
         blocks = _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], columns)
@@ -235,7 +230,7 @@ def _tile_lanes(g: ConvGeometry, op: str, rows: int, columns: int, flat: bool) -
     """Lanes of the matrix unit's tiles over so many rows of so many columns: `flat` tiles go on from row to row."""
     if not flat:
         return rows * multiple(columns * g.N, EDGE)
-    pitch = _pitch((columns + _reach(g, 2, op == BPROP)) * g.N, EDGE // 2)
+    pitch = _pitch((columns + _reach(g, 2)) * g.N, EDGE // 2)
     return multiple((rows - 1) * pitch + columns * g.N, EDGE)
 
 
@@ -245,7 +240,7 @@ def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
     steps = _steps(g, op)
     blocks = _blocks(out[1], steps[1], way.rows) * _blocks(out[2], steps[2], way.columns)
     lanes = _tile_lanes(g, op, way.rows, way.columns, way.flat)
-    tall, broad = (_reach(g, axis, op == BPROP) for axis in (1, 2))
+    tall, broad = (_reach(g, axis) for axis in (1, 2))
     copy = g.T * _phases(g, op) * (way.rows + tall) * _pitch((way.columns + broad) * g.N, HALF)
     over = max(0.0, copy * EDGE * UNIT_PLANES * PLANE_BYTES / UNIT_BYTES - 1)
     cells = g.T * g.R * g.S / (steps[1] * steps[2])
@@ -301,10 +296,10 @@ def _is_depthwise(g: ConvGeometry) -> bool:
 def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:
     """As many rows as a copy of their input leaves in the cache."""
     _, _, _, out = sides(g, op)
-    steps, backward = _steps(g, op), op == BPROP
+    steps = _steps(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
-    row = g.T * _phases(g, op) * (wide + _reach(g, 2, backward)) * g.N * itemsize
-    rows = max(1, min(high, COPY_BYTES // row - _reach(g, 1, backward)))
+    row = g.T * _phases(g, op) * (wide + _reach(g, 2)) * g.N * itemsize
+    rows = max(1, min(high, COPY_BYTES // row - _reach(g, 1)))
     blocks = out[0] * -(-high // rows)
     return Depthwise(rows, wide, g.C * (1 if op == UPDATE else blocks))
 
@@ -359,7 +354,7 @@ def _update_places(g: ConvGeometry, most: int, whole: int) -> tuple[int, int]:
 
 def _update_copy(g: ConvGeometry, rows: int, columns: int) -> int:
     """Places of a channel's copy."""
-    return g.T * _phases(g, UPDATE) * (rows + _reach(g, 1, False)) * (columns + _reach(g, 2, False)) * g.N
+    return g.T * _phases(g, UPDATE) * (rows + _reach(g, 1)) * (columns + _reach(g, 2)) * g.N
 
 
 def _update_blocks(g: ConvGeometry, rows: int, columns: int, least: int, held: Callable[[int], int]) -> Direct:
@@ -375,9 +370,8 @@ def _update_blocks(g: ConvGeometry, rows: int, columns: int, least: int, held: C
 
 def _met_taps(g: ConvGeometry, axis: int) -> float:
     """Of the taps of all outputs along an axis, the share that meets inputs."""
-    begins = np.arange(g.result[axis]) * g.strides[axis] - g.pads[axis][0]
-    at = begins[:, None] + np.arange(g.window[axis]) * g.dilations[axis]
-    return float(((at >= 0) & (at < g.image[axis])).mean())
+    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
+    return share_inside(firsts, g.result[axis], g.strides[axis], g.image[axis])
 
 
 def _turned_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
@@ -417,7 +411,7 @@ def _unit_update_cost(
     g: ConvGeometry, rows: int, columns: int, channels: int, maps: int, flat: bool
 ) -> tuple[float, Direct]:
     maps_in, maps_out, cells = g.C // g.groups, g.K // g.groups, g.T * g.R * g.S
-    tall, broad = (_reach(g, axis, False) for axis in (1, 2))
+    tall, broad = (_reach(g, axis) for axis in (1, 2))
     pitch, apart = _pitch((columns + broad) * g.N, EDGE), g.T * _phases(g, UPDATE)
     places = columns * g.N
     runs, run = (1, (rows - 1) * pitch + places) if flat else (rows, places)

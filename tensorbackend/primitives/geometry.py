@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 
-__all__ = ["ConvGeometry", "Pad", "PoolGeometry", "each_tap", "output_length", "pad_pair", "positive"]
+__all__ = ["ConvGeometry", "Pad", "PoolGeometry", "each_tap", "output_length", "pad_pair", "positive", "share_inside"]
 
 Pad = tuple[int, int]
 """Zeros (for pooling: nothing) before and after an axis."""
@@ -168,6 +168,13 @@ def _taps(length: int, result: int, offset: int, stride: int) -> tuple[slice, sl
         return slice(0, 0), slice(0, 0)
     start = first * stride + offset
     return slice(first, last), slice(start, start + (last - first - 1) * stride + 1, stride)
+
+
+def share_inside(firsts: np.ndarray, count: int, step: int, length: int) -> float:
+    """Of `count` places that are `step` apart, from each of `firsts` on, the share that lies on an axis."""
+    begins = np.maximum(0, -(firsts // step))
+    ends = np.minimum(count, (length - 1 - firsts) // step + 1)
+    return float(np.maximum(ends - begins, 0).sum() / (count * len(firsts)))
 
 
 def each_tap(lengths: Sequence[int], results: Sequence[int], window: Sequence[int], strides: Sequence[int],

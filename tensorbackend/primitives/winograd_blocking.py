@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from tensorbackend.primitives.conv_measured import measured
 from tensorbackend.primitives.conv_ways import BPROP, FPROP, TASKS, UNIT_PLANES, UPDATE, Facts, Winograd, sides
-from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tensorbackend.primitives.matrix_unit import EDGE, PLANE_BYTES, multiple
 
 __all__ = ["adjoints", "blocks", "choices", "far_filters", "may_be_cut", "nanoseconds", "own_blocks"]
@@ -296,9 +298,9 @@ def _met(g: ConvGeometry, op: str, way: Winograd, axis: int) -> float:
     _, _, image, out = sides(g, op)
     taps, stride, (pad, _) = g.window[axis], g.strides[axis], g.pads[axis]
     pad = taps - 1 - pad if op == BPROP else pad
-    firsts = [first - pad for first, _ in _parts(g, axis, way.taps)]
-    begins = [tile * stride + first for tile in range(0, out[axis], way.out) for first in firsts]
-    return sum(-way.points * stride < at < image[axis] for at in begins) / len(begins)
+    reach = way.points * stride - 1
+    firsts = np.array([first - pad + reach for first, _ in _parts(g, axis, way.taps)])
+    return share_inside(firsts, -(-out[axis] // way.out), way.out * stride, image[axis] + reach)
 
 
 def _computed_lanes(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,7 @@ from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
-from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -822,6 +824,44 @@ def test_filters_of_few_places_are_not_copied(op: str) -> None:
     small = {"N": 1, "C": 512, "K": 512, "H": 5, "W": 5, "P": 5, "Q": 5}
     assert isinstance(ways(geometry(**small), op)[0], Few)
     assert not any(isinstance(way, Few) for g in (geometry(), geometry(**{**small, "K": 500})) for way in ways(g, op))
+
+
+@pytest.mark.parametrize("sizes", [
+    {"H": 10**6, "P": 10**6 - 99, "R": 100, "W": 1, "Q": 1, "S": 1},
+    {"N": 48, "H": 3, "P": 2, "R": 2, "W": 10**5, "Q": 10**5 - 99, "S": 100},
+    {"H": 1, "P": 1, "R": 1, "W": 10**6, "Q": 999, "S": 2000, "strides": (1, 1, 1000)},
+], ids=["tall", "parts of wide filters", "strided"])  # fmt: skip
+@pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
+def test_choosing_for_long_signals_takes_no_time_and_memory(op: str, sizes: dict[str, Any]) -> None:
+    """Nothing is listed for each output and tap, or for each tap and phase: that would be billions."""
+    long = geometry(**{"N": 1, "C": 16, "K": 16, "pads": ((0, 0),) * 3, **sizes})
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        assert ways(long, op)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - start < 2 and most < 100 << 20
+
+
+def test_shares_inside_an_axis_are_counted() -> None:
+    for first, count, step, length in itertools.product(range(-9, 9), range(1, 6), range(1, 5), range(1, 8)):
+        firsts = np.array([first, first + 2])
+        at = firsts[:, None] + np.arange(count) * step
+        assert share_inside(firsts, count, step, length) == ((at >= 0) & (at < length)).mean()
+
+
+def test_reaches_and_blocks_are_those_of_all_taps_and_phases() -> None:
+    for taps, stride, dilation, pad in itertools.product(range(1, 6), range(1, 5), range(1, 4), range(6)):
+        g = geometry(R=taps, strides=(1, stride, 1), dilations=(1, dilation, 1), pads=((0, 0), (pad, pad), (0, 0)))
+        cells = [tap * dilation - pad for tap in range(taps)]
+        errors = [(phase - n) // stride for phase in range(stride) for n in cells if (phase - n) % stride == 0]
+        for places in ([n // stride for n in cells], errors):
+            assert max(places) - min(places) == conv_blocking._reach(g, 1)
+    for length, phases, each in itertools.product(range(1, 12), range(1, 14), range(1, 5)):
+        blocks = sum(-(-len(range(phase, length, phases)) // each) for phase in range(phases))
+        assert blocks == conv_blocking._blocks(length, phases, each)
 
 
 def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
