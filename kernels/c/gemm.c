@@ -515,6 +515,8 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     for (int64_t task = begin; task < end; ++task) {
         const block at = block_of(g, task);
         const int64_t batch = g->batch + at.batch, k = k_end(g, at.split) - k_begin(g, at.split);
+        if (k <= 0 && g->phase)  // the last segment is shorter: it ended in an earlier phase
+            continue;
         const sums to = apart ? sums_apart(g, apart, g->row + at.i, g->column + at.j) : sums_of(g, batch, at.split);
         sums_of_block(g, &at, k, to, &own);
         if (g->phase == g->phases - 1 && g->size[SPLITS] == 1) {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -263,6 +264,31 @@ def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, 
     assert chosen
     assert_product(got[0], a, b, np.dtype(np.float32))
     np.testing.assert_array_equal(got[1], jit.evaluate(jit.tanh(jit.array(got[0]) + 1)).get())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16])
+@pytest.mark.parametrize("k", [1281, 1300, 1345])
+def test_a_last_segment_that_ends_before_the_others(jit, monkeypatch, k, dtype) -> None:
+    """Copies are made in phases, of which the last segment has fewer."""
+    kept, chosen = gemm.choose, []
+
+    def choose(*given: Any, **may: Any) -> gemm.Blocking:
+        by = replace(kept(*given, **may), splits=-(-k // 128), split_k=128, phase_k=32, block_k=16)
+        chosen.append(by)
+        return by
+
+    monkeypatch.setattr(gemm, "choose", choose)
+    a, b = (np.round(numbers(i, *shape)).astype(dtype) for i, shape in enumerate([(15, k), (k, 13)]))
+    jit.structures.clear()
+    try:
+        product = jit.dot(laid(jit, a), laid(jit, b))
+        got, tailed = jit.evaluate(product).get(), jit.evaluate(product * 2).get()
+    finally:
+        jit.structures.clear()
+    assert chosen and all(by.panel > 1 and not by.own for by in chosen)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(got, expected.astype(dtype))
+    np.testing.assert_array_equal(tailed, 2 * expected.astype(dtype))
 
 
 @pytest.mark.parametrize("shape", THREADED, ids=str)
