@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import numerics
+from tensorbackend.errors import complain
 
 __all__ = [
     "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "elementwise",
@@ -422,7 +423,16 @@ def _cumsum(x: np.ndarray, axis: int) -> np.ndarray:
     return np.cumsum(x, axis=axis, dtype=wide).astype(x.dtype, copy=False)
 
 
+def _check_places(name: str, places: np.ndarray, length: int) -> None:
+    """Raise `IndexError` for unsigned places beyond signed ones, which NumPy would count from the end of an axis."""
+    if places.dtype == np.uint64 and (places >> np.uint64(63)).any():
+        place = int(np.argmax(places >> np.uint64(63)))
+        given = f"{places.flat[place]} at place {place}"
+        raise IndexError(complain(f"{name}: a place out of range", given, f"{-length} to {length - 1}"))
+
+
 def _take(x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
+    _check_places("take", indices, x.shape[axis])
     return np.take(x, indices, axis=axis)
 
 
@@ -432,6 +442,7 @@ LONG_ROW = 64
 
 def _put(g: np.ndarray, indices: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
     """Sums in the order of the indices; where these are few, of the places that occur, among zeros."""
+    _check_places("put", indices, shape[axis])
     rest = (*shape[:axis], *shape[axis + 1 :])
     rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim)).reshape(indices.size, *rest)
     found, number, count = slice(None), indices.reshape(-1), shape[axis]

@@ -201,9 +201,15 @@ def test_places_out_of_range_are_refused_before_anything_is_written(be, runs, dt
     assert table.get().tobytes() == expected(x.get(), places.get(), table.shape, 0).tobytes()
 
 
-def test_unsigned_places_beyond_all_integers_are_refused(be: tb.Backend) -> None:
+@pytest.mark.parametrize("shape", [(4, 3), (4,)])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_unsigned_places_beyond_all_integers_are_refused(be: tb.Backend, dtype: str, shape: tuple[int, ...]) -> None:
+    """Numbers along one axis and integers are added by NumPy, which would count such places from the end."""
+    places = np.array([0, 2**64 - 1], np.uint64)
     with pytest.raises(IndexError, match="given     18446744073709551615 at place 1"):
-        put(be, np.ones((2, 3), np.float32), np.array([0, 2**64 - 1], np.uint64), (4, 3), 0)
+        put(be, np.ones((2, *shape[1:]), dtype), places, shape, 0)
+    with pytest.raises(IndexError, match="given     18446744073709551615 at place 1"):
+        take(testing.make_backend("interpreted"), np.ones(shape, dtype), places, 0)
 
 
 def test_rows_of_another_shape_than_places_have_are_refused(be: tb.Backend) -> None:
