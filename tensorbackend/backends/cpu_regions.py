@@ -80,11 +80,16 @@ def _axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, 
     return list(zip(axes.lengths, *axes.strides))
 
 
+def _as_given(places: Ref, entry: int) -> int:
+    """An entry that a check found, a signed number there, as the places have it."""
+    return entry % (1 << 64) if places.dtype.kind == "u" else entry
+
+
 def _outside(name: str, places: Ref, entries: int) -> Callable[[int, int], IndexError]:
     """What says that a place, and which entry, is out of range."""
 
     def error(place: int, entry: int) -> IndexError:
-        given = f"{entry % (1 << 64) if places.dtype.kind == 'u' else entry} at place {place}"
+        given = f"{_as_given(places, entry)} at place {place}"
         return IndexError(complain(f"{name}: a place out of range", given, f"{-entries} to {entries - 1}"))
 
     return error
@@ -165,7 +170,7 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     cost, pointers, runtime = int(nbytes * 0.1), len(step.operands) + 1, native.runtime()
     vectors = max(1, columns // (TASKS_A_THREAD * runtime.threads))  # what a task has added up, it has in cache
     parts, group = -(-columns // vectors), -(-g.words // (TASKS_A_THREAD * runtime.threads))
-    sizes = [g.count, g.words, g.length, errors.strides[0], g.pad or 0, int(g.pad is not None), group, parts]
+    sizes = [g.count, g.words, g.length, errors.strides[0], g.pad_word, int(g.pad is not None), group, parts]
     sizes += [vectors, *written.words(alpha, beta), caches.PAST * (caches.go_past(nbytes) and beta == 0)]
     tasks = {"lut_number": 1, "lut_sum": parts + -(-g.words // group)}
     launches = [
@@ -173,7 +178,11 @@ def _prepare_lut(step: Primitive, backend: Backend) -> jit.Prepared | None:
     ]
     occur = min(g.words, g.count)
     scratch = STATUS + 4 * (g.words + occur + g.count) + 128 + parts * (occur + 1) * lanes * SUM_BYTES[sums]
-    return _Checked(step, source, launches, -(-scratch // 8), lambda place, word: lookup.out_of_range(g, place, word))
+
+    def error(place: int, word: int) -> IndexError:
+        return lookup.out_of_range(g, place, _as_given(ids, word))
+
+    return _Checked(step, source, launches, -(-scratch // 8), error)
 
 
 def _roi_library(step: Primitive) -> tuple[Library, str, int]:

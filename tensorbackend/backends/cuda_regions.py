@@ -45,7 +45,7 @@ def prepare_lut(backend: GpuBackend, step: Primitive) -> Runner:
     types = element(dtype), element(ids.dtype), "float" if dtypes.is_half(dtype) else "double"
     names = ("lut_count", "lut_begin", "lut_sort", "lut_sum")
     count, begin, sort, add = (written_function(backend, "lookup", name, *types) for name in names)
-    sizes = integers(g.count, g.words, g.length, g.pad or 0, g.pad is not None) + struct.pack("2d", alpha, beta)
+    sizes = integers(g.count, g.words, g.length, g.pad_word, g.pad is not None) + struct.pack("2d", alpha, beta)
     elements, small = g.words * g.length, 4 * (1 + g.words)
 
     def run(addresses: list[int]) -> None:

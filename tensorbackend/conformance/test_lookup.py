@@ -105,6 +105,23 @@ def test_words_that_the_table_has_not_are_refused(backend: Any, word: int) -> No
     np.testing.assert_array_equal(dW.get()[:, 0], [1, 0, 2, 0, 2])
 
 
+@pytest.mark.parametrize("pad", [-1, 2**64 - 1, 2**70, -(2**70)])
+def test_unsigned_words_are_told_from_signed_ones(backend: Any, pad: int) -> None:
+    """Code that counts in 64 bits, signed, sees -1 in the largest word, and 0 in what has more bits."""
+    words, dW = np.array([[1, 2**64 - 1, 0]], np.uint64), backend.ones((2, 3))
+    ids = backend.array(words, dtype=np.uint64)
+    if pad == 2**64 - 1:
+        backend.compound_bprop_lut(1, ids, backend.ones((3, 3)), None, dW, pad)
+    else:
+        with pytest.raises(IndexError, match=f"word {2**64 - 1} at place 1"):
+            backend.compound_bprop_lut(1, ids, backend.full((3, 3), 2.0), None, dW, pad)
+    np.testing.assert_array_equal(dW.get(), 1)
+    for kind in (np.uint8, np.int64, np.uint64):
+        ids, dW = backend.array([[1, 0]], dtype=kind), backend.zeros((2, 3))
+        backend.compound_bprop_lut(1, ids, backend.ones((3, 2)), None, dW, pad)
+        np.testing.assert_array_equal(dW.get(), 1)
+
+
 def test_bad_operands_are_refused(backend: Any) -> None:
     ids, error, dW = backend.array(WORDS, dtype=np.int32), backend.ones((3, 6)), backend.full((5, 3), 4.0)
 

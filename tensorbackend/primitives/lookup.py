@@ -32,6 +32,12 @@ class LookupGeometry(NamedTuple):
     length: int
     pad: int | None
 
+    @property
+    def pad_word(self) -> int:
+        """`pad` as the signed number of 64 bits for which compiled code takes it, 0 for None."""
+        pad = self.pad or 0
+        return pad - (1 << 64) if pad >= 1 << 63 else pad
+
 
 def out_of_range(g: LookupGeometry, place: int, word: int) -> IndexError:
     """The error for a word that the table does not have."""
@@ -105,4 +111,6 @@ def _geometry(name: str, nin: Any, inputs: Any, error: Any, dW: Any, pad_idx: An
         raise ShapeError(complain(f"{name}: inputs", f"{inputs.size} words", f"a multiple of nin, {samples}"))
     if pad_idx is not None and (isinstance(pad_idx, bool) or not isinstance(pad_idx, (int, np.integer))):
         raise DTypeError(complain(f"{name}: pad_idx", repr(pad_idx), "an int or None"))
-    return LookupGeometry(inputs.size, words, length, None if pad_idx is None else int(pad_idx))
+    held = np.iinfo(inputs.dtype)
+    pad = None if pad_idx is None or not held.min <= pad_idx <= held.max else int(pad_idx)  # no input is another
+    return LookupGeometry(inputs.size, words, length, pad)
