@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend import settings
+from tensorbackend import dtypes, settings
 from tensorbackend.backends.base import OUR_BACKENDS, Backend
-from tensorbackend.errors import BackendError, complain
+from tensorbackend.errors import BackendError, DTypeError, complain, nearest
 
 __all__ = [
     "add_backend_arguments", "allocate", "backend_from_arguments", "choices", "cleanup_backend", "current_backend",
@@ -153,12 +153,28 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentP
     """Give a script's parser `--backend`, `--seed`, `--dtype`, `--batch-size`, `--threads`; returns the parser."""
     group = parser.add_argument_group("backend")
     known = ", ".join([*choices(), "or one with a driver, as gpu:emulator"])
-    group.add_argument("-b", "--backend", default=None, help=f"{known} (default: TB_BACKEND, else cpu)")
+    help_ = f"{known} (default: TB_BACKEND, else cpu)"
+    group.add_argument("-b", "--backend", type=_backend, default=None, help=help_)
     group.add_argument("--seed", type=_whole(0, 2**32 - 1), default=None, help="random seed, for reproducible results")
-    group.add_argument("--dtype", default=None, help="default element type (float32, float64, float16, bfloat16)")
+    types = "default element type (float32, float64, float16, bfloat16)"
+    group.add_argument("--dtype", type=_dtype, default=None, help=types)
     group.add_argument("--batch-size", type=_whole(1), default=128, help="samples a step (default: %(default)s)")
     group.add_argument("--threads", type=_whole(1), default=None, help="CPU threads (default: the cores allowed)")
     return parser
+
+
+def _backend(text: str) -> str:
+    """The name of a backend, perhaps with a driver's."""
+    if text.partition(":")[0] not in choices():
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected {nearest(text, choices())}")
+    return text
+
+
+def _dtype(text: str) -> np.dtype:
+    try:
+        return dtypes.as_dtype(text)
+    except DTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected the name of a type as float32") from None
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -241,9 +241,18 @@ def test_script_help_names_the_choices() -> None:
         assert part in text
 
 
-def test_wrong_script_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="cpu"):
-        tensorbackend.backend_from_arguments(parsed("-b", "nonsense"))
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("--backend", "gpus", "'gpus' given, expected one of gpu"),
+        ("--backend", "nonsense:emulator", "'nonsense:emulator' given, expected one of cpu, gpu"),
+        ("--dtype", "float33", "'float33' given, expected the name of a type as float32"),
+    ],
+)
+def test_names_that_do_not_exist_are_refused_by_the_parser(name: str, wrong: str, said: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        parsed(name, wrong)
+    assert f"{name}: {said}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
