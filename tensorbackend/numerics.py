@@ -7,6 +7,8 @@ caller's to silence. They may write `out` before they have read all of their inp
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tensorbackend import dtypes
@@ -68,9 +70,13 @@ def sign(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     return _store(x, out, x.dtype) if x.dtype == np.bool_ else np.sign(x, out=out)
 
 
-def rint(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """The nearest integer, halves to even; integers are their own, where NumPy's would become floats."""
-    return np.rint(x, out=out) if dtypes.is_float(x.dtype) else _store(x, out, x.dtype)
+def whole(rounding: np.ufunc) -> Callable[..., np.ndarray]:
+    """One of NumPy's roundings to whole numbers, by which integers stay what they are; its own may make them floats."""
+
+    def rounded(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        return rounding(x, out=out) if dtypes.is_float(x.dtype) else _store(x, out, x.dtype)
+
+    return rounded
 
 
 def power(x: np.ndarray, y: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -219,13 +219,14 @@ _define("abs", 1, np.abs, _call("abs"), "same", "|x|.", vjp=lambda o, g, z, x: (
         smooth=(0.5, 4.0))  # fmt: skip
 _define("sgn", 1, numerics.sign, _call("sign"), "same", "-1, 0 or 1.", vjp=_nothing, methods=("sgn", "sign"),
         edge="0 for both zeros; NaN stays NaN")  # fmt: skip
-_define("rint", 1, numerics.rint, _call("rint"), "whole", "The nearest integer, halves to even.", vjp=_nothing,
-        methods=("rint", "round"))  # fmt: skip
-_define("floor", 1, np.floor, _call("floor"), "whole", "The largest integer not above x.", vjp=_nothing,
-        methods=("floor",))  # fmt: skip
-_define("ceil", 1, np.ceil, _call("ceil"), "whole", "The smallest integer not below x.", vjp=_nothing,
-        methods=("ceil",))  # fmt: skip
-_define("trunc", 1, np.trunc, _call("trunc"), "whole", "x without its fraction.", vjp=_nothing, methods=("trunc",))
+_define("rint", 1, numerics.whole(np.rint), _call("rint"), "whole", "The nearest integer, halves to even.",
+        vjp=_nothing, methods=("rint", "round"))  # fmt: skip
+_define("floor", 1, numerics.whole(np.floor), _call("floor"), "whole", "The largest integer not above x.",
+        vjp=_nothing, methods=("floor",))  # fmt: skip
+_define("ceil", 1, numerics.whole(np.ceil), _call("ceil"), "whole", "The smallest integer not below x.",
+        vjp=_nothing, methods=("ceil",))  # fmt: skip
+_define("trunc", 1, numerics.whole(np.trunc), _call("trunc"), "whole", "x without its fraction.",
+        vjp=_nothing, methods=("trunc",))  # fmt: skip
 _define("sqr", 1, np.square, "{x} * {x}", "arith", "x squared.", vjp=lambda o, g, z, x: (2 * g * x,),
         methods=("square",))  # fmt: skip
 _define("sqrt", 1, np.sqrt, _call("sqrt"), "float", "The square root.", vjp=lambda o, g, z, x: (g / (2 * z),),

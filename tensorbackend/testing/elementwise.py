@@ -131,6 +131,9 @@ _FORMS: dict[str, Callable] = {
     "neg": np.negative,
     "sgn": np.sign,
     "rint": np.rint,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
 }
 """The functions that NumPy lacks, from their definitions."""
 
