@@ -98,7 +98,7 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few or side else 1
     rows, nbytes = math.prod(step.output.shape[:3]), written.nbytes(step)
     group = max(1, min(TASK_BYTES * rows // nbytes, rows))
-    sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
+    sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.steps, *(before for before, _ in g.pads)]
     strides = [s for ref in step.operands for s in ref.strides[:4]]
     cost = nbytes * 0.05 + math.prod(g.dimO) * g.cells * 0.1
     streams = _streams(step)

@@ -135,6 +135,20 @@ def test_caffes_sizes_end_with_cut_windows(caffe: Any, op: str) -> None:
         caffe.pool_layer("float32", op, 1, 1, H=5, R=2, str_h=7)
 
 
+@KINDS
+def test_strides_of_one_window_may_be_of_any_length(backend: Any, op: str) -> None:
+    found = []
+    for stride in (2, 2**64):
+        layer = backend.pool_layer("float32", op, 2, 1, W=3, S=2, str_w=stride)
+        I, O, delta = backend.array([[1, 2], [4, 3], [5, 6]]), backend.empty(layer.dimO2), backend.empty(layer.dimI2)
+        places = backend.zeros(layer.dimO2, np.uint8)
+        backend.fprop_pool(layer, I, O, places)
+        backend.bprop_pool(layer, O, delta, places, X=I, Y=O)
+        assert layer.strides == (1, 1, 1, stride)
+        found.append([x.get().tolist() for x in (O, places, delta)])
+    assert found[0] == found[1]
+
+
 def test_nan_wins_and_ties_go_to_the_first(backend: Any) -> None:
     layer = backend.pool_layer("float32", "max", 4, 1, W=3, S=3)
     nan = np.nan

@@ -152,6 +152,11 @@ class PoolGeometry(_Images):
         return self.J, self.T, self.R, self.S
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """The strides as far as they matter: one of more than an axis has is for a single window."""
+        return tuple(min(s, n + before) for s, n, (before, _) in zip(self.strides, self.dimI, self.pads))
+
+    @property
     def cells(self) -> int:
         """The cells of a window."""
         return math.prod(self.window)
