@@ -10,7 +10,8 @@
 // N is innermost in memory and in the columns of the tiles, so that neighbouring threads read neighbouring numbers. A
 // block of 256 threads computes TB_ROWS x TB_COLUMNS results, TB_DEPTH terms at a time. Sums go up the middle axis in
 // order; update cuts it into segments of a length that depends on sizes alone, which `conv_join` adds up in order.
-// TB_X and TB_Y are the types of the operands, TB_C that of the result. blockIdx.y counts groups (times segments), and
+// TB_X and TB_Y are the types of the operands, TB_C that of the result; TB_INT, int or tb_i64, counts cells of a filter
+// and terms but those of update: divisions of int are cheaper. blockIdx.y counts groups (times segments), and
 // blockIdx.z goes on where they are more than a grid takes along y.
 #include "elements.cuh"
 
@@ -50,13 +51,13 @@ TB_FN place place_of(tb_i64 at, tb_i64 height, tb_i64 width, tb_i64 images) {
     return found;
 }
 
-// A cell of a filter; cells, and terms but those of update, are counted in 32 bits: their divisions are cheaper.
+// A cell of a filter.
 struct cell {
-    int t, r, s;
+    TB_INT t, r, s;
 };
 
-TB_FN cell cell_of(const conv_sizes &g, int tap) {
-    const int width = (int)g.s, height = (int)g.r;
+TB_FN cell cell_of(const conv_sizes &g, TB_INT tap) {
+    const TB_INT width = (TB_INT)g.s, height = (TB_INT)g.r;
     return {tap / (width * height), tap / width % height, tap % width};
 }
 
@@ -64,7 +65,7 @@ TB_FN bool inside(tb_i64 at, tb_i64 length) { return at >= 0 && at < length; }
 
 // The number that filter cell `tap` (t, r, s) of input map c meets at output pixel o, or 0 in the padding.
 template <class T>
-TB_FN TB_C image_at(const conv_sizes &g, const T *x, const tb_i64 *stride, tb_i64 c, int tap, const place &o) {
+TB_FN TB_C image_at(const conv_sizes &g, const T *x, const tb_i64 *stride, tb_i64 c, TB_INT tap, const place &o) {
     const cell f = cell_of(g, tap);
     const tb_i64 z = o.z * g.stride[0] + f.t * g.dilation[0] - g.pad[0];
     const tb_i64 y = o.y * g.stride[1] + f.r * g.dilation[1] - g.pad[1];
@@ -82,7 +83,7 @@ TB_FN tb_i64 used_by(tb_i64 at, tb_i64 tap, tb_i64 stride, tb_i64 pad, tb_i64 di
 
 // The error that output map k sends through filter cell `tap` to input pixel i, or 0.
 template <class T>
-TB_FN TB_C error_at(const conv_sizes &g, const T *e, const tb_i64 *stride, tb_i64 k, int tap, const place &i) {
+TB_FN TB_C error_at(const conv_sizes &g, const T *e, const tb_i64 *stride, tb_i64 k, TB_INT tap, const place &i) {
     const cell f = cell_of(g, tap);
     const tb_i64 z = used_by(i.z, f.t, g.stride[0], g.pad[0], g.dilation[0], g.m);
     const tb_i64 y = used_by(i.y, f.r, g.stride[1], g.pad[1], g.dilation[1], g.p);
@@ -92,7 +93,7 @@ TB_FN TB_C error_at(const conv_sizes &g, const T *e, const tb_i64 *stride, tb_i6
 }
 
 template <class T>
-TB_FN TB_C filter_at(const conv_sizes &g, const T *x, const tb_i64 *stride, tb_i64 c, int tap, tb_i64 k) {
+TB_FN TB_C filter_at(const conv_sizes &g, const T *x, const tb_i64 *stride, tb_i64 c, TB_INT tap, tb_i64 k) {
     const cell f = cell_of(g, tap);
     return tb_as<TB_C>(x[c * stride[0] + f.t * stride[1] + f.r * stride[2] + f.s * stride[3] + k * stride[4]]);
 }
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(256) conv_fprop(const conv_args a) 
     __shared__ TB_C right[TB_DEPTH][TB_COLUMNS + 1];
     const conv_sizes &g = a.g;
     const tb_i64 columns = g.m * g.p * g.q * g.n;
-    const int taps = (int)(g.t * g.r * g.s), terms = (int)g.c * taps;
+    const TB_INT taps = (TB_INT)(g.t * g.r * g.s), terms = (TB_INT)g.c * taps;
     const tb_i64 across = (columns + TB_COLUMNS - 1) / TB_COLUMNS, group = group_of_block();
     if (group >= g.groups) return;
     const tb_i64 row = blockIdx.x / across * TB_ROWS, column = blockIdx.x % across * TB_COLUMNS;
@@ -144,16 +145,16 @@ extern "C" __global__ void __launch_bounds__(256) conv_fprop(const conv_args a) 
     const bool used = column + own < columns;
     const place pixel = place_of(used ? column + own : 0, g.p, g.q, g.n);
     TB_C sum[ROWS_EACH][COLUMNS_EACH] = {};
-    for (int deep = 0; deep < terms; deep += TB_DEPTH) {
+    for (TB_INT deep = 0; deep < terms; deep += TB_DEPTH) {
         for (int e = thread; e < TB_ROWS * TB_DEPTH; e += THREADS) {
             const int i = e % TB_ROWS, p = e / TB_ROWS;
             const tb_i64 k = row + i;
-            const int term = deep + p;
+            const TB_INT term = deep + p;
             const bool there = k < g.k && term < terms;
             left[p][i] = there ? filter_at(g, a.y, g.y_stride, term / taps, term % taps, group * g.k + k) : (TB_C)0;
         }
         for (int p = thread / TB_COLUMNS; p < TB_DEPTH; p += THREADS / TB_COLUMNS) {
-            const int term = deep + p;
+            const TB_INT term = deep + p;
             const bool there = used && term < terms;
             const tb_i64 c = group * g.c + term / taps;
             right[p][own] = there ? image_at(g, a.x, g.x_stride, c, term % taps, pixel) : (TB_C)0;
@@ -170,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(256) conv_bprop(const conv_args a) 
     __shared__ TB_C right[TB_DEPTH][TB_COLUMNS + 1];
     const conv_sizes &g = a.g;
     const tb_i64 columns = g.d * g.h * g.w * g.n;
-    const int maps = (int)g.k, terms = (int)(g.t * g.r * g.s) * maps;
+    const TB_INT maps = (TB_INT)g.k, terms = (TB_INT)(g.t * g.r * g.s) * maps;
     const tb_i64 across = (columns + TB_COLUMNS - 1) / TB_COLUMNS, group = group_of_block();
     if (group >= g.groups) return;
     const tb_i64 row = blockIdx.x / across * TB_ROWS, column = blockIdx.x % across * TB_COLUMNS;
@@ -178,16 +179,16 @@ extern "C" __global__ void __launch_bounds__(256) conv_bprop(const conv_args a) 
     const bool used = column + own < columns;
     const place pixel = place_of(used ? column + own : 0, g.h, g.w, g.n);
     TB_C sum[ROWS_EACH][COLUMNS_EACH] = {};
-    for (int deep = 0; deep < terms; deep += TB_DEPTH) {
+    for (TB_INT deep = 0; deep < terms; deep += TB_DEPTH) {
         for (int e = thread; e < TB_ROWS * TB_DEPTH; e += THREADS) {
             const int i = e / TB_DEPTH, p = e % TB_DEPTH;
             const tb_i64 c = row + i;
-            const int term = deep + p;
+            const TB_INT term = deep + p;
             const bool there = c < g.c && term < terms;
             left[p][i] = there ? filter_at(g, a.x, g.x_stride, c, term / maps, group * g.k + term % maps) : (TB_C)0;
         }
         for (int p = thread / TB_COLUMNS; p < TB_DEPTH; p += THREADS / TB_COLUMNS) {
-            const int term = deep + p;
+            const TB_INT term = deep + p;
             const bool there = used && term < terms;
             const tb_i64 k = group * g.k + term % maps;
             right[p][own] = there ? error_at(g, a.y, g.y_stride, k, term / maps, pixel) : (TB_C)0;
@@ -204,21 +205,21 @@ extern "C" __global__ void __launch_bounds__(256) conv_update(const conv_args a)
     __shared__ TB_C left[TB_DEPTH][TB_ROWS + 1];
     __shared__ TB_C right[TB_DEPTH][TB_COLUMNS + 1];
     const conv_sizes &g = a.g;
-    const int taps = (int)(g.t * g.r * g.s), rows = (int)g.c * taps;
+    const TB_INT taps = (TB_INT)(g.t * g.r * g.s), rows = (TB_INT)g.c * taps;
     const tb_i64 terms = g.m * g.p * g.q * g.n;
     const tb_i64 across = (g.k + TB_COLUMNS - 1) / TB_COLUMNS, group = group_of_block() % g.groups;
     const tb_i64 part = group_of_block() / g.groups, from = part * a.segment;
     if (from >= terms) return;
     const tb_i64 to = from + a.segment < terms ? from + a.segment : terms;
     const tb_i64 column = blockIdx.x % across * TB_COLUMNS;
-    const int row = (int)(blockIdx.x / across) * TB_ROWS;
+    const TB_INT row = (TB_INT)(blockIdx.x / across) * TB_ROWS;
     const int thread = (int)threadIdx.x, own = thread % TB_DEPTH;  // a thread gathers one pixel a step
     TB_C sum[ROWS_EACH][COLUMNS_EACH] = {};
     for (tb_i64 deep = from; deep < to; deep += TB_DEPTH) {
         const bool used = deep + own < to;
         const place pixel = place_of(used ? deep + own : 0, g.p, g.q, g.n);
         for (int i = thread / TB_DEPTH; i < TB_ROWS; i += THREADS / TB_DEPTH) {
-            const int at = row + i;
+            const TB_INT at = row + i;
             const bool there = used && at < rows;
             left[own][i] = there ? image_at(g, a.x, g.x_stride, group * g.c + at / taps, at % taps, pixel) : (TB_C)0;
         }

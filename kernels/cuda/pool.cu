@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // pool.cu — largest, mean or root of squares of windows of images (C, D, H, W, N), and the way back
 //
-// A thread computes one result, from the cells of its window (or, on the way back, the windows that hold its pixel) in C
-// order. N is innermost, so that neighbouring threads read neighbouring numbers. TB_OP is 0 (largest), 1 (mean) or 2
-// (root of squares); TB_X, TB_C and TB_I are the types of elements, of sums and of places.
+// A thread computes one result, from the cells of its window (or, on the way back, the windows that hold its pixel) in
+// C order. N is innermost, so that neighbouring threads read neighbouring numbers. TB_OP is 0 (largest), 1 (mean) or 2
+// (root of squares); TB_X, TB_C and TB_I are the types of elements, of sums and of places; TB_INT, int or tb_i64,
+// counts places along an axis and cells of a window.
 #include "elements.cuh"
 
 struct pool_sizes {
@@ -12,29 +13,29 @@ struct pool_sizes {
     double alpha, beta;
 };
 
-// Places along one axis are counted in 32 bits.
 struct range {
-    int from, to;
+    TB_INT from, to;
 };
 
 // The cells of window number `at` of an axis that are inside the image.
-TB_FN range cells_of(const pool_sizes &g, int axis, int at) {
-    const int start = at * (int)g.step[axis] - (int)g.pad[axis], left = (int)g.in[axis] - start;
-    return {start < 0 ? -start : 0, left < (int)g.window[axis] ? left : (int)g.window[axis]};
+TB_FN range cells_of(const pool_sizes &g, int axis, TB_INT at) {
+    const TB_INT start = at * (TB_INT)g.step[axis] - (TB_INT)g.pad[axis], left = (TB_INT)g.in[axis] - start;
+    return {start < 0 ? -start : 0, left < (TB_INT)g.window[axis] ? left : (TB_INT)g.window[axis]};
 }
 
 // The windows of an axis that hold pixel `at`.
-TB_FN range windows_of(const pool_sizes &g, int axis, int at) {
-    const int step = (int)g.step[axis], past = at + (int)g.pad[axis], first = past - (int)g.window[axis] + 1;
-    const int from = first > 0 ? (first + step - 1) / step : 0, to = past / step + 1;
-    return {from, to < (int)g.out[axis] ? to : (int)g.out[axis]};
+TB_FN range windows_of(const pool_sizes &g, int axis, TB_INT at) {
+    const TB_INT step = (TB_INT)g.step[axis], past = at + (TB_INT)g.pad[axis];
+    const TB_INT first = past - (TB_INT)g.window[axis] + 1;
+    const TB_INT from = first > 0 ? (first + step - 1) / step : 0, to = past / step + 1;
+    return {from, to < (TB_INT)g.out[axis] ? to : (TB_INT)g.out[axis]};
 }
 
-TB_FN int length(range r) { return r.to - r.from; }
+TB_FN TB_INT length(range r) { return r.to - r.from; }
 
 // A map, a pixel of it and an image.
 struct place {
-    int axis[4];
+    TB_INT axis[4];
     tb_i64 n;
 };
 
@@ -43,7 +44,7 @@ TB_FN place place_of(tb_i64 at, const tb_i64 *lengths, tb_i64 images) {
     found.n = at % images;
     at /= images;
     for (int a = 3; a >= 0; --a) {
-        found.axis[a] = (int)(at % lengths[a]);
+        found.axis[a] = (TB_INT)(at % lengths[a]);
         at /= lengths[a];
     }
     return found;
@@ -77,16 +78,16 @@ extern "C" __global__ void __launch_bounds__(256, 2) pool_fprop(const pool_fprop
         tb_i64 start = o.n;  // of the whole window, perhaps in the padding
         for (int axis = 0; axis < 4; ++axis) start += (o.axis[axis] * g.step[axis] - g.pad[axis]) * g.first[axis];
         TB_C best = 0;
-        int where = -1;
+        TB_INT where = -1;
 #pragma unroll 1
-        for (int c = j.from; c < j.to; ++c) {
+        for (TB_INT c = j.from; c < j.to; ++c) {
 #pragma unroll 1
-            for (int d = t.from; d < t.to; ++d) {
+            for (TB_INT d = t.from; d < t.to; ++d) {
 #pragma unroll 1
-                for (int h = r.from; h < r.to; ++h) {
-                    const int cell = ((c * (int)g.window[1] + d) * (int)g.window[2] + h) * (int)g.window[3];
+                for (TB_INT h = r.from; h < r.to; ++h) {
+                    const TB_INT cell = ((c * (TB_INT)g.window[1] + d) * (TB_INT)g.window[2] + h) * (TB_INT)g.window[3];
 #pragma unroll 1
-                    for (int w = s.from; w < s.to; ++w) {
+                    for (TB_INT w = s.from; w < s.to; ++w) {
                         const TB_C x = tb_as<TB_C>(a.x[offset(g.first, c, d, h, w, start)]);
 #if TB_OP == 0
                         if (where < 0 || (!(x <= best) && best == best)) {  // a NaN wins, and the first of them stays
@@ -130,21 +131,22 @@ extern "C" __global__ void __launch_bounds__(256, 2) pool_bprop(const pool_bprop
         const range ps = windows_of(g, 2, i.axis[2]), qs = windows_of(g, 3, i.axis[3]);
         TB_C sum = 0;
 #pragma unroll 1
-        for (int k = ks.from; k < ks.to; ++k) {
+        for (TB_INT k = ks.from; k < ks.to; ++k) {
 #pragma unroll 1
-            for (int m = ms.from; m < ms.to; ++m) {
+            for (TB_INT m = ms.from; m < ms.to; ++m) {
 #pragma unroll 1
-                for (int p = ps.from; p < ps.to; ++p) {
+                for (TB_INT p = ps.from; p < ps.to; ++p) {
 #pragma unroll 1
-                    for (int q = qs.from; q < qs.to; ++q) {
+                    for (TB_INT q = qs.from; q < qs.to; ++q) {
                         const TB_C e = tb_as<TB_C>(a.error[offset(g.first, k, m, p, q, i.n)]);
 #if TB_OP == 0
-                        const int at[4] = {k, m, p, q};
-                        int index = 0;
+                        const TB_INT at[4] = {k, m, p, q};
+                        TB_INT index = 0;
                         for (int b = 0; b < 4; ++b) {
-                            index = index * (int)g.window[b] + i.axis[b] + (int)g.pad[b] - at[b] * (int)g.step[b];
+                            const TB_INT start = at[b] * (TB_INT)g.step[b] - (TB_INT)g.pad[b];
+                            index = index * (TB_INT)g.window[b] + i.axis[b] - start;
                         }
-                        sum += (int)a.places[offset(g.second, k, m, p, q, i.n)] == index ? e : (TB_C)0;
+                        sum += (TB_INT)a.places[offset(g.second, k, m, p, q, i.n)] == index ? e : (TB_C)0;
 #elif TB_OP == 1
                         const TB_C share = 1 / (TB_C)(length(cells_of(g, 0, k)) * length(cells_of(g, 1, m)) *
                                                       length(cells_of(g, 2, p)) * length(cells_of(g, 3, q)));

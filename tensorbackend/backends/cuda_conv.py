@@ -33,7 +33,7 @@ PRODUCTS_FROM = 1 << 25
 MOST_BYTES = 128 << 20
 """Bytes of columns that are made at a time, unless one line takes more."""
 LONGEST = 2**31 - 1 - (1 << 24)
-"""Columns of a part, and numbers of an image's map, are counted in 32 bits."""
+"""Columns of a part and their rows, numbers of an image's map, and places along an axis, are counted in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def columns_of(backend: GpuBackend, step: Primitive) -> Columns | None:
     item = out.dtype.itemsize if step.op.name == "conv_bprop" else x.dtype.itemsize
     rows, line = math.prod(g.dimF[:-1]), g.Q * g.N
     lines = max(1, min(g.M * g.P, MOST_BYTES // (rows * line * item)))
-    if max(lines * line, g.M * g.P * line, math.prod(g.image) * g.N) > LONGEST:
+    reach = (*g.strides, *g.dilations, *(n + sum(pad) for n, pad in zip(g.image, g.pads)))
+    if max(rows, lines * line, g.M * g.P * line, math.prod(g.image) * g.N, *reach) > LONGEST:
         return None
     return Columns(g, x.dtype, out.dtype, lines)
 

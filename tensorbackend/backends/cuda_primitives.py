@@ -51,11 +51,13 @@ CONV_NARROW = 16
 """Rows of a tile for few maps."""
 CONV_BLOCKS = 256
 """Blocks that the filters' gradient is shared among, about."""
+MOST = 2**31 - 1 - CONV_DEPTH
+"""Cells, places along an axis and terms up to which 32 bits count them: on a device, in less time than 64."""
 MACROS = {
-    "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH"),
+    "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH", "TB_INT"),
     "columns": ("TB_X", "TB_C"),
     "gemm": ("TB_A", "TB_B", "TB_C", "TB_TILE"),
-    "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT"),
+    "pool": ("TB_OP", "TB_X", "TB_C", "TB_I", "TB_SQRT", "TB_INT"),
     "lrn": ("TB_X", "TB_C", "TB_LOG2", "TB_EXP2"),
     "lookup": ("TB_X", "TB_I", "TB_W"),
     "roi": ("TB_X", "TB_C", "TB_I"),
@@ -138,7 +140,7 @@ def _conv(backend: GpuBackend, step: Primitive, name: str, rows: int) -> tuple[A
     """A kernel of a pass whose product has so many rows a group; the rows of its tile; the `conv_sizes`."""
     (x, y), (g,) = step.inputs, step.params
     tile = CONV_TILE if rows > CONV_NARROW else CONV_NARROW
-    kernel = written_function(backend, "conv", name, *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
+    kernel = written_function(backend, "conv", name, *_conv_types(step), *_conv_tile(tile, g))
     maps = [g.K // g.groups, g.M, g.P, g.Q, g.T, g.R, g.S]
     shifts = [*g.strides, *(before for before, _ in g.pads), *g.dilations, g.groups]
     return kernel, tile, [g.N, g.C // g.groups, g.D, g.H, g.W, *maps, *shifts, *x.strides, *y.strides]
@@ -146,6 +148,16 @@ def _conv(backend: GpuBackend, step: Primitive, name: str, rows: int) -> tuple[A
 
 def _conv_types(step: Primitive) -> list[str]:
     return [element(ref.dtype) for ref in (*step.inputs, step.output)]
+
+
+def _conv_tile(rows: int, g: ConvGeometry) -> tuple[int, int, int, str]:
+    """A tile's rows, columns and terms, and the type that counts what filters have for a map."""
+    return rows, CONV_TILE, CONV_DEPTH, _counter(math.prod(g.window) * max(g.C, g.K) // g.groups)
+
+
+def _counter(most: int) -> str:
+    """The type of numbers up to `most`."""
+    return "int" if most <= MOST else "tb_i64"
 
 
 def _column_words(g: ConvGeometry) -> list[int]:
@@ -247,7 +259,7 @@ def prepare_conv_update(backend: GpuBackend, step: Primitive) -> Runner:
     count, terms = math.prod(g.dimF), math.prod(g.result) * g.N
     rows = count // g.K
     kernel, tile, words = _conv(backend, step, "conv_update", rows)
-    join = written_function(backend, "conv", "conv_join", *_conv_types(step), tile, CONV_TILE, CONV_DEPTH)
+    join = written_function(backend, "conv", "conv_join", *_conv_types(step), *_conv_tile(tile, g))
     blocks = -(-rows // tile) * -(-(g.K // g.groups) // CONV_TILE)
     wanted = max(1, CONV_BLOCKS // (blocks * g.groups))
     segment = -(-max(-(-terms // wanted), CONV_TILE) // CONV_DEPTH) * CONV_DEPTH
@@ -282,10 +294,12 @@ def _prepare_pool(backend: GpuBackend, step: Primitive, name: str, pointers: tup
     places = [ref.dtype for ref in (*step.inputs, *step.others) if dtypes.is_integer(ref.dtype)]
     types = element(step.output.dtype), element(sums), element(places[0]) if places else "char"
     kind = ("max", "avg", "l2").index(g.op)
-    kernel = written_function(backend, "pool", name, kind, *types, f"tb_sqrt_{dtypes.tag(sums)}")
+    axes = zip(g.dimI, g.window, g.steps, map(sum, g.pads))
+    counter = _counter(max(g.cells, *map(sum, axes)))  # no number along an axis is more than all of its lengths
+    kernel = written_function(backend, "pool", name, kind, *types, f"tb_sqrt_{dtypes.tag(sums)}", counter)
     refs = [*step.inputs[:read], *step.others]
     strides = [list(ref.strides[:4]) for ref in refs] + [[0] * 4] * (3 - len(refs))
-    sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.strides, *(before for before, _ in g.pads)]
+    sizes = [g.N, *g.dimI[:4], *g.dimO[:4], *g.window, *g.steps, *(before for before, _ in g.pads)]
     words = integers(*sizes, *sum(strides, []), *step.output.strides[:4]) + struct.pack("2d", alpha, beta)
     count = math.prod(step.output.shape)
 

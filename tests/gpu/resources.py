@@ -34,12 +34,12 @@ TOGETHER = 100
 FLOATS = [("float", "float", "float"), ("tb_half", "tb_half", "float"), ("double", "double", "double")]
 TYPES = {
     "gemm": [(*types, tile) for types in [*FLOATS, ("tb_i8", "tb_i64", "tb_i64")] for tile in (16, 64)],
-    "conv": [("float", "float", "float", 64, 64, 16), ("tb_half", "tb_half", "float", 16, 64, 16),
-             ("double", "double", "double", 64, 64, 16)],
+    "conv": [("float", "float", "float", 64, 64, 16, "int"), ("tb_half", "tb_half", "float", 16, 64, 16, "int"),
+             ("double", "double", "double", 64, 64, 16, "int")],
     "columns": [("float", "float"), ("tb_half", "float"), ("double", "double")],
     "pool": [(op, *types) for op in range(3) for types in (
-        ("float", "float", "tb_u8", "tb_sqrt_f32"), ("tb_half", "float", "tb_i32", "tb_sqrt_f32"),
-        ("double", "double", "tb_u16", "tb_sqrt_f64"))],
+        ("float", "float", "tb_u8", "tb_sqrt_f32", "int"), ("tb_half", "float", "tb_i32", "tb_sqrt_f32", "int"),
+        ("double", "double", "tb_u16", "tb_sqrt_f64", "int"))],
     "lrn": [("float", "float", "tb_log2_f32", "tb_exp2_f32"), ("tb_bfloat", "float", "tb_log2_f32", "tb_exp2_f32"),
             ("double", "double", "tb_log2_f64", "tb_exp2_f64")],
     "lookup": [("float", "tb_i32", "double"), ("tb_half", "tb_u64", "float"), ("double", "tb_i64", "double")],

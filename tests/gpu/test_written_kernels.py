@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend
-from tensorbackend.backends import compiler
+from tensorbackend.backends import compiler, cuda_primitives
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
@@ -84,6 +84,58 @@ CONVOLUTIONS = [
 def test_convolution(be: GpuBackend, cpu: Backend, sizes: dict) -> None:
     for ours, theirs in zip(convolved(be, sizes), convolved(cpu, sizes)):
         np.testing.assert_allclose(ours, theirs, **CLOSE)
+
+
+@pytest.fixture
+def wide_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that count in 64 bits, as for sizes that no test has memory for."""
+    monkeypatch.setattr(cuda_primitives, "MOST", 0)
+
+
+@pytest.mark.usefixtures("wide_counters")
+def test_kernels_that_count_in_64_bits(be: GpuBackend, cpu: Backend) -> None:
+    for ours, theirs in zip(convolved(be, CONVOLUTIONS[0]), convolved(cpu, CONVOLUTIONS[0])):
+        np.testing.assert_allclose(ours, theirs, **CLOSE)
+    for ours, theirs in zip(pooled(be, "max"), pooled(cpu, "max")):
+        np.testing.assert_allclose(ours, theirs, **CLOSE)
+
+
+def test_terms_beyond_32_bits_are_counted_in_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"N": 1, "C": 6, "K": 34, "H": 4, "W": 4, "R": 3, "S": 2, "groups": 2}
+    options: list[str] = []
+    compiled = GpuBackend._compiled_file
+
+    def noted(be: GpuBackend, path: Any, name: str, macros: list[str]) -> Any:
+        options.extend(macros)
+        return compiled(be, path, name, macros)
+
+    monkeypatch.setattr(GpuBackend, "_compiled_file", noted)
+    for most, counter in ((17 * 6, "int"), (17 * 6 - 1, "tb_i64")):
+        monkeypatch.setattr(cuda_primitives, "MOST", most)
+        options.clear()
+        be = GpuBackend(driver=NullDriver())
+        convolved(be, sizes)
+        assert {option for option in options if "TB_INT" in option} == {f"-DTB_INT={counter}"}
+        be.cleanup_backend()
+
+
+@pytest.mark.parametrize("op", ["max", "avg"])
+@pytest.mark.parametrize(
+    ("window", "pad", "place"),
+    [((50000, 50000), (49999, 49999), 50000**2 - 1), ((1, 2**31 + 7), (0, 2**31 + 6), 2**31 + 6)],
+)
+def test_windows_of_more_cells_than_32_bits_count(be: GpuBackend, op: str, window: tuple, pad: tuple,
+                                                  place: int) -> None:  # fmt: skip
+    """All padding but one pixel, which is the last cell."""
+    sizes = {"H": 3, "W": 3, "R": window[0], "S": window[1], "pad_h": pad[0], "pad_w": pad[1]}
+    layer = be.pool_layer("float32", op, 1, 1, **sizes, str_h=2**32, str_w=2**33)
+    I = be.array(np.arange(9).reshape(layer.dimI) + 5)
+    O, delta, argmax = be.empty(layer.dimO), be.empty(layer.dimI), be.zeros(layer.dimO, np.int64)
+    be.fprop_pool(layer, I, O, argmax)
+    be.bprop_pool(layer, O, delta, argmax)
+    assert O.get().tolist() == [[[[[5]]]]]
+    assert op == "avg" or argmax.get().tolist() == [[[[[place]]]]]
+    np.testing.assert_array_equal(delta.get().ravel(), [5, 0, 0, 0, 0, 0, 0, 0, 0])
 
 
 def test_any_number_of_groups_has_a_grid() -> None:
