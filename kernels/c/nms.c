@@ -47,10 +47,9 @@ void nms(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i6
         if (overlapped) continue;
         boxes *const o = better + found / LANES;
         const int lane = found % LANES;
-        if (lane == 0) {  // places that no box has yet: overlap nothing
-            o->x1 = o->y1 = zero + (TB_W)__builtin_inf();
-            o->x2 = o->y2 = zero - (TB_W)__builtin_inf();
-            o->area = zero + 1;
+        if (lane == 0) {  // places that no box has yet: a union that is no number is larger than no threshold
+            o->x1 = o->y1 = o->x2 = o->y2 = zero;
+            o->area = zero + (TB_W)__builtin_nan("");
         }
         o->x1[lane] = b[0], o->y1[lane] = b[1], o->x2[lane] = b[2], o->y2[lane] = b[3], o->area[lane] = area;
         kept[++found] = (tb_i32)i;

@@ -201,6 +201,13 @@ def test_an_overlap_of_just_the_threshold_is_kept(backend: Any) -> None:
     assert backend.nms(wide[:, 5:], 0.5) == [0, 1, 2]
 
 
+def test_a_threshold_below_0_drops_what_has_an_overlap(backend: Any) -> None:
+    """One of 0 too; that with a box of no numbers is none."""
+    boxes = backend.array([[math.nan, 0, 1, 1, 0.9], [10, 10, 11, 11, 0.8], [20, 20, 21, 21, 0.7]])
+    assert backend.nms(boxes, -0.5) == [0, 1]
+    assert backend.nms(boxes, 0) == [0, 1, 2]
+
+
 def test_bad_detections_are_refused(backend: Any) -> None:
     with pytest.raises(ShapeError, match=r"\(3, 4\)[\s\S]*\(n, 5\)"):
         backend.nms(backend.ones((3, 4)), 0.5)
