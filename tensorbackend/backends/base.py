@@ -358,12 +358,14 @@ class Backend(
                     return
         if target.rounding and dtypes.is_float(layout.dtype):
             value = self._rounded(target, value)
-        if watch.watching:
-            watch.state(target, value)
         if self._block.add(target, value):
             return
         with self._lock:
-            self._run_statement(target, value)
+            if watch.watching:
+                with watch.stating([(target, value)]):
+                    self._run_statement(target, value)
+            else:
+                self._run_statement(target, value)
 
     def explain(self, what: Any, *arguments: Any, repeat: int | None = None) -> Explanation:
         """What statements become: kernels, why they were cut there, sources, bytes, operations, measured times.
@@ -414,8 +416,6 @@ class Backend(
         for target, value in statements:
             if target.rounding and dtypes.is_float(target.dtype):
                 value = self._rounded(target, value)
-            if watch.watching:
-                watch.state(target, value)
             group.put(target, value)
         targets = list(group.targets)
         plan, leaves = group.flush()

@@ -328,8 +328,8 @@ class Program:
                 for call in stated.calls:
                     self._other(call).run()
                 continue
-            watch.state_text(f"captured at {stated.line}")
-            watch.run(self.backend, stated.plan, stated.names, [self._watched(call) for call in stated.calls])
+            with watch.stating([f"captured at {stated.line}"]):
+                watch.run(self.backend, stated.plan, stated.names, [self._watched(call) for call in stated.calls])
 
     def _watched(self, call: Call) -> watch.Call:
         other = self._other(call)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tensorbackend.backends import watch
 from tensorbackend.backends.random_numbers import drawn
 from tensorbackend.graph.fuse import can_join, walk
 from tensorbackend.graph.optree import Operators
@@ -163,7 +164,11 @@ class StatementGroup:
         if plan is None:
             plan = self._plans[waits.forms] = self._schedule(waits.forms, list(waits.statements), list(waits.leaves))
         every = [x for found in waits.leaves for x in found]
-        self._run(plan, list(waits.targets), every)
+        if watch.watching:
+            with watch.stating(zip(waits.targets, [s.value for s in waits.statements])):
+                self._run(plan, list(waits.targets), every)
+        else:
+            self._run(plan, list(waits.targets), every)
         return plan, every
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BenchRecord", "Call", "UserCall", "call_of", "explain", "explained", "join", "recording", "report", "run",
-    "run_plan", "run_user", "state", "wanted", "watching",
+    "run_plan", "run_user", "stating", "wanted", "watching",
 ]  # fmt: skip
 
 _log = logging.getLogger("tensorbackend")
@@ -131,16 +131,21 @@ def _decide() -> None:
 settings.when_changed(_decide)
 
 
-def state(target: Any, value: Any) -> None:
-    """Note the statement `target[:] = value`, which a plan will run."""
+@contextlib.contextmanager
+def stating(statements: Iterable[tuple[Any, Any] | str]) -> Iterator[None]:
+    """Say what the plan runs that runs inside the block: (target, value) of each `target[:] = value`, or a text."""
+    stated = [(x, []) if isinstance(x, str) else _statement(*x) for x in statements]
+    before, _here.stated = _here.stated, stated
+    try:
+        yield
+    finally:
+        _here.stated = before
+
+
+def _statement(target: Any, value: Any) -> tuple[str, list[str]]:
     text = value.name or "a tensor" if isinstance(value, Tensor) else str(value)
     shown = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} ..."
-    _here.stated.append((f"{target.name or 'y'}[:] = {shown}", list(tree_lines(value))))
-
-
-def state_text(text: str) -> None:
-    """Note what a plan will run in words."""
-    _here.stated.append((text, []))
+    return f"{target.name or 'y'}[:] = {shown}", list(tree_lines(value))
 
 
 def wanted(backend: Backend) -> bool:

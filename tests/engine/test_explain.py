@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorbackend
-from tensorbackend import BackendError, testing, using
+from tensorbackend import BackendError, ShapeError, testing, using
 from tensorbackend.backends import watch
 from tensorbackend.explain import Roof, Step
 from tensorbackend.explain_page import highlighted, roofline
@@ -114,6 +114,27 @@ def test_explaining_inside_what_is_explained(backend, tensors) -> None:
     assert [statement.runs for statement in outer.statements] == [10, 1]
     assert [statement.runs for statement in inner[0].statements] == [10]
     assert not watch.wanted(backend)
+
+
+def test_each_kernel_has_the_statements_that_it_runs(backend, tensors) -> None:
+    """Not one that was refused, nor one that came to a fuse block and could not join those before it."""
+    x, _, y = tensors
+    ones, other = backend.ones((7, 3)), backend.empty((7, 3))
+
+    def function() -> None:
+        with pytest.raises(ShapeError):
+            y[:] = backend.ones((3, 9)) * 2
+        with backend.fuse():
+            y[:] = x * 3
+            other[:] = ones + 4
+            other[:] = other * 5
+        with pytest.raises(ShapeError):
+            y[:] = backend.ones((3, 9)) * 6
+
+    first, second = backend.explain(function).statements[-2:]
+    assert [text[-1] for text in first.texts] == ["3"]
+    assert [text[-1] for text in second.texts] == ["4", "5"]
+    assert [text[-1] for text in backend.explain(y, x * 7, repeat=1).statements[0].texts] == ["7"]
 
 
 def test_looking_ends_with_the_block(backend, tensors) -> None:
