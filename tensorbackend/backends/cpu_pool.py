@@ -58,10 +58,10 @@ def _prepared(step: Primitive, file: str, macros: dict[str, Any], tasks: int, co
 
 
 def _side(g: PoolGeometry) -> int:
-    """The side of windows that are squares over one map, with usual sides and strides that leave no gaps; else 0."""
+    """The side of windows that are squares over one map, with usual sides and strides, which leave no gaps; else 0."""
     (J, T, R, S), (str_c, str_d, str_h, str_w) = g.window, g.strides
-    flat = (J, T, str_c, str_d) == (1, 1, 1, 1) and g.pads[0] == g.pads[1] == (0, 0)
-    return R if flat and R == S in USUAL_WIDTHS and str_h == str_w in USUAL_STEPS and str_h <= R else 0
+    flat = (J, T, str_c, str_d) == (1, 1, 1, 1)  # so that maps and depth have no padding
+    return R if flat and R == S in USUAL_WIDTHS and str_h == str_w in USUAL_STEPS else 0
 
 
 def _lines(width: int, stride: int) -> int:

@@ -60,3 +60,32 @@ def test_lines_side_by_side(near: tb.Backend, op: str, window: tuple[int, int, i
 @pytest.mark.parametrize("N", [4, 16, 64, 192])
 def test_whole_images_past_the_caches(be: tb.Backend, N: int) -> None:
     check_both_passes(be, be.pool_layer("float32", "avg", N, 3, H=4, W=5, R=4, S=5), "float32")
+
+
+ALMOST = {
+    "strides that differ": {"R": 3, "S": 3, "str_h": 1, "str_w": 2},
+    "wide": {"R": 2, "S": 3, "str_h": 2, "str_w": 2},
+    "two maps": {"J": 2, "R": 2, "S": 2, "str_c": 1},
+    "every second map": {"R": 2, "S": 2, "str_c": 2},
+    "deep": {"D": 4, "T": 2, "R": 2, "S": 2, "str_d": 1},
+    "every second image in depth": {"D": 4, "R": 2, "S": 2, "str_d": 2},
+}
+
+
+@pytest.mark.parametrize(("name", "op"), thinned(3, list(ALMOST), ["max", "avg", "l2"]), ids=str)
+def test_windows_that_are_almost_squares_over_one_map(near: tb.Backend, name: str, op: str) -> None:
+    check_both_passes(near, near.pool_layer("float32", op, 16, 4, H=7, W=8, **ALMOST[name]), "float32")
+
+
+@pytest.mark.parametrize("places", ["int16", "int32"])
+def test_places_of_more_bytes_of_usual_windows(near: tb.Backend, places: str) -> None:
+    for window in ((2, 2, 0), (3, 2, 1)):
+        check_both_passes(near, layer_of(near, "max", window, 32), "float32", places)
+
+
+@pytest.mark.parametrize("op", ["max", "avg"])
+@pytest.mark.parametrize(("R", "S"), [(32, 32), (1, 1024), (1024, 1), (40, 60)])
+def test_as_many_cells_as_kernels_take_and_more(near: tb.Backend, op: str, R: int, S: int) -> None:
+    sizes = {"H": R + 1, "W": S + 2, "R": R, "S": S, "pad_w": S // 3, "str_h": 1, "str_w": max(1, S // 2)}
+    layer = near.pool_layer("float32", op, 3, 1, **sizes)
+    check_both_passes(near, layer, "float32", "int16")
