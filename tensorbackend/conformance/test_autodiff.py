@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import math
@@ -278,6 +279,20 @@ def test_gradients_come_in_three_forms(backend: Backend) -> None:
     host = ad.get_grad_asnumpyarray([y])
     assert [type(g) for g in host] == [np.ndarray]
     assert (host[0].dtype, host[0].tolist()) == (backend.default_dtype, [[3.0], [3.0]])
+
+
+def test_deep_copies_have_the_gradients_of_the_copied_tensors(backend: Backend) -> None:
+    x = backend.array([[1.0, -2.0, 3.0]])
+    found = Autodiff(backend.sum(backend.square(x) * (backend.rand(shape=(1, 3)) < 0.5)), backend)
+    (tree,) = found.get_grad_op_tree([x])
+    expected = tree.get()
+    made, (again, y) = copy.deepcopy(tree), copy.deepcopy((found, x))
+    x[:] = 0
+    np.testing.assert_array_equal(made.get(), expected)
+    np.testing.assert_array_equal(again.get_grad_asnumpyarray([y])[0], expected)
+    assert not found.get_grad_asnumpyarray([x])[0].any()
+    again.cleanup()
+    assert copy.deepcopy(again).op_tree is None and found.op_tree is not None
 
 
 def test_gradient_of_a_tensor_is_the_incoming_one(backend: Backend) -> None:

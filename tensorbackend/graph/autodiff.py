@@ -8,6 +8,7 @@ the gradient of a tree see the same mask.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,15 @@ class Autodiff:
         if isinstance(op_tree, Operators):
             self._pin()
             self._differentiate()
+
+    def __deepcopy__(self, memo: dict) -> Autodiff:
+        """Gradients of a copy of the tree, with respect to the copies of its tensors."""
+        made = copy.copy(self)
+        made.op_tree, made.next_error = copy.deepcopy((self.op_tree, self.next_error), memo)
+        made._gradients, made._tensors = {}, []
+        if isinstance(made.op_tree, Operators):
+            made._differentiate()
+        return made
 
     def _pin(self) -> None:
         if not isinstance(self.op_tree, OpTreeNode):

@@ -360,7 +360,7 @@ class OpTreeNode(Operators):
         for node in nodes_of(self):
             known = [results[id(x)] if isinstance(x, OpTreeNode) else copy.deepcopy(x, memo) for x in node.inputs]
             made = results[id(node)] = node.__copy__()
-            if known:
+            if any(isinstance(x, Operators) for x in known):  # else numbers, as the ones of gradients
                 made.structure = apply(node.structure.op, *known, params=_params(node.structure)).structure
                 made.inputs = tuple(known)
         return results[id(self)]
