@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorbackend import dtypes, settings
@@ -87,7 +88,7 @@ def elementwise(*texts: str, preamble: str = "", options: Sequence[str] = ()) ->
     from tensorbackend import user_kernels  # few programs need it
 
     spec = user_kernels.elementwise(texts, preamble, options)
-    return AnywhereKernel(spec, lambda be: be.elementwise(*texts, preamble=preamble, options=options))
+    return AnywhereKernel(spec, methodcaller("elementwise", *texts, preamble=preamble, options=options))
 
 
 def reduction(in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: Any,
@@ -97,7 +98,7 @@ def reduction(in_params: str, out_params: str, map_expr: str, reduce_expr: str, 
 
     first = user_kernels.number_text(identity)
     texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, first, name, preamble)
-    return AnywhereKernel(user_kernels.reduction(*texts, options), lambda be: be.reduction(*texts, options))
+    return AnywhereKernel(user_kernels.reduction(*texts, options), methodcaller("reduction", *texts, options))
 
 
 def _backend_of(arguments: tuple) -> Backend:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 
 import numpy as np
@@ -58,6 +59,16 @@ def test_copies_of_what_holds_a_kernel_share_it(be, of) -> None:
     for kernel in (be.elementwise(*MULADD), be.reduction(*SQSUM), tensorbackend.elementwise(*MULADD)):
         (made,) = of([kernel])
         assert made is kernel
+
+
+def test_kernels_of_all_backends_are_pickled_as_their_texts() -> None:
+    x, macros = numbers((2, 3)), {"preamble": "#define TWICE(x) (2 * (x))", "options": ["-DONE=1"]}
+    double = tensorbackend.elementwise("T x", "T z", "z = TWICE(x) + ONE", "double", **macros)
+    total = tensorbackend.reduction(*SQSUM, **macros)
+    double, total = pickle.loads(pickle.dumps([double, total]))
+    np.testing.assert_array_equal(double(x), 2 * x + 1)
+    np.testing.assert_allclose(total(x), np.square(x).sum(), 1e-6)
+    assert (double.name, double.nargs, total.nargs) == ("double", 2, 2)
 
 
 def test_strided_views_are_read_and_written_where_they_lie(be) -> None:
