@@ -43,7 +43,8 @@ class Link:
 
     @contextlib.contextmanager
     def init_scope(self) -> Iterator[None]:
-        """A block in which parameters (and, in a chain, links) that are set as attributes are registered."""
+        """A block in which parameters (and, in a chain, links) that are set as attributes are registered; a list of
+        links is no link: set a `ChainList`."""
         self._ready()
         before, self.__dict__["_within"] = self._within, True
         try:
@@ -288,6 +289,10 @@ class Link:
 
     def __deepcopy__(self, memo: dict) -> Link:
         return self.copy("copy")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        hint = "serializers.save_npz(file, link); copy.deepcopy(link) copies"
+        raise TypeError(complain("pickle: a link's parameters belong to graphs and backends", repr(self), "", hint))
 
     def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
         """A `Sequential` of so many copies of the link."""

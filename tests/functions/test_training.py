@@ -622,6 +622,9 @@ def test_a_link_that_is_copied_deeply_is_one_of_its_own(be) -> None:
             pickle.dumps(be)
     with pytest.raises(TypeError, match="a variable belongs to a graph"):
         pickle.dumps(e.W)
+    for whole in (chain, optimizers.SGD().setup(chain)):
+        with pytest.raises(TypeError, match=r"a link's parameters.*\n.*<Chain>\n.*save_npz"):
+            pickle.dumps(whole)
 
 
 def test_copied_parameters_have_update_rules_of_their_own() -> None:
