@@ -177,8 +177,9 @@ def _checked(name: str, value: Any) -> Any:
 
 
 config = Config()
-_overrides: dict[int, dict[str, Any]] = {}
-"""Those of the `using` blocks that any thread is in, by identity: threads begin and end them at the same time."""
+_overrides: dict[tuple[int, int], dict[str, Any]] = {}
+"""Those of the `using` blocks that any thread is in, by thread and identity: threads begin and end them at the same
+time."""
 _listeners: list[Callable[[], None]] = []
 
 
@@ -205,6 +206,14 @@ def _tell() -> None:
         listener()
 
 
+def go_on_alone() -> None:
+    """In a forked child: the blocks of threads that are not there have ended."""
+    for thread, number in list(_overrides):
+        if thread != threading.get_ident():
+            del _overrides[thread, number]
+    _tell()
+
+
 @contextlib.contextmanager
 def using(**overrides: Any) -> Iterator[Config]:
     """Settings for the calling thread inside a `with` block: `with using(debug=2): ...`.
@@ -213,7 +222,7 @@ def using(**overrides: Any) -> Iterator[Config]:
     """
     overrides = {name: _checked(name, value) for name, value in overrides.items()}
     local = config._local
-    before, number = getattr(local, "overrides", {}), id(overrides)
+    before, number = getattr(local, "overrides", {}), (threading.get_ident(), id(overrides))
     try:
         local.overrides = {**before, **overrides}
         _overrides[number] = overrides
@@ -221,5 +230,13 @@ def using(**overrides: Any) -> Iterator[Config]:
         yield config
     finally:
         local.overrides = before
-        _overrides.pop(number, None)
-        _tell()
+        try:
+            _end(number)
+        except BaseException:  # an interrupt, perhaps before it began
+            _end(number)
+            raise
+
+
+def _end(number: tuple[int, int]) -> None:
+    _overrides.pop(number, None)
+    _tell()

@@ -49,10 +49,11 @@ static void fiber_main() {
 static bool new_fiber() {
     Buffer buffer = map_guarded(STACK);
     if (!buffer.pages) return false;
-    Fiber &fiber = fibers[fiber_count++];
+    Fiber &fiber = fibers[fiber_count];
     fiber.stack = buffer.pages;
     fiber.top = fresh_stack(buffer.guard);
     idle[idle_count++] = &fiber;
+    ++fiber_count;
     return true;
 }
 
@@ -182,3 +183,14 @@ int emulator_launch(const Setup *wanted, const Binding *module, Report *answer) 
     fflush(stdout);
     return !failed;
 }
+
+// ---- fork -----------------------------------------------------------------------------------------------------------
+
+// Only the forking thread exists in the child: a kernel that another one ran is not there, nor are its fibers in use.
+static void forget_kernel() {
+    leave_buffers();
+    renew_fibers();
+    current_fiber = nullptr;
+}
+
+__attribute__((constructor)) static void watch_forks() { pthread_atfork(enter_buffers, leave_buffers, forget_kernel); }

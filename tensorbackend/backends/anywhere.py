@@ -8,7 +8,6 @@ backend of its tensors; NumPy arrays go to the global backend if that computes o
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
+from tensorbackend.backends.locks import Lock
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.keys import exact
@@ -30,7 +30,7 @@ __all__ = [
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _memos: list[dict] = []
-_lock = threading.RLock()
+_lock = Lock()
 _host: Backend | None = None
 
 
@@ -147,7 +147,7 @@ def host_backend() -> Backend:
     """
     global _host
     if _host is None:
-        with _lock:
+        with _lock.now:
             if _host is None:
                 made = registry.current_backend() if registry.has_backend() else None
                 seed = settings.config.seed if made is None else made.rng_seed
@@ -184,7 +184,7 @@ def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:
             device = registry.current_backend() if for_each_device and registry.has_backend() else None
             named = tuple([(name, exact(x)) for name, x in sorted(keywords.items(), key=lambda item: item[0])])
             key = (id(device), exact(arguments), named)
-            with _lock:
+            with _lock.now:
                 if key not in results:
                     results[key] = (function(*arguments, **keywords), device)
                 return results[key][0]
@@ -196,6 +196,6 @@ def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:
 
 def clear_memo() -> None:
     """Forget the results of all functions that `memoize` decorates."""
-    with _lock:
+    with _lock.now:
         for results in _memos:
             results.clear()

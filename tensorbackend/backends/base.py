@@ -13,7 +13,6 @@ import functools
 import importlib
 import inspect
 import os
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -28,6 +27,7 @@ from tensorbackend.backends.allocation import Allocation, host_array, rank_rule
 from tensorbackend.backends.expressions import Expressions, install
 from tensorbackend.backends.histograms import Histograms
 from tensorbackend.backends.host import host_key, host_values
+from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.marks import Marks
 from tensorbackend.backends.random_numbers import RandomNumbers
 from tensorbackend.backends.scratch import ScratchMemory
@@ -107,21 +107,18 @@ def _check_options(name: str, cls: type, options: dict[str, Any]) -> None:
                                  "gen_backend itself takes backend, datatype, batch_size, max_devices"))  # fmt: skip
 
 
-def renewed(lock: Any) -> Any:
-    """A re-entrant lock in a forked child: another one where a thread holds it that does not exist there."""
-    if not lock.acquire(blocking=False):
-        return threading.RLock()
-    lock.release()
-    return lock
-
-
-def _renew_locks() -> None:
+def _go_on_alone() -> None:
+    """In a forked child: of the threads only this one is there."""
     for backend in list(_living):
-        backend._renew_lock()
+        backend._take_lock(backend._turn)
+        recorder = backend._recorder
+        if recorder is not None and not recorder.is_here():
+            recorder.leave()
+    watch.go_on_alone()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+    os.register_at_fork(after_in_child=_go_on_alone)  # after what `locks.py` does
 
 
 class Backend(
@@ -199,7 +196,7 @@ class Backend(
         self.bsz: int | None = None
         self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
         self.deterministic = rng_seed is not None
-        self._lock = threading.RLock()
+        self._take_lock(Lock())
         _living.add(self)
         self.structures = StructureTable(self, self.default_dtype)
         self._block = FuseBlock(self._schedule, self._run_group, self._fit, self.structures.plans)
@@ -482,12 +479,13 @@ class Backend(
     def _forget_recipes(self) -> None:
         """Have native code forget what it repeats by itself: all statements come through Python from now on."""
 
-    def _renew_lock(self) -> None:
-        """In a forked child: no thread holds the lock any more but, perhaps, this one."""
-        self._lock = renewed(self._lock)
+    def _take_lock(self, turn: Lock) -> None:
+        """From now on statements run while `turn` is held. `_lock` is that lock as it is now: a forked child may have
+        another one."""
+        self._turn, self._lock = turn, turn.now
 
-    def _stand_aside(self, by: int) -> None:
-        """Have native code pass all statements and calls on to Python: while the sum of these numbers is above 0."""
+    def _stand_aside(self, aside: bool) -> None:
+        """Have native code pass all statements and calls on to Python from now on, or no more."""
 
     def _host_access(self) -> None:
         """The host is about to see memory as it is: what waits is run."""

@@ -157,16 +157,15 @@ class Recorder:
     def recording(self) -> Iterator[None]:
         """Record inside the `with` block. Raises `CaptureError` where a capture is under way."""
         be = self.backend
-        stand_ins = self._stand_ins()
-        undo = map(vars(be).pop, stand_ins, repeat(None))
+        stand_ins = self._made_stand_ins = self._stand_ins()
         be._flush()
         try:
             with be._lock:
                 if be._recorder is not None:
                     what = "inside another capture" if be._recorder.is_here() else "while another thread captures"
                     raise CaptureError(complain(f"capture: {what}", user_line(), "one capture of a backend at a time"))
-                be._stand_aside(1)
                 be._recorder = self
+                be._stand_aside(True)
                 vars(be).update(stand_ins)
             yield
             be._flush()
@@ -174,11 +173,20 @@ class Recorder:
                 given = "an __enter__ without its __exit__"
                 raise CaptureError(complain("capture: a fuse block was left open", given, "with be.fuse(): ..."))
         finally:
+            try:
+                self.leave()
+            except BaseException:  # an interrupt, perhaps before it began
+                self.leave()
+                raise
+
+    def leave(self) -> None:
+        """Record no more."""
+        be = self.backend
+        with be._lock:
             if be._recorder is self:
-                with be._lock:
-                    be._recorder = None
-                    deque(undo, 0)  # one call: no interrupt comes before or between
-                    be._stand_aside(-1)
+                deque(map(vars(be).pop, self._made_stand_ins, repeat(None)), 0)
+                be._stand_aside(False)
+                be._recorder = None
 
     def _stand_ins(self) -> dict[str, Callable]:
         """What a name of the backend is meanwhile."""

@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tensorbackend.backends import ahead, disk_cache, toolchain
+from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.pipeline import pipeline
 from tensorbackend.backends.toolchain import (
     Compiler,
@@ -179,17 +179,7 @@ class Library:
 
 
 _loaded: dict[str, Library] = {}
-_compiling = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """In a forked child: the thread that may hold the lock does not exist there."""
-    global _compiling
-    _compiling = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+_compiling = Lock()
 
 
 def load(key: str) -> Library | None:
@@ -243,7 +233,7 @@ def compile_many(
     keys = [_key(source, options) for source in sources]
     missing = {key: source for key, source in zip(keys, sources) if load(key) is None}
     if missing:
-        with _compiling:
+        with _compiling.now:
             call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout, expand, config.debug)
             _compile_missing(missing, call, merge)
     return [_require_loaded(key) for key in keys]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,13 +18,14 @@ from tensorbackend.backends import toolchain
 from tensorbackend.backends.driver import DeviceFacts, Function, HostDriver, Triple
 from tensorbackend.backends.emulator_check import FILL, Buffers, run_twice
 from tensorbackend.backends.emulator_module import BOUNDS_FLAGS, EmulatorModule, Report, Setup, runtime
+from tensorbackend.backends.locks import Lock
 from tensorbackend.errors import BackendError, KernelFault, complain
 from tensorbackend.settings import config
 
 __all__ = ["ORDERS", "EmulatorDriver"]
 
 ORDERS = ("forward", "reverse", "random")
-_launching = threading.Lock()  # one kernel at a time in a process: the scheduler's state is static
+_launching = Lock()  # one kernel at a time in a process: the scheduler's state is static
 
 
 class EmulatorDriver(HostDriver):
@@ -112,7 +112,7 @@ class EmulatorDriver(HostDriver):
             order = self.order if not again else "reverse" if self.order == "forward" else "forward"
             setup = Setup(grid, block, shared, self.facts.shared, ORDERS.index(order), self.seed, arguments, size, fill)
             report = Report()
-            with _launching:
+            with _launching.now:
                 ended_well = entry(ctypes.byref(setup), ctypes.byref(report))
             if not ended_well:
                 raise self._fault(function, grid, block, report, order)

@@ -16,7 +16,6 @@ import logging
 import struct
 import sys
 import sysconfig
-import threading
 from operator import attrgetter
 from typing import Any
 
@@ -24,8 +23,9 @@ import numpy as np
 
 from tensorbackend import ops
 from tensorbackend.backends import calls, native, watch
-from tensorbackend.backends.base import Backend, renewed
+from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
+from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.errors import CompileError
 from tensorbackend.graph.composite import COMPOSITES, OF_OPERANDS
@@ -46,31 +46,21 @@ STATIC_ARGUMENTS, RUNS_AT_ONCE, OPERANDS_ONLY = 0, -1, -2  # in place of the ari
 RUNS = ("compound_", "fprop_", "bprop_", "update_", "batched_")
 """How the names begin of the methods that run: primitives, whose calls are remembered unless they return a tree."""
 
-_starting = threading.Lock()  # there is one set of types a process
+_starting = Lock()  # there is one set of types a process
 _log = logging.getLogger("tensorbackend")
 
 
 class RememberingTable(StructureTable):
     """A table of structures whose `memo` holds what native code remembers of it; cleared together.
 
-    The memo is also a re-entrant lock, for the backend to hold while a statement runs.
+    The memo is also the backend's lock, for the backend to hold while a statement runs.
     """
 
-    __slots__ = ("_lock", "memo")
+    __slots__ = ("memo",)
 
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        self._take_lock(threading.RLock())
-
-    def _take_lock(self, lock: Any) -> None:
-        self._lock = lock
-        self.memo.set_lock((lock.acquire, lock.release))
-
-    def renew_lock(self) -> None:
-        """In a forked child: as `Backend._renew_lock`."""
-        if (lock := renewed(self._lock)) is not self._lock:
-            self._take_lock(lock)
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""
@@ -202,16 +192,16 @@ class NativeStatements:
         self._native = native_types() if config.native else None
         if self._native is not None:
             self.structures = self._native.table(self)
-            self._lock = self.structures.memo
+            self._take_lock(self._turn)
             self._block = NativeFuseBlock(self)
             self._native.install_methods(self)
             self.tensor_cls = self._native.tensor_class(self.tensor_cls)
 
-    def _renew_lock(self) -> None:
-        if self._native is None:
-            super()._renew_lock()  # type: ignore[misc]
-        else:
-            self.structures.renew_lock()
+    def _take_lock(self, turn: Lock) -> None:
+        super()._take_lock(turn)  # type: ignore[misc]
+        if self._native is not None:
+            self._lock = self.structures.memo
+            self._lock.set_lock((turn.now.acquire, turn.now.release, turn.held, ctypes.addressof(turn.held)))
 
     def _recipe(self, target: Tensor, value: Any) -> Any:
         """How native code repeats a statement that has run; NotImplemented if its plan is gone."""
@@ -229,9 +219,9 @@ class NativeStatements:
         if self._native is not None:
             self.structures.memo.clear()
 
-    def _stand_aside(self, by: int) -> None:
+    def _stand_aside(self, aside: bool) -> None:
         if self._native is not None:
-            self.structures.memo.stand_aside(by)
+            self.structures.memo.stand_aside(aside)
 
 
 def _tree_methods() -> list[tuple[str, int]]:
@@ -250,7 +240,7 @@ def _methods_that_run() -> list[str]:
 
 def native_types() -> NativeTypes | None:
     """The native types, built or loaded on the first call; None where they cannot be used, which the log says once."""
-    with _starting:
+    with _starting.now:
         return _started_types()
 
 

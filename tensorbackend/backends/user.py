@@ -9,7 +9,6 @@ decided is remembered by the layouts of its arguments, so that its like only fil
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends import watch
 from tensorbackend.backends.anywhere import TextKernel, device_view
+from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.user_known import NUMBERS, Known, Prepared, remember, tokens_of
 from tensorbackend.backends.user_launch import Run, Target, Work
 from tensorbackend.backends.user_texts import described, described_form, explained
@@ -44,7 +44,7 @@ class _Kernel(TextKernel):
         self._sources: dict[Form, UserSource] = {}
         self._launches: dict[tuple, Prepared] = {}
         self._known: dict[tuple, Known] = {}
-        self._making = threading.Lock()
+        self._making = Lock()
 
     @property
     def source(self) -> str:
@@ -124,7 +124,7 @@ class _Kernel(TextKernel):
         """Run the launch for values of these layouts, which is prepared the first time."""
         prepared = self._launches.get(key)
         if prepared is None:
-            with self._making:
+            with self._making.now:
                 prepared = self._launches.get(key) or prepare()
                 remember(self._launches, key, prepared)
         tensors = [values[k] for k in prepared.pointers]

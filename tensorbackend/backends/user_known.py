@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import watch
+from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.plans import word
 from tensorbackend.backends.user_launch import Run
 from tensorbackend.backends.user_texts import described
@@ -33,8 +33,8 @@ MOST_REMEMBERED = 512
 class Prepared:
     """A launch for values of certain layouts: it takes the addresses of the values number `pointers`, which it `writes`
     or not, the values number `numbers` (of these `types`), and `scratch` 8-byte words. `launches` are the native ones
-    that it consists of, on the CPU. `lock` is held meanwhile: the backend's on a device. `facts` are the kernel, the
-    generated text, the space and the reduced axes."""
+    that it consists of, on the CPU. `lock` is held meanwhile (None: the backend's, as on a device). `facts` are the
+    kernel, the generated text, the space and the reduced axes."""
 
     __slots__ = ("_facts", "launches", "lock", "numbers", "pointers", "run", "scratch", "types", "writes")
 
@@ -48,14 +48,14 @@ class Prepared:
         self.types = [dtype for _, dtype in numbers]
         self.launches: Sequence[Any] = getattr(run, "launches", ())
         self.scratch = scratch
-        self.lock = getattr(run, "lock", None) or threading.Lock()
+        self.lock = Lock() if self.launches else None
 
     def __call__(self, backend: Any, addresses: list[int], numbers: Sequence[Any]) -> None:
         scratch = backend._allocate(8 * self.scratch) if self.scratch else None
         if scratch is not None:
             addresses = [*addresses, scratch.address]
         words = [word(x, dtype) for x, dtype in zip(numbers, self.types)] if numbers else ()
-        with self.lock:
+        with backend._lock if self.lock is None else self.lock.now:
             self.run(addresses, words)
 
     @property

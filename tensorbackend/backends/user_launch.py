@@ -150,7 +150,6 @@ class DeviceTarget(Target):
 
     def __init__(self, backend: GpuBackend) -> None:
         self.driver = backend.driver
-        self._lock = backend._lock
         self._modules: dict[str, Any] = {}
 
     def divide(self, rows: int, count: int, wide: int) -> tuple[bool, int, int]:
@@ -189,7 +188,6 @@ class DeviceTarget(Target):
             for function, grid, block in launches:
                 driver.launch(function, grid, block, 0, bytes(arguments))
 
-        run.lock = self._lock  # type: ignore[attr-defined]  # while another thread makes a graph, nothing is launched
         return run
 
     def _module(self, source: str) -> Any:

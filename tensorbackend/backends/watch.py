@@ -21,6 +21,7 @@ import numpy as np
 
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import plans
+from tensorbackend.backends.locks import Lock
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
 from tensorbackend.graph.plan import Kernel, Plan, Primitive
@@ -43,9 +44,10 @@ COMPILED_BY = ("cc", "cflags", "matrix_unit", "sanitize", "tune")
 
 watching = False
 _compiled_by = settings.everywhere(COMPILED_BY)
-_lock = threading.Lock()
+_lock = Lock()
 _backends: weakref.WeakSet = weakref.WeakSet()
-_recorders: dict[int, list[tuple[Any, Statement]]] = {}
+_recorders: dict[tuple[int, int], list[tuple[Any, Statement]]] = {}
+"""What is recorded, by thread and identity: lists are equal to others of the same items."""
 
 
 class _Here(threading.local):
@@ -105,7 +107,7 @@ class Call(NamedTuple):
 
 def join(backend: Backend) -> None:
     """Let a backend know when someone begins to look."""
-    with _lock:
+    with _lock.now:
         _backends.add(backend)
 
 
@@ -113,19 +115,24 @@ def _decide() -> None:
     """A setting has changed. When someone began to look, set `watching`, and have native code forget what it repeats by
     itself; when things are compiled otherwise now, have backends forget what was compiled."""
     global watching, _compiled_by
-    with _lock:
+    with _lock.now:
         wanted = bool(_recorders) or settings.anywhere("debug", lambda v: v >= 2) or settings.anywhere("check", bool)
         began, watching = wanted and not watching, wanted
         before, _compiled_by = _compiled_by, settings.everywhere(COMPILED_BY)
         changed = before != _compiled_by
         backends = list(_backends) if began or changed else []
-    for backend in backends:
-        if not backend.closed:
-            with backend._lock:
-                if changed:
-                    backend._forget_plans()
-                else:
-                    backend.structures.clear()
+    try:
+        for backend in backends:
+            if not backend.closed:
+                with backend._lock:
+                    if changed:
+                        backend._forget_plans()
+                    else:
+                        backend.structures.clear()
+    except BaseException:  # an interrupt: not all have forgotten, so the next change begins anew
+        with _lock.now:
+            watching, _compiled_by = False, []
+        raise
 
 
 settings.when_changed(_decide)
@@ -396,13 +403,30 @@ def _differs(got: np.ndarray, wanted: np.ndarray, tolerance: float, whole: int) 
 def recording() -> Iterator[list[tuple[Any, Statement]]]:
     """What runs inside the block, on any backend, in order: (plan, statement)."""
     found: list[tuple[Any, Statement]] = []
-    _recorders[id(found)] = found  # by id: lists are equal to others of the same items
-    _decide()
+    number = threading.get_ident(), id(found)
     try:
+        _recorders[number] = found
+        _decide()
         yield found
     finally:
-        del _recorders[id(found)]
-        _decide()
+        try:
+            _end(number)
+        except BaseException:  # an interrupt, perhaps before it began
+            _end(number)
+            raise
+
+
+def _end(number: tuple[int, int]) -> None:
+    _recorders.pop(number, None)
+    _decide()
+
+
+def go_on_alone() -> None:
+    """In a forked child: threads that are not there look at nothing."""
+    for thread, number in list(_recorders):
+        if thread != threading.get_ident():
+            del _recorders[thread, number]
+    settings.go_on_alone()
 
 
 def explain(backend: Backend, what: Any, arguments: tuple, repeat: int | None) -> Explanation:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend, testing
+from tensorbackend.backends import watch
 from tensorbackend.errors import CompileError
 from tensorbackend.settings import config, using
 from tests.native.conftest import FORKS
@@ -227,6 +228,102 @@ assert good
     run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="2", PYTHONWARNINGS="ignore", timeout=120)
 
 
+@pytest.mark.parametrize("native", ["0", "1"])
+@pytest.mark.parametrize("kind", ["cpu", "gpu:emulator"])
+def test_a_child_finds_no_lock_held(run_python, cc, kind: str, native: str) -> None:
+    """Whatever threads of its parent were doing that it has not."""
+    code = f"""
+import threading
+be = tb.Backend.allocate_backend({kind!r}, rng_seed=0)
+side = 2000 if be.device_type == 0 else 150
+big, out, x, y = be.ones((side, side)), be.empty((side, side)), be.ones((3, 4)), be.empty((3, 4))
+double = be.elementwise("T x", "T z", "z = x * 2 + 1", "doubled")
+def statement():
+    out[:] = be.tanh(be.exp(be.tanh(big)))
+def user_kernel():
+    double(big, out)
+def allocations():
+    [be.empty((4, 4)) for _ in range(100)]
+def block():
+    with tb.using(check=False):
+        pass
+def work():
+    signal.alarm(20)
+    y[:] = x * 2
+    double(x, y)
+    double(big, out)
+    assert (y.get() == 3).all()
+    with tb.using(check=True):
+        y[:] = x * 3
+    assert (y.get() == 3).all()
+def keep_on(other):
+    while not over:
+        other()
+sys.setswitchinterval(1e-5)
+work()
+for other in (statement, user_kernel, allocations, block):
+    over = False
+    signal.alarm(0)
+    thread = threading.Thread(target=keep_on, args=(other,))
+    thread.start()
+    good = True
+    for n in range(8):
+        time.sleep(0.003 * (n % 4))
+        good = good and ended_well([spawn(work)])
+    over = True
+    thread.join()
+    assert good, other
+"""
+    run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="2", PYTHONWARNINGS="ignore", timeout=150)
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_child_knows_of_its_own_thread_alone(run_python, cc, native: str) -> None:
+    """Blocks, records and captures of the parent's other threads have ended there; a thread of its own that has the
+    place of one of those is in no fuse block."""
+    code = """
+import threading
+from tensorbackend.backends import watch
+y = be.empty((3, 4))
+inside, over = threading.Barrier(4), threading.Event()
+def wait():
+    y[:] = x * 7
+    inside.wait(20)
+    over.wait(60)
+def block():
+    with be.fuse(), tb.using(check=True):
+        wait()
+threads = [threading.Thread(target=block), threading.Thread(target=be.explain, args=(wait,)),
+           threading.Thread(target=be.capture, args=(wait,))]
+for thread in threads:
+    thread.start()
+inside.wait(20)
+def state():
+    y[:] = x * 2
+def work():
+    signal.alarm(20)
+    assert not watch.watching
+    for _ in range(5):
+        y[:] = 0
+        own = threading.Thread(target=state)
+        own.start()
+        own.join()
+        assert np.array_equal(y.get(), host * 2)
+    program = be.capture(state)
+    y[:] = 0
+    program()
+    assert np.array_equal(y.get(), host * 2)
+    be.cleanup_backend()
+pid = spawn(work)
+good = ended_well([pid])
+over.set()
+for thread in threads:
+    thread.join()
+assert good
+"""
+    run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="2", PYTHONWARNINGS="ignore", timeout=100)
+
+
 @pytest.mark.ci
 def test_two_hundred_processes_start_the_engine_at_once(run_python, tmp_path, cc) -> None:
     """From an empty cache: native types, runtime and kernels are compiled by whoever comes first."""
@@ -322,7 +419,7 @@ def repeat(backend: Backend, shared: object, host: np.ndarray, number: int) -> N
 
 INTERRUPTED = tuple(
     sys.modules[name].__file__ for name in ("contextlib", *(f"tensorbackend.{part}" for part in (
-        "settings", "backends.capture", "backends.launcher", "backends.statements")))
+        "settings", "backends.capture", "backends.launcher", "backends.statements", "backends.watch")))
 )  # fmt: skip
 
 
@@ -347,9 +444,18 @@ def interrupted(call: Callable[[], object], after: int) -> bool:
     return left <= 0  # a finalizer had it
 
 
+def runs_from_memory(backend: Backend, statement: Callable[[], object]) -> bool:
+    """Whether native code, where there is some, repeats a statement by itself."""
+    memo = getattr(backend.structures, "memo", None)
+    before = memo and memo.counts()[2]
+    for _ in range(3):
+        statement()
+    return memo is None or memo.counts()[2] > before
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["jit", "emulator"])
-@pytest.mark.parametrize("what", ["block", "capture", "using"])
+@pytest.mark.parametrize("what", ["block", "capture", "explanation", "using"])
 def test_an_interrupt_leaves_no_block_open_and_no_statement_waiting(
     kind: str, what: str, cache: Path, cc: object
 ) -> None:
@@ -371,16 +477,20 @@ def test_an_interrupt_leaves_no_block_open_and_no_statement_waiting(
         with using(check=True, debug=0):
             pass
 
-    call = {"block": block, "capture": capture, "using": changed}[what]
+    def explanation() -> None:
+        backend.explain(statement)
+
+    call = {"block": block, "capture": capture, "explanation": explanation, "using": changed}[what]
     call()
     points = 1
     while interrupted(call, points):
         with pytest.raises(RuntimeError, match="a block ends"):
             backend.fuse().__exit__(None, None, None)
-        assert not config.check
+        assert not config.check and not watch.watching and not watch._recorders
         y[:] = x * 3
         z[:] = y + points
         assert (z.get() == 3 + points).all(), points
+        assert kind != "jit" or runs_from_memory(backend, statement)
         points += 1
     assert points > 5 or (kind, what) == ("jit", "block")
     backend.cleanup_backend()

@@ -35,10 +35,10 @@ typedef struct seen_node {
     int64_t where;       // statement << 16 | place
 } seen_node;
 
-// A thread in a `fuse` block.
+// A thread in a `fuse` block. Its number is no other thread's later, as its address may be.
 typedef struct fusing {
     struct fusing *next;
-    unsigned long thread;
+    uint64_t thread;
     int depth;
     int in_python;  // what waits, waits in Python's group, not in `waiting`
     int joining;    // how many statements Python is taking: one, and what the finalizers of what goes meanwhile state
@@ -74,7 +74,7 @@ static void free_fusing(fusing *list) {
 }
 
 static inline fusing *own_fusing(const memo *m) {
-    unsigned long thread = PyThread_get_thread_ident();
+    uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
     fusing *f = m->fusing;
     while (f && f->thread != thread)
         f = f->next;
@@ -337,7 +337,7 @@ static object *memo_begin(object *self, object *unused) {
             }
             f->waiting = g;
         }
-        f->thread = PyThread_get_thread_ident();
+        f->thread = PyThreadState_GetID(PyThreadState_Get());
         f->depth = 0;
         begin_group(f);
         f->next = m->fusing;

@@ -52,11 +52,12 @@ typedef struct memo {
     object **recipes;  // of the states from first_state on; NULL where none is known
     int64_t first_state, n_states, state_places;
     object *acquire, *release;     // methods of the backend's lock, which are no Python code
+    object *holds;                 // what the count is of how many times the lock is held
     object *join, *adopt, *flush;  // Python's part of `be.fuse()`
     struct fusing *fusing, *idle;  // the threads in a `fuse` block, and records for others
     long long hits;                // statements and calls run from a recipe
-    long long aside;               // above 0: all goes through Python, where somebody notes it
-    long long held;                // how many times the lock is held
+    int aside;                     // all goes through Python, where somebody notes it
+    long long *held;               // that count, of all memos with this lock
 } memo;
 
 static inline uint64_t mixed(uint64_t h, uint64_t x) {
@@ -167,8 +168,8 @@ static object *memo_clear(object *self, object *unused) {
 
 static int memo_traverse(object *self, visitor visit, void *argument) {
     memo *m = (memo *)self;
-    object *own[6] = {self->type, m->acquire, m->release, m->join, m->adopt, m->flush};
-    int stop = visit_all(own, 6, visit, argument);
+    object *own[7] = {self->type, m->acquire, m->release, m->holds, m->join, m->adopt, m->flush};
+    int stop = visit_all(own, 7, visit, argument);
     for (length i = 0; !stop && i < m->node_places; i++) {
         stop = visit_all(m->nodes[i].key, OPERANDS + 1, visit, argument);
         if (!stop)
@@ -191,9 +192,10 @@ static int memo_traverse(object *self, visitor visit, void *argument) {
 
 static int memo_forget(object *self) {
     memo *m = (memo *)self;
-    object **own[5] = {&m->acquire, &m->release, &m->join, &m->adopt, &m->flush};
+    object **own[6] = {&m->acquire, &m->release, &m->holds, &m->join, &m->adopt, &m->flush};
     drop(memo_clear(self, NULL));
-    for (int i = 0; i < 5; i++)
+    m->held = NULL;
+    for (int i = 0; i < 6; i++)
         clear_field(own[i]);
     return 0;
 }
@@ -362,34 +364,38 @@ static object *memo_counts(object *self, object *unused) {
 static object *memo_acquire(object *self, object *unused) {
     memo *m = (memo *)self;
     object *locked = PyObject_CallFunctionObjArgs(m->acquire, NULL);
-    m->held += locked != NULL;
+    if (locked)
+        ++*m->held;
     return locked;
 }
 
 static object *memo_release(object *self, object *unused) {
     memo *m = (memo *)self;
     object *released = PyObject_CallFunctionObjArgs(m->release, NULL);
-    m->held -= released != NULL;
+    if (released)
+        --*m->held;
     return released;
 }
 
-// Adds to the count of those who want all statements and calls to go through Python.
-static object *memo_stand_aside(object *self, object *by) {
-    ((memo *)self)->aside += PyLong_AsLongLong(by);
-    return PyErr_Occurred() ? NULL : kept(py.none);
+static object *memo_stand_aside(object *self, object *aside) {
+    ((memo *)self)->aside = aside == py.true_;
+    return kept(py.none);
 }
 
-static object *memo_set_lock(object *self, object *pair) {
+static object *memo_set_lock(object *self, object *facts) {
     memo *m = (memo *)self;
-    object *acquire = PyTuple_GetItem(pair, 0), *release = PyTuple_GetItem(pair, 1);
-    if (!acquire || !release)
+    object *acquire = PyTuple_GetItem(facts, 0), *release = PyTuple_GetItem(facts, 1);
+    object *holds = PyTuple_GetItem(facts, 2), *address = PyTuple_GetItem(facts, 3);
+    long long *held = address ? PyLong_AsVoidPtr(address) : NULL;
+    if (!acquire || !release || !holds || !held)
         return NULL;
-    object *before[2] = {m->acquire, m->release};
+    object *before[3] = {m->acquire, m->release, m->holds};
     m->acquire = kept(acquire);
     m->release = kept(release);
-    m->held = 0;
-    drop(before[0]);
-    drop(before[1]);
+    m->holds = kept(holds);
+    m->held = held;
+    for (int i = 0; i < 3; i++)
+        drop(before[i]);
     return kept(py.none);
 }
 

@@ -63,7 +63,8 @@ extern object *PyErr_NoMemory(void);
 extern int PyGC_Disable(void), PyGC_Enable(void);
 extern void *PyEval_SaveThread(void);
 extern void PyEval_RestoreThread(void *);
-extern unsigned long PyThread_get_thread_ident(void);
+extern void *PyThreadState_Get(void);
+extern uint64_t PyThreadState_GetID(void *);
 
 static inline object *kept(object *x) {
     Py_IncRef(x);

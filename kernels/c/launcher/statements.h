@@ -304,7 +304,7 @@ static enum outcome follow(memo *m, object *recipe, const operands *o) {
         outcome = head.draws ? pack_draws(m, &p, words, o, arena) : pack(&p, words, o, arena) ? DONE : TO_PYTHON;
     if (outcome == DONE) {
         m->hits++;
-        if (head.cost < KEEP_LOCK_BELOW_NS && !m->held)
+        if (head.cost < KEEP_LOCK_BELOW_NS && !*m->held)
             outcome = run_list(&p, &head, arena) ? DONE : TO_PYTHON;
         else
             outcome = run_long(m, &p, &head, arena);

@@ -93,7 +93,11 @@ static stack_t catch_signals() {
     action.sa_sigaction = on_signal;
     // The handler does not return: no signal may stay blocked.
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &action, &previous[i]);
+    for (int i = 0; i < SIGNAL_COUNT; ++i) {
+        struct sigaction was;
+        sigaction(SIGNALS[i], &action, &was);
+        if (was.sa_sigaction != on_signal) previous[i] = was;  // else of a launch that a fork has cut off
+    }
     return before;
 }
 

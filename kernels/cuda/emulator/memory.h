@@ -49,14 +49,17 @@ static const char *trespass(const Buffer &buffer) {
     return "";
 }
 
-// Other host threads allocate and free while a kernel runs and its buffers are looked up.
+// Other host threads allocate and free while a kernel runs and its buffers are looked up, or while a process forks.
 static volatile char buffers_in_use;
 
+static void enter_buffers() {
+    while (__atomic_test_and_set(&buffers_in_use, __ATOMIC_ACQUIRE)) sched_yield();
+}
+static void leave_buffers() { __atomic_clear(&buffers_in_use, __ATOMIC_RELEASE); }
+
 struct UsingBuffers {
-    UsingBuffers() {
-        while (__atomic_test_and_set(&buffers_in_use, __ATOMIC_ACQUIRE)) sched_yield();
-    }
-    ~UsingBuffers() { __atomic_clear(&buffers_in_use, __ATOMIC_RELEASE); }
+    UsingBuffers() { enter_buffers(); }
+    ~UsingBuffers() { leave_buffers(); }
 };
 
 void *emulator_allocate(Size size) {
@@ -65,8 +68,14 @@ void *emulator_allocate(Size size) {
     if (!buffer.pages) return nullptr;
     buffer.end = buffer.start + size;
     if (buffer_count == buffer_room) {
-        buffer_room = buffer_room ? 2 * buffer_room : 64;
-        buffers = (Buffer *)realloc(buffers, buffer_room * sizeof(Buffer));
+        size_t room = buffer_room ? 2 * buffer_room : 64;
+        Buffer *more = (Buffer *)realloc(buffers, room * sizeof(Buffer));
+        if (!more) {
+            unmap_guarded(buffer);
+            return nullptr;
+        }
+        buffers = more;
+        buffer_room = room;
     }
     memset(buffer.pages, 0xFF, (size_t)(buffer.guard - buffer.pages));
     buffers[buffer_count++] = buffer;
