@@ -30,6 +30,7 @@ import numpy as np
 
 from tensorbackend.backends.cublas import Cublas, Product, find_library
 from tensorbackend.backends.cuda_launch import NativeLaunches, NotedLaunch, NotedProduct
+from tensorbackend.backends.locks import Lock
 from tensorbackend.errors import BackendError, KernelFault, complain, nearest
 from tensorbackend.kernel_files import kernel_dir
 
@@ -115,6 +116,12 @@ class Driver(ABC):
     native: NativeLaunches | None = None
     # Whether `graph` is there: CuPy and the drivers without a device have it, PyCUDA has not.
     has_graphs = False
+
+    @property
+    def turn(self) -> Lock:
+        """Held by whoever asks for something in the stream's order: what others ask meanwhile would come between, or
+        into a graph. All backends of a driver share it."""
+        return vars(self).setdefault("_turn", Lock())
 
     @abstractmethod
     def allocate(self, nbytes: int) -> int:

@@ -140,6 +140,7 @@ class GpuBackend(NativeStatements, Backend):
     ) -> None:
         super().__init__(*arguments, **keywords)
         self.driver = driver if isinstance(driver, Driver) else open_driver(driver, self.device_id)
+        self._take_lock(self.driver.turn)
         self.choices: dict[Any, int] = {}
         self._functions: dict[Any, Function] = {}
         self._process = os.getpid()

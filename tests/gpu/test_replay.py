@@ -122,6 +122,26 @@ def test_user_kernels_of_other_threads_stay_out_of_a_graph(be: GpuBackend, monke
     assert (out.get() == 0).all()
 
 
+def test_another_backend_of_the_driver_waits_while_a_graph_is_made(
+    be: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = GpuBackend(driver=be.driver, rng_seed=0)
+    x, y = be.ones((4, 4)), beside.ones((4, 4))
+
+    def statement() -> None:
+        y[:] = y * 3
+
+    other = threading.Thread(target=statement)
+    monkeypatch.setattr(be.driver, "graph", fakes.disturbed(be.driver.graph, other))
+    program = be.capture(lambda x: x.__setitem__(slice(None), x * 2), x)
+    for _ in range(3):
+        program(x)
+    other.join()
+    assert (y.get() == 3).all()
+    assert (x.get() == 16).all()
+    beside.cleanup_backend()
+
+
 def test_a_driver_without_graphs_says_so() -> None:
     driver = NullDriver()
     driver.has_graphs = False
