@@ -327,15 +327,18 @@ class DeviceDriver(Driver):
         if notes is not None:
             return self._allocate_noted(notes, nbytes)
         size = -(-max(nbytes, 1) // GRAIN) * GRAIN
+        address, memory = self._take(size) or self._new(size)
+        self._live[address] = size, memory
+        return address
+
+    def _take(self, size: int) -> tuple[int, Any] | None:
+        """Memory that is kept, if there is some of a size."""
         try:
             found = self._kept[size].pop()
         except LookupError:  # asked afterwards: another thread may have taken the last meanwhile
-            found = None
-        else:
-            self._kept_bytes -= size
-        address, memory = found or self._new(size)
-        self._live[address] = size, memory
-        return address
+            return None
+        self._kept_bytes -= size
+        return found
 
     def _new(self, size: int) -> tuple[int, Any]:
         """Memory of the pool; what is kept for other sizes goes back first where that is needed."""
@@ -361,10 +364,11 @@ class DeviceDriver(Driver):
             del memory
 
     def _give_back(self) -> None:
-        """Give what is kept for the next tensor of its size back to the pool."""
+        """Give what is kept for the next tensor of its size back to the pool, while others free and allocate."""
         with self.using_device("free"):
-            self._kept.clear()
-        self._kept_bytes = 0
+            for size in list(self._kept):
+                while self._take(size):
+                    pass
 
     def trim(self) -> None:
         if not self._closed:

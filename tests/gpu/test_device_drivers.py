@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -261,6 +262,24 @@ def test_what_is_forgotten_between_calls_is_not_timed_in_a_graph(device: Driver,
     be._forget_plans()  # as changed settings have it
     program(x)
     be.cleanup_backend()
+
+
+def test_what_is_freed_while_memory_goes_back_is_counted(device: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = device.allocate(1000), device.allocate(5000)
+    device.free(first)
+    current = device.using_device
+
+    @contextlib.contextmanager
+    def disturbed(what: str) -> Iterator[None]:
+        with current(what):
+            yield
+        if what == "free" and second in device._live:
+            device.free(second)
+
+    monkeypatch.setattr(device, "using_device", disturbed)
+    device.trim()
+    assert second not in device._live
+    assert device._kept_bytes == sum(size * len(blocks) for size, blocks in device._kept.items())
 
 
 def test_others_wait_while_a_graph_is_made(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
