@@ -12,6 +12,7 @@ from tensorbackend import initializers
 from tensorbackend.function import arrays
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph.tensor import as_shape
 from tensorbackend.links.link import Link
 from tensorbackend.links.parameter import Parameter
 
@@ -29,7 +30,7 @@ class BatchNormalization(Link):
     def __init__(self, size: Any, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None, use_gamma: bool = True,
                  use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None) -> None:  # fmt: skip
         super().__init__()
-        shape = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+        shape = as_shape(size, 0)
         kind = np.dtype(dtype or lookup("dtype"))
         self.decay, self.eps, self._shape = decay, eps, shape
         self.avg_mean, self.avg_var = np.zeros(shape, kind), np.ones(shape, kind)

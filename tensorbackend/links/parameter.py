@@ -10,6 +10,7 @@ from tensorbackend import dtypes
 from tensorbackend.function import arrays
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph.tensor import as_shape
 from tensorbackend.initializers import as_initializer
 
 __all__ = ["Parameter"]
@@ -36,7 +37,7 @@ class Parameter(Variable):
             return
         self._initializer = as_initializer(initializer)
         if shape is not None:
-            self.initialize(shape if isinstance(shape, (tuple, list)) else (shape,))
+            self.initialize(shape)
 
     @property
     def is_initialized(self) -> bool:
@@ -59,8 +60,9 @@ class Parameter(Variable):
         return arrays.get_array_module() if self.device is None else self.device.xp
 
     def initialize(self, shape: Any) -> None:
-        """Make the array of a shape, and fill it."""
-        data = arrays.zeros(self._device, tuple(int(n) for n in shape), dtypes.as_dtype(self.dtype))
+        """Make the array of a shape, and fill it. Raises `TypeError` for lengths that are no integers, `ShapeError` for
+        negative ones."""
+        data = arrays.zeros(self._device, as_shape(shape, 0), dtypes.as_dtype(self.dtype))
         self._initializer(arrays.presented(data))
         self._data = data
         self._grad = None

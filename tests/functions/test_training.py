@@ -720,6 +720,18 @@ def test_uninitialized_parameters(be) -> None:
     assert 0.8 < arrays.to_cpu(p.array).std() * np.sqrt(40) < 1.2
 
 
+@pytest.mark.parametrize("make", [
+    lambda n: tb.Parameter(1.0, (3, n)), lambda n: tb.Parameter(1.0, n), lambda n: tb.Parameter().initialize((3, n)),
+    lambda n: L.Linear(3, n), lambda n: L.Linear(None, n), lambda n: L.Convolution2D(1, n, 3), L.BatchNormalization,
+])  # fmt: skip
+def test_lengths_that_are_none_are_refused(make) -> None:
+    for length in (2.5, "2"):
+        with pytest.raises(TypeError, match=rf"shape: lengths must be integers[\s\S]*{length!r}"):
+            make(length)
+    with pytest.raises(tb.ShapeError, match=r"shape: a negative length[\s\S]*-2"):
+        make(-2)
+
+
 def test_a_file_that_cannot_be_written_stays_what_it_was(tmp_path, monkeypatch) -> None:
     path = tmp_path / "link.npz"
     serializers.save_npz(path, L.Linear(2, 2))
