@@ -162,6 +162,12 @@ def _sigmoid_gradient(g: Any, y: Any, x: Any, t: Any, normalize: bool, reduce: s
     return each / count, None
 
 
+def _check_positive(name: str, label: str, value: Any) -> None:
+    """Refuse a number that is not above 0."""
+    if not value > 0:
+        raise ValueError(complain(f"{name}: {label}", repr(value), "above 0"))
+
+
 def _check_pair(in_types: Any, **params: Any) -> None:
     a, b = in_types
     type_check.expect_float(a, b)
@@ -238,8 +244,10 @@ def mean_absolute_error(x0: Any, x1: Any) -> Variable:
 
 
 def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
-    """d^2 / 2 where d = |x - t| <= delta, else delta (d - delta / 2); summed over all axes but the first."""
+    """d^2 / 2 where d = |x - t| <= delta, else delta (d - delta / 2); summed over all axes but the first. Raises
+    `ValueError` for a delta that is not positive."""
     check_reduce("huber_loss", reduce, ("sum_along_second_axis", "no"))
+    _check_positive("huber_loss", "delta", delta)
     return _HUBER(x, t, delta=delta, reduce=reduce)
 
 
@@ -326,8 +334,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "me
     Raises `ValueError` for a margin that is not positive."""
     check_reduce("contrastive", reduce, ("mean", "no"))
     check_numbers("contrastive", y, 2)
-    if margin <= 0:
-        raise ValueError(complain("contrastive: margin", repr(margin), "above 0"))
+    _check_positive("contrastive", "margin", margin)
     return _CONTRASTIVE(x0, x1, y, margin=margin, reduce=reduce)
 
 
@@ -337,8 +344,7 @@ def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, redu
     `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive.
     """
     check_reduce("triplet", reduce, ("mean", "no"))
-    if margin <= 0:
-        raise ValueError(complain("triplet: margin", repr(margin), "above 0"))
+    _check_positive("triplet", "margin", margin)
     return _TRIPLET(anchor, positive, negative, margin=margin, reduce=reduce)
 
 

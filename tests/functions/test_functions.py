@@ -569,6 +569,17 @@ def test_wrong_inputs_are_refused(call, text, array) -> None:
         call(array)
 
 
+@pytest.mark.parametrize("number", [0, -1.0, float("nan")])
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda x, n: F.huber_loss(x, x, n), "huber_loss: delta"),
+    (lambda x, n: F.contrastive(x, x, np.zeros(2, np.int32), n), "contrastive: margin"),
+    (lambda x, n: F.triplet(x, x, x, n), "triplet: margin"),
+], ids=["huber_loss", "contrastive", "triplet"])  # fmt: skip
+def test_bounds_of_losses_that_are_not_above_0_are_refused(call, text, number) -> None:
+    with pytest.raises(ValueError, match=rf"{text}\n  given     {number}\n  expected  above 0"):
+        call(np.ones((2, 3), np.float32), number)
+
+
 OF_ONE_AXIS = {
     name: getattr(F, name)
     for name in ("squeeze", "expand_dims", "separate", "flip", "cumsum", "cumprod", "softmax", "sum", "rollaxis")
