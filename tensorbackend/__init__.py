@@ -35,6 +35,18 @@ from tensorbackend.graph.tensor import Tensor
 from tensorbackend.settings import using
 
 if TYPE_CHECKING:
+    from tensorbackend import (
+        distributed,
+        function_hooks,
+        functions,
+        gradient_check,
+        initializers,
+        iterators,
+        links,
+        optimizers,
+        serializers,
+        utils,
+    )
     from tensorbackend.function import type_check
     from tensorbackend.function.arrays import get_array_module, to_cpu, to_device, to_gpu
     from tensorbackend.function.backprop import backward, grad
@@ -51,10 +63,11 @@ __all__ = [
     "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "Chain", "ChainList", "CompileError",
     "DTypeError", "Function", "FunctionNode", "Link", "OpTreeNode", "Parameter", "Sequential", "ShapeError", "Tensor",
     "Variable", "add_backend_arguments", "as_array", "as_variable", "backend_from_arguments", "backward",
-    "cleanup_backend", "clear_memo", "config", "current_backend", "elementwise", "ensure_gpu_capability",
-    "force_backprop_mode", "fused", "gen_backend", "get_array_module", "get_compute_capability", "get_device_count",
-    "global_config", "grad", "memoize", "no_backprop_mode", "reduction", "to_cpu", "to_device", "to_gpu",
-    "type_check", "using", "using_config",
+    "cleanup_backend", "clear_memo", "config", "current_backend", "distributed", "elementwise",
+    "ensure_gpu_capability", "force_backprop_mode", "function_hooks", "functions", "fused", "gen_backend",
+    "get_array_module", "get_compute_capability", "get_device_count", "global_config", "grad", "gradient_check",
+    "initializers", "iterators", "links", "memoize", "no_backprop_mode", "optimizers", "reduction", "serializers",
+    "to_cpu", "to_device", "to_gpu", "type_check", "using", "using_config", "utils",
 ]  # fmt: skip
 
 _LAZY = {
@@ -76,8 +89,11 @@ _LAZY = {
     "get_array_module": "function.arrays",
     "grad": "function.backprop",
     "type_check": "function",
-}
-"""Names of the function layer and where they are: who uses none of them does not wait for their import."""
+    **dict.fromkeys(
+        ("distributed", "function_hooks", "functions", "gradient_check", "initializers", "iterators", "links",
+         "optimizers", "serializers", "utils"), ""),
+}  # fmt: skip
+"""Names of the function layer and where they are ("": a module): who uses none does not wait for their import."""
 
 
 def __getattr__(name: str) -> Any:
@@ -85,6 +101,11 @@ def __getattr__(name: str) -> Any:
     if place is None:
         raise AttributeError(f"module 'tensorbackend' has no attribute {name!r}")
     importlib.import_module("tensorbackend.functions")  # gives variables their operators
-    found = getattr(importlib.import_module(f"tensorbackend.{place}"), name)
+    module = importlib.import_module(f"tensorbackend.{place or name}")
+    found = getattr(module, name) if place else module
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tensorbackend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +72,14 @@ def test_import_starts_no_process() -> None:
 def test_backends_and_rare_tools_are_imported_when_asked_for() -> None:
     printed = run(LAZY, "cpu", "gpu", "compiler", "program", "user", "explain_page", "interpreter")
     assert printed == "['cpu', 'gpu'] CPUBackend"
+
+
+def test_modules_of_the_function_layer_are_attributes() -> None:
+    for name in (name for name, place in tensorbackend._LAZY.items() if not place):
+        printed = run(f"import tensorbackend as tb; print(tb.{name}.__name__, {name!r} in dir(tb))")
+        assert printed == f"tensorbackend.{name} True"
+    with pytest.raises(AttributeError, match="module 'tensorbackend' has no attribute 'likns'"):
+        tensorbackend.likns  # noqa: B018
 
 
 def seen_by_type_checkers(body: list[ast.stmt]) -> set[str]:
