@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
-    "BackendError", "CaptureError", "CompileError", "DTypeError", "KernelFault", "ShapeError", "complain", "nearest",
-    "user_line",
+    "BackendError", "CaptureError", "CompileError", "DTypeError", "KernelFault", "ShapeError", "KeyRefused", "complain",
+    "nearest", "user_line",
 ]  # fmt: skip
 
 NOT_USERS = (str(Path(__file__).parent / "_").removesuffix("_"), contextlib.__file__)
@@ -31,6 +31,13 @@ class DTypeError(TypeError):
 
 class BackendError(RuntimeError):
     """A backend that is closed, missing, or not the one that owns a tensor."""
+
+
+class KeyRefused(KeyError):
+    """A name that there is not, or that is taken. Its message is shown as it is, where a `KeyError` shows its quoted
+    form."""
+
+    __str__ = Exception.__str__
 
 
 class KernelFault(BackendError):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
+from tensorbackend.errors import KeyRefused, complain
 from tensorbackend.function import arrays
 
 __all__ = [
@@ -86,7 +86,8 @@ class NpzDeserializer:
             return False
         if path not in self.npz:
             if self.strict:
-                raise KeyError(complain("load: a missing key", repr(path), "a file of the same model", "strict=False"))
+                hint = "strict=False"
+                raise KeyRefused(complain("load: a missing key", repr(path), "a file of the same model", hint))
             return False
         if value is None or f"{path}{_ABSENT}" in self.npz:
             return True

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tensorbackend.errors import complain
+from tensorbackend.errors import KeyRefused, complain
 
 __all__ = ["FunctionHook", "watching"]
 
@@ -32,7 +32,7 @@ class FunctionHook:
 
     def __enter__(self) -> FunctionHook:
         if self.name in _here.hooks:
-            raise KeyError(complain("function hook: a hook of this name is there", repr(self.name), "another name"))
+            raise KeyRefused(complain("function hook: a hook of this name is there", repr(self.name), "another name"))
         _here.hooks[self.name] = self
         self.added(None)
         return self

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import complain
+from tensorbackend.errors import KeyRefused, complain
 from tensorbackend.function import arrays
 from tensorbackend.links.parameter import Parameter
 
@@ -157,7 +157,7 @@ class Link:
         """
         key = name or hook.name
         if key in self._hooks:
-            raise KeyError(complain("link: a hook of this name", repr(key), "another name"))
+            raise KeyRefused(complain("link: a hook of this name", repr(key), "another name"))
         self._hooks[key] = hook
         return self
 
@@ -202,7 +202,7 @@ class Link:
         pairs = list(self.namedparams())
         for path, _ in pairs:
             if path not in others:
-                raise KeyError(complain(f"{what}: a parameter that the other link lacks", ", ".join(others), path))
+                raise KeyRefused(complain(f"{what}: a parameter that the other link lacks", ", ".join(others), path))
         return [(p, others[path]) for path, p in pairs]
 
     def enable_update(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
+from tensorbackend.errors import KeyRefused, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward
 from tensorbackend.function.ready import listeners
@@ -175,13 +175,13 @@ class Optimizer:
             raise ValueError(complain("add_hook: timing", repr(timing), "'auto', 'pre' or 'post'"))
         key = name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__)
         if key in self._pre or key in self._post:
-            raise KeyError(complain("optimizer: a hook of this name", repr(key), "another name"))
+            raise KeyRefused(complain("optimizer: a hook of this name", repr(key), "another name"))
         (self._pre if when == "pre" else self._post)[key] = hook
 
     def remove_hook(self, name: str) -> None:
         """Take a hook away. Raises `KeyError` for an unknown name."""
         if name not in self._pre and name not in self._post:
-            raise KeyError(complain("optimizer: no such hook", repr(name), ", ".join((*self._pre, *self._post))))
+            raise KeyRefused(complain("optimizer: no such hook", repr(name), ", ".join((*self._pre, *self._post))))
         self._pre.pop(name, None)
         self._post.pop(name, None)
 
