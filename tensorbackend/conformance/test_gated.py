@@ -292,6 +292,34 @@ def test_what_is_missing_or_elsewhere_is_refused_before_anything_is_written(back
                 assert not any(given_[output].get().any() for output in written)
 
 
+@KINDS
+def test_overlapping_gradients_are_refused(backend: Any, kind: str) -> None:
+    case = Case(kind, dtype="float32")
+    rows = case.numbers["W_in"].shape[0]
+    given_ = {"W_in": (rows, 3), "W_recur": (rows, 5), "x": (3, 24), "h": (5, 24), "gates": (20, 24), "delta": (5, 24)}
+    given_ |= {"c": (5, 24)} if kind == "lstm" else {}
+    read = {name: backend.ones(shape) for name, shape in given_.items()} | {"num_steps": 6}
+    both, method = backend.zeros((rows + 5, 24)), getattr(backend, f"compound_{kind}_unroll_bprop")
+    for outputs in ({"dx": read["x"]}, {"dx": both[4:7], "dW_in": both[:rows, :3]}, {"dbias": read["W_in"][:, :1]}):
+        with pytest.raises(ValueError, match="overlaps"):
+            method(**read | outputs)
+    assert all((x.get() == 1).all() for name, x in read.items() if name != "num_steps")
+    assert not both.get().any()
+
+
+def test_lengths_hold_the_number_of_steps(backend: Any) -> None:
+    for steps in (127, 128):
+        W, x, h = backend.ones((4, 1)), backend.ones((1, steps)), backend.zeros((1, steps))
+        lengths = backend.array([[127]], dtype=np.int8)
+        sizes = W, W, None, x, h, None, None, steps
+        if steps == 127:
+            backend.compound_lstm_unroll_fprop(*sizes, lengths=lengths)
+            assert h.get().all()
+        else:
+            with pytest.raises(DTypeError, match=r"type of lengths[\s\S]*up to 128"):
+                backend.compound_lstm_unroll_fprop(*sizes, lengths=lengths)
+
+
 def test_overlapping_outputs_are_refused(backend: Any) -> None:
     given_ = arguments(backend)
     both = backend.zeros((40, 24))

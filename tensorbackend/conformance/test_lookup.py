@@ -140,6 +140,8 @@ def test_bad_operands_are_refused(backend: Any) -> None:
     refused(DTypeError, r"error[\s\S]*float64", (2, backend.ones((3, 6), dtype=np.float64)))
     refused(ShapeError, r"error_t[\s\S]*\(5, 3\)", (3, backend.ones((5, 3))))
     refused(ShapeError, r"dW[\s\S]*\(0, 3\)", (4, backend.ones((0, 3))))
+    refused(ShapeError, r"dW[\s\S]*\(5, 3, 1\)", (4, backend.ones((5, 3, 1))))
+    refused(ShapeError, r"dW[\s\S]*ndarray", (4, np.ones((5, 3))))
     refused(DTypeError, r"dW[\s\S]*int32", (4, backend.ones((5, 3), dtype=np.int32)))
     refused(DTypeError, r"pad_idx[\s\S]*0\.5", (5, 0.5))
     whole = backend.full((8, 6), 4.0)

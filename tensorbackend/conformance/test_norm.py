@@ -395,6 +395,10 @@ def test_bad_groups_are_refused(backend: Any) -> None:
     for groups in (0, 4, 2.0):
         with pytest.raises(ShapeError, match=rf"groups[\s\S]*{groups} of 6 maps"):
             backend.compound_fprop_gn(x, rows, rows, column, column, y, groups, EPS)
+    with pytest.raises(TypeError, match="gamma[\\s\\S]*float"):
+        backend.compound_fprop_ln(x, rows[:1], rows[1:], 1.0, column, y, EPS)
+    with pytest.raises(ShapeError, match=r"gamma[\s\S]*\(6, 1, 1\)"):
+        backend.compound_fprop_ln(x, rows[:1], rows[1:], backend.ones((6, 1, 1)), column, y, EPS)
     with pytest.raises(ShapeError, match=r"\(12, 5\), gamma of 5 elements"):
         backend.compound_fprop_ln(x, rows[:1], rows[1:], column[:5], column[:5], y, EPS)
     with pytest.raises(ShapeError, match=r"size of mean[\s\S]*\(2, 5\)[\s\S]*15 elements"):

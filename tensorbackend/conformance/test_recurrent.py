@@ -209,6 +209,7 @@ BAD: list[tuple[dict[str, Callable], type, str]] = [
     ({"bias": lambda be: be.zeros((5, 1), "float64")}, DTypeError, "type of bias[\\s\\S]*float64"),
     ({"h_ff_s": lambda be: [be.zeros((5, 4))] * 5}, ShapeError, "h_ff_s[\\s\\S]*5 steps"),
     ({"h_ff_s": lambda be: [be.zeros((5, 4))] * 5 + [be.zeros((5, 3))]}, ShapeError, r"h_ff_s\[5\][\s\S]*\(5, 3\)"),
+    ({"h_ff_s": lambda be: be.zeros((6, 5))}, TypeError, "h_ff_s[\\s\\S]*Tensor[\\s\\S]*a list"),
     ({"h_prev_s": lambda be: [np.zeros((5, 4))] * 6}, TypeError, r"h_prev_s\[0\][\s\S]*ndarray"),
     ({"num_steps": lambda be: 0}, ShapeError, "num_steps"),
     ({"num_steps": lambda be: float("nan")}, ShapeError, "num_steps[\\s\\S]*nan"),
@@ -229,6 +230,41 @@ def test_bad_operands_are_refused_before_anything_is_written(backend: Any, chang
     with pytest.raises(error, match=message):
         backend.compound_rnn_unroll_fprop(**arguments | {name: make(backend) for name, make in changed.items()})
     assert not any(x.get().any() for x in steps)
+
+
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"W_recur": lambda be: be.ones((5, 4))}, ShapeError, "shape of W_recur"),
+        ({"h_s": lambda be: [be.ones((5, 4))] * 5}, ShapeError, "h_s[\\s\\S]*5 steps"),
+        ({"delta_s": lambda be: [be.zeros((5, 4))] * 5 + [be.zeros((5, 3))]}, ShapeError, r"delta_s\[5\]"),
+        ({"activation": lambda be: be.tanh}, TypeError, "activation[\\s\\S]*a method bprop"),
+    ],
+)
+def test_bad_operands_of_the_way_back_are_refused_before_anything_is_written(
+    backend: Any, changed: dict, error: type, message: str
+) -> None:
+    steps = [backend.ones((5, 4)) for _ in range(6)]
+    arguments = {"W_recur": backend.ones((5, 5)), "delta_prev_s": steps, "delta_s": steps, "h_s": steps, "nout": 5,
+                 "num_steps": 6, "num_used_steps": None, "activation": Tanh(backend)}  # fmt: skip
+    with pytest.raises(error, match=message):
+        backend.compound_rnn_unroll_bprop(**arguments | {name: make(backend) for name, make in changed.items()})
+    assert all((x.get() == 1).all() for x in steps)
+
+
+def test_steps_run_forward_and_back_unless_said_otherwise(backend: Any) -> None:
+    W, bias, one, ones = backend.ones((1, 1)), backend.zeros((1, 1)), backend.ones((1, 1)), [backend.ones((1, 1))] * 3
+    fixed = [backend.full((1, 1), n / 4) for n in range(3)]
+    found: list[list[float]] = []
+    for order in ({}, {"reverse": False}, {"reverse": True}):
+        h, delta = ([backend.full((1, 1), n / 8) for n in range(3)] for _ in range(2))
+        backend.compound_rnn_unroll_fprop(W, [one, *h[:2]], ones, h, bias, 1, 3, None, Tanh(backend), **order)
+        found.append([float(x.get()[0, 0]) for x in h])
+        before = [backend.zeros((1, 1)), *delta[:2]]
+        backend.compound_rnn_unroll_bprop(W, before, delta, fixed, 1, 3, None, Tanh(backend), **order)
+        found.append([float(x.get()[0, 0]) for x in delta])
+    assert found[0] == found[2] != found[4]
+    assert found[1] == found[5] != found[3]
 
 
 def test_outputs_on_the_memory_of_weights_are_refused(backend: Any) -> None:

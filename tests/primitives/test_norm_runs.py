@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation beside its values: any number of threads, captured programs."""
+"""Normalisation beside its values: any number of threads, remembered calls, captured programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorbackend import testing
@@ -48,6 +49,16 @@ def test_long_rows_beyond_the_caches_have_the_same_bits(monkeypatch: pytest.Monk
         batch.bprop()
         found.append([tensor.get().tobytes() for tensor in batch.tensors.values()])
     assert found[0] == found[1]
+
+
+def test_a_remembered_call_rounds_as_its_output_does(backend: Any) -> None:
+    """What is remembered of a call says nothing of rounding, which is the tensor's."""
+    batch = Batch(backend, ref.draw((3, 50), "float32"), "float32")
+    for bits in (0, 0, 3, 0):
+        batch["y"].rounding = bits
+        batch.fprop()
+        rounded = not (batch["y"].get().view(np.uint32) & 0xFFFFF).any()
+        assert rounded == (bits == 3)
 
 
 def test_a_captured_step_repeats(backend: Any) -> None:
