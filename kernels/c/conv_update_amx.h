@@ -39,9 +39,9 @@ static int64_t turned_bytes(const job *j) {
 // Bytes of a phase's rows before they are cut into planes.
 INLINE int64_t rows_bytes(const job *j) { return apart(j->plane) * (int64_t)sizeof(TB_T); }
 
-// Bytes of the copy, of these rows, of the errors and of the gathered inputs.
+// Bytes of the copy, of these rows, of the gathered inputs and of the errors, which are fewer in a last job.
 INLINE int64_t slot_bytes(const job *j) {
-    return copy_bytes(j) + rows_bytes(j) + turned_bytes(j) + GATHERED * BLOCK_BYTES;
+    return copy_bytes(j) + rows_bytes(j) + GATHERED * BLOCK_BYTES + turned_bytes(j);
 }
 
 // Inputs come in whole tiles.
@@ -52,9 +52,7 @@ INLINE int64_t summed_inputs(const shape *s) {
 
 // What nothing is written to: places behind a phase's rows, and rows of the last tile that are no inputs. Tiles read them.
 static void clear_places(const job *j, TB_T *memory) {
-    char *const rows = (char *)memory + copy_bytes(j);
-    __builtin_memset(rows, 0, (unsigned long)rows_bytes(j));
-    __builtin_memset(rows + rows_bytes(j) + turned_bytes(j), 0, GATHERED * BLOCK_BYTES);
+    __builtin_memset((char *)memory + copy_bytes(j), 0, (unsigned long)(rows_bytes(j) + GATHERED * BLOCK_BYTES));
 }
 
 // A phase of a depth's image in planes; `rows` is for its numbers before.
@@ -229,7 +227,7 @@ static void unit_cell(const job *j, const part *p, int64_t cell, const char *cop
 static void unit_job(const job *j, const part *p, const TB_S *in, const TB_S *errors, TB_T *memory, int more) {
     const int64_t inputs = p->channels * cells_of(j->s);
     char *const copy = (char *)memory, *const rows = copy + copy_bytes(j);
-    char *const turned = rows + rows_bytes(j), *const gathered = turned + turned_bytes(j);
+    char *const gathered = rows + rows_bytes(j), *const turned = gathered + GATHERED * BLOCK_BYTES;
     copy_channels(j, in, p->first, p->channels, (TB_T *)rows, copy);
     turn_errors(j, errors, p->maps, turned);
     if (few_channels(j->s))

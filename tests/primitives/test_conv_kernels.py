@@ -185,6 +185,24 @@ def test_padding_wider_than_the_filters_on_the_matrix_unit(unit: None, sizes: di
         assert np.abs(found - wanted).max() <= BOUNDS[0] * scale.max()
 
 
+def test_few_channels_of_rows_that_go_on_on_the_matrix_unit(unit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of the filters' gradient whose last one has fewer rows than the others."""
+
+    def flat(g: ConvGeometry, op: str, *rest: Any) -> Iterator[Direct]:
+        yield conv_blocking._unit_update_cost(g, 2, 16, 8, 80, True)[1]
+
+    monkeypatch.setattr(conv_blocking, "choices", flat)
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    sizes = {"N": 32, "C": 8, "K": 80, "H": 11, "W": 13, "R": 2, "S": 5, "str_h": 3, "pad_h": 2, "pad_w": (0, 7)}
+    layer = backend.conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    gradient = backend.empty(layer.dimF)
+    backend.update_conv(layer, backend.array(operands["I"]), backend.array(operands["E"]), gradient)
+    _, _, most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    _, _, wanted = exact(layer, operands)
+    assert np.abs(gradient.get() - wanted).max() <= BOUNDS[0] * most.max()
+
+
 @pytest.mark.parametrize("sizes", [
     {"N": 16, "C": 64, "K": 80, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 5, "C": 40, "K": 50, "H": 13, "W": 11, "R": 3, "S": 3, "pad_h": (1, 0), "pad_w": 1},
