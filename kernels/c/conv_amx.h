@@ -45,6 +45,7 @@ static void move_by_a_tap(const job *j, const TB_T *from, TB_T *to) {
 static void copy_channels(const job *j, const TB_S *in, int64_t first, int64_t channels, TB_T *copy) {
     TB_T *const both = copy + words_elements(j->s, j), *const second = both + j->channel;
     const int64_t pairs = has_pairs(j->s, channels) ? HALF / 2 : 0;  // that come twice
+    clear(both, 2 * j->channel);  // gaps behind rows too: filters of no tap, zeros, meet what is moved from there
     for (int64_t c = 0; c < steps_of(channels) * EDGE - 2 * pairs; c += 2) {
         if (c < channels) copy_input(j, in, first + c, least(2, channels - c), both);
         else clear(both, j->channel);

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import caches, cpu_conv, native, tuning
+from tensorbackend.backends import caches, cpu_conv, cpu_primitives, native, tuning
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
@@ -201,6 +201,39 @@ def test_few_channels_of_rows_that_go_on_on_the_matrix_unit(unit: None, monkeypa
     _, _, most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
     _, _, wanted = exact(layer, operands)
     assert np.abs(gradient.get() - wanted).max() <= BOUNDS[0] * most.max()
+
+
+@pytest.mark.parametrize("favoured", [_favoured, _shared], ids=["filters copied before", "copies shared"])
+@pytest.mark.parametrize("sizes", [
+    {"N": 16, "C": 9, "K": 11, "H": 6, "W": 9, "R": 2, "S": 5, "pad_h": 1},
+    {"N": 3, "C": 37, "K": 37, "H": 7, "W": 6, "R": 3, "S": 3, "dil_w": 2, "pad_w": 3, "str_h": 2},
+    {"N": 8, "C": 40, "K": 20, "D": 2, "H": 5, "W": 12, "T": 2, "R": 1, "S": 4, "str_w": 2, "pad_d": 1},
+], ids=["taps in pairs", "dilated", "deep"])  # fmt: skip
+def test_what_memory_held_is_no_part_of_results_of_the_matrix_unit(
+    unit: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], favoured: Any
+) -> None:
+    monkeypatch.setattr(conv_blocking, "nanoseconds", favoured)
+    made: list[tuple[Any, Any]] = []
+    kept = cpu_primitives.prepare_conv
+    monkeypatch.setattr(
+        cpu_primitives, "prepare_conv", lambda step, *rest: made.append((step, kept(step, *rest))) or made[-1][1]
+    )
+    backend = Backend.allocate_backend("cpu", enable_winograd=0, rng_seed=0)
+    layer = backend.conv_layer("float32", **sizes)
+    run(backend, layer, drawn(layer))
+    assert len(made) == 3
+    for step, prepared in made:
+        assert "planes=3" in prepared.source.partition("\n")[0]
+        x, y = (ref.draw(place.shape, "float32", 1) for place in step.inputs)
+        found = []
+        for held in (0x00, 0xFF, 0x7F):
+            result = np.zeros(step.output.shape, np.float32)
+            room = np.full(8 * prepared.scratch_words + 64, held, np.uint8)
+            scratch = room.ctypes.data + -room.ctypes.data % 64
+            prepared.run([x.ctypes.data, y.ctypes.data, result.ctypes.data, scratch], [])
+            found.append(result)
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("sizes", [
