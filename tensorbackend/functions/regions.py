@@ -10,11 +10,13 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
+from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import picking, reductions, shapes
+from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.arranging import einsum
 from tensorbackend.functions.elementwise import where
 from tensorbackend.functions.pooling import OnImages
+from tensorbackend.graph import composite as o
 
 __all__ = ["roi_average_align_2d", "roi_average_pooling_2d", "roi_max_align_2d", "roi_pooling_2d"]
 
@@ -159,10 +161,22 @@ def roi_average_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale:
     return _weighed(x, found, rows, columns)
 
 
+def _first_largest(x: Any) -> Any:
+    """The tree of the largest along the last axis, of which the first has the gradient: points beyond a border are
+    one and the same, and all of them would have it."""
+    axis = len(x.shape) - 1
+    places = o.positions(x.structure.table, axis, (*(1,) * axis, x.shape[axis]))
+    return o.sum(o.where(places == o.argmax(x, axis, True), x, 0), axis, False)
+
+
+_FIRST_LARGEST = Rule("roi_max_align_2d", _first_largest, None, None, ("points",))
+
+
 def roi_max_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float,
                      sampling_ratio: int = 2) -> Variable:  # fmt: skip
-    """`roi_average_align_2d` with the largest of each bin's points."""
+    """`roi_average_align_2d` with the largest of each bin's points, the first of equal ones."""
     found, rows, columns = _aligned("roi_max_align_2d", x, rois, spatial_scale, outh, outw, sampling_ratio)
     points = _weighed(x, found, rows, columns)
     apart = shapes.reshape(points, (*points.shape[:2], outh, sampling_ratio, outw, sampling_ratio))
-    return reductions.max(apart, (3, 5))
+    beside = shapes.transpose(apart, (0, 1, 2, 4, 3, 5))
+    return _FIRST_LARGEST(shapes.reshape(beside, (*beside.shape[:4], sampling_ratio**2)))

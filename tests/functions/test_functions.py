@@ -522,6 +522,16 @@ def test_regions_lie_where_they_do_whatever_the_images_are_of(host) -> None:
         np.testing.assert_array_equal(host(F.roi_pooling_2d(x.astype(dtype), rois, 1, 1, 1.0)), [[[[1]]]])
 
 
+def test_one_of_equal_points_of_a_bin_has_the_gradient(array, host) -> None:
+    """Points beyond the border are those on it."""
+    x = tb.Variable(array(np.arange(9.0).reshape(1, 1, 3, 3)))
+    y = F.roi_max_align_2d(x, np.array([[0, 2, 0, 3, 1]]), 1, 1, 1.0)
+    y.grad = array(np.ones((1, 1, 1, 1)))
+    y.backward()
+    np.testing.assert_array_equal(host(y), [[[[4.25]]]])
+    np.testing.assert_array_equal(host(x.grad), [[[[0, 0, 0.25], [0, 0, 0.75], [0, 0, 0]]]])
+
+
 OF_WINDOWS = {
     "convolution": (F.convolution_2d, {"W": np.ones((2, 2, 2, 2))}, ("stride", "dilate", "groups")),
     "deconvolution": (F.deconvolution_2d, {"W": np.ones((2, 2, 2, 2))}, ("stride", "dilate", "outsize", "groups")),
