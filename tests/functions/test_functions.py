@@ -281,9 +281,20 @@ def test_slopes_of_prelu_begin_below_zero(array, host) -> None:
     assert host(x.grad).tolist() == [[1.0, 1.0, 0.25]] and host(w.grad) == -1.0
 
 
+@pytest.mark.parametrize("loss", [F.contrastive, F.triplet])
+@pytest.mark.parametrize("margin", [0, -1.0])
+def test_margins_are_above_zero(loss, margin, array) -> None:
+    rows = array(np.ones((2, 3)))
+    last = array([0, 1], np.int32) if loss is F.contrastive else rows
+    with pytest.raises(ValueError, match="margin"):
+        loss(rows, rows, last, margin=margin)
+
+
 def test_a_column_may_need_no_gradient(array, host) -> None:
-    lhs, rhs = tb.Variable(array(np.ones((2, 1)))), tb.Variable(array(np.ones((2, 3))))
-    F.sum(F.broadcast_sub(lhs, rhs, lhs_bwd=False)).backward()
+    lhs, rhs = tb.Variable(array(np.full((2, 1), 3.0))), tb.Variable(array(np.ones((2, 3))))
+    y = F.broadcast_sub(lhs, rhs, lhs_bwd=False)
+    F.sum(y).backward()
+    assert (host(y) == 2).all()
     assert lhs.grad is None and (host(rhs.grad) == -1).all()
 
 
