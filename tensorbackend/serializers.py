@@ -231,7 +231,9 @@ def read_npz(file: Any) -> dict[str, np.ndarray]:
     except Exception as error:  # damaged bytes end in errors of every kind, also OSError: but those name no file
         if isinstance(error, MemoryError) or getattr(error, "filename", None) is not None:
             raise
-        raise ValueError(complain("not a whole .npz", f"{file}: {error}", "a file of arrays by name")) from error
+        other = isinstance(error, (AttributeError, TypeError)) or "pickled" in str(error)  # what NumPy takes others for
+        given = f"{file}: {'no zip archive' if other else error}"
+        raise ValueError(complain("not a whole .npz", given, "a file of arrays by name")) from error
 
 
 def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = None) -> None:

@@ -196,6 +196,11 @@ def test_what_is_no_whole_npz_is_refused_and_nothing_changes(tmp_path) -> None:
         path.write_bytes(bad)
         with pytest.raises(ValueError, match="not a whole"):
             serializers.load_npz(path, link)
+    np.save(tmp_path / "one.npy", np.ones(3))
+    for name in ("one.npy", "text.npz"):
+        (tmp_path / "text.npz").write_text("no zip at all")
+        with pytest.raises(ValueError, match=rf"not a whole .npz\n  given     \S*{name}: no zip archive\n"):
+            serializers.load_npz(tmp_path / name, link)
     with pytest.raises(FileNotFoundError):
         serializers.load_npz(tmp_path / "none.npz", link)
     assert numbers(link) == before
