@@ -25,6 +25,7 @@ import numpy as np
 from layers import Adam, Affine, Layer, Parameter, SoftmaxCrossEntropy
 
 import tensorbackend as tb
+from tensorbackend.arguments import whole
 
 CELLS = ("lstm", "gru")
 
@@ -139,7 +140,6 @@ def draw(costs: list[float], characters: int, description: str, path: Path) -> N
     ax.set(xlabel="iteration", ylabel="cost: cross-entropy (nats a character)", yscale="log", title=description)
     ax.grid(alpha=0.3)
     ax.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
@@ -167,20 +167,21 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a recurrent network to write a text.")
     parser.add_argument("--text", type=Path, default=None, help="file to learn (default: the Zen of Python)")
     parser.add_argument("--cell", choices=CELLS, default="lstm", help="(default: %(default)s)")
-    parser.add_argument("--hidden", type=int, default=128, help="units (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=16, help="windows of an iteration (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=48, help="characters of a window (default: %(default)s)")
-    parser.add_argument("--iterations", type=int, default=400, help="(default: %(default)s)")
+    parser.add_argument("--hidden", type=whole(1), default=128, help="units (default: %(default)s)")
+    parser.add_argument("--samples", type=whole(1), default=16, help="windows of an iteration (default: %(default)s)")
+    parser.add_argument("--steps", type=whole(1), default=48, help="characters of a window (default: %(default)s)")
+    parser.add_argument("--iterations", type=whole(1), default=400, help="(default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.3, help="of samples (default: %(default)s)")
-    parser.add_argument("--length", type=int, default=300, help="characters of the last sample (default: %(default)s)")
+    parser.add_argument("--length", type=whole(1), default=300,
+                        help="characters of the last sample (default: %(default)s)")  # fmt: skip
     parser.add_argument("--start", default="Beautiful", help="what samples begin with (default: %(default)s)")
     parser.add_argument("--capture", action="store_true", help="record an iteration once and repeat it by one call")
     parser.add_argument("--plot", type=Path, default=Path("out/char_rnn.png"), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1)
     found = parser.parse_args(arguments)
-    if min(found.hidden, found.samples, found.steps, found.iterations) < 1 or not found.temperature > 0:
-        parser.error("--hidden, --samples, --steps and --iterations are at least 1, --temperature is above 0")
+    if not found.temperature > 0:
+        parser.error("--temperature is above 0")
     return found
 
 
@@ -191,7 +192,11 @@ def main() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         sys.exit("char_rnn.py: matplotlib draws the curve, and is not installed: pip install 'tensorbackend[examples]'")
-    text = zen() if arguments.text is None else arguments.text.read_text(encoding="utf-8")
+    try:
+        text = zen() if arguments.text is None else arguments.text.read_text(encoding="utf-8")
+        arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"char_rnn.py: {error}")
     arguments.batch_size = arguments.samples * arguments.steps
     be = tb.backend_from_arguments(arguments)
     writer = Writer(be, text, arguments.cell, arguments.hidden, arguments.steps)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 
 from layers import Affine, Convolution, Dropout, Layer, MaxPooling
-from mlp_digits import CLASSES, Network, add_arguments, positive, run
+from mlp_digits import CLASSES, Network, add_arguments, run
 
 import tensorbackend as tb
+from tensorbackend.arguments import whole
 
 SIZE = 8
 """Pixels along a side of an image."""
@@ -39,7 +40,7 @@ def convolutional(be: tb.Backend, maps: list[int], keep: float | None) -> Networ
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a convolutional network on handwritten digits.")
-    parser.add_argument("--maps", type=positive, nargs="+", default=[32, 64],
+    parser.add_argument("--maps", type=whole(1), nargs="+", default=[32, 64],
                         help="maps of each block, at most three (default: 32 64)")  # fmt: skip
     add_arguments(parser, epochs=40, plot="out/cnn_digits.png")
     found = parser.parse_args(arguments)

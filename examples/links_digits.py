@@ -2,7 +2,8 @@
 """Train a convolutional network on handwritten digits with links, functions and an optimizer.
 
     python examples/links_digits.py                     the defaults: 98 % of the test digits
-    python examples/links_digits.py --resume out/digits.npz --epochs 5
+    python examples/links_digits.py --save digits.npz
+    python examples/links_digits.py --resume digits.npz --epochs 5
     python examples/links_digits.py --help
 
 The data are scikit-learn's 1797 images of 8 x 8 pixels, a fifth of them to test on. With `--save` the network, the
@@ -22,6 +23,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import initializers, optimizers, serializers
+from tensorbackend.arguments import output_file, whole
 from tensorbackend.iterators import BatchIterator
 
 try:
@@ -85,16 +87,14 @@ def accuracy(be: tb.Backend, model: L.Classifier, images: np.ndarray, labels: np
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a convolutional network on handwritten digits, with links.")
-    parser.add_argument("--maps", type=int, default=16, help="maps of the first convolution (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=15, help="passes over the data (default: %(default)s)")
-    parser.add_argument("--save", type=Path, default=None, help="file to write the run to at the end")
+    parser.add_argument("--maps", type=whole(1), default=16,
+                        help="maps of the first convolution (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--epochs", type=whole(1), default=15, help="passes over the data (default: %(default)s)")
+    parser.add_argument("--save", type=output_file, default=None, help="file to write the run to at the end")
     parser.add_argument("--resume", type=Path, default=None, help="file of a run to go on with")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1, batch_size=64)
-    found = parser.parse_args(arguments)
-    if min(found.maps, found.epochs) < 1:
-        parser.error("--maps and --epochs are at least 1")
-    return found
+    return parser.parse_args(arguments)
 
 
 def main() -> None:
@@ -107,7 +107,10 @@ def main() -> None:
     batches = BatchIterator((images, labels), arguments.batch_size, seed=arguments.seed)
     training = Training(be, model, optimizer, batches)
     if arguments.resume is not None:
-        serializers.load_npz(arguments.resume, training)
+        try:
+            serializers.load_npz(arguments.resume, training)
+        except (OSError, KeyError, ValueError) as error:
+            sys.exit(f"links_digits.py: --resume {arguments.resume}: {error}")
 
     start = time.perf_counter()
     for _ in range(arguments.epochs):

@@ -23,6 +23,7 @@ import numpy as np
 from layers import Adam, Affine, Dropout, Layer, Momentum, Parameter, Relu, SoftmaxCrossEntropy, Tanh
 
 import tensorbackend as tb
+from tensorbackend.arguments import whole
 
 try:
     from sklearn.datasets import load_digits
@@ -208,17 +209,8 @@ def draw(history: History, test_accuracy: float, description: str, path: Path) -
     for ax in axes:
         ax.legend()
     figure.suptitle(f"Handwritten digits: {test_accuracy:.2%} of the test images right\n{description}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def positive(text: str) -> int:
-    """A number of things on the command line: 1 or more."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} given, expected 1 or more")
-    return number
 
 
 def share(text: str) -> float:
@@ -231,7 +223,7 @@ def share(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser, epochs: int, plot: str) -> None:
     """What the digits examples have in common: epochs, optimizer, capture, the plot, and the backend's arguments."""
-    parser.add_argument("--epochs", type=positive, default=epochs, help="passes over the data (default: %(default)s)")
+    parser.add_argument("--epochs", type=whole(1), default=epochs, help="passes over the data (default: %(default)s)")
     parser.add_argument("--keep", type=share, default=0.5, help="share that dropout keeps (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
@@ -247,6 +239,10 @@ def run(arguments: argparse.Namespace, be: tb.Backend, network: Network, name: s
         import matplotlib  # noqa: F401
     except ImportError as error:
         sys.exit(f"matplotlib draws the curves, and is not installed ({error}): pip install 'tensorbackend[examples]'")
+    try:
+        arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"{arguments.plot}: {error.strerror}")
     train_set, validation_set, test_set = load(be, arguments.seed)
     rate = {} if arguments.rate is None else {"rate": arguments.rate}
     optimizer = OPTIMIZERS[arguments.optimizer](network.parameters, **rate)
@@ -275,7 +271,7 @@ def run(arguments: argparse.Namespace, be: tb.Backend, network: Network, name: s
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a multilayer perceptron on handwritten digits.")
-    parser.add_argument("--hidden", type=positive, nargs="+", default=[256, 256], metavar="UNITS",
+    parser.add_argument("--hidden", type=whole(1), nargs="+", default=[256, 256], metavar="UNITS",
                         help="units of each hidden layer (default: 256 256)")  # fmt: skip
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="(default: %(default)s)")
     add_arguments(parser, epochs=60, plot="out/mlp_digits.png")

@@ -21,9 +21,11 @@ from pathlib import Path
 import numpy as np
 from cnn_digits import convolutional
 from layers import Adam
-from mlp_digits import Network, Samples, evaluate, load, positive
+from mlp_digits import Network, Samples, evaluate, load
 
+import tensorbackend as tb
 from tensorbackend import distributed
+from tensorbackend.arguments import output_file, whole
 
 
 class ParallelTraining:
@@ -99,27 +101,25 @@ def evaluate_together(comm: distributed.Communicator, network: Network, samples:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a convolutional network in several processes.")
-    parser.add_argument("--epochs", type=positive, default=12, help="passes over the data (default: %(default)s)")
-    parser.add_argument("--batch", type=positive, default=64,
-                        help="samples a step, of all processes (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--maps", type=positive, nargs="+", default=[32, 64],
+    parser.add_argument("--epochs", type=whole(1), default=12, help="passes over the data (default: %(default)s)")
+    parser.add_argument("--maps", type=whole(1), nargs="+", default=[32, 64],
                         help="maps of each block (default: 32 64)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
-    parser.add_argument("--backend", default="cpu", help="(default: %(default)s)")
     parser.add_argument("--compress", choices=["float16", "bfloat16"], help="exchange gradients as halves")
-    parser.add_argument("--checkpoint", type=Path, help="file to keep the state in, and to go on from")
-    parser.add_argument("--curve", type=Path, help="write the costs of the epochs as JSON")
+    parser.add_argument("--checkpoint", type=output_file, help="file to keep the state in, and to go on from")
+    parser.add_argument("--curve", type=output_file, help="write the costs of the epochs as JSON")
+    tb.add_backend_arguments(parser)
+    parser.set_defaults(backend="cpu", seed=1, dtype="float32", batch_size=64)
     return parser.parse_args()
 
 
 def main() -> None:
     """Train as the command line says; process 0 speaks."""
     arguments = parse_arguments()
+    threads = {} if arguments.threads is None else {"threads": arguments.threads}
     comm = distributed.init(arguments.backend, rng_seed=arguments.seed, datatype=arguments.dtype,
-                            batch_size=arguments.batch)  # fmt: skip
+                            batch_size=arguments.batch_size, **threads)  # fmt: skip
     train_set, _, test_set = load(comm.backend, arguments.seed)
-    batches = distributed.ShardedBatches(comm, train_set.labels.shape[1], arguments.batch, arguments.seed)
+    batches = distributed.ShardedBatches(comm, train_set.labels.shape[1], arguments.batch_size, arguments.seed)
     network = convolutional(comm.backend, arguments.maps, keep=None)
     training = ParallelTraining(comm, network, batches, arguments.compress)
     if arguments.checkpoint is not None and arguments.checkpoint.exists():

@@ -14,7 +14,8 @@ __all__ = ["MODULES", "api_page", "public_names"]
 
 MODULES = (
     "", "functions", "links", "optimizers", "initializers", "iterators", "serializers", "utils", "distributed",
-    "gradient_check", "function_hooks", "errors", "settings", "kernel_files",
+    "gradient_check", "function_hooks", "errors", "arguments", "settings",
+    "kernel_files",
 )  # fmt: skip
 """The modules whose names are for users; the first is the package itself."""
 

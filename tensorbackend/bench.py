@@ -33,8 +33,10 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend.arguments import output_file, whole
 from tensorbackend.backends import probes, toolchain
 from tensorbackend.backends.native import allowed_cores
+from tensorbackend.backends.registry import backend_name
 from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.dtypes import as_dtype
 from tensorbackend.errors import CompileError, DTypeError, complain
@@ -443,7 +445,7 @@ def machine(threads: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plot(rows: Sequence[Row], path: str) -> None:
+def plot(rows: Sequence[Row], path: str | Path) -> None:
     """Write a PNG of bars: of each case, every contender's time as a multiple of the fastest one's.
 
     Raises `ImportError` with the command to run when matplotlib is missing.
@@ -491,22 +493,16 @@ def arguments(description: str, dtypes: Sequence[str] = ("float32",)) -> argpars
     """The parser with the options that every script has."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
-    add("--backend", default=os.environ.get("TB_BACKEND", "cpu"), help="backend to measure (default %(default)s)")
-    add("--threads", type=_positive, default=allowed_cores(), help="threads of every contender (default %(default)s)")
+    add("--backend", type=backend_name, default=os.environ.get("TB_BACKEND", "cpu"),
+        help="backend to measure (default %(default)s)")  # fmt: skip
+    add("--threads", type=whole(1), default=allowed_cores(), help="threads of every contender (default %(default)s)")
     add("--dtype", type=_dtypes, default=None, help=f"element types, with commas (default {','.join(dtypes)})")
     add("--quick", action="store_true", help="fewer cases and blocks: ends in two minutes")
     add("--only", type=_regex, default=None, metavar="REGEX", help="cases whose 'name shape dtype' matches")
     add("--without", type=_names, default=(), help="contenders to leave out, with commas")
     add("--json", type=_new_json, metavar="FILE", help="write rows and machine facts")
-    add("--plot", type=_new_file, metavar="FILE", help="write a PNG of bars")
+    add("--plot", type=output_file, metavar="FILE", help="write a PNG of bars")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, given {text}")
-    return value
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -527,16 +523,9 @@ def _regex(text: str) -> re.Pattern[str]:
         raise argparse.ArgumentTypeError(f"no regular expression: {error}") from None
 
 
-def _new_file(text: str) -> str:
-    """A file to write at the end: what cannot be is said before anything is measured."""
-    if not Path(text).parent.is_dir():
-        raise argparse.ArgumentTypeError(f"no folder {Path(text).parent}")
-    return text
-
-
 def _new_json(text: str) -> str:
-    """The same, or a result file whose history goes on."""
-    history(Path(_new_file(text)))
+    """A file to write at the end, or a result file whose history goes on."""
+    history(output_file(text))
     return text
 
 

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
+from tensorbackend.arguments import whole
 from tensorbackend.backends.base import OUR_BACKENDS, Backend
 from tensorbackend.errors import BackendError, DTypeError, complain, nearest
 
 __all__ = [
-    "add_backend_arguments", "allocate", "backend_from_arguments", "choices", "cleanup_backend", "current_backend",
-    "gen_backend", "has_backend", "when_made",
+    "add_backend_arguments", "allocate", "backend_from_arguments", "backend_name", "choices", "cleanup_backend",
+    "current_backend", "gen_backend", "has_backend", "when_made",
 ]  # fmt: skip
 
 GROUP = "tensorbackend.backends"
@@ -154,17 +155,17 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentP
     group = parser.add_argument_group("backend")
     known = ", ".join([*choices(), "or one with a driver, as gpu:emulator"])
     help_ = f"{known} (default: TB_BACKEND, else cpu)"
-    group.add_argument("-b", "--backend", type=_backend, default=None, help=help_)
-    group.add_argument("--seed", type=_whole(0, 2**32 - 1), default=None, help="random seed, for reproducible results")
+    group.add_argument("-b", "--backend", type=backend_name, default=None, help=help_)
+    group.add_argument("--seed", type=whole(0, 2**32 - 1), default=None, help="random seed, for reproducible results")
     types = "default element type (float32, float64, float16, bfloat16)"
     group.add_argument("--dtype", type=_dtype, default=None, help=types)
-    group.add_argument("--batch-size", type=_whole(1), default=128, help="samples a step (default: %(default)s)")
-    group.add_argument("--threads", type=_whole(1), default=None, help="CPU threads (default: the cores allowed)")
+    group.add_argument("--batch-size", type=whole(1), default=128, help="samples a step (default: %(default)s)")
+    group.add_argument("--threads", type=whole(1), default=None, help="CPU threads (default: the cores allowed)")
     return parser
 
 
-def _backend(text: str) -> str:
-    """The name of a backend, perhaps with a driver's."""
+def backend_name(text: str) -> str:
+    """The name of a backend, perhaps with a driver's, for `argparse`. Raises `ArgumentTypeError` for another."""
     if text.partition(":")[0] not in choices():
         raise argparse.ArgumentTypeError(f"{text!r} given, expected {nearest(text, choices())}")
     return text
@@ -175,22 +176,6 @@ def _dtype(text: str) -> np.dtype:
         return dtypes.as_dtype(text)
     except DTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} given, expected the name of a type as float32") from None
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """What reads a number for a parser, which names the argument in the error."""
-    expected = f"expected {least} or more" if most is None else f"expected {least} to {most}"
-
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} given, {expected}") from None
-        if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"{number} given, {expected}")
-        return number
-
-    return read
 
 
 def backend_from_arguments(arguments: argparse.Namespace, **options: Any) -> Backend:

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tensorbackend import bench, bench_page
-from tensorbackend.backends.registry import gen_backend
+from tensorbackend.arguments import output_file, whole
+from tensorbackend.backends.registry import backend_name, gen_backend
 from tensorbackend.commands import Failure
 from tensorbackend.errors import BackendError, nearest
 
@@ -68,9 +69,10 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     parser = commands.add_parser("bench", help="measure expressions, or a family of benchmarks", description=text)
     parser.add_argument("family", nargs="?", metavar="FAMILY", help=f"one of {known}")
-    parser.add_argument("--backend", default=None, help="the backend to measure (default: TB_BACKEND, else cpu)")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads (default: the cores allowed)")
-    parser.add_argument("--json", metavar="FILE", help="write rows and machine facts")
+    parser.add_argument("--backend", type=backend_name, default=None,
+                        help="the backend to measure (default: TB_BACKEND, else cpu)")  # fmt: skip
+    parser.add_argument("--threads", type=whole(1), default=None, help="CPU threads (default: the cores allowed)")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write rows and machine facts")
     parser.add_argument("--report", type=Path, metavar="HTML",
                         help="measure all families into --results, and write a page that compares them")  # fmt: skip
     parser.add_argument("--results", type=Path, default=FOLDER / "results", metavar="FOLDER",
@@ -158,7 +160,7 @@ def _first(options: argparse.Namespace) -> Iterator[str]:
     threads = getattr(be, "threads", 0)
     arguments = ["--quick", "--backend", options.backend or be.backend_name]
     arguments += ["--threads", str(threads)] if threads else []
-    arguments += ["--json", options.json] if options.json else []
+    arguments += ["--json", str(options.json)] if options.json else []
     pending: list[str] = []
     session = bench.Session(bench.arguments("").parse_args(arguments), write=pending.append)
     facts = session.machine

@@ -8,9 +8,10 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from tensorbackend.arguments import whole
 from tensorbackend.backends import disk_cache
 from tensorbackend.backends.disk_cache import DiskCache, Entry
-from tensorbackend.commands import Failure, count
+from tensorbackend.commands import Failure
 
 __all__ = ["add", "run", "size"]
 
@@ -25,7 +26,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     actions.add_parser("size", help="the folder, its number of kernels and bytes (the default)")
     listing = actions.add_parser("list", help="one line a kernel: key, bytes, last use, functions")
-    listing.add_argument("-n", type=count, default=None, metavar="COUNT", help="the COUNT most recently used only")
+    listing.add_argument("-n", type=whole(0), default=None, metavar="COUNT", help="the COUNT most recently used only")
     actions.add_parser("verify", help="read every library and check it; exit status 1 when one is damaged")
     actions.add_parser("clear", help="remove all compiled kernels; they are compiled again when needed")
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from tensorbackend.arguments import output_file, whole
 from tensorbackend.backends import registry, watch
 from tensorbackend.backends.program import Program
-from tensorbackend.commands import Failure, count
+from tensorbackend.commands import Failure
 from tensorbackend.explain import Explanation
 from tensorbackend.graph.optree import Operators, OpTreeNode
 
@@ -33,9 +34,10 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     parser = commands.add_parser("explain", help="the kernels that statements become, and why", description=text)
     parser.add_argument("what", metavar="FILE[:EXPRESSION]", help="a script, or an expression of a file's names")
-    parser.add_argument("-n", type=count, default=20, metavar="COUNT", help="statements to show (default %(default)s)")
+    parser.add_argument("-n", type=whole(0), default=20, metavar="COUNT",
+                        help="statements to show (default %(default)s)")  # fmt: skip
     parser.add_argument("--source", action="store_true", help="show the generated sources too")
-    parser.add_argument("--html", metavar="PAGE", help="write a page to this file as well")
+    parser.add_argument("--html", type=output_file, metavar="PAGE", help="write a page to this file as well")
     parser.set_defaults(rest=[])
 
 

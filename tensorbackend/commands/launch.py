@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tensorbackend.arguments import whole
 from tensorbackend.backends.native import allowed_cores
 from tensorbackend.backends.temporary import temporary_folder
 from tensorbackend.commands import Failure
@@ -36,7 +37,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         "threads, unless TB_THREADS is set."
     )
     parser = commands.add_parser("launch", help="run a script in several processes (MPI)", description=text)
-    parser.add_argument("-n", type=int, default=None, metavar="N", help="processes (default: one a core)")
+    parser.add_argument("-n", type=whole(1), default=None, metavar="N", help="processes (default: one a core)")
     parser.add_argument("--timeout", type=seconds, default=None, metavar="SECONDS",
                         help="end all when one makes no exchange for so long, after each has printed where it is "
                              "(default: TB_DISTRIBUTED_TIMEOUT, else never)")  # fmt: skip
@@ -49,8 +50,6 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     """Hand over to mpiexec. Raises `Failure` when a process failed, with nothing more to say if it said why itself."""
     cores = allowed_cores()
     n = cores if options.n is None else options.n
-    if n < 1:
-        raise Failure(complain("launch", f"-n {n}", "one process or more"))
     if not Path(options.script).is_file():
         raise Failure(complain("launch", f"no file {options.script}", "a Python script"))
     threads = os.environ.get("TB_THREADS", str(max(1, cores // n)))

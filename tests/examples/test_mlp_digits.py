@@ -61,11 +61,20 @@ def test_halves_learn(train: Callable, dtype: str) -> None:
 @pytest.mark.parametrize("wrong", [
     "mlp_digits.py --epochs 0", "mlp_digits.py --keep 0", "mlp_digits.py --hidden 8 0", "mlp_digits.py --batch-size 0",
     "cnn_digits.py --maps 0", "char_rnn.py --iterations 0", "char_rnn.py --temperature 0",
-    "char_rnn.py --temperature nan", "parallel_digits.py --maps 0", "parallel_digits.py --batch 0",
+    "char_rnn.py --temperature nan", "parallel_digits.py --maps 0", "parallel_digits.py --batch-size 0",
+    "parallel_digits.py --seed -1", "parallel_digits.py --backend nosuch", "parallel_digits.py --curve /nowhere/x.json",
+    "char_rnn.py --length 0",
 ])  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_by_their_option(script: Callable, wrong: str) -> None:
     with pytest.raises(AssertionError, match=f"error: .*{wrong.split()[1]}"):
         script(*wrong.split())
+
+
+@pytest.mark.parametrize("wrong", ["mlp_digits.py --plot", "char_rnn.py --plot", "char_rnn.py --text"])
+def test_files_that_cannot_be_are_told_in_a_line_before_training(script: Callable, wrong: str) -> None:
+    with pytest.raises(AssertionError, match=Path(__file__).name) as told:
+        script(*wrong.split(), f"{__file__}/x.file")
+    assert "Traceback" not in str(told.value) and "training" not in str(told.value)
 
 
 # The layers

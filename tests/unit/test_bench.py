@@ -320,11 +320,12 @@ def test_every_script_has_the_common_options() -> None:
 def test_no_threads_is_refused(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         options("--threads", "0")
-    assert "expected at least 1, given 0" in capsys.readouterr().err
+    assert "0 given, expected 1 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given, message", [
     (("--only", "("), "no regular expression"), (("--dtype", "float32,float8"), "not an element type[^\\n]*'float8'"),
+    (("--backend", "nosuch"), "'nosuch' given, expected one of cpu, gpu"),
     (("--json", "/nowhere/x.json"), "no folder /nowhere"), (("--plot", "/nowhere/x.png"), "no folder /nowhere"),
 ])  # fmt: skip
 def test_options_that_cannot_be_are_refused_before_anything_is_measured(capsys, given, message) -> None:

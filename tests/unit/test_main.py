@@ -35,6 +35,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> disk_cache.DiskCa
     return made
 
 
+def refused(words: list[str], capsys: pytest.CaptureFixture, message: str) -> None:
+    """Run a command line that is to end as wrong usage, with a message, and nothing else done."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(words)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "") and re.search(message, said.err)
+
+
 def test_without_a_command_it_prints_its_help(capsys) -> None:
     assert command_line.main([]) == 2
     printed = capsys.readouterr().out
@@ -58,10 +66,7 @@ def test_an_unknown_command_names_those_there_are(capsys) -> None:
 
 def test_launch_takes_a_time_alone_as_its_timeout(capsys) -> None:
     for text in ("-1", "nan", "soon"):
-        with pytest.raises(SystemExit) as ended:
-            command_line.main(["launch", "-n", "1", f"--timeout={text}", __file__])
-        assert ended.value.code == 2
-        assert f"invalid seconds value: '{text}'" in capsys.readouterr().err
+        refused(["launch", "-n", "1", f"--timeout={text}", __file__], capsys, f"invalid seconds value: '{text}'")
 
 
 def test_it_runs_as_a_module() -> None:
@@ -159,10 +164,12 @@ def test_cache_says_which_file_its_rights_keep(folder, monkeypatch, capsys, acti
 
 @pytest.mark.parametrize("words", [["cache", "list"], ["explain", __file__]])
 def test_no_fewer_than_none_are_shown(capsys, words) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command_line.main([*words, "-n", "-1"])
-    assert ended.value.code == 2
-    assert "expected 0 or more, given -1" in capsys.readouterr().err
+    refused([*words, "-n", "-1"], capsys, "-1 given, expected 0 or more")
+
+
+@pytest.mark.parametrize("number", ["0", "-2", "many"])
+def test_launch_starts_one_process_or_more(capsys, number) -> None:
+    refused(["launch", "-n", number, __file__], capsys, f"argument -n: '?{number}'? given, expected 1 or more")
 
 
 def test_cache_without_a_folder_is_a_failure(monkeypatch, capsys) -> None:
@@ -210,11 +217,10 @@ def test_explain_says_what_is_wrong_with_an_expression(capsys, tmp_path, express
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_explain_says_that_its_page_cannot_be_written(capsys, tmp_path) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    page = tmp_path / "nowhere" / "page.html"
-    assert command_line.main(["explain", f"{tmp_path / 'model.py'}:loss", "--html", str(page)]) == 1
-    assert capsys.readouterr().err.startswith(f"{page}: No such file")
+def test_explain_says_that_its_page_cannot_be_written_before_anything_runs(capsys, tmp_path) -> None:
+    (tmp_path / "says.py").write_text("print('it ran')")
+    for page, message in ((tmp_path / "nowhere" / "page.html", "no folder .*nowhere"), (tmp_path, "is a folder")):
+        refused(["explain", str(tmp_path / "says.py"), "--html", str(page)], capsys, f"argument --html: .*{message}")
 
 
 # bench
@@ -251,10 +257,15 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert "no folder" in said.err and "measured" not in said.out
 
 
-@pytest.mark.parametrize("name", ["cpu:fast", "nothing"])
-def test_bench_says_which_backends_there_are(capsys, name) -> None:
-    assert command_line.main(["bench", "--backend", name]) == 1
-    assert name.partition(":")[0] in capsys.readouterr().err
+def test_bench_says_which_backends_there_are(capsys) -> None:
+    assert command_line.main(["bench", "--backend", "cpu:fast"]) == 1
+    assert "'cpu'" in capsys.readouterr().err
+    refused(["bench", "--backend", "nothing", "--report", "page.html"], capsys, "'nothing' given, expected one of cpu")
+
+
+@pytest.mark.parametrize("option", ["--threads=0", "--threads=x", "--json=/nowhere/x.json"])
+def test_bench_refuses_by_its_own_options(capsys, option) -> None:
+    refused(["bench", option], capsys, f"tensorbackend bench: error: argument {option.partition('=')[0]}: ")
 
 
 def test_what_follows_a_family_goes_to_its_script(monkeypatch, tmp_path) -> None:

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reads command-line arguments: types for `argparse`, which names the argument in the error."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["output_file", "whole"]
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """What reads a whole number of `least` or more, and of `most` at most; for others it raises `ArgumentTypeError`."""
+    expected = f"expected {least} or more" if most is None else f"expected {least} to {most}"
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} given, {expected}") from None
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"{number} given, {expected}")
+        return number
+
+    return read
+
+
+def output_file(text: str) -> Path:
+    """A file that is written at the end: that none can be there is said before anything is computed, by an
+    `ArgumentTypeError`."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"no folder {path.parent}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
