@@ -51,7 +51,18 @@ def seconds(text: str) -> float:
     return number
 
 
-READ_AS = {_flag: "1 or 0", int: "an int", seconds: f"a number of seconds, at most {MOST_SECONDS:.0f}", str: "text"}
+def count(text: str) -> int:
+    """A number of things. Raises `ValueError` for what is none, and for less than 1."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("expected 1 or more")
+    return number
+
+
+READ_AS = {
+    _flag: "1 or 0", int: "an int", count: "an int, 1 or more", str: "text",
+    seconds: f"a number of seconds, at most {MOST_SECONDS:.0f}",
+}  # fmt: skip
 """What a setting's text must be, by the function that reads it."""
 
 
@@ -87,7 +98,7 @@ SETTINGS = {
             True,
             "Multiply large matrices on the processor's matrix unit (AMX): a float32 as three bfloat16 numbers.",
         ),
-        Setting("threads", "TB_THREADS", int, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
+        Setting("threads", "TB_THREADS", count, None, "CPU threads; unset: OMP_NUM_THREADS, else the cores allowed."),
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, cc, gcc or clang on PATH, or ziglang."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),
         Setting(

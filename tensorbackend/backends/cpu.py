@@ -371,10 +371,11 @@ class CPUBackend(launcher.NativeStatements, Backend):
 def _thread_count(threads: int | None) -> int:
     """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores allowed."""
     outer = re.match(r"\s*\d+", os.environ.get("OMP_NUM_THREADS", ""))  # "4,2": of nested regions; read as C reads it
-    asked = (settings.config.threads or int(outer[0] if outer else 0)) if threads is None else threads
-    if not isinstance(asked, (int, np.integer)) or asked < (0 if threads is None else 1):
-        raise ValueError(complain("threads", repr(asked), "an int, 1 or more"))
-    return asked or native.allowed_cores()
+    if threads is None:
+        return settings.config.threads or int(outer[0] if outer else 0) or native.allowed_cores()
+    if not isinstance(threads, (int, np.integer)) or threads < 1:
+        raise ValueError(complain("threads", repr(threads), "an int, 1 or more"))
+    return threads
 
 
 _warned_no_compiler = False
