@@ -40,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (None: the process's). Returns the exit status: 0, 1 for a failure, 2 for wrong usage."""
+    """Run a command line (None: the process's). Returns the exit status: 0, 1 for a failure, 2 for wrong usage, 130
+    after Ctrl-C, as shells have it."""
     logging.basicConfig(format="%(message)s")
     made = parser()
     options = _parse(made, list(sys.argv[1:] if arguments is None else arguments))
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         _leave_output()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

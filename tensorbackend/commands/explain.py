@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import inspect
+import logging
 import re
 import runpy
 import sys
@@ -23,6 +24,8 @@ from tensorbackend.graph.optree import Operators, OpTreeNode
 
 __all__ = ["add", "run"]
 
+_log = logging.getLogger("tensorbackend")
+
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Describe the command."""
@@ -30,7 +33,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         "Run a script and show the kernels that its statements became, with their times and shares of what "
         "this machine can do; or, with FILE:EXPRESSION, run the file as a module and explain one expression of its "
         "names: an op-tree, a function without arguments, or a call such as 'step(x)'. A script's own arguments "
-        "follow a '--'."
+        "follow a '--'. Ctrl-C ends a script, and what ran until then is shown."
     )
     parser = commands.add_parser("explain", help="the kernels that statements become, and why", description=text)
     parser.add_argument("what", metavar="FILE[:EXPRESSION]", help="a script, or an expression of a file's names")
@@ -77,6 +80,8 @@ def _explained(path: Path, expression: str, arguments: list[str]) -> Explanation
         except SystemExit as ended:
             if ended.code:
                 raise
+        except KeyboardInterrupt:
+            _log.warning("%s: interrupted; what ran until then:", path)
     return watch.explained(found, str(path))
 
 

@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +222,22 @@ def test_explain_says_that_its_page_cannot_be_written_before_anything_runs(capsy
     (tmp_path / "says.py").write_text("print('it ran')")
     for page, message in ((tmp_path / "nowhere" / "page.html", "no folder .*nowhere"), (tmp_path, "is a folder")):
         refused(["explain", str(tmp_path / "says.py"), "--html", str(page)], capsys, f"argument --html: .*{message}")
+
+
+def test_explain_shows_what_ran_before_ctrl_c(capsys, tmp_path, caplog) -> None:
+    (tmp_path / "endless.py").write_text(f"{MODEL}\nbe.evaluate(be.tanh(x))\nraise KeyboardInterrupt\n")
+    assert command_line.main(["explain", str(tmp_path / "endless.py")]) == 0
+    assert "tanh(x)" in capsys.readouterr().out and "endless.py: interrupted" in caplog.text
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys) -> None:
+    def run(options: object) -> Iterator[str]:
+        yield "half of it"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info, "run", run)
+    assert command_line.main(["info"]) == 130
+    assert capsys.readouterr() == ("half of it\n", "interrupted\n")
 
 
 # bench
