@@ -377,6 +377,10 @@ class Variable:
     def __bool__(self) -> bool:
         raise TypeError(complain("truth value of a variable", "", "a comparison of arrays", "use v.array"))
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        given = f"{type(self).__name__} {self.label}"
+        raise TypeError(complain("a NumPy array of a variable", given, "an array", "v.array, or tb.to_cpu(v.array)"))
+
     def _uncompared(self, other: Any) -> Any:
         raise NotImplementedError(complain("variables do not compare", "", "arrays", "compare v.array"))
 

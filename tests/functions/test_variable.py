@@ -387,6 +387,13 @@ def test_hooks_see_arrays_that_behave_as_numpys(array) -> None:
     ]  # fmt: skip
 
 
+def test_numpy_makes_no_array_of_a_variable(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]), name="x")
+    for make in (np.asarray, lambda v: np.array([v, v]), lambda v: np.testing.assert_allclose(v, 1.0)):
+        with pytest.raises(TypeError, match=r"a NumPy array of a variable\n.*x: \(2,\), float32\n.*\n.*v\.array"):
+            make(x)
+
+
 def test_a_hook_of_one_node(array) -> None:
     x, timer = tb.Variable(array([1.0])), TimerHook()
     y = F.tanh(x)
