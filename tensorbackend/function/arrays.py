@@ -15,6 +15,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends import numpy_like, registry
 from tensorbackend.backends.anywhere import device_view, host_backend
+from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure
@@ -280,8 +281,17 @@ def to_cpu(array: Any) -> np.ndarray:
     return moved(plain(array, "to_cpu"), None)
 
 
+def check_device(device: Any) -> None:
+    """Refuse what is no place for arrays. Raises `TypeError`."""
+    if device is not None and not isinstance(device, Backend):
+        hint = "tb.gen_backend('cpu'); to_device(backend, array), link.to_device(backend)"
+        raise TypeError(complain("to_device: device", repr(device), "a backend, or None for NumPy", hint))
+
+
 def to_device(device: Any, array: Any) -> Any:
-    """An array on a backend (None: as a NumPy array): itself if it is there, else a copy."""
+    """An array on a backend (None: as a NumPy array): itself if it is there, else a copy. Raises `TypeError` for
+    another device."""
+    check_device(device)
     return presented(moved(plain(array, "to_device"), device))
 
 

@@ -83,7 +83,7 @@ def grad(
 
     Nobody's `grad` is touched unless `set_grad`; only what lies between inputs and outputs is visited. `grad_outputs`
     are start gradients (None: ones for a single element, or the output's own `grad`), `grad_inputs` are added. Raises
-    as assignment to `grad` where one of either does not fit.
+    as assignment to `grad` where one of either does not fit, and `TypeError` for a variable in place of a list.
     """
     _check_lists(outputs, inputs, grad_outputs, grad_inputs)
     for x, g in zip(inputs, grad_inputs or ()):
@@ -108,6 +108,9 @@ def grad(
 
 
 def _check_lists(outputs: Any, inputs: Any, grad_outputs: Any, grad_inputs: Any) -> None:
+    for name, given in (("outputs", outputs), ("inputs", inputs)):
+        if isinstance(given, Variable):
+            raise TypeError(complain(f"grad: {name}", type(given).__name__, "a list of variables", f"[{name[:-1]}]"))
     for name, of, given in (("grad_outputs", outputs, grad_outputs), ("grad_inputs", inputs, grad_inputs)):
         if given is not None and len(given) != len(of):
             raise ValueError(complain(f"backward: {name}", f"{len(given)}", f"{len(of)}, one for each"))

@@ -352,7 +352,9 @@ class Variable:
     # Moving
 
     def to_device(self, device: Any) -> Variable:
-        """Move array and gradient to a backend (None: to NumPy). Returns the variable."""
+        """Move array and gradient to a backend (None: to NumPy). Returns the variable. Raises `TypeError` for another
+        device."""
+        arrays.check_device(device)
         if self._data is not None:
             self._data = arrays.moved(self._data, device)
         if self._grad is not None:

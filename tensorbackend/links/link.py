@@ -241,7 +241,9 @@ class Link:
         return np if self._device is None else self._device.xp
 
     def to_device(self, device: Any) -> Link:
-        """Move parameters and persistent arrays to a backend (None: to NumPy). Returns the link."""
+        """Move parameters and persistent arrays to a backend (None: to NumPy). Returns the link. Raises `TypeError` for
+        another device."""
+        arrays.check_device(device)
         for link in self.links():
             link.__dict__["_device"] = device
             for p in link._params.values():

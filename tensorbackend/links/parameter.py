@@ -80,6 +80,7 @@ class Parameter(Variable):
 
     def to_device(self, device: Any) -> Parameter:
         """Move array and gradient to a backend (None: to NumPy); without an array, have it made there."""
+        arrays.check_device(device)
         self._device = device
         super().to_device(device)
         return self

@@ -153,7 +153,10 @@ class Optimizer:
         self._post: dict[str, Callable] = {}
 
     def setup(self, link: Any) -> Optimizer:
-        """Take a link as target. Returns the optimizer."""
+        """Take a link as target. Returns the optimizer. Raises `TypeError` for what has no parameters."""
+        if not callable(getattr(link, "params", None)):
+            hint = "tb.ChainList(*links) makes one of several"
+            raise TypeError(complain("setup", type(link).__name__, "a link", hint))
         self.target = link
         self.t = self.epoch = 0
         return self

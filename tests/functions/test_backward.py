@@ -347,3 +347,11 @@ def test_types_that_were_not_checked_once_are_checked_later(array) -> None:
             F.tanh(x)
     with tb.using_config("type_check", False):
         assert F.tanh(x).shape == (7, 1)
+
+
+def test_a_variable_is_no_list_of_variables(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    y = F.sum(x)
+    for given, name in (((y, [x]), "outputs"), (([y], x), "inputs")):
+        with pytest.raises(TypeError, match=rf"grad: {name}\n  given     Variable\n  expected  a list"):
+            tb.grad(*given)
