@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from tensorbackend import dtypes
+from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
 from tensorbackend.optimizers.optimizer import scale_gradient, set_gradient
@@ -20,6 +21,11 @@ def _with_gradients(optimizer: Any) -> list[Any]:
 
 def _tensors(p: Any) -> tuple[Any, Any]:
     return arrays.tensor_of(p._data), arrays.tensor_of(p.grad_var._data)
+
+
+def _check(holds: bool, what: str, given: Any, expected: str) -> None:
+    if not holds:
+        raise ValueError(complain(what, repr(given), expected))
 
 
 class WeightDecay:
@@ -51,11 +57,13 @@ class Lasso:
 
 
 class GradientClipping:
-    """All gradients times threshold / norm, where their common L2 norm is above the threshold."""
+    """All gradients times threshold / norm, where their common L2 norm is above the threshold. Raises `ValueError` for
+    a threshold below 0."""
 
     name, timing = "GradientClipping", "pre"
 
     def __init__(self, threshold: float) -> None:
+        _check(threshold >= 0, "GradientClipping: threshold", threshold, "0 or more")
         self.threshold = threshold
 
     def __call__(self, optimizer: Any) -> None:
@@ -72,12 +80,14 @@ class GradientClipping:
 
 
 class GradientHardClipping:
-    """Each element of a gradient between two bounds."""
+    """Each element of a gradient between two bounds. Raises `ValueError` for bounds in the wrong order."""
 
     name, timing = "GradientHardClipping", "pre"
 
     def __init__(self, lower_bound: float, upper_bound: float) -> None:
-        self.lower_bound, self.upper_bound = lower_bound, upper_bound
+        bounds = (lower_bound, upper_bound)
+        _check(lower_bound <= upper_bound, "GradientHardClipping: bounds", bounds, "a lower one, then a higher one")
+        self.lower_bound, self.upper_bound = bounds
 
     def __call__(self, optimizer: Any) -> None:
         for p in _with_gradients(optimizer):
@@ -86,11 +96,12 @@ class GradientHardClipping:
 
 class GradientNoise:
     """Normal noise of variance eta / (1 + t)^0.55 added to gradients (Neelakantan et al. 2015); in several processes
-    that of process 0."""
+    that of process 0. Raises `ValueError` for an eta below 0."""
 
     name, timing = "GradientNoise", "pre"
 
     def __init__(self, eta: float) -> None:
+        _check(eta >= 0, "GradientNoise: eta", eta, "0 or more")
         self.eta = eta
 
     def __call__(self, optimizer: Any) -> None:

@@ -720,6 +720,31 @@ def test_uninitialized_parameters(be) -> None:
     assert 0.8 < arrays.to_cpu(p.array).std() * np.sqrt(40) < 1.2
 
 
+@pytest.mark.parametrize("device", ["cpu", np, np.ones(2)], ids=["name", "module", "array"])
+def test_what_is_no_backend_is_no_device(device) -> None:
+    link = L.Linear(2, 3)
+    for move in (link.to_device, link.W.to_device, tb.Variable(np.ones(2)).to_device,
+                 lambda device: tb.to_device(device, np.ones(2))):  # fmt: skip
+        with pytest.raises(TypeError, match="to_device: device\n.*\n  expected  a backend, or None for NumPy"):
+            move(device)
+    assert link.device is None and link.W.device is None
+
+
+@pytest.mark.parametrize("target", [None, [L.Linear(2, 3)]], ids=["none", "list"])
+def test_what_has_no_parameters_is_no_target(target) -> None:
+    with pytest.raises(TypeError, match=r"setup\n.*\n  expected  a link"):
+        optimizers.SGD().setup(target)
+
+
+@pytest.mark.parametrize(("hook", "given"), [
+    (optimizers.GradientClipping, (-1.0,)), (optimizers.GradientClipping, (float("nan"),)),
+    (optimizers.GradientHardClipping, (1.0, -1.0)), (optimizers.GradientNoise, (-0.5,)),
+])  # fmt: skip
+def test_bounds_of_hooks_that_make_no_sense_are_refused(hook, given) -> None:
+    with pytest.raises(ValueError, match=rf"{hook.__name__}: [\s\S]*{given[-1]}"):
+        hook(*given)
+
+
 @pytest.mark.parametrize("make", [
     lambda n: tb.Parameter(1.0, (3, n)), lambda n: tb.Parameter(1.0, n), lambda n: tb.Parameter().initialize((3, n)),
     lambda n: L.Linear(3, n), lambda n: L.Linear(None, n), lambda n: L.Convolution2D(1, n, 3), L.BatchNormalization,
