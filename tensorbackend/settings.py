@@ -187,11 +187,45 @@ def _checked(name: str, value: Any) -> Any:
     return _read(setting, f"setting {name}", value)
 
 
+class Held(dict[tuple[int, int], Any]):
+    """What threads hold during a block, in the order in which these began; `changed` is called when one begins or ends.
+
+    The keys are thread and identity: threads begin and end blocks at the same time, and equal items are several.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        super().__init__()
+        self._changed = changed
+
+    def begin(self, item: Any) -> None:
+        """The calling thread holds an item."""
+        self[threading.get_ident(), id(item)] = item
+        self._changed()
+
+    def end(self, item: Any) -> None:
+        """It holds it no more, if it did: an interrupt may have come before it began."""
+        self.pop((threading.get_ident(), id(item)), None)
+        self._changed()
+
+    def go_on_alone(self) -> None:
+        """In a forked child: threads that are not there hold nothing."""
+        for key in list(self):
+            if key[0] != threading.get_ident():
+                del self[key]
+        self._changed()
+
+
 config = Config()
-_overrides: dict[tuple[int, int], dict[str, Any]] = {}
-"""Those of the `using` blocks that any thread is in, by thread and identity: threads begin and end them at the same
-time."""
 _listeners: list[Callable[[], None]] = []
+
+
+def _tell() -> None:
+    for listener in _listeners:
+        listener()
+
+
+_overrides = Held(_tell)
+"""The settings of the `using` blocks that any thread is in."""
 
 
 def when_changed(listener: Callable[[], None]) -> None:
@@ -212,17 +246,9 @@ def everywhere(names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [values for values in found if values]
 
 
-def _tell() -> None:
-    for listener in _listeners:
-        listener()
-
-
 def go_on_alone() -> None:
-    """In a forked child: the blocks of threads that are not there have ended."""
-    for thread, number in list(_overrides):
-        if thread != threading.get_ident():
-            del _overrides[thread, number]
-    _tell()
+    """In a forked child: the `using` blocks of threads that are not there have ended."""
+    _overrides.go_on_alone()
 
 
 @contextlib.contextmanager
@@ -233,21 +259,15 @@ def using(**overrides: Any) -> Iterator[Config]:
     """
     overrides = {name: _checked(name, value) for name, value in overrides.items()}
     local = config._local
-    before, number = getattr(local, "overrides", {}), (threading.get_ident(), id(overrides))
+    before = getattr(local, "overrides", {})
     try:
         local.overrides = {**before, **overrides}
-        _overrides[number] = overrides
-        _tell()
+        _overrides.begin(overrides)
         yield config
     finally:
         local.overrides = before
         try:
-            _end(number)
+            _overrides.end(overrides)
         except BaseException:  # an interrupt, perhaps before it began
-            _end(number)
+            _overrides.end(overrides)
             raise
-
-
-def _end(number: tuple[int, int]) -> None:
-    _overrides.pop(number, None)
-    _tell()

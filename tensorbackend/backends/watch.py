@@ -46,8 +46,6 @@ watching = False
 _compiled_by = settings.everywhere(COMPILED_BY)
 _lock = Lock()
 _backends: weakref.WeakSet = weakref.WeakSet()
-_recorders: dict[tuple[int, int], list[tuple[Any, Statement]]] = {}
-"""What is recorded, by thread and identity: lists are equal to others of the same items."""
 
 
 class _Here(threading.local):
@@ -135,6 +133,8 @@ def _decide() -> None:
         raise
 
 
+_recorders = settings.Held(_decide)
+"""The lists of (plan, statement) that any thread records."""
 settings.when_changed(_decide)
 
 
@@ -403,29 +403,20 @@ def _differs(got: np.ndarray, wanted: np.ndarray, tolerance: float, whole: int) 
 def recording() -> Iterator[list[tuple[Any, Statement]]]:
     """What runs inside the block, on any backend, in order: (plan, statement)."""
     found: list[tuple[Any, Statement]] = []
-    number = threading.get_ident(), id(found)
     try:
-        _recorders[number] = found
-        _decide()
+        _recorders.begin(found)
         yield found
     finally:
         try:
-            _end(number)
+            _recorders.end(found)
         except BaseException:  # an interrupt, perhaps before it began
-            _end(number)
+            _recorders.end(found)
             raise
-
-
-def _end(number: tuple[int, int]) -> None:
-    _recorders.pop(number, None)
-    _decide()
 
 
 def go_on_alone() -> None:
     """In a forked child: threads that are not there look at nothing."""
-    for thread, number in list(_recorders):
-        if thread != threading.get_ident():
-            del _recorders[thread, number]
+    _recorders.go_on_alone()
     settings.go_on_alone()
 
 
