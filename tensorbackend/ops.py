@@ -22,7 +22,7 @@ from tensorbackend.errors import complain
 
 __all__ = [
     "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "elementwise",
-    "primitive", "reductions", "sources",
+    "out_of_range", "primitive", "reductions", "sources",
 ]  # fmt: skip
 
 ELEMENTWISE, REDUCTION, SOURCE = "elementwise", "reduction", "source"
@@ -424,12 +424,17 @@ def _cumsum(x: np.ndarray, axis: int) -> np.ndarray:
     return np.cumsum(x, axis=axis, dtype=wide).astype(x.dtype, copy=False)
 
 
+def out_of_range(name: str, place: int, entry: int, length: int) -> IndexError:
+    """The error for an entry of an axis that it does not have: it is at `place` among those given."""
+    given = f"{entry} at place {place}"
+    return IndexError(complain(f"{name}: a place out of range", given, f"{-length} to {length - 1}"))
+
+
 def _check_places(name: str, places: np.ndarray, length: int) -> None:
     """Raise `IndexError` for unsigned places beyond signed ones, which NumPy would count from the end of an axis."""
     if places.dtype == np.uint64 and (places >> np.uint64(63)).any():
         place = int(np.argmax(places >> np.uint64(63)))
-        given = f"{places.flat[place]} at place {place}"
-        raise IndexError(complain(f"{name}: a place out of range", given, f"{-length} to {length - 1}"))
+        raise out_of_range(name, place, places.flat[place], length)
 
 
 def _take(x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, ops
 from tensorbackend.backends import caches, jit, native, written
 from tensorbackend.backends.compiler import Library
 from tensorbackend.codegen.render import ctype
-from tensorbackend.errors import complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.primitives import lookup, regions
@@ -89,8 +88,7 @@ def _outside(name: str, places: Ref, entries: int) -> Callable[[int, int], Index
     """What says that a place, and which entry, is out of range."""
 
     def error(place: int, entry: int) -> IndexError:
-        given = f"{_as_given(places, entry)} at place {place}"
-        return IndexError(complain(f"{name}: a place out of range", given, f"{-entries} to {entries - 1}"))
+        return ops.out_of_range(name, place, _as_given(places, entry), entries)
 
     return error
 
