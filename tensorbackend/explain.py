@@ -238,7 +238,7 @@ def _place(ref: Ref, names: dict[int, str]) -> str:
 
 def _loops(kernel: Kernel) -> tuple[str, list[str]]:
     """The loop form in words, and the loop nest as lines."""
-    found = nest(kernel)
+    found = kernel.cache["printed"].nest if "printed" in kernel.cache else nest(kernel)
     shape = found.kernel.shape
     lines = [f"for x{a} in 0..{shape[a]}" for a in found.kept]
     lines += [f"for x{a} in 0..{shape[a]}   (reduced)" for a in found.reduced]
@@ -247,6 +247,7 @@ def _loops(kernel: Kernel) -> tuple[str, list[str]]:
     body = [f"v{n} = {_instruction(i)}" for n, i in enumerate(found.kernel.body)]
     passes = f", {found.passes} reductions before the last pass" if found.passes > 1 else ""
     tiled = ", in tiles that are turned in cache" if found.tiled is not None else ""
+    tiled += f", of rows of {found.width} joined" if found.width else ""
     nested = ["  " * depth + line for depth, line in enumerate(lines)]
     return f"{found.form}{passes}{tiled}", nested + ["  " * len(lines) + line for line in body]
 

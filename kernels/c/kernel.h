@@ -250,6 +250,7 @@ TB_BITS(tb_u64, u64, 64, 0)
 #include "inverse.h"
 #include "philox_block.h"
 #include "reduce.h"
+#include "spread.h"
 #include "wide.h"
 #endif
 

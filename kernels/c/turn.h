@@ -9,6 +9,12 @@
 #include "square.h"
 #include "vector.h"
 
+// What is moved and not looked at, of whatever type.
+typedef tb_u8 tb_any1 __attribute__((may_alias));
+typedef tb_u16 tb_any2 __attribute__((may_alias));
+typedef tb_u32 tb_any4 __attribute__((may_alias));
+typedef tb_u64 tb_any8 __attribute__((may_alias));
+
 // Numbers of T, in squares of N where there are so many.
 #define TB_TURN_TILE(NAME, T, N) \
     TB_FN void NAME(const T *from, tb_i64 step, int lines, int rows, T *to, int pitch) { \
@@ -25,19 +31,19 @@
             for (int r = a < whole_lines ? whole_rows : 0; r < rows; ++r) to[r * pitch + a] = from[a * step + r]; \
     }
 
-TB_TURN_TILE(tb_turn1, tb_u8, 16)
+TB_TURN_TILE(tb_turn1, tb_any1, 16)
 #if TB_VECTOR == 64
-TB_TURN_TILE(tb_turn2, tb_u16, 16)
-TB_TURN_TILE(tb_turn4, tb_u32, 16)
-TB_TURN_TILE(tb_turn8, tb_u64, 8)
+TB_TURN_TILE(tb_turn2, tb_any2, 16)
+TB_TURN_TILE(tb_turn4, tb_any4, 16)
+TB_TURN_TILE(tb_turn8, tb_any8, 8)
 #elif TB_VECTOR == 32
-TB_TURN_TILE(tb_turn2, tb_u16, 16)
-TB_TURN_TILE(tb_turn4, tb_u32, 8)
-TB_TURN_TILE(tb_turn8, tb_u64, 4)
+TB_TURN_TILE(tb_turn2, tb_any2, 16)
+TB_TURN_TILE(tb_turn4, tb_any4, 8)
+TB_TURN_TILE(tb_turn8, tb_any8, 4)
 #else
-TB_TURN_TILE(tb_turn2, tb_u16, 8)
-TB_TURN_TILE(tb_turn4, tb_u32, 4)
-TB_TURN_TILE(tb_turn8, tb_u64, 4)
+TB_TURN_TILE(tb_turn2, tb_any2, 8)
+TB_TURN_TILE(tb_turn4, tb_any4, 4)
+TB_TURN_TILE(tb_turn8, tb_any8, 4)
 #endif
 
 #endif

@@ -21,6 +21,7 @@ from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.plans import number_format
 from tensorbackend.backends.toolchain import Options
 from tensorbackend.codegen.c import HEADER, STRIP, TILE, fits_pieces, print_kernel
+from tensorbackend.codegen.joined import join_rows
 from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
@@ -131,7 +132,7 @@ class Tail(NamedTuple):
 
 def compile_tail(kernel: Kernel) -> Tail:
     """A kernel for others to call, compiled or found. Raises `CompileError`."""
-    printed, library = _compiled([kernel])[0]
+    printed, library = _compiled([kernel], nest)[0]
     tile = TILE if printed.nest.tiled is not None else 0
     return Tail(printed.source, library.address(printed.name), printed.nest.inner, tile)
 
@@ -147,10 +148,15 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
         _compiled(kernels)
 
 
-def _compiled(kernels: Sequence[Kernel]) -> list[tuple[Printed, Library]]:
+def _nest(kernel: Kernel) -> Nest:
+    """The loop nest of a kernel that is launched by itself."""
+    return join_rows(nest(kernel))
+
+
+def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _nest) -> list[tuple[Printed, Library]]:
     for kernel in kernels:
         if "printed" not in kernel.cache:
-            found = nest(kernel)
+            found = nest_of(kernel)
             split = _wants_split(found)
             kernel.cache["printed"] = print_kernel(found, split, _goes_by_pieces(found, split))
     printed = [kernel.cache["printed"] for kernel in kernels]
@@ -249,6 +255,8 @@ class _Work:
             self.tasks = rows // max(length, 1) * -(-length // TILE) * max(pieces, 1)
         self.cost = int(_nanoseconds(kernel, _bytes(kernel), found.passes))
         self.sizes = [*shape, max(chunk, 1), max(pieces, 1), group, _streams(found, split), segments, segment]
+        if found.width:
+            self.sizes += [found.width, *(stride for s in found.spread for stride in (s.along, s.across))]
 
     def share(self, joins: bool, printed: Printed) -> tuple[int, int]:
         """The tasks and the cost of one of the functions of a printed kernel."""

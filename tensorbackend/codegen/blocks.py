@@ -16,7 +16,7 @@ from tensorbackend.codegen.pipes import PipeRenderer
 from tensorbackend.codegen.render import accumulator, ctype, tag
 from tensorbackend.graph.plan import Ref
 
-__all__ = ["BlockRenderer"]
+__all__ = ["ALIGNED", "BlockRenderer"]
 
 BLOCK = 1024
 HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-level cache loses what has been converted
@@ -285,13 +285,16 @@ class BlockRenderer(PipeRenderer):
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
         rows = {slot: ref for slot in read if self._stride_class(ref := self.kernel.inputs[slot], inner) == "one"}
+        near = {spread.slot for spread in self.nest.spread}
         for slot, ref in rows.items():
             kind = ctype(ref.dtype)
-            self.say(f"const {kind} *p{slot} = i{slot}{self._offset(slot, ref)} + b;")
+            place = f"y{slot} + (b - from)" if slot in near else f"i{slot}{self._offset(slot, ref)} + b"
+            self.say(f"const {kind} *p{slot} = {place};")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
         when = "streams & TB_STREAM_AHEAD && !near" if self.late else "streams & TB_STREAM_AHEAD"
-        self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(rows)) for slot, ref in rows.items())} }}")
+        far = {slot: ref for slot, ref in rows.items() if slot not in near}
+        self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(far)) for slot, ref in far.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():
             size = ref.dtype.itemsize
@@ -388,7 +391,8 @@ class BlockRenderer(PipeRenderer):
         """The loop over a padded block, each line of whose results leaves from the register that it is computed in."""
         outputs = {k: self.kernel.outputs[k][0].dtype for k in self._stored()}
         step = 64 // min(dtype.itemsize for dtype in outputs.values())
-        reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"})
+        near = {spread.slot for spread in self.nest.spread}
+        reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"} - near)
         self.open(f"for (int g = 0; g < m; g += {step})")
         if reads and not self.split:
             ask = " ".join(f"{self._next_of(slot, len(reads))};" for slot in reads)

@@ -14,6 +14,8 @@ from functools import lru_cache, partial
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.bands import BandRenderer
+from tensorbackend.codegen.blocks import ALIGNED
+from tensorbackend.codegen.joined import WIDEST
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, Pattern
 from tensorbackend.codegen.render import Printed, accumulator, ctype
 from tensorbackend.graph.plan import Instruction
@@ -27,6 +29,8 @@ FEW_ROWS = 16
 """Rows that a column sum of float32 adds up in float32 before it goes to float64."""
 ROWS_AT_ONCE = 4
 """Rows that a reduction of columns takes between two looks at its running results."""
+STRETCH = 1024
+"""Elements of joined rows for which inputs are spread at a time."""
 COSTLY = 8
 """Floating-point operations from which on a value is kept for the next pass rather than computed again."""
 
@@ -55,6 +59,9 @@ class _Printer(BandRenderer):
 
     def __init__(self, found: Nest, split: bool, by_pieces: bool) -> None:
         super().__init__(found, split, by_pieces)
+        if found.width:
+            strides = [f"{name}{spread.slot}" for spread in found.spread for name in ("along", "across")]
+            self.sizes = (*self.sizes, "width", *strides)
         self.kept_value, self.kept_stage = self._value_to_keep()
 
     def _signature(self, name: str) -> str:
@@ -186,10 +193,34 @@ class _Printer(BandRenderer):
         self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and not self.nest.varies(i)])
         goals = [value for _, value in self.kernel.outputs]
         loop = self._needed(goals)
-        if self._is_contiguous(loop):
+        if self.nest.spread:
+            self._stretches(loop)
+        elif self._is_contiguous(loop):
             self._padded_loop(loop)
         else:
             self._block_loop(goals, [], store=True)
+
+    def _stretches(self, loop: list[int]) -> None:
+        """The loop over joined rows, a stretch at a time, for which inputs are spread into buffers."""
+        for slot, form, _, _ in self.nest.spread:
+            ref = self.kernel.inputs[slot]
+            kind, size = ctype(ref.dtype), ref.dtype.itemsize
+            self.say(f"{kind} spread{slot}[{STRETCH + WIDEST + 64}] {ALIGNED};")
+            self.say(f"const {kind} *const r{slot} = i{slot}{self._offset(slot, ref)}, *y{slot} = spread{slot};")
+            if form == "period":
+                self.say(f"tb_period{size}(spread{slot}, r{slot}, across{slot}, width, {STRETCH} + width);")
+        self.say("const tb_i64 begun = from, ended = to;")
+        self.open(f"for (tb_i64 lead = begun; lead < ended; lead += {STRETCH})")
+        self.say(f"const tb_i64 from = lead, to = lead + {STRETCH} < ended ? lead + {STRETCH} : ended;")
+        for slot, form, _, _ in self.nest.spread:
+            if form == "period":
+                self.say(f"y{slot} = spread{slot} + lead % width;")
+                continue
+            strides = f"along{slot}, across{slot}" if form == "rows" else f"along{slot}"
+            size = self.kernel.inputs[slot].dtype.itemsize
+            self.say(f"tb_{form}{size}(spread{slot}, r{slot}, {strides}, width, from, to - from);")
+        self._padded_loop(loop)
+        self.close()
 
     def _passes(self, after: Callable[[int], None]) -> bool:
         """The passes over the reduced axes, `after` each what follows from it, and the loop that stores what is not

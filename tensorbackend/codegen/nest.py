@@ -20,9 +20,22 @@ import numpy as np
 from tensorbackend.graph.loops import collapse
 from tensorbackend.graph.plan import Instruction, Kernel, Ref
 
-__all__ = ["Nest", "Pattern", "nest"]
+__all__ = ["Nest", "Pattern", "Spread", "nest"]
 
 MAP, ROWS, COLUMNS = "map", "rows", "columns"
+
+
+class Spread(NamedTuple):
+    """An input of a map of joined rows that is read through a buffer: its memory does not run on as the result's does.
+
+    The buffer has one element for each of the result, row after row. `form` says whether all rows are alike (`period`),
+    or all elements of a row (`repeat`), or neither (`rows`); `along` is the stride from row to row, `across` in a row.
+    """
+
+    slot: int
+    form: str
+    along: int
+    across: int
 
 
 @dataclass
@@ -33,6 +46,9 @@ class Nest:
 
     `tiled` is the last kept axis of a map when an input is contiguous along it instead of the inner axis: such a map
     goes by square tiles, which are turned in cache.
+
+    `width` is the length of the rows that the inner axis of a map is joined of, if it is (`codegen/joined.py`), and
+    `spread` are the inputs that are read through buffers, as if their memory ran on along it.
     """
 
     kernel: Kernel
@@ -41,6 +57,8 @@ class Nest:
     reduced: list[int]
     inner: int
     tiled: int | None = None
+    width: int = 0
+    spread: tuple[Spread, ...] = ()
 
     def turned(self, ref: Ref) -> bool:
         """Whether an input is read through a turned tile."""
@@ -78,6 +96,8 @@ class Nest:
             tuple(self.reduced),
             self.inner,
             self.tiled,
+            bool(self.width),
+            tuple([s._replace(along=0, across=0) for s in self.spread]),
         )
 
 
@@ -100,13 +120,16 @@ class Pattern(NamedTuple):
     reduced: tuple[int, ...]
     inner: int
     tiled: int | None
+    width: bool
+    spread: tuple[Spread, ...]
 
     def nest(self) -> Nest:
         """A nest of this pattern."""
         scalars, draws = [(0, dtype) for dtype in self.scalars], [0] * self.draws
         kernel = Kernel(self.shape, self.axes, list(self.body), list(self.inputs), scalars, draws, list(self.outputs),
                         "", self.in_place)  # fmt: skip
-        return Nest(kernel, self.form, list(self.kept), list(self.reduced), self.inner, self.tiled)
+        loops = self.form, list(self.kept), list(self.reduced), self.inner, self.tiled
+        return Nest(kernel, *loops, int(self.width), self.spread)
 
 
 def _shape_pattern(shape: tuple[int, ...]) -> tuple[int, ...]:

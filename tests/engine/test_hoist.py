@@ -102,24 +102,27 @@ HALVES = {
 }
 
 
+@pytest.mark.parametrize("width", [64, 97])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", HALVES)
-def test_halves_on_vectors_are_those_of_each_element(backend: Backend, name: str, dtype: str) -> None:
+def test_halves_on_vectors_are_those_of_each_element(backend: Backend, name: str, dtype: str, width: int) -> None:
     """Small whole numbers and quarters, which are exact."""
-    numbers = np.random.default_rng(4).integers(-4, 5, (2, 3, 97))
+    numbers = np.random.default_rng(4).integers(-4, 5, (2, 3, width))
     x, y = (backend.array(values, dtype=dtype) for values in numbers)
     row = backend.array(numbers[0, :, :1], dtype=dtype)
     plain = CPUBackend(jit=False)
     expected = HALVES[name](plain, *(plain.array(values, dtype="float32") for values in numbers)).asnumpyarray()
-    first, second = backend.empty((3, 97), dtype), backend.empty((3, 97), dtype)
+    first, second = backend.empty((3, width), dtype), backend.empty((3, width), dtype)
     with backend.fuse():
         first[:] = HALVES[name](backend, x, y) + row
         second[:] = row * 2
     np.testing.assert_array_equal(first.get().astype("f"), expected + numbers[0, :, :1])
-    np.testing.assert_array_equal(second.get().astype("f"), np.repeat(numbers[0, :, :1] * 2, 97, 1))
+    np.testing.assert_array_equal(second.get().astype("f"), np.repeat(numbers[0, :, :1] * 2, width, 1))
 
 
-def test_which_halves_go_on_vectors(jit: Backend) -> None:
-    x, y, out = (jit.ones((3, 97), "float16") for _ in range(3))
+@pytest.mark.parametrize(("width", "more"), [(64, set()), (97, {"a number for each row"})])
+def test_which_halves_go_on_vectors(jit: Backend, width: int, more: set) -> None:
+    """Rows of 97 are joined, and then all inputs lie side by side."""
+    x, y, out = (jit.ones((3, width), "float16") for _ in range(3))
     wide = {name for name, tree in HALVES.items() if "TB_WIDE" in str(jit.explain(out, tree(jit, x, y)))}
-    assert wide == {"arithmetic", "a function"}
+    assert wide == {"arithmetic", "a function"} | more

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// spread.h — inputs of joined rows: one element for each of the result, from memory that does not run on with it
+//
+// Rows have `width` elements; `along` is the stride of memory from row to row, `across` within a row. Results are those of
+// `m` elements from number `at` on, row after row. Behind them, a buffer has room for a row and 64 bytes.
+#ifndef TB_SPREAD_H
+#define TB_SPREAD_H
+
+#include "turn.h"
+
+// `rows` rows of one number each, by stores of so many bytes.
+#define TB_REPEATS(T, SIZE, BYTES) \
+    TB_FN void tb_repeat##SIZE##_##BYTES(T *to, const T *from, tb_i64 along, tb_i64 width, tb_i64 rows) { \
+        for (tb_i64 row = 0; row < rows; ++row, to += width, from += along) { \
+            T many[BYTES / SIZE]; \
+            for (int l = 0; l < BYTES / SIZE; ++l) many[l] = *from; \
+            __builtin_memcpy(to, many, BYTES); \
+            for (tb_i64 j = BYTES / SIZE; j < width; j += BYTES / SIZE) __builtin_memcpy(to + j, many, BYTES); \
+        } \
+    }
+
+// At least so many bytes, `bytes` of them; the last ones may be copied twice.
+#define TB_COPIES(BYTES) \
+    TB_FN void tb_copy_##BYTES(void *to, const void *from, tb_i64 bytes) { \
+        for (tb_i64 k = 0; k + BYTES <= bytes; k += BYTES) __builtin_memcpy((char *)to + k, (const char *)from + k, BYTES); \
+        __builtin_memcpy((char *)to + bytes - BYTES, (const char *)from + bytes - BYTES, BYTES); \
+    }
+TB_COPIES(16)
+TB_COPIES(64)
+
+#define TB_SPREADS(T, SIZE) \
+    TB_REPEATS(T, SIZE, 16) \
+    TB_REPEATS(T, SIZE, 32) \
+    TB_REPEATS(T, SIZE, 64) \
+    /* The same row again and again, from its beginning on. */ \
+    TB_FN void tb_period##SIZE(T *to, const T *from, tb_i64 across, tb_i64 width, tb_i64 m) { \
+        for (tb_i64 k = 0; k < width; ++k) to[k] = from[k * across]; \
+        for (tb_i64 k = width, n; k < m; k += n) { \
+            n = k < m - k ? k : m - k; \
+            __builtin_memcpy(to + k, to, (unsigned long)n * SIZE); \
+        } \
+    } \
+    /* One number a row. */ \
+    TB_FN void tb_repeat##SIZE(T *to, const T *from, tb_i64 along, tb_i64 width, tb_i64 at, tb_i64 m) { \
+        const tb_i64 rest = width - at % width, rows = m > rest ? (m - rest + width - 1) / width : 0; \
+        from += at / width * along; \
+        for (tb_i64 k = 0; k < rest; ++k) to[k] = *from; \
+        if (width * SIZE <= 16) tb_repeat##SIZE##_16(to + rest, from + along, along, width, rows); \
+        else if (width * SIZE <= 32) tb_repeat##SIZE##_32(to + rest, from + along, along, width, rows); \
+        else tb_repeat##SIZE##_64(to + rest, from + along, along, width, rows); \
+    } \
+    TB_FN void tb_rows##SIZE(T *to, const T *from, tb_i64 along, tb_i64 across, tb_i64 width, tb_i64 at, tb_i64 m) { \
+        tb_i64 c = at % width; \
+        from += at / width * along; \
+        for (tb_i64 k = 0, n; k < m; k += n, c = 0, from += along) { \
+            n = width - c < m - k ? width - c : m - k; \
+            if (across == 1 && n * SIZE >= 64) tb_copy_64(to + k, from + c, n * SIZE); \
+            else if (across == 1 && n * SIZE >= 16) tb_copy_16(to + k, from + c, n * SIZE); \
+            else for (tb_i64 j = 0; j < n; ++j) to[k + j] = from[(c + j) * across]; \
+        } \
+    }
+TB_SPREADS(tb_any1, 1)
+TB_SPREADS(tb_any2, 2)
+TB_SPREADS(tb_any4, 4)
+TB_SPREADS(tb_any8, 8)
+
+#endif
