@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the engine share."""
+"""What tests share."""
 
 from __future__ import annotations
 

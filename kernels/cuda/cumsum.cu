@@ -20,11 +20,11 @@ extern "C" __global__ void __launch_bounds__(256) cumsum(const cumsum_args g) {
         const tb_offsets start = tb_locate(g.axes, line);
         const TB_X *const x = g.x + start.first;
         TB_C *const out = g.out + start.second;
-        TB_W sum = 0;
+        TB_W sum = -(TB_W)0;  // that of one -0 is -0
         for (tb_i64 n = from; n < to; ++n) sum += tb_as<TB_W>(x[n * g.x_stride]);
         sums[threadIdx.x] = sum;
         __syncthreads();
-        sum = 0;
+        sum = -(TB_W)0;
         for (unsigned before = 0; before < threadIdx.x; ++before) sum += sums[before];
         for (tb_i64 n = from; n < to; ++n) {
             sum += tb_as<TB_W>(x[n * g.x_stride]);

@@ -19,6 +19,7 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import (
     caches,
     cpu_blas,
+    cpu_cumsum,
     cpu_pool,
     cpu_recurrent,
     cpu_regions,
@@ -255,6 +256,7 @@ PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {
     "conv": prepare_convolution,
     "conv_bprop": prepare_convolution,
     "conv_update": prepare_convolution,
+    **cpu_cumsum.PRIMITIVES,
     **cpu_pool.PRIMITIVES,
     **cpu_regions.PRIMITIVES,
     **cpu_recurrent.PRIMITIVES,

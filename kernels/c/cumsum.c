@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// cumsum.c — running sums of floats along an axis, added up in float64
+//
+//     x   a b c d e f g h i   ->   a  a+b  a+b+c  ...      segments  a b c | d e f | g h i
+//                                                          sums      s     | t     |
+//                                                          begin at  0     | s     | s+t
+//
+// A line is what is added up. Lines that lie side by side go together, a strip of columns at a time, a running sum for
+// each; a line by itself goes by squares of vectors: turned, all rows of a square add up at once. Where lines are few and
+// long, a first launch leaves the sums of segments, so that each segment begins with what lies before it.
+//
+// The host defines what block_vectors.h wants for the elements. Sums begin with -0, as that of one -0 is -0.
+#include "block_vectors.h"
+#include "places.h"
+
+#define STRIP 256   // columns of a strip at most
+#define FEW 4       // vectors of columns that go one after the other
+#define SHORT 48    // elements of a line from which on squares take less time than one after the other
+#define SUM_LANES (TB_VECTOR / 8)
+#define SQUARE (SUM_LANES * SUM_LANES)
+#define PARTS 64    // sums of a segment that go on side by side
+
+#if SUM_LANES == 8
+#define TURN(T, v) TB_TURN_8(T, v)
+#elif SUM_LANES == 4
+#define TURN(T, v) TB_TURN_4(T, v)
+#else
+#define TURN(T, v) TB_TURN_2(T, v)
+#endif
+
+typedef double wide __attribute__((vector_size(LANES * sizeof(double)), aligned(8)));
+typedef double sums __attribute__((vector_size(TB_VECTOR), aligned(8)));
+
+// Lines of `length` elements, which lie `step` apart in x and `out_step` in the result. A task has `lot` lines, or where
+// `columns` of them lie side by side (`x_next`, `out_next` apart), a strip of these; and one of `segments` segments. The
+// strides are (length, stride in x, stride in the result) of `outer` axes.
+typedef struct {
+    tb_i64 length, step, out_step, lines, lot, columns, x_next, out_next, parts, segment, segments, outer;
+} sizes;
+
+// What a task has: lines or strips from `first` to `last`, elements from `from` to `to` of each, of segment `number`.
+typedef struct {
+    tb_i64 number, first, last, from, to;
+} share;
+
+TB_FN share share_of(const sizes *g, tb_i64 task, tb_i64 of) {
+    const tb_i64 number = task / g->parts, first = task % g->parts * g->lot;
+    return (share){number, first, lower(first + g->lot, of), number * g->segment,
+                   lower((number + 1) * g->segment, g->length)};
+}
+
+// m elements that lie `step` apart, as numbers, in `buffer` unless they lie side by side as such.
+TB_FN const TB_W *numbers(TB_W *buffer, const TB_X *x, tb_i64 step, int m) {
+    if (step == 1) return TB_READ(buffer, x, m);
+    for (int i = 0; i < m; ++i) {
+        TB_W one;
+        buffer[i] = *TB_READ(&one, x + i * step, 1);
+    }
+    return buffer;
+}
+
+// m numbers to elements that lie `step` apart.
+TB_FN void put(TB_X *out, tb_i64 step, const TB_W *from, int m) {
+    if (step == 1) {
+        TB_WRITE(out, from, m, 0);
+        return;
+    }
+    for (int i = 0; i < m; ++i) TB_WRITE(out + i * step, from + i, 1, 0);
+}
+
+// A line by itself ----------------------------------------------------------------------------------------------------
+
+TB_FN double sum_of(const TB_X *x, tb_i64 step, tb_i64 n) {
+    double part[PARTS], sum = -0.0;
+    for (int i = 0; i < PARTS; ++i) part[i] = -0.0;
+    for (tb_i64 k = 0; k < n; k += PARTS) {
+        TB_W buffer[PARTS];
+        const int m = (int)lower(PARTS, n - k);
+        const TB_W *const from = numbers(buffer, x + k * step, step, m);
+        if (m == PARTS) for (int i = 0; i < PARTS; ++i) part[i] += (double)from[i];
+        else for (int i = 0; i < m; ++i) part[i] += (double)from[i];
+    }
+    for (int i = 0; i < PARTS; ++i) sum += part[i];
+    return sum;
+}
+
+// A square of numbers becomes their running sums from `sum` on, whose last one it returns.
+TB_FN double run_square(TB_W *numbers, double sum) {
+    sums v[SUM_LANES], before;
+    double line[SUM_LANES], all = -0.0;
+    for (int i = 0; i < SUM_LANES; ++i) {
+        for (int l = 0; l < SUM_LANES; ++l) line[l] = (double)numbers[i * SUM_LANES + l];
+        v[i] = *(const sums *)line;
+    }
+    TURN(sums, v)
+    _Pragma("GCC unroll 8") for (int i = 1; i < SUM_LANES; ++i) v[i] += v[i - 1];
+    for (int l = 0; l < SUM_LANES; ++l) {
+        before[l] = all;
+        all += v[SUM_LANES - 1][l];
+    }
+    before += sum;
+    _Pragma("GCC unroll 8") for (int i = 0; i < SUM_LANES; ++i) v[i] += before;
+    TURN(sums, v)
+    for (int i = 0; i < SUM_LANES; ++i) {
+        *(sums *)line = v[i];
+        for (int l = 0; l < SUM_LANES; ++l) numbers[i * SUM_LANES + l] = (TB_W)line[l];
+    }
+    return sum + all;
+}
+
+TB_FN void run_line(const sizes *g, const TB_X *x, TB_X *out, tb_i64 n, double sum) {
+    TB_W buffer[SQUARE];
+    tb_i64 k = 0;
+    for (; n >= SHORT && k + SQUARE <= n; k += SQUARE) {
+        __builtin_memcpy(buffer, numbers(buffer, x + k * g->step, g->step, SQUARE), sizeof buffer);
+        sum = run_square(buffer, sum);
+        put(out + k * g->out_step, g->out_step, buffer, SQUARE);
+    }
+    for (; k < n; ++k) {
+        TB_W one;
+        sum += (double)*TB_READ(&one, x + k * g->step, 1);
+        one = (TB_W)sum;
+        TB_WRITE(out + k * g->out_step, &one, 1, 0);
+    }
+}
+
+void cumsum_line_sums(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+                      tb_i64 end) {
+    const sizes *const g = (const sizes *)size;
+    double *const found = (double *)ptr[2];
+    (void)scalar;
+    for (tb_i64 task = begin; task < end; ++task) {
+        const share s = share_of(g, task, g->lines);
+        for (tb_i64 line = s.first; line < s.last; ++line) {
+            const TB_X *const x = (const TB_X *)ptr[0] + locate(stride, g->outer, line).first + s.from * g->step;
+            found[s.number * g->lines + line] = sum_of(x, g->step, s.to - s.from);
+        }
+    }
+}
+
+void cumsum_lines(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+                  tb_i64 end) {
+    const sizes *const g = (const sizes *)size;
+    const tb_i64 *const last = stride + 3 * (g->outer - 1);
+    (void)scalar;
+    for (tb_i64 task = begin; task < end; ++task) {
+        const share s = share_of(g, task, g->lines);
+        for (tb_i64 line = s.first, n; line < s.last; line += n) {
+            const offsets o = locate(stride, g->outer, line);
+            n = lower(last[0] - line % last[0], s.last - line);  // lines that lie evenly
+            for (tb_i64 l = 0; l < n; ++l) {
+                double sum = -0.0;
+                for (tb_i64 k = 0; k < s.number; ++k) sum += ((const double *)ptr[2])[k * g->lines + line + l];
+                run_line(g, (const TB_X *)ptr[0] + o.first + l * last[1] + s.from * g->step,
+                         (TB_X *)ptr[1] + o.second + l * last[2] + s.from * g->out_step, s.to - s.from, sum);
+            }
+        }
+    }
+}
+
+// Lines side by side --------------------------------------------------------------------------------------------------
+
+// At most a vector of columns: their sums stay in registers. Where rows follow each other without gaps, whole vectors are
+// read and stored; what that spoils of a row's beginning belongs to columns that are stored later.
+TB_FN void run_few(const sizes *g, const TB_X *x, TB_X *out, tb_i64 rows, double *sum, int m) {
+    const int even = g->columns <= STRIP && g->step == g->columns && (!out || g->out_step == g->columns);
+    const tb_i64 whole = m == LANES ? rows : even ? rows - LANES : 0;
+    double all[LANES] = {0};
+    for (int j = 0; j < m; ++j) all[j] = sum[j];
+    wide v = *(const wide *)all;
+    for (tb_i64 row = 0; row < rows; ++row) {
+        const int n = row < whole ? LANES : m;
+        v += __builtin_convertvector(load(x + row * g->step, n), wide);
+        if (out) store(out + row * g->out_step, __builtin_convertvector(v, vec), n, 0);
+    }
+    *(wide *)all = v;
+    for (int j = 0; j < m; ++j) sum[j] = all[j];
+}
+
+// One strip: rows added to the running sums of m columns, which are stored where there is a result.
+TB_FN void run_strip(const sizes *g, const TB_X *x, TB_X *out, tb_i64 rows, double *sum, int m) {
+    if (m <= FEW * LANES && g->x_next == 1) {
+        for (int j = (m - 1) / LANES * LANES; j >= 0; j -= LANES)
+            run_few(g, x + j, out ? out + j : 0, rows, sum + j, m - j < LANES ? m - j : LANES);
+        return;
+    }
+    for (tb_i64 row = 0; row < rows; ++row, x += g->step) {
+        TB_W buffer[STRIP], to[STRIP];
+        const TB_W *const from = numbers(buffer, x, g->x_next, m);
+        if (!out) {
+            for (int j = 0; j < m; ++j) sum[j] += (double)from[j];
+            continue;
+        }
+        for (int j = 0; j < m; ++j) to[j] = (TB_W)(sum[j] += (double)from[j]);
+        put(out + row * g->out_step, g->out_next, to, m);
+    }
+}
+
+TB_FN void run_strips(void *const *ptr, const sizes *g, const tb_i64 *stride, tb_i64 begin, tb_i64 end, int stores) {
+    double *const found = (double *)ptr[2];
+    const tb_i64 strips = (g->columns + STRIP - 1) / STRIP, lines = g->lines * g->columns;
+    for (tb_i64 task = begin; task < end; ++task) {
+        const share s = share_of(g, task, g->lines * strips);
+        for (tb_i64 k = s.first; k < s.last; ++k) {
+            const tb_i64 column = k % strips * STRIP, line = k / strips * g->columns + column;
+            const offsets o = locate(stride, g->outer, k / strips);
+            const int m = (int)lower(STRIP, g->columns - column);
+            const TB_X *const x = (const TB_X *)ptr[0] + o.first + s.from * g->step + column * g->x_next;
+            TB_X *const out = (TB_X *)ptr[1] + o.second + s.from * g->out_step + column * g->out_next;
+            double sum[STRIP];
+            for (int j = 0; j < m; ++j) sum[j] = -0.0;
+            for (tb_i64 before = 0; stores && before < s.number; ++before)
+                for (int j = 0; j < m; ++j) sum[j] += found[before * lines + line + j];
+            run_strip(g, x, stores ? out : 0, s.to - s.from, sum, m);
+            if (!stores) __builtin_memcpy(found + s.number * lines + line, sum, (unsigned long)m * sizeof *sum);
+        }
+    }
+}
+
+void cumsum_column_sums(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+                        tb_i64 end) {
+    (void)scalar;
+    run_strips(ptr, (const sizes *)size, stride, begin, end, 0);
+}
+
+void cumsum_columns(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, const tb_i64 *scalar, tb_i64 begin,
+                    tb_i64 end) {
+    (void)scalar;
+    run_strips(ptr, (const sizes *)size, stride, begin, end, 1);
+}

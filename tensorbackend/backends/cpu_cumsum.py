@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running sums on the compiled CPU backend: which lines `kernels/c/cumsum.c` adds up together, its tasks and segments.
+
+How work is cut depends on sizes alone, and so do the bits of a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tensorbackend import dtypes
+from tensorbackend.backends import jit, native, written
+from tensorbackend.graph.plan import Primitive
+from tensorbackend.user_kernels import merged
+
+if TYPE_CHECKING:
+    from tensorbackend.backends.base import Backend
+
+__all__ = ["PRIMITIVES"]
+
+STRIP = 256
+"""Columns of a strip of cumsum.c."""
+TASK_ELEMENTS = 1 << 14
+"""Elements of a task, about."""
+SPLIT_BELOW = 16
+"""Tasks below which long lines are cut into segments."""
+SEGMENT, SEGMENTS = 1 << 15, 64
+"""Elements of a segment at least, and how many segments there are at most."""
+ELEMENT_NS = 0.5
+"""About how long one thread takes for an element."""
+
+
+def _prepare_cumsum(step: Primitive, backend: Backend) -> jit.Prepared | None:
+    """Running sums of floats; NumPy has those of integers."""
+    (x,), out, (axis,) = step.inputs, step.output, step.params
+    if not dtypes.is_float(out.dtype) or x.dtype != out.dtype or 0 in x.shape:
+        return None
+    library, source = written.block_library("cumsum", {"TB_NARROW": 1, **written.block_macros(x.dtype)})
+    others = [a for a in range(len(x.shape)) if a != axis and x.shape[a] != 1]
+    beside = [] if out.strides[axis] == 1 != x.shape[axis] else [a for a in others if out.strides[a] == 1]
+    places = [(x.shape[a], x.strides[a], out.strides[a]) for a in others if a not in beside]
+    axes = merged(tuple(n for n, _, _ in places), [tuple(p[1] for p in places), tuple(p[2] for p in places)])
+    length, lines = x.shape[axis], math.prod(axes.lengths)
+    columns, x_next, out_next = (x.shape[beside[0]], x.strides[beside[0]], 1) if beside else (1, 0, 0)
+    strips = -(-columns // STRIP)
+    lot = max(1, TASK_ELEMENTS // (length * min(columns, STRIP)))
+    parts = -(-lines * strips // lot)
+    segment = _segment(length, parts, columns)
+    segments = -(-length // segment)
+    sizes = [length, x.strides[axis], out.strides[axis], lines, lot, columns, x_next, out_next, parts, segment]
+    sizes += [segments, len(axes.lengths)]
+    strides = [number for of_axis in zip(axes.lengths, *axes.strides) for number in of_axis]
+    name, cost = "column" if beside else "line", int(math.prod(x.shape) * ELEMENT_NS) + 20
+    tasks = {f"cumsum_{name}_sums": parts * (segments - 1), f"cumsum_{name}s": parts * segments}
+    pointers, runtime = 2 + (segments > 1), native.runtime()
+    launches = [
+        runtime.prepare(library.address(function), count, cost, pointers, sizes, strides, 0)
+        for function, count in tasks.items() if count
+    ]  # fmt: skip
+    return jit.Prepared(step, source, "cumsum", launches, lines * columns * (segments - 1))
+
+
+def _segment(length: int, parts: int, columns: int) -> int:
+    """How many elements of a line a task adds up: all, where there are tasks enough."""
+    if parts >= SPLIT_BELOW:
+        return length
+    return max(SEGMENT // min(columns, STRIP), -(-length // SEGMENTS), 1)
+
+
+PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {"cumsum": _prepare_cumsum}
