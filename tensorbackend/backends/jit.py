@@ -51,6 +51,8 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
+SHORT = 32
+"""Elements of a row up to which many rows are reduced side by side: less than two vectors."""
 SHORT_ROW, LONG_ROW = 1 << 9, 1 << 11
 """Elements of a row up to which bands have several, and from which on a row takes most of the first-level cache."""
 STRIP_BYTES = 1 << 19
@@ -150,7 +152,7 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
-    return join_rows(nest(kernel))
+    return join_rows(nest(kernel, SHORT))
 
 
 def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _nest) -> list[tuple[Printed, Library]]:

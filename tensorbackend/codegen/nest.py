@@ -23,6 +23,8 @@ from tensorbackend.graph.plan import Instruction, Kernel, Ref
 __all__ = ["Nest", "Pattern", "Spread", "nest"]
 
 MAP, ROWS, COLUMNS = "map", "rows", "columns"
+MANY = 64
+"""Rows that are worth to go side by side."""
 
 
 class Spread(NamedTuple):
@@ -141,12 +143,17 @@ def _ref_pattern(ref: Ref) -> Ref:
     return Ref(0, _shape_pattern(ref.shape), strides, 0, ref.dtype)
 
 
-def nest(kernel: Kernel) -> Nest:
-    """The loop nest of a kernel; its axes are collapsed first. Reductions of one element each are a map."""
+def nest(kernel: Kernel, short: int = 0) -> Nest:
+    """The loop nest of a kernel; its axes are collapsed first. Reductions of one element each are a map.
+
+    Rows of fewer elements than `short` are reduced side by side, as columns, where there are many of them.
+    """
     kernel = collapse(kernel)
     if kernel.axes and all(kernel.shape[a] == 1 for a in kernel.axes):
         kernel = collapse(replace(kernel, axes=(), body=[i._replace(stage=0) for i in kernel.body], cache={}))
     inner = _inner(kernel)
+    if inner in kernel.axes and kernel.shape[inner] < short and len(kernel.axes) == 1:
+        inner = next((a for a in reversed(range(len(kernel.shape))) if a != inner and kernel.shape[a] >= MANY), inner)
     form = MAP if not kernel.axes else ROWS if inner in kernel.axes else COLUMNS
     kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes and a != inner]
     reduced = [a for a in kernel.axes if a != inner]

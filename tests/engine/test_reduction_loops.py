@@ -603,3 +603,32 @@ def test_the_second_pass_asks_for_the_next_short_rows(backend: Backend) -> None:
     assert source.index("tb_prefetch(") < source.index("tb_touch4(")
     assert source.count("tb_touch4(") == 1
     assert "tb_touch4(" not in print_kernel(nest(one)).source
+
+
+SHORT_ROWS = {
+    "sum": (lambda be, x: be.sum(x, axis=-1), lambda x: x.sum(-1, keepdims=True)),
+    "max": (lambda be, x: be.max(x, axis=-1), lambda x: x.max(-1, keepdims=True)),
+    "argmin": (lambda be, x: be.argmin(x, axis=-1), lambda x: x.argmin(-1, keepdims=True)),
+    "a sum of squares": (lambda be, x: be.sum(x * x, axis=-1), lambda x: (x * x).sum(-1, keepdims=True)),
+    "what is left of the mean": (lambda be, x: x - be.mean(x, axis=-1), lambda x: x - x.mean(-1, keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+@pytest.mark.parametrize("shape", [(64, 4), (1025, 7), (200, 31), (3, 70, 16), (70, 2, 8)], ids=str)
+@pytest.mark.parametrize("name", SHORT_ROWS)
+def test_short_rows_are_reduced_side_by_side(backend: Backend, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """Small whole numbers, whose sums are exact; means are rounded once."""
+    values = np.random.default_rng(3).integers(-4, 5, shape).astype("f8")
+    values[5 % shape[0], ..., 3] = -9
+    tree, reference = SHORT_ROWS[name]
+    got = backend.evaluate(tree(backend, backend.array(values, dtype=dtype, min_dims=0))).get().astype("f8")
+    np.testing.assert_allclose(got, reference(values), rtol=2**-7 if dtype == "bfloat16" else 2**-23, atol=2**-20)
+
+
+def test_which_rows_are_reduced_side_by_side(backend: Backend) -> None:
+    def form(*shape: int, axis: int = -1) -> str:
+        return nest(kernels_of(backend.sum(backend.ones(shape, min_dims=0) * 2, axis))[0], jit.SHORT).form
+
+    assert form(64, jit.SHORT - 1) == form(2, 64, 5) == form(64, 2, 5) == "columns"
+    assert form(64, jit.SHORT) == form(63, 5) == form(31, 2, 5) == "rows"
