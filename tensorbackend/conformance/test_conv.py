@@ -227,6 +227,31 @@ def test_gradients_of_gradients_by_central_differences(backend: Any) -> None:
             assert float((gradient.get() * direction).sum()) == pytest.approx(wanted, rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.parametrize("most", [2**20, 2**32, 2**64])
+def test_strides_and_dilations_that_reach_beyond_an_axis_may_be_of_any_length(backend: Any, most: int) -> None:
+    """One window on an axis, one that lies in padding behind it, one cell of a filter: forward, back and turned."""
+    sizes = {"N": 2, "C": 3, "K": 4, "H": 4, "W": 5}
+    for near, far in (
+        ({"R": 2, "S": 3, "str_h": 4, "str_w": 5}, {"str_h": most, "str_w": most}),
+        ({"R": 2, "S": 2, "str_h": 5, "pad_h": (0, 5)}, {"str_h": most, "pad_h": (0, most)}),
+        ({"R": 1, "S": 2, "dil_h": 1}, {"dil_h": most}),
+    ):
+        found = []
+        for layer in (backend.conv_layer("float32", **sizes, **taps) for taps in (near, near | far)):
+            (I, _), (F, _), (E, _) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)
+            O, delta, grad = (backend.empty(dim) for dim in (layer.dimO2, layer.dimI2, layer.dimF2))
+            backend.fprop_conv(layer, I, F, O)
+            backend.bprop_conv(layer, F, E, delta)
+            backend.update_conv(layer, I, E, grad)
+            found.append([x.get() for x in (O, delta, grad)])
+        assert layer.strides == tuple((near | far).get(f"str_{a}", 1) for a in "dhw")
+        for x, y in zip(*found):
+            np.testing.assert_array_equal(x, y)
+    turned = backend.deconv_layer("float32", 1, 1, 1, 1, 1, 1, R=2, S=1, str_h=most, dil_w=most)
+    backend.bprop_conv(turned, backend.array([[2], [3]]), backend.array([[5]]), out := backend.empty((2, 1)))
+    assert out.get().tolist() == [[10], [15]] and turned.dilation == (1, 1, most)
+
+
 # The layer
 
 

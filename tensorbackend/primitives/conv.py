@@ -140,7 +140,7 @@ class ConvLayer:
 
     def __init__(self, dtype: Any, geometry: ConvGeometry) -> None:
         """Raises `DTypeError` for a type that is no float, `ShapeError` for sizes that leave nothing to compute."""
-        g = self.geometry = geometry
+        g, self.geometry = geometry, geometry.without_idle()
         self.dtype = operands.float_type("conv_layer", dtype)
         self.N, self.C, self.K, self.M, self.P, self.Q = g.N, g.C, g.K, g.M, g.P, g.Q
         self.NCK, self.TRS, self.DHW, self.MPQ = (g.N, g.C, g.K), g.window, g.image, g.result
@@ -153,7 +153,7 @@ class ConvLayer:
         self.sizeI, self.sizeF, self.sizeO = (operands.size(d) for d in (g.dimI, g.dimF, g.dimO))
         self.nOut = self.dimO2[0]
         self.flops = g.flops
-        self.dot = g.is_product
+        self.dot = self.geometry.is_product
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.dimI} * {self.dimF} -> {self.dimO} {self.dtype}>"

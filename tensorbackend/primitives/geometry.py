@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,13 @@ class ConvGeometry(_Images):
     def flops(self) -> int:
         """Multiplications and additions of a pass, padding counted."""
         return 2 * math.prod(self.dimO) * math.prod(self.dimF[:-1])
+
+    def without_idle(self) -> ConvGeometry:
+        """The same with strides and dilations as far as they matter: a stride of more than an axis has leads beyond its
+        end, and a filter of one cell has nothing to dilate."""
+        strides = tuple(min(s, n + before) for s, n, (before, _) in zip(self.strides, self.image, self.pads))
+        dilations = tuple(d if taps > 1 else 1 for d, taps in zip(self.dilations, self.window))
+        return replace(self, strides=strides, dilations=dilations)
 
     @property
     def is_product(self) -> bool:
