@@ -20,9 +20,13 @@ __all__ = ["host_key", "host_values"]
 
 
 def host_key(key: Any) -> Any:
-    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D."""
+    """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D. Raises `IndexError` for
+    unsigned places beyond signed ones, which NumPy would count from the end of an axis."""
     parts = key if isinstance(key, tuple) else (key,)
     host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
+    for k in host:
+        if getattr(k, "dtype", None) == np.uint64 and np.max(k, initial=0) > np.iinfo(np.int64).max:
+            raise IndexError(complain("index: out of range", f"{np.max(k)}", "places on the axes"))
     return host if isinstance(key, tuple) else host[0]
 
 

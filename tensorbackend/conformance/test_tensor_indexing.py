@@ -293,7 +293,12 @@ def test_value_read_from_the_tensor_it_is_scattered_into(backend) -> None:
     np.testing.assert_array_equal(t.get(), host[::-1])
 
 
-@pytest.mark.parametrize("key", [[3], [-4], (ALL, [0, 4]), np.array([99]), ([0, 3], [0, 0])], ids=str)
+LAST = np.array([0, 2**64 - 1], np.uint64)
+
+
+@pytest.mark.parametrize(
+    "key", [[3], [-4], (ALL, [0, 4]), np.array([99]), ([0, 3], [0, 0]), LAST, (LAST, [0, 0]), ([0], LAST[1])], ids=str
+)
 def test_index_array_out_of_range_raises_and_writes_nothing(backend, key) -> None:
     host = numbers(3, 4)
     t = backend.array(host)

@@ -70,7 +70,7 @@ class _Lookup:
         found = [arrays.moved(arrays.plain(k), self._backend) for k in places]
         if len(found) == 1:
             return found[0]
-        return _JOINED(*(shapes.cast(k, np.int64) for k in found), lengths=self.lengths)
+        return _JOINED(*(shapes.cast(_signed(k), np.int64) for k in found), lengths=self.lengths)
 
     def picked(self, x: Variable) -> Variable:
         """The elements of x at the places."""
@@ -123,10 +123,16 @@ def _place(k: Any, length: int) -> Any:
     array = k if hasattr(k, "shape") else np.asarray(k)
     if not dtypes.is_integer(array.dtype):
         raise IndexError(complain("index: an array of another type", f"{array.dtype}", "integers, or truth values"))
-    if isinstance(array, np.ndarray) and array.size and not -length <= array.min() <= array.max() < length:
+    host = isinstance(array, (np.ndarray, np.generic))
+    if host and array.size and not -length <= array.min() <= array.max() < length:
         given = f"{array.min()} to {array.max()} on an axis of length {length}"
         raise IndexError(complain("index: out of range", given, f"-{length} to {length - 1}"))
     return array
+
+
+def _signed(places: Any) -> Any:
+    """Places as int64 has them: larger ones, which a cast would count from the end, stay beyond any axis."""
+    return elementwise.minimum(places, np.iinfo(np.int64).max) if places.dtype == np.uint64 else places
 
 
 def _key(slices: Any) -> tuple:

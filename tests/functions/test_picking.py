@@ -113,7 +113,11 @@ def test_what_is_no_index_is_refused(key, text, where) -> None:
         F.get_item(tb.Variable(arrays.moved(X, where)), key)
 
 
-def test_places_outside_are_refused_on_the_device_too(where) -> None:
-    rows, columns = (arrays.moved(np.array(k), where) for k in ([0, 3], [0, 0]))
-    with pytest.raises(IndexError):
-        F.get_item(tb.Variable(arrays.moved(X, where)), (rows, columns))
+@pytest.mark.parametrize("outside", [np.array([0, 4]), np.array([0, 2**64 - 1], np.uint64)], ids=str)
+def test_places_outside_are_refused_on_the_device_too(outside, where) -> None:
+    x, rows, columns = (arrays.moved(k, where) for k in (X, outside, np.array([0, 0], np.uint64)))
+    for key in ((rows, columns), (columns, rows), (outside[1], columns)):
+        with pytest.raises(IndexError):
+            F.get_item(tb.Variable(x), key)
+        with pytest.raises(IndexError):
+            F.scatter_add(tb.Variable(x), key, arrays.moved(np.ones((), np.float32), where))
