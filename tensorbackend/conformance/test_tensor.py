@@ -229,9 +229,21 @@ def test_item_and_float_read_one_element(backend, dtype) -> None:
     assert float(t) == 1.0
 
 
+def test_a_tree_of_one_element_is_read_as_a_tensor_is(backend) -> None:
+    total = backend.sum(backend.array([[1, 2], [3, 4]]))
+    assert (total.item(), float(total), f"{total:.2f}", total.tolist()) == (10.0, 10.0, "10.00", [[10.0]])
+    assert isinstance((total > 3).item(), (bool, int))
+    assert f"{total}" == str(total)
+    with pytest.raises(TypeError, match=r"int\(tree\.item\(\)\)"):
+        int(total)
+
+
 def test_item_refuses_several_elements(backend) -> None:
-    with pytest.raises(ValueError, match=r"\(2, 3\)"):
-        backend.zeros((2, 3)).item()
+    for several in (backend.zeros((2, 3)), backend.zeros((2, 3)) + 1):
+        with pytest.raises(ValueError, match=r"\(2, 3\)"):
+            several.item()
+    with pytest.raises(ValueError, match="shape None"):
+        float(backend.rand())
 
 
 @EVERY_DTYPE

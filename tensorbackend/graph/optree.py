@@ -228,6 +228,7 @@ class Operators:
     __slots__ = ()
     __array_ufunc__ = None
     structure: Structure
+    get: Callable[[], np.ndarray]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -308,6 +309,22 @@ class Operators:
     def _move(self, name: str, *params: Any) -> Any:
         return apply(ops.OPS[name], self, params=params, table=self.structure.table)
 
+    def item(self) -> Any:
+        """The only element, as a Python number. Raises `ShapeError` when there is more than one."""
+        if self.structure.shape is None or self.size != 1:
+            raise ShapeError(complain("item: not one element", f"shape {self.structure.shape}", "one element"))
+        return self.get().reshape(()).item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __format__(self, form: str) -> str:
+        return format(self.item(), form) if form else str(self)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self.get().tolist()
+
     def __div__(self, other: Any) -> Any:
         """`/` under the name that the contract has from Python 2."""
         return self / other
@@ -368,6 +385,9 @@ class OpTreeNode(Operators):
     def __reduce__(self) -> Any:
         hint = "pickle tree.get() and use be.array"
         raise TypeError(complain("pickle: an op-tree belongs to a backend", "", "", hint))
+
+    def __int__(self) -> int:
+        raise TypeError(complain("int: a tensor's is its address, and an op-tree has none", "", "", "int(tree.item())"))
 
     def __len__(self) -> int:
         if not self.structure.shape:

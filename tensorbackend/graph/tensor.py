@@ -315,22 +315,6 @@ class Tensor(Operators):
             raise ShapeError(complain("asbuffer: not contiguous", f"strides {self.strides}", "C order", "be.copy(t)"))
         return memoryview(self.get().reshape(-1).view(np.uint8))
 
-    def item(self) -> Any:
-        """The only element, as a Python number. Raises `ShapeError` when there is more than one."""
-        if self.size != 1:
-            raise ShapeError(complain("item: not one element", f"shape {self.structure.shape}", "one element"))
-        return self.get().reshape(()).item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __format__(self, form: str) -> str:
-        return format(self.item(), form) if form else str(self)
-
-    def tolist(self) -> Any:
-        """The elements as nested lists of Python numbers."""
-        return self.get().tolist()
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError(complain("asarray: a copy is needed", "copy=False", "copy=None"))
