@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
+from tensorbackend.graph.ranges import Ranged, check_bounds
 from tensorbackend.optimizers.optimizer import scale_gradient, set_gradient
 
 __all__ = ["GradientClipping", "GradientHardClipping", "GradientLARS", "GradientNoise", "Lasso", "WeightDecay"]
@@ -23,15 +23,11 @@ def _tensors(p: Any) -> tuple[Any, Any]:
     return arrays.tensor_of(p._data), arrays.tensor_of(p.grad_var._data)
 
 
-def _check(holds: bool, what: str, given: Any, expected: str) -> None:
-    if not holds:
-        raise ValueError(complain(what, repr(given), expected))
-
-
-class WeightDecay:
+class WeightDecay(Ranged):
     """g += rate p."""
 
     name, timing = "WeightDecay", "pre"
+    ranges: ClassVar[dict[str, str]] = {"rate": "0 or more, and finite"}
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -42,10 +38,11 @@ class WeightDecay:
             set_gradient(p, g + self.rate * data)
 
 
-class Lasso:
+class Lasso(Ranged):
     """g += rate sign(p)."""
 
     name, timing = "Lasso", "pre"
+    ranges: ClassVar[dict[str, str]] = {"rate": "0 or more, and finite"}
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -56,14 +53,14 @@ class Lasso:
             set_gradient(p, g + self.rate * o.sgn(data))
 
 
-class GradientClipping:
+class GradientClipping(Ranged):
     """All gradients times threshold / norm, where their common L2 norm is above the threshold. Raises `ValueError` for
     a threshold below 0."""
 
     name, timing = "GradientClipping", "pre"
+    ranges: ClassVar[dict[str, str]] = {"threshold": "0 or more"}
 
     def __init__(self, threshold: float) -> None:
-        _check(threshold >= 0, "GradientClipping: threshold", threshold, "0 or more")
         self.threshold = threshold
 
     def __call__(self, optimizer: Any) -> None:
@@ -85,23 +82,23 @@ class GradientHardClipping:
     name, timing = "GradientHardClipping", "pre"
 
     def __init__(self, lower_bound: float, upper_bound: float) -> None:
-        bounds = (lower_bound, upper_bound)
-        _check(lower_bound <= upper_bound, "GradientHardClipping: bounds", bounds, "a lower one, then a higher one")
-        self.lower_bound, self.upper_bound = bounds
+        self.lower_bound, self.upper_bound = lower_bound, upper_bound
+        check_bounds("GradientHardClipping", lower_bound, upper_bound)
 
     def __call__(self, optimizer: Any) -> None:
+        check_bounds("GradientHardClipping", self.lower_bound, self.upper_bound)  # they may have been set since
         for p in _with_gradients(optimizer):
             set_gradient(p, o.clip(_tensors(p)[1], self.lower_bound, self.upper_bound))
 
 
-class GradientNoise:
+class GradientNoise(Ranged):
     """Normal noise of variance eta / (1 + t)^0.55 added to gradients (Neelakantan et al. 2015); in several processes
     that of process 0. Raises `ValueError` for an eta below 0."""
 
     name, timing = "GradientNoise", "pre"
+    ranges: ClassVar[dict[str, str]] = {"eta": "0 or more, and finite"}
 
     def __init__(self, eta: float) -> None:
-        _check(eta >= 0, "GradientNoise: eta", eta, "0 or more")
         self.eta = eta
 
     def __call__(self, optimizer: Any) -> None:
@@ -115,10 +112,11 @@ class GradientNoise:
             set_gradient(p, g + noise)
 
 
-class GradientLARS:
+class GradientLARS(Ranged):
     """Layer-wise rates (You et al. 2017): g = (g + weight_decay p) threshold ‖p‖ / (eps + ‖g‖ + weight_decay ‖p‖)."""
 
     name, timing = "GradientLARS", "pre"
+    ranges: ClassVar[dict[str, str]] = dict.fromkeys(("threshold", "weight_decay", "eps"), "0 or more, and finite")
 
     def __init__(self, threshold: float = 1e-2, weight_decay: float = 0.0, eps: float = 1e-9) -> None:
         self.threshold, self.weight_decay, self.eps = threshold, weight_decay, eps

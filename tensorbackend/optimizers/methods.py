@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.optimizers.optimizer import GradientMethod, UpdateRule
 
 __all__ = ["SGD", "AdaDelta", "AdaGrad", "Adam", "AdamW", "MomentumSGD", "NesterovAG", "RMSprop"]
+
+
+_SCALE, _SHARE = "0 or more, and finite", "0 to 1"
 
 
 class SGDRule(UpdateRule):
@@ -29,6 +32,7 @@ class SGD(GradientMethod):
     """Gradient descent: p -= lr g."""
 
     rule = SGDRule
+    ranges: ClassVar[dict[str, str]] = {"lr": _SCALE}
 
     def __init__(self, lr: float = 0.01) -> None:
         super().__init__(lr=lr)
@@ -56,6 +60,7 @@ class MomentumSGD(GradientMethod):
     """Gradient descent with momentum: v = momentum v - lr g; p += v."""
 
     rule = MomentumSGDRule
+    ranges: ClassVar[dict[str, str]] = {"lr": _SCALE, "momentum": _SHARE}
 
     def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
         super().__init__(lr=lr, momentum=momentum)
@@ -93,6 +98,7 @@ class AdaGrad(GradientMethod):
     """AdaGrad (Duchi et al. 2011): h += g²; p -= lr g / (√h + eps)."""
 
     rule = AdaGradRule
+    ranges: ClassVar[dict[str, str]] = {"lr": _SCALE, "eps": _SCALE}
 
     def __init__(self, lr: float = 0.001, eps: float = 1e-8) -> None:
         super().__init__(lr=lr, eps=eps)
@@ -116,6 +122,7 @@ class RMSprop(GradientMethod):
     """RMSprop (Tieleman and Hinton 2012): ms = alpha ms + (1 - alpha) g²; p -= lr g / (√ms + eps)."""
 
     rule = RMSpropRule
+    ranges: ClassVar[dict[str, str]] = {"lr": _SCALE, "alpha": _SHARE, "eps": _SCALE}
 
     def __init__(self, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8) -> None:
         super().__init__(lr=lr, alpha=alpha, eps=eps)
@@ -143,6 +150,7 @@ class AdaDelta(GradientMethod):
     """AdaDelta (Zeiler 2012)."""
 
     rule = AdaDeltaRule
+    ranges: ClassVar[dict[str, str]] = {"rho": _SHARE, "eps": _SCALE}
 
     def __init__(self, rho: float = 0.95, eps: float = 1e-6) -> None:
         super().__init__(rho=rho, eps=eps)
@@ -253,6 +261,10 @@ class Adam(GradientMethod):
     """
 
     rule = AdamRule
+    ranges: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("alpha", "eps", "eta", "weight_decay_rate"), _SCALE),
+        **dict.fromkeys(("beta1", "beta2"), "0 or more, and below 1"),
+    }
 
     def __init__(self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
                  eta: float = 1.0, weight_decay_rate: float = 0.0, amsgrad: bool = False) -> None:  # fmt: skip

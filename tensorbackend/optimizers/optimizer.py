@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,16 +16,25 @@ from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward
 from tensorbackend.function.ready import listeners
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 
 __all__ = ["GradientMethod", "Hyperparameter", "Optimizer", "UpdateRule"]
 
 
 class Hyperparameter:
-    """Numbers of a method, as attributes; what is not set is the `parent`'s."""
+    """Numbers of a method, as attributes; what is not set is the `parent`'s. Those that the `ranges` of the `method`
+    (None: the parent's) name are refused outside of these, by `ValueError` or `TypeError`."""
 
-    def __init__(self, parent: Hyperparameter | None = None, **values: Any) -> None:
+    def __init__(self, parent: Hyperparameter | None = None, method: type | None = None, /, **values: Any) -> None:
         self.__dict__["_parent"] = parent
-        self.__dict__.update(values)
+        self.__dict__["_method"] = method or (None if parent is None else parent.__dict__["_method"])
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__["_method"] is not None:
+            ranges.check_named(self.__dict__["_method"], name, value)
+        self.__dict__[name] = value
 
     def __getattr__(self, name: str) -> Any:
         parent = self.__dict__.get("_parent")
@@ -37,7 +46,7 @@ class Hyperparameter:
         """The numbers that hold, by name."""
         found = {} if self._parent is None else self._parent.get_dict()
         found.update(self.__dict__)
-        del found["_parent"]
+        del found["_parent"], found["_method"]
         return found
 
     def snapshot(self) -> SimpleNamespace:
@@ -147,7 +156,7 @@ class Optimizer:
         self.comm: Any = None
         self.t = 0
         self.epoch = 0
-        self.loss_scale: float | None = None
+        self._loss_scale: float | None = None
         self.check_nan_in_grads = False
         self._pre: dict[str, Callable] = {}
         self._post: dict[str, Callable] = {}
@@ -192,8 +201,20 @@ class Optimizer:
         for hook in tuple(hooks.values()):
             hook(self)
 
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied by before backward, and gradients divided by; None: nothing."""
+        return self._loss_scale
+
+    @loss_scale.setter
+    def loss_scale(self, scale: float | None) -> None:
+        if scale is not None:
+            ranges.check(type(self).__name__, "above 0, and finite", loss_scale=scale)
+        self._loss_scale = scale
+
     def set_loss_scale(self, loss_scale: float) -> None:
-        """Multiply losses by a number before backward, and divide gradients by it."""
+        """Multiply losses by a number before backward, and divide gradients by it. Raises `ValueError` unless it is
+        above 0 and finite."""
         self.loss_scale = loss_scale
 
     def loss_scaling(self, scale: float = 2.0**14) -> Optimizer:
@@ -215,13 +236,15 @@ class Optimizer:
 
 
 class GradientMethod(Optimizer):
-    """The base of methods that change each parameter by its gradient. `rule` is the class of its update rules."""
+    """The base of methods that change each parameter by its gradient. `rule` is the class of its update rules; `ranges`
+    says what its numbers have to be, in the words of `graph/ranges.py`, whenever one is set."""
 
     rule: type[UpdateRule] = UpdateRule
+    ranges: ClassVar[dict[str, str]] = {}
 
     def __init__(self, **hyperparameters: Any) -> None:
         super().__init__()
-        self.hyperparam = Hyperparameter(None, **hyperparameters)
+        self.hyperparam = Hyperparameter(None, type(self), **hyperparameters)
         self._fp32 = False
 
     def __getattr__(self, name: str) -> Any:
@@ -233,7 +256,7 @@ class GradientMethod(Optimizer):
     def __setattr__(self, name: str, value: Any) -> None:
         own = self.__dict__.get("hyperparam")
         if own is not None and name in own.__dict__:
-            own.__dict__[name] = value
+            setattr(own, name, value)
         else:
             object.__setattr__(self, name, value)
 

@@ -745,6 +745,54 @@ def test_bounds_of_hooks_that_make_no_sense_are_refused(hook, given) -> None:
         hook(*given)
 
 
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(("method", "name", "wrong"), [
+    (optimizers.SGD, "lr", NAN), (optimizers.SGD, "lr", -0.1), (optimizers.SGD, "lr", np.float32(np.inf)),
+    (optimizers.MomentumSGD, "momentum", 1.5), (optimizers.NesterovAG, "momentum", -0.5),
+    (optimizers.AdaGrad, "eps", -1), (optimizers.RMSprop, "alpha", NAN), (optimizers.AdaDelta, "rho", 2), (optimizers.AdaDelta, "eps", INF),
+    *((method, name, wrong) for method in (optimizers.Adam, optimizers.AdamW) for name, wrong in {
+        "alpha": -1, "beta1": 1, "beta2": 2, "eps": -1e-8, "eta": NAN, "weight_decay_rate": INF}.items()),
+])  # fmt: skip
+def test_numbers_of_methods_that_make_no_sense_are_refused_whenever_they_are_set(method, name, wrong) -> None:
+    optimizer = method().setup(L.Linear(2, 3))
+    before = optimizer.hyperparam.get_dict()
+    rule = optimizer.target.W.update_rule.hyperparam
+    text = rf"{method.__name__}: {name}\n  given .*\n  expected  0 "
+    with pytest.raises(ValueError, match=text):
+        method(**{name: wrong})
+    for holder in (optimizer, optimizer.hyperparam, rule):
+        with pytest.raises(ValueError, match=text):
+            setattr(holder, name, wrong)
+    with pytest.raises(TypeError, match=rf"{name}\n  given     str\n  expected  a number"):
+        setattr(optimizer, name, "0.1")
+    assert optimizer.hyperparam.get_dict() == rule.get_dict() == before
+    setattr(copy.deepcopy(optimizer), name, np.float32(0.5))
+
+
+@pytest.mark.parametrize("scale", [0, -2.0, NAN, INF])
+def test_scales_of_losses_that_make_no_sense_are_refused(scale) -> None:
+    optimizer = optimizers.SGD()
+    for refused in (optimizer.set_loss_scale, optimizer.loss_scaling, lambda x: setattr(optimizer, "loss_scale", x)):
+        with pytest.raises(ValueError, match="loss_scale"):
+            refused(scale)
+    assert optimizer.loss_scale is None
+
+
+def test_bounds_of_hooks_are_checked_when_they_are_set() -> None:
+    for hook, name in ((optimizers.WeightDecay(0.1), "rate"), (optimizers.Lasso(0.1), "rate"),
+                       (optimizers.GradientClipping(1), "threshold"), (optimizers.GradientNoise(0.1), "eta"),
+                       (optimizers.GradientLARS(), "weight_decay")):  # fmt: skip
+        for wrong in (-1, NAN):
+            with pytest.raises(ValueError, match=name):
+                setattr(hook, name, wrong)
+    hook, optimizer = optimizers.GradientHardClipping(-1, 1), optimizers.SGD().setup(L.Linear(2, 3))
+    hook.upper_bound = -2
+    with pytest.raises(ValueError, match="bounds"):
+        hook(optimizer)
+
+
 @pytest.mark.parametrize("make", [
     lambda n: tb.Parameter(1.0, (3, n)), lambda n: tb.Parameter(1.0, n), lambda n: tb.Parameter().initialize((3, n)),
     lambda n: L.Linear(3, n), lambda n: L.Linear(None, n), lambda n: L.Convolution2D(1, n, 3), L.BatchNormalization,
