@@ -7,12 +7,13 @@ Of a shape, fan_in is shape[1] times the lengths behind it, and fan_out shape[0]
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
+from tensorbackend.graph.ranges import Ranged
 
 __all__ = [
     "Constant", "GlorotNormal", "GlorotUniform", "HeNormal", "HeUniform", "Identity", "Initializer", "LeCunNormal",
@@ -28,7 +29,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return shape[1] * rest, shape[0] * rest
 
 
-class Initializer:
+class Initializer(Ranged):
     """Fills arrays: `initializer(array)`. Subclasses define `fill(self, tensor)` on a plain tensor."""
 
     def __call__(self, array: Any) -> None:
@@ -79,6 +80,8 @@ class NaN(Constant):
 class Identity(Initializer):
     """`scale` times the identity matrix."""
 
+    ranges: ClassVar[dict[str, str]] = {"scale": "a finite number"}
+
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
 
@@ -90,7 +93,9 @@ class Identity(Initializer):
 
 
 class Normal(Initializer):
-    """Normal numbers of mean 0 and standard deviation `scale`."""
+    """Normal numbers of mean 0 and standard deviation `scale`. Raises `ValueError` for one below 0."""
+
+    ranges: ClassVar[dict[str, str]] = {"scale": "0 or more, and finite"}
 
     def __init__(self, scale: float = 0.05) -> None:
         self.scale = scale
@@ -105,7 +110,9 @@ class Normal(Initializer):
 
 
 class Uniform(Initializer):
-    """Uniform numbers between -`scale` and `scale`."""
+    """Uniform numbers between -`scale` and `scale`. Raises `ValueError` for one below 0."""
+
+    ranges: ClassVar[dict[str, str]] = {"scale": "0 or more, and finite"}
 
     def __init__(self, scale: float = 0.05) -> None:
         self.scale = scale
@@ -203,6 +210,8 @@ class HeUniform(Uniform):
 
 class Orthogonal(Initializer):
     """`scale` times a matrix (out, rest) with orthonormal rows, or columns where these are fewer (Saxe et al. 2013)."""
+
+    ranges: ClassVar[dict[str, str]] = {"scale": "a finite number"}
 
     def __init__(self, scale: float = 1.1) -> None:
         self.scale = scale

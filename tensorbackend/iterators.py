@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import ranges
 
 __all__ = ["BatchIterator", "epoch_order"]
 
@@ -30,10 +31,14 @@ class BatchIterator:
     def __init__(self, arrays: Sequence[Any], batch_size: int, shuffle: bool = True, seed: int = 0, rank: int = 0,
                  size: int = 1) -> None:  # fmt: skip
         self.arrays = tuple(arrays) if isinstance(arrays, (tuple, list)) else (arrays,)
+        if not all(hasattr(x, "__len__") for x in self.arrays):
+            raise TypeError(complain("BatchIterator", ", ".join(type(x).__name__ for x in self.arrays), "arrays"))
         lengths = {len(x) for x in self.arrays}
         if len(lengths) != 1:
-            given = ", ".join(str(x.shape) for x in self.arrays)
+            given = ", ".join(str(np.shape(x)) for x in self.arrays) or "none"
             raise ShapeError(complain("BatchIterator: numbers of samples differ", given, "one length of axis 0"))
+        ranges.check("BatchIterator", "an int", batch_size=batch_size, rank=rank, size=size)
+        ranges.check("BatchIterator", "an int of 0 or more", seed=seed)
         if batch_size < 1 or not 0 <= rank < size:
             given = f"batch_size {batch_size}, rank {rank} of {size}"
             raise ValueError(complain("BatchIterator", given, "a batch_size of 1 or more, 0 <= rank < size"))

@@ -12,11 +12,18 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.optree import Operators, check_target
+from tensorbackend.graph.ranges import RANGES
 from tensorbackend.graph.structure import StructureTable, sized
 from tensorbackend.graph.tensor import Tensor, as_shape
 from tensorbackend.primitives.operands import check_parallelism
 
-__all__ = ["Allocation", "host_array", "rank_rule"]
+__all__ = ["Allocation", "check_batch_size", "host_array", "rank_rule"]
+
+
+def check_batch_size(name: str, size: Any) -> None:
+    """Raise `ValueError` for what is no batch size, nor None."""
+    if size is not None and not RANGES["an int of 0 or more"](size):
+        raise ValueError(complain(name, repr(size), "an int of 0 or more, or None"))
 
 
 class Allocation:
@@ -25,10 +32,19 @@ class Allocation:
     structures: StructureTable
     default_dtype: np.dtype
     tensor_cls: type[Tensor]
-    bsz: int | None
     num_devices: int
     evaluate: Callable[..., Tensor]
     _upload: Callable[[Tensor, np.ndarray], None]
+
+    @property
+    def bsz(self) -> int | None:
+        """The batch size of `iobuf`, an int of 0 or more; None: not set yet."""
+        return self._bsz
+
+    @bsz.setter
+    def bsz(self, size: int | None) -> None:
+        check_batch_size("bsz", size)
+        self._bsz = size
 
     def empty(
         self,

@@ -193,7 +193,7 @@ class Backend(
         self.device_id = device_id or 0
         self.num_devices = 1
         self.use_pinned_mem = False
-        self.bsz: int | None = None
+        self.bsz = None
         self.round_mode = _mantissa_bits(10 if stochastic_round is True else stochastic_round or 0)
         self.deterministic = rng_seed is not None
         self._take_lock(Lock())

@@ -53,7 +53,6 @@ class Block():
 
 class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, Marks, LinearAlgebra, Convolution, Pooling, ResponseNorm, Normalization, Recurrent, Gated, LookupTables, Regions, LayerHooks, ScratchMemory, ABC):
     bench_records: deque[watch.BenchRecord]
-    bsz: int | None
     _hist_rows: list[tuple[str, Tensor]]
     _events: tuple[Any, Any] | None
     _recorder: Recorder | None
@@ -67,6 +66,7 @@ class Backend(Allocation, Expressions, RandomNumbers, UserKernels, Histograms, M
     device_id: Any
     num_devices: Any
     use_pinned_mem: Any
+    bsz: Any
     round_mode: Any
     deterministic: Any
     structures: Any

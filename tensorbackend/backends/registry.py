@@ -18,6 +18,7 @@ import numpy as np
 
 from tensorbackend import dtypes, settings
 from tensorbackend.arguments import whole
+from tensorbackend.backends.allocation import check_batch_size
 from tensorbackend.backends.base import OUR_BACKENDS, Backend
 from tensorbackend.errors import BackendError, DTypeError, complain, nearest
 
@@ -89,9 +90,7 @@ def gen_backend(
     for name, here in {"default_dtype": "datatype", "num_devices": "max_devices"}.items():
         if name in options:
             raise TypeError(complain("gen_backend", f"{name}={options[name]!r}", f"{here}={options[name]!r}"))
-    whole = isinstance(batch_size, (int, np.integer)) and not isinstance(batch_size, bool)
-    if batch_size is not None and not (whole and batch_size >= 0):
-        raise ValueError(complain("batch_size", repr(batch_size), "an int of 0 or more, or None"))
+    check_batch_size("batch_size", batch_size)
     _deprecated("deterministic", deterministic)
     _deprecated("deterministic_update", deterministic_update)
     made = allocate(

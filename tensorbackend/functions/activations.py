@@ -11,6 +11,7 @@ from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import reductions, shapes
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
@@ -72,7 +73,8 @@ def relu(x: Any) -> Variable:
 
 
 def clipped_relu(x: Any, z: float = 20.0) -> Variable:
-    """x between 0 and z; the gradient passes strictly inside."""
+    """x between 0 and z; the gradient passes strictly inside. Raises `ValueError` for a z below 0."""
+    ranges.check("clipped_relu", "0 or more", z=z)
     return _CLIPPED(x, z=z)
 
 
@@ -83,16 +85,19 @@ def relu6(x: Any) -> Variable:
 
 def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
     """x where x >= 0, else slope x."""
+    ranges.check("leaky_relu", "a finite number", slope=slope)
     return _LEAKY(x, slope=slope)
 
 
 def elu(x: Any, alpha: float = 1.0) -> Variable:
     """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2016)."""
+    ranges.check("elu", "a finite number", alpha=alpha)
     return _ELU(x, alpha=alpha)
 
 
 def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
     """scale elu(x, alpha) (Klambauer et al. 2017)."""
+    ranges.check("selu", "a finite number", alpha=alpha, scale=scale)
     return _SELU(x, alpha=alpha, scale=scale)
 
 
@@ -108,6 +113,7 @@ def hard_sigmoid(x: Any) -> Variable:
 
 def softplus(x: Any, beta: float = 1.0) -> Variable:
     """ln(1 + exp(beta x)) / beta, without overflow."""
+    ranges.check("softplus", "a finite number, not 0", beta=beta)
     return _SOFTPLUS(x, beta=beta)
 
 
@@ -136,6 +142,7 @@ def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
     axis does not divide into them."""
     axis = one_axis("maxout", axis, len(x.shape))
     n = x.shape[axis]
+    ranges.check("maxout", "an int", pool_size=pool_size)
     if pool_size < 1 or n % pool_size:
         raise ValueError(complain("maxout", f"pool_size {pool_size}, axis of length {n}", "a divisor of the length"))
     apart = shapes.reshape(x, (*x.shape[:axis], n // pool_size, pool_size, *x.shape[axis + 1 :]))

@@ -14,6 +14,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 from tensorbackend.graph.optree import apply
 
 __all__ = [
@@ -162,7 +163,10 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
 
 
 def clip(x: Any, x_min: float, x_max: float) -> Variable:
-    """x between two numbers; the gradient passes at the bounds, too."""
+    """x between two numbers; the gradient passes at the bounds, too. Raises `ValueError` for bounds in the wrong
+    order."""
+    ranges.check("clip", "a number, not NaN", x_min=x_min, x_max=x_max)
+    ranges.check_bounds("clip", x_min, x_max)
     return _CLIP(x, x_min, x_max)
 
 

@@ -17,6 +17,7 @@ from tensorbackend.function.trees import Rule, Traced
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 
 __all__ = [
     "absolute_error", "bernoulli_nll", "contrastive", "cross_covariance", "cross_entropy", "decov",
@@ -162,12 +163,6 @@ def _sigmoid_gradient(g: Any, y: Any, x: Any, t: Any, normalize: bool, reduce: s
     return each / count, None
 
 
-def _check_positive(name: str, label: str, value: Any) -> None:
-    """Refuse a number that is not above 0."""
-    if not value > 0:
-        raise ValueError(complain(f"{name}: {label}", repr(value), "above 0"))
-
-
 def _check_pair(in_types: Any, **params: Any) -> None:
     a, b = in_types
     type_check.expect_float(a, b)
@@ -247,13 +242,15 @@ def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axi
     """d^2 / 2 where d = |x - t| <= delta, else delta (d - delta / 2); summed over all axes but the first. Raises
     `ValueError` for a delta that is not positive."""
     check_reduce("huber_loss", reduce, ("sum_along_second_axis", "no"))
-    _check_positive("huber_loss", "delta", delta)
+    ranges.check("huber_loss", "above 0", delta=delta)
     return _HUBER(x, t, delta=delta, reduce=reduce)
 
 
 def cross_entropy(yhat: Any, y: Any, eps: float = 1e-6, reduce: str = "sum") -> Variable:
-    """-sum of y ln(yhat + eps), with probabilities `yhat` and weights `y` of one shape."""
+    """-sum of y ln(yhat + eps), with probabilities `yhat` and weights `y` of one shape. Raises `ValueError` for an eps
+    below 0."""
     check_reduce("cross_entropy", reduce)
+    ranges.check("cross_entropy", "0 or more, and finite", eps=eps)
     return _CROSS(yhat, y, eps=eps, reduce=reduce)
 
 
@@ -334,7 +331,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "me
     Raises `ValueError` for a margin that is not positive."""
     check_reduce("contrastive", reduce, ("mean", "no"))
     check_numbers("contrastive", y, 2)
-    _check_positive("contrastive", "margin", margin)
+    ranges.check("contrastive", "above 0", margin=margin)
     return _CONTRASTIVE(x0, x1, y, margin=margin, reduce=reduce)
 
 
@@ -344,7 +341,7 @@ def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, redu
     `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive.
     """
     check_reduce("triplet", reduce, ("mean", "no"))
-    _check_positive("triplet", "margin", margin)
+    ranges.check("triplet", "above 0", margin=margin)
     return _TRIPLET(anchor, positive, negative, margin=margin, reduce=reduce)
 
 
@@ -455,6 +452,7 @@ def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]
     'no': (N,).
     """
     check_reduce("negative_sampling", reduce, ("sum", "no"))
+    ranges.check("negative_sampling", "an int of 0 or more", sample_size=sample_size)
     x, labels = as_variable(x), as_variable(t).array
     check_labels("negative_sampling", "t", labels)
     drawn = sampler((x.shape[0], sample_size + 1))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule, Traced, normal, uniform
@@ -14,6 +13,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions.products import linear
 from tensorbackend.functions.shapes import cast
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 
 __all__ = ["dropout", "gaussian", "gumbel_softmax", "rrelu", "simplified_dropconnect", "zoneout"]
 
@@ -47,8 +47,7 @@ def dropout(x: Any, ratio: float = 0.5, *, mask: Any = None, return_mask: bool =
     `mask` is used as it is if given; with `return_mask` the result is (variable, mask's array). Raises `ValueError` for
     a ratio outside [0, 1).
     """
-    if not 0.0 <= ratio < 1.0:
-        raise ValueError(complain("dropout: ratio", repr(ratio), "0 or more, and below 1"))
+    ranges.check("dropout", "0 or more, and below 1", ratio=ratio)
     if not lookup("train") or (ratio == 0.0 and mask is None):
         return (as_variable(x), None) if return_mask else as_variable(x)
     if mask is None and not return_mask:
@@ -80,23 +79,23 @@ def gaussian(mean: Any, ln_var: Any) -> Variable:
 
 
 def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1) -> Variable:
-    """Nearly one-hot draws of the classes of log-probabilities (Jang et al. 2017); the sharper, the smaller `tau`."""
+    """Nearly one-hot draws of the classes of log-probabilities (Jang et al. 2017); the sharper, the smaller `tau`.
+    Raises `ValueError` unless that is above 0."""
+    ranges.check("gumbel_softmax", "above 0, and finite", tau=tau)
     return _typed(_GUMBEL(log_pi, tau=float(tau), axis=axis), log_pi)
 
 
 def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
     """x where x >= 0, else x times a slope drawn from [l, u) for each element (Xu et al. 2015); their mean when not
     training. Raises `ValueError` unless l <= u."""
-    if l > u:
-        raise ValueError(complain("rrelu: slopes", f"l={l}, u={u}", "l <= u"))
+    ranges.check_bounds("rrelu", l, u)
     return _typed(_RRELU(x, low=l, high=u), x) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
 
 
 def zoneout(h: Any, x: Any, ratio: float = 0.5) -> Variable:
     """Elements of the state h kept at probability `ratio`, the others those of x (Krueger et al. 2017); the expectation
     when not training. Raises `ValueError` for a ratio outside [0, 1]."""
-    if not 0.0 <= ratio <= 1.0:
-        raise ValueError(complain("zoneout: ratio", repr(ratio), "0 to 1"))
+    ranges.check("zoneout", "0 to 1", ratio=ratio)
     return (_ZONEOUT if lookup("train") else _ZONEOUT_MEAN)(h, x, ratio=ratio)
 
 
@@ -126,8 +125,7 @@ def simplified_dropconnect(x: Any, W: Any, b: Any = None, ratio: float = 0.5, tr
 
     Raises `ValueError` for a ratio outside [0, 1).
     """
-    if not 0.0 <= ratio < 1.0:
-        raise ValueError(complain("simplified_dropconnect: ratio", repr(ratio), "0 or more, and below 1"))
+    ranges.check("simplified_dropconnect", "0 or more, and below 1", ratio=ratio)
     bias = () if b is None else (b,)
     if not train or not lookup("train"):
         return linear(x, W, *bias)

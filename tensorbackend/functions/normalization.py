@@ -18,6 +18,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
 from tensorbackend.functions.losses import check_labels, length, refuse_labels
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 from tensorbackend.graph.optree import apply
 from tensorbackend.graph.structure import normalize_axes
 
@@ -81,6 +82,8 @@ def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, run
     variance times m / (m - 1), with m elements a channel. Raises `InvalidType` for types and shapes, `ShapeError` for
     the shapes of `running_mean` and `running_var`.
     """
+    ranges.check("batch_normalization", "0 or more, and finite", eps=eps)
+    ranges.check("batch_normalization", "0 to 1", decay=decay)
     axes = _axes(x, axis)
     for name, running in (("running_mean", running_mean), ("running_var", running_var)):
         if running is not None and running.shape != gamma.shape:
@@ -98,6 +101,7 @@ def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, run
 def fixed_batch_normalization(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5,
                               axis: Any = None) -> Variable:  # fmt: skip
     """`batch_normalization` with a mean and a variance that are given, differentiable in all five."""
+    ranges.check("fixed_batch_normalization", "0 or more, and finite", eps=eps)
     return _FIXED(x, gamma, beta, mean, var, eps=float(eps), axes=_axes(x, axis))
 
 
@@ -120,6 +124,7 @@ _LAYER = Rule(
 
 def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
     """Rows of x (N, D) with mean 0 and variance 1, times gamma (D,) plus beta (D,) (Ba et al. 2016)."""
+    ranges.check("layer_normalization", "0 or more, and finite", eps=eps)
     return _LAYER(x, gamma, beta, eps=float(eps))
 
 
@@ -145,6 +150,8 @@ _GROUP = Rule("group_normalization", _group, None, _check_group, ("x", "gamma", 
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
     """Groups of the channels of x (N, C, …) with mean 0 and variance 1, times gamma (C,) plus beta (C,) (Wu and He
     2018). Raises `ShapeError` where the channels do not divide."""
+    ranges.check("group_normalization", "0 or more, and finite", eps=eps)
+    ranges.check("group_normalization", "an int", groups=groups)
     if groups < 1 or x.shape[1] % groups:
         raise ShapeError(complain("group_normalization", f"{groups} groups of {x.shape[1]} channels", "a divisor"))
     return _GROUP(x, gamma, beta, groups=groups, eps=float(eps))
@@ -159,6 +166,7 @@ _NORMALIZE = Rule("normalize", _normalize, None, lambda t, **params: type_check.
 
 def normalize(x: Any, eps: float = 1e-5, axis: Any = 1) -> Variable:
     """x / (|x| + eps), with Euclidean lengths along the axes. Raises `ShapeError` for axes that are not there."""
+    ranges.check("normalize", "0 or more, and finite", eps=eps)
     axes = normalize_axes("normalize", tuple(axis) if isinstance(axis, list) else axis, len(x.shape))
     return _NORMALIZE(x, eps=float(eps), axis=axes)
 
@@ -187,7 +195,9 @@ def local_response_normalization(x: Any, n: int = 5, k: float = 2.0, alpha: floa
 
     Raises `ValueError` unless `n` is odd.
     """
-    if n < 1 or n % 2 == 0:
+    ranges.check("local_response_normalization", "a finite number", k=k, alpha=alpha, beta=beta)
+    ranges.check("local_response_normalization", "an int of 1 or more", n=n)
+    if n % 2 == 0:
         raise ValueError(complain("local_response_normalization: n", str(n), "an odd number"))
     return _RESPONSE(x, n=n, k=float(k), alpha=float(alpha), beta=float(beta))
 

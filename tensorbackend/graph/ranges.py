@@ -17,13 +17,16 @@ __all__ = ["RANGES", "Ranged", "check", "check_bounds", "check_named"]
 RANGES: dict[str, Callable[[Any], bool]] = {
     "a number, not NaN": lambda x: x == x,
     "a finite number": lambda x: -math.inf < x < math.inf,
+    "a finite number, not 0": lambda x: x != 0 and -math.inf < x < math.inf,
     "0 or more": lambda x: x >= 0,
     "0 or more, and finite": lambda x: 0 <= x < math.inf,
     "above 0": lambda x: x > 0,
     "above 0, and finite": lambda x: 0 < x < math.inf,
     "0 to 1": lambda x: 0 <= x <= 1,
     "0 or more, and below 1": lambda x: 0 <= x < 1,
-    "an int of 1 or more": lambda x: isinstance(x, (int, np.integer)) and not isinstance(x, bool) and x >= 1,
+    "an int": lambda x: _is_int(x),
+    "an int of 0 or more": lambda x: _is_int(x) and x >= 0,
+    "an int of 1 or more": lambda x: _is_int(x) and x >= 1,
 }
 """What may be expected, as messages say it, and what holds then."""
 
@@ -47,6 +50,10 @@ def check_bounds(name: str, low: Any, high: Any) -> None:
     found = [known(x) for x in (low, high) if _is_number(known(x))]
     if any(x != x for x in found) or (len(found) == 2 and found[0] > found[1]):
         raise ValueError(complain(f"{name}: bounds", f"{low} and {high}", "a lower one, then a higher one"))
+
+
+def _is_int(x: Any) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
 
 def _is_number(x: Any) -> bool:

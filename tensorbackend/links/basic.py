@@ -10,6 +10,7 @@ from typing import Any
 from tensorbackend import functions as F
 from tensorbackend import initializers
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph import ranges
 from tensorbackend.links.link import Chain, Link
 from tensorbackend.links.parameter import Parameter as Weights
 
@@ -95,6 +96,7 @@ class Maxout(Link):
     def __init__(self, in_size: int | None, out_size: int, pool_size: int, initialW: Any = None,
                  initial_bias: Any = None) -> None:  # fmt: skip
         super().__init__()
+        ranges.check("Maxout", "an int of 1 or more", out_size=out_size, pool_size=pool_size)
         self.out_size, self.pool_size = out_size, pool_size
         shape = None if in_size is None else (out_size * pool_size, in_size)
         with self.init_scope():

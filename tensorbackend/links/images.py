@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tensorbackend import functions as F
 from tensorbackend import initializers
+from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.images import each
+from tensorbackend.graph import ranges
 from tensorbackend.links.link import Link
 from tensorbackend.links.parameter import Parameter
 
 __all__ = ["Convolution2D", "Deconvolution2D"]
-
-
-def _pair(x: Any) -> tuple[int, int]:
-    return tuple(x) if isinstance(x, (tuple, list)) else (x, x)
 
 
 class _Filters(Link):
@@ -26,13 +27,24 @@ class _Filters(Link):
     def __init__(self, in_channels: int | None, out_channels: int, ksize: Any, stride: Any, pad: Any, nobias: bool,
                  initialW: Any, initial_bias: Any, dilate: Any, groups: int) -> None:  # fmt: skip
         super().__init__()
-        self.out_channels, self.ksize, self.groups = out_channels, _pair(ksize), groups
-        self.stride, self.pad, self.dilate = _pair(stride), _pair(pad), _pair(dilate)
+        name = type(self).__name__
+        ranges.check(name, "an int of 1 or more", groups=groups)
+        self.out_channels, self.groups = out_channels, groups
+        self._check_groups(in_channels)
+        self.ksize, self.stride = each(f"{name}: ksize", ksize, 2), each(f"{name}: stride", stride, 2)
+        self.pad, self.dilate = each(f"{name}: pad", pad, 2, 0), each(f"{name}: dilate", dilate, 2)
         with self.init_scope():
             self.W = Parameter(initializers.as_initializer(initialW))
             self.b = None if nobias else Parameter(0 if initial_bias is None else initial_bias, out_channels)
         if in_channels is not None:
             self.W.initialize(self._shape(in_channels))
+
+    def _check_groups(self, in_channels: int | None) -> None:
+        """Raise `ShapeError` for numbers of channels that do not divide; lengths that are none fail as such."""
+        channels = in_channels, self.out_channels
+        if any(isinstance(n, (int, np.integer)) and n % self.groups for n in channels):
+            given = f"{self.groups} groups of {channels[0]} and {channels[1]} channels"
+            raise ShapeError(complain(f"{type(self).__name__}: groups", given, "a divisor of both"))
 
     def _shape(self, in_channels: int) -> tuple[int, ...]:
         first, second = (in_channels, self.out_channels) if self.transposed else (self.out_channels, in_channels)
@@ -40,6 +52,7 @@ class _Filters(Link):
 
     def _prepare(self, x: Any) -> None:
         if not self.W.is_initialized:
+            self._check_groups(x.shape[1])
             self.W.initialize(self._shape(x.shape[1]))
 
 

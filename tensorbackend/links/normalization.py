@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tensorbackend import initializers
 from tensorbackend.function import arrays
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph.ranges import Ranged
 from tensorbackend.graph.tensor import as_shape
 from tensorbackend.links.link import Link
 from tensorbackend.links.parameter import Parameter
@@ -19,13 +20,15 @@ from tensorbackend.links.parameter import Parameter
 __all__ = ["BatchNormalization", "LayerNormalization"]
 
 
-class BatchNormalization(Link):
+class BatchNormalization(Ranged, Link):
     """Batch normalization over all axes but the channels, of which there are `size`; several lengths are axes behind
     the batch's.
 
     In training the batch's statistics are used, and the running ones, `avg_mean` and `avg_var`, follow with `decay`;
     else these are used. With `finetune` in a call they become the mean over the calls since `start_finetuning`.
     """
+
+    ranges: ClassVar[dict[str, str]] = {"decay": "0 to 1", "eps": "0 or more, and finite"}
 
     def __init__(self, size: Any, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None, use_gamma: bool = True,
                  use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None) -> None:  # fmt: skip
@@ -68,8 +71,10 @@ class BatchNormalization(Link):
         self.N = 0
 
 
-class LayerNormalization(Link):
+class LayerNormalization(Ranged, Link):
     """Layer normalization of (N, size), with a learnt scale and shift; a `size` of None is the first input's."""
+
+    ranges: ClassVar[dict[str, str]] = {"eps": "0 or more, and finite"}
 
     def __init__(self, size: int | None = None, eps: float = 1e-6, initial_gamma: Any = None,
                  initial_beta: Any = None) -> None:  # fmt: skip

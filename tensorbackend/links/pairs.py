@@ -9,8 +9,10 @@ import numpy as np
 
 from tensorbackend import functions as F
 from tensorbackend import initializers
+from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph import ranges
 from tensorbackend.links.basic import Linear
 from tensorbackend.links.link import Chain, Link
 from tensorbackend.links.parameter import Parameter
@@ -24,6 +26,8 @@ class Bilinear(Link):
     def __init__(self, left_size: int, right_size: int, out_size: int, nobias: bool = False, initialW: Any = None,
                  initial_bias: Any = None) -> None:  # fmt: skip
         super().__init__()
+        sizes = {"left_size": left_size, "right_size": right_size, "out_size": out_size}
+        ranges.check("Bilinear", "an int of 1 or more", **sizes)
         self.nobias = nobias
         default = initializers.Normal(np.sqrt(1.0 / (left_size * right_size * out_size)))
         with self.init_scope():
@@ -43,7 +47,14 @@ class NegativeSampling(Link):
 
     def __init__(self, in_size: int, counts: Any, sample_size: int, power: float = 0.75) -> None:
         super().__init__()
-        shares = np.asarray(counts, np.float64) ** power
+        ranges.check("NegativeSampling", "a finite number", power=power)
+        ranges.check("NegativeSampling", "an int of 0 or more", sample_size=sample_size)
+        counts = np.asarray(counts, np.float64)
+        with np.errstate(all="ignore"):
+            shares = counts**power
+        if counts.ndim != 1 or counts.min(initial=0) < 0 or not (np.isfinite(shares).all() and shares.any()):
+            expected = "numbers of 0 or more with finite powers, not all of them 0"
+            raise ValueError(complain("NegativeSampling: counts", f"{counts} to the {power}", expected))
         self._bounds = np.cumsum(shares / shares.sum())
         self.sample_size = sample_size
         with self.init_scope():
@@ -65,6 +76,7 @@ class GaussianMixture2D(Chain):
 
     def __init__(self, in_size: int | None, n_mixtures: int) -> None:
         super().__init__()
+        ranges.check("GaussianMixture2D", "an int of 1 or more", n_mixtures=n_mixtures)
         with self.init_scope():
             self.heads = Linear(in_size, 6 * n_mixtures)
 

@@ -11,6 +11,7 @@ from tensorbackend import functions as F
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.graph import ranges
 from tensorbackend.links.basic import Linear
 from tensorbackend.links.link import Chain, ChainList, Link
 
@@ -113,10 +114,8 @@ class _NStep(ChainList):
     def __init__(self, n_layers: int, in_size: int | None, out_size: int, dropout: float, initialW: Any = None,
                  initial_bias: Any = None) -> None:  # fmt: skip
         super().__init__()
-        if n_layers < 1:
-            raise ValueError(complain(f"{type(self).__name__}: n_layers", repr(n_layers), "1 or more"))
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(complain(f"{type(self).__name__}: dropout", repr(dropout), "0 or more, and below 1"))
+        ranges.check(type(self).__name__, "an int of 1 or more", n_layers=n_layers)
+        ranges.check(type(self).__name__, "0 or more, and below 1", dropout=dropout)
         self.n_layers, self.in_size, self.out_size, self.dropout = n_layers, in_size, out_size, dropout
         for k in range(n_layers * self._directions):
             unit, size = Link(), in_size if k < self._directions else out_size * self._directions

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
-from tensorbackend.graph import composite
+from tensorbackend.graph import composite, ranges
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, apply
 from tensorbackend.graph.tensor import Tensor
@@ -241,6 +241,13 @@ def _is_same(x: Any, y: Any) -> bool:
     return (x.address, x.shape, x.strides) == (y.address, y.shape, y.strides)
 
 
+def _check_factors(name: str, eps: Any, rho: Any = 0.0) -> None:
+    """Raise `TypeError` or `ValueError` for what is added to variances, and for the share that averages keep."""
+    operands.check_numbers(name, eps=eps, rho=rho)
+    ranges.check(name, "0 or more, and finite", eps=eps)
+    ranges.check(name, "0 to 1", rho=rho)
+
+
 def _check_operand(name: str, letter: str, x: Any) -> None:
     if not isinstance(x, Operators):
         raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a tensor", "be.array(x)"))
@@ -281,7 +288,8 @@ class _Groups(_Operands):
     def fprop(self, mean: Any, var: Any, gamma: Any, beta: Any, eps: float, accumbeta: float, relu: bool,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
         """The forward pass, as `compound_fprop_gn` says."""
-        operands.check_numbers(self.name, eps=eps, accumbeta=accumbeta)
+        operands.check_numbers(self.name, accumbeta=accumbeta)
+        _check_factors(self.name, eps)
         self.take_columns(gamma=gamma, beta=beta)
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("y", "mean", "var", over="x")
@@ -297,7 +305,7 @@ class _Groups(_Operands):
     def bprop(self, grad_gamma: Any, grad_beta: Any, mean: Any, var: Any, gamma: Any, eps: float,
               repeat: int) -> tuple[float, float] | None:  # fmt: skip
         """The backward pass, as `compound_bprop_gn` says."""
-        operands.check_numbers(self.name, eps=eps)
+        _check_factors(self.name, eps)
         self.take_columns(gamma=gamma, grad_gamma=grad_gamma, grad_beta=grad_beta)
         self.take(self.rows, dtypes.compute(self.dtype), mean=mean, var=var)
         self.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")
@@ -352,7 +360,8 @@ class Normalization:
         `threads`, `outputs` and `layer` have no effect. Raises `ShapeError`, `DTypeError`, and `ValueError` for memory
         that overlaps.
         """
-        operands.check_numbers("compound_fprop_bn", eps=eps, rho=rho, accumbeta=accumbeta)
+        operands.check_numbers("compound_fprop_bn", accumbeta=accumbeta)
+        _check_factors("compound_fprop_bn", eps, rho)
         at = _batch(self, "compound_fprop_bn", x, y=y)
         at.take_columns(gamma=gamma, beta=beta, gmean=gmean, gvar=gvar)
         if inference:
@@ -380,7 +389,7 @@ class Normalization:
         delta_out = (delta_in - (h grad_gamma + grad_beta) / n) gamma / sqrt(var + eps), which may be delta_in itself.
         x, `xsum` and `xvar` are those of `compound_fprop_bn`, and so are types, shapes, `binary`, `repeat` and errors.
         """
-        operands.check_numbers("compound_bprop_bn", eps=eps)
+        _check_factors("compound_bprop_bn", eps)
         at = _batch(self, "compound_bprop_bn", x, delta_in=delta_in, delta_out=delta_out)
         at.take_columns(grad_gamma=grad_gamma, grad_beta=grad_beta, xsum=xsum, xvar=xvar, gamma=gamma)
         at.writes("delta_out", "grad_gamma", "grad_beta", over="delta_in")

@@ -751,7 +751,8 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(("method", "name", "wrong"), [
     (optimizers.SGD, "lr", NAN), (optimizers.SGD, "lr", -0.1), (optimizers.SGD, "lr", np.float32(np.inf)),
     (optimizers.MomentumSGD, "momentum", 1.5), (optimizers.NesterovAG, "momentum", -0.5),
-    (optimizers.AdaGrad, "eps", -1), (optimizers.RMSprop, "alpha", NAN), (optimizers.AdaDelta, "rho", 2), (optimizers.AdaDelta, "eps", INF),
+    (optimizers.AdaGrad, "eps", -1), (optimizers.RMSprop, "alpha", NAN), (optimizers.AdaDelta, "rho", 2),
+    (optimizers.AdaDelta, "eps", INF),
     *((method, name, wrong) for method in (optimizers.Adam, optimizers.AdamW) for name, wrong in {
         "alpha": -1, "beta1": 1, "beta2": 2, "eps": -1e-8, "eta": NAN, "weight_decay_rate": INF}.items()),
 ])  # fmt: skip
