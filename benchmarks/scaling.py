@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorbackend import bench
+from tensorbackend.arguments import image_file
 from tensorbackend.distributed.buckets import BUCKET_BYTES
 
 NODES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -103,7 +104,7 @@ def main() -> None:
     """Print a table a network, and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--links", type=_link, action="append", metavar="'NAME: US GB/S'", help="another network")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG")
+    parser.add_argument("--plot", type=image_file, metavar="FILE", help="write a PNG")
     options = parser.parse_args()
     links = LINKS + (options.links or [])
     for network in NETWORKS:

@@ -25,7 +25,7 @@ import numpy as np
 from layers import Adam, Affine, Layer, Parameter, SoftmaxCrossEntropy
 
 import tensorbackend as tb
-from tensorbackend.arguments import whole
+from tensorbackend.arguments import image_file, whole
 
 CELLS = ("lstm", "gru")
 
@@ -176,7 +176,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
                         help="characters of the last sample (default: %(default)s)")  # fmt: skip
     parser.add_argument("--start", default="Beautiful", help="what samples begin with (default: %(default)s)")
     parser.add_argument("--capture", action="store_true", help="record an iteration once and repeat it by one call")
-    parser.add_argument("--plot", type=Path, default=Path("out/char_rnn.png"), help="image (default: %(default)s)")
+    parser.add_argument("--plot", type=image_file, default=Path("out/char_rnn.png"),
+                        help="image (default: %(default)s)")  # fmt: skip
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1)
     found = parser.parse_args(arguments)

@@ -23,7 +23,7 @@ import numpy as np
 from layers import Adam, Affine, Dropout, Layer, Momentum, Parameter, Relu, SoftmaxCrossEntropy, Tanh
 
 import tensorbackend as tb
-from tensorbackend.arguments import whole
+from tensorbackend.arguments import image_file, whole
 
 try:
     from sklearn.datasets import load_digits
@@ -228,7 +228,7 @@ def add_arguments(parser: argparse.ArgumentParser, epochs: int, plot: str) -> No
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
     parser.add_argument("--capture", action="store_true", help="record a step once and repeat it by one call")
-    parser.add_argument("--plot", type=Path, default=Path(plot), help="image (default: %(default)s)")
+    parser.add_argument("--plot", type=image_file, default=Path(plot), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)
     parser.set_defaults(seed=1, batch_size=64)
 

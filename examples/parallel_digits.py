@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -116,8 +117,11 @@ def main() -> None:
     """Train as the command line says; process 0 speaks."""
     arguments = parse_arguments()
     threads = {} if arguments.threads is None else {"threads": arguments.threads}
-    comm = distributed.init(arguments.backend, rng_seed=arguments.seed, datatype=arguments.dtype,
-                            batch_size=arguments.batch_size, **threads)  # fmt: skip
+    try:
+        comm = distributed.init(arguments.backend, rng_seed=arguments.seed, datatype=arguments.dtype,
+                                batch_size=arguments.batch_size, **threads)  # fmt: skip
+    except tb.BackendError as error:
+        sys.exit(f"parallel_digits.py: --backend {arguments.backend}: {error}")
     train_set, _, test_set = load(comm.backend, arguments.seed)
     batches = distributed.ShardedBatches(comm, train_set.labels.shape[1], arguments.batch_size, arguments.seed)
     network = convolutional(comm.backend, arguments.maps, keep=None)

@@ -7,7 +7,10 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["output_file", "whole"]
+__all__ = ["image_file", "output_file", "whole"]
+
+IMAGES = ("eps", "jpeg", "jpg", "pdf", "png", "ps", "svg", "tif", "tiff", "webp")
+"""How names of files end that Matplotlib writes images to."""
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -34,4 +37,12 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"no folder {path.parent}")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
+    return path
+
+
+def image_file(text: str) -> Path:
+    """A file that an image is drawn into: an ending that says no kind of image is refused by an `ArgumentTypeError`."""
+    path = Path(text)
+    if path.suffix[1:].lower() not in IMAGES:
+        raise argparse.ArgumentTypeError(f"{text} given, expected a name that ends in .{', .'.join(IMAGES)}")
     return path

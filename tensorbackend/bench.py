@@ -36,9 +36,9 @@ import numpy as np
 from tensorbackend.arguments import output_file, whole
 from tensorbackend.backends import probes, toolchain
 from tensorbackend.backends.native import allowed_cores
-from tensorbackend.backends.registry import backend_name
+from tensorbackend.backends.registry import present_backend
 from tensorbackend.bench_results import geometric_mean, history, json_text
-from tensorbackend.dtypes import as_dtype
+from tensorbackend.dtypes import as_dtype, is_float
 from tensorbackend.errors import CompileError, DTypeError, complain
 
 __all__ = [
@@ -493,7 +493,7 @@ def arguments(description: str, dtypes: Sequence[str] = ("float32",)) -> argpars
     """The parser with the options that every script has."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
-    add("--backend", type=backend_name, default=os.environ.get("TB_BACKEND", "cpu"),
+    add("--backend", type=present_backend, default=os.environ.get("TB_BACKEND", "cpu"),
         help="backend to measure (default %(default)s)")  # fmt: skip
     add("--threads", type=whole(1), default=allowed_cores(), help="threads of every contender (default %(default)s)")
     add("--dtype", type=_dtypes, default=None, help=f"element types, with commas (default {','.join(dtypes)})")
@@ -511,9 +511,13 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _dtypes(text: str) -> tuple[str, ...]:
     try:
-        return tuple(as_dtype(name).name for name in _names(text))
+        found = [as_dtype(name) for name in _names(text)]
     except DTypeError as error:
         raise argparse.ArgumentTypeError(" ".join(str(error).split())) from None
+    others = [kind.name for kind in found if not is_float(kind)]
+    if others:
+        raise argparse.ArgumentTypeError(f"{', '.join(others)} given, expected float types")
+    return tuple(kind.name for kind in found)
 
 
 def _regex(text: str) -> re.Pattern[str]:

@@ -24,7 +24,7 @@ from tensorbackend.errors import BackendError, DTypeError, complain, nearest
 
 __all__ = [
     "add_backend_arguments", "allocate", "backend_from_arguments", "backend_name", "choices", "cleanup_backend",
-    "current_backend", "gen_backend", "has_backend", "when_made",
+    "current_backend", "gen_backend", "has_backend", "present_backend", "when_made",
 ]  # fmt: skip
 
 GROUP = "tensorbackend.backends"
@@ -170,21 +170,39 @@ def backend_name(text: str) -> str:
     return text
 
 
+def present_backend(text: str) -> str:
+    """As `backend_name`, of a backend that can be made here: one is. Raises `ArgumentTypeError` for others, as those of
+    devices that are missing."""
+    name = backend_name(text)
+    try:
+        allocate(name).cleanup_backend()
+    except (BackendError, ValueError) as error:
+        raise argparse.ArgumentTypeError(" ".join(str(error).split())) from None
+    return name
+
+
 def _dtype(text: str) -> np.dtype:
     try:
-        return dtypes.as_dtype(text)
+        found = dtypes.as_dtype(text)
     except DTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r} given, expected the name of a type as float32") from None
+        found = None
+    if found is None or not dtypes.is_float(found):
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected the name of a float type as float32")
+    return found
 
 
 def backend_from_arguments(arguments: argparse.Namespace, **options: Any) -> Backend:
-    """The global backend that parsed arguments of `add_backend_arguments` ask for; `options` as in `gen_backend`."""
+    """The global backend that parsed arguments of `add_backend_arguments` ask for; `options` as in `gen_backend`. Ends
+    the script as a parser does, with what is missing and exit status 2, where there is no such device or driver."""
     if arguments.threads is not None:
         options.setdefault("threads", arguments.threads)
-    return gen_backend(
-        arguments.backend,
-        rng_seed=arguments.seed,
-        datatype=arguments.dtype,
-        batch_size=arguments.batch_size,
-        **options,
-    )
+    try:
+        return gen_backend(
+            arguments.backend,
+            rng_seed=arguments.seed,
+            datatype=arguments.dtype,
+            batch_size=arguments.batch_size,
+            **options,
+        )
+    except (BackendError, ValueError) as error:
+        argparse.ArgumentParser(usage=argparse.SUPPRESS).error(f"--backend: {error}")

@@ -62,10 +62,12 @@ def run(options: argparse.Namespace) -> Iterator[str]:
 
 def _parts(what: str) -> tuple[Path, str]:
     """The file and the expression, "" for the whole script."""
-    name, _, expression = what.partition(".py:")
-    path = Path(f"{name}.py" if expression else what)
+    name, colon, expression = what.partition(".py:")
+    path = Path(f"{name}.py" if colon else what)
     if not path.is_file():
         raise Failure(f"{path}: no such file; give FILE or FILE:EXPRESSION")
+    if colon and not expression.strip():
+        raise Failure(f"{what}: no expression after the colon; give FILE or FILE:EXPRESSION")
     return path, expression
 
 

@@ -63,7 +63,7 @@ def test_halves_learn(train: Callable, dtype: str) -> None:
     "cnn_digits.py --maps 0", "char_rnn.py --iterations 0", "char_rnn.py --temperature 0",
     "char_rnn.py --temperature nan", "parallel_digits.py --maps 0", "parallel_digits.py --batch-size 0",
     "parallel_digits.py --seed -1", "parallel_digits.py --backend nosuch", "parallel_digits.py --curve /nowhere/x.json",
-    "char_rnn.py --length 0",
+    "char_rnn.py --length 0", "mlp_digits.py --dtype int32", "mlp_digits.py --plot x.xyz", "char_rnn.py --plot x",
 ])  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_by_their_option(script: Callable, wrong: str) -> None:
     with pytest.raises(AssertionError, match=f"error: .*{wrong.split()[1]}"):

@@ -325,6 +325,7 @@ def test_no_threads_is_refused(capsys: pytest.CaptureFixture) -> None:
 
 @pytest.mark.parametrize("given, message", [
     (("--only", "("), "no regular expression"), (("--dtype", "float32,float8"), "not an element type[^\\n]*'float8'"),
+    (("--backend", "gpu:nosuch"), "no such driver"), (("--dtype", "int32"), "int32 given, expected float types"),
     (("--backend", "nosuch"), "'nosuch' given, expected one of cpu, gpu"),
     (("--json", "/nowhere/x.json"), "no folder /nowhere"), (("--plot", "/nowhere/x.png"), "no folder /nowhere"),
 ])  # fmt: skip

@@ -210,7 +210,7 @@ def test_explain_takes_an_expression_of_a_file(capsys, tmp_path, expression, ker
 
 @pytest.mark.parametrize("expression, message", [
     ("nothing", "no name 'nothing'; the file has"), ("be.exp(", "never closed|EOF"), ("x", "expected an op-tree"),
-    ("program", r"such as 'program\(x\)'"), ("grow", r"takes arguments.*'grow\(x\)'"),
+    ("program", r"such as 'program\(x\)'"), ("grow", r"takes arguments.*'grow\(x\)'"), ("", "no expression after"),
 ])  # fmt: skip
 def test_explain_says_what_is_wrong_with_an_expression(capsys, tmp_path, expression, message) -> None:
     (tmp_path / "model.py").write_text(MODEL)

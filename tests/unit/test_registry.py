@@ -246,13 +246,22 @@ def test_script_help_names_the_choices() -> None:
     [
         ("--backend", "gpus", "'gpus' given, expected one of gpu"),
         ("--backend", "nonsense:emulator", "'nonsense:emulator' given, expected one of cpu, gpu"),
-        ("--dtype", "float33", "'float33' given, expected the name of a type as float32"),
+        ("--dtype", "float33", "'float33' given, expected the name of a float type as float32"),
+        ("--dtype", "int32", "'int32' given, expected the name of a float type as float32"),
     ],
 )
 def test_names_that_do_not_exist_are_refused_by_the_parser(name: str, wrong: str, said: str, capsys) -> None:
     with pytest.raises(SystemExit):
         parsed(name, wrong)
     assert f"{name}: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "said"), [("cpu:fast", "'cpu'"), ("gpu:nosuch", "no such driver")])
+def test_a_backend_that_cannot_be_made_ends_a_script_as_its_parser_does(name: str, said: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tensorbackend.backend_from_arguments(parsed("-b", name))
+    text = capsys.readouterr().err
+    assert ended.value.code == 2 and "error: --backend: " in text and said in text
 
 
 @pytest.mark.parametrize(
