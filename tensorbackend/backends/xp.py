@@ -16,6 +16,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends.numpy_like import as_operand, presented, reduced, result, wrapped
+from tensorbackend.backends.xp_arranging import THROUGH_HOST, Arranging, sortable, through_host
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, contraction
 from tensorbackend.graph.indexing import pad_places, pad_widths
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrayModule"]
 
 
-class ArrayModule:
+class ArrayModule(Arranging):
     """NumPy's functions on the arrays of one backend, `backend`."""
 
     float16, float32, float64 = np.float16, np.float32, np.float64
@@ -278,11 +279,11 @@ class ArrayModule:
     def sort(self, a: Any, axis: int | None = -1) -> Any:
         """In rising order along an axis (None: all elements), NaN last. It is sorted on the host, which reads `a`."""
         a = self.asarray(a)
-        return self.array(np.sort(_sortable(a.get()), axis), a.dtype)
+        return self.array(np.sort(sortable(a.get()), axis), a.dtype)
 
     def argsort(self, a: Any, axis: int | None = -1) -> Any:
         """Where the elements of `sort` are (int64), the first of equals first. On the host, too."""
-        return self.array(np.argsort(_sortable(self.asarray(a).get()), axis, kind="stable"))
+        return self.array(np.argsort(sortable(self.asarray(a).get()), axis, kind="stable"))
 
     def diag_indices(self, n: int, ndim: int = 2) -> tuple:
         """The index of the diagonal of an n x n array."""
@@ -349,11 +350,6 @@ class RandomModule:
         self._backend.gen_rng(seed)
 
 
-def _sortable(values: np.ndarray) -> np.ndarray:
-    """Host values as NumPy sorts them with NaN last: that of bfloat16 it leaves anywhere."""
-    return values.astype(np.float32) if values.dtype == dtypes.BFLOAT16 else values
-
-
 def _shape(size: Any) -> tuple[int, ...]:
     return () if size is None else tuple(size) if isinstance(size, (tuple, list)) else (size,)
 
@@ -397,6 +393,8 @@ def _install() -> None:
         setattr(ArrayModule, name, _reduction(name))
     for name in ("max", "min", "argmax", "argmin", "any", "all"):
         setattr(ArrayModule, name, _choice(name, name))
+    for name, typed in THROUGH_HOST.items():
+        setattr(ArrayModule, name, through_host(name, typed))
     ArrayModule.amax, ArrayModule.amin = _choice("amax", "max"), _choice("amin", "min")
 
 
