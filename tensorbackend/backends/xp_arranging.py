@@ -17,6 +17,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends.numpy_like import result
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
+from tensorbackend.graph.indexing import repeated_places
 from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.structure import normalize_axes, one_axis
 
@@ -152,11 +153,7 @@ class Arranging:
         a = self.asarray(a)
         a = a if a.shape and axis is not None else a.ravel()
         axis = one_axis("repeat", axis or 0, len(a.shape))
-        times = np.asarray(repeats.get() if isinstance(repeats, Operators) else repeats)
-        n = a.shape[axis]
-        if times.dtype.kind not in "iu" or times.ndim > 1 or times.size not in (1, n) or times.min(initial=0) < 0:
-            raise ValueError(complain("repeat: repeats", f"{repeats}", f"an int of 0 or more, or {n} of them"))
-        return self.take(a, np.repeat(np.arange(n), times), axis)
+        return self.take(a, repeated_places(_on_host(repeats), a.shape[axis]), axis)
 
     def roll(self, a: Any, shift: int, axis: int | None = None) -> Any:
         """The entries moved on by `shift` places along an axis (None: all elements, in C order), round its end."""

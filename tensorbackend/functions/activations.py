@@ -124,11 +124,13 @@ def swish(x: Any, beta: Any = 1.0) -> Variable:
 
 def softmax(x: Any, axis: int = 1) -> Variable:
     """exp(x - max x) / sum exp(x - max x) along an axis."""
+    ranges.check("softmax", "an int", axis=axis)
     return _SOFTMAX(x, axis=axis)
 
 
 def log_softmax(x: Any, axis: int = 1) -> Variable:
     """The logarithm of softmax along an axis."""
+    ranges.check("log_softmax", "an int", axis=axis)
     return _LOG_SOFTMAX(x, axis=axis)
 
 

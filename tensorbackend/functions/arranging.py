@@ -16,8 +16,8 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
-from tensorbackend.graph import contraction
-from tensorbackend.graph.indexing import pad_places, pad_widths
+from tensorbackend.graph import contraction, ranges
+from tensorbackend.graph.indexing import pad_places, pad_widths, repeated_places
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
@@ -44,13 +44,15 @@ def tile(x: Any, reps: int | Sequence[int]) -> Variable:
 
 
 def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
-    """Each entry along `axis` (None: of all elements) repeated, so many times all, or each as often as it says."""
+    """Each entry along `axis` (None: of all elements) repeated, so many times all, or each as often as it says. Raises
+    `ValueError` for other numbers than ints of 0 or more, one or one for each entry."""
     if axis is None:
         return repeat(shapes.flatten(x), repeats, 0)
     axis = one_axis("repeat", axis, len(x.shape))
     if not isinstance(repeats, (int, np.integer)):
-        places = np.repeat(np.arange(x.shape[axis], dtype=np.int64), repeats)
+        places = repeated_places(repeats, x.shape[axis])
         return picking.get_item(x, (slice(None),) * axis + (places,))
+    ranges.check("repeat", "an int of 0 or more", repeats=repeats)
     before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     apart = shapes.reshape(x, (*before, n, 1, *behind))
     return shapes.reshape(shapes.broadcast_to(apart, (*before, n, repeats, *behind)), (*before, n * repeats, *behind))
@@ -121,6 +123,8 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
     """The diagonal of two axes, as the last axis of the result."""
     turned = shapes.moveaxis(x, (axis1, axis2), (-2, -1))
     *lead, rows, columns = turned.shape
+    ranges.check("diagonal", "an int", offset=offset)
+    offset = max(-rows, min(offset, columns))
     first = max(-offset, 0)
     length = max(min(rows - first, columns - max(offset, 0)), 0)
     places = (first * columns + max(offset, 0)) + np.arange(length, dtype=np.int64) * (columns + 1)
@@ -162,6 +166,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float =
     `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another, and
     for widths that are no such integers of 0 or more.
     """
+    ranges.check("pad", "a number", constant_values=constant_values)
     widths = pad_widths(pad_width, len(x.shape))
     if mode == "constant":
         return _PAD(x, widths=tuple(widths), value=float(constant_values))
@@ -193,6 +198,9 @@ def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 
     Raises `ValueError` where one is longer than `length`, `TypeError` for none and for several shapes behind the first
     axis.
     """
+    ranges.check("pad_sequence", "a number", padding=padding)
+    if length is not None:
+        ranges.check("pad_sequence", "an int of 0 or more", length=length)
     longest = max((x.shape[0] for x in xs), default=0) if length is None else length
     if any(x.shape[0] > longest for x in xs):
         raise ValueError(complain("pad_sequence: length", str(longest), f"{max(x.shape[0] for x in xs)} or more"))

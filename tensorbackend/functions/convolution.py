@@ -131,7 +131,7 @@ def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0,
     """
     name, strides, sides, dilates, groups = _options("convolution", x, stride, pad, dilate, groups)
     pads = tuple((p, p + s - 1 if cover_all else p) for p, s in zip(sides, strides))
-    operands = (x, W) if b is None else (x, W, b)
+    operands = (x, W) if b is None else (x, W, as_variable(b))
     return _RULES[name](*operands, stride=strides, pads=pads, dilate=dilates, groups=groups)
 
 
@@ -191,7 +191,7 @@ def deconvolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 
     if back != tuple(x.shape[2:]) or min(sizes) < 1:
         given = f"images {x.shape[2:]} to {sizes}, filters {W.shape[2:]}, stride {strides}, pad {sides}"
         raise ShapeError(complain(f"{name}: sizes", given, "sizes whose convolution gives the images' again"))
-    operands = (x, W) if b is None else (x, W, b)
+    operands = (x, W) if b is None else (x, W, as_variable(b))
     pads = tuple((p, p) for p in sides)
     return _RULES[name](*operands, stride=strides, pads=pads, dilate=dilates, groups=groups, outsize=sizes)
 

@@ -331,7 +331,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "me
     Raises `ValueError` for a margin that is not positive."""
     check_reduce("contrastive", reduce, ("mean", "no"))
     check_numbers("contrastive", y, 2)
-    ranges.check("contrastive", "above 0", margin=margin)
+    ranges.check("contrastive", "above 0, and finite", margin=margin)
     return _CONTRASTIVE(x0, x1, y, margin=margin, reduce=reduce)
 
 
@@ -341,7 +341,7 @@ def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, redu
     `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive.
     """
     check_reduce("triplet", reduce, ("mean", "no"))
-    ranges.check("triplet", "above 0", margin=margin)
+    ranges.check("triplet", "above 0, and finite", margin=margin)
     return _TRIPLET(anchor, positive, negative, margin=margin, reduce=reduce)
 
 

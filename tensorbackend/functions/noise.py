@@ -82,12 +82,14 @@ def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1) -> Variable:
     """Nearly one-hot draws of the classes of log-probabilities (Jang et al. 2017); the sharper, the smaller `tau`.
     Raises `ValueError` unless that is above 0."""
     ranges.check("gumbel_softmax", "above 0, and finite", tau=tau)
+    ranges.check("gumbel_softmax", "an int", axis=axis)
     return _typed(_GUMBEL(log_pi, tau=float(tau), axis=axis), log_pi)
 
 
 def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
     """x where x >= 0, else x times a slope drawn from [l, u) for each element (Xu et al. 2015); their mean when not
     training. Raises `ValueError` unless l <= u."""
+    ranges.check("rrelu", "a finite number", l=l, u=u)
     ranges.check_bounds("rrelu", l, u)
     return _typed(_RRELU(x, low=l, high=u), x) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
 

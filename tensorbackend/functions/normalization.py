@@ -86,7 +86,11 @@ def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, run
     ranges.check("batch_normalization", "0 to 1", decay=decay)
     axes = _axes(x, axis)
     for name, running in (("running_mean", running_mean), ("running_var", running_var)):
-        if running is not None and running.shape != gamma.shape:
+        if running is None:
+            continue
+        if not arrays.is_array(running):
+            raise TypeError(complain(f"batch_normalization: {name}", type(running).__name__, "an array, or None"))
+        if running.shape != gamma.shape:
             head = f"batch_normalization: shape of {name}"
             raise ShapeError(complain(head, str(running.shape), f"{gamma.shape}, as gamma"))
     y, mean, variance = _BATCH(x, gamma, beta, eps=float(eps), axes=axes)
@@ -195,7 +199,8 @@ def local_response_normalization(x: Any, n: int = 5, k: float = 2.0, alpha: floa
 
     Raises `ValueError` unless `n` is odd.
     """
-    ranges.check("local_response_normalization", "a finite number", k=k, alpha=alpha, beta=beta)
+    ranges.check("local_response_normalization", "0 or more, and finite", k=k, alpha=alpha)
+    ranges.check("local_response_normalization", "a finite number", beta=beta)
     ranges.check("local_response_normalization", "an int of 1 or more", n=n)
     if n % 2 == 0:
         raise ValueError(complain("local_response_normalization: n", str(n), "an odd number"))
@@ -280,6 +285,8 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
     """The rows of W (words, D) of integers x (…): (…, D). `ignore_label` gives zeros and no gradient; the gradients of
     a word add up. Raises `InvalidType` for x of no integers, `IndexError` in debug mode for an integer that is no row.
     """
+    if ignore_label is not None:
+        ranges.check("embed_id", "an int", ignore_label=ignore_label)
     ids = arrays.plain(as_variable(x).array)
     check_labels("embed_id", "x", ids)
     if lookup("debug"):

@@ -10,6 +10,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 
 __all__ = ["batch_matmul", "linear", "matmul"]
 
@@ -91,5 +92,6 @@ def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> 
 
 def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
     """x Wᵀ + b: x (N, …) seen as (N, D), W (M, D), b (M,) give (N, M); the first `n_batch_axes` axes are kept."""
+    ranges.check("linear", "an int", n_batch_axes=n_batch_axes)
     operands = (x, W) if b is None else (x, W, b)
     return _LINEAR(*operands, axes=n_batch_axes)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
-from tensorbackend.function.variable import Variable
+from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -79,7 +79,7 @@ def average(x: Any, axis: Any = None, weights: Any = None, keepdims: bool = Fals
     axis = axes_of(axis)
     if weights is None:
         return _MEAN(x, axis=axis, keepdims=keepdims)
-    return _AVERAGE(x, weights, axis=axis, keepdims=keepdims)
+    return _AVERAGE(x, as_variable(weights), axis=axis, keepdims=keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:

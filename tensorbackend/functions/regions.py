@@ -17,6 +17,7 @@ from tensorbackend.functions.arranging import einsum
 from tensorbackend.functions.elementwise import where
 from tensorbackend.functions.pooling import OnImages
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 
 __all__ = ["roi_average_align_2d", "roi_average_pooling_2d", "roi_max_align_2d", "roi_pooling_2d"]
 
@@ -85,8 +86,11 @@ class _LargestGradient(_Regions):
         return (where(arrays.moved(places >= 0, backend), picked, 0.0),)
 
 
-def _host_rois(name: str, x: Any, rois: Any) -> np.ndarray:
-    """The regions as a NumPy array (R, 5). Raises `ShapeError` for others, `IndexError` for an image there is not."""
+def _host_rois(name: str, x: Any, rois: Any, outh: int, outw: int, scale: float) -> np.ndarray:
+    """The regions as a NumPy array (R, 5). Raises `ShapeError` for others, `IndexError` for an image there is not, and
+    `ValueError` for bins below 1 and scales that are not above 0."""
+    ranges.check(name, "an int of 1 or more", outh=outh, outw=outw)
+    ranges.check(name, "above 0, and finite", spatial_scale=scale)
     data = arrays.plain(as_variable(rois).array)
     found = np.asarray(data if isinstance(data, np.ndarray) else data.get())
     if found.ndim != 2 or found.shape[1] != 5 or len(x.shape) != 4:
@@ -102,7 +106,7 @@ def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float
     Corners times `spatial_scale` are rounded, and both belong to the region. Raises `ShapeError` for shapes,
     `IndexError` for an image that there is not.
     """
-    found = _host_rois("roi_pooling_2d", x, rois)
+    found = _host_rois("roi_pooling_2d", x, rois, outh, outw, spatial_scale)
     return _Largest(x.shape, found, (outh, outw), float(spatial_scale)).apply((x,))[0]
 
 
@@ -128,7 +132,7 @@ def _bins(low: np.ndarray, high: np.ndarray, parts: int, length: int) -> np.ndar
 
 def roi_average_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
     """`roi_pooling_2d` with the means of the bins."""
-    found = _host_rois("roi_average_pooling_2d", x, rois)
+    found = _host_rois("roi_average_pooling_2d", x, rois, outh, outw, spatial_scale)
     x1, y1, x2, y2 = np.rint(found[:, 1:].astype(np.float64) * spatial_scale).T
     return _weighed(x, found, _bins(y1, y2, outh, x.shape[2]), _bins(x1, x2, outw, x.shape[3]))
 
@@ -144,9 +148,8 @@ def _samples(low: np.ndarray, high: np.ndarray, parts: int, ratio: int, length: 
 
 def _aligned(name: str, x: Any, rois: Any, scale: float, outh: int, outw: int, ratio: int) -> tuple:
     """The regions and the weights of their sample points. Raises `ValueError` for a ratio below 1."""
-    if ratio < 1:
-        raise ValueError(complain(f"{name}: sampling_ratio", str(ratio), "1 or more"))
-    found = _host_rois(name, x, rois)
+    ranges.check(name, "an int of 1 or more", sampling_ratio=ratio)
+    found = _host_rois(name, x, rois, outh, outw, scale)
     x1, y1, x2, y2 = (found[:, 1:].astype(np.float64) * scale).T
     return found, _samples(y1, y2, outh, ratio, x.shape[2]), _samples(x1, x2, outw, ratio, x.shape[3])
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import composite as o
-from tensorbackend.graph import indexing
+from tensorbackend.graph import indexing, ranges
 from tensorbackend.graph.structure import normalize_axes, one_axis
 
 __all__ = [
@@ -27,8 +28,8 @@ __all__ = [
 def _check_size(in_types: Any, shape: tuple[int, ...]) -> None:
     (x,) = in_types
     if -1 not in shape:
-        size = type_check.make_variable(int(np.prod(x.shape.value, dtype=np.int64)), "x.size")
-        type_check.expect(size == type_check.make_variable(int(np.prod(shape, dtype=np.int64)), f"size of {shape}"))
+        size = type_check.make_variable(math.prod(x.shape.value), "x.size")
+        type_check.expect(size == type_check.make_variable(math.prod(shape), f"size of {shape}"))
 
 
 def _check_order(in_types: Any, axes: tuple[int, ...]) -> None:
@@ -54,7 +55,8 @@ def part(x: Any, key: tuple) -> Variable:
 
 def reshape(x: Any, shape: Any) -> Variable:
     """The elements in C order under another shape; one length may be -1."""
-    return _RESHAPE(x, shape=tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
+    wanted = shape if isinstance(shape, (tuple, list)) else (shape,)
+    return _RESHAPE(x, shape=indexing.whole("reshape", wanted))
 
 
 def flatten(x: Any) -> Variable:
@@ -94,6 +96,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     """One axis moved to before another."""
     rank = len(x.shape)
     axis = one_axis("rollaxis", axis, rank)
+    ranges.check("rollaxis", "an int", start=start)
     start = one_axis("rollaxis: start", start + rank if start < 0 else start, rank + 1)
     return moveaxis(x, axis, start - 1 if axis < start else start)
 
@@ -178,7 +181,7 @@ def _parts(axis: int, lengths: list[int]) -> list[tuple]:
 
 def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
     """Arrays one after the other along an axis."""
-    return _Concat(axis).apply(tuple(xs))[0]
+    return joined("concat", xs, axis)
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
@@ -188,6 +191,7 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
 
 def joined(name: str, xs: Sequence[Any], axis: int) -> Variable:
     """`concat` for a function whose name its errors have."""
+    ranges.check(name, "an int", axis=axis)
     return _Concat(axis, name).apply(tuple(xs))[0]
 
 
@@ -243,7 +247,11 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
             raise ValueError(complain("split_axis: parts are not equal", f"{length} into {count}", "a divisor"))
         lengths = [length // count] * count
     else:
-        given = [int(p) for p in np.asarray(indices_or_sections).reshape(-1)]
+        found = np.asarray(indices_or_sections).reshape(-1)
+        if found.size and found.dtype.kind not in "iu":
+            given = repr(indices_or_sections)
+            raise ValueError(complain("split_axis: places of parts", given, "ints, or a number of parts"))
+        given = [int(p) for p in found]
         places = [0, *(min(max(p + length if p < 0 else p, 0), length) for p in given), length]
         if places != sorted(places):
             raise ValueError(complain("split_axis: places of parts", f"{given} of {length}", "increasing places"))

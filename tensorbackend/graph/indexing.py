@@ -16,8 +16,8 @@ from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
     "SliceKey", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "reshaped", "view_strides",
-    "whole", "without_leading",
+    "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "repeated_places", "reshaped",
+    "view_strides", "whole", "without_leading",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -294,6 +294,15 @@ def pad_widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
         expected = f"integers of 0 or more: one, a pair, or {rank} pairs"
         raise ValueError(complain("pad: widths", f"{pad_width}", expected))
     return [(before, after) for before, after in np.broadcast_to(given, (rank, 2)).tolist()]
+
+
+def repeated_places(repeats: Any, length: int) -> np.ndarray:
+    """The places along an axis of which each is repeated. Raises `ValueError` for other numbers than ints of 0 or more,
+    one for all or one for each."""
+    times = np.asarray(repeats)
+    if times.dtype.kind not in "iu" or times.ndim > 1 or times.size not in (1, length) or times.min(initial=0) < 0:
+        raise ValueError(complain("repeat: repeats", f"{repeats}", f"an int of 0 or more, or {length} of them"))
+    return np.repeat(np.arange(length, dtype=np.int64), times)
 
 
 def pad_places(shape: Shape, widths: list[tuple[int, int]], mode: str) -> list[tuple[int, np.ndarray]]:

@@ -15,6 +15,7 @@ from tensorbackend.graph.symbol import known
 __all__ = ["RANGES", "Ranged", "check", "check_bounds", "check_named"]
 
 RANGES: dict[str, Callable[[Any], bool]] = {
+    "a number": lambda x: True,
     "a number, not NaN": lambda x: x == x,
     "a finite number": lambda x: -math.inf < x < math.inf,
     "a finite number, not 0": lambda x: x != 0 and -math.inf < x < math.inf,

@@ -14,12 +14,13 @@ import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import Backend, testing
 from tensorbackend import initializers as I
+from tensorbackend.function.type_check import InvalidType
 from tensorbackend.graph import ranges
 from tensorbackend.iterators import BatchIterator
 
 NAN, INF = float("nan"), float("inf")
 X, IMAGES, T = np.ones((4, 6), np.float32), np.ones((2, 6, 4, 4), np.float32), np.zeros(4, np.int32)
-G = np.ones(6, np.float32)
+G, ROIS = np.ones(6, np.float32), np.array([[0, 0, 0, 3, 3]], np.float32)
 
 REFUSED: list[tuple[str, Callable[..., Any], tuple, dict[str, tuple]]] = [
     # what, the call, its arguments, and by keyword what it refuses
@@ -44,6 +45,17 @@ REFUSED: list[tuple[str, Callable[..., Any], tuple, dict[str, tuple]]] = [
     ("group_normalization", F.group_normalization, (IMAGES, 2, G, G), {"eps": (-1,)}),
     ("normalize", F.normalize, (X,), {"eps": (-1, NAN)}),
     ("local_response_normalization", F.local_response_normalization, (IMAGES,), {"n": (0, 3.0), "alpha": (NAN,)}),
+    ("local_response_normalization", F.local_response_normalization, (IMAGES,), {"k": (-1,)}),
+    ("softmax", F.softmax, (X,), {"axis": (1.0,)}), ("log_softmax", F.log_softmax, (X,), {"axis": (NAN,)}),
+    ("concat", F.concat, ([X, X],), {"axis": (0.5,)}), ("rollaxis", F.rollaxis, (X, 0), {"start": (1.5,)}),
+    ("linear", F.linear, (X, X), {"n_batch_axes": (1.5,)}), ("diagonal", F.diagonal, (X,), {"offset": (NAN, 0.5)}),
+    ("embed_id", F.embed_id, (T, X), {"ignore_label": (2.5, NAN)}),
+    ("repeat", F.repeat, (X,), {"repeats": (-1, 2.5, [1, 2], [1.5])}), ("pad_sequence", F.pad_sequence, ([X],),
+                                                                       {"length": (2.5, -1)}),
+    ("roi_pooling_2d", F.roi_pooling_2d, (IMAGES, ROIS), {"outh": (0, 2.5), "outw": (INF,),
+                                                          "spatial_scale": (0, NAN)}),
+    ("roi_average_align_2d", F.roi_average_align_2d, (IMAGES, ROIS), {"outh": (-1,), "spatial_scale": (INF,),
+                                                                      "sampling_ratio": (0, 1.5)}),
     *((name, getattr(I, name), (), {"scale": (NAN, -1, INF)}) for name in ("Normal", "HeUniform", "GlorotNormal")),
     *((name, getattr(I, name), (), {"scale": (NAN, INF)}) for name in ("Identity", "Orthogonal")),
     ("BatchNormalization", L.BatchNormalization, (6,), {"eps": (-1, NAN), "decay": (2, -1)}),
@@ -61,6 +73,7 @@ NEEDED = {
     "Maxout": {"out_size": 3, "pool_size": 2}, "Bilinear": {"left_size": 2, "right_size": 2, "out_size": 2},
     "NegativeSampling": {"counts": [1, 2], "sample_size": 2}, "NStepGRU": dict(n_layers=1, in_size=3, out_size=3,
     dropout=0.0), "BatchIterator": {"batch_size": 2},
+    **dict.fromkeys(("roi_pooling_2d", "roi_average_align_2d"), {"outh": 2, "outw": 2, "spatial_scale": 1.0}),
 }  # fmt: skip
 
 
@@ -89,7 +102,7 @@ def test_numbers_are_checked_when_they_are_set_later(holder: Any, name: str) -> 
 @pytest.mark.parametrize("bounds", [(2, 1), (NAN, 1), (0, NAN), (INF, -INF)])
 def test_bounds_in_the_wrong_order_are_refused(bounds: tuple) -> None:
     for call in (F.clip, F.rrelu):
-        with pytest.raises(ValueError, match=rf"{call.__name__}: (bounds|x_m)"):
+        with pytest.raises(ValueError, match=rf"{call.__name__}: (bounds|x_m|l|u)"):
             call(X, *bounds)
     with pytest.raises(TypeError, match="x_max\n  given     NoneType"):
         F.clip(X, 0, None)
@@ -101,6 +114,21 @@ def test_a_batch_normalization_that_is_refused_leaves_the_running_statistics() -
     with pytest.raises(ValueError, match="decay"):
         F.batch_normalization(X, G, G, running_mean=mean, running_var=var, decay=1.5)
     assert not mean.any() and var.all()
+
+
+def test_what_is_no_array_is_refused_as_that() -> None:
+    W = np.ones((4, 6, 3, 3), np.float32)
+    for call in (lambda x: F.convolution_2d(IMAGES, W, x), lambda x: F.deconvolution_2d(IMAGES, W[:, :4], x),
+                 lambda x: F.average(X, weights=x),
+                 lambda x: F.batch_normalization(X, G, G, running_mean=x)):  # fmt: skip
+        with pytest.raises(TypeError, match="given     int\n  expected  an? .*array"):
+            call(-1)
+    for wrong in (np.array([1.5]), [0.5, 2]):
+        with pytest.raises(ValueError, match="split_axis: places"):
+            F.split_axis(X, wrong, 1)
+    with pytest.raises(InvalidType, match=r"size of \(36893488147419103232,\)"):
+        F.reshape(X, 2**65)
+    assert F.diagonal(X, 2**70).shape == F.diagonal(X, -(2**70)).shape == (0,)
 
 
 @pytest.mark.parametrize("link", [L.Convolution2D, L.Deconvolution2D])
