@@ -50,7 +50,8 @@ class DictionarySerializer:
         return value
 
     def save(self, thing: Any) -> dict[str, Any]:
-        """Collect a link or an optimizer. Returns the dictionary."""
+        """Collect a link or an optimizer. Returns the dictionary. Raises `TypeError` for what is neither."""
+        _check_thing("save", thing)
         thing.serialize(self)
         return self.target
 
@@ -132,9 +133,15 @@ class NpzDeserializer:
 
     def load(self, thing: Any) -> None:
         """Load a link or an optimizer. Raises `KeyError` for what is missing, if `strict`, and `ValueError` for a shape
-        that differs and for what are no numbers, before anything is changed."""
+        that differs and for what are no numbers, before anything is changed; `TypeError` for another object."""
+        _check_thing("load", thing)
         thing.serialize(_Checker(self.npz, self.path, self.strict, self._ignored))
         thing.serialize(self)
+
+
+def _check_thing(what: str, thing: Any) -> None:
+    if not callable(getattr(thing, "serialize", None)):
+        raise TypeError(complain(what, type(thing).__name__, "a link, an optimizer, or what has serialize(serializer)"))
 
 
 def _holds_numbers(found: np.ndarray) -> bool:
@@ -175,8 +182,9 @@ class RandomState:
 def save_npz(file: Any, obj: Any, compression: bool = True) -> None:
     """Write a link or an optimizer to a file (a path or a file object) that `numpy.load` reads. At a path there is at
     any moment a whole file, this one or the one before. bfloat16, which NumPy's files lack, is stored as float32."""
+    collected = DictionarySerializer().save(obj)
     with _opened(file) as out:
-        _write_npz(out, DictionarySerializer().save(obj), compression)
+        _write_npz(out, collected, compression)
 
 
 def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = True) -> None:

@@ -12,12 +12,20 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.optree import Operators, check_target
-from tensorbackend.graph.ranges import RANGES
+from tensorbackend.graph.ranges import RANGES, check
 from tensorbackend.graph.structure import StructureTable, sized
 from tensorbackend.graph.tensor import Tensor, as_shape
 from tensorbackend.primitives.operands import check_parallelism
 
-__all__ = ["Allocation", "check_batch_size", "host_array", "rank_rule"]
+__all__ = ["Allocation", "check_batch_size", "host_array", "host_range", "rank_rule"]
+
+
+def host_range(start: Any, stop: Any, step: Any) -> np.ndarray:
+    """NumPy's `arange`, up to `start` where `stop` is None. Raises `ValueError` for ends that are not finite, and for a
+    step of 0."""
+    check("arange", "a finite number", start=start, **({} if stop is None else {"stop": stop}))
+    check("arange", "a finite number, not 0", step=step)
+    return np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
 
 
 def check_batch_size(name: str, size: Any) -> None:
@@ -101,9 +109,9 @@ class Allocation:
     def arange(
         self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, min_dims: int | None = None
     ) -> Tensor:
-        """The numbers from `start` (0 if only one is given) up to `stop`, as NumPy's `arange`."""
-        values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
-        return self.array(values, dtype=dtype, min_dims=min_dims)
+        """The numbers from `start` (0 if only one is given) up to `stop`, as NumPy's `arange`. Raises `ValueError` for
+        ends that are not finite, and for a step of 0."""
+        return self.array(host_range(start, stop, step), dtype=dtype, min_dims=min_dims)
 
     def empty_like(self, other_ary: Any, name: str | None = None, dtype: Any = None,
                    persist_values: bool | None = None) -> Tensor:  # fmt: skip

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes, ops
+from tensorbackend.backends.allocation import host_range
 from tensorbackend.backends.numpy_like import as_operand, presented, reduced, result, wrapped
 from tensorbackend.backends.xp_arranging import THROUGH_HOST, Arranging, sortable, through_host
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, contraction
 from tensorbackend.graph.indexing import pad_places, pad_widths
 from tensorbackend.graph.optree import Operators, apply, source
+from tensorbackend.graph.ranges import check, check_bounds
 from tensorbackend.graph.structure import normalize_axes, one_axis
 from tensorbackend.graph.tensor import Tensor
 
@@ -130,7 +132,7 @@ class ArrayModule(Arranging):
 
     def arange(self, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
         """The numbers from `start` (0 if only one is given) up to `stop`."""
-        values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+        values = host_range(start, stop, step)
         return self.array(values, dtype or (self.backend.default_dtype if values.dtype.kind == "f" else values.dtype))
 
     def eye(self, n: int, m: int | None = None, dtype: Any = None) -> Any:
@@ -313,11 +315,13 @@ class RandomModule:
         return result(self._backend.randn(shape=shape), dtype)
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None, dtype: Any = None) -> Any:
-        """Uniform numbers of [low, high)."""
+        """Uniform numbers of [low, high). Raises `ValueError` for bounds in the wrong order."""
+        check_bounds("uniform", low, high)
         return result(self._backend.rand(shape=_shape(size)) * (high - low) + low, dtype)
 
     def normal(self, loc: float = 0.0, scale: float = 1.0, size: Any = None, dtype: Any = None) -> Any:
-        """Normal numbers."""
+        """Normal numbers. Raises `ValueError` for a deviation below 0."""
+        check("normal", "0 or more, and finite", scale=scale)
         return result(self._backend.randn(shape=_shape(size)) * scale + loc, dtype)
 
     def randint(self, low: int, high: int | None = None, size: Any = None, dtype: Any = np.int64) -> Any:
@@ -338,8 +342,10 @@ class RandomModule:
         return result(composite.floor(words) + low, kind)
 
     def permutation(self, x: Any) -> Any:
-        """The numbers below `x` in random order, or the entries of an array along axis 0."""
+        """The numbers below `x` in random order, or the entries of an array along axis 0. Raises `ValueError` for a
+        number below 0."""
         if isinstance(x, (int, np.integer)):
+            check("permutation", "an int of 0 or more", x=x)
             return self._module.array(self._backend.rng.permutation(int(x)))
         x = self._module._shaped(x)
         order = self._module.array(self._backend.rng.permutation(x.shape[0]))

@@ -12,9 +12,10 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.distributed.communicator import Communicator, done, vector
 from tensorbackend.errors import BackendError, DTypeError, complain
+from tensorbackend.graph import ranges
 from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["BUCKET_BYTES", "GradientBuckets"]
+__all__ = ["BUCKET_BYTES", "GradientBuckets", "check_options"]
 
 BUCKET_BYTES = 4 << 20
 """Bytes from which a bucket is full: large enough for the links' bandwidth, small enough to begin early."""
@@ -67,6 +68,16 @@ class _Bucket:
                     gradients[k][:] = place
 
 
+def check_options(nbytes: int, compress: Any) -> np.dtype | None:
+    """The type of halves that buckets are sent as, if any. Raises `DTypeError` for another type, `ValueError` for a
+    size of buckets below 1."""
+    ranges.check("GradientBuckets", "an int of 1 or more", nbytes=nbytes)
+    half = None if compress is None else dtypes.as_dtype(compress)
+    if half is not None and not dtypes.is_half(half):
+        raise DTypeError(complain("GradientBuckets", f"compress={compress!r}", "float16, bfloat16 or None"))
+    return half
+
+
 class GradientBuckets:
     """Averages `gradients` over the processes of `comm`, in place. The list is the user's: other tensors of the same
     shapes and types may take the place of its entries between steps.
@@ -92,9 +103,7 @@ class GradientBuckets:
         self.gradients = list(gradients)
         for g in self.gradients:
             comm._check(g, "GradientBuckets", "mean")
-        half = None if compress is None else dtypes.as_dtype(compress)
-        if half is not None and not dtypes.is_half(half):
-            raise DTypeError(complain("GradientBuckets", f"compress={compress!r}", "float16, bfloat16 or None"))
+        half = check_options(nbytes, compress)
         self.buckets = [_Bucket(group, half or group[0][1].dtype) for group in self._groups(nbytes)]
         self._bucket_of = {k: bucket for bucket in self.buckets for k in bucket.numbers}
 

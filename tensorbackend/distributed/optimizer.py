@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorbackend.distributed.buckets import BUCKET_BYTES, GradientBuckets
+from tensorbackend.distributed.buckets import BUCKET_BYTES, GradientBuckets, check_options
 from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.function import arrays
@@ -30,6 +30,7 @@ class AverageGradients:
     timing = "pre"
 
     def __init__(self, comm: Communicator, nbytes: int = BUCKET_BYTES, compress: Any = None) -> None:
+        check_options(nbytes, compress)
         self.comm = comm
         self._options = {"nbytes": nbytes, "compress": compress}
         self._buckets: dict[tuple[tuple, ...], tuple[list[str], GradientBuckets]] = {}
@@ -143,8 +144,12 @@ def distributed_optimizer(optimizer: Optimizer, comm: Communicator, nbytes: int 
     process 0. With `overlap` gradients are exchanged while backward passes go on, as buckets of them get whole, and
     are means as soon as `backward` returns; otherwise in the step.
 
-    Raises `BackendError` where the parameters are not on the communicator's backend, or have no shape yet.
+    Raises `BackendError` where the parameters are not on the communicator's backend, or have no shape yet,
+    `RuntimeError` before `setup`, and as `GradientBuckets` and `add_hook`, before anything is changed.
     """
+    if optimizer.target is None:
+        raise RuntimeError(complain("distributed_optimizer: no target", "", "a link", "optimizer.setup(link)"))
+    tensors = []
     for path, p in sorted(optimizer.target.namedparams()):
         if p.array is None:
             raise BackendError(complain("distributed_optimizer", f"{path} has no shape yet", "a forward pass before"))
@@ -152,10 +157,12 @@ def distributed_optimizer(optimizer: Optimizer, comm: Communicator, nbytes: int 
         if tensor.backend is not comm.backend:
             given, hint = f"{path} of {tensor.backend}", "link.to_device(comm.backend)"
             raise BackendError(complain("distributed_optimizer", given, f"{comm.backend}", hint))
-        comm.broadcast(tensor)
+        tensors.append(tensor)
     hook = AverageGradients(comm, nbytes, compress)
+    optimizer.add_hook(hook)
+    for tensor in tensors:
+        comm.broadcast(tensor)
     if overlap:
         hook.watch(optimizer.target)
-    optimizer.add_hook(hook)
     optimizer.comm = comm
     return optimizer

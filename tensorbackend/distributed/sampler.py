@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorbackend.distributed.communicator import Communicator
 from tensorbackend.errors import ShapeError, complain
+from tensorbackend.graph import ranges
 from tensorbackend.iterators import epoch_order
 
 __all__ = ["ShardedBatches"]
@@ -22,10 +23,13 @@ class ShardedBatches:
     epoch's index arrays of `batch / size` samples, from `position` on, and moves `epoch` and `position`, which are
     all that resuming needs, on any number of processes.
 
-    Raises `ShapeError` where the batch does not divide by the number of processes, or is larger than the samples.
+    Raises `ShapeError` where the batch does not divide by the number of processes, or is larger than the samples,
+    `ValueError` for what are no ints, and for a seed below 0.
     """
 
     def __init__(self, comm: Communicator, samples: int, batch: int, seed: int = 0) -> None:
+        ranges.check("ShardedBatches", "an int", samples=samples, batch=batch)
+        ranges.check("ShardedBatches", "an int of 0 or more", seed=seed)
         if batch % comm.size or not 0 < batch <= samples:
             raise ShapeError(
                 complain("minibatches", f"{batch} of {samples} samples, for {comm.size} processes",

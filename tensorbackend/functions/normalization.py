@@ -80,7 +80,7 @@ def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, run
 
     `running_mean` and `running_var`, arrays, become decay times themselves plus 1 - decay times this batch's mean, and
     variance times m / (m - 1), with m elements a channel. Raises `InvalidType` for types and shapes, `ShapeError` for
-    the shapes of `running_mean` and `running_var`.
+    the shapes of `running_mean` and `running_var`, and `TypeError` where these are no arrays.
     """
     ranges.check("batch_normalization", "0 or more, and finite", eps=eps)
     ranges.check("batch_normalization", "0 to 1", decay=decay)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorbackend.links as L
-from tensorbackend import BackendError, DTypeError, ShapeError, distributed, optimizers, testing
+from tensorbackend import BackendError, Chain, DTypeError, ShapeError, distributed, optimizers, testing
 from tests.distributed.conftest import ROOT, command, environment
 
 SCRIPT = str(ROOT / "examples" / "parallel_digits.py")
@@ -370,6 +370,30 @@ def test_parameters_must_be_on_the_communicators_backend(alone: distributed.Comm
         distributed.distributed_optimizer(optimizer, alone)
     with pytest.raises(BackendError, match="no shape yet"):
         distributed.distributed_optimizer(optimizers.SGD().setup(L.Linear(2)), alone)
+
+
+def test_an_optimizer_that_is_refused_is_as_it_was(alone: distributed.Communicator, monkeypatch) -> None:
+    """No parameter has become that of process 0, no pass is watched, and there is no hook."""
+    monkeypatch.setattr(alone, "broadcast", lambda tensor: pytest.fail("a parameter was written"))
+    net = Chain(a=L.Linear(3, 2), b=L.Linear(2)).to_device(alone.backend)
+    optimizer = optimizers.SGD().setup(net)
+    for options, error in (({}, BackendError), ({"compress": "float32"}, DTypeError), ({"nbytes": 0}, ValueError)):
+        if options:
+            net.b.W.initialize((2, 3))
+        with pytest.raises(error):
+            distributed.distributed_optimizer(optimizer, alone, **options)
+    optimizer.add_hook(lambda o: None, "AverageGradients")
+    with pytest.raises(KeyError, match="AverageGradients"):
+        distributed.distributed_optimizer(optimizer, alone)
+    assert optimizer.comm is None
+    with pytest.raises(RuntimeError, match="no target"):
+        distributed.distributed_optimizer(optimizers.SGD(), alone)
+
+
+def test_batches_that_are_no_numbers_are_refused(alone: distributed.Communicator) -> None:
+    for samples, batch, seed in ((10, 2.0, 0), (10.5, 2, 0), (10, 2, -1)):
+        with pytest.raises(ValueError, match="ShardedBatches: "):
+            distributed.ShardedBatches(alone, samples, batch, seed)
 
 
 def test_a_step_must_be_whole(alone: distributed.Communicator) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
-from tensorbackend import Backend, testing
+from tensorbackend import Backend, serializers, testing
 from tensorbackend import initializers as I
 from tensorbackend.function.type_check import InvalidType
 from tensorbackend.graph import ranges
@@ -167,6 +168,28 @@ def test_numbers_of_the_engines_normalizations_are_checked(engine: Backend) -> N
         with pytest.raises(ValueError, match=f"compound_fprop_bn: {label}"):
             engine.compound_fprop_bn(x, *columns, y, eps, rho, True)
     assert not y.get().any() and all(column.get().all() for column in columns)
+
+
+def test_numbers_in_steps_and_at_random_are_checked(engine: Backend) -> None:
+    random = engine.xp.random
+    for call, text in (
+        (lambda: engine.arange(0, 5, 0), "arange: step"), (lambda: engine.xp.arange(NAN), "arange: start"),
+        (lambda: engine.arange(0, INF), "arange: stop"), (lambda: random.normal(0, -1, (2,)), "normal: scale"),
+        (lambda: random.uniform(1, 0, (2,)), "uniform: bounds"), (lambda: random.permutation(-3), "permutation: x"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=text):
+            call()
+
+
+@pytest.mark.parametrize("thing", [None, np.ones(2), "link"])
+def test_what_cannot_be_saved_leaves_the_file(thing: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.npz"
+    serializers.save_npz(file, L.Linear(3, 2))
+    before = file.read_bytes()
+    for call in (serializers.save_npz, serializers.load_npz):
+        with pytest.raises(TypeError, match=f"given     {type(thing).__name__}\n  expected  a link, an optimizer"):
+            call(file, thing)
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
 
 
 def test_arrays_and_numbers_of_programs_are_not_read(engine: Backend) -> None:
