@@ -235,6 +235,7 @@ def test_strides_and_dilations_that_reach_beyond_an_axis_may_be_of_any_length(ba
         ({"R": 2, "S": 3, "str_h": 4, "str_w": 5}, {"str_h": most, "str_w": most}),
         ({"R": 2, "S": 2, "str_h": 5, "pad_h": (0, 5)}, {"str_h": most, "pad_h": (0, most)}),
         ({"R": 1, "S": 2, "dil_h": 1}, {"dil_h": most}),
+        ({"R": 1, "S": 2, "dil_w": 6, "pad_w": (1, 6)}, {"dil_w": most, "pad_w": (1, most)}),
     ):
         found = []
         for layer in (backend.conv_layer("float32", **sizes, **taps) for taps in (near, near | far)):
@@ -245,6 +246,7 @@ def test_strides_and_dilations_that_reach_beyond_an_axis_may_be_of_any_length(ba
             backend.update_conv(layer, I, E, grad)
             found.append([x.get() for x in (O, delta, grad)])
         assert layer.strides == tuple((near | far).get(f"str_{a}", 1) for a in "dhw")
+        assert layer.dilation == tuple((near | far).get(f"dil_{a}", 1) for a in "dhw")
         for x, y in zip(*found):
             np.testing.assert_array_equal(x, y)
     turned = backend.deconv_layer("float32", 1, 1, 1, 1, 1, 1, R=2, S=1, str_h=most, dil_w=most)
@@ -280,6 +282,7 @@ BAD = [
     ({"str_h": 0}, r"str_h[\s\S]*given\s+0"),
     ({"pad_h": -1}, r"padding[\s\S]*-1"),
     ({"pad_w": (1, 2, 3)}, r"padding[\s\S]*\(1, 2, 3\)"),
+    ({"pad_w": 2**64, "str_w": 2**64}, r"padding before an axis[\s\S]*less than 2147483648"),
     ({"K": 2.5}, r"K[\s\S]*2\.5"),
 ]
 

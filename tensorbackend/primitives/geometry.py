@@ -22,6 +22,10 @@ Pad = tuple[int, int]
 """Zeros (for pooling: nothing) before and after an axis."""
 
 
+FARTHEST = 1 << 31
+"""Places that kernels count before an axis are fewer."""
+
+
 def positive(name: str, **sizes: Any) -> list[int]:
     """The sizes as ints of at least 1. Raises `ShapeError` naming the first that is not one."""
     for size, value in sizes.items():
@@ -31,11 +35,14 @@ def positive(name: str, **sizes: Any) -> list[int]:
 
 
 def pad_pair(name: str, pad: Any) -> Pad:
-    """A pad, one number for both ends or a pair (before, after), as a pair. Raises `ShapeError` for anything else."""
+    """A pad, one number for both ends or a pair (before, after), as a pair. Raises `ShapeError` for anything else, and
+    for a first window that lies too far from an axis to be counted."""
     ends = tuple(pad) if isinstance(pad, (tuple, list)) else (pad, pad)
     whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in ends)
     if len(ends) != 2 or not whole:
         raise ShapeError(complain(f"{name}: padding", repr(pad), "an int of at least 0, or a pair (before, after)"))
+    if ends[0] >= FARTHEST:
+        raise ShapeError(complain(f"{name}: padding before an axis", f"{ends[0]}", f"less than {FARTHEST}"))
     return int(ends[0]), int(ends[1])
 
 
@@ -125,11 +132,11 @@ class ConvGeometry(_Images):
         return 2 * math.prod(self.dimO) * math.prod(self.dimF[:-1])
 
     def without_idle(self) -> ConvGeometry:
-        """The same with strides and dilations as far as they matter: a stride of more than an axis has leads beyond its
-        end, and a filter of one cell has nothing to dilate."""
-        strides = tuple(min(s, n + before) for s, n, (before, _) in zip(self.strides, self.image, self.pads))
-        dilations = tuple(d if taps > 1 else 1 for d, taps in zip(self.dilations, self.window))
-        return replace(self, strides=strides, dilations=dilations)
+        """The same with strides and dilations as far as they matter: one of more than an axis has leads beyond its end,
+        and a filter of one cell has nothing to dilate."""
+        ends = [n + before for n, (before, _) in zip(self.image, self.pads)]
+        dilations = tuple(min(d, end) if taps > 1 else 1 for d, end, taps in zip(self.dilations, ends, self.window))
+        return replace(self, strides=tuple(map(min, self.strides, ends)), dilations=dilations)
 
     @property
     def is_product(self) -> bool:
