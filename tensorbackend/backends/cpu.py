@@ -9,6 +9,7 @@ NumPy, and the log says so once. Primitives that have no C form are NumPy's.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from tensorbackend.backends import (
     cpu_recurrent,
     jit,
     launcher,
+    memory,
     native,
     recipes,
     repeats,
@@ -154,34 +156,22 @@ class CPUTensor(Tensor):
         return memoryview(self._tensor.reshape(-1).view(np.uint8))
 
 
-class _Block:
-    """A piece of the runtime's memory, given back when nothing refers to it any more."""
-
-    __slots__ = ("__weakref__", "_free", "address", "nbytes")
-
-    def __init__(self, nbytes: int) -> None:
-        if nbytes >= 1 << 62:  # beyond any address, and beyond what a native call can be told
-            raise MemoryError(complain("allocation: out of memory", f"{nbytes} bytes", "", "smaller tensors"))
-        runtime = native.runtime()
-        self.nbytes = nbytes
-        self._free = runtime.free
-        self.address = runtime.alloc(nbytes)
-
-    def bytes(self) -> np.ndarray:
-        """The memory as an array, which keeps the block alive."""
-        memory = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
-        memory.block = self
-        return np.frombuffer(memory, np.uint8)
-
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            self._free(self.address, self.nbytes)
+def _runtime_memory(nbytes: int) -> Storage:
+    """Memory of the runtime, given back when nothing refers to it any more."""
+    size = max(nbytes, 1)
+    if size >= 1 << 62:  # beyond any address, and beyond what a native call can be told
+        raise MemoryError(complain("allocation: out of memory", f"{size} bytes", "", "smaller tensors"))
+    runtime = native.runtime()
+    address = runtime.alloc(size)
+    return Storage(address, nbytes, memory.owner(address, functools.partial(runtime.free, nbytes=size)))
 
 
 def _bytes(storage: Storage) -> np.ndarray:
     owner = storage.owner
-    if isinstance(owner, _Block):
-        return owner.bytes()
+    if isinstance(owner, np.ndarray) and owner.dtype == object:  # as `_runtime_memory` has it
+        raw = (ctypes.c_ubyte * max(storage.nbytes, 1)).from_address(storage.address)
+        raw.owner = owner
+        return np.frombuffer(raw, np.uint8)
     if isinstance(owner, np.ndarray) and owner.dtype == np.uint8 and owner.ndim == 1:
         return owner
     view = np.lib.stride_tricks.as_strided(owner, (1,) * owner.ndim)
@@ -239,8 +229,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def _allocate(self, nbytes: int) -> Storage:
         if self.jit:
-            block = _Block(max(nbytes, 1))
-            return Storage(block.address, nbytes, block)
+            return _runtime_memory(nbytes)
         try:
             raw = np.empty(max(nbytes, 1) + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # NumPy calls a size beyond any address a ValueError

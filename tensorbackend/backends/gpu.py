@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import cuda_primitives, cuda_regions, disk_cache, native, recipes, watch
+from tensorbackend.backends import cuda_primitives, cuda_regions, disk_cache, memory, native, recipes, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_launch import NotedLaunch, Place, stand_ins
 from tensorbackend.backends.driver import Driver, Function, open_driver
@@ -103,20 +103,6 @@ class GpuTensor(Tensor):
             raise BufferError(complain("DLPack of device memory goes through CuPy", "", "", "t.get()")) from None
 
 
-class _Allocation:
-    """Memory of a driver, given back when nothing refers to it any more."""
-
-    __slots__ = ("address", "driver")
-
-    def __init__(self, driver: Driver, nbytes: int) -> None:
-        self.driver = driver
-        self.address = driver.allocate(nbytes)
-
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            self.driver.free(self.address)
-
-
 class GpuBackend(NativeStatements, Backend):
     """Runs on a CUDA device, or on the emulator of one.
 
@@ -192,11 +178,11 @@ class GpuBackend(NativeStatements, Backend):
         if nbytes > self.driver.facts.memory:
             raise MemoryError(complain("allocation: out of memory", f"{nbytes} bytes", "", "smaller tensors"))
         try:
-            owner = _Allocation(self.driver, max(nbytes, 1))
+            address = self.driver.allocate(max(nbytes, 1))
         except BackendError:
             given = f"{nbytes} bytes"
             raise MemoryError(complain("allocation: out of memory", given, "", "smaller tensors")) from None
-        return Storage(owner.address, nbytes, owner)
+        return Storage(address, nbytes, memory.owner(address, self.driver.free))
 
     def _check_process(self) -> None:
         """A device's context does not survive a fork."""

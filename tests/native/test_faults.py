@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorbackend import Backend, testing
+from tensorbackend import Backend, Tensor, testing
 from tensorbackend.backends import watch
 from tensorbackend.errors import CompileError
 from tensorbackend.settings import config, using
@@ -505,3 +506,34 @@ def test_a_failed_statement_leaves_the_backend_usable(cache, monkeypatch, imitat
         backend.evaluate(x * 5 + 1)
     monkeypatch.undo()
     assert (backend.evaluate(x * 5 + 1).get() == 6).all()
+
+
+# Finalizers
+
+
+class Last:
+    """In a cycle with itself and its tensors: what it does at its end is noted in `found`."""
+
+    def __init__(self, x: Tensor, y: Tensor, found: list[float]) -> None:
+        self.itself, self.x, self.y, self.found = self, x, y, found
+
+    def __del__(self) -> None:
+        others = [self.x.backend.full(self.x.shape, 9.0) for _ in range(2)]
+        self.y[:] = self.x * 2
+        self.found += [float(self.y.get().max()), *(float(t.get().min()) for t in others)]
+
+
+@pytest.mark.parametrize("kind", [*testing.backend_kinds(), "emulator"])
+def test_a_finalizer_of_a_cycle_finds_the_memory_of_its_tensors(kind: str, cc) -> None:
+    """The garbage collector calls finalizers in the order of age: tensors older and younger than the object."""
+    backend = testing.make_backend(kind, rng_seed=0)
+    x, y = backend.full((3, 40), 3.0), backend.full((3, 40), 3.0)
+    y[:] = x * 2
+    found: list[float] = []
+    Last(x, y, found)
+    del x, y
+    gc.collect()
+    Last(backend.full((3, 40), 3.0), backend.full((3, 40), 3.0), found)
+    gc.collect()
+    assert found == [6, 9, 9] * 2
+    backend.cleanup_backend()

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What owns a piece of memory: it goes back with its last reference, not when the garbage collector says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+__all__ = ["owner"]
+
+
+class _Owner:
+    __slots__ = ("_address", "_free")
+
+    def __init__(self, address: int, free: Callable[[int], object]) -> None:
+        self._address = address
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free(self._address)
+
+
+def owner(address: int, free: Callable[[int], object]) -> np.ndarray:
+    """An array to refer to: `free(address)` is called when nothing does any more.
+
+    The garbage collector calls all finalizers of a cycle, in any order, before it breaks the cycle: with one of ours
+    among them, the others would use memory that has gone. Into arrays it does not look, so that what one holds is to
+    it in use, and ends with the array.
+    """
+    hidden = np.empty((), object)
+    hidden[()] = _Owner(address, free)
+    return hidden
