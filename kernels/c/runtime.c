@@ -414,6 +414,13 @@ void tb_run(const tb_launch *l) {
         run_alone(l);
 }
 
+void tb_run_on(const tb_launch *l, int64_t pointers, const int64_t *words) {
+    tb_launch own = *l;
+    own.ptr = (void *const *)words;
+    own.scalar = words + pointers;
+    tb_run(&own);
+}
+
 void tb_run_list(const tb_launch *l, int64_t count) {
     int64_t ahead = 0;
     for (int64_t i = 0; i < count; i++)

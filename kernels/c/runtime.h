@@ -26,6 +26,10 @@ typedef struct tb_launch {
 void tb_run(const tb_launch *launch);
 void tb_run_list(const tb_launch *launch, int64_t count);
 
+// Runs a launch on other operands than its own: `words` are its addresses, `pointers` of them, and then its scalars. Who
+// packs them so shares nothing with those who come in between: finalizers and handlers of signals that launch the same.
+void tb_run_on(const tb_launch *launch, int64_t pointers, const int64_t *words);
+
 // A kernel that is several launches, none of which needs another: `ptr[0]` holds their heads, `size` their number and the
 // number of tasks before each and of all.
 void tb_run_together(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,

@@ -503,15 +503,15 @@ class _HostStep:
         self.backend = backend
         self.step = step
         self._refs = references(step)
-        self._at: Sequence[int] = ()
-        self._arrays: list[np.ndarray] = []
+        self._last: tuple[Sequence[int], list[np.ndarray]] = (), []
 
     def __call__(self, addresses: Sequence[int], scalars: Sequence[Any], draws: Sequence[int], key: int) -> None:
         step, run = self.step, self.backend._interpreter
-        if addresses != self._at:
-            self._arrays = [array_at(address, ref) for address, ref in zip(addresses, self._refs)]
-            self._at = addresses
-        inputs, outputs = self._arrays[: len(step.inputs)], self._arrays[len(step.inputs) :]
+        before, arrays = self._last
+        if addresses != before:
+            arrays = [array_at(address, ref) for address, ref in zip(addresses, self._refs)]
+            self._last = addresses, arrays
+        inputs, outputs = arrays[: len(step.inputs)], arrays[len(step.inputs) :]
         with np.errstate(all="ignore"):
             if isinstance(step, Kernel):
                 numbers = [number(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]

@@ -53,14 +53,14 @@ class _Checked(jit.Prepared):
 
     def __init__(self, step: Primitive, source: str, launches: Sequence[Any], scratch_words: int,
                  error: Callable[[int, int], IndexError]) -> None:  # fmt: skip
-        super().__init__(step, source, step.op.name, [], scratch_words)
-        self.checked = launches
+        super().__init__(step, source, step.op.name, launches, scratch_words)
+        self.launches, self.checked = [], launches
         self._error = error
 
     def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
+        words = self.pack(*addresses)
         for launch in self.checked:
-            launch.ptr[:] = addresses
-            launch.run()
+            launch.run_on(words)
         wrong, value = (ctypes.c_int64 * 2).from_address(addresses[-1])
         if wrong:
             raise self._error(wrong - 1, value)

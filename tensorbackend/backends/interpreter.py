@@ -32,17 +32,26 @@ side: they are computed elsewhere and copied there."""
 
 
 class Interpreter:
-    """Runs kernels and primitives on NumPy arrays. Not reentrant: its buffers are shared by all kernels."""
+    """Runs kernels and primitives on NumPy arrays, in buffers that all kernels share: for one thread at a time."""
 
     def __init__(self) -> None:
         self._memory: list[np.ndarray] = []
+        self._runs = False
 
     def kernel(self, kernel: Kernel, inputs: list, outputs: list, scalars: list, draws: list[int], key: int) -> None:
         """Run a kernel on arrays shaped as its references; `scalars` are numbers, `draws` the draws' numbers."""
         program = kernel.cache.get("interpreter")
         if program is None:
             program = kernel.cache["interpreter"] = _Program(kernel, self)
-        program.run(inputs, outputs, scalars, draws, key)
+        shared = program.interpreter
+        if shared._runs:  # what a finalizer or a signal's handler states in the middle of another kernel
+            _Program(kernel, Interpreter()).run(inputs, outputs, scalars, draws, key)
+            return
+        try:
+            shared._runs = True
+            program.run(inputs, outputs, scalars, draws, key)
+        finally:
+            shared._runs = False
 
     def primitive(self, step: Primitive, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
         """Run a primitive into `outputs`. Raises `IndexError` before writing when places are out of range."""

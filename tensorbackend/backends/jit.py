@@ -62,10 +62,11 @@ _log = logging.getLogger("tensorbackend")
 
 
 class Prepared:
-    """A kernel with its launches packed: `run(addresses, numbers)` fills in what changes, and runs.
+    """A kernel with its launches packed: `run(addresses, numbers)` adds what changes, and runs.
 
-    `pack` puts the numbers that `run` takes into memory. `functions` are those of the launches of a printed kernel, in
-    the library whose key is `library`. `checked` are the launches of what may refuse its operands, and then no others.
+    `pack` makes the words of a launch of the addresses and numbers that `run` takes. `functions` are those of the
+    launches of a printed kernel, in the library whose key is `library`. `checked` are the launches of what may refuse
+    its operands, and then no others.
     """
 
     checked: Sequence[Any] = ()
@@ -81,18 +82,18 @@ class Prepared:
         self.scratch_words = scratch_words
         self.library = ""
         self.functions: tuple[str, ...] = ()
-        self.pack = struct.Struct(number_format(kernel)).pack_into
+        pointers = len(launches[0].ptr) if launches else 0
+        self.pack = struct.Struct(f"{pointers}Q{number_format(kernel)}").pack
 
     def run(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
         """Run on operands at `addresses`: inputs, outputs, then `scratch_words` words if there are any.
 
         `numbers` are the scalars, then the numbers of the draws and the generator's key if there are draws.
         """
-        for launch in self.launches:
-            launch.ptr[:] = addresses
-            if numbers:
-                self.pack(launch.scalar, 0, *numbers)
-            launch.run()
+        if self.launches:
+            words = self.pack(*addresses, *numbers)
+            for launch in self.launches:
+                launch.run_on(words)
 
 
 def prepare(kernel: Kernel) -> Prepared:

@@ -42,14 +42,17 @@ class Launch:
     """One launch of one kernel, packed in memory: set `ptr`, `scalar` and `tasks`, and call `run()`, again and again.
 
     `ptr` holds addresses; `size`, `stride` and `scalar` 8-byte integers. `run` returns when the launch is complete. The
-    memory behind the addresses is the caller's to keep alive.
+    memory behind the addresses is the caller's to keep alive. Where others may launch the same at any time, as what
+    finalizers state does, `run_on(words)` takes the addresses and then the scalars as bytes, in place of `ptr` and
+    `scalar`.
     """
 
-    __slots__ = ("_words", "address", "ptr", "run", "scalar", "size", "stride")
+    __slots__ = ("_words", "address", "ptr", "run", "run_on", "scalar", "size", "stride")
 
     def __init__(
         self,
         run: Callable[..., None],
+        run_on: Callable[..., None],
         fn: int,
         tasks: int,
         cost: int,
@@ -71,6 +74,7 @@ class Launch:
             at += length
         self.ptr, self.size, self.stride, self.scalar = views
         self.run = functools.partial(run, ctypes.byref(words))
+        self.run_on = functools.partial(run_on, ctypes.byref(words), ctypes.c_int64(nptr))
 
     @property
     def doubles(self) -> ctypes.Array:
@@ -119,8 +123,9 @@ class Runtime:
         self.library = library
         address = library.address
         # Without argtypes, a prebuilt argument is passed on as it is: 0.07 us less a call.
-        self._run_locked = ctypes.PYFUNCTYPE(None)(address("tb_run"))
-        self._run_unlocked = ctypes.CFUNCTYPE(None)(address("tb_run"))
+        names = ("tb_run", "tb_run_on")
+        self._run_locked = [ctypes.PYFUNCTYPE(None)(address(name)) for name in names]
+        self._run_unlocked = [ctypes.CFUNCTYPE(None)(address(name)) for name in names]
         self._run_list = ctypes.CFUNCTYPE(None)(address("tb_run_list"))
         self._run_list_locked = ctypes.PYFUNCTYPE(None)(address("tb_run_list"))
         number, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -145,7 +150,7 @@ class Runtime:
         Its `nptr` pointers and `nscalars` scalars are zero and to be filled in.
         """
         run = self._run_locked if cost < KEEP_LOCK_BELOW_NS else self._run_unlocked
-        return Launch(run, fn, tasks, cost, nptr, sizes, strides, nscalars)
+        return Launch(*run, fn, tasks, cost, nptr, sizes, strides, nscalars)
 
     def prepare_list(self, launches: Sequence[Launch]) -> LaunchList:
         """Pack launches for replay in order by one call."""

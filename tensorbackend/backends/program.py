@@ -117,6 +117,7 @@ class Program:
         self._last: tuple | None = None
         self._changing = _holds_containers(out_form) or any(kind != "tensor" for kind, _ in self._out)
         self._bound: list[Any] = [None] * len(self._structures)
+        self._runs_now = False
         self._addresses = [0] * len(self._structures)
         self._checked: set[tuple[int, ...]] = set()
         self._build(calls, [v.address for v in recorder.views])
@@ -213,30 +214,39 @@ class Program:
         be._flush()
         last, leaves = self._last, arguments
         again = last is not None and len(arguments) == len(last) and all(map(operator.is_, arguments, last))
-        again = again and (not self._writes or not any(self._refuses(k, self._bound[k]) for k in self._writes))
+        again = again and (not self._writes or not any(self._refuses(k, last[k]) for k in self._writes))
         if not again and tuple(map(type, arguments)) != self._plain:
             leaves = []
             form = flatten(arguments, leaves)
             if form != self._form:
                 raise TypeError(complain("program: arguments of another form", f"{form[1:]}", f"{self._form[1:]}"))
         with be._lock:
-            if not again or self._last is not last:
-                self._bind(leaves)
-                self._last = arguments if self._tensors_only else None
-                again = False
-            self._first, self._key = be._draws, be._key
-            if self._draws or not again:
-                self._native.give(self._addresses, self._first, self._key, self._values)
-            be._draws += self._draws
-            if watch.wanted(be):
-                self._run_watched()
-            elif self._replay is not None:
-                first = self._first if self._draws else 0
-                self._replay((tuple(self._addresses), tuple(map(repr, self._values)), first, self._key))
-            else:
-                for run in self._runs:
-                    run()
-            return self._results(leaves) if self._changing else self.result
+            if self._runs_now:  # what a finalizer or a handler calls: the memory is another's
+                return self.function(*arguments)
+            try:
+                self._runs_now = True
+                return self._run(arguments, leaves, again and self._last is last)
+            finally:
+                self._runs_now = False
+
+    def _run(self, arguments: tuple, leaves: Sequence[Any], again: bool) -> Any:
+        """One call, with the backend's lock; `again`: on the tensors of the call before. Interrupted, it has none."""
+        be = self.backend
+        if not again:
+            self._last = None
+            self._bind(leaves)
+        self._first, self._key = be._take_draws(self._draws) if self._draws else 0, be._key
+        if self._draws or not again:
+            self._native.give(self._addresses, self._first, self._key, self._values)
+        self._last = arguments if self._tensors_only else None
+        if watch.wanted(be):
+            self._run_watched()
+        elif self._replay is not None:
+            self._replay((tuple(self._addresses), tuple(map(repr, self._values)), self._first, self._key))
+        else:
+            for run in self._runs:
+                run()
+        return self._results(leaves) if self._changing else self.result
 
     def _bind(self, leaves: Sequence[Any]) -> None:
         """Fill in the addresses and numbers of this call."""
@@ -252,11 +262,11 @@ class Program:
                 raise ValueError(complain(f"program: {self._names[k]} is written", given, "as captured"))
         if changed:
             self._check_sharing(tensors)
-            for k in changed:
-                self._addresses[k] = tensors[k].address
-                self._bound[k] = tensors[k]
+            self._bound = [None] * len(tensors)  # until all is filled in
+            self._addresses[:] = [t.address for t in tensors]
             for other in self._others:
                 other.bind(self._addresses)
+            self._bound = tensors
         if self._arithmetic is not None:
             self._values = self._arithmetic([x for x, is_tensor in zip(leaves, self._is_tensor) if not is_tensor])
 

@@ -93,9 +93,15 @@ class RandomNumbers:
         self.generator[1] = draws
 
     def _next_draw(self) -> int:
+        return self._take_draws(1)
+
+    def _take_draws(self, count: int) -> int:
+        """The first of the next `count` numbers, which no other draw has."""
         with self._lock:
-            self._draws += 1
-            return self._draws - 1
+            generator = self.generator
+            first = generator[1]
+            generator[1] = first + count  # with no call since it was read: no finalizer or handler came in between
+            return first
 
     def _draw_numbers(self, leaves: list[Any]) -> dict[int, int]:
         """The draw of each random leaf: its pinned number, or the next."""

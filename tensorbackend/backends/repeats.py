@@ -8,7 +8,6 @@ memory overlaps, and the packing of arguments become straight lines, without a l
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -105,15 +104,11 @@ class _Writer:
     def launch(self, prepared: jit.Prepared, places: list[tuple[str, int]], scalars: list[tuple[int, Any]]) -> None:
         """Write the launches of a kernel whose operands lie at `places`: names and offsets in bytes."""
         addresses = [f"{name}.address" + (f" + {offset}" if offset else "") for name, offset in places]
-        pack = struct.Struct(f"{len(places)}Q").pack_into
-        for launch in prepared.launches:
-            self._packs.append(self._call(pack, launch.ptr, addresses))
-            if scalars:
-                self._packs.append(self._call(prepared.pack, launch.scalar, [self._number(n, d) for n, d in scalars]))
-            self._runs.append(f"{self._name(launch.run)}()")
-
-    def _call(self, pack: Any, to: Any, texts: list[str]) -> str:
-        return f"{self._name(pack)}({self._name(to)}, 0, {', '.join(texts)})"
+        operands = [*addresses, *(self._number(n, dtype) for n, dtype in scalars)]
+        if prepared.launches:
+            words = f"words{len(self._packs)}"
+            self._packs.append(f"{words} = {self._name(prepared.pack)}({', '.join(operands)})")
+            self._runs += [f"{self._name(launch.run_on)}({words})" for launch in prepared.launches]
 
     def _number(self, leaf: int, dtype: Any) -> str:
         name = self.leaves[leaf]

@@ -54,9 +54,9 @@ class Work:
         return [*self.lengths, self.count, *reduced, *self.whole]
 
     @property
-    def numbers(self) -> struct.Struct:
-        """How the values of numbers are packed."""
-        return struct.Struct("".join(map(letter, self.types)))
+    def numbers(self) -> str:
+        """How the values of numbers are packed, as `struct` says it."""
+        return "".join(map(letter, self.types))
 
 
 class Target(ABC):
@@ -110,25 +110,22 @@ class HostTarget(Target):
             )
             for name, tasks, cost in stages
         ]
-        return _HostRun(launches, work.pointers, work.numbers.pack_into)
+        return _HostRun(launches, struct.Struct(f"{work.pointers}Q{work.numbers}").pack)
 
 
 class _HostRun:
     """Launches of the pool, one after the other, which take the same addresses and numbers."""
 
-    __slots__ = ("_pack", "_place", "launches")
+    __slots__ = ("_pack", "launches")
 
-    def __init__(self, launches: list[native.Launch], pointers: int, pack: Callable[..., None]) -> None:
+    def __init__(self, launches: list[native.Launch], pack: Callable[..., bytes]) -> None:
         self.launches = launches
-        self._place = struct.Struct(f"{pointers}Q").pack_into
         self._pack = pack
 
     def __call__(self, addresses: Sequence[int], numbers: Sequence[Any]) -> None:
+        words = self._pack(*addresses, *numbers)
         for launch in self.launches:
-            self._place(launch.ptr, 0, *addresses)
-            if numbers:
-                self._pack(launch.scalar, 0, *numbers)
-            launch.run()
+            launch.run_on(words)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -178,7 +175,7 @@ class DeviceTarget(Target):
         counts = argument_counts(work.pointers, len(sizes), len(work.strides), len(work.types))
         template = struct.pack(f"{sum(counts)}q", *_padded([[], sizes, work.strides, []], counts))
         addresses_at, numbers_at = struct.Struct(f"{work.pointers}Q").pack_into, 8 * sum(counts[:3])
-        pack, driver = work.numbers.pack_into, self.driver
+        pack, driver = struct.Struct(work.numbers).pack_into, self.driver
 
         def run(addresses: Sequence[int], numbers: Sequence[Any]) -> None:
             arguments = bytearray(template)

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -424,25 +425,37 @@ INTERRUPTED = tuple(
 )  # fmt: skip
 
 
-def interrupted(call: Callable[[], object], after: int) -> bool:
-    """Whether an interrupt came while `call` ran: where Python looks for one the `after`th time in `INTERRUPTED`."""
+def came_between(call: Callable[[], object], after: int, comes: Callable[[], object],
+                 places: Callable[[str], bool]) -> bool:  # fmt: skip
+    """Whether `comes()` was called while `call` ran: where Python looks for what to do in between the `after`th time,
+    in files that are such `places`."""
     left = after
 
     def look(frame: Any, event: str, argument: object) -> None:
         nonlocal left
-        if event in ("call", "c_return") and frame.f_code.co_filename in INTERRUPTED:
+        if event in ("call", "c_return") and places(frame.f_code.co_filename):
             left -= 1
             if not left:
-                raise KeyboardInterrupt
+                comes()
 
     sys.setprofile(look)
     try:
         call()
-    except KeyboardInterrupt:
-        return True
     finally:
         sys.setprofile(None)
-    return left <= 0  # a finalizer had it
+    return left <= 0
+
+
+def interrupted(call: Callable[[], object], after: int) -> bool:
+    """Whether an interrupt came while `call` ran, at the `after`th place in `INTERRUPTED`."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        return came_between(call, after, interrupt, INTERRUPTED.__contains__)  # True: a finalizer had it
+    except KeyboardInterrupt:
+        return True
 
 
 def runs_from_memory(backend: Backend, statement: Callable[[], object]) -> bool:
@@ -536,4 +549,94 @@ def test_a_finalizer_of_a_cycle_finds_the_memory_of_its_tensors(kind: str, cc) -
     Last(backend.full((3, 40), 3.0), backend.full((3, 40), 3.0), found)
     gc.collect()
     assert found == [6, 9, 9] * 2
+    backend.cleanup_backend()
+
+
+# Statements in the middle of others, as finalizers and handlers of signals make them
+
+
+class Work:
+    """Tensors of one caller, and what is done with them."""
+
+    def __init__(self, backend: Backend, factor: float) -> None:
+        self.host = np.full((12, 20), factor, np.float32)
+        self.x, self.y, self.z = backend.array(self.host), backend.zeros((12, 20)), backend.zeros((12, 20))
+        self.places = backend.array([[int(factor)]], dtype=np.int32)
+        self.factor = factor
+
+    def results(self) -> list[float]:
+        """The least and the most of what was written."""
+        return [float(f(t.get())) for t in (self.y, self.z) for f in (np.min, np.max)]
+
+
+def statements_in_between(backend: Backend) -> dict[str, tuple[Callable[[Work], object], Callable[[float], float]]]:
+    """What is done by name, and what `y` is then."""
+
+    def statement(work: Work) -> None:
+        work.y[:] = work.x * work.x + work.factor
+
+    def parts(work: Work) -> None:
+        work.y[:] = backend.dot(backend.exp(work.x * 0), backend.ones((20, 20)) * work.x[0, 0]) + work.factor
+
+    def picked(work: Work) -> None:
+        work.y[:] = backend.take(work.x, work.places, axis=1) * work.factor
+
+    def called(x: Tensor, y: Tensor, factor: float) -> None:
+        y[:] = x * factor + 1
+        y[:] = y * factor
+
+    found = {"statement": (statement, lambda f: f * f + f), "parts": (parts, lambda f: 21 * f),
+             "picked": (picked, lambda f: f * f)}  # fmt: skip
+    if testing.compiles(backend):
+        kernel = backend.elementwise("T x, T f", "T y", "y = x * x + f", "in_between")
+        found["kernel"] = (lambda work: kernel(work.x, work.factor, work.y), lambda f: f * f + f)
+    some = Work(backend, 3.0)
+    program = backend.capture(called, some.x, some.y, some.factor)
+    found["program"] = (lambda work: program(work.x, work.y, work.factor), lambda f: (f * f + 1) * f)
+    return found
+
+
+@pytest.mark.parametrize("what", ["statement", "parts", "picked", "kernel", "program"])
+@pytest.mark.parametrize("kind", testing.backend_kinds())
+def test_a_statement_in_the_middle_of_its_like_changes_no_number(kind: str, what: str, cc) -> None:
+    backend = testing.make_backend(kind, rng_seed=0)
+    found = statements_in_between(backend)
+    if what not in found:
+        pytest.skip("user kernels are compiled")
+    run, expected = found[what]
+    works = [Work(backend, 2.0), Work(backend, 5.0)]
+    for _ in range(4):  # until native code, or a function written for it, repeats it
+        run(works[0])
+        run(works[1])
+    points, going_on = 0, True
+    while going_on:
+        points += 1
+        for work in works:
+            work.y.fill(0)
+        going_on = came_between(lambda: run(works[0]), points, lambda: run(works[1]), is_ours)
+        run(works[1])
+        assert [work.results()[:2] for work in works] == [[expected(work.factor)] * 2 for work in works], points
+    assert points > 5 or kind == "jit"
+    backend.cleanup_backend()
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is of the package, or made while it runs."""
+    return "/tensorbackend/" in file or file == "<string>"
+
+
+@pytest.mark.parametrize("kind", testing.backend_kinds())
+def test_draws_in_the_middle_of_others_are_others(kind: str, cc) -> None:
+    backend = testing.make_backend(kind, rng_seed=0)
+    y, z = backend.empty((3, 4)), backend.empty((3, 4))
+
+    def draw(t: Tensor) -> None:
+        t[:] = backend.rand()
+
+    program = backend.capture(draw, y)
+    for call in (draw, program):
+        points = 1
+        while came_between(partial(call, y), points, partial(draw, z), is_ours):
+            assert not np.array_equal(y.get(), z.get()), points
+            points += 1
     backend.cleanup_backend()
