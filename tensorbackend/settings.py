@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorbackend.errors import complain, nearest
 
-__all__ = ["SETTINGS", "Setting", "anywhere", "config", "everywhere", "using", "when_changed"]
+__all__ = ["SETTINGS", "Setting", "anywhere", "as_they_are", "config", "everywhere", "using", "when_changed"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,13 @@ SETTINGS = {
 }
 
 
+class _Here(threading.local):
+    """What a thread has of its own: the settings of its `using` blocks, and all others as they were (`as_they_are`)."""
+
+    overrides: dict[str, Any] = {}
+    kept: dict[str, Any] | None = None
+
+
 class Config:
     """The values of the settings, as attributes. Unknown names raise `AttributeError` with the nearest known ones, and
     assigned values that the setting cannot have `ValueError`."""
@@ -137,19 +144,21 @@ class Config:
     def __init__(self) -> None:
         values = {name: _from_environment(s) for name, s in SETTINGS.items()}
         object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "_local", threading.local())
+        object.__setattr__(self, "_local", _Here())
 
     def __getattr__(self, name: str) -> Any:
-        overrides = getattr(self._local, "overrides", None)
-        if overrides and name in overrides:
-            return overrides[name]
+        local = self._local
+        if name in local.overrides:
+            return local.overrides[name]
         try:
-            return self._values[name]
+            return (local.kept or self._values)[name]
         except KeyError:
             raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._values[name] = _checked(name, value)
+        value = self._values[name] = _checked(name, value)
+        if self._local.kept is not None:
+            self._local.kept[name] = value
         _tell()
 
     def __dir__(self) -> list[str]:
@@ -252,6 +261,18 @@ def go_on_alone() -> None:
 
 
 @contextlib.contextmanager
+def as_they_are() -> Iterator[None]:
+    """To the calling thread, settings are inside the `with` block as they are now, whatever other threads assign."""
+    local = config._local
+    before = local.kept
+    try:
+        local.kept = dict(config._values)
+        yield
+    finally:
+        local.kept = before
+
+
+@contextlib.contextmanager
 def using(**overrides: Any) -> Iterator[Config]:
     """Settings for the calling thread inside a `with` block: `with using(debug=2): ...`.
 
@@ -259,7 +280,7 @@ def using(**overrides: Any) -> Iterator[Config]:
     """
     overrides = {name: _checked(name, value) for name, value in overrides.items()}
     local = config._local
-    before = getattr(local, "overrides", {})
+    before = local.overrides
     try:
         local.overrides = {**before, **overrides}
         _overrides.begin(overrides)

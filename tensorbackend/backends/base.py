@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tensorbackend import dtypes, ops
+from tensorbackend import dtypes, ops, settings
 from tensorbackend.backends import watch
 from tensorbackend.backends.allocation import Allocation, host_array, rank_rule
 from tensorbackend.backends.expressions import Expressions, install
@@ -546,19 +546,26 @@ class Backend(
             plans = self.structures.plans
             key = (op, exact(params), *(x.structure for x in (*outputs, *inputs)))
             plan = plans.get(key)
-            if plan is None:
+            if plan is not None:
+                self._run_plan(plan, outputs, inputs)
+                return
+            with settings.as_they_are():
                 made = single_call(op, params, [x.structure for x in outputs], [x.structure for x in inputs])
-                plan = plans[key] = made
-            self._run_plan(plan, outputs, inputs)
+                plans[key] = made
+                self._run_plan(made, outputs, inputs)
 
     def _run_statement(self, target: Tensor, value: Any) -> None:
         key, leaves = self._statement_key(target, value)
         plans = self.structures.plans
         plan = plans.get(key)
-        if plan is None:
-            value = self._fit(target, value)
-            plan = plans[key] = self._schedule(key, [Statement(target.structure, value, key[-1])], [leaves])
-        self._run_plan(plan, [target], leaves)
+        if plan is not None:
+            self._run_plan(plan, [target], leaves)
+            return
+        value = self._fit(target, value)
+        with settings.as_they_are():
+            statements = [Statement(target.structure, value, key[-1])]
+            plan = plans.make(key, lambda: self._schedule(key, statements, [leaves]))
+            self._run_plan(plan, [target], leaves)
 
     def _schedule(self, key: tuple, statements: list[Statement], leaves: list[list[Any]]) -> Plan:
         """The plan of statements that are new here, and are to be remembered by `key`."""

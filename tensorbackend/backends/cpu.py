@@ -295,7 +295,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def _forget_plans(self) -> None:
         super()._forget_plans()
-        self._repeats.clear()
+        self._repeats = {}  # what is noted meanwhile, is noted in that of before
 
     # Plans
 
@@ -305,8 +305,9 @@ class CPUBackend(launcher.NativeStatements, Backend):
     def _planned(self, plan: Plan) -> HostPlan | InterpretedPlan:
         run = plan.cache.get(self.jit)
         if run is None:
+            emptied = self.structures.plans.emptied
             run = plan.cache[self.jit] = HostPlan(plan, self) if self.jit else InterpretedPlan(plan, self)
-            if self.jit and plan.cache.get("name"):
+            if self.jit and plan.cache.get("name") and self.structures.plans.emptied == emptied:  # else it is misnamed
                 warm.add(plan.cache["name"], run)
         return run
 
@@ -339,13 +340,14 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def _note_run(self, form: tuple, runs: int, target: Tensor, value: OpTreeNode) -> None:
         """Count a run of a form of statement; one that keeps coming gets a function of its own (see `repeats.py`)."""
-        if len(self._repeats) >= MOST_FORMS:
-            self._repeats.clear()
-        self._repeats[form] = runs
+        known = self._repeats
+        if len(known) >= MOST_FORMS:
+            known.clear()
+        known[form] = runs
         if runs == RUNS_OF_A_REPEAT and self.jit:
             key, leaves = self._statement_key(target, value)
             plan = self.structures.plans.get(key)
-            self._repeats[form] = plan and repeats.repeater(self._planned(plan), target, value, leaves)
+            known[form] = plan and repeats.repeater(self._planned(plan), target, value, leaves)
 
     def _tensor_at(self, layout: Structure, address: int) -> CPUTensor:
         return self.tensor_cls(self, ary=array_at(address, layout), min_dims=layout.min_dims)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tensorbackend import settings
 from tensorbackend.backends import watch
 from tensorbackend.backends.random_numbers import drawn
 from tensorbackend.graph.fuse import can_join, walk
@@ -161,8 +162,13 @@ class StatementGroup:
         if not waits.targets:
             return None
         plan = self._plans.get(waits.forms)
-        if plan is None:
-            plan = self._plans[waits.forms] = self._schedule(waits.forms, list(waits.statements), list(waits.leaves))
+        if plan is not None:
+            return self._run_waiting(plan, waits)
+        with settings.as_they_are():
+            made = functools.partial(self._schedule, waits.forms, list(waits.statements), list(waits.leaves))
+            return self._run_waiting(self._plans.make(waits.forms, made), waits)
+
+    def _run_waiting(self, plan: Plan, waits: _Waiting) -> tuple[Plan, list[Any]]:
         every = [x for found in waits.leaves for x in found]
         if watch.watching:
             with watch.stating(zip(waits.targets, [s.value for s in waits.statements])):

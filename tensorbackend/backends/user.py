@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, settings
 from tensorbackend.backends import watch
 from tensorbackend.backends.anywhere import TextKernel, device_view
 from tensorbackend.backends.locks import Lock
@@ -122,11 +122,12 @@ class _Kernel(TextKernel):
 
     def _launch(self, key: tuple, prepare: Callable[[], Prepared], values: list[Any]) -> Prepared:
         """Run the launch for values of these layouts, which is prepared the first time."""
-        prepared = self._launches.get(key)
+        launches = self._launches
+        prepared = launches.get(key)
         if prepared is None:
-            with self._making.now:
-                prepared = self._launches.get(key) or prepare()
-                remember(self._launches, key, prepared)
+            with self._making.now, settings.as_they_are():
+                prepared = launches.get(key) or prepare()
+                remember(launches, key, prepared)
         tensors = [values[k] for k in prepared.pointers]
         numbers = [values[k] for k in prepared.numbers]
         self.backend._flush()  # in a `fuse` block what the arguments hold may wait, copies made for this call too
@@ -135,23 +136,28 @@ class _Kernel(TextKernel):
         return prepared
 
     def forget(self) -> None:
-        """Forget what calls decided, and all launches."""
-        self._known.clear()
-        self._launches.clear()
-        self._target = None
+        """Forget what calls decided, and all launches. Calls that go on end as they began: they are remembered where
+        nobody looks any more."""
+        self._known, self._launches, self._target = {}, {}, None
 
     def _observed(self) -> bool:
         """Whether somebody looks at what runs, or records it."""
         return self.backend._recorder is not None or watch.wanted(self.backend)
 
+    def _where(self) -> Target:
+        """What compiles and launches it, found once."""
+        target = self._target
+        if target is None:
+            target = self._target = self.backend._user_target()
+        return target
+
     def _compiled(self, form: Form, work: Work) -> tuple[UserSource, Run]:
-        if self._target is None:
-            self._target = self.backend._user_target()
+        target = self._where()
         made = self._sources.get(form)
         if made is None:
-            made = self._target.printer(self.spec, form).result()
+            made = target.printer(self.spec, form).result()
         try:
-            run = self._target.prepare(made, form, work)
+            run = target.prepare(made, form, work)
         except CompileError as error:
             raise CompileError(explained(self.spec, str(error))) from error
         self._sources[form] = made
@@ -204,7 +210,7 @@ class ElementwiseKernel(_Kernel):
 
     def _first(self, arguments: tuple, size: int | None, tokens: list[Any]) -> Any:
         """A call whose layouts are not known: everything is decided, and remembered if it can be."""
-        spec, count = self.spec, len(arguments)
+        spec, count, known = self.spec, len(arguments), self._known
         least = self.nargs if spec.pointer else len(spec.inputs)
         if not least <= count <= self.nargs:
             expected = str(self.nargs) if least == self.nargs else f"{least} to {self.nargs}"
@@ -223,20 +229,21 @@ class ElementwiseKernel(_Kernel):
             prepared = self._start(reached, bound, types, shape)
             same = all(x is y for x, y in zip(given, reached) if x is not None and not isinstance(x, _Number))
             if tokens and same:
-                self._learn((size, *tokens), prepared, arguments, full, host)
+                self._learn(known, (size, *tokens), prepared, arguments, full, host)
         self._give_back(arguments, given, full, reached)
         outputs = [y.get() if host and x is None else y for x, y in zip(given, full)]
         outputs[: len(arguments)] = [y if x is None else x for x, y in zip(arguments, outputs)]
         return self._result(outputs)
 
-    def _learn(self, key: tuple, prepared: Prepared, arguments: tuple, full: list[Any], host: bool) -> None:
+    def _learn(self, known: dict, key: tuple, prepared: Prepared, arguments: tuple, full: list[Any],
+               host: bool) -> None:  # fmt: skip
         written = [k for k, p in enumerate(self.spec.parameters) if p.written and k < len(arguments)]
         if host != any(isinstance(x, np.ndarray) for x in arguments) or (host and not hasattr(self.backend, "view")):
             return
         arrays = [k for k, x in enumerate(arguments) if isinstance(full[k], Tensor) and not self.spec.pointer]
         apart = [(j, k, self._may_be_one(full, j, k)) for j in written for k in arrays if k != j]
         made = [x.structure for x in full[len(arguments) :]]
-        remember(self._known, key, Known(prepared, full, made, host, written, apart))
+        remember(known, key, Known(prepared, full, made, host, written, apart))
 
     def _may_be_one(self, values: list[Any], j: int, k: int) -> bool:
         """Whether an output may be the very view that an input is."""
@@ -364,7 +371,7 @@ class ReductionKernel(_Kernel):
         return self._first(arguments, axis, keepdims, out, key if tokens else None)
 
     def _first(self, arguments: tuple, axis: Any, keepdims: bool, out: Any, key: tuple | None) -> Any:
-        spec = self.spec
+        spec, known = self.spec, self._known
         if len(arguments) != len(spec.inputs):
             names = ", ".join(p.name for p in spec.inputs)
             expected = f"{len(spec.inputs)}: {names}"
@@ -385,7 +392,7 @@ class ReductionKernel(_Kernel):
                 written = [] if out is None else [len(arguments)]
                 inputs = [k for k, x in enumerate(values[:-1]) if isinstance(x, Tensor)]
                 apart = [(j, k, False) for j in written for k in inputs]
-                remember(self._known, key, Known(prepared, [*values[:-1], target], made, host, written, apart))
+                remember(known, key, Known(prepared, [*values[:-1], target], made, host, written, apart))
         if isinstance(out, np.ndarray):
             if not hasattr(self.backend, "view"):
                 np.copyto(out, target.get())
@@ -440,9 +447,7 @@ class ReductionKernel(_Kernel):
             strides.append(indexing.contiguous_strides(shape))
         outer, inner = _spaces(shape, axes, [*strides, _output_strides(values[-1], shape, axes)])
         rows, count = math.prod(outer.lengths), math.prod(inner.lengths)
-        if self._target is None:
-            self._target = self.backend._user_target()
-        columns, segments, segment = self._target.divide(rows, count, _wide(outer, inner))
+        columns, segments, segment = self._where().divide(rows, count, _wide(outer, inner))
         both = [(*o, *i) for o, i in zip(outer.strides, inner.strides)][: len(strides)]
         is_number = tuple(not isinstance(x, Tensor) for x in values)
         units = tuple((name, _units(s)) for name, s in zip(names, both))

@@ -68,6 +68,22 @@ class Plans(dict):
     Bounded: when full it is emptied. Whoever runs one holds it.
     """
 
+    emptied = 0
+    """How often that was."""
+
+    def make(self, key: tuple, made: Callable[[], Any]) -> Any:
+        """What `made()` gives, remembered unless all was forgotten meanwhile: then it may be out of date."""
+        before = self.emptied
+        plan = made()
+        if self.emptied == before:
+            self[key] = plan
+        return plan
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.emptied += 1
+        super().clear()
+
     def __setitem__(self, key: tuple, plan: Any) -> None:
         if len(self) >= MAX_PLANS:
             self.clear()

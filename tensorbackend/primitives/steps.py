@@ -21,6 +21,7 @@ class Steps:
 
     def __init__(self, backend: Any, operands: Sequence[Tensor]) -> None:
         self._backend = backend
+        self._emptied = backend.structures.plans.emptied
         self._kept_alive: list[Any] = list(operands)
         self._places = {id(x): number for number, x in enumerate(operands)}
         self._made: list[tuple[Any, ...]] = []
@@ -55,8 +56,9 @@ class Steps:
     def remember(self, key: Hashable) -> None:
         """Keep what can be repeated, without the tensors, beside the backend's plans."""
         self._kept_alive, self._places = [], {}
-        if self.repeatable:
-            self._backend.structures.plans[key] = self
+        plans = self._backend.structures.plans
+        if self.repeatable and plans.emptied == self._emptied:
+            plans[key] = self
 
     def again(self, operands: Sequence[Tensor]) -> None:
         """The same on other operands."""

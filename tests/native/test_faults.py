@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend, Tensor, testing
-from tensorbackend.backends import watch
+from tensorbackend.backends import compiler, warm, watch
 from tensorbackend.errors import CompileError
+from tensorbackend.graph.plan import Plan
 from tensorbackend.settings import config, using
 from tests.native.conftest import FORKS
 
@@ -639,4 +641,73 @@ def test_draws_in_the_middle_of_others_are_others(kind: str, cc) -> None:
         while came_between(partial(call, y), points, partial(draw, z), is_ours):
             assert not np.array_equal(y.get(), z.get()), points
             points += 1
+    backend.cleanup_backend()
+
+
+# Settings that change meanwhile
+
+
+@pytest.fixture
+def flags_of_compilers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The setting `cflags` as each compilation finds it. Where the list is empty, another thread changes it first. At
+    the end it is as it was."""
+    found = ["not yet"]
+    compiled, before = compiler.compile_many, config.cflags
+
+    def compile_many(*arguments: Any, **keywords: Any) -> Any:
+        if not found:
+            threading.Thread(target=setattr, args=(config, "cflags", "-DOTHER")).start()
+            while config._values["cflags"] != "-DOTHER":
+                time.sleep(0.001)
+        found.append(config.cflags)
+        return compiled(*arguments, **keywords)
+
+    monkeypatch.setattr(compiler, "compile_many", compile_many)
+    yield found
+    config.cflags = before
+
+
+@pytest.mark.parametrize("what", ["statement", "block", "kernel"])
+def test_what_is_being_compiled_keeps_to_the_settings_of_its_caller(cache, flags_of_compilers, what: str) -> None:
+    """And what comes next, to those of then: nothing that was begun before is remembered."""
+    backend = testing.make_backend("jit-python", rng_seed=0)
+    x, y = backend.full((3, 4), 2.0), backend.empty((3, 4))
+    flags_of_compilers.clear()
+    kernel = backend.elementwise("T x", "T y", "y = x * 3 + 1", "compiled_meanwhile")
+
+    def block() -> None:
+        with backend.fuse():
+            y[:] = x * 3 + 1
+
+    runs = {"statement": lambda: y._assign(x * 3 + 1), "block": block, "kernel": lambda: kernel(x, y)}
+    before = config.cflags
+    for flags in (before, "-DOTHER"):
+        runs[what]()
+        assert (y.get() == 7).all()
+        assert set(flags_of_compilers) == {flags}
+        flags_of_compilers.clear()
+        flags_of_compilers.append("-DOTHER")  # so that nothing is changed again
+    backend.cleanup_backend()
+
+
+def test_a_plan_found_while_settings_change_is_not_remembered(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a handler of a signal may change them, in the thread that holds the backend's lock."""
+    backend = testing.make_backend("jit-python", rng_seed=0)
+    x, y = backend.ones((3, 4)), backend.empty((3, 4))
+    find, before = warm.find, config.tune
+    y[:] = x * 5
+    backend._forget_plans()
+
+    def found(name: str) -> Any:
+        result = find(name)
+        config.tune = not before
+        return result
+
+    try:
+        monkeypatch.setattr(warm, "find", found)
+        y[:] = x * 5
+        assert config.tune != before
+        assert not any(isinstance(plan, Plan) for plan in backend.structures.plans.values())
+    finally:
+        config.tune = before
     backend.cleanup_backend()

@@ -103,12 +103,13 @@ static int read_call(call_form *c, const method *f, object *const *arguments, le
 static object *learn_call(memo *m, const method *f, object *const *arguments, length by_place, object *names,
                           const call_form *c) {
     object *all, *named, *found = NULL;
+    const long long forgotten = m->forgotten;
     Py_IncRef(&m->head);
     if (as_objects(arguments, by_place, names, &all, &named))
         found = PyObject_CallFunctionObjArgs(py.learn_call, f->python, all, named ? named : py.none, NULL);
     object *result = found ? kept(PyTuple_GetItem(found, 0)) : NULL;
     object *recipe = found ? PyTuple_GetItem(found, 1) : NULL;
-    int lasts = recipe && recipe != py.not_implemented;
+    int lasts = recipe && recipe != py.not_implemented && m->forgotten == forgotten;
     called *known = lasts ? entry_of_call(m, c->key, c->words, c->object, c->objects) : NULL;
     if (known && !known->recipe)
         known->recipe = kept(recipe);

@@ -56,6 +56,7 @@ typedef struct memo {
     object *join, *adopt, *flush;  // Python's part of `be.fuse()`
     struct fusing *fusing, *idle;  // the threads in a `fuse` block, and records for others
     long long hits;                // statements and calls run from a recipe
+    long long forgotten;           // how often everything was forgotten: what was learnt meanwhile may be out of date
     int aside;                     // all goes through Python, where somebody notes it
     long long *held;               // that count, of all memos with this lock
 } memo;
@@ -147,6 +148,7 @@ static object *memo_clear(object *self, object *unused) {
     length node_places = m->node_places, statement_places = m->statement_places;
     m->nodes = NULL;
     m->statements = NULL;
+    m->forgotten++;
     m->n_nodes = m->node_places = m->n_statements = m->statement_places = 0;
     for (length i = 0; i < node_places; i++) {
         for (int k = 0; k <= OPERANDS; k++)

@@ -368,8 +368,9 @@ static int run_first(object *target, object *value, const statement *key, memo *
     Py_IncRef(&m->head);
     Py_IncRef(key->target);
     Py_IncRef(key->root);
+    const long long forgotten = m->forgotten;
     object *recipe = PyObject_CallFunctionObjArgs(py.learn, target, value, NULL);
-    if (recipe && recipe != py.not_implemented)
+    if (recipe && recipe != py.not_implemented && m->forgotten == forgotten)
         remember_statement(m, key, recipe);
     drop(recipe);
     Py_DecRef(key->root);
