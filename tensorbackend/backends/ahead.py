@@ -9,6 +9,7 @@ or when nothing came for `PATIENCE` seconds, and so does the compiler.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from tensorbackend.backends import programs
+from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.toolchain import compiler_environment
 
 __all__ = ["PATIENCE", "Waiting", "drop_all", "keep", "start", "stop", "take"]
@@ -30,7 +32,7 @@ INPUT = Path("/dev/stdin")
 _open: set[Waiting] = set()
 """Those whose input is open, kept or not."""
 _kept: dict[Hashable, Waiting] = {}
-_keeping = threading.Lock()
+_keeping = Lock()
 _timer: threading.Timer | None = None
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _log = logging.getLogger(__name__)
 def start(command: list[str], folder: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes."""
     environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
-    with programs.starting:
+    with programs.starting.now:
         return _popen(command, environment, stdin)
 
 
@@ -67,7 +69,7 @@ class Waiting:
         unit.write_text(f'#include "{INPUT}"\n')
         self.command = command(unit, self.library)
         environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
-        with programs.starting:
+        with programs.starting.now:
             self.process = _popen(self.command, environment, subprocess.PIPE)
             _open.add(self)
 
@@ -78,7 +80,7 @@ class Waiting:
         except BrokenPipeError:
             return
         finally:
-            with programs.starting:
+            with programs.starting.now:
                 self.process.stdin.close()
                 self.process.stdin = None
                 _open.discard(self)
@@ -86,33 +88,35 @@ class Waiting:
     def close(self) -> None:
         """End it, and remove its folder."""
         stop(self.process)
-        with programs.starting:
+        with programs.starting.now:
             _open.discard(self)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def take(key: Hashable) -> Waiting | None:
     """The compiler that waits under a key, which is the caller's to close; None when there is none."""
-    with _keeping:
+    with _keeping.now:
         return _kept.pop(key, None)
 
 
 def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
     """Have a compiler wait under a key for the next `PATIENCE` seconds, begun now unless there is one."""
     global _timer
-    with _keeping:
+    with _keeping.now:
         if key not in _kept:
             try:
-                _kept[key] = begin()
+                begun = begin()
             except OSError as error:
                 _log.debug("tensorbackend: no compiler is started ahead: %s", error)
                 return
+            if _kept.setdefault(key, begun) is not begun:  # a finalizer or a signal's handler has begun one meanwhile
+                begun.close()
         if _timer is not None:
             _timer.cancel()
-        _timer = threading.Timer(PATIENCE, _expire)
-        _timer.daemon = True
+        timer = _timer = threading.Timer(PATIENCE, _expire)
+        timer.daemon = True
         try:
-            _timer.start()
+            timer.start()
             return
         except RuntimeError:  # In what atexit has registered there are no new threads: nothing would end it.
             _timer = None
@@ -122,9 +126,11 @@ def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
 def drop_all() -> None:
     """End the compilers that wait."""
     global _timer
-    with _keeping:
-        waiting = list(_kept.values())
-        _kept.clear()
+    waiting = []
+    with _keeping.now:
+        with contextlib.suppress(KeyError):
+            while True:
+                waiting.append(_kept.popitem()[1])
         if _timer is not None:
             _timer.cancel()
             _timer = None
@@ -139,9 +145,9 @@ def _expire() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: compilers are the parent's, and threads that may hold locks, the timer's too, do not exist."""
-    global _keeping, _timer
-    _keeping, _timer = threading.Lock(), None
+    """In a forked child: compilers are the parent's, and the timer's thread does not exist."""
+    global _timer
+    _timer = None
     for waiting in _open:
         waiting.process.stdin.close()
         waiting.process.returncode = 0  # so that nobody here waits for it

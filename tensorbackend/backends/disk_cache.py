@@ -135,19 +135,27 @@ class DiskCache:
 
     @contextlib.contextmanager
     def turn(self, key: str, patience: float) -> Iterator[None]:
-        """Wait until no other process compiles under the same lock, at most `patience` seconds.
+        """Wait until no other process compiles under the same lock, at most `patience` seconds. In this one, a thread
+        at a time compiles.
 
         Returns early when the entry of `key` appears. It only avoids double work: the block runs without the lock too.
         """
         self.folder.mkdir(mode=0o700, exist_ok=True)  # someone may have removed it
-        stripe = int(key[:2], 16) % 16
-        with _open_lock(self.folder / f"lock-{stripe:02d}") as lock:
+        path = self.folder / f"lock-{int(key[:2], 16) % 16:02d}"
+        if path in _turns:  # this thread's, in whose middle a finalizer or a signal's handler compiles
+            yield
+            return
+        with _open_lock(path) as lock:
             give_up = time.monotonic() + patience
             pause = 0.001
             while not _try_lock(lock) and time.monotonic() < give_up and not (self.folder / f"{key}.so").exists():
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
-            yield
+            try:
+                _turns.add(path)
+                yield
+            finally:
+                _turns.discard(path)
 
     def sweep(self) -> None:
         """Remove what killed processes left behind."""
@@ -344,6 +352,8 @@ def _read_total(descriptor: int) -> int | None:
 _shared: dict[str, DiskCache | None] = {}
 _private: dict[int, DiskCache] = {}
 _unusable: set[str] = set()
+_turns: set[Path] = set()
+"""The locks of folders that this process has, or waits no longer for."""
 
 
 def cache_for_reading() -> list[DiskCache]:

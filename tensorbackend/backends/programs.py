@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
+
+from tensorbackend.backends.locks import Lock
 
 __all__ = ["ask", "starting"]
 
-starting = threading.Lock()
+starting = Lock()
 """Held while a program is started, and while this process forks."""
 
 
@@ -21,7 +22,7 @@ def ask(command: list[str], timeout: float, env: dict[str, str] | None = None) -
     """Run a program to its end: what it said, as text. Raises `OSError` where it cannot be started, and
     `subprocess.TimeoutExpired` after `timeout` seconds, when it has been stopped."""
     pipe = subprocess.PIPE
-    with starting:
+    with starting.now:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env)
     with process:
         try:
@@ -32,13 +33,13 @@ def ask(command: list[str], timeout: float, env: dict[str, str] | None = None) -
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
-def _renew() -> None:
-    """In a forked child: the thread that may hold the lock does not exist there."""
-    global starting
-    starting = threading.Lock()
+def _acquire() -> None:
+    starting.now.acquire()
+
+
+def _release() -> None:
+    starting.now.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: starting.acquire(), after_in_parent=lambda: starting.release(), after_in_child=_renew
-    )
+    os.register_at_fork(before=_acquire, after_in_parent=_release, after_in_child=_release)

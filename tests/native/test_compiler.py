@@ -388,7 +388,7 @@ def test_no_child_is_forked_while_a_compiler_is_started(cache, monkeypatch):
 
     class Popen(subprocess.Popen):
         def __init__(self, *arguments, **keywords):
-            started.append(programs.starting.locked())
+            started.append(programs.starting.now._is_owned())
             super().__init__(*arguments, **keywords)
 
     monkeypatch.setattr(programs.subprocess, "Popen", Popen)
@@ -397,16 +397,54 @@ def test_no_child_is_forked_while_a_compiler_is_started(cache, monkeypatch):
     compiler.compile_source(ANSWER % 1)
     compiler.compile_source(ANSWER % 2, libc=True)
     assert set(started) == {True}
-    with programs.starting:
-        before = time.monotonic()
-        threading.Timer(0.3, programs.starting.release).start()
-        pid = os.fork()
-        if pid == 0:
-            os._exit(programs.starting.locked())
-        waited = time.monotonic() - before
-        programs.starting.acquire()
-    assert waited >= 0.3
+    held = threading.Event()
+
+    def hold():
+        with programs.starting.now:
+            held.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    before = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(programs.starting.now._is_owned())
+    assert time.monotonic() - before >= 0.25
+    thread.join()
     assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("module, name", [(programs.subprocess, "Popen"), (ahead.threading, "Timer")])
+def test_a_finalizer_compiles_while_a_compiler_is_started(cache, monkeypatch, module, name):
+    # In the thread that holds the locks, that of the folder too, which sources share.
+    made, begun = getattr(module, name), []
+
+    def lock_of(number):
+        return int(compiler._key(ANSWER % number, toolchain.Options(()))[:2], 16) % 16
+
+    other = next(number for number in range(2, 1000) if lock_of(number) == lock_of(1))
+
+    def make(*arguments, **keywords):
+        begun.append(name)
+        if len(begun) == 1:
+            assert call(compiler.compile_source(ANSWER % other)) == other
+        return made(*arguments, **keywords)
+
+    def hang(*ignored):
+        raise AssertionError("it waits for itself")
+
+    compiler.compile_source(ANSWER % 0)  # so that the compiler is known
+    monkeypatch.setattr(module, name, make)
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(20)
+    try:
+        assert call(compiler.compile_source(ANSWER % 1)) == 1
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(begun) > 1
 
 
 # Failures -------------------------------------------------------------------------------------------------------------
