@@ -252,8 +252,11 @@ class Backend(
         return self.structures.closed
 
     def cleanup_backend(self) -> None:
-        """Free the device's resources. Tensors can still be read with `get()`; all else raises. Safe to call twice."""
-        if not self.closed:
+        """Free the device's resources, once the statements that run in other threads have ended. Tensors can still be
+        read with `get()`; all else raises. Safe to call twice."""
+        with self._lock:
+            if self.closed:
+                return
             self._flush()
             self.structures.close()
             self._hist_rows.clear()
@@ -358,6 +361,8 @@ class Backend(
         if self._block.add(target, value):
             return
         with self._lock:
+            if table.closed:  # while this thread waited for its turn
+                table.check_open()
             if watch.watching:
                 with watch.stating([(target, value)]):
                     self._run_statement(target, value)
@@ -429,6 +434,7 @@ class Backend(
 
     def _run_group(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
         with self._lock:
+            self.structures.check_open()
             self._run_plan(plan, targets, leaves)
 
     def _planned(self, plan: Plan) -> Any:
@@ -540,9 +546,9 @@ class Backend(
 
     def _call(self, op: ops.Op, params: tuple, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         """Run a primitive of several results on tensors; all checks are done."""
-        self.structures.check_open()
         self._flush()
         with self._lock:
+            self.structures.check_open()
             plans = self.structures.plans
             key = (op, exact(params), *(x.structure for x in (*outputs, *inputs)))
             plan = plans.get(key)

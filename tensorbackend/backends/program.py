@@ -210,7 +210,6 @@ class Program:
         be = self.backend
         if be._recorder is not None and be._recorder.is_here():
             return self.function(*arguments)
-        be.structures.check_open()
         be._flush()
         last, leaves = self._last, arguments
         again = last is not None and len(arguments) == len(last) and all(map(operator.is_, arguments, last))
@@ -221,6 +220,7 @@ class Program:
             if form != self._form:
                 raise TypeError(complain("program: arguments of another form", f"{form[1:]}", f"{self._form[1:]}"))
         with be._lock:
+            be.structures.check_open()
             if self._runs_now:  # what a finalizer or a handler calls: the memory is another's
                 return self.function(*arguments)
             try:

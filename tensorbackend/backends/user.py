@@ -132,6 +132,7 @@ class _Kernel(TextKernel):
         numbers = [values[k] for k in prepared.numbers]
         self.backend._flush()  # in a `fuse` block what the arguments hold may wait, copies made for this call too
         with self.backend._lock:
+            self.backend.structures.check_open()
             self.backend._run_user(prepared, tensors, numbers)
         return prepared
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import watch
-from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.plans import word
 from tensorbackend.backends.user_launch import Run
 from tensorbackend.backends.user_texts import described
@@ -33,10 +32,9 @@ MOST_REMEMBERED = 512
 class Prepared:
     """A launch for values of certain layouts: it takes the addresses of the values number `pointers`, which it `writes`
     or not, the values number `numbers` (of these `types`), and `scratch` 8-byte words. `launches` are the native ones
-    that it consists of, on the CPU. `lock` is held meanwhile (None: the backend's, as on a device). `facts` are the
-    kernel, the generated text, the space and the reduced axes."""
+    that it consists of, on the CPU. `facts` are the kernel, the generated text, the space and the reduced axes."""
 
-    __slots__ = ("_facts", "launches", "lock", "numbers", "pointers", "run", "scratch", "types", "writes")
+    __slots__ = ("_facts", "launches", "numbers", "pointers", "run", "scratch", "types", "writes")
 
     def __init__(self, run: Run, facts: tuple[Any, UserSource, tuple[int, ...], tuple[int, ...]], pointers: list[int],
                  writes: list[bool], numbers: list[tuple[int, np.dtype]], scratch: int = 0) -> None:  # fmt: skip
@@ -48,14 +46,14 @@ class Prepared:
         self.types = [dtype for _, dtype in numbers]
         self.launches: Sequence[Any] = getattr(run, "launches", ())
         self.scratch = scratch
-        self.lock = Lock() if self.launches else None
 
     def __call__(self, backend: Any, addresses: list[int], numbers: Sequence[Any]) -> None:
         scratch = backend._allocate(8 * self.scratch) if self.scratch else None
         if scratch is not None:
             addresses = [*addresses, scratch.address]
         words = [word(x, dtype) for x, dtype in zip(numbers, self.types)] if numbers else ()
-        with backend._lock if self.lock is None else self.lock.now:
+        with backend._lock:
+            backend.structures.check_open()
             self.run(addresses, words)
 
     @property

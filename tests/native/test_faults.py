@@ -18,7 +18,7 @@ import pytest
 
 from tensorbackend import Backend, Tensor, testing
 from tensorbackend.backends import compiler, warm, watch
-from tensorbackend.errors import CompileError
+from tensorbackend.errors import BackendError, CompileError
 from tensorbackend.graph.plan import Plan
 from tensorbackend.settings import config, using
 from tests.native.conftest import FORKS
@@ -711,3 +711,85 @@ def test_a_plan_found_while_settings_change_is_not_remembered(cache, monkeypatch
     finally:
         config.tune = before
     backend.cleanup_backend()
+
+
+# A backend that is closed meanwhile
+
+
+@pytest.mark.parametrize("what", ["statement", "block", "program"])
+@pytest.mark.parametrize("kind", [*testing.backend_kinds(), "emulator"])
+def test_a_backend_is_closed_when_what_other_threads_have_begun_has_ended(kind: str, what: str, cc) -> None:
+    backend = testing.make_backend(kind, rng_seed=0)
+    x, y = backend.full((3, 4), 2.0), backend.empty((3, 4))
+    begun, goes_on, run_planned = threading.Event(), threading.Event(), backend._run_planned
+
+    def statement() -> None:
+        y[:] = x * 3 + 1
+
+    def block() -> None:
+        with backend.fuse():
+            statement()
+
+    program = backend.capture(statement) if what == "program" else None
+    call = {"statement": statement, "block": block, "program": program}[what]
+
+    def waits(*arguments: Any) -> None:
+        begun.set()
+        goes_on.wait(20)
+        if program is None:
+            run_planned(*arguments)
+
+    if program is None:
+        backend._run_planned = waits
+    else:
+        program._runs.insert(0, waits)
+        program._replay = None
+    threads = [threading.Thread(target=call), threading.Thread(target=backend.cleanup_backend)]
+    threads[0].start()
+    assert begun.wait(20)
+    threads[1].start()
+    threads[1].join(0.05)
+    assert not backend.closed and threads[1].is_alive()
+    goes_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert backend.closed
+    assert (y.get() == 7).all()
+
+
+@pytest.mark.parametrize("what", ["statement", "block", "program", "kernel"])
+@pytest.mark.parametrize("kind", ["jit", "jit-python"])
+def test_what_waits_while_a_backend_is_closed_is_refused(kind: str, what: str, cc) -> None:
+    """A thread waits for its turn, and another one closes the backend in its own."""
+    backend = testing.make_backend(kind, rng_seed=0)
+    x, y = backend.full((300, 400), 2.0), backend.zeros((300, 400))
+
+    def statement() -> None:
+        y[:] = x * 3 + 1
+
+    def block() -> None:
+        with backend.fuse():
+            statement()
+
+    kernel = backend.elementwise("T x", "T y", "y = x * 3 + 1", "closed_meanwhile")
+    call = {"statement": statement, "block": block, "program": backend.capture(statement),
+            "kernel": lambda: kernel(x, y)}[what]  # fmt: skip
+    for _ in range(4):
+        call()
+    y.fill(0)
+    refused: list[BaseException] = []
+
+    def refuses() -> None:
+        try:
+            call()
+        except BackendError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=refuses)
+    with backend._lock:
+        thread.start()
+        thread.join(0.05)
+        backend.cleanup_backend()
+    thread.join(20)
+    assert len(refused) == 1 and "closed" in str(refused[0])
+    assert (y.get() == 0).all()

@@ -261,15 +261,20 @@ static int run_list(const packed *p, const recipe_head *head, const char *arena)
     return 1;
 }
 
-// Without the interpreter lock, with the backend's.
-static enum outcome run_long(memo *m, const packed *p, const recipe_head *head, const char *arena) {
+// Without the interpreter lock, with the backend's. While that is waited for, the recipe may be forgotten, and what it
+// launches be gone with the backend.
+static enum outcome run_long(memo *m, const packed *p, const recipe_head *head, const char *arena,
+                             long long forgotten) {
     object *locked = memo_acquire(&m->head, NULL);
     if (!locked)
         return FAILED;
     Py_DecRef(locked);
-    void *state = PyEval_SaveThread();
-    int ran = run_list(p, head, arena);
-    PyEval_RestoreThread(state);
+    int ran = 0;
+    if (m->forgotten == forgotten) {
+        void *state = PyEval_SaveThread();
+        ran = run_list(p, head, arena);
+        PyEval_RestoreThread(state);
+    }
     object *released = memo_release(&m->head, NULL);
     drop(released);
     return !released ? FAILED : ran ? DONE : TO_PYTHON;
@@ -290,10 +295,11 @@ static enum outcome pack_draws(memo *m, packed *p, const int64_t *words, const o
     return !released ? FAILED : packs ? DONE : TO_PYTHON;
 }
 
-// Runs a recipe, which what runs meanwhile may make the memo forget. The caller holds the targets and the values, and
+// Runs a recipe, unless the memo forgets it while it waits: then Python sees to it. The caller holds the targets and the values, and
 // with them all leaves.
 static enum outcome follow(memo *m, object *recipe, const operands *o) {
     packed p;
+    const long long forgotten = m->forgotten;
     Py_IncRef(recipe);
     Py_IncRef(&m->head);
     const int64_t *words = data_of(PyTuple_GetItem(recipe, 0));
@@ -302,12 +308,14 @@ static enum outcome follow(memo *m, object *recipe, const operands *o) {
     enum outcome outcome = TO_PYTHON;
     if (arena || !head.arena_bytes)
         outcome = head.draws ? pack_draws(m, &p, words, o, arena) : pack(&p, words, o, arena) ? DONE : TO_PYTHON;
+    if (outcome == DONE && m->forgotten != forgotten)
+        outcome = TO_PYTHON;
     if (outcome == DONE) {
         m->hits++;
         if (head.cost < KEEP_LOCK_BELOW_NS && !*m->held)
             outcome = run_list(&p, &head, arena) ? DONE : TO_PYTHON;
         else
-            outcome = run_long(m, &p, &head, arena);
+            outcome = run_long(m, &p, &head, arena, forgotten);
     }
     if (arena)
         runtime.free(arena, head.arena_bytes);
