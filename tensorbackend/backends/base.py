@@ -358,7 +358,9 @@ class Backend(
                     return
         if target.rounding and dtypes.is_float(layout.dtype):
             value = self._rounded(target, value)
-        if self._block.add(target, value):
+        if self._recorder is not None and self._recorder.is_between():
+            self._flush()  # the function's block is not the handler's
+        elif self._block.add(target, value):
             return
         with self._lock:
             if table.closed:  # while this thread waited for its turn

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
+import signal
 import threading
 import weakref
 from collections import deque
@@ -127,6 +129,9 @@ class Recorder:
 
     `stated` is what was launched; `memories` what was allocated; `outside` the extents of other memory, and whether it
     is written, which `keep` keeps alive; `written` says the same of arguments; `draws` counts the numbers drawn.
+
+    What handlers of signals and the finalizers of a collection of garbage do in between is no part of the function: it
+    runs, and is not noted.
     """
 
     def __init__(self, backend: Backend, views: Sequence[Tensor]) -> None:
@@ -145,11 +150,20 @@ class Recorder:
         self._drawn: dict[int, int] = {}
         self._plan_draws: dict[int, int] = {}
         self._aside = False
+        self._between = 0
         self._steps = 0
 
     def is_here(self) -> bool:
         """Whether this thread is the one that captures."""
         return threading.get_ident() == self.thread
+
+    def is_between(self) -> bool:
+        """Whether it is, in a handler of a signal or a collection of garbage."""
+        return self._between > 0 and self.is_here()
+
+    def notes(self) -> bool:
+        """Whether what is done now is noted: by the function, in the thread that captures."""
+        return self._between == 0 and self.is_here()
 
     # Standing in front of the hooks
 
@@ -167,8 +181,9 @@ class Recorder:
                 be._recorder = self
                 be._stand_aside(True)
                 vars(be).update(stand_ins)
-            yield
-            be._flush()
+            with self._told_of_interruptions():
+                yield
+                be._flush()
             if self.open_blocks:
                 given = "an __enter__ without its __exit__"
                 raise CaptureError(complain("capture: a fuse block was left open", given, "with be.fuse(): ..."))
@@ -178,6 +193,49 @@ class Recorder:
             except BaseException:  # an interrupt, perhaps before it began
                 self.leave()
                 raise
+
+    @contextlib.contextmanager
+    def _told_of_interruptions(self) -> Iterator[None]:
+        """Inside the `with` block, know of handlers of signals and collections of garbage. Python runs handlers in its
+        main thread; that of Ctrl-C as Python has it does nothing but raise."""
+        handlers: dict[int, tuple[Any, Any]] = {}
+        try:
+            gc.callbacks.append(self._collects)
+            if threading.current_thread() is threading.main_thread():
+                for number in signal.valid_signals():
+                    handler = signal.getsignal(number)
+                    if callable(handler) and handler is not signal.default_int_handler:
+                        handlers[number] = handler, self._handling(handler)
+                        signal.signal(number, handlers[number][1])
+            yield
+        finally:
+            gc.callbacks.remove(self._collects)
+            for number, (handler, ours) in handlers.items():
+                if signal.getsignal(number) is ours:
+                    signal.signal(number, handler)
+
+    def _handling(self, handler: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+        def handle(number: int, frame: Any) -> Any:
+            self._between += 1
+            try:
+                return handler(number, frame)
+            finally:
+                self._between -= 1
+
+        return handle
+
+    def _collects(self, phase: str, facts: dict) -> None:
+        if self.is_here():
+            self._between = max(self._between + (1 if phase == "start" else -1), 0)
+
+    def _flush(self, original: Callable) -> None:
+        """Run what waits in a fuse block: if it was the function that stated it, that is noted, whoever has it run."""
+        between, aside = self._between, self._aside
+        try:
+            self._between, self._aside = 0, False
+            original()
+        finally:
+            self._between, self._aside = between, aside
 
     def leave(self) -> None:
         """Record no more."""
@@ -194,21 +252,23 @@ class Recorder:
                "_scatter": self._scatter, "fuse": self._fuse}  # fmt: skip
         made = {name: self._standing_in(name, stand_in) for name, stand_in in own.items()}
         made |= {name: self._standing_in(name, self._refusal(what)) for name, what in _REFUSED.items()}
-        made["_run_plan"] = self._standing_in("_run_plan", self._run_plan, self._check_foreign_thread)
+        made["_run_plan"] = self._standing_in("_run_plan", self._run_plan, self._check_foreign)
+        flush = self.backend._flush
+        made["_flush"] = lambda: self._flush(flush) if self.is_here() else flush()
         for name, stand_in in (("_next_draw", self._next_draw), ("_draw_numbers", self._draw_numbers)):
             made[name] = self._standing_in(name, stand_in, within_steps=True)
         return made
 
     def _standing_in(self, name: str, stand_in: Callable, elsewhere: Callable | None = None,
                      within_steps: bool = False) -> Callable:  # fmt: skip
-        """`stand_in(original, ...)` in this thread, the original in others and (mostly) within steps."""
+        """`stand_in(original, ...)` for the function, the original for others and (mostly) within steps."""
         original = getattr(self.backend, name)
 
         def call(*arguments: Any, **keywords: Any) -> Any:
-            here = self.is_here()
-            if here and (within_steps or not self._aside):
+            notes = self.notes()
+            if notes and (within_steps or not self._aside):
                 return stand_in(original, *arguments, **keywords)
-            if not here and elsewhere is not None:
+            if not notes and elsewhere is not None:
                 elsewhere(*arguments)
             return original(*arguments, **keywords)
 
@@ -222,12 +282,13 @@ class Recorder:
         finally:
             self._aside = False
 
-    def _check_foreign_thread(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-        """Raise `CaptureError` when another thread works on what the captured function made."""
+    def _check_foreign(self, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
+        """Raise `CaptureError` when another works on what the captured function made."""
         for x in [*targets, *leaves]:
             if isinstance(x, Tensor) and self._memory_of(x) is not None:
-                text = "capture: another thread works on the function's tensors"
-                raise CaptureError(complain(text, user_line(), "statements in the thread that captures"))
+                who = "a handler or a finalizer" if self.is_here() else "another thread"
+                text = f"capture: {who} works on the function's tensors"
+                raise CaptureError(complain(text, user_line(), "statements of the function, in its thread"))
 
     def _refusal(self, what: str) -> Callable:
         """What stands in for something that cannot be repeated."""

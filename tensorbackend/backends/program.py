@@ -208,7 +208,7 @@ class Program:
         another backend's tensor, `ValueError` where memory is shared otherwise than when it was captured.
         """
         be = self.backend
-        if be._recorder is not None and be._recorder.is_here():
+        if be._recorder is not None and be._recorder.notes():
             return self.function(*arguments)
         be._flush()
         last, leaves = self._last, arguments

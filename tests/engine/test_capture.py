@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
 import logging
 import math
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -635,6 +638,69 @@ def test_other_threads_are_not_recorded_and_may_not_work_on_the_functions_tensor
     np.testing.assert_array_equal(other.get(), before + 1)
     program(x)
     np.testing.assert_array_equal(other.get(), before + 1)
+
+
+@pytest.fixture
+def between() -> Iterator[dict[str, Callable]]:
+    """By what comes in the middle of something: has it make a call, now."""
+    calls: list[Callable[[], None]] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: calls.pop()())
+
+    def handler(call: Callable[[], None]) -> None:
+        calls.append(call)
+        signal.raise_signal(signal.SIGUSR1)
+
+    class Last:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            calls.pop()()
+
+    def finalizer(call: Callable[[], None]) -> None:
+        calls.append(call)
+        Last()
+        gc.collect()
+
+    yield {"handler": handler, "finalizer": finalizer}
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("what", ["handler", "finalizer"])
+@pytest.mark.parametrize("in_block", [False, True])
+def test_what_handlers_and_finalizers_do_is_no_part_of_the_function(
+    backend: Backend, x: Tensor, between: dict[str, Callable], what: str, in_block: bool
+) -> None:
+    other, own, read, errors = numbers(backend, (3, 4), 2), backend.zeros((3, 4)), [], []
+
+    def step(x: Tensor) -> Tensor:
+        made = backend.evaluate(x * 2)
+
+        def work() -> None:
+            read.append(own.get())
+            other[:] = other * 2 + backend.rand() * 0
+            try:
+                made[:] = made + 1
+            except CaptureError as error:
+                errors.append(str(error))
+
+        with backend.fuse() if in_block else contextlib.nullcontext():
+            own[:] = made + 1
+            between[what](work)
+            made[:] = made * 3
+        return made
+
+    before, handler = other.get(), signal.getsignal(signal.SIGUSR1)
+    program = backend.capture(step, x)
+    draws = backend._draws
+    assert signal.getsignal(signal.SIGUSR1) is handler
+    assert len(errors) == 1 and "a handler or a finalizer works on the function's tensors" in errors[0]
+    np.testing.assert_array_equal(read, [x.get() * 2 + 1])
+    np.testing.assert_array_equal(other.get(), before * 2)
+    np.testing.assert_array_equal(program(x).get(), x.get() * 6)
+    np.testing.assert_array_equal(own.get(), x.get() * 2 + 1)
+    np.testing.assert_array_equal(other.get(), before * 2)
+    assert (backend._draws, len(read)) == (draws, 1)
 
 
 def test_any_thread_may_call_a_program(backend: Backend) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -259,6 +260,29 @@ def test_another_thread_may_capture_while_a_call_is_learnt(be, monkeypatch: pyte
     program = be.capture(lambda x: be.evaluate(x + 1), x)
     thread.join()
     np.testing.assert_array_equal(program(x).get(), x.get() + 1)
+
+
+def test_what_a_handler_does_while_a_call_is_learnt_is_no_part_of_it(be, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments, other, dot, python = CALLS["compound_dot"](be), be.ones((2, 3)), be.dot, []
+
+    def handler(number: int, frame: Any) -> None:
+        other[:] = other * 2
+
+    def signalled(*arguments: Any) -> Any:
+        python.append(arguments)
+        if be._recorder is not None:
+            signal.raise_signal(signal.SIGUSR1)
+        return dot(*arguments)
+
+    monkeypatch.setattr(be, "dot", signalled)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        for _ in range(TIMES):
+            be.compound_dot(*arguments)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(python) < TIMES, "it was not learnt"
+    assert (other.get() == 2).all()
 
 
 def test_a_closed_backend_refuses(be) -> None:
