@@ -243,6 +243,7 @@ class DeviceDriver(Driver):
         self._live: dict[int, tuple[int, Any]] = {}
         self._kept: dict[int, list[tuple[int, Any]]] = {}
         self._kept_bytes = 0
+        self._keeping = Lock()
         self._notes = threading.local()
         self._scratch = 0
         self._closed = False
@@ -333,11 +334,14 @@ class DeviceDriver(Driver):
 
     def _take(self, size: int) -> tuple[int, Any] | None:
         """Memory that is kept, if there is some of a size."""
-        try:
-            found = self._kept[size].pop()
-        except LookupError:  # asked afterwards: another thread may have taken the last meanwhile
-            return None
-        self._kept_bytes -= size
+        with self._keeping.now:
+            blocks = self._kept.get(size)
+            if not blocks:
+                return None
+            found = blocks.pop()
+            self._kept_bytes -= size
+            if not blocks:
+                self._kept.pop(size, None)
         return found
 
     def _new(self, size: int) -> tuple[int, Any]:
@@ -356,10 +360,15 @@ class DeviceDriver(Driver):
         if self._closed or 0 <= address - self._scratch < MOST_NOTED:
             return  # closing gave it back, or it is scratch memory
         size, memory = self._live.pop(address)
-        if self._kept_bytes + size <= MOST_KEPT:
-            self._kept_bytes += size
-            self._kept.setdefault(size, []).append((address, memory))
-            return
+        with self._keeping.now:
+            if self._kept_bytes + size <= MOST_KEPT:
+                self._kept_bytes += size
+                blocks = self._kept.setdefault(size, [])
+                blocks.append((address, memory))
+                kept = self._kept.setdefault(size, blocks)
+                if kept is not blocks:  # finalizers have taken the last of that size meanwhile, and freed others
+                    kept += blocks
+                return
         with self.using_device("free"):
             del memory
 

@@ -184,16 +184,37 @@ def test_errors_after_which_a_context_is_lost_are_faults_of_kernels(said: str) -
     assert not isinstance(driver.device_fault("copy", RuntimeError("cudaErrorInvalidValue: no")), KernelFault)
 
 
-def test_what_another_thread_took_first_is_no_memory(device: Driver) -> None:
-    class Taken(list):
-        def __len__(self) -> int:
-            return 1
+def test_sizes_of_which_nothing_is_kept_are_forgotten(device: Driver) -> None:
+    for nbytes in range(512, 5120, 512):
+        first, second = device.allocate(nbytes), device.allocate(nbytes)
+        device.free(first)
+        device.free(second)
+        assert [len(blocks) for blocks in device._kept.values()] == [2]
+        assert {device.allocate(nbytes), device.allocate(nbytes)} == {first, second}
+        assert not device._kept and not device._kept_bytes
 
-    device._kept[512] = Taken()
-    device.free(device.allocate(100))
-    assert device._kept_bytes == 512
-    device._kept.clear()
-    device._kept_bytes = 0
+
+@pytest.mark.parametrize("freed", [0, 1, 2])
+def test_what_a_finalizer_takes_while_memory_is_freed_is_not_kept(device: Driver, freed: int) -> None:
+    """The last of its size, after which it frees others."""
+    first, *others = (device.allocate(100) for _ in range(2 + freed))
+    taken = []
+
+    class Disturbed(list):
+        def append(self, block: Any) -> None:
+            if not taken:
+                taken.append(device.allocate(100))
+                for other in others[1:]:
+                    device.free(other)
+            super().append(block)
+
+    device.free(first)
+    device._kept[512] = Disturbed(device._kept[512])
+    device.free(others[0])
+    assert taken == [first]
+    found = [device.allocate(100) for _ in others]
+    assert sorted(found) == sorted(others)
+    assert not device._kept and not device._kept_bytes
 
 
 def test_a_cublas_that_does_not_start_is_none(device: Driver, monkeypatch: pytest.MonkeyPatch,
