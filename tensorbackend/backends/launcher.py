@@ -26,7 +26,7 @@ from tensorbackend.backends import calls, native, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.compiler import compile_source
 from tensorbackend.backends.locks import Lock
-from tensorbackend.backends.statements import FuseBlock, StatementGroup
+from tensorbackend.backends.statements import FuseBlock, Method, StatementGroup
 from tensorbackend.errors import CompileError
 from tensorbackend.graph.composite import COMPOSITES, OF_OPERANDS
 from tensorbackend.graph.optree import Operators, OpTreeNode
@@ -68,13 +68,6 @@ class RememberingTable(StructureTable):
         self.memo.clear()
 
 
-class _Native(property):
-    """A method that is a native function of the instance: no interrupt comes before it, as before Python's."""
-
-    def __call__(self, instance: Any, *arguments: Any) -> Any:  # as contextlib.ExitStack calls it
-        return self.__get__(instance)(*arguments)
-
-
 class NativeFuseBlock(FuseBlock):
     """A fuse block whose statements wait in the memo of a backend's table; what that does not know waits here.
 
@@ -90,8 +83,8 @@ class NativeFuseBlock(FuseBlock):
         self._begin, self._end, self.flush = memo.begin, memo.end, memo.flush
         memo.set_group((self._join, self._adopt, self._run_here))
 
-    __enter__ = _Native(attrgetter("_begin"))
-    __exit__ = _Native(attrgetter("_end"))
+    __enter__ = Method(attrgetter("_begin"))  # native functions: no interrupt comes before these, as before Python's
+    __exit__ = Method(attrgetter("_end"))
 
     def _group(self) -> StatementGroup:
         here = self._here

@@ -21,7 +21,7 @@ from tensorbackend.graph.optree import Operators
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.tensor import Tensor, overlap, share_memory
 
-__all__ = ["FuseBlock", "StatementGroup"]
+__all__ = ["FuseBlock", "Method", "StatementGroup"]
 
 MAX_STATEMENTS = 16
 
@@ -185,6 +185,43 @@ class _Here(threading.local):
     group: StatementGroup | None = None
 
 
+class Method(property):
+    """A special method that a function of the instance gives anew each time that one looks for it, as `with` does."""
+
+    def __call__(self, instance: Any, *arguments: Any) -> Any:  # as contextlib.ExitStack calls it
+        return self.__get__(instance)(*arguments)
+
+
+class _End:
+    """Ends a block when it is called, or else when nothing refers to it any more: an interrupt may come just as it is
+    called, before any of its lines. Made when a `with` begins, it knows how deep the thread was in blocks then."""
+
+    __slots__ = ("_block", "_depth", "_ended", "_thread")
+
+    def __init__(self, block: FuseBlock) -> None:
+        self._block, self._ended, self._thread = block, False, threading.get_ident()
+        self._depth = block._here.depth
+
+    def __call__(self, *error: object) -> None:
+        here = self._block._here
+        if not here.depth:
+            raise RuntimeError("be.fuse(): a block ends in the thread in which it began")
+        self._ended = True
+        here.depth -= 1  # nothing is called in between: no interrupt comes
+        if here.depth:
+            return
+        group, here.group = here.group, None
+        try:
+            group.flush()
+        except BaseException:  # an interrupt, perhaps before it began: nobody else would run what waits
+            group.flush()
+            raise
+
+    def __del__(self) -> None:
+        if not self._ended and self._thread == threading.get_ident() and self._block._here.depth > self._depth:
+            self()
+
+
 class FuseBlock:
     """What `be.fuse()` gives, always the same object: blocks may nest, and each thread has its own.
 
@@ -204,16 +241,11 @@ class FuseBlock:
 
     def __enter__(self) -> None:
         here = self._here
-        if not here.depth:
+        if here.group is None:
             here.group = StatementGroup(self._schedule, self._run, self._plans)
         here.depth += 1
 
-    def __exit__(self, *error: object) -> None:
-        here = self._here
-        here.depth -= 1
-        if not here.depth:
-            group, here.group = here.group, None
-            group.flush()
+    __exit__ = Method(_End)
 
     def add(self, target: Tensor, value: Any) -> bool:
         """Take a statement of a thread that is in a block; False when it is in none."""

@@ -470,7 +470,7 @@ def runs_from_memory(backend: Backend, statement: Callable[[], object]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", ["jit", "emulator"])
+@pytest.mark.parametrize("kind", ["jit", "jit-python", "emulator"])
 @pytest.mark.parametrize("what", ["block", "capture", "explanation", "using"])
 def test_an_interrupt_leaves_no_block_open_and_no_statement_waiting(
     kind: str, what: str, cache: Path, cc: object
@@ -583,12 +583,18 @@ def statements_in_between(backend: Backend) -> dict[str, tuple[Callable[[Work], 
     def picked(work: Work) -> None:
         work.y[:] = backend.take(work.x, work.places, axis=1) * work.factor
 
+    def block(work: Work) -> None:
+        with backend.fuse():
+            work.y[:] = work.x * work.x
+            work.z[:] = work.y + work.factor
+            work.y[:] = work.z - work.x
+
     def called(x: Tensor, y: Tensor, factor: float) -> None:
         y[:] = x * factor + 1
         y[:] = y * factor
 
     found = {"statement": (statement, lambda f: f * f + f), "parts": (parts, lambda f: 21 * f),
-             "picked": (picked, lambda f: f * f)}  # fmt: skip
+             "picked": (picked, lambda f: f * f), "block": (block, lambda f: f * f)}  # fmt: skip
     if testing.compiles(backend):
         kernel = backend.elementwise("T x, T f", "T y", "y = x * x + f", "in_between")
         found["kernel"] = (lambda work: kernel(work.x, work.factor, work.y), lambda f: f * f + f)
@@ -598,7 +604,7 @@ def statements_in_between(backend: Backend) -> dict[str, tuple[Callable[[Work], 
     return found
 
 
-@pytest.mark.parametrize("what", ["statement", "parts", "picked", "kernel", "program"])
+@pytest.mark.parametrize("what", ["statement", "parts", "picked", "block", "kernel", "program"])
 @pytest.mark.parametrize("kind", testing.backend_kinds())
 def test_a_statement_in_the_middle_of_its_like_changes_no_number(kind: str, what: str, cc) -> None:
     backend = testing.make_backend(kind, rng_seed=0)
