@@ -9,7 +9,6 @@ NumPy, and the log says so once. Primitives that have no C form are NumPy's.
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import os
 import re
@@ -163,12 +162,12 @@ def _runtime_memory(nbytes: int) -> Storage:
         raise MemoryError(complain("allocation: out of memory", f"{size} bytes", "", "smaller tensors"))
     runtime = native.runtime()
     address = runtime.alloc(size)
-    return Storage(address, nbytes, memory.owner(address, functools.partial(runtime.free, nbytes=size)))
+    return Storage(address, nbytes, memory.owner(runtime.free, address, size))
 
 
 def _bytes(storage: Storage) -> np.ndarray:
     owner = storage.owner
-    if isinstance(owner, np.ndarray) and owner.dtype == object:  # as `_runtime_memory` has it
+    if isinstance(owner, np.ndarray) and owner.dtype.hasobject:  # as `_runtime_memory` has it
         raw = (ctypes.c_ubyte * max(storage.nbytes, 1)).from_address(storage.address)
         raw.owner = owner
         return np.frombuffer(raw, np.uint8)

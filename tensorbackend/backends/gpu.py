@@ -182,7 +182,7 @@ class GpuBackend(NativeStatements, Backend):
         except BackendError:
             given = f"{nbytes} bytes"
             raise MemoryError(complain("allocation: out of memory", given, "", "smaller tensors")) from None
-        return Storage(address, nbytes, memory.owner(address, self.driver.free))
+        return Storage(address, nbytes, memory.owner(self.driver.free, address))
 
     def _check_process(self) -> None:
         """A device's context does not survive a fork."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -625,6 +626,33 @@ def test_a_statement_in_the_middle_of_its_like_changes_no_number(kind: str, what
         run(works[1])
         assert [work.results()[:2] for work in works] == [[expected(work.factor)] * 2 for work in works], points
     assert points > 5 or kind == "jit"
+    backend.cleanup_backend()
+
+
+@pytest.mark.parametrize("kind", testing.backend_kinds())
+def test_an_interrupted_program_forgets_the_arguments_of_that_call(kind: str, cc) -> None:
+    backend = testing.make_backend(kind, rng_seed=0)
+    pairs = [(backend.full((3, 4), factor), backend.empty((3, 4))) for factor in (2.0, 5.0)]
+
+    def step(x: Tensor, y: Tensor) -> None:
+        y[:] = x * x + 1
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    program = backend.capture(step, *pairs[0])
+    points, going_on = 0, True
+    while going_on:
+        points += 1
+        program(*pairs[0])
+        with contextlib.suppress(KeyboardInterrupt):
+            going_on = came_between(partial(program, *pairs[1]), points, interrupt, is_ours)
+        for _, y in pairs:
+            y.fill(0)
+        for x, y in pairs:
+            program(x, y)
+            assert (y.get() == x.get() ** 2 + 1).all(), points
+    assert points > 5
     backend.cleanup_backend()
 
 
