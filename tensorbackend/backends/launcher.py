@@ -71,7 +71,8 @@ class RememberingTable(StructureTable):
 class NativeFuseBlock(FuseBlock):
     """A fuse block whose statements wait in the memo of a backend's table; what that does not know waits here.
 
-    `depth` counts the statements on their way into a thread's group: one, and those of finalizers that run meanwhile.
+    `depth` counts what is on its way into a thread's group: a statement or several, and those of finalizers and
+    handlers of signals that run meanwhile.
     """
 
     __slots__ = ("_backend", "_begin", "_end", "flush")
@@ -109,13 +110,17 @@ class NativeFuseBlock(FuseBlock):
 
     def _adopt(self, statements: tuple) -> None:
         """Take a group of statements that waited in the memo: targets and values in turn."""
-        self._group()
+        here = self._here
+        here.depth += 1
         try:
+            self._group()
             for target, value in zip(statements[::2], statements[1::2]):
                 self.add(target, value)
         except BaseException:  # an interrupt: no block may be left to flush them
-            self._here.group = None
+            here.group = None
             raise
+        finally:
+            here.depth -= 1
 
     def _run_here(self) -> Any:
         """Run what waits here. Returns how native code repeats it: as `_run_first`."""

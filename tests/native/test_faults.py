@@ -629,6 +629,48 @@ def test_a_statement_in_the_middle_of_its_like_changes_no_number(kind: str, what
     backend.cleanup_backend()
 
 
+@pytest.mark.parametrize("forgotten", ["before", "inside"])
+@pytest.mark.parametrize("kind", ["jit", "jit-python"])
+def test_what_reads_in_the_middle_of_a_block_reads_what_it_stated(kind: str, forgotten: str, cc) -> None:
+    """Also where native code hands the block's statements to Python, since it forgot them."""
+    backend = testing.make_backend(kind, rng_seed=0)
+    x, y, z, other = backend.full((3, 4), 2.0), *(backend.zeros((3, 4)) for _ in range(3))
+    read: list[float] = []
+
+    def forget() -> None:
+        if kind == "jit":
+            backend.structures.memo.clear()
+
+    def block() -> None:
+        with backend.fuse():
+            y[:] = x * 3
+            z[:] = y + x
+            if forgotten == "inside":
+                forget()
+
+    def between() -> None:
+        other[:] = x * 7 + 1
+        read.append(float(other.get().min()))
+
+    for _ in range(3):
+        block()
+        between()
+    points, going_on = 0, True
+    while going_on:
+        points += 1
+        for t in (y, z, other):
+            t.fill(0)
+        if forgotten == "before":
+            forget()
+        read.clear()
+        going_on = came_between(block, points, between, is_ours)
+        assert read == [15] * going_on, points
+        assert (y.get() == 6).all() and (z.get() == 8).all(), points
+        block()
+    assert points > 5
+    backend.cleanup_backend()
+
+
 @pytest.mark.parametrize("kind", testing.backend_kinds())
 def test_an_interrupted_program_forgets_the_arguments_of_that_call(kind: str, cc) -> None:
     backend = testing.make_backend(kind, rng_seed=0)

@@ -41,7 +41,8 @@ typedef struct fusing {
     uint64_t thread;
     int depth;
     int in_python;  // what waits, waits in Python's group, not in `waiting`
-    int joining;    // how many statements Python is taking: one, and what the finalizers of what goes meanwhile state
+    int joining;    // how many statements or groups Python is taking: one, and what comes meanwhile, of finalizers and of
+                    // handlers of signals, which is for Python too: it follows what Python has not run yet
     int64_t joined;  // how many it has begun to take
     int64_t count;  // statements that wait
     int64_t state;
@@ -222,19 +223,15 @@ static enum outcome run_in_python(memo *m, int64_t state) {
     return recipe ? DONE : FAILED;
 }
 
-static enum outcome run_group(memo *m, group *g, int64_t state) {
+static enum outcome run_group(memo *m, const group *g, int64_t state) {
     object **place = recipe_of_state(m, state), *recipe = place ? *place : NULL;
-    enum outcome outcome = TO_PYTHON;
-    if (recipe && recipe != py.none) {
-        const operands o = {g->leaf, g->place, g->to};
-        outcome = follow(m, recipe, &o);
-    }
-    if (outcome == TO_PYTHON)
-        outcome = give_to_python(m, g) < 0 ? FAILED : run_in_python(m, state);
-    return outcome;
+    if (!recipe || recipe == py.none)
+        return TO_PYTHON;
+    const operands o = {g->leaf, g->place, g->to};
+    return follow(m, recipe, &o);
 }
 
-// Runs what waits in the thread. What is stated meanwhile, by finalizers, waits in a group of its own.
+// Runs what waits in the thread. What is stated meanwhile waits in a group of its own.
 static int run_waiting(memo *m, fusing *f) {
     if (!f->count)
         return 0;
@@ -249,7 +246,14 @@ static int run_waiting(memo *m, fusing *f) {
     f->spare = NULL;
     begin_group(f);
     Py_IncRef(&m->head);
-    enum outcome outcome = in_python ? run_in_python(m, state) : run_group(m, g, state);
+    enum outcome outcome = in_python ? TO_PYTHON : run_group(m, g, state);
+    if (outcome == TO_PYTHON) {
+        f->joining++;
+        f->in_python = 1;
+        outcome = in_python || !give_to_python(m, g) ? run_in_python(m, state) : FAILED;
+        f->joining--;
+        f->in_python = f->count > 0 || f->joining;
+    }
     let_go(g);
     if (f->spare)
         free(g);
@@ -354,13 +358,21 @@ static object *memo_end(object *self, object *unused) {
         PyErr_SetString(PyExc_RuntimeError, "be.fuse(): a block ends in the thread in which it began");
         return NULL;
     }
-    if (--f->depth)
+    if (f->depth > 1) {
+        f->depth--;
         return kept(py.none);
+    }
+    int done = run_waiting(m, f);
+    object *error[3];
+    PyErr_Fetch(&error[0], &error[1], &error[2]);
+    while (f->count)  // what finalizers and handlers have stated meanwhile
+        if (run_waiting(m, f) < 0)
+            PyErr_Clear();
+    PyErr_Restore(error[0], error[1], error[2]);
     fusing **place = &m->fusing;
     while (*place != f)
         place = &(*place)->next;
     *place = f->next;
-    int done = run_waiting(m, f);
     f->next = m->idle;
     m->idle = f;
     return done < 0 ? NULL : kept(py.none);
