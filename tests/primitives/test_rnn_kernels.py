@@ -49,9 +49,10 @@ def operands(cell: Cell, run: Run, dtype: str) -> dict[str, np.ndarray]:
     return {name: x.astype(dtype) for name, x in found.items()}
 
 
-def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What the compiled steps write."""
-    tensors = {name: be.array(x, dtype=x.dtype) for name, x in given.items()}
+def ran(be: tb.Backend, cell: Cell, run: Run, given: dict[str, np.ndarray], apart: bool = False) -> list[np.ndarray]:
+    """What the compiled steps write; `apart`: to and from matrices that lie transposed in memory."""
+    tensors = {name: be.array(x.T, dtype=x.dtype).T if apart else be.array(x, dtype=x.dtype)
+               for name, x in given.items()}  # fmt: skip
     pairs = {p.name: (tensors[p.name], tensors["last"]) for p in cell.parts if p.kind == "before"}
     outputs, inputs = cell.operands(tensors | pairs)
     be._call(cell.op, (run,), outputs, inputs)
@@ -69,6 +70,15 @@ def test_steps_are_their_meaning(be: tb.Backend, cell: Cell, size: tuple[int, in
         tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
         for found, wanted in zip(ran(be, cell, run, given), expected):
             np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [(20, 3), (20, 18)], ids=str)
+@pytest.mark.parametrize("cell", cells.CELLS, ids=lambda cell: cell.name)
+def test_samples_may_lie_apart(be: tb.Backend, cell: Cell, size: tuple[int, int]) -> None:
+    run = Run(*size, 4, True, cell.state.kind != "own", 7 if cell.has_input else 0)
+    given = operands(cell, run, "float32")
+    for beside, apart in zip(ran(be, cell, run, given), ran(be, cell, run, given, apart=True)):
+        np.testing.assert_array_equal(beside, apart)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
