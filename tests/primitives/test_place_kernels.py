@@ -126,6 +126,13 @@ def test_entries_are_numpys_for_any_number_of_threads(be: tb.Backend, case: tupl
             backend.cleanup_backend()
 
 
+def test_tasks_may_begin_amid_a_row_of_places(be: tb.Backend) -> None:
+    """Rows of places that lie apart: a task has a part of all places, wherever these begin."""
+    x, places = np.arange(50.0).reshape(10, 5), np.arange(63).reshape(7, 9) % 10
+    turned = be.array(places, dtype=np.int64)[:, ::-1]
+    np.testing.assert_array_equal(be.take(be.array(x), turned, 0).get(), x[places[:, ::-1]])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_entries_of_halves_are_moved_as_they_are(be: tb.Backend, dtype: str) -> None:
     """To the bit, by one primitive into the target; into another type they are widened behind it."""
