@@ -616,6 +616,6 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
                 }
         }
     }
-    if (size[SPLITS] > 1)
+    if (size[SPLITS] > 1 && size[N])
         launch(g, join, ceiling(size[M], joined_rows(g)), size[M] * size[N] * size[SPLITS] / 4, 0);
 }

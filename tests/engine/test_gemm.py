@@ -444,8 +444,10 @@ def test_tails_of_products_beyond_the_caches(jit, name, shape, layout) -> None:
     np.testing.assert_array_equal(got.get(), halved.astype(dtype))
 
 
-@pytest.mark.parametrize("shape", [(0, 40, 50), (2, 0, 50), (2, 40, 0), (0, 0, 0), (2, 0, 3)], ids=str)
-@pytest.mark.parametrize("k", [0, 5, 64, 600])
+@pytest.mark.parametrize(
+    "shape", [(0, 40, 50), (2, 0, 50), (2, 40, 0), (0, 0, 0), (2, 0, 3), (1, 0, 50), (1, 40, 0)], ids=str
+)
+@pytest.mark.parametrize("k", [0, 5, 64, 600, 9000])
 def test_products_without_elements(backend, shape, k) -> None:
     batches, m, n = shape
     x, y = (backend.array(np.ones(s, np.float32), min_dims=0) for s in ((batches, m, k), (batches, k, n)))
