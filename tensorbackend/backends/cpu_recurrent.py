@@ -90,7 +90,7 @@ class Blocks(NamedTuple):
 def runs_steps(cell: Cell, run: Run, dtype: np.dtype, compiled: bool) -> bool:
     """Whether a run is one for the kernel of all steps. `compiled`: whether that is compiled, not NumPy's."""
     plain = dtype in (np.float32, np.float64)
-    if not plain or run.steps < FEWEST_STEPS or not 0 < run.N <= MOST_SAMPLES:
+    if not (plain and run.nout) or run.steps < FEWEST_STEPS or not 0 < run.N <= MOST_SAMPLES:
         return False
     return not cell.has_input or (compiled and _takes_input(cell, run, dtype))
 

@@ -106,6 +106,14 @@ def test_an_input_is_multiplied_step_by_step_where_weights_come_in_time(monkeypa
     assert not takes(512, 64, 512, matrix_unit=True) and not takes(512, 64, 512, compiled=False)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_layers_without_units_run(be: tb.Backend, kind: str) -> None:
+    case = Case(kind, 7, 0, 18, 5)
+    t = case.forward(be)
+    assert t["h"].shape == (0, 18 * 5)
+    assert not case.back(be, t)["dx"].any()
+
+
 def test_no_bias_is_a_bias_of_zeros(be: tb.Backend, monkeypatch) -> None:
     monkeypatch.setattr(cpu_recurrent, "FEWEST_COLUMNS", 0)
     draw = np.random.default_rng(4)
