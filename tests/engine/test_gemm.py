@@ -394,6 +394,14 @@ def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
 
 
+def test_blocks_of_rows_that_tasks_of_the_matrix_unit_keep_have_a_bit_each() -> None:
+    """Of 64, in `gemm.c`: more would be taken for copied when they are not."""
+    for m, n, k in itertools.product(range(1024, 1 << 16, 1024), (129, 1000, 5000, 20_000), (32, 64)):
+        x = gemm.Matrices(m, n, k, 1, (1, m), (n, 1), (n, 1))
+        by = gemm._kept_blocking(x, False)
+        assert not gemm._may_keep(x, 3) or by.task_columns >= by.phase_columns or m <= 64 * by.task_rows
+
+
 def test_explain_names_the_core_and_its_tail(jit) -> None:
     x, y, z = jit.ones((6, 5)), jit.ones((5, 7)), jit.empty((6, 7))
     (step,) = jit.explain(z, jit.tanh(jit.dot(x, y) + 1)).steps
