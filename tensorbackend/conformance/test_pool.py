@@ -89,6 +89,7 @@ def check_both_passes(backend: Any, layer: Any, dtype: str, places: str = "uint8
 @example({"N": 1, "C": 3, "H": 5, "W": 9, "R": 5, "S": 9}, "avg", "bfloat16", "uint8")
 @example({"N": 48, "C": 2, "H": 21, "W": 5, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}, "max", "float32", "uint8")
 @example({"N": 33, "C": 2, "W": 9, "S": 3, "str_w": 4}, "l2", "float32", "uint8")
+@example({"N": 3, "C": 3, "D": 4, "H": 4, "W": 5, "J": 2, "T": 3, "R": 2, "S": 2}, "max", "float32", "uint8")
 def test_passes_are_their_definitions(backend: Any, sizes: dict, op: str, dtype: str, places: str) -> None:
     check_both_passes(backend, layer_of(backend, op, sizes, dtype), dtype, places)
 
