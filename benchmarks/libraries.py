@@ -182,7 +182,7 @@ class Torch:
         torch = self.torch
         names = (
             "tanh exp where clip mul add sub div addcmul sigmoid gt clamp neg softmax log_softmax var argmax sum mean "
-            "square sqrt amax"
+            "square sqrt amax cumsum"
         )
         self.functions = {name: getattr(torch, name) for name in names.split()}
         self.functions |= {"torch": torch, "sig": torch.sigmoid, "erf": torch.erf, "gelu": torch.nn.functional.gelu}

@@ -78,10 +78,20 @@ PLACES = """
         be.compound_bprop_lut(n, at.reshape(1, n), new(width, n), None, table, None, 1.0, 0.0)
         assert (table.get()[1] == n).all() and not table.get()[2:].any()
 """
+SHORT_ROWS = """
+    for rows, width in ((70, 3), (70, 17), (33, 100), (90, 8)):
+        x, scale, bias = new(rows, width), new(1, width), new(rows, 1)
+        wider, out, sums = new(rows, 2 * width), new(rows, width), new(rows, 1)
+        out[:] = x * scale + bias + wider[:, 1 : width + 1] + wider[:, ::2]
+        sums[:] = be.sum(x * scale, axis=1)
+        for axis in (0, 1):
+            x[:] = be.cumsum(scale * bias, axis)
+            out[:] = be.cumsum(x, axis) - out
+"""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what mprotect and mmap are told is Linux's")
 @pytest.mark.parametrize("dtype", ["float32", *(pytest.param(x, marks=pytest.mark.ci) for x in ("float64", "float16"))])
 def test_nothing_beside_the_operands_is_touched(cc, run_python, dtype) -> None:
-    run = "".join([PRODUCTS, POOLING, NORMALISATION, CONVOLUTION, PLACES])
+    run = "".join([PRODUCTS, POOLING, NORMALISATION, CONVOLUTION, PLACES, SHORT_ROWS])
     run_python(PLACED.replace("RUN", run.strip()).replace("DTYPE", repr(dtype)))
