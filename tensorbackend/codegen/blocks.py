@@ -8,6 +8,8 @@ a fixed order. Where everything lies side by side, a block is whole vectors, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tensorbackend import dtypes
@@ -91,27 +93,64 @@ class BlockRenderer(PipeRenderer):
                 self.say(f"{ctype(self.body[self.body[n].args[0]].dtype)} r{n}[{self._block()}];")
         targets = self._prepare_outputs() if store else {}
         goals_in_loop = [n for n in here if n not in direct]
-        keeps = self.stage == self.kept_stage and self.kept_value in loop
-        if store or goals_in_loop or keeps:
+        if store or goals_in_loop or self._keeps(loop):
             self._inner_loop(loop, goals_in_loop, targets, buffers)
         self._after_block(here, direct, targets)
 
     def _inner_loop(self, loop: list[int], here: list[int], targets: dict, buffers: dict[int, str]) -> None:
+        count = "m"
+        if self._keeps(loop) and not buffers and not targets and self._reads_side_by_side(loop):
+            count = "full"
+            self.say(f"const int full = m & -{self._lanes()};")
         self.say("#pragma GCC ivdep")
-        self.open("for (int j = 0; j < m; ++j)")
+        self.open(f"for (int j = 0; j < {count}; ++j)")
         self._element_of_block(loop, buffers)
         for n in here:
             self._accumulate(n)
         for k, (place, form) in targets.items():
             self._store(k, place, form)
         self.close()
+        if count == "full":
+            self._padded_rest(loop, here)
 
-    def _element_of_block(self, loop: list[int], buffers: dict[int, str]) -> None:
-        """The values of element j of a block."""
+    def _padded_rest(self, loop: list[int], here: list[int]) -> None:
+        """What is left of a block whose values are kept: padded to a vector, since they may take long one by one."""
+        lanes, ref = self._lanes(), self.kernel.outputs[0][0]
+        self.open("if (m > full)")
+        buffers = {}
+        for n in loop:
+            i = self.body[n]
+            if i.kind == "load" and self.nest.varies(i):
+                slot, dtype = i.slot, self.kernel.inputs[i.slot].dtype
+                self.say(f"{ctype(dtype)} t{slot}[{lanes}] {ALIGNED};")
+                size = dtype.itemsize
+                self.say(f"tb_pad(t{slot}, p{slot} + b + full, (m - full) * {size}, {lanes * size});")
+                buffers[n] = f"t{slot}[l]"
+        self.say(f"{ctype(ref.dtype)} kept[{lanes}] {ALIGNED};", "#pragma GCC ivdep")
+        self.open(f"for (int l = 0; l < {lanes}; ++l)")
+        self.say("const int j = full + l;")
+        self._element_of_block(loop, buffers, "kept[l]")
+        for n in here:
+            self._accumulate(n)
+        self.close()
+        place, size = f"o0{self._offset(len(self.kernel.inputs), ref)} + b + full", ref.dtype.itemsize
+        self.say(f"tb_unpad({place}, kept, (m - full) * {size}, {lanes * size});")
+        self.close()
+
+    def _keeps(self, loop: Sequence[int]) -> bool:
+        """Whether a loop leaves a value in the output for later passes."""
+        return self.stage == self.kept_stage and self.kept_value in loop
+
+    def _reads_side_by_side(self, loop: list[int]) -> bool:
+        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
+        return "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
+
+    def _element_of_block(self, loop: list[int], buffers: dict[int, str], kept: str = "") -> None:
+        """The values of element j of a block; the one that is kept goes to its place, or to `kept`."""
         self.say("const tb_i64 at = b + j;", "(void)at;")
         self._statements(loop, {**self._shared(loop), **buffers})
-        if self.stage == self.kept_stage and self.kept_value in loop:
-            self.say(f"{self._kept_place()} = v{self.kept_value};")
+        if self._keeps(loop):
+            self.say(f"{kept or self._kept_place()} = v{self.kept_value};")
 
     def _accumulate(self, n: int) -> None:
         i = self.body[n]
@@ -259,10 +298,9 @@ class BlockRenderer(PipeRenderer):
 
     def _is_contiguous(self, loop: list[int]) -> bool:
         """Whether all that a loop reads and stores along the inner axis lies side by side."""
-        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
         stores = [self.kernel.outputs[k][0] for k in self._stored()]
         along = [self._stride_class(ref, self.nest.inner) for ref in stores]
-        return set(along) == {"one"} and "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
+        return set(along) == {"one"} and self._reads_side_by_side(loop)
 
     def _stored(self) -> list[int]:
         """The outputs with an element for each of the space."""
