@@ -134,10 +134,10 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
 
 def _group(x: Any, gamma: Any, beta: Any, groups: int, eps: float) -> Any:
     n, c, *rest = x.shape
-    apart = o.reshape(x, (n, groups, c // groups * math.prod(rest)))
-    standard = o.reshape(_normalized(apart, (2,), eps)[0], x.shape)
-    along = (1, c, *(1,) * len(rest))
-    return standard * o.reshape(gamma, along) + o.reshape(beta, along)
+    apart = o.reshape(x, (n, groups, c // groups, math.prod(rest)))
+    along = (1, groups, c // groups, 1)
+    scaled = _normalized(apart, (2, 3), eps)[0] * o.reshape(gamma, along) + o.reshape(beta, along)
+    return o.reshape(scaled, x.shape)
 
 
 def _check_group(in_types: Any, **params: Any) -> None:

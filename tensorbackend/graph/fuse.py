@@ -287,13 +287,13 @@ class Scheduler:
         return written.get((x.address, x.structure), x) if isinstance(x, Operators) else x
 
     def _peel(self, value: Any, target: Ref) -> tuple[Any, Ref]:
-        """A transpose at the root, or a reshape that only adds or drops axes of length 1, moves the target instead."""
+        """A transpose at the root, or a reshape that the target has a view for, moves the target instead."""
         while isinstance(value, OpTreeNode) and self.shapes[id(value)] == target.shape:
             op, source = value.structure.op, value.inputs[0] if value.inputs else None
             if op.name == "transpose":
                 order = np.argsort(value.structure.params[0])
                 target = _transposed(target, tuple(order.tolist()))
-            elif op.name == "reshape" and _squeezed(self.shape_of(source)) == _squeezed(target.shape):
+            elif op.name == "reshape":
                 shape = self.shape_of(source)
                 strides = indexing.view_strides(target.shape, target.strides, shape)
                 if strides is None:
@@ -465,10 +465,6 @@ def _in_place(statements: list[Statement], leaves: list[list[Any]]) -> list[bool
 def _transposed(ref: Ref, order: tuple[int, ...]) -> Ref:
     shape = tuple(ref.shape[a] for a in order)
     return Ref(ref.buffer, shape, tuple(ref.strides[a] for a in order), ref.offset, ref.dtype)
-
-
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)
 
 
 def _moved(node: OpTreeNode, ref: Ref) -> Ref | None:

@@ -591,3 +591,15 @@ def test_facts_of_trees(backend: Backend) -> None:
     with pytest.raises(TypeError, match="truth value"):
         bool(tree)
     assert [row.shape for row in backend.ones((2, 3), min_dims=0) * 2] == [(3,), (3,)]
+
+
+def test_a_reshape_at_the_root_reshapes_the_target(backend: Backend) -> None:
+    """Where that has a view of the shape; else what is computed is copied."""
+    x = backend.array(np.arange(24.0).reshape(6, 4))
+    tree = (backend.exp(x * 0) + x).reshape(2, 3, 2, 2)
+    part = backend.zeros((2, 3, 2, 4), min_dims=0)[..., :2]
+    assert len(steps_of(tree)) == 1
+    assert len(steps_of(tree, part)) == 2
+    for target in (backend.empty((2, 3, 2, 2), min_dims=0), part):
+        target[:] = tree
+        np.testing.assert_array_equal(target.get(), (x.get() + 1).reshape(2, 3, 2, 2))
