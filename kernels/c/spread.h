@@ -19,7 +19,7 @@
         } \
     }
 
-// At least so many bytes, `bytes` of them; the last ones may be copied twice.
+// At least so many bytes, `bytes` of them (of a row 16); the last ones may be copied twice.
 #define TB_COPIES(BYTES) \
     TB_FN void tb_copy_##BYTES(void *to, const void *from, tb_i64 bytes) { \
         for (tb_i64 k = 0; k + BYTES <= bytes; k += BYTES) __builtin_memcpy((char *)to + k, (const char *)from + k, BYTES); \
@@ -27,6 +27,10 @@
     }
 TB_COPIES(16)
 TB_COPIES(64)
+TB_FN void tb_copy_row(void *to, const void *from, tb_i64 bytes) {
+    if (bytes >= 64) tb_copy_64(to, from, bytes);
+    else tb_copy_16(to, from, bytes);
+}
 
 #define TB_SPREADS(T, SIZE) \
     TB_REPEATS(T, SIZE, 16) \
@@ -49,14 +53,23 @@ TB_COPIES(64)
         else if (width * SIZE <= 32) tb_repeat##SIZE##_32(to + rest, from + along, along, width, rows); \
         else tb_repeat##SIZE##_64(to + rest, from + along, along, width, rows); \
     } \
+    /* Any rows: whole ones that are short column by column, so that no loop is short. */ \
     TB_FN void tb_rows##SIZE(T *to, const T *from, tb_i64 along, tb_i64 across, tb_i64 width, tb_i64 at, tb_i64 m) { \
         tb_i64 c = at % width; \
         from += at / width * along; \
         for (tb_i64 k = 0, n; k < m; k += n, c = 0, from += along) { \
+            const tb_i64 rows = c ? 0 : (m - k) / width; \
             n = width - c < m - k ? width - c : m - k; \
-            if (across == 1 && n * SIZE >= 64) tb_copy_64(to + k, from + c, n * SIZE); \
-            else if (across == 1 && n * SIZE >= 16) tb_copy_16(to + k, from + c, n * SIZE); \
-            else for (tb_i64 j = 0; j < n; ++j) to[k + j] = from[(c + j) * across]; \
+            if (across == 1 && n * SIZE >= 16) { \
+                tb_copy_row(to + k, from + c, n * SIZE); \
+            } else if (rows > 1) { \
+                for (; c < width; ++c) \
+                    for (tb_i64 row = 0; row < rows; ++row) to[k + row * width + c] = from[row * along + c * across]; \
+                n = rows * width; \
+                from += (rows - 1) * along; \
+            } else { \
+                for (tb_i64 j = 0; j < n; ++j) to[k + j] = from[(c + j) * across]; \
+            } \
         } \
     }
 TB_SPREADS(tb_any1, 1)

@@ -153,7 +153,8 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
-    return join_rows(nest(kernel, SHORT))
+    found = nest(kernel, SHORT)
+    return join_rows(found, bool(_streams(found, False) & caches.PAST))
 
 
 def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _nest) -> list[tuple[Printed, Library]]:

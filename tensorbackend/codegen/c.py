@@ -190,6 +190,9 @@ class _Printer(BandRenderer):
         self._map()
 
     def _map(self) -> None:
+        if self.nest.copies:
+            self._copied_row()
+            return
         self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and not self.nest.varies(i)])
         goals = [value for _, value in self.kernel.outputs]
         loop = self._needed(goals)
@@ -199,6 +202,11 @@ class _Printer(BandRenderer):
             self._padded_loop(loop)
         else:
             self._block_loop(goals, [], store=True)
+
+    def _copied_row(self) -> None:
+        source, target = self.kernel.inputs[0], self.kernel.outputs[0][0]
+        places = f"o0{self._offset(1, target)} + from, i0{self._offset(0, source)} + from"
+        self.say(f"tb_copy_row({places}, (to - from) * {source.dtype.itemsize});")
 
     def _stretches(self, loop: list[int]) -> None:
         """The loop over joined rows, a stretch at a time, for which inputs are spread into buffers."""

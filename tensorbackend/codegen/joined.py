@@ -6,7 +6,8 @@
 
 Rows of a few elements would leave most of a vector empty, and all that a row begins with takes as long as the row. Such
 a map runs over its rows as over one long row, and inputs that do not run on with the result are spread into buffers
-first, a stretch at a time (`tb_period`, `tb_repeat`, `tb_rows` of `kernels/c/spread.h`).
+first, a stretch at a time (`tb_period`, `tb_repeat`, `tb_rows` of `kernels/c/spread.h`). Short rows that are copied as
+they are need no vectors of numbers: overlapping moves of 64 or 16 bytes copy any length.
 """
 
 from __future__ import annotations
@@ -22,16 +23,23 @@ WIDEST = 256
 """Elements from which on rows are long enough by themselves."""
 WHOLE = 64
 """Elements from which on rows of whole vectors are."""
+LEAST_BYTES = 16
+"""Bytes of a row from which on `tb_copy_row` moves it."""
 MOST = 4
 """Inputs that are spread at most: their buffers should stay in the first-level cache beside all that is read."""
 
 
-def join_rows(found: Nest) -> Nest:
-    """The nest with its rows joined, where that takes less time; else the nest itself."""
+def join_rows(found: Nest, far: bool = False) -> Nest:
+    """The nest with its rows joined, or copied, where that takes less time; else the nest itself.
+
+    `far` says that results go past the caches.
+    """
     kernel = found.kernel
     if found.form != MAP or found.tiled is not None:
         return found
     width = kernel.shape[found.inner]
+    if _copies(found, width) and not (far and _has_whole_lines(kernel.outputs[0][0], found.inner)):
+        return replace(found, copies=True)
     itemsize = min((ref.dtype.itemsize for ref in kernel.operands), default=1)
     if not 1 < width < WIDEST or (width >= WHOLE and width * itemsize % 64 == 0):
         return found
@@ -40,6 +48,23 @@ def join_rows(found: Nest) -> Nest:
         return found
     spread = _spread(kernel, outer, found.inner)
     return found if len(spread) > MOST else _joined(found, outer, spread)
+
+
+def _copies(found: Nest, width: int) -> bool:
+    """Whether rows are moved as they are, from one place where elements lie side by side to another."""
+    kernel = found.kernel
+    if not found.kept or len(kernel.body) != 1 or kernel.body[0].kind != "load" or len(kernel.outputs) != 1:
+        return False
+    (source,), ((target, _),) = kernel.inputs, kernel.outputs
+    if source.dtype != target.dtype or width >= WIDEST or width * source.dtype.itemsize < LEAST_BYTES:
+        return False
+    return all(ref.shape[found.inner] == width and ref.strides[found.inner] == 1 for ref in (source, target))
+
+
+def _has_whole_lines(ref: Ref, inner: int) -> bool:
+    """Whether rows are lines of the cache, from their beginnings to their ends, if the first one begins there."""
+    steps = [s for a, s in enumerate(ref.strides) if a != inner]
+    return all(elements * ref.dtype.itemsize % 64 == 0 for elements in (ref.shape[inner], *steps))
 
 
 def _run_on(kernel: Kernel, outer: int, inner: int) -> bool:

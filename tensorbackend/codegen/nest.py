@@ -50,7 +50,8 @@ class Nest:
     goes by square tiles, which are turned in cache.
 
     `width` is the length of the rows that the inner axis of a map is joined of, if it is (`codegen/joined.py`), and
-    `spread` are the inputs that are read through buffers, as if their memory ran on along it.
+    `spread` are the inputs that are read through buffers, as if their memory ran on along it. `copies` says that short
+    rows are moved as they are.
     """
 
     kernel: Kernel
@@ -61,6 +62,7 @@ class Nest:
     tiled: int | None = None
     width: int = 0
     spread: tuple[Spread, ...] = ()
+    copies: bool = False
 
     def turned(self, ref: Ref) -> bool:
         """Whether an input is read through a turned tile."""
@@ -100,6 +102,7 @@ class Nest:
             self.tiled,
             bool(self.width),
             tuple([s._replace(along=0, across=0) for s in self.spread]),
+            self.copies,
         )
 
 
@@ -124,6 +127,7 @@ class Pattern(NamedTuple):
     tiled: int | None
     width: bool
     spread: tuple[Spread, ...]
+    copies: bool
 
     def nest(self) -> Nest:
         """A nest of this pattern."""
@@ -131,7 +135,7 @@ class Pattern(NamedTuple):
         kernel = Kernel(self.shape, self.axes, list(self.body), list(self.inputs), scalars, draws, list(self.outputs),
                         "", self.in_place)  # fmt: skip
         loops = self.form, list(self.kept), list(self.reduced), self.inner, self.tiled
-        return Nest(kernel, *loops, int(self.width), self.spread)
+        return Nest(kernel, *loops, int(self.width), self.spread, self.copies)
 
 
 def _shape_pattern(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from tensorbackend import Backend
 from tensorbackend.backends import caches
 from tensorbackend.codegen.joined import WIDEST, join_rows
 from tensorbackend.codegen.nest import nest
+from tensorbackend.graph import fuse
 from tests.engine.test_reduction_loops import kernels_of
 
 pytestmark = pytest.mark.rehearsed
@@ -108,3 +109,36 @@ def test_random_numbers_are_those_of_their_places(backend: Backend) -> None:
     backend.rng_reset()
     joined = backend.evaluate(x * scale * backend.rand(shape=(300, 5))).get()
     np.testing.assert_array_equal(joined, np.arange(1, 6, dtype="f") * plain)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("width", [2, 3, 15, 16, 17, 63, 64, 100, WIDEST - 1])
+def test_short_rows_are_copied(backend: Backend, width: int, dtype: str) -> None:
+    """To and from parts of wider rows, and nothing beside them."""
+    numbers = np.arange(2 * 31 * width).reshape(2, 31, width) % 100
+    whole = backend.array(numbers, dtype=dtype, min_dims=0)
+    wider = backend.full((2, 31, width + 5), 7, dtype=dtype, min_dims=0)
+    wider[..., 3:-2] = whole
+    expected = np.full(wider.shape, 7)
+    expected[..., 3:-2] = numbers
+    np.testing.assert_array_equal(wider.get(), expected)
+    whole[:] = wider[..., 5:]
+    np.testing.assert_array_equal(whole.get(), expected[..., 5:])
+
+
+def test_which_rows_are_copied(backend: Backend) -> None:
+    """Those that lie apart and have some bytes, but not whole lines past the caches."""
+
+    def copies(target: object, source: object, far: bool = False) -> bool:
+        leaves, _ = fuse.walk(source)
+        (kernel,) = fuse.schedule([fuse.Statement(target.structure, source, 0)], [leaves]).steps
+        return join_rows(nest(kernel), far).copies
+
+    wide = backend.zeros((50, 2 * WIDEST), min_dims=0)
+    for width, expected in ((3, False), (4, True), (64, True), (WIDEST - 1, True), (WIDEST, False)):
+        assert copies(wide[:, :width], backend.ones((50, width), min_dims=0)) == expected
+        assert copies(backend.ones((50, width), min_dims=0), wide[:, :width]) == expected
+    assert not copies(wide[:, :64], backend.ones((50, 64), min_dims=0), far=True)
+    assert copies(wide[:, :65], backend.ones((50, 65), min_dims=0), far=True)
+    assert not copies(wide[:, :8], backend.ones((50, 8), "float64", min_dims=0))
+    assert not copies(backend.ones((50, 8), min_dims=0), backend.ones((50, 8), min_dims=0))
