@@ -282,7 +282,8 @@ BAD = [
     ({"str_h": 0}, r"str_h[\s\S]*given\s+0"),
     ({"pad_h": -1}, r"padding[\s\S]*-1"),
     ({"pad_w": (1, 2, 3)}, r"padding[\s\S]*\(1, 2, 3\)"),
-    ({"pad_w": 2**64, "str_w": 2**64}, r"padding before an axis[\s\S]*less than 2147483648"),
+    ({"pad_w": 2**64, "str_w": 2**64}, r"padding before an axis[\s\S]*less than 4611686018427387904"),
+    ({"pad_w": 2**48, "str_w": 2**48}, r"padded images[\s\S]*1 x 1 x 281474976710657, 4 maps of 1 images"),
     ({"K": 2.5}, r"K[\s\S]*2\.5"),
 ]
 

@@ -201,7 +201,9 @@ def _geometry(name: str, N: int, C: int, image: Any, K: int, result: Any, taps: 
     if C % count or K % count:
         raise ShapeError(complain(f"{name}: groups", f"{count} groups of {C} and {K} maps", "a divisor of both"))
     window, pads, strides, dilations = taps
-    return ConvGeometry(N, C, *image, K, *result, *window, strides, pads, dilations, count)
+    found = ConvGeometry(N, C, *image, K, *result, *window, strides, pads, dilations, count)
+    found.check_padded(name)
+    return found
 
 
 # Methods of the contract

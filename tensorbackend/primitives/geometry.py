@@ -22,8 +22,10 @@ Pad = tuple[int, int]
 """Zeros (for pooling: nothing) before and after an axis."""
 
 
-FARTHEST = 1 << 31
+FARTHEST = 1 << 62
 """Places that kernels count before an axis are fewer."""
+WIDEST = 1 << 48
+"""Elements of images with the padding before them, of which convolutions may need a copy, are fewer."""
 
 
 def positive(name: str, **sizes: Any) -> list[int]:
@@ -130,6 +132,13 @@ class ConvGeometry(_Images):
     def flops(self) -> int:
         """Multiplications and additions of a pass, padding counted."""
         return 2 * math.prod(self.dimO) * math.prod(self.dimF[:-1])
+
+    def check_padded(self, name: str) -> None:
+        """Raise `ShapeError` for images that padding makes larger than can be."""
+        padded = [n + before for n, (before, _) in zip(self.image, self.pads)]
+        if self.C * self.N * math.prod(padded) >= WIDEST:
+            given = f"{' x '.join(map(str, padded))}, {self.C} maps of {self.N} images"
+            raise ShapeError(complain(f"{name}: padded images", given, f"less than {WIDEST} elements", "less padding"))
 
     def without_idle(self) -> ConvGeometry:
         """The same with strides and dilations as far as they matter: one of more than an axis has leads beyond its end,
