@@ -6,8 +6,8 @@
 //                                                          begin at  0     | s     | s+t
 //
 // A line is what is added up. Lines that lie side by side go together, a strip of columns at a time, a running sum for
-// each; a line by itself goes by squares of vectors: turned, all rows of a square add up at once. Where lines are few and
-// long, a first launch leaves the sums of segments, so that each segment begins with what lies before it.
+// each; a line by itself goes by vectors, whose lanes add up those before them. Where lines are few and long, a first
+// launch leaves the sums of segments, so that each segment begins with what lies before it.
 //
 // The host defines what block_vectors.h wants for the elements. Sums begin with -0, as that of one -0 is -0.
 #include "block_vectors.h"
@@ -15,21 +15,31 @@
 
 #define STRIP 256   // columns of a strip at most
 #define FEW 4       // vectors of columns that go one after the other
-#define SHORT 48    // elements of a line from which on squares take less time than one after the other
+#define PARTS 64    // sums of a segment that go on side by side; numbers of a line that are moved at a time
 #define SUM_LANES (TB_VECTOR / 8)
-#define SQUARE (SUM_LANES * SUM_LANES)
-#define PARTS 64    // sums of a segment that go on side by side
 
+// For each lane: the same number; what is 1, 2 or 4 lanes before it, or else none; the last one.
 #if SUM_LANES == 8
-#define TURN(T, v) TB_TURN_8(T, v)
+#define MANY(x) x, x, x, x, x, x, x, x
+#define SHIFTED_1(none, v) __builtin_shufflevector(none, v, 0, 8, 9, 10, 11, 12, 13, 14)
+#define SHIFTED_2(none, v) __builtin_shufflevector(none, v, 0, 1, 8, 9, 10, 11, 12, 13)
+#define SHIFTED_4(none, v) __builtin_shufflevector(none, v, 0, 1, 2, 3, 8, 9, 10, 11)
 #elif SUM_LANES == 4
-#define TURN(T, v) TB_TURN_4(T, v)
+#define MANY(x) x, x, x, x
+#define SHIFTED_1(none, v) __builtin_shufflevector(none, v, 0, 4, 5, 6)
+#define SHIFTED_2(none, v) __builtin_shufflevector(none, v, 0, 1, 4, 5)
+#define SHIFTED_4(none, v) none
 #else
-#define TURN(T, v) TB_TURN_2(T, v)
+#define MANY(x) x, x
+#define SHIFTED_1(none, v) __builtin_shufflevector(none, v, 0, 2)
+#define SHIFTED_2(none, v) none
+#define SHIFTED_4(none, v) none
 #endif
+#define LAST(v) __builtin_shufflevector(v, v, MANY(SUM_LANES - 1))
 
 typedef double wide __attribute__((vector_size(LANES * sizeof(double)), aligned(8)));
 typedef double sums __attribute__((vector_size(TB_VECTOR), aligned(8)));
+typedef TB_W few __attribute__((vector_size(SUM_LANES * sizeof(TB_W)), aligned(4), may_alias));
 
 // Lines of `length` elements, which lie `step` apart in x and `out_step` in the result. A task has `lot` lines, or where
 // `columns` of them lie side by side (`x_next`, `out_next` apart), a strip of these; and one of `segments` segments. The
@@ -84,43 +94,39 @@ TB_FN double sum_of(const TB_X *x, tb_i64 step, tb_i64 n) {
     return sum;
 }
 
-// A square of numbers becomes their running sums from `sum` on, whose last one it returns.
-TB_FN double run_square(TB_W *numbers, double sum) {
-    sums v[SUM_LANES], before;
-    double line[SUM_LANES], all = -0.0;
-    for (int i = 0; i < SUM_LANES; ++i) {
-        for (int l = 0; l < SUM_LANES; ++l) line[l] = (double)numbers[i * SUM_LANES + l];
-        v[i] = *(const sums *)line;
+// A vector's running sums: each lane adds those before it, from 1, 2 and 4 lanes away.
+TB_FN sums run_vector(sums v) {
+    const sums none = {MANY(-0.0)};
+    v += SHIFTED_1(none, v);
+    v += SHIFTED_2(none, v);
+    v += SHIFTED_4(none, v);
+    return v;
+}
+
+// Running sums of n numbers from `sum` on; the last one. A vector waits for the sum of those before it alone.
+TB_FN double run(const TB_W *from, TB_W *to, tb_i64 n, double sum) {
+    sums before = {MANY(sum)};
+    tb_i64 k = 0;
+    for (; k + SUM_LANES <= n; k += SUM_LANES) {
+        const sums v = run_vector(__builtin_convertvector(*(const few *)(from + k), sums));
+        *(few *)(to + k) = __builtin_convertvector(before + v, few);
+        before += LAST(v);
     }
-    TURN(sums, v)
-    _Pragma("GCC unroll 8") for (int i = 1; i < SUM_LANES; ++i) v[i] += v[i - 1];
-    for (int l = 0; l < SUM_LANES; ++l) {
-        before[l] = all;
-        all += v[SUM_LANES - 1][l];
-    }
-    before += sum;
-    _Pragma("GCC unroll 8") for (int i = 0; i < SUM_LANES; ++i) v[i] += before;
-    TURN(sums, v)
-    for (int i = 0; i < SUM_LANES; ++i) {
-        *(sums *)line = v[i];
-        for (int l = 0; l < SUM_LANES; ++l) numbers[i * SUM_LANES + l] = (TB_W)line[l];
-    }
-    return sum + all;
+    sum = before[0];
+    for (; k < n; ++k) to[k] = (TB_W)(sum += (double)from[k]);
+    return sum;
 }
 
 TB_FN void run_line(const sizes *g, const TB_X *x, TB_X *out, tb_i64 n, double sum) {
-    TB_W buffer[SQUARE];
-    tb_i64 k = 0;
-    for (; n >= SHORT && k + SQUARE <= n; k += SQUARE) {
-        __builtin_memcpy(buffer, numbers(buffer, x + k * g->step, g->step, SQUARE), sizeof buffer);
-        sum = run_square(buffer, sum);
-        put(out + k * g->out_step, g->out_step, buffer, SQUARE);
+    if (sizeof(TB_X) == sizeof(TB_W) && g->step == 1 && g->out_step == 1) {
+        run((const TB_W *)x, (TB_W *)out, n, sum);
+        return;
     }
-    for (; k < n; ++k) {
-        TB_W one;
-        sum += (double)*TB_READ(&one, x + k * g->step, 1);
-        one = (TB_W)sum;
-        TB_WRITE(out + k * g->out_step, &one, 1, 0);
+    for (tb_i64 k = 0; k < n; k += PARTS) {
+        TB_W buffer[PARTS];
+        const int m = (int)lower(PARTS, n - k);
+        sum = run(numbers(buffer, x + k * g->step, g->step, m), buffer, m, sum);
+        put(out + k * g->out_step, g->out_step, buffer, m);
     }
 }
 
@@ -197,7 +203,7 @@ TB_FN void run_strip(const sizes *g, const TB_X *x, TB_X *out, tb_i64 rows, doub
 }
 
 TB_FN void run_strips(void *const *ptr, const sizes *g, const tb_i64 *stride, tb_i64 begin, tb_i64 end, int stores) {
-    double *const found = (double *)ptr[2];
+    double *const found = g->segments > 1 ? (double *)ptr[2] : 0;
     const tb_i64 strips = (g->columns + STRIP - 1) / STRIP, lines = g->lines * g->columns;
     for (tb_i64 task = begin; task < end; ++task) {
         const share s = share_of(g, task, g->lines * strips);
