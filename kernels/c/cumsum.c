@@ -105,28 +105,30 @@ TB_FN sums run_vector(sums v) {
 
 // Running sums of n numbers from `sum` on; the last one. A vector waits for the sum of those before it alone.
 TB_FN double run(const TB_W *from, TB_W *to, tb_i64 n, double sum) {
-    sums before = {MANY(sum)};
     tb_i64 k = 0;
-    for (; k + SUM_LANES <= n; k += SUM_LANES) {
-        const sums v = run_vector(__builtin_convertvector(*(const few *)(from + k), sums));
-        *(few *)(to + k) = __builtin_convertvector(before + v, few);
-        before += LAST(v);
+    if (n >= SUM_LANES) {
+        sums before = {MANY(sum)};
+        for (; k + SUM_LANES <= n; k += SUM_LANES) {
+            const sums v = run_vector(__builtin_convertvector(*(const few *)(from + k), sums));
+            *(few *)(to + k) = __builtin_convertvector(before + v, few);
+            before += LAST(v);
+        }
+        sum = before[0];
     }
-    sum = before[0];
     for (; k < n; ++k) to[k] = (TB_W)(sum += (double)from[k]);
     return sum;
 }
 
-TB_FN void run_line(const sizes *g, const TB_X *x, TB_X *out, tb_i64 n, double sum) {
-    if (sizeof(TB_X) == sizeof(TB_W) && g->step == 1 && g->out_step == 1) {
+TB_FN void run_line(const TB_X *x, tb_i64 step, TB_X *out, tb_i64 out_step, tb_i64 n, double sum) {
+    if (sizeof(TB_X) == sizeof(TB_W) && step == 1 && out_step == 1) {
         run((const TB_W *)x, (TB_W *)out, n, sum);
         return;
     }
     for (tb_i64 k = 0; k < n; k += PARTS) {
         TB_W buffer[PARTS];
         const int m = (int)lower(PARTS, n - k);
-        sum = run(numbers(buffer, x + k * g->step, g->step, m), buffer, m, sum);
-        put(out + k * g->out_step, g->out_step, buffer, m);
+        sum = run(numbers(buffer, x + k * step, step, m), buffer, m, sum);
+        put(out + k * out_step, out_step, buffer, m);
     }
 }
 
@@ -148,17 +150,19 @@ void cumsum_lines(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, co
                   tb_i64 end) {
     const sizes *const g = (const sizes *)size;
     const tb_i64 *const last = stride + 3 * (g->outer - 1);
+    const tb_i64 length = last[0], next = last[1], out_next = last[2], step = g->step, out_step = g->out_step;
     (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
         const share s = share_of(g, task, g->lines);
         for (tb_i64 line = s.first, n; line < s.last; line += n) {
             const offsets o = locate(stride, g->outer, line);
-            n = lower(last[0] - line % last[0], s.last - line);  // lines that lie evenly
-            for (tb_i64 l = 0; l < n; ++l) {
+            const TB_X *x = (const TB_X *)ptr[0] + o.first + s.from * step;
+            TB_X *out = (TB_X *)ptr[1] + o.second + s.from * out_step;
+            n = lower(length - line % length, s.last - line);  // lines that lie evenly
+            for (tb_i64 l = 0; l < n; ++l, x += next, out += out_next) {
                 double sum = -0.0;
                 for (tb_i64 k = 0; k < s.number; ++k) sum += ((const double *)ptr[2])[k * g->lines + line + l];
-                run_line(g, (const TB_X *)ptr[0] + o.first + l * last[1] + s.from * g->step,
-                         (TB_X *)ptr[1] + o.second + l * last[2] + s.from * g->out_step, s.to - s.from, sum);
+                run_line(x, step, out, out_step, s.to - s.from, sum);
             }
         }
     }
