@@ -37,7 +37,9 @@ TB_FN void tb_copy_row(void *to, const void *from, tb_i64 bytes) {
     TB_REPEATS(T, SIZE, 32) \
     TB_REPEATS(T, SIZE, 64) \
     /* The same row again and again, from its beginning on. */ \
-    TB_FN void tb_period##SIZE(T *to, const T *from, tb_i64 across, tb_i64 width, tb_i64 m) { \
+    TB_FN void tb_period##SIZE(void *buffer, const void *memory, tb_i64 across, tb_i64 width, tb_i64 m) { \
+        T *const to = (T *)buffer; \
+        const T *const from = (const T *)memory; \
         for (tb_i64 k = 0; k < width; ++k) to[k] = from[k * across]; \
         for (tb_i64 k = width, n; k < m; k += n) { \
             n = k < m - k ? k : m - k; \
@@ -45,18 +47,21 @@ TB_FN void tb_copy_row(void *to, const void *from, tb_i64 bytes) {
         } \
     } \
     /* One number a row. */ \
-    TB_FN void tb_repeat##SIZE(T *to, const T *from, tb_i64 along, tb_i64 width, tb_i64 at, tb_i64 m) { \
+    TB_FN void tb_repeat##SIZE(void *buffer, const void *memory, tb_i64 along, tb_i64 width, tb_i64 at, tb_i64 m) { \
         const tb_i64 rest = width - at % width, rows = m > rest ? (m - rest + width - 1) / width : 0; \
-        from += at / width * along; \
+        T *const to = (T *)buffer; \
+        const T *const from = (const T *)memory + at / width * along; \
         for (tb_i64 k = 0; k < rest; ++k) to[k] = *from; \
         if (width * SIZE <= 16) tb_repeat##SIZE##_16(to + rest, from + along, along, width, rows); \
         else if (width * SIZE <= 32) tb_repeat##SIZE##_32(to + rest, from + along, along, width, rows); \
         else tb_repeat##SIZE##_64(to + rest, from + along, along, width, rows); \
     } \
     /* Any rows: whole ones that are short column by column, so that no loop is short. */ \
-    TB_FN void tb_rows##SIZE(T *to, const T *from, tb_i64 along, tb_i64 across, tb_i64 width, tb_i64 at, tb_i64 m) { \
+    TB_FN void tb_rows##SIZE(void *buffer, const void *memory, tb_i64 along, tb_i64 across, tb_i64 width, tb_i64 at, \
+                             tb_i64 m) { \
+        T *const to = (T *)buffer; \
+        const T *from = (const T *)memory + at / width * along; \
         tb_i64 c = at % width; \
-        from += at / width * along; \
         for (tb_i64 k = 0, n; k < m; k += n, c = 0, from += along) { \
             const tb_i64 rows = c ? 0 : (m - k) / width; \
             n = width - c < m - k ? width - c : m - k; \
