@@ -9,11 +9,11 @@
 // each; a line by itself goes by vectors, whose lanes add up those before them. Where lines are few and long, a first
 // launch leaves the sums of segments, so that each segment begins with what lies before it.
 //
-// The host defines what block_vectors.h wants for the elements. Sums begin with -0, as that of one -0 is -0.
+// The host defines what block_vectors.h wants for the elements, and TB_STRIP, the columns of a strip at most. Sums begin
+// with -0, as that of one -0 is -0.
 #include "block_vectors.h"
 #include "places.h"
 
-#define STRIP 256   // columns of a strip at most
 #define FEW 4       // vectors of columns that go one after the other
 #define PARTS 64    // sums of a segment that go on side by side; numbers of a line that are moved at a time
 #define SUM_LANES (TB_VECTOR / 8)
@@ -173,7 +173,7 @@ void cumsum_lines(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, co
 // At most a vector of columns: their sums stay in registers. Where rows follow each other without gaps, whole vectors are
 // read and stored; what that spoils of a row's beginning belongs to columns that are stored later.
 TB_FN void run_few(const sizes *g, const TB_X *x, TB_X *out, tb_i64 rows, double *sum, int m) {
-    const int even = g->columns <= STRIP && g->step == g->columns && (!out || g->out_step == g->columns);
+    const int even = g->columns <= TB_STRIP && g->step == g->columns && (!out || g->out_step == g->columns);
     const tb_i64 whole = m == LANES ? rows : even ? rows - LANES : 0;
     double all[LANES] = {0};
     for (int j = 0; j < m; ++j) all[j] = sum[j];
@@ -195,7 +195,7 @@ TB_FN void run_strip(const sizes *g, const TB_X *x, TB_X *out, tb_i64 rows, doub
         return;
     }
     for (tb_i64 row = 0; row < rows; ++row, x += g->step) {
-        TB_W buffer[STRIP], to[STRIP];
+        TB_W buffer[TB_STRIP], to[TB_STRIP];
         const TB_W *const from = numbers(buffer, x, g->x_next, m);
         if (!out) {
             for (int j = 0; j < m; ++j) sum[j] += (double)from[j];
@@ -208,16 +208,16 @@ TB_FN void run_strip(const sizes *g, const TB_X *x, TB_X *out, tb_i64 rows, doub
 
 TB_FN void run_strips(void *const *ptr, const sizes *g, const tb_i64 *stride, tb_i64 begin, tb_i64 end, int stores) {
     double *const found = g->segments > 1 ? (double *)ptr[2] : 0;
-    const tb_i64 strips = (g->columns + STRIP - 1) / STRIP, lines = g->lines * g->columns;
+    const tb_i64 strips = (g->columns + TB_STRIP - 1) / TB_STRIP, lines = g->lines * g->columns;
     for (tb_i64 task = begin; task < end; ++task) {
         const share s = share_of(g, task, g->lines * strips);
         for (tb_i64 k = s.first; k < s.last; ++k) {
-            const tb_i64 column = k % strips * STRIP, line = k / strips * g->columns + column;
+            const tb_i64 column = k % strips * TB_STRIP, line = k / strips * g->columns + column;
             const offsets o = locate(stride, g->outer, k / strips);
-            const int m = (int)lower(STRIP, g->columns - column);
+            const int m = (int)lower(TB_STRIP, g->columns - column);
             const TB_X *const x = (const TB_X *)ptr[0] + o.first + s.from * g->step + column * g->x_next;
             TB_X *const out = (TB_X *)ptr[1] + o.second + s.from * g->out_step + column * g->out_next;
-            double sum[STRIP];
+            double sum[TB_STRIP];
             for (int j = 0; j < m; ++j) sum[j] = -0.0;
             for (tb_i64 before = 0; stores && before < s.number; ++before)
                 for (int j = 0; j < m; ++j) sum[j] += found[before * lines + line + j];

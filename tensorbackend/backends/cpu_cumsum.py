@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PRIMITIVES"]
 
 STRIP = 256
-"""Columns of a strip of cumsum.c."""
-TASK_ELEMENTS = 1 << 14
-"""Elements of a task, about."""
-SPLIT_BELOW = 16
-"""Tasks below which long lines are cut into segments."""
-SEGMENT, SEGMENTS = 1 << 15, 64
-"""Elements of a segment at least, and how many segments there are at most."""
+"""Columns of a strip at most."""
 ELEMENT_NS = 0.5
 """About how long one thread takes for an element."""
 
@@ -37,7 +31,8 @@ def _prepare_cumsum(step: Primitive, backend: Backend) -> jit.Prepared | None:
     (x,), out, (axis,) = step.inputs, step.output, step.params
     if not dtypes.is_float(out.dtype) or x.dtype != out.dtype or 0 in x.shape:
         return None
-    library, source = written.block_library("cumsum", {"TB_NARROW": 1, **written.block_macros(x.dtype)})
+    macros = {"TB_NARROW": 1, "TB_STRIP": STRIP, **written.block_macros(x.dtype)}
+    library, source = written.block_library("cumsum", macros)
     others = [a for a in range(len(x.shape)) if a != axis and x.shape[a] != 1]
     beside = [] if out.strides[axis] == 1 != x.shape[axis] else [a for a in others if out.strides[a] == 1]
     places = [(x.shape[a], x.strides[a], out.strides[a]) for a in others if a not in beside]
@@ -45,7 +40,7 @@ def _prepare_cumsum(step: Primitive, backend: Backend) -> jit.Prepared | None:
     length, lines = x.shape[axis], math.prod(axes.lengths)
     columns, x_next, out_next = (x.shape[beside[0]], x.strides[beside[0]], 1) if beside else (1, 0, 0)
     strips = -(-columns // STRIP)
-    lot = max(1, TASK_ELEMENTS // (length * min(columns, STRIP)))
+    lot = max(1, jit.TASK_ELEMENTS // (length * min(columns, STRIP)))
     parts = -(-lines * strips // lot)
     segment = _segment(length, parts, columns)
     segments = -(-length // segment)
@@ -64,9 +59,9 @@ def _prepare_cumsum(step: Primitive, backend: Backend) -> jit.Prepared | None:
 
 def _segment(length: int, parts: int, columns: int) -> int:
     """How many elements of a line a task adds up: all, where there are tasks enough."""
-    if parts >= SPLIT_BELOW:
+    if parts >= jit.SPLIT_BELOW:
         return length
-    return max(SEGMENT // min(columns, STRIP), -(-length // SEGMENTS), 1)
+    return max(jit.SEGMENT // min(columns, STRIP), -(-length // jit.SEGMENTS), 1)
 
 
 PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {"cumsum": _prepare_cumsum}

@@ -154,7 +154,7 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
     found = nest(kernel, SHORT)
-    return join_rows(found, bool(_streams(found, False) & caches.PAST))
+    return join_rows(found, found.form == MAP and bool(_streams(found, False) & caches.PAST))
 
 
 def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _nest) -> list[tuple[Printed, Library]]:

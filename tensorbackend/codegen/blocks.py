@@ -13,12 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorbackend import dtypes
+from tensorbackend.codegen.lanes import ALIGNED
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest
 from tensorbackend.codegen.pipes import PipeRenderer
 from tensorbackend.codegen.render import accumulator, ctype, tag
 from tensorbackend.graph.plan import Ref
 
-__all__ = ["ALIGNED", "BlockRenderer"]
+__all__ = ["BlockRenderer"]
 
 BLOCK = 1024
 HALF_BLOCK = 256  # elementwise work on halves: 1 KB a buffer, or the first-level cache loses what has been converted
@@ -27,7 +28,6 @@ FAR_BLOCK = 64
 while it stores the one before and fetches those to come."""
 AHEAD = 4096
 """Bytes from what is read to what is asked for: further than processors look by themselves."""
-ALIGNED = "__attribute__((aligned(64)))"
 
 
 class BlockRenderer(PipeRenderer):
@@ -117,15 +117,7 @@ class BlockRenderer(PipeRenderer):
         """What is left of a block whose values are kept: padded to a vector, since they may take long one by one."""
         lanes, ref = self._lanes(), self.kernel.outputs[0][0]
         self.open("if (m > full)")
-        buffers = {}
-        for n in loop:
-            i = self.body[n]
-            if i.kind == "load" and self.nest.varies(i):
-                slot, dtype = i.slot, self.kernel.inputs[i.slot].dtype
-                self.say(f"{ctype(dtype)} t{slot}[{lanes}] {ALIGNED};")
-                size = dtype.itemsize
-                self.say(f"tb_pad(t{slot}, p{slot} + b + full, (m - full) * {size}, {lanes * size});")
-                buffers[n] = f"t{slot}[l]"
+        buffers = self._pad_rest(loop, {}, "tb_pad", lanes)
         self.say(f"{ctype(ref.dtype)} kept[{lanes}] {ALIGNED};", "#pragma GCC ivdep")
         self.open(f"for (int l = 0; l < {lanes}; ++l)")
         self.say("const int j = full + l;")
@@ -140,10 +132,6 @@ class BlockRenderer(PipeRenderer):
     def _keeps(self, loop: Sequence[int]) -> bool:
         """Whether a loop leaves a value in the output for later passes."""
         return self.stage == self.kept_stage and self.kept_value in loop
-
-    def _reads_side_by_side(self, loop: list[int]) -> bool:
-        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
-        return "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
 
     def _element_of_block(self, loop: list[int], buffers: dict[int, str], kept: str = "") -> None:
         """The values of element j of a block; the one that is kept goes to its place, or to `kept`."""
@@ -323,15 +311,15 @@ class BlockRenderer(PipeRenderer):
         self.say("const int n = !tail ? m : head && head < left ? head : (int)left;")
         read = sorted({self.body[n].slot for n in loop if self.body[n].kind == "load"})
         rows = {slot: ref for slot in read if self._stride_class(ref := self.kernel.inputs[slot], inner) == "one"}
-        near = {spread.slot for spread in self.nest.spread}
+        spread = self.nest.spread_slots
         for slot, ref in rows.items():
             kind = ctype(ref.dtype)
-            place = f"y{slot} + (b - from)" if slot in near else f"i{slot}{self._offset(slot, ref)} + b"
+            place = f"y{slot} + (b - from)" if slot in spread else f"i{slot}{self._offset(slot, ref)} + b"
             self.say(f"const {kind} *p{slot} = {place};")
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
         targets = {k: self._padded_output(k, self.kernel.outputs[k][0], lanes) for k in self._stored()}
         when = "streams & TB_STREAM_AHEAD && !near" if self.late else "streams & TB_STREAM_AHEAD"
-        far = {slot: ref for slot, ref in rows.items() if slot not in near}
+        far = {slot: ref for slot, ref in rows.items() if slot not in spread}
         self.say(f"if ({when}) {{ {' '.join(self._fetch(slot, ref, len(far)) for slot, ref in far.items())} }}")
         self.open("if (tail)")
         for slot, ref in rows.items():
@@ -429,8 +417,8 @@ class BlockRenderer(PipeRenderer):
         """The loop over a padded block, each line of whose results leaves from the register that it is computed in."""
         outputs = {k: self.kernel.outputs[k][0].dtype for k in self._stored()}
         step = 64 // min(dtype.itemsize for dtype in outputs.values())
-        near = {spread.slot for spread in self.nest.spread}
-        reads = sorted({self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"} - near)
+        reads = {self.body[n].slot for n in loop if n in buffers and self.body[n].kind == "load"}
+        reads = sorted(reads - self.nest.spread_slots)
         self.open(f"for (int g = 0; g < m; g += {step})")
         if reads and not self.split:
             ask = " ".join(f"{self._next_of(slot, len(reads))};" for slot in reads)

@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.bands import BandRenderer
-from tensorbackend.codegen.blocks import ALIGNED
 from tensorbackend.codegen.joined import WIDEST
+from tensorbackend.codegen.lanes import ALIGNED
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, Pattern
 from tensorbackend.codegen.render import Printed, accumulator, ctype
 from tensorbackend.graph.plan import Instruction

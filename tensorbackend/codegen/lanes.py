@@ -14,7 +14,7 @@ from tensorbackend.codegen.nest import ROWS, Nest
 from tensorbackend.codegen.render import accumulator, ctype, tag
 from tensorbackend.codegen.wide import WideRenderer
 
-__all__ = ["LaneRenderer"]
+__all__ = ["ALIGNED", "LaneRenderer"]
 
 LANES = 64
 ALIGNED = "__attribute__((aligned(64)))"
@@ -70,23 +70,39 @@ class LaneRenderer(WideRenderer):
         """What is left of a block after whole lanes. What it reads is padded, where that lies side by side and nothing
         is written, so that the loop is of whole vectors.
         """
-        loads = {n: self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"}
-        along = {n: self._stride_class(ref, self.nest.inner) for n, ref in loads.items()}
         keeps = self.stage == self.kept_stage
         self.open("if (m > full)")
         count = "m - full"
-        if "other" not in along.values() and not keeps:
+        if self._reads_side_by_side(loop) and not keeps:
             lanes, count = self._lanes(), "rest"
             self.say(f"const int rest = (m - full + {lanes - 1}) & -{lanes};")
-            for n in (n for n in loads if along[n] == "one" and n not in buffers):
-                slot, kind, size = self.body[n].slot, ctype(loads[n].dtype), loads[n].dtype.itemsize
-                self.say(f"{kind} t{slot}[{LANES}] {ALIGNED};")
-                self.say(f"tb_pad_all(t{slot}, p{slot} + b + full, (m - full) * {size}, {LANES * size});")
-                buffers = {**buffers, n: f"t{slot}[l]"}
+            buffers = self._pad_rest(loop, buffers, "tb_pad_all", LANES)
         self._open_lanes(count, "full", loop, buffers)
         for n in here:
             self.say(f"r{n}[l] = {self._value(self.body[n].args[0])};")
         self.close(2)
+
+    def _reads_side_by_side(self, loop: Sequence[int]) -> bool:
+        """Whether what a loop reads along the inner axis lies side by side, or is one number."""
+        reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
+        return "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
+
+    def _pad_rest(self, loop: Sequence[int], buffers: dict[int, str], pad: str, lanes: int) -> dict[int, str]:
+        """Pad what a block reads after its first `full` elements to so many lanes, but for what buffers hold; where
+        element l of each value is then."""
+        padded = dict(buffers)
+        for n in loop:
+            i = self.body[n]
+            if i.kind != "load" or n in buffers:
+                continue
+            slot, ref = i.slot, self.kernel.inputs[i.slot]
+            if self._stride_class(ref, self.nest.inner) != "one":
+                continue
+            size = ref.dtype.itemsize
+            self.say(f"{ctype(ref.dtype)} t{slot}[{lanes}] {ALIGNED};")
+            self.say(f"{pad}(t{slot}, p{slot} + b + full, (m - full) * {size}, {lanes * size});")
+            padded[n] = f"t{slot}[l]"
+        return padded
 
     def _open_lanes(self, count: str, first: str, loop: list[int], buffers: dict[int, str]) -> None:
         """Open a loop over so many elements of a block from `first` on, and compute their values."""

@@ -70,6 +70,11 @@ class Nest:
         return u is not None and ref.strides[u] == 1 and ref.shape[self.inner] != 1
 
     @property
+    def spread_slots(self) -> set[int]:
+        """The inputs that are read through buffers."""
+        return {one.slot for one in self.spread}
+
+    @property
     def passes(self) -> int:
         """How many times the reduced axes are walked before the outputs."""
         return max((i.stage for i in self.kernel.body), default=0)

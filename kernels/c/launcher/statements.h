@@ -295,8 +295,8 @@ static enum outcome pack_draws(memo *m, packed *p, const int64_t *words, const o
     return !released ? FAILED : packs ? DONE : TO_PYTHON;
 }
 
-// Runs a recipe, unless the memo forgets it while it waits: then Python sees to it. The caller holds the targets and the values, and
-// with them all leaves.
+// Runs a recipe, unless the memo forgets it while it waits: then Python sees to it. The caller holds the targets and the
+// values, and with them all leaves.
 static enum outcome follow(memo *m, object *recipe, const operands *o) {
     packed p;
     const long long forgotten = m->forgotten;
