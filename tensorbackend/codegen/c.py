@@ -18,7 +18,7 @@ from tensorbackend.codegen.joined import WIDEST
 from tensorbackend.codegen.lanes import ALIGNED
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, Pattern
 from tensorbackend.codegen.render import Printed, accumulator, ctype
-from tensorbackend.graph.plan import Instruction
+from tensorbackend.graph.plan import Instruction, Ref
 
 __all__ = ["fits_pieces", "print_kernel"]
 
@@ -160,6 +160,10 @@ class _Printer(BandRenderer):
             n = f"n{self.nest.inner}"
             self.say(f"const tb_i64 from = {where} % pieces * chunk, to = from + chunk < {n} ? from + chunk : {n};")
         if self.nest.tiled is not None:
+            if self._turns_alone():
+                self._turn_into_place()
+                self.close()
+                return
             self._turn_tiles()
         self.open("for (tb_i64 row = first; row < last; ++row)")
         self._row_position(self.nest.kept, "row")
@@ -174,14 +178,29 @@ class _Printer(BandRenderer):
         self.open("")
         self._row_position(self.nest.kept, "first")
         for slot, ref in enumerate(self.kernel.inputs):
-            if not self.nest.turned(ref):
-                continue
-            step, size = f"s{slot}_{self.nest.inner}", ref.dtype.itemsize
-            self.say(
-                f"tb_turn{size}((const void *)(i{slot}{self._offset(slot, ref)} + from * {step}), {step}, "
-                f"(int)(to - from), (int)(last - first), (void *)turned{slot}, {TILE});"
-            )
+            if self.nest.turned(ref):
+                self._turn(slot, ref, f"turned{slot}", str(TILE))
         self.close()
+
+    def _turn(self, slot: int, ref: Ref, target: str, pitch: str) -> None:
+        """Turn an input's tile into rows that lie `pitch` apart."""
+        step = f"s{slot}_{self.nest.inner}"
+        self.say(
+            f"tb_turn{ref.dtype.itemsize}((const void *)(i{slot}{self._offset(slot, ref)} + from * {step}), {step}, "
+            f"(int)(to - from), (int)(last - first), (void *)({target}), {pitch});"
+        )
+
+    def _turns_alone(self) -> bool:
+        """Whether all that a map by tiles does is to turn them, to where their rows lie side by side."""
+        (source, *others), (target, *_) = self.kernel.inputs, [ref for ref, _ in self.kernel.outputs]
+        one = not others and len(self.body) == len(self.kernel.outputs) == 1 and source.dtype == target.dtype
+        return one and self._stride_class(target, self.nest.inner) == "one"
+
+    def _turn_into_place(self) -> None:
+        self._row_position(self.nest.kept, "first")
+        target = self.kernel.outputs[0][0]
+        place, tiled = f"o0{self._offset(1, target)} + from", self._stride_class(target, self.nest.tiled)
+        self._turn(0, self.kernel.inputs[0], place, "1" if tiled == "one" else f"s1_{self.nest.tiled}")
 
     def _flat_map(self) -> None:
         """A map along one axis: tasks that follow each other are one stretch of it."""

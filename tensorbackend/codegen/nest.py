@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorbackend import dtypes
 from tensorbackend.graph.loops import collapse
 from tensorbackend.graph.plan import Instruction, Kernel, Ref
 
@@ -157,7 +158,7 @@ def nest(kernel: Kernel, short: int = 0) -> Nest:
 
     Rows of fewer elements than `short` are reduced side by side, as columns, where there are many of them.
     """
-    kernel = collapse(kernel)
+    kernel = _moving_bits(collapse(kernel))
     if kernel.axes and all(kernel.shape[a] == 1 for a in kernel.axes):
         kernel = collapse(replace(kernel, axes=(), body=[i._replace(stage=0) for i in kernel.body], cache={}))
     inner = _inner(kernel)
@@ -170,6 +171,19 @@ def nest(kernel: Kernel, short: int = 0) -> Nest:
     if across:
         kept = [a for a in kept if a != across[0]] + [across[0]]
     return Nest(kernel, form, kept, reduced, inner, across[0] if across else None)
+
+
+def _moving_bits(kernel: Kernel) -> Kernel:
+    """The kernel, or where it only moves halves, one that moves words: theirs need not be widened for it."""
+    moved = [kernel.inputs[i.slot].dtype for i in kernel.body if i.kind == "load"]
+    alike = len({*moved, *(ref.dtype for ref in kernel.operands)}) == 1
+    if kernel.axes or len(moved) != len(kernel.body) or not alike or not dtypes.is_half(moved[0]):
+        return kernel
+    word = np.dtype(np.uint16)
+    body = [i._replace(dtype=word, half=False) for i in kernel.body]
+    inputs = [ref._replace(dtype=word) for ref in kernel.inputs]
+    outputs = [(ref._replace(dtype=word), value) for ref, value in kernel.outputs]
+    return replace(kernel, body=body, inputs=inputs, outputs=outputs, cache={})
 
 
 def _turned(ref: Ref, axis: int, inner: int) -> bool:
