@@ -43,6 +43,7 @@ class Op:
     as halves: the C function's name with `half` for the tag. A primitive that is declared beside its geometry brings
     its rule of shapes, `shape(op, inputs, params)`, which gives the result's shape and the params, and `work(*params)`,
     how many operations a call is. `alike` operands have one type, which adds up in the result's, or are copied first.
+    What `narrows` can write its results as halves and narrower integers, as a copy of them would.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Op:
     shape: Callable[..., tuple] | None = None
     work: Callable[..., int] | None = None
     alike: bool = False
+    narrows: bool = False
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -419,9 +421,15 @@ _define("slice", 1, _no_code, "", "same", "The part that an index of integers, s
 # Primitives: each is one call of a backend hook on operands in memory
 
 
-def _cumsum(x: np.ndarray, axis: int) -> np.ndarray:
-    wide = np.float64 if x.dtype == np.float32 else x.dtype
-    return np.cumsum(x, axis=axis, dtype=wide).astype(x.dtype, copy=False)
+def _running(accumulate: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """A running result along an axis, of float32 by way of float64."""
+
+    def run(x: np.ndarray, axis: int) -> np.ndarray:
+        wide = np.float64 if x.dtype == np.float32 else x.dtype
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return accumulate(x, axis=axis, dtype=wide).astype(x.dtype, copy=False)
+
+    return run
 
 
 def out_of_range(name: str, place: int, entry: int, length: int) -> IndexError:
@@ -476,10 +484,25 @@ def _cumsum_vjp(o: Any, g: Any, z: Any, x: Any) -> tuple:
     return (o.slice(o.cumsum(o.slice(g, back), axis), back),)
 
 
+def _cumprod_vjp(o: Any, g: Any, z: Any, x: Any) -> tuple:
+    """That of as many products as there are entries, of n factors each: right where there are zeros."""
+    axis, n, shape = z.structure.params[0], x.shape[z.structure.params[0]], x.shape
+    before, behind, table = shape[:axis], shape[axis + 1 :], x.structure.table
+    places = [o.positions(table, axis + k, (*[1] * (axis + k), n, *[1] * (len(shape) - axis - k))) for k in (0, 1)]
+    counted = places[1] <= places[0]
+    each = o.where(counted, o.reshape(x, (*before, 1, n, *behind)), 1)
+    products = o.prod(each, axis + 1)
+    (found,) = _others(o, o.reshape(g, (*before, n, 1, *behind)), products, each)
+    return (o.sum(o.where(counted, found, 0), axis, False),)
+
+
 _define("dot", 2, np.matmul, "", "product", "The matrix product of the last two axes.", kind=PRIMITIVE, vjp=_dot_vjp,
         symbol="@", edge="halves add up in float32, integers in 64 bits")  # fmt: skip
-_define("cumsum", 1, _cumsum, "", "sum", "The running sum along an axis.", kind=PRIMITIVE, params=("axis",),
-        vjp=_cumsum_vjp)  # fmt: skip
+_define("cumsum", 1, _running(np.cumsum), "", "sum", "The running sum along an axis.", kind=PRIMITIVE,
+        params=("axis",), vjp=_cumsum_vjp, narrows=True)  # fmt: skip
+_define("cumprod", 1, _running(np.cumprod), "", "sum", "The running product along an axis.", kind=PRIMITIVE,
+        params=("axis",), vjp=_cumprod_vjp, narrows=True, domain=(0.5, 1.5),
+        edge="factors are taken in order; where x is 0, the gradient is right to the second order")  # fmt: skip
 _define("take", 2, _take, "", "first", "The entries of x along an axis at the places y.", kind=PRIMITIVE,
         params=("axis",), edge="a place out of range: IndexError",
         vjp=lambda o, g, z, x, i: (o.put(g, i, x.shape, z.structure.params[0]), None))  # fmt: skip

@@ -18,7 +18,8 @@
 #define LANES (VECTOR_BYTES / (int)sizeof(TB_W))
 
 typedef TB_W vec __attribute__((vector_size(VECTOR_BYTES)));
-typedef TB_W loose __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));  // a vector at any address
+// A vector at any address.
+typedef TB_W loose __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(TB_W) < 4 ? sizeof(TB_W) : 4), may_alias));
 typedef TB_N mask __attribute__((vector_size(VECTOR_BYTES)));
 
 #ifdef TB_SIZE

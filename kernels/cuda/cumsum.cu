@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// cumsum.cu — running sums along an axis, into a contiguous result
+// cumsum.cu — running sums and products along an axis, into a contiguous result
 //
 // A block takes a line; each thread a stretch of it: first the stretch's sum, then, from the sums before it, the running
-// sums. TB_X and TB_C are the types, TB_W that in which sums add up.
+// sums. Products of floats may leave their range where sums do not, and are taken in order, a line by each thread. TB_X
+// and TB_C are the types, TB_W that in which sums add up, TB_V that from which results are rounded.
 #include "elements.cuh"
 
 struct cumsum_args {
@@ -28,8 +29,19 @@ extern "C" __global__ void __launch_bounds__(256) cumsum(const cumsum_args g) {
         for (unsigned before = 0; before < threadIdx.x; ++before) sum += sums[before];
         for (tb_i64 n = from; n < to; ++n) {
             sum += tb_as<TB_W>(x[n * g.x_stride]);
-            out[n * g.out_stride] = (TB_C)sum;
+            tb_put(out + n * g.out_stride, (TB_V)sum);
         }
         __syncthreads();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) cumprod(const cumsum_args g) {
+    TB_EACH(line, g.lines) {
+        const tb_offsets start = tb_locate(g.axes, line);
+        TB_W product = (TB_W)1;
+        for (tb_i64 n = 0; n < g.length; ++n) {
+            product *= tb_as<TB_W>(g.x[start.first + n * g.x_stride]);
+            tb_put(g.out + start.second + n * g.out_stride, (TB_V)product);
+        }
     }
 }

@@ -63,7 +63,7 @@ MACROS = {
     "roi": ("TB_X", "TB_C", "TB_I"),
     "nms": ("TB_X", "TB_C"),
     "take": ("TB_X", "TB_I", "TB_W"),
-    "cumsum": ("TB_X", "TB_C", "TB_W"),
+    "cumsum": ("TB_X", "TB_C", "TB_W", "TB_V"),
     "histogram": ("TB_X", "TB_W", "TB_S"),
 }
 """The macros that each file of `kernels/cuda` is compiled for."""
@@ -438,13 +438,17 @@ def copied(backend: GpuBackend, source: Ref, target: Ref) -> Runner:
 
 
 def prepare_cumsum(backend: GpuBackend, step: Primitive) -> Runner:
-    """The running sum along an axis; float32 adds up in float64."""
+    """The running sum or product along an axis; floats in float64, integers in 64 bits."""
     (x,), out, (axis,) = step.inputs, step.output, step.params
-    cumsum = written_function(backend, "cumsum", "cumsum", element(x.dtype), element(out.dtype), wide(out.dtype))
+    name, floats = step.op.name, dtypes.is_float(out.dtype)
+    types = ("double", ctype(dtypes.compute(out.dtype))) if floats else ("tb_u64", "tb_u64")
+    cumsum = written_function(backend, "cumsum", name, element(x.dtype), element(out.dtype), *types)
     axes = [axes for a, axes in enumerate(zip(x.shape, x.strides, out.strides)) if a != axis]
     lines = math.prod(n for n, _, _ in axes)
     sizes = integers(lines, x.shape[axis], x.strides[axis], out.strides[axis], *_axes(axes))
     grid, block = (min(lines, BLOCKS),), block_of(-(-x.shape[axis] // CUMSUM_STRETCH))
+    if name == "cumprod":
+        grid, block = grid_of(lines), (THREADS,)
 
     def run(addresses: list[int]) -> None:
         backend.driver.launch(cumsum, grid, block, 0, struct.pack("2Q", *addresses) + sizes)
@@ -482,5 +486,6 @@ PRIMITIVES = {
     "take": prepare_take,
     "put": prepare_put,
     "cumsum": prepare_cumsum,
+    "cumprod": prepare_cumsum,
     "histogram": prepare_histogram,
 }

@@ -98,6 +98,10 @@ class Expressions:
         """The running sum along `axis`; halves add up in float32, integers in 64 bits."""
         return finished(composite.cumsum(a, axis), out)
 
+    def cumprod(self, a: Any, axis: int = 0, out: Tensor | None = None) -> Any:
+        """The running product along `axis`, of factors in order; floats multiply in float64, integers in 64 bits."""
+        return finished(composite.cumprod(a, axis), out)
+
     def reshape(self, a: Any, shape: Any, out: Tensor | None = None) -> Any:
         """`a` under another shape, in C order: a view where one exists, else a node."""
         return finished(composite.reshape(a, shape), out)

@@ -62,8 +62,9 @@ class Interpreter:
             with blas.threads_for(operands[0].shape[-1] * output.size):
                 np.matmul(*operands, out=output)
             return
-        if step.op.name == "cumsum":
-            operands = [x if x.dtype == output.dtype else dtypes.cast(x, output.dtype) for x in operands]
+        if step.op.name in ("cumsum", "cumprod"):
+            wide = dtypes.compute(output.dtype) if dtypes.is_float(output.dtype) else np.dtype(np.int64)
+            operands = [x if x.dtype == wide else dtypes.cast(x, wide) for x in operands]
         result = step.op.numpy(*operands, *step.params)
         for value, place in zip(result if step.others else [result], outputs):
             dtypes.cast(value, place.dtype, place)

@@ -88,9 +88,18 @@ def _with_parts(file: str) -> str:
 
 
 def block_macros(dtype: np.dtype) -> dict[str, Any]:
-    """The macros by which a kernel works on blocks of a float type."""
-    read, write = _BLOCK_MOVES[dtype.name]
+    """The macros by which a kernel works on blocks of a type."""
     wide = dtypes.compute(dtype)
+    if not dtypes.is_float(dtype):
+        number = ctype(dtype)
+        return {
+            "TB_X": number,
+            "TB_W": number,
+            "TB_N": number,
+            "TB_READ(buffer, from, m)": "(from)",
+            "TB_WRITE(to, from, m, past)": "__builtin_memcpy(to, from, (unsigned long)(m) * sizeof *(from))",
+        }
+    read, write = _BLOCK_MOVES[dtype.name]
     return {
         "TB_X": ctype(dtype),
         "TB_W": ctype(wide),

@@ -278,6 +278,11 @@ class ArrayModule(Arranging):
         tree = self._tree(a)
         return result(composite.cumsum(composite.reshape(tree, (-1,)) if axis is None else tree, axis or 0))
 
+    def cumprod(self, a: Any, axis: int | None = None) -> Any:
+        """Running products along an axis (None: of all in C order)."""
+        tree = self._tree(a)
+        return result(composite.cumprod(composite.reshape(tree, (-1,)) if axis is None else tree, axis or 0))
+
     def sort(self, a: Any, axis: int | None = -1) -> Any:
         """In rising order along an axis (None: all elements), NaN last. It is sorted on the host, which reads `a`."""
         a = self.asarray(a)

@@ -158,6 +158,7 @@ MOVEMENTS: dict[str, Callable] = {
     "empty slice": lambda o, x: (x * x)[:0],
     "two slices": lambda o, x: (x * 2)[:1] + (x * x)[1:],
     "cumsum": lambda o, x: o.cumsum(x * x, 1),
+    "cumprod": lambda o, x: o.cumprod(x * x + 0.5, 1),
     "take": lambda o, x: o.take(x * x, np.array([2, 0, 2]), 1),
     "take of a matrix": lambda o, x: o.take(x * x, np.array([[1, 0], [2, 2]]), 1),
     "take of all": lambda o, x: o.take(x * x, np.array([5, 0, 5]), None),

@@ -564,6 +564,27 @@ def test_cumsum_of_floats(backend, axis, dtype) -> None:
     assert_near(sums.get(), np.cumsum(wide(host), axis), bound(scale, host.shape[axis], dtype))
 
 
+@pytest.mark.parametrize("axis", [0, -1])
+@FLOATS
+def test_cumprod_of_floats(backend, axis, dtype) -> None:
+    """Each factor rounds once: n of them are off by n ulps of the product, and halves by one of theirs."""
+    host = (1 + draw(5, 6, 7, dtype=dtype) / 4).astype(dtype)  # no product is subnormal
+    products = backend.evaluate(backend.cumprod(placed(backend, host), axis))
+    assert products.dtype == dtype
+    exact = np.cumprod(wide(host), axis)
+    assert_near(products.get(), exact, bound(np.abs(exact), host.shape[axis], dtype))
+
+
+@INTEGERS
+def test_running_results_of_integers_in_their_own_type(backend, dtype) -> None:
+    host = draw(5, 6, dtype=dtype)
+    for name in ("cumsum", "cumprod"):
+        target = backend.empty(host.shape, dtype=dtype)
+        target[:] = getattr(backend, name)(placed(backend, host), 0)
+        expected = getattr(np, name)(host, 0, dtype=np.uint64 if host.dtype.kind == "u" else np.int64)
+        np.testing.assert_array_equal(target.get(), expected.astype(dtype), strict=True)
+
+
 @INTEGERS
 def test_cumsum_of_integers(backend, dtype) -> None:
     host = draw(5, 6, dtype=dtype)

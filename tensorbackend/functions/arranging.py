@@ -224,21 +224,7 @@ def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
 # Running sums and products
 
 _CUMSUM = Rule("cumsum", lambda x, axis: o.cumsum(x, axis), names=("x",))
-
-
-def _cumprod(x: Any, axis: int) -> Any:
-    n = x.shape[axis]
-    rank = len(x.shape) + 1
-    place = [1] * rank
-    place[axis] = n
-    ends = o.positions(x.structure.table, axis, tuple(place))
-    place[axis], place[axis + 1] = 1, n
-    factors = o.positions(x.structure.table, axis + 1, tuple(place))
-    each = o.reshape(x, (*x.shape[:axis], 1, n, *x.shape[axis + 1 :]))
-    return o.prod(o.where(factors <= ends, each, 1), axis + 1, False)
-
-
-_CUMPROD = Rule("cumprod", _cumprod, None, None, ("x",))
+_CUMPROD = Rule("cumprod", lambda x, axis: o.cumprod(x, axis), names=("x",))
 
 
 def cumsum(x: Any, axis: int | None = None) -> Variable:
@@ -249,8 +235,8 @@ def cumsum(x: Any, axis: int | None = None) -> Variable:
 
 
 def cumprod(x: Any, axis: int | None = None) -> Variable:
-    """Products of the entries up to each along an axis (None: of all elements in C order): n² / 2 products, exact where
-    there are zeros."""
+    """Products of the entries up to each along an axis (None: of all elements in C order). The gradient takes n² / 2
+    products, and is right where there are zeros."""
     if axis is None:
         return cumprod(shapes.flatten(x), 0)
     return _CUMPROD(x, axis=one_axis("cumprod", axis, len(x.shape)))

@@ -123,6 +123,11 @@ def cumsum(x: Any, axis: int) -> OpTreeNode:
     return apply(ops.OPS["cumsum"], x, params=(as_axis("cumsum", axis),))
 
 
+def cumprod(x: Any, axis: int) -> OpTreeNode:
+    """The running product along an axis."""
+    return apply(ops.OPS["cumprod"], x, params=(as_axis("cumprod", axis),))
+
+
 def take(x: Any, indices: Any, axis: int) -> OpTreeNode:
     """The entries of `x` along `axis` at integer `indices`."""
     return apply(ops.OPS["take"], x, indices, params=(as_axis("take", axis),))

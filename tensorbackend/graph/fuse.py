@@ -310,9 +310,16 @@ class Scheduler:
             isinstance(value, OpTreeNode)
             and value.structure.op.kind == ops.PRIMITIVE
             and self.shapes[id(value)] == goal.shape
-            and self._kept_type(value) == goal.dtype
+            and self._stores(value, goal.dtype)
             and goal.strides == indexing.contiguous_strides(goal.shape)
         )
+
+    def _stores(self, value: OpTreeNode, dtype: np.dtype) -> bool:
+        """Whether a primitive can write its result as elements of a type."""
+        kept = self._kept_type(value)
+        if kept == dtype or not value.structure.op.narrows:
+            return kept == dtype
+        return dtypes.compute(dtype) == kept or (dtypes.is_integer(dtype) and dtypes.is_integer(kept))
 
     # Shapes that the partner or the target decides
 

@@ -377,9 +377,9 @@ def _only_axis(name: str, axis: Any, rank: int) -> int:
     return axes[0]
 
 
-def _cumsum_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
+def _running_shape(op: ops.Op, inputs: tuple[Structure, ...], params: tuple) -> tuple[Shape, tuple]:
     shape = sized(op, inputs[0])
-    return shape, (_only_axis("cumsum", params[0], len(shape)),)
+    return shape, (_only_axis(op.name, params[0], len(shape)),)
 
 
 def _indices(op: ops.Op, structure: Structure) -> Shape:
@@ -419,7 +419,8 @@ _SHAPE_RULES: dict[str, Callable[..., tuple]] = {
     "broadcast": _broadcast_shape,
     "slice": _slice_shape,
     "dot": _dot_shape,
-    "cumsum": _cumsum_shape,
+    "cumsum": _running_shape,
+    "cumprod": _running_shape,
     "take": _take_shape,
     "put": _put_shape,
     "unslice": _unslice_shape,

@@ -121,8 +121,19 @@ def _cumsum(x: Bounded, axis: int) -> tuple[np.ndarray, np.ndarray]:
     return total, np.where(sizes >= np.finfo(x.dtype).max, np.inf, error)
 
 
+def _cumprod(x: Bounded, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    total = np.cumprod(x.value, axis=axis, dtype=x.value.dtype)
+    if not is_float(x.dtype):
+        return total, np.zeros_like(x.error)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sizes = np.cumprod(np.abs(x.value) + x.error, axis=axis)
+        count = x.value.shape[axis]
+        error = sizes * (1 + np.finfo(x.dtype).eps) ** count - np.abs(total) + unsigned_zero(x.dtype)
+    return total, np.where(~np.isfinite(sizes) | (sizes >= np.finfo(x.dtype).max), np.inf, error)
+
+
 def _take(x: Bounded, places: Bounded, axis: int) -> tuple[np.ndarray, np.ndarray]:
     return np.take(x.value, places.value, axis), np.take(x.error, places.value, axis)
 
 
-PRIMITIVES: dict[str, Callable] = {"dot": _dot, "cumsum": _cumsum, "take": _take}
+PRIMITIVES: dict[str, Callable] = {"dot": _dot, "cumsum": _cumsum, "cumprod": _cumprod, "take": _take}

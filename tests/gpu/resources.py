@@ -46,7 +46,7 @@ TYPES = {
     "roi": [("float", "float", "tb_i32"), ("tb_bfloat", "float", "tb_i64"), ("double", "double", "tb_i32")],
     "nms": [("float", "float"), ("tb_half", "float"), ("double", "double")],
     "take": [("float", "tb_i32", "double"), ("tb_bfloat", "tb_u64", "double"), ("tb_u16", "tb_i64", "tb_u16")],
-    "cumsum": [("float", "float", "double"), ("tb_u8", "tb_u64", "tb_u64")],
+    "cumsum": [("float", "float", "double", "float"), ("tb_u8", "tb_u64", "tb_u64", "tb_u64")],
     "histogram": [("tb_half", "float", "f32"), ("tb_i64", "double", "f64")],
 }  # fmt: skip
 """The types that each file of `kernels/cuda` is compiled for."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running sums in C: lines alone and side by side, segments of long ones, elements at any distance."""
+"""Running sums and products in C: lines alone and side by side, segments of long ones, elements at any distance."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tensorbackend.backends import native
 
 pytestmark = pytest.mark.rehearsed
 
+INTEGERS = ("int8", "int32", "uint64")
 LENGTHS = [1, 2, 3, 5, 8, 9, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65, 100, 129]
 COUNTS = st.lists(st.sampled_from(LENGTHS), min_size=1, max_size=3).filter(lambda shape: np.prod(shape) < 60_000)
 STEPS = st.lists(st.sampled_from([1, 1, 2, -1]), min_size=3, max_size=3)
@@ -25,11 +26,12 @@ def part(memory, shape: tuple[int, ...], steps: list[int]):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=COUNTS.map(tuple), steps=st.tuples(STEPS, STEPS), views=st.tuples(st.booleans(), st.booleans()),
-       dtype=st.sampled_from(["float32", "float64", "float16", "bfloat16"]), data=st.data())  # fmt: skip
+       dtype=st.sampled_from(["float32", "float64", "float16", "bfloat16", "int8", "int32", "uint64"]),
+       data=st.data())  # fmt: skip
 def test_running_sums_of_views(backend: Backend, shape, steps, views, dtype, data) -> None:
-    """Whole numbers, whose sums are exact; nothing is written beside the target."""
+    """Whole numbers, whose sums are exact or wrap; nothing is written beside the target."""
     axis = data.draw(st.integers(0, len(shape) - 1))
-    numbers = np.random.default_rng(sum(shape)).integers(-3, 4, shape)
+    numbers = np.random.default_rng(sum(shape)).integers(0 if dtype == "uint64" else -3, 4, shape)
 
     def memory(of: list[int]):
         room = tuple(n * abs(s) + 2 for n, s in zip(shape, of))
@@ -42,7 +44,35 @@ def test_running_sums_of_views(backend: Backend, shape, steps, views, dtype, dat
     target[:] = backend.cumsum(x, axis)
     expected = np.full(around.shape, 77.0)
     (part(expected, shape, steps[1]) if views[1] else expected)[...] = np.cumsum(numbers, axis)
-    np.testing.assert_array_equal(around.get(), backend.array(expected, dtype=dtype, min_dims=0).get())
+    wanted = backend.array(expected, dtype=dtype, min_dims=0).get() if dtype not in INTEGERS else expected
+    np.testing.assert_array_equal(around.get(), wanted.astype(np.int64).astype(dtype) if dtype in INTEGERS else wanted)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("int8", "int64"), ("int64", "int8"), ("bool", "uint16"),
+                                               ("float16", "float32"), ("float32", "float32")])  # fmt: skip
+@pytest.mark.parametrize("shape", [(300,), (9, 70), (70, 9), (40, 300)])
+def test_running_results_of_other_types(backend: Backend, given: str, wanted: str, shape: tuple[int, ...]) -> None:
+    """Signs and powers of two, whose products are exact or wrap, and sums that do."""
+    x = backend.array(np.random.default_rng(3).choice([1, 1, 1, -1, 2, 0.5], shape), dtype=given, min_dims=0)
+    host = x.get().astype(np.float64 if given.startswith("float") else np.int64)
+    for axis in range(len(shape)):
+        for name in ("cumsum", "cumprod"):
+            target = backend.empty(shape, dtype=wanted, min_dims=0)
+            target[:] = getattr(backend, name)(x, axis)
+            expected = getattr(np, name)(host, axis)
+            np.testing.assert_array_equal(target.get(), expected.astype(wanted), err_msg=f"{name} {axis}")
+
+
+@pytest.mark.parametrize("shape", [(2000,), (5, 2000), (2000, 5), (2000, 300)])
+def test_products_are_taken_in_order(backend: Backend, shape: tuple[int, ...]) -> None:
+    """What is 0 stays 0, though the factors behind it would leave the range of float64 by themselves."""
+    axis = int(shape[0] == 5)
+    x = np.full(shape, 1e300)
+    np.moveaxis(x, axis, 0)[1] = 0
+    products = backend.evaluate(backend.cumprod(backend.array(x, dtype=np.float64, min_dims=0), axis)).get()
+    expected = np.zeros(shape)
+    np.moveaxis(expected, axis, 0)[0] = 1e300
+    np.testing.assert_array_equal(products, expected)
 
 
 LONG = [((70_001,), 0), ((3, 70_001), 1), ((70_001, 3), 0), ((40_000, 12), 0), ((9_001, 40), 0), ((2, 9_000, 9), 1),
