@@ -247,6 +247,7 @@ TB_BITS(tb_u32, u32, 32, 0)
 TB_BITS(tb_u64, u64, 64, 0)
 
 #ifndef TB_CUDA
+#include "apart.h"
 #include "inverse.h"
 #include "philox_block.h"
 #include "reduce.h"

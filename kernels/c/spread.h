@@ -6,7 +6,7 @@
 #ifndef TB_SPREAD_H
 #define TB_SPREAD_H
 
-#include "turn.h"
+#include "apart.h"
 
 // `rows` rows of one number each, by stores of so many bytes.
 #define TB_REPEATS(T, SIZE, BYTES) \
@@ -67,13 +67,13 @@ TB_FN void tb_copy_row(void *to, const void *from, tb_i64 bytes) {
             n = width - c < m - k ? width - c : m - k; \
             if (across == 1 && n * SIZE >= 16) { \
                 tb_copy_row(to + k, from + c, n * SIZE); \
-            } else if (rows > 1) { \
+            } else if (rows > 1 && width * SIZE < 64) { \
                 for (; c < width; ++c) \
                     for (tb_i64 row = 0; row < rows; ++row) to[k + row * width + c] = from[row * along + c * across]; \
                 n = rows * width; \
                 from += (rows - 1) * along; \
             } else { \
-                for (tb_i64 j = 0; j < n; ++j) to[k + j] = from[(c + j) * across]; \
+                tb_apart##SIZE(to + k, from + c * across, across, (int)n); \
             } \
         } \
     }

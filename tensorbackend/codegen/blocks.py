@@ -199,7 +199,8 @@ class BlockRenderer(PipeRenderer):
         return HALF_BLOCK if halves and self.nest.form == MAP else BLOCK
 
     def _prepare_inputs(self, needed: list[int], fetched: bool = False) -> dict[int, str]:
-        """Addresses of what the block reads; halves that lie contiguously are converted into a buffer.
+        """Addresses of what the block reads; what lies apart is brought side by side into a buffer, and halves are
+        converted into one.
 
         `fetched`: the loop itself asks for what is not halves before it is needed.
         """
@@ -210,13 +211,20 @@ class BlockRenderer(PipeRenderer):
                 continue
             ref = self.kernel.inputs[i.slot]
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
-            if self._stride_class(ref, self.nest.inner) != "one":
-                continue
+            kind, place = self._stride_class(ref, self.nest.inner), f"p{i.slot} + b"
             half = dtypes.is_half(ref.dtype)
-            self._ask_ahead(i.slot, ref, fetched and not half)
+            if kind == "zero" or self.nest.turned(ref):
+                continue
+            if kind == "one":
+                self._ask_ahead(i.slot, ref, fetched and not half)
+            else:
+                step, size = f"s{i.slot}_{self.nest.inner}", ref.dtype.itemsize
+                self.say(f"{ctype(ref.dtype)} g{i.slot}[{self._block()}];")
+                self.say(f"tb_apart{size}(g{i.slot}, {place} * {step}, {step}, m);")
+                place, buffers[n] = f"g{i.slot}", f"g{i.slot}[j]"
             if half:
-                load = f"tb_load_{dtypes.tag(ref.dtype)}(h{i.slot}, p{i.slot} + b, m);"
-                self.say(f"float h{i.slot}[{self._block()}];", load)
+                self.say(f"float h{i.slot}[{self._block()}];")
+                self.say(f"tb_load_{dtypes.tag(ref.dtype)}(h{i.slot}, {place}, m);")
                 buffers[n] = f"h{i.slot}[j]"
         return buffers
 

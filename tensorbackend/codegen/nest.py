@@ -27,6 +27,9 @@ MAP, ROWS, COLUMNS = "map", "rows", "columns"
 MANY = 64
 """Rows that are worth to go side by side."""
 
+NEAR = 8
+"""Elements up to which those that follow each other share lines of the cache."""
+
 
 class Spread(NamedTuple):
     """An input of a map of joined rows that is read through a buffer: its memory does not run on as the result's does.
@@ -192,7 +195,7 @@ def _turned(ref: Ref, axis: int, inner: int) -> bool:
 
 
 def _inner(kernel: Kernel) -> int:
-    """The axis along which most references are contiguous, outputs counting double; the last of equals."""
+    """The axis along which most references are contiguous, or nearly, outputs counting double; the last of equals."""
     written = [ref for ref, _ in kernel.outputs]
 
     def score(axis: int) -> tuple[float, int]:
@@ -204,4 +207,7 @@ def _inner(kernel: Kernel) -> int:
 
 
 def _unit(ref: Ref, axis: int) -> float:
-    return math.prod(ref.shape) ** 0.5 if abs(ref.strides[axis]) == 1 else 0
+    """How much is gained by going along an axis: only that along which a reference's elements lie nearest."""
+    step = abs(ref.strides[axis])
+    nearest = min((abs(s) for s in ref.strides if s), default=0)
+    return math.prod(ref.shape) ** 0.5 / step if step and step == nearest <= NEAR else 0

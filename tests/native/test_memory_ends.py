@@ -88,10 +88,21 @@ SHORT_ROWS = """
             x[:] = be.cumsum(scale * bias, axis)
             out[:] = be.cumsum(x, axis) - out
 """
+APART = """
+    for rows, width in ((1, 1000), (70, 33)):
+        wide, out, sums = new(rows, 2 * width), new(rows, width), new(rows, 1)
+        for view in (wide[:, 1::2], wide[::-1, width - 1 :: -1], new(width, rows).T):
+            out[:] = view
+            out[:] = view * view + out
+            assert (out.get() == 2).all()
+            sums[:] = be.sum(view, axis=1)
+            assert (sums.get() == width).all()
+        out[:] = be.cumprod(out, 0)
+"""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what mprotect and mmap are told is Linux's")
 @pytest.mark.parametrize("dtype", ["float32", *(pytest.param(x, marks=pytest.mark.ci) for x in ("float64", "float16"))])
 def test_nothing_beside_the_operands_is_touched(cc, run_python, dtype) -> None:
-    run = "".join([PRODUCTS, POOLING, NORMALISATION, CONVOLUTION, PLACES, SHORT_ROWS])
+    run = "".join([PRODUCTS, POOLING, NORMALISATION, CONVOLUTION, PLACES, SHORT_ROWS, APART])
     run_python(PLACED.replace("RUN", run.strip()).replace("DTYPE", repr(dtype)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies that change the order of axes: tiles turned to where they belong, of elements that are moved as they are."""
+"""Views whose elements lie apart: axes in another order, of which tiles are turned, and steps along an axis."""
 
 from __future__ import annotations
 
@@ -33,3 +33,25 @@ def test_copies_of_halves_move_all_bits(jit: Backend, dtype: str) -> None:
         target = jit.empty(view.shape, dtype=dtype)
         target[:] = view
         np.testing.assert_array_equal(target.get().view(np.uint16), bits)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+def test_steps_along_rows(jit: Backend, dtype: str) -> None:
+    """Maps and reductions read what lies apart by blocks, of short rows and of long ones."""
+    for rows, columns in ((3, 5000), (40, 100), (70, 7)):
+        host = (np.arange(rows * columns) * 7 % 61 - 30).reshape(rows, columns).astype(dtype)
+        x = jit.array(host, dtype=dtype)
+        for step in (-1, 2, -2, 3):
+            view, expected = x[:, ::step], host[:, ::step].astype(np.float64)
+            twice = jit.evaluate(view + view[::-1])
+            np.testing.assert_array_equal(twice.get(), expected + expected[::-1])
+            np.testing.assert_array_equal(jit.evaluate(jit.sum(view, axis=1)).get()[:, 0], expected.sum(1))
+            np.testing.assert_array_equal(jit.evaluate(jit.max(view, axis=0)).get()[0], expected.max(0))
+            np.testing.assert_array_equal(jit.evaluate(jit.argmax(view, axis=1)).get()[:, 0], expected.argmax(1))
+
+
+def test_sums_go_along_what_lies_near(jit: Backend) -> None:
+    """Rows of every other element are read as rows; columns of such a matrix share no line of the cache."""
+    x, sums = jit.zeros((100, 2000)), jit.empty((100, 1))
+    (kernel,) = jit.explain(sums, jit.sum(x[:, ::2], axis=1)).steps
+    assert kernel.form == "rows"
