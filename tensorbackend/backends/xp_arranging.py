@@ -161,7 +161,9 @@ class Arranging:
         if axis is None:
             return self.roll(a.ravel(), shift, 0).reshape(a.shape)
         axis = one_axis("roll", axis, len(a.shape))
-        return self.take(a, np.roll(np.arange(a.shape[axis]), operator.index(shift)), axis)
+        end = a.shape[axis] - operator.index(shift) % max(a.shape[axis], 1)
+        before = (slice(None),) * axis
+        return self.concatenate([a[(*before, slice(end, None))], a[(*before, slice(0, end))]], axis)
 
     # Grids
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,8 +128,9 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
     offset = max(-rows, min(offset, columns))
     first = max(-offset, 0)
     length = max(min(rows - first, columns - max(offset, 0)), 0)
-    places = (first * columns + max(offset, 0)) + np.arange(length, dtype=np.int64) * (columns + 1)
-    return picking.get_item(shapes.reshape(turned, (*lead, rows * columns)), (slice(None),) * len(lead) + (places,))
+    begin = first * columns + max(offset, 0)
+    part = slice(begin, begin + (length - 1) * (columns + 1) + 1, columns + 1) if length else slice(0)
+    return picking.get_item(shapes.reshape(turned, (*lead, rows * columns)), (slice(None),) * len(lead) + (part,))
 
 
 def _check_select(in_types: Any) -> None:
@@ -141,9 +143,19 @@ def _placed(g: Any, x: Any, t: Any) -> Any:
     return picked(o.broadcast_to(o.reshape(g, (g.shape[0], 1)), x.shape), t)
 
 
+def _selected(x: Any, t: Any) -> Any:
+    n, classes = x.shape
+    if not classes:
+        return o.sum(picked(x, t), 1, False)
+    known = (t >= 0) & (t < classes)
+    places = o.positions(x.structure.table, 0, (n,)) * classes + o.where(known, t, 0)
+    nothing = math.nan if dtypes.is_float(x.dtype) else 0
+    return o.where(known, o.take(o.reshape(x, (n * classes,)), places, 0), nothing)
+
+
 _SELECT = Rule(
     "select_item",
-    lambda x, t: o.sum(picked(x, t), 1, False),
+    _selected,
     lambda g, y, x, t: (_placed(g, x, t), None),
     _check_select,
     ("x", "t"),

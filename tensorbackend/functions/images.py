@@ -11,9 +11,11 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
+from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.arranging import pad as padded
+from tensorbackend.graph import composite as o
 from tensorbackend.primitives.geometry import output_length
 
 __all__ = ["depth2space", "im2col", "resize_images", "space2depth"]
@@ -86,27 +88,35 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
 
 def resize_images(x: Any, output_shape: Sequence[int]) -> Variable:
     """Images (N, C, H, W) to another (height, width) by linear interpolation; corners stay corners.
+    Each pixel is a sum of its four neighbours, so that beside a NaN or infinity even those of no weight make it NaN.
 
-    Each axis is a product of matrices, so a NaN or infinity makes NaN of its whole row and column.
-    Raises `ShapeError` for another rank.
+    Raises `ShapeError` for another rank, and for images without pixels to others.
     """
     expect_images("resize_images", x)
-    height, width = each("resize_images: output_shape", output_shape, 2, 0)
+    sizes = each("resize_images: output_shape", output_shape, 2, 0)
+    if any(n == 0 != m for n, m in zip(x.shape[2:], sizes)):
+        raise ShapeError(complain("resize_images: no pixels", f"images of shape {x.shape} to {sizes}", "one or more"))
     data = arrays.plain(as_variable(x).array)
-    weights = (_interpolation(n, m) for n, m in zip(x.shape[2:], (height, width)))
-    rows, columns = (arrays.moved(a.astype(data.dtype), arrays.backend_of(data)) for a in weights)
-    return as_variable(rows) @ (as_variable(x) @ shapes.transpose(columns))
+    found = [part for axis in (0, 1) for part in _neighbours(x.shape[2 + axis], sizes[axis], data.dtype, 1 - axis)]
+    return _RESIZE(x, *(arrays.moved(part, arrays.backend_of(data)) for part in found))
 
 
-def _interpolation(size: int, length: int) -> np.ndarray:
-    """The matrix (length, size) of weights along an axis."""
+def _neighbours(size: int, length: int, dtype: np.dtype, behind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each of `length` places along an axis of images: the entry before it and the one behind it, and how near it
+    is to that, beside `behind` more axes."""
     places = np.linspace(0, size - 1, length)
-    low = np.minimum(places.astype(int), max(size - 2, 0))
-    share = places - low
-    found = np.zeros((length, size))
-    found[np.arange(length), low] = 1 - share
-    found[np.arange(length), np.minimum(low + 1, size - 1)] += share
-    return found
+    low = np.minimum(places.astype(np.int64), max(size - 2, 0))
+    share = (places - low).reshape(-1, *(1,) * behind).astype(dtype)
+    return low, np.minimum(low + 1, max(size - 1, 0)), share
+
+
+def _resized(x: Any, *neighbours: Any) -> Any:
+    for axis, (low, high, share) in ((3, neighbours[3:]), (2, neighbours[:3])):
+        x = o.take(x, low, axis) * (1 - share) + o.take(x, high, axis) * share
+    return x
+
+
+_RESIZE = Rule("resize_images", _resized)
 
 
 def space2depth(X: Any, r: int) -> Variable:

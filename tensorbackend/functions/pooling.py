@@ -318,8 +318,14 @@ def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: 
     if min(sizes) < 1:
         given = f"{x.shape[2:]} to {sizes}, windows {window}, pad {sides}"
         raise ShapeError(complain("unpooling_2d: outsize", given, "lengths of 1 or more"))
-    ones = ones_like_filters(x, (x.shape[1], 1, *window))
-    whole = deconvolution_nd(x, ones, None, strides, groups=x.shape[1])
+    if window == strides:
+        (n, channels, height, width), (kh, kw) = x.shape, window
+        apart = shapes.reshape(x, (n, channels, height, 1, width, 1))
+        filled = shapes.broadcast_to(apart, (n, channels, height, kh, width, kw))
+        whole = shapes.reshape(filled, (n, channels, height * kh, width * kw))
+    else:
+        ones = ones_like_filters(x, (x.shape[1], 1, *window))
+        whole = deconvolution_nd(x, ones, None, strides, groups=x.shape[1])
     more = [max(p + n - m, 0) for p, n, m in zip(sides, sizes, whole.shape[2:])]
     if any(more):
         whole = padded(whole, ((0, 0), (0, 0), *((0, m) for m in more)))

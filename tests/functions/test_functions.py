@@ -201,6 +201,23 @@ def test_there_may_be_one_class(array, host) -> None:
         assert host(found).tolist() == y and host(x.grad).tolist() == slopes
 
 
+def test_a_label_of_a_byte_picks_in_any_row(array, host) -> None:
+    """Rows are counted in more than the labels' type holds."""
+    x, t = np.arange(900.0).reshape(3, 300), [255, 0, 199]
+    v = tb.Variable(array(x))
+    y = F.select_item(v, array(t, np.uint8))
+    F.sum(y).backward()
+    assert host(y).tolist() == [255, 300, 799]
+    assert np.flatnonzero(host(v.grad)).tolist() == [255, 300, 799]
+
+
+def test_what_is_resized_depends_on_its_neighbours_alone(array, host) -> None:
+    x = np.zeros((1, 1, 4, 4))
+    x[0, 0, 0, 3] = np.nan
+    y = host(F.resize_images(array(x), (7, 7)))[0, 0]
+    assert np.isnan(y).sum() == 6 and np.isnan(y[:2, 4:]).all()
+
+
 @pytest.mark.parametrize("loss, size", [(F.softmax_cross_entropy, 2), (F.sigmoid_cross_entropy, (2, 3))])
 def test_labels_of_a_type_without_the_ignored_number_all_count(loss, size, array, host) -> None:
     random = np.random.RandomState(0)
