@@ -26,7 +26,7 @@ from tensorbackend.backends import watch
 from tensorbackend.backends.allocation import Allocation, host_array, rank_rule
 from tensorbackend.backends.expressions import Expressions, install
 from tensorbackend.backends.histograms import Histograms
-from tensorbackend.backends.host import host_key, host_values
+from tensorbackend.backends.host import filled, host_key, host_values, picked_shape
 from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.marks import Marks
 from tensorbackend.backends.random_numbers import RandomNumbers
@@ -512,7 +512,11 @@ class Backend(
             part = self._gather(target, key)
             part.rounding = target.rounding
             value = part._assign(value)
-        self._scatter(target, key, value)
+        tree = None if target.rounding else filled(target, key, value)
+        if tree is None:
+            self._scatter(target, key, value)
+        else:
+            target._assign(tree)
 
     def _host_value(self, target: Tensor, value: Any) -> Any:
         """Copy host data in; a single number, or data to round, is given back to be assigned."""
@@ -615,7 +619,7 @@ class Backend(
         """`tensor[key] = value` for an index of arrays or masks. Raises `IndexError` before writing."""
         check_writable(tensor)
         whole, key = self._download(tensor), host_key(key)
-        whole[key] = host_values(self, tensor.dtype, whole[key].shape, value)
+        whole[key] = host_values(self, tensor.dtype, picked_shape(whole.shape, key), value)
         self._upload(tensor, whole)
 
     # Hooks: what a backend implements
@@ -631,6 +635,10 @@ class Backend(
     @abstractmethod
     def _upload(self, tensor: Tensor, values: np.ndarray) -> None:
         """Copy host numbers of the tensor's shape in, cast as `dtypes.cast` does."""
+
+    def _host_view(self, tensor: Tensor) -> np.ndarray:
+        """A tensor's numbers on the host, to be read at once: in its own memory, where the host has it."""
+        return self._download(tensor)
 
     @abstractmethod
     def _download(self, tensor: Tensor) -> np.ndarray:

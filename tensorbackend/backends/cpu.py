@@ -32,7 +32,7 @@ from tensorbackend.backends import (
     watch,
 )  # fmt: skip
 from tensorbackend.backends.base import Backend
-from tensorbackend.backends.host import host_key, host_values
+from tensorbackend.backends.host import host_key, host_values, picked_shape
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import (
     ALIGNMENT,
@@ -275,6 +275,10 @@ class CPUBackend(launcher.NativeStatements, Backend):
         with self._lock:
             return tensor._tensor.copy(order="C")
 
+    def _host_view(self, tensor: Tensor) -> np.ndarray:
+        self._flush()
+        return tensor._tensor
+
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         self._flush()
         picked = tensor._tensor[host_key(key)]
@@ -284,7 +288,9 @@ class CPUBackend(launcher.NativeStatements, Backend):
         self._flush()
         check_writable(tensor)
         key = host_key(key)
-        values = host_values(self, tensor.dtype, tensor._tensor[key].shape, value)
+        values = host_values(self, tensor.dtype, picked_shape(tensor.shape, key), value)
+        if np.may_share_memory(values, tensor._tensor):
+            values = values.copy()
         with self._lock:
             tensor._tensor[key] = values
 

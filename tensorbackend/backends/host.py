@@ -10,13 +10,14 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends.plans import number
 from tensorbackend.errors import ShapeError, complain
-from tensorbackend.graph.optree import Operators
+from tensorbackend.graph import composite
+from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.tensor import Tensor, check_cast
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
 
-__all__ = ["host_key", "host_values"]
+__all__ = ["filled", "host_key", "host_values", "picked_shape"]
 
 
 def host_key(key: Any) -> Any:
@@ -36,13 +37,33 @@ def _host_index(k: Tensor) -> np.ndarray:
     return values.reshape(-1) if flat else values
 
 
+def filled(target: Tensor, key: Any, value: Any) -> OpTreeNode | None:
+    """What `target[key] = value` makes of the target as a tree, where that is a number at the places of a mask of the
+    backend's own, which then need not come to the host."""
+    mask = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if not isinstance(mask, Tensor) or mask.dtype != dtypes.BOOL or mask.shape != target.shape:
+        return None
+    if type(value) not in (bool, int, float) or target.dtype == np.uint64:  # whose numbers are not all Python's
+        return None
+    return composite.where(mask, number(value, dtypes.compute(target.dtype)).item(), target)
+
+
+def picked_shape(shape: tuple[int, ...], key: Any) -> tuple[int, ...]:
+    """The shape of what an index of host arrays picks of an array. Raises `IndexError`."""
+    if isinstance(key, np.ndarray) and key.dtype.kind in "iu" and shape:
+        return (*key.shape, *shape[1:])
+    if isinstance(key, np.ndarray) and key.dtype == np.bool_ and key.shape == shape[: key.ndim]:
+        return (np.count_nonzero(key), *shape[key.ndim :])
+    return np.broadcast_to(np.False_, shape)[key].shape
+
+
 def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value: Any) -> np.ndarray:
     """A value (tensor, op-tree, number, array) as host numbers of `dtype`, broadcast to `shape`.
 
     Raises `ShapeError` where it does not broadcast, `OverflowError` for a number that does not fit, and as `check_cast`
     where its type does not.
     """
-    values = backend.evaluate(value).get() if isinstance(value, Operators) else value
+    values = backend._host_view(backend.evaluate(value)) if isinstance(value, Operators) else value
     if not isinstance(values, (bool, int, float)):
         values = np.asarray(values)
         check_cast(dtype, values)

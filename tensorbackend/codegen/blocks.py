@@ -387,7 +387,7 @@ class BlockRenderer(PipeRenderer):
         """Declare where an output's results go in the loop: in place, or into a buffer."""
         kind = ctype(ref.dtype)
         self.say(f"{kind} *const q{k} = o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b;")
-        if dtypes.is_half(ref.dtype):
+        if self._narrows(k):
             self.say(f"{kind} e{k}[{lanes}] {ALIGNED}, *const w{k} = tail ? e{k} : q{k};")
             self.say(f"float d{k}[{self._block()}];")
             return f"d{k}[j]", "half"
@@ -397,6 +397,11 @@ class BlockRenderer(PipeRenderer):
         buffered = f"past{k} && !{self._lines()}" if self.at_once else f"past{k}"
         self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = {buffered} || tail ? e{k} : q{k};")
         return f"d{k}[j]", "stream"
+
+    def _narrows(self, k: int) -> bool:
+        """Whether a loop's results become halves, of which each is another."""
+        ref, value = self.kernel.outputs[k]
+        return dtypes.is_half(ref.dtype) and self.nest.varies(self.body[value])
 
     def _vector_loop(self, loop: list[int], rows: dict[int, Ref], targets: dict) -> None:
         """The loop over a padded block."""
@@ -418,7 +423,8 @@ class BlockRenderer(PipeRenderer):
         if self.at_once:
             self.say("#endif")
         for k in targets:
-            if dtypes.is_half((ref := self.kernel.outputs[k][0]).dtype):
+            if self._narrows(k):
+                ref = self.kernel.outputs[k][0]
                 self.say(f"tb_store_{dtypes.tag(ref.dtype)}(w{k}, d{k}, m);")
 
     def _loop_of_lines(self, loop: list[int], buffers: dict[int, str]) -> None:
@@ -450,7 +456,7 @@ class BlockRenderer(PipeRenderer):
     def _take_back(self, k: int, ref: Ref, lanes: int) -> None:
         """Move an output's results from its buffer to where they belong."""
         size = ref.dtype.itemsize
-        if not dtypes.is_half(ref.dtype):
+        if not self._narrows(k):
             buffered = f"past{k} && !{self._lines()}" if self.at_once else f"past{k}"
             self.say(f"if ({buffered}) tb_stream(q{k}, e{k}, n * {size});")
         self.say(f"if (tail) tb_unpad(q{k}, e{k}, n * {size}, {lanes * size});")

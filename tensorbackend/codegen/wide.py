@@ -36,7 +36,8 @@ class WideRenderer(Renderer):
     def _fits_wide(self, loop: Sequence[int]) -> bool:
         """Whether the padded loop over these values can be printed on vectors."""
         outputs = self.kernel.outputs
-        if self.nest.form != MAP or not all(value in loop for _, value in outputs):
+        varies = all(value in loop and self.nest.varies(self.body[value]) for _, value in outputs)
+        if self.nest.form != MAP or not varies:
             return False
         loads = [self.body[n] for n in loop if self.body[n].kind == "load"]
         places = [self.kernel.inputs[i.slot] for i in loads] + [ref for ref, _ in outputs]

@@ -368,6 +368,37 @@ def test_mask_of_the_backend_itself(backend) -> None:
     np.testing.assert_array_equal(t.get(), np.where(host > 5, 0, host))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint64", "bool"])
+@pytest.mark.parametrize("value", [0, 3, -2.5, True])
+def test_a_mask_of_the_backend_takes_numbers_as_one_of_the_host(backend, dtype, value) -> None:
+    """Of views as well, and of those whose memory the mask shares."""
+    host = numbers(3, 4) % 5 > 2
+    ours, theirs = (backend.array(numbers(3, 4) % 3, dtype=dtype) for _ in range(2))
+    for t, mask in ((ours, backend.array(host.T, dtype=bool)), (theirs, host.T)):
+        t.T[mask] = value
+    np.testing.assert_array_equal(ours.get(), theirs.get())
+    if dtype == "bool":
+        ours[ours] = not value
+        np.testing.assert_array_equal(ours.get(), theirs.get() & (not value))
+
+
+def test_numbers_that_do_not_fit_are_refused_at_a_mask(backend) -> None:
+    t = backend.array(numbers(3, 4), dtype="int8")
+    before = t.get()
+    with pytest.raises(OverflowError):
+        t[t > 5] = 1000
+    np.testing.assert_array_equal(t.get(), before)
+
+
+def test_what_is_written_at_places_may_lie_in_the_target(backend) -> None:
+    host = numbers(6, 3)
+    t = backend.array(host)
+    t[[5, 4, 0]] = t[::2]
+    expected = host.copy()
+    expected[[5, 4, 0]] = host[::2]
+    np.testing.assert_array_equal(t.get(), expected)
+
+
 def test_reading_by_several_arrays_copies(backend) -> None:
     t = backend.array(numbers(3, 4))
     t[[0, 1], [0, 1]].fill(-1)
