@@ -510,7 +510,8 @@ _define("put", 2, _put, "", "first", "Zeros with x added along an axis at the pl
         kind=PRIMITIVE, params=("shape", "axis"),
         vjp=lambda o, g, z, x, i: (o.take(g, i, z.structure.params[1]), None))  # fmt: skip
 _define("unslice", 1, _no_code, "", "first", "Zeros with x at an index, the adjoint of slice.", kind=PRIMITIVE,
-        params=("shape", "key"), vjp=lambda o, g, z, x: (o.slice(g, z.structure.params[1]),))  # fmt: skip
+        params=("shape", "key"), narrows=True,
+        vjp=lambda o, g, z, x: (o.slice(g, z.structure.params[1]),))  # fmt: skip
 
 
 def _histogram(x: np.ndarray, offset: float, bins: int) -> np.ndarray:

@@ -414,7 +414,7 @@ class Scheduler:
         source = self.places[id(node.inputs[0])]
         view = _moved(node, source)
         if view is None:
-            packed = self._temporary(source.shape, dtypes.compute(source.dtype))
+            packed = self._temporary(source.shape, source.dtype)
             self._copy(source, packed, "a reshape needs its elements in C order")
             view = _moved(node, packed)
         self.places[id(node)] = view
@@ -437,7 +437,7 @@ class Scheduler:
         """Write zeros for an `unslice`, whose operand is then to be computed into its part of them: the output to emit,
         none where the part is empty."""
         (x,), (shape, key) = node.inputs, node.structure.params
-        zero = Instruction("op", place.dtype, (1,) * len(shape), ops.ZERO)
+        zero = Instruction("op", dtypes.compute(place.dtype), (1,) * len(shape), ops.ZERO)
         self.steps.append(Kernel(shape, (), [zero], [], [], [], [(place, 0)], "zeros around a part"))
         part, strides, offset = indexing.basic(key, shape, place.strides, 0)
         if 0 in part:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from tensorbackend import Backend
+from tensorbackend.graph import composite
 
 
 def test_a_number_at_a_mask_is_one_kernel(jit: Backend) -> None:
@@ -27,3 +28,14 @@ def test_a_half_that_is_filled_in_is_rounded_once(jit: Backend) -> None:
             expected = np.zeros((1, 600), whole.get().dtype)
             expected[:, 3 : 3 + n] = 1 / 3
             np.testing.assert_array_equal(whole.get(), expected)
+
+
+def test_halves_among_zeros_and_in_another_shape_stay_halves(jit: Backend) -> None:
+    """They are written where they belong, and copied for a reshape, without a temporary of float32."""
+    x, whole, flat = jit.ones((6, 8), dtype="bfloat16"), jit.empty((8, 10), dtype="bfloat16"), jit.empty((48, 1))
+    found = jit.explain(whole, composite.unslice(x * 3, (8, 10), (slice(1, 7), slice(1, 9))))
+    assert [step.writes for step in found.steps] == [["the target (8, 10) bf16"], ["the target (6, 8) bf16"]]
+    np.testing.assert_array_equal(whole.get().astype("f4"), np.pad(np.full((6, 8), 3.0), 1))
+    found = jit.explain(flat, composite.reshape(x.T, (48, 1)) + 1)
+    assert found.steps[0].writes == ["temporary 1 (8, 6) bf16"]
+    assert (flat.get() == 2).all()
