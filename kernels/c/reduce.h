@@ -201,14 +201,27 @@ TB_BLOCK_NOTED(tb_block_min_f32, TB_HIGHEST_f32, TB_MIN_P)
 TB_EXTREMES(TB_EXTREME_F, float, f32, 4)
 #endif
 TB_EXTREMES(TB_EXTREME_F, double, f64, 8)
-TB_EXTREMES(TB_EXTREME_I, tb_i8, i8, 1)
-TB_EXTREMES(TB_EXTREME_I, tb_i16, i16, 2)
-TB_EXTREMES(TB_EXTREME_I, tb_i32, i32, 4)
-TB_EXTREMES(TB_EXTREME_I, tb_i64, i64, 8)
-TB_EXTREMES(TB_EXTREME_I, tb_u8, u8, 1)
-TB_EXTREMES(TB_EXTREME_I, tb_u16, u16, 2)
-TB_EXTREMES(TB_EXTREME_I, tb_u32, u32, 4)
-TB_EXTREMES(TB_EXTREME_I, tb_u64, u64, 8)
+
+// Of integers in any order: vectors are as long as the processor's, of however many lanes.
+#define TB_INTEGER_EXTREME(NAME, T, START, MORE) \
+    static __attribute__((noinline)) T NAME(const T *v, int m) { \
+        T most = (T)START; \
+        for (int j = 0; j < m; ++j) most = v[j] MORE most ? v[j] : most; \
+        return most; \
+    }
+#define TB_INTEGER_EXTREMES(T, S) \
+    TB_EXTREME_I(S, max, >) \
+    TB_EXTREME_I(S, min, <) \
+    TB_INTEGER_EXTREME(tb_block_max_##S, T, TB_LOWEST_##S, >) \
+    TB_INTEGER_EXTREME(tb_block_min_##S, T, TB_HIGHEST_##S, <)
+TB_INTEGER_EXTREMES(tb_i8, i8)
+TB_INTEGER_EXTREMES(tb_i16, i16)
+TB_INTEGER_EXTREMES(tb_i32, i32)
+TB_INTEGER_EXTREMES(tb_i64, i64)
+TB_INTEGER_EXTREMES(tb_u8, u8)
+TB_INTEGER_EXTREMES(tb_u16, u16)
+TB_INTEGER_EXTREMES(tb_u32, u32)
+TB_INTEGER_EXTREMES(tb_u64, u64)
 
 #define TB_SUMS(T, S, SIZE) \
     TB_JOIN(tb_vplus_##S, S, SIZE, TB_PLUS) \
