@@ -5,15 +5,15 @@
 //                                                          sums      s     | t     |
 //                                                          begin at  0     | s     | s+t
 //
-// A line is what is added up. Lines that lie side by side go together, a strip of columns at a time, a running sum for
-// each; a line by itself goes by vectors, whose lanes add up those before them. Where lines are few and long, a first
-// launch leaves the sums of segments, so that each segment begins with what lies before it. Products of floats may leave
-// their range where sums do not, so that each waits for the one before it, and TEAM lines go side by side.
+// A line is what is added up. Lines that lie side by side go together, a strip of columns at a time, a running sum
+// for each; a line by itself goes by vectors, whose lanes add up those before them. Where lines are few and long, a
+// first launch leaves the sums of segments, so that each segment begins with what lies before it. Products of floats
+// may leave their range where sums do not, so that each waits for the one before it, and TEAM lines go side by side.
 //
-// The host defines what block_vectors.h wants for the elements; TB_Y, the type of results, TB_V, what they are written
-// from, and TB_PUT, which moves them; TB_S, in which TB_JOIN adds up (or multiplies, with TB_PRODUCTS) from TB_NONE on:
-// a sum from -0, as that of one -0 is -0; TB_SCANS, whether lines by themselves go by vectors, which integers do not gain
-// by; and TB_STRIP, the columns of a strip at most.
+// The host defines what block_vectors.h wants for the elements; TB_Y, the type of results, TB_V, what they are
+// written from, and TB_PUT, which moves them; TB_S, in which TB_JOIN adds up (or multiplies, with TB_PRODUCTS) from
+// TB_NONE on: a sum from -0, as that of one -0 is -0; TB_SCANS, whether lines by themselves go by vectors, which
+// integers do not gain by; and TB_STRIP, the columns of a strip at most.
 #include "block_vectors.h"
 #include "places.h"
 
