@@ -119,19 +119,7 @@ enum {
 #define TB_FINISH(PLACES_OF_A_MAP, MAP, MAPS, PLACE, COUNT) \
     tb_run_tail(stride, ptr + 2, scalar, TB_PLACE(RESULT), sizeof(TB_R), PLACES_OF_A_MAP, MAP, MAPS, PLACE, COUNT)
 
-// From IN to RESULT: five axes. size, after the places: lengths, strides of both in elements. A task: one of the first.
-void tb_conv_copy(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
-                  int64_t end) {
-    (void)stride, (void)scalar;
-    const int64_t *const n = size + SIZES, *const x = n + 5, *const y = x + 5;
-    for (int64_t a = begin; a < end; ++a)
-        for (int64_t rest = 0; rest < n[1] * n[2] * n[3]; ++rest) {
-            const int64_t d = rest % n[3], c = rest / n[3] % n[2], b = rest / n[3] / n[2];
-            const TB_S *const from = (const TB_S *)TB_PLACE(IN) + a * x[0] + b * x[1] + c * x[2] + d * x[3];
-            TB_S *const to = (TB_S *)TB_PLACE(RESULT) + a * y[0] + b * y[1] + c * y[2] + d * y[3];
-            for (int64_t i = 0; i < n[4]; ++i) to[i * y[4]] = from[i * x[4]];
-        }
-}
+#include "conv_strided.h"
 
 // out: LANES, TILE, WIDTH, whether there is a matrix unit for TB_PLANES.
 void tb_conv_facts(int64_t *out) {

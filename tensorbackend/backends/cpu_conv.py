@@ -34,8 +34,9 @@ __all__ = ["facts", "prepare_conv"]
 
 PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
-COPIED_CHANNELS, COPIED_MAPS, JOINED = 16, 32, 8
-"""Channels, and maps, whose filters a task copies, and rows of an image whose sums it joins, as in the sources."""
+COPIED_CHANNELS, COPIED_MAPS, JOINED, COPY_LENGTH = 16, 32, 8, 256
+"""Channels, and maps, whose filters a task copies, rows of an image whose sums it joins, and lengths of the part of an
+operand that it copies, as in the sources."""
 
 
 def _source(file: str, dtype: np.dtype, result: np.dtype, macros: tuple[tuple[str, int], ...] = ()) -> str:
@@ -111,7 +112,7 @@ class _Pass(ABC):
         self.others = [*step.beside, step.target]
         self.scratch = 0
         self.places = {name: (0, 0) for name in PLACES}
-        self.copies: list[tuple[tuple[int, int], tuple[int, int], Ref, bool]] = []
+        self.copies: list[tuple[tuple[int, int], tuple[int, int], Ref]] = []
         images, filters = (1, 0) if self.backward else (0, 1)
         self._operand("in", images, step.inputs[images])
         self._operand("filters", filters, step.inputs[filters])
@@ -140,7 +141,7 @@ class _Pass(ABC):
         """Where sums go: with a tail to the target where it can hold them, else to scratch."""
         step, target = self.step, 1 + len(self.others)
         if step.tail is None:
-            self._operand("result", target, step.output)
+            self.places["result"] = (target, 0)
             return
         ((ref, _),) = self._matrix().outputs
         fits = ref.dtype == self.dtype and not step.tail.in_place and ref.strides == (ref.shape[1], 1)
@@ -167,10 +168,8 @@ class _Pass(ABC):
         plain = all(n == 1 or s == t for n, s, t in zip(ref.shape, ref.strides, indexing.contiguous_strides(ref.shape)))
         self.places[name] = (number, 0)
         if not plain:
-            copy = self._reserve(math.prod(ref.shape) * ref.dtype.itemsize)
-            self.places[name] = copy
-            ends = (copy, (number, 0)) if name == "result" else ((number, 0), copy)
-            self.copies.append((*ends, ref, name == "result"))
+            self.places[name] = copy = self._reserve(math.prod(ref.shape) * ref.dtype.itemsize)
+            self.copies.append(((number, 0), copy, ref))
 
     def head(self) -> list[int]:
         """The first words of `size`: where everything is."""
@@ -190,21 +189,17 @@ class _Pass(ABC):
         maps = [g.N, maps_in, maps_out, g.groups, self.backward]
         return [*self.head(), *maps, *blocks, self.threads, slot_bytes, *self.axes()]
 
-    def _copy(
-        self, source: tuple[int, int], target: tuple[int, int], ref: Ref, back: bool
-    ) -> tuple[str, int, list[int]]:
-        plain = indexing.contiguous_strides(ref.shape)
-        strides = (plain, ref.strides) if back else (ref.strides, plain)
+    def _copy(self, source: tuple[int, int], target: tuple[int, int], ref: Ref) -> tuple[str, int, list[int]]:
         places = {**dict.fromkeys(PLACES, (0, 0)), "in": source, "result": target}
         head = list(itertools.chain.from_iterable(places[name] for name in PLACES))
-        return "tb_conv_copy", ref.shape[0], [*head, *ref.shape, *strides[0], *strides[1]]
+        lengths, x, y = sheet(ref.shape, ref.strides)
+        tasks = math.prod(lengths[:3]) * -(-lengths[3] // COPY_LENGTH) * -(-lengths[4] // COPY_LENGTH)
+        return "tb_conv_copy", tasks, [*head, *lengths, *x, *y]
 
     def prepared(self) -> jit.Prepared:
         """All launches, packed."""
         runtime = native.runtime()
-        parts = [self._copy(*copy) for copy in self.copies if not copy[3]]
-        parts += self.launches()
-        parts += [self._copy(*copy) for copy in self.copies if copy[3]]
+        parts = [*(self._copy(*copy) for copy in self.copies), *self.launches()]
         cost = int(self.estimate) + 1
         pointers = 2 + len(self.others) + bool(self.scratch)
         tail, text = self._tail()
@@ -215,6 +210,24 @@ class _Pass(ABC):
         ]
         source = "\n".join(filter(None, [f"// {self.way}", self.source, text]))
         return jit.Prepared(self.step, source, self.step.name, launches, self.scratch // 8)
+
+
+def sheet(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, ...]]:
+    """Lengths and strides of an operand and of its copy without gaps, as `kernels/c/conv_strided.h` has them.
+
+    Of the five axes the last but one lies side by side in the operand, if one does, and the last in the copy; axes that
+    go on into each other are joined.
+    """
+    axes: list[list[int]] = []
+    for n, x, y in zip(shape, strides, indexing.contiguous_strides(shape)):
+        if axes and axes[-1][1:] == [x * n, y * n]:
+            axes[-1] = [axes[-1][0] * n, x, y]
+        elif n > 1:
+            axes.append([n, x, y])
+    across = axes.pop() if axes else [1, 1, 1]
+    beside = [axis for axis in axes if axis[1] == 1] or axes[-1:] or [[1, 1, 1]]
+    others = [axis for axis in axes if axis is not beside[0]]
+    return list(zip(*[[1, 1, 1]] * (3 - len(others)), *others, beside[0], across))
 
 
 def _planes(way: Direct | Winograd) -> tuple[tuple[str, int], ...]:

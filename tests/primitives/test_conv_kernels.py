@@ -766,6 +766,32 @@ def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
         assert not target.get()[..., ::2].any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("images", [2, 3, 4, 8, 16, 21])
+def test_operands_with_the_batch_first_are_turned(backends: dict[int, Backend], images: int, dtype: str) -> None:
+    backend = backends[0]
+    layer = backend.conv_layer(dtype, N=images, C=5, K=2 * images, H=9, W=23, R=2, S=3)
+    operands = drawn(layer)
+    expected = run(backend, layer, operands)[0]
+    first = (np.ascontiguousarray(np.moveaxis(operands[name], -1, 0)) for name in "IF")
+    I, F = (backend.array(x, dtype=dtype).transpose(1, 2, 3, 4, 0) for x in first)
+    out = backend.empty(layer.dimO, dtype=dtype)
+    backend.conv(layer, I, F, out=out)
+    np.testing.assert_array_equal(out.get(), expected)
+
+
+@pytest.mark.parametrize(("shape", "order", "expected"), [
+    ((5, 1, 9, 23, 8), (4, 0, 1, 2, 3), [(1, 1, 1, 1035, 8), (1, 1, 1, 1, 1035), (1, 1, 1, 8, 1)]),
+    ((5, 1, 9, 23, 8), (0, 4, 1, 2, 3), [(1, 1, 5, 207, 8), (1, 1, 1656, 1, 207), (1, 1, 1656, 8, 1)]),
+    ((5, 1, 9, 23, 1), (4, 0, 3, 2, 1), [(1, 1, 5, 9, 23), (1, 1, 207, 1, 9), (1, 1, 207, 23, 1)]),
+    ((5, 2, 9, 23, 8), (2, 3, 0, 1, 4), [(1, 1, 10, 207, 8), (1, 1, 8, 80, 1), (1, 1, 1656, 8, 1)]),
+    ((1, 1, 1, 1, 1), (0, 1, 2, 3, 4), [(1,) * 5] * 3),
+], ids=["batch first", "after channels", "columns first", "places first", "one number"])  # fmt: skip
+def test_axes_of_an_operand_are_joined(shape: Any, order: Any, expected: Any) -> None:
+    strides = np.empty([shape[a] for a in order], "u1").transpose(np.argsort(order)).strides
+    assert cpu_conv.sheet(shape, strides) == expected
+
+
 def steps(backend: Backend, tree: Any) -> list[str]:
     return [step.name for step in backend.explain(tree).steps]
 
