@@ -695,7 +695,12 @@ DEPTHWISE_BOUNDS = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat1
     {"N": 1, "C": 8, "D": 5, "H": 9, "W": 8, "T": 3, "R": 3, "S": 3, "str_d": 2, "pad_d": 3, "pad_h": 2},
     {"N": 1, "C": 8, "H": 9, "W": 11, "R": 1, "S": 1, "str_h": 2, "str_w": 4, "pad_h": 1},
     {"N": 128, "C": 8, "H": 40, "W": 40, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
-], ids=["small", "many images", "strided", "wide", "dilated", "deep", "one cell", "blocks of rows"])  # fmt: skip
+    {"N": 2, "C": 8, "H": 7, "W": 9, "R": 16, "S": 7, "pad_h": (15, 8), "pad_w": 3},
+    {"N": 1, "C": 8, "H": 40, "W": 9, "R": 13, "S": 4, "str_h": 2, "pad_h": (3, 40), "pad_w": 1},
+    {"N": 1, "C": 8, "H": 5, "W": 20, "R": 6, "S": 5, "pad_h": (0, 22)},
+    {"N": 3, "C": 8, "D": 2, "H": 70, "W": 6, "T": 2, "R": 4, "S": 2, "str_h": 3, "pad_d": 2, "dil_w": 2},
+], ids=["small", "many images", "strided", "wide", "dilated", "deep", "one cell", "blocks of rows", "tall filters",
+        "rows of phases", "outputs of padding", "depths of padding"])  # fmt: skip
 def test_depthwise(cc: None, sizes: dict[str, int], dtype: str) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
     layer = backend.conv_layer(dtype, K=sizes["C"], groups=sizes["C"], **sizes)
