@@ -37,7 +37,8 @@ __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "n
 
 COPY_BYTES = 768 << 10
 """Bytes of a task's copy of the input and of its sums: a part of the second-level cache."""
-FEWEST_CHANNELS = 8
+FEWEST_CHANNELS, FEWEST_TILES = 8, 4
+"""Channels of a block, and tiles of a row where it is cut into more than 16, at least."""
 STEP_NS, SINGLE_NS = 1.3, 0.7
 """Of a tap of a channel: for each vector of places and a tile's maps, and more for a tile that is not full."""
 TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
@@ -139,11 +140,19 @@ def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int =
     steps = _steps(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < high] + [high]
-    columns = sorted({-(-wide // parts) for parts in (1, 2, 3, 4, 6, 8, 12, 16)})
+    columns = sorted({-(-wide // parts) for parts in _column_parts(wide * g.N // (FEWEST_TILES * facts.width))})
     channels = _halves(maps_in, EDGE if planes else FEWEST_CHANNELS)
     blocks = itertools.product(rows, columns, channels)
     found = (_DirectCost(g, op, facts, itemsize, planes, *block) for block in blocks)
     return min((cost.best() for cost in found), key=lambda pair: pair[0])[1]
+
+
+def _column_parts(most: int) -> list[int]:
+    """Into how many parts columns are cut: up to 16, and further up to `most`."""
+    parts = [1, 2, 3, 4, 6, 8, 12, 16]
+    while 2 * parts[-2] <= most:
+        parts.append(2 * parts[-2])
+    return parts
 
 
 def _halves(whole: int, least: int) -> list[int]:

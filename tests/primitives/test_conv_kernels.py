@@ -886,6 +886,14 @@ def ways(g: ConvGeometry, op: str = FPROP, winograd: int = 4, itemsize: int = 4)
     return list(conv_blocking.choices(g, op, Facts(16, 8, 48), itemsize, winograd))
 
 
+@pytest.mark.parametrize("op", [FPROP, BPROP])
+def test_long_rows_are_cut_until_copies_fit_the_cache(op: str) -> None:
+    line = {"H": 1, "P": 1, "R": 1, "W": 4000, "Q": 4000, "S": 5, "pads": ((0, 0), (0, 0), (2, 2))}
+    way = ways(geometry(**line), op)[-1]
+    assert isinstance(way, Direct)
+    assert 4 * way.channels * (way.columns + 4) * 16 <= conv_blocking.COPY_BYTES
+
+
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
 def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None:
     assert isinstance(ways(geometry(), op)[0], Winograd)
