@@ -516,6 +516,8 @@ TB_FN void bprop_few(const sizes *g, const plan *p, const deal *by, const gradie
     join_few(g, p, by, o, APART ? pixels : lines);
 }
 
+#include "pool_largest.h"
+
 TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const *ptr, const tb_i64 *stride,
                      tb_i64 number, letters *kept) {
     gradient o;
@@ -525,7 +527,8 @@ TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const 
     if (TB_OP != 1) beside &= o.other_step == g->images;
     if (TB_OP == 2) beside &= o.x_step == g->images;
     o.few = p->laid && beside;
-    if (o.few) bprop_few(g, p, by, &o, kept);
+    if (are_few_largest(g, p)) bprop_largest(g, &o);
+    else if (o.few) bprop_few(g, p, by, &o, kept);
     else if (TB_OP != 0 && g->step[3] >= g->window[3] && p->pixels < g->step[3]) bprop_apart(g, p, &o);
     else bprop_pixels(g, p, &o);
 }

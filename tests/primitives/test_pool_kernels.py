@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tensorbackend as tb
 from tensorbackend.backends import caches
+from tensorbackend.conformance import references as ref
 from tensorbackend.conformance.test_pool import check_both_passes
 from tests.thinned import thinned
 
@@ -89,3 +91,25 @@ def test_as_many_cells_as_kernels_take_and_more(near: tb.Backend, op: str, R: in
     sizes = {"H": R + 1, "W": S + 2, "R": R, "S": S, "pad_w": S // 3, "str_h": 1, "str_w": max(1, S // 2)}
     layer = near.pool_layer("float32", op, 3, 1, **sizes)
     check_both_passes(near, layer, "float32", "int16")
+
+
+APART = {
+    "whole images": {"N": 32, "R": 7, "S": 8, "H": 7, "W": 8},
+    "one image": {"N": 1, "R": 7, "S": 8, "H": 7, "W": 8},
+    "long rows": {"N": 1, "R": 1, "S": 4, "H": 1, "W": 9_001, "str_w": 5, "pad_w": 3},
+    "long rows of two images": {"N": 2, "R": 1, "S": 3, "H": 2, "W": 5_000, "str_w": 3},
+    "wide padding": {"N": 3, "J": 2, "str_c": 2, "R": 4, "S": 5, "H": 9, "W": 7, "str_h": 6, "str_w": 5, "pad_h": 3,
+                     "pad_w": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("places", ["int16", "int32"])
+def test_windows_that_share_no_pixel(near: tb.Backend, name: str, places: str) -> None:
+    sizes = {"str_h": APART[name]["R"], "str_w": APART[name]["S"], "C": 4, **APART[name]}
+    layer = near.pool_layer("float32", "max", **sizes)
+    x, errors = (ref.draw(d, "float32", n) for n, d in enumerate((layer.dimI, layer.dimO)))
+    _, winners = ref.pooled(layer, x)
+    grad = near.full(layer.dimI, 7)
+    near.bprop_pool(layer, near.array(errors), grad, near.array(winners, dtype=places))
+    np.testing.assert_array_equal(grad.get(), ref.pooled_back(layer, errors, x, None, winners))
