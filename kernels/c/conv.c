@@ -154,7 +154,7 @@ static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
     return count;
 }
 
-// Sums of places in columns `b` apart, all N images of each.
+// Sums of places in columns `b` apart, all n images of each: of few, a loop over them would take longer than they.
 INLINE void put_apart(TB_R *to, const TB_T *sums, int64_t count, int n, int64_t b) {
     for (int64_t i = 0; i + n <= count; i += n, to += b * n)
         UNROLL for (int image = 0; image < n; ++image) to[image] = TB_NARROW(sums[i + image]);
@@ -187,8 +187,6 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row,
         TB_R *const to = line + ((j->column + lane / n) * b + j->column_phase) * n;
         if (n == 1) put_apart(to, sums, count, 1, b);
         else if (n == 2 && lane % 2 == 0) put_apart(to, sums, count, 2, b);
-        else if (n == 4 && lane % 4 == 0) put_apart(to, sums, count, 4, b);
-        else if (n == 8 && lane % 8 == 0) put_apart(to, sums, count, 8, b);
         else put_images(to, sums, lane % n, count, n, b);
     }
 }
