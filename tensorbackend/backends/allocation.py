@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.errors import BackendError, DTypeError, complain
+from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, check_target
 from tensorbackend.graph.ranges import RANGES, check
 from tensorbackend.graph.structure import StructureTable, sized
@@ -199,10 +200,7 @@ def host_array(value: Any, name: str) -> np.ndarray:
     """Host data as an array of numbers. Raises `DTypeError` for objects, strings and complex numbers."""
     if isinstance(value, Tensor):
         return value.get()
-    try:
-        values = np.asarray(value)
-    except ValueError as error:
-        raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
+    values = indexing.as_array(name, value)
     if values.dtype.kind not in "biuf" and not dtypes.is_float(values.dtype):
         raise DTypeError(complain(f"{name}: not numbers", f"{type(value).__name__} of {values.dtype}", "numbers"))
     return values

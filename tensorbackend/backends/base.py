@@ -26,7 +26,7 @@ from tensorbackend.backends import watch
 from tensorbackend.backends.allocation import Allocation, host_array, rank_rule
 from tensorbackend.backends.expressions import Expressions, install
 from tensorbackend.backends.histograms import Histograms
-from tensorbackend.backends.host import filled, host_key, host_values, picked_shape
+from tensorbackend.backends.host import filled, host_key, host_picked, host_values, picked_shape
 from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.marks import Marks
 from tensorbackend.backends.random_numbers import RandomNumbers
@@ -392,11 +392,14 @@ class Backend(
         Arguments and results are tensors and numbers, also in tuples, lists and dictionaries. A call takes tensors of
         the same layouts and other numbers, and does what `fn` would: random draws go on, and tensors that `fn` finds
         elsewhere (weights) are read and written in place. What `fn` decides in Python is decided once. docs/capture.md
-        says more. Raises `CaptureError` for what cannot be repeated: a host read, a branch on an argument.
+        says more. Raises `CaptureError` for what cannot be repeated: a host read, a branch on an argument;
+        `TypeError` for what is no function.
         """
         from tensorbackend.backends.program import capture
 
         self.structures.check_open()
+        if not callable(fn):
+            raise TypeError(complain("capture: fn", f"{type(fn).__name__}", "a function", "be.capture(fn, *arguments)"))
         return capture(self, fn, args)
 
     def fuse(self) -> FuseBlock:
@@ -612,7 +615,7 @@ class Backend(
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         """A copy of what NumPy's indexing by arrays and masks picks."""
-        picked = self._download(tensor)[host_key(key)]
+        picked = host_picked(self._download(tensor), host_key(key))
         return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:

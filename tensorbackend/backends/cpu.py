@@ -32,7 +32,7 @@ from tensorbackend.backends import (
     watch,
 )  # fmt: skip
 from tensorbackend.backends.base import Backend
-from tensorbackend.backends.host import host_key, host_values, picked_shape
+from tensorbackend.backends.host import host_key, host_picked, host_values, picked_shape
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import (
     ALIGNMENT,
@@ -53,7 +53,7 @@ from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.plan import Kernel, Plan, Primitive, Ref, Statement
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tails import with_tails
-from tensorbackend.graph.tensor import Storage, Tensor, check_writable
+from tensorbackend.graph.tensor import Storage, Tensor, check_min_dims, check_writable
 
 __all__ = ["CPUBackend", "CPUTensor", "array_at"]
 
@@ -83,6 +83,7 @@ class CPUTensor(Tensor):
             super().__init__(backend, shape, dtype, name, persist_values, min_dims)
             return
         minimum = backend.min_dims if min_dims is None else min_dims
+        check_min_dims(minimum)
         wanted = ary.shape + (1,) * (minimum - ary.ndim)
         ary = ary.reshape(wanted)
         kind = dtypes.as_dtype(ary.dtype)
@@ -261,7 +262,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
             raise TypeError(complain("from_dlpack", type(x).__name__, "an object with __dlpack__"))
         try:
             found = np.from_dlpack(x)
-        except RuntimeError as error:  # what NumPy raises for types and devices that it lacks
+        except (BufferError, RuntimeError) as error:  # what NumPy raises for types and devices that it lacks
             given, expected = f"{type(x).__name__}: {error}", "host memory of a type that NumPy has"
             raise BufferError(complain("from_dlpack", given, expected)) from error
         return self.view(found, min_dims=min_dims)
@@ -281,7 +282,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         self._flush()
-        picked = tensor._tensor[host_key(key)]
+        picked = host_picked(tensor._tensor, host_key(key))
         return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.backends.allocation import rank_rule
 from tensorbackend.errors import DTypeError, complain
-from tensorbackend.graph import composite
+from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.optree import Operators, apply, check_target, finished, operand
 from tensorbackend.graph.structure import StructureTable, as_axis
 from tensorbackend.graph.tensor import TakeView, Tensor
@@ -87,7 +87,7 @@ class Expressions:
             flat = indices.structure.min_dims == 2 and indices.ndim == 2 and 1 in indices.shape
             along = next((s for n, s in zip(indices.shape, indices.strides) if n != 1), 1)
             return indices._view((indices.size,), (along,), 0) if flat else indices
-        values = np.asarray(indices)
+        values = indexing.as_array("indices", indices)
         if values.size == 0 and not isinstance(indices, np.ndarray):
             values = values.astype(np.int64)
         if values.dtype.kind not in "iu":

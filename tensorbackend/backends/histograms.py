@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class Histograms:
 
     def _histogram(self, tensor: Tensor, tag: str) -> Tensor:
         most = MAX_HISTOGRAMS.get(self.device_type, MAX_HISTOGRAMS[0])
-        hash(tag)  # a name of a row, where they are read
+        if not isinstance(tag, Hashable):  # a name of a row, where they are read
+            raise TypeError(complain("hist: tag", repr(tag)[:200], "a name"))
         if len(self._hist_rows) >= most:
             raise ValueError(complain("hist: full", f"{most} histograms", "fewer", "dump_hist_data() resets"))
         counts = apply(ops.OPS["histogram"], tensor, params=(self.hist_offset, self.hist_bins))

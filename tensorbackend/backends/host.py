@@ -17,7 +17,7 @@ from tensorbackend.graph.tensor import Tensor, check_cast
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
 
-__all__ = ["filled", "host_key", "host_values", "picked_shape"]
+__all__ = ["filled", "host_key", "host_picked", "host_values", "picked_shape"]
 
 
 def host_key(key: Any) -> Any:
@@ -29,6 +29,16 @@ def host_key(key: Any) -> Any:
         if getattr(k, "dtype", None) == np.uint64 and np.max(k, initial=0) > np.iinfo(np.int64).max:
             raise IndexError(complain("index: out of range", f"{np.max(k)}", "places on the axes"))
     return host if isinstance(key, tuple) else host[0]
+
+
+def host_picked(values: np.ndarray, key: Any) -> np.ndarray:
+    """What an index picks. Raises `IndexError` for what is no index, and for places and masks that do not fit."""
+    try:
+        return values[key]
+    except (IndexError, ValueError) as error:
+        given = f"{key!r} of shape {values.shape}: {error}"[:400]
+        hint = "ints, slices, ..., None, and arrays of ints or of bools"
+        raise IndexError(complain("index: not one of this tensor", given, hint)) from None
 
 
 def _host_index(k: Tensor) -> np.ndarray:
@@ -50,11 +60,15 @@ def filled(target: Tensor, key: Any, value: Any) -> OpTreeNode | None:
 
 def picked_shape(shape: tuple[int, ...], key: Any) -> tuple[int, ...]:
     """The shape of what an index of host arrays picks of an array. Raises `IndexError`."""
-    if isinstance(key, np.ndarray) and key.dtype.kind in "iu" and shape:
+    if isinstance(key, np.ndarray) and key.dtype.kind in "iu" and shape and _all_within(key, shape[0]):
         return (*key.shape, *shape[1:])
     if isinstance(key, np.ndarray) and key.dtype == np.bool_ and key.shape == shape[: key.ndim]:
         return (np.count_nonzero(key), *shape[key.ndim :])
-    return np.broadcast_to(np.False_, shape)[key].shape
+    return host_picked(np.broadcast_to(np.False_, shape), key).shape
+
+
+def _all_within(places: np.ndarray, length: int) -> bool:
+    return places.size == 0 or bool(-length <= places.min() and places.max() < length)
 
 
 def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value: Any) -> np.ndarray:

@@ -12,6 +12,13 @@ from tensorbackend.errors import complain
 __all__ = ["Marks"]
 
 
+def _expect_marks(name: str, **marks: Any) -> None:
+    """Raise `TypeError` for what `init_mark` has not made."""
+    for what, mark in marks.items():
+        if not isinstance(mark, dict) or "event" not in mark:
+            raise TypeError(complain(f"{name}: {what}", type(mark).__name__, "a mark", "be.init_mark()"))
+
+
 class Marks:
     """The timing methods of the contract; `Backend` inherits them."""
 
@@ -29,7 +36,8 @@ class Marks:
         return {"event": None}
 
     def record_mark(self, marker: dict) -> None:
-        """Note the time in the stream of work."""
+        """Note the time in the stream of work. Raises `TypeError` for what is no mark."""
+        _expect_marks("record_mark", marker=marker)
         self._flush()
         marker["event"] = self._record()
 
@@ -38,7 +46,9 @@ class Marks:
         self._synchronise()
 
     def get_time(self, start: dict, end: dict) -> float:
-        """The milliseconds from one recorded mark to another. Raises `ValueError` for marks not recorded."""
+        """The milliseconds from one recorded mark to another. Raises `ValueError` for marks not
+        recorded, `TypeError` for what is none."""
+        _expect_marks("get_time", start=start, end=end)
         if start["event"] is None or end["event"] is None:
             raise ValueError(complain("get_time: a mark was not recorded", "", "", "record_mark(mark) first"))
         return self._elapsed(start["event"], end["event"])

@@ -14,6 +14,7 @@ import numpy as np
 from tensorbackend import ops
 from tensorbackend.errors import complain
 from tensorbackend.graph.optree import OpTreeNode, check_target, finished, source
+from tensorbackend.graph.ranges import check
 from tensorbackend.graph.structure import StructureTable
 from tensorbackend.graph.tensor import Tensor, as_shape
 
@@ -129,15 +130,18 @@ class RandomNumbers:
     def fill_normal(self, ary: Tensor, mean: float = 0, stdv: float = 1) -> Tensor:
         """Fill with normal random numbers of a mean and standard deviation; returns the tensor."""
         check_target("fill_normal: ary", ary)
+        check("fill_normal", "a number", mean=mean, stdv=stdv)
         return ary._assign(self.randn(shape=ary.shape) * stdv + mean)
 
     def make_binary_mask(self, out: Tensor, keepthresh: float = 0.5) -> Tensor:
         """Fill with 1 at probability `keepthresh`, else 0; returns the tensor."""
         check_target("make_binary_mask: out", out)
+        check("make_binary_mask", "a number", keepthresh=keepthresh)
         return out._assign(self.rand(shape=out.shape) < keepthresh)
 
     def dropout(self, keep: float = 0.5, out: Tensor | None = None) -> Any:
         """1 at probability `keep`, else 0; not rescaled. A node, or `out`."""
+        check("dropout", "a number", keep=keep)
         return finished(self.rand() <= keep, out)
 
 

@@ -25,6 +25,7 @@ from tensorbackend.backends.user_texts import described, described_form, explain
 from tensorbackend.codegen.user import POSITION, Form, UserSource, indexed_by_arrays, names_position
 from tensorbackend.errors import BackendError, CompileError, ShapeError, complain
 from tensorbackend.graph import indexing
+from tensorbackend.graph.structure import as_axis
 from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 from tensorbackend.user_kernels import Elementwise, Parameter, Reduction, Weak, bind, broadcast, by_memory, merged
 
@@ -359,7 +360,9 @@ class ReductionKernel(_Kernel):
 
     def __call__(self, *arguments: Any, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
         self.backend.structures.check_open()
-        axis = tuple(axis) if isinstance(axis, list) else axis
+        axis = as_axis(self.spec.name, axis)
+        if not isinstance(keepdims, (bool, int, np.bool_)):
+            raise TypeError(complain(f"{self.spec.name}: keepdims", repr(keepdims)[:200], "True or False"))
         everything = arguments if out is None else (*arguments, out)
         tokens = tokens_of(everything, self.backend.tensor_cls)
         key = (axis, keepdims, out is None, *tokens)

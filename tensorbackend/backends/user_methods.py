@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorbackend.backends import watch
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.structure import StructureTable
@@ -17,6 +19,20 @@ if TYPE_CHECKING:  # imported by the methods that need it
     from tensorbackend.backends.user_launch import Target
 
 __all__ = ["UserKernels"]
+
+
+def _expect_texts(name: str, *texts: Any) -> None:
+    """Raise `TypeError` for what is no text."""
+    for x in texts:
+        if not isinstance(x, str):
+            raise TypeError(complain(f"{name}: a text", f"{type(x).__name__} {x!r}"[:200], "a str of C"))
+
+
+def _listed(name: str, options: Any) -> Sequence[Any]:
+    """The options. Raises `TypeError` for what is no list, a text among them, whose letters they would be."""
+    if not isinstance(options, (list, tuple)):
+        raise TypeError(complain(f"{name}: options", repr(options)[:200], "a list of macros", "options=['-DSIZE=3']"))
+    return options
 
 
 class UserKernels:
@@ -36,6 +52,7 @@ class UserKernels:
         from tensorbackend import user_kernels
         from tensorbackend.backends.user import ElementwiseKernel
 
+        _expect_texts("elementwise", *texts, preamble, *_listed("elementwise", options))
         spec = functools.partial(user_kernels.elementwise, texts, preamble, options)
         key = ("elementwise", texts, preamble, tuple(options))
         return self._user_kernel(key, lambda: ElementwiseKernel(self, spec()))
@@ -51,6 +68,10 @@ class UserKernels:
         from tensorbackend import user_kernels
         from tensorbackend.backends.user import ReductionKernel
 
+        texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, name, preamble)
+        _expect_texts("reduction", *texts, *_listed("reduction", options))
+        if not isinstance(identity, (str, int, float, np.number, np.bool_)):
+            raise TypeError(complain("reduction: identity", repr(identity)[:200], "a number, or its text in C"))
         first = user_kernels.number_text(identity)
         texts = (in_params, out_params, map_expr, reduce_expr, post_map_expr, first, name, preamble)
         spec = functools.partial(user_kernels.reduction, *texts, options)

@@ -26,6 +26,7 @@ from tensorbackend.errors import BackendError, complain
 from tensorbackend.explain import Explanation, Roof, Statement, Step, describe, tree_lines
 from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.tensor import Tensor
+from tensorbackend.primitives.operands import runs
 
 if TYPE_CHECKING:
     from tensorbackend.backends.base import Backend
@@ -422,7 +423,7 @@ def go_on_alone() -> None:
 
 def explain(backend: Backend, what: Any, arguments: tuple, repeat: int | None) -> Explanation:
     """What `Backend.explain` gives."""
-    again = (1 if callable(what) else 10) if repeat is None else repeat
+    again = (1 if callable(what) else 10) if repeat is None else runs("explain", repeat)
     with recording() as found:
         if callable(what):
             for _ in range(again):

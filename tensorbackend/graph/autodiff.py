@@ -40,6 +40,8 @@ class Autodiff:
         if next_error is not None and not isinstance(next_error, Operators):
             given, expected = type(next_error).__name__, f"a tensor or op-tree of shape {getattr(op_tree, 'shape', ())}"
             raise TypeError(complain("Autodiff: next_error", given, expected, "be.array(next_error)"))
+        if not hasattr(be, "empty_like"):
+            raise TypeError(complain("Autodiff: be", type(be).__name__, "the backend of the tree"))
         self.op_tree = op_tree
         self.be = be
         shape = op_tree.shape if isinstance(op_tree, Operators) else ()
@@ -171,7 +173,7 @@ class Autodiff:
 
 def _several(tensors: Sequence[Any]) -> Sequence[Any]:
     """Tensors as they were given. Raises `TypeError` for one by itself, whose rows would be taken for them."""
-    if isinstance(tensors, Operators):
+    if not isinstance(tensors, (list, tuple)):
         raise TypeError(complain("Autodiff: tensors", type(tensors).__name__, "a list of tensors", "[tensor]"))
     return tensors
 

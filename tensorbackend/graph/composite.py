@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
-from tensorbackend.graph import indexing
+from tensorbackend.graph import indexing, ranges
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
 from tensorbackend.graph.structure import UNKNOWN, StructureTable, as_axis, normalize_axes
 
@@ -56,13 +56,20 @@ def _do(name: str, *operands: Any, **keywords: Any) -> Any:
 # Movements
 
 
+def _expect_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Operators):
+        raise TypeError(complain(name, type(x).__name__, "a tensor or an op-tree", "be.array(...)"))
+
+
 def transpose(x: Any, axes: tuple[int, ...] | None = None) -> Any:
     """The axes in another order; None: as `.T`."""
+    _expect_tensor("transpose", x)
     return x.T if axes is None else x._move("transpose", indexing.whole("transpose", axes))
 
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     """The numbers in C order under another shape; a tensor whose elements are not in that order becomes a node."""
+    _expect_tensor("reshape", x)
     shape = indexing.whole("reshape", shape)
     if not isinstance(x, OpTreeNode):
         shape = indexing.reshaped(x.shape, shape)
@@ -215,9 +222,17 @@ def norm(a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2) -> Any
     return _do("sum", abs(_real(a)) ** ord, axis, keepdims) ** (1.0 / ord)
 
 
+def _largest(name: str, a: Any, axis: Any) -> Any:
+    """The largest over an axis; what is wrong with the axis is said in the name of the expression."""
+    try:
+        return _do("max", a, axis)
+    except ShapeError as error:
+        raise ShapeError(str(error).replace("max:", f"{name}:", 1)) from None
+
+
 def logsumexp(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """ln of the sum of exp(a), without overflow; -infinity where all a are."""
-    top = _do("max", a, axis)
+    top = _largest("logsumexp", a, axis)
     safe = _do("where", _do("finite", top), top, 0.0)
     total = _do("log", _do("sum", _do("exp", a - safe), axis)) + safe
     return total if keepdims else drop_axes(total, axis)
@@ -232,13 +247,13 @@ def _below(a: Any, most: Any) -> Any:
 
 def softmax(a: Any, axis: Any = None) -> Any:
     """exp(a - max a) / sum exp(a - max a) over `axis` (None: all)."""
-    e = _do("exp", _below(a, _do("max", a, axis)))
+    e = _do("exp", _below(a, _largest("softmax", a, axis)))
     return e * (1.0 / _do("sum", e, axis))  # the sum is at least 1; one division a row, not one an element
 
 
 def log_softmax(a: Any, axis: Any = None) -> Any:
     """The logarithm of softmax: a - max a - ln sum exp(a - max a)."""
-    most = _do("max", a, axis)
+    most = _largest("log_softmax", a, axis)
     away = _below(a, most)
     if most.shape == away.shape and dtypes.is_float(away.dtype):  # of one number each: 0, or NaN
         return away
@@ -270,11 +285,13 @@ def relu(a: Any) -> Any:
 
 def leaky_relu(a: Any, slope: float = 0.01) -> Any:
     """a where a > 0, else slope a."""
+    ranges.check("leaky_relu", "a number", slope=slope)
     return _do("where", a > 0, a, a * slope)
 
 
 def elu(a: Any, alpha: float = 1.0) -> Any:
     """a where a > 0, else alpha (exp(a) - 1) (Clevert et al. 2016)."""
+    ranges.check("elu", "a number", alpha=alpha)
     return _do("where", a > 0, a, alpha * _do("expm1", _do("minimum", a, 0)))
 
 
@@ -305,7 +322,8 @@ def hard_sigmoid(a: Any) -> Any:
 
 def isclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8) -> Any:
     """1 where |a - b| <= atol + rtol |b|; an infinity is close to itself alone."""
-    away = a - b
+    ranges.check("isclose", "a number", rtol=rtol, atol=atol)
+    away = _do("sub", a, b)
     if isinstance(away, Operators) and not dtypes.is_float(away.dtype):  # integers would wrap
         a, b = a * np.float64(1), b * np.float64(1)
     away = abs(a - b)

@@ -19,9 +19,14 @@ __all__ = ["einsum", "tensordot"]
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """NumPy's `tensordot`: products summed over so many last and first axes, or over two lists of axes."""
-    if isinstance(axes, (int, np.integer)):
+    if isinstance(axes, (int, np.integer)) and not isinstance(axes, bool):
+        if not 0 <= axes <= min(len(a.shape), len(b.shape)):
+            given = f"{axes} for {a.shape} and {b.shape}"
+            raise ShapeError(complain("tensordot: axes", given, "0 to the number of axes of both"))
         left, right = list(range(len(a.shape) - axes, len(a.shape))), list(range(axes))
     else:
+        if not isinstance(axes, (tuple, list)) or len(axes) != 2 or any(_no_axes(x) for x in axes):
+            raise TypeError(complain("tensordot: axes", repr(axes), "an int, or a pair of axes or of lists of axes"))
         left, right = ([x] if isinstance(x, (int, np.integer)) else list(x) for x in axes)
     left = [one_axis("tensordot", x, len(a.shape)) for x in left]
     right = [one_axis("tensordot", x, len(b.shape)) for x in right]
@@ -32,6 +37,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     free_b = [x for x in range(len(b.shape)) if x not in right]
     shape = tuple(a.shape[x] for x in free_a) + tuple(b.shape[x] for x in free_b)
     return composite.reshape(composite.dot(_matrix(a, free_a, left), _matrix(b, right, free_b)), shape)
+
+
+def _no_axes(x: Any) -> bool:
+    return not isinstance(x, (int, np.integer)) and not (
+        isinstance(x, (tuple, list)) and all(isinstance(a, (int, np.integer)) for a in x)
+    )
 
 
 def _matrix(x: Any, rows: list[int], columns: list[int]) -> Any:

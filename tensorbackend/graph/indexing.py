@@ -15,9 +15,9 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
-    "SliceKey", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent", "hashable", "is_fancy",
-    "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths", "repeated_places", "reshaped",
-    "view_strides", "whole", "without_leading",
+    "SliceKey", "as_array", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent",
+    "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths",
+    "repeated_places", "reshaped", "view_strides", "whole", "without_leading",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -285,10 +285,18 @@ def view_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
     return tuple(result)
 
 
+def as_array(name: str, x: Any, dtype: Any = None) -> np.ndarray:
+    """Host data as NumPy's array. Raises `ShapeError` for lists whose entries differ in length."""
+    try:
+        return np.asarray(x, dtype)
+    except ValueError as error:
+        raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
+
+
 def pad_widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
     """Entries (before, after) each axis, of a pair for each, one pair for all or one number. Raises `ValueError` for
     what is no such integers of 0 or more."""
-    given = np.asarray(pad_width)
+    given = as_array("pad: widths", pad_width)
     pairs = given.shape in ((), (1,), (2,), (1, 2), (rank, 1), (rank, 2))
     if not pairs or given.dtype.kind not in "iu" or (given < 0).any():
         expected = f"integers of 0 or more: one, a pair, or {rank} pairs"
@@ -299,7 +307,7 @@ def pad_widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
 def repeated_places(repeats: Any, length: int) -> np.ndarray:
     """The places along an axis of which each is repeated. Raises `ValueError` for other numbers than ints of 0 or more,
     one for all or one for each."""
-    times = np.asarray(repeats)
+    times = as_array("repeat: repeats", repeats)
     if times.dtype.kind not in "iu" or times.ndim > 1 or times.size not in (1, length) or times.min(initial=0) < 0:
         raise ValueError(complain("repeat: repeats", f"{repeats}", f"an int of 0 or more, or {length} of them"))
     return np.repeat(np.arange(length, dtype=np.int64), times)

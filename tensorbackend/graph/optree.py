@@ -162,6 +162,14 @@ def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any)
     return node
 
 
+def _understood(op: ops.Op, other: Any, node: Any) -> Any:
+    """The node, unless it is NotImplemented beside a sequence or text: Python would compare objects, or repeat them."""
+    if node is NotImplemented and isinstance(other, (list, tuple, *(() if op.name in _MIRRORED else (str, bytes)))):
+        given = f"a tensor and {type(other).__name__} {other!r}"[:200]
+        raise TypeError(complain(f"{op.name}: operands", given, "tensors, nodes, numbers, arrays", "np.array(...)"))
+    return node
+
+
 def _binary(op: ops.Op) -> tuple[Callable, Callable]:
     """The methods `x op y` and the reflected one: a look-up and a node when the form is known."""
 
@@ -173,7 +181,7 @@ def _binary(op: ops.Op) -> tuple[Callable, Callable]:
             key = (op, structure, other.__class__)
         found = structure.table.get(key)
         if found is None:
-            return _build(op, (self, other), (), structure.table)
+            return _understood(op, other, _build(op, (self, other), (), structure.table))
         node = _new(OpTreeNode)
         node.structure = found
         node.inputs = (self, other)
@@ -183,7 +191,7 @@ def _binary(op: ops.Op) -> tuple[Callable, Callable]:
         structure = self.structure
         found = structure.table.get((op, other.__class__, structure))
         if found is None:
-            return _build(op, (other, self), (), structure.table)
+            return _understood(op, other, _build(op, (other, self), (), structure.table))
         node = _new(OpTreeNode)
         node.structure = found
         node.inputs = (other, self)
@@ -191,9 +199,6 @@ def _binary(op: ops.Op) -> tuple[Callable, Callable]:
 
     def compare(self: Any, other: Any) -> Any:
         node = method(self, other)
-        if node is NotImplemented and isinstance(other, (list, tuple)):  # Python would compare objects
-            given = f"{type(self).__name__} and {type(other).__name__}"
-            raise TypeError(complain(f"{op.name}: operands", given, "tensors, nodes, numbers, arrays", "np.array(...)"))
         return _within_range(node) if other.__class__ is int else node
 
     method.__doc__ = reflected.__doc__ = compare.__doc__ = op.doc

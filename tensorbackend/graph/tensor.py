@@ -41,14 +41,19 @@ class Storage:
         self.writable = writable
 
 
+def check_min_dims(min_dims: Any) -> None:
+    """Raise `ValueError` for another least number of axes than 0, 1 or 2."""
+    if not isinstance(min_dims, (int, np.integer)) or min_dims not in _RANK_RULES:
+        raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
+
+
 def as_shape(shape: Any, min_dims: int) -> tuple[int, ...]:
     """A shape from an int or a sequence of ints, under the column rule: with `min_dims` 2, n becomes (n, 1).
 
     Raises `TypeError` for lengths that are not integers, `ShapeError` for negative ones, `ValueError` for another
     `min_dims` than 0, 1 or 2.
     """
-    if min_dims not in _RANK_RULES:
-        raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
+    check_min_dims(min_dims)
     parts = shape if isinstance(shape, (tuple, list)) or getattr(shape, "ndim", 0) == 1 else (shape,)
     try:
         result = tuple(map(operator.index, parts))

@@ -256,6 +256,7 @@ class Convolution:
 
         Its gradients are the sums of `bprop_conv` and `update_conv`.
         """
+        operands.check_layer("conv", layer, ConvLayer, "conv_layer")
         operands.check("conv", layer.dtype, I=(I, layer.dimI), F=(F, layer.dimF))
         operands.check_home(self, I)
         operands.check_home(self, F)

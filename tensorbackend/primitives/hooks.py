@@ -22,6 +22,11 @@ from tensorbackend.primitives import operands
 __all__ = ["LayerHooks"]
 
 
+def _expect_tensor(name: str, x: Any) -> None:
+    if not isinstance(x, Operators):
+        raise TypeError(complain(name, type(x).__name__, "a tensor or an op-tree"))
+
+
 def _same_length(name: str, **lists: Sequence[Any]) -> None:
     """That lists have an entry for each layer. Raises `ShapeError`."""
     if len(set(map(len, lists.values()))) > 1:
@@ -88,11 +93,14 @@ class LayerHooks:
 
     def fprop_relu(self, layer: Any, x: Any, slope: float) -> Any:
         """max(x, 0) + slope min(x, 0), a node. `layer` has no effect here."""
+        operands.check_numbers("fprop_relu", slope=slope)
         positive = composite.relu(x)
         return positive if slope == 0 else positive + composite.minimum(x, 0) * slope
 
     def bprop_relu(self, layer: Any, x: Any, error: Any, deltas: Any, slope: float) -> Any:
         """(x > 0) + slope (x < 0), a node: the derivative, not times `error`. Other arguments have no effect here."""
+        _expect_tensor("bprop_relu: x", x)
+        operands.check_numbers("bprop_relu", slope=slope)
         return (x > 0) * 1.0 if slope == 0 else (x > 0) + (x < 0) * slope
 
     def fprop_softmax(self, x: Any, axis: int) -> Any:
@@ -150,10 +158,13 @@ class LayerHooks:
         """devlist[i][:] = hostlist[i].T with i = `buf_index`, 0 or 1: one of a data loader's two buffers.
 
         A buffer of None is allocated first, of the host array's type. Numbers along one axis fill a buffer of as many.
-        Raises `ValueError` for another index.
+        Raises `ValueError` for another index, `TypeError` for lists without an entry for it.
         """
         if buf_index not in (0, 1):
             raise ValueError(complain("consume: buf_index", repr(buf_index), "0 or 1"))
+        for name, given in (("hostlist", hostlist), ("devlist", devlist)):
+            if not isinstance(given, (list, tuple)) or len(given) <= buf_index:
+                raise TypeError(complain(f"consume: {name}", repr(given)[:200], f"a list with an entry {buf_index}"))
         host, buffer = np.asarray(hostlist[buf_index]).T, devlist[buf_index]
         if buffer is None:
             buffer = self.empty(host.shape, dtype=host.dtype)
@@ -165,8 +176,9 @@ class LayerHooks:
 
     def Relu(self, ary: Any, out: Any = None) -> Any:
         """max(ary, 0) of a NumPy array, at once, or of a tensor or op-tree, as a node; or into `out`."""
-        if not isinstance(ary, Operators):
+        if isinstance(ary, (np.ndarray, np.generic, bool, int, float)) and (out is None or isinstance(out, np.ndarray)):
             return np.maximum(ary, 0, out=out)
+        _expect_tensor("Relu: ary", ary)
         return finished(composite.relu(ary), out)
 
     # Several processes: their share of a minibatch

@@ -306,6 +306,47 @@ for _method, _call in {
     "allocate_new_deltas": lambda b: b.be.allocate_new_deltas(b.t, (3,), "data"),
 }.items():
     refused(f"parallelism of {_method}", _call, ValueError, f"{_method}: parallelism", "'data'", "Data, Model")
+for _repeat in ("x", 2.5, [1]):
+    refused(f"explain {_repeat}", lambda b, n=_repeat: b.be.explain(b.t * 2, repeat=n), TypeError, "explain: repeat")
+refused("explain no run", lambda b: b.be.explain(b.t * 2, repeat=0), ValueError, "explain: repeat", "0")
+for _wrong in ("x", [1, 2], (1,), b"x"):
+    _kind = type(_wrong).__name__
+    refused(f"times {_kind}", lambda b, x=_wrong: b.t * x, TypeError, "mul: operands", _kind, "np.array")
+    refused(f"{_kind} times", lambda b, x=_wrong: x * b.t, TypeError, "mul: operands", _kind, "np.array")
+    refused(f"{_kind} plus a tree", lambda b, x=_wrong: x + (b.t * 2), TypeError, "add: operands", _kind)
+    refused(f"slope {_kind}", lambda b, x=_wrong: b.be.leaky_relu(b.t, x), TypeError, "leaky_relu: slope", _kind)
+    refused(f"alpha {_kind}", lambda b, x=_wrong: b.be.elu(b.t, x), TypeError, "elu: alpha", _kind)
+    refused(f"rtol {_kind}", lambda b, x=_wrong: b.be.isclose(b.t, b.t, x), TypeError, "isclose: rtol", _kind)
+    refused(f"slope of ReLU {_kind}", lambda b, x=_wrong: b.be.fprop_relu(None, b.t, x), TypeError, "slope", _kind)
+    refused(f"stdv {_kind}", lambda b, x=_wrong: b.be.fill_normal(b.t, 0, x), TypeError, "fill_normal: stdv", _kind)
+    refused(f"keep {_kind}", lambda b, x=_wrong: b.be.dropout(x), TypeError, "dropout: keep", _kind)
+    refused(f"Relu of {_kind}", lambda b, x=_wrong: b.be.Relu(x, b.t), TypeError, "Relu: ary", _kind)
+    refused(f"bprop_relu of {_kind}", lambda b, x=_wrong: b.be.bprop_relu(None, x, b.t, b.t, 0), TypeError, _kind)
+    refused(f"reshape {_kind}", lambda b, x=_wrong: b.be.reshape(x, (3, 4)), TypeError, "reshape", _kind, "a tensor")
+    refused(f"transpose {_kind}", lambda b, x=_wrong: b.be.transpose(x, (1, 0)), TypeError, "transpose", _kind)
+    refused(f"capture {_kind}", lambda b, x=_wrong: b.be.capture(x), TypeError, "capture: fn", _kind, "a function")
+    refused(f"convolution with {_kind}", lambda b, x=_wrong: b.be.conv(x, b.t, b.t), TypeError, "conv: layer", _kind)
+    refused(f"mark {_kind}", lambda b, x=_wrong: b.be.record_mark(x), TypeError, "record_mark: marker", "init_mark")
+    refused(f"time of {_kind}", lambda b, x=_wrong: b.be.get_time(x, x), TypeError, "get_time: start", "be.init_mark")
+refused("hist of a list", lambda b: b.t.hist([1]), TypeError, "hist: tag", "[1]", "a name")
+refused("buffers", lambda b: b.be.consume(0, None, [None, None]), TypeError, "consume: hostlist", "None", "entry 0")
+refused("one buffer", lambda b: b.be.consume(1, [b.t.get()] * 2, [None]), TypeError, "consume: devlist", "entry 1")
+refused("body of a kernel", lambda b: b.be.elementwise("T x", "T y", 3, "k"), TypeError, "elementwise", "int 3")
+refused("one text of macros", lambda b: b.be.elementwise("T x", "T y", "y = x", "k", options="-DA=1"), TypeError,
+        "elementwise: options", "'-DA=1'", "a list")  # fmt: skip
+refused("parameters of a reduction", lambda b: b.be.reduction([], "T y", "x", "a + b", "y = a", "0", "k"), TypeError,
+        "reduction", "list []", "a str")  # fmt: skip
+refused("identity of a reduction", lambda b: b.be.reduction("T x", "T y", "x", "a", "y = a", None, "k"), TypeError,
+        "reduction: identity", "None")  # fmt: skip
+refused("word as an index", lambda b: b.t["x"], IndexError, "index", "'x'", "ints, slices")
+refused("write at a word", lambda b: write(b, "x", 1), IndexError, "index", "'x'", "ints, slices")
+refused("fractions as an index", lambda b: b.t[np.array([0.5])], IndexError, "index", "arrays of ints")
+refused("mask of another shape", lambda b: b.t[np.ones((4, 4), bool)], IndexError, "index", "(3, 4)")
+refused("ragged index", lambda b: b.t[[[0, 1], [0]]], ShapeError, "indices", "rows of equal length")
+for _wrong in (-1, 3, 2**70, b"x", 2.5, "x"):
+    refused(f"view of {_wrong!r} axes", lambda b, n=_wrong: b.other.view(np.ones(3), min_dims=n), ValueError,
+            "min_dims", repr(_wrong), "0, 1 or 2")  # fmt: skip
+refused("DLPack of objects", lambda b: b.other.from_dlpack(np.array([None])), BufferError, "from_dlpack", "host memory")
 refused("repeat a tensor", lambda b: b.be.compound_dot(b.t, b.t.T, b.be.empty((3, 3)), repeat=b.t), TypeError, "repeat")
 refused("sums elsewhere", lambda b: b.be.compound_dot(b.t, b.u.T, b.cube[0, :, :2], bsum=b.other.empty((3, 1))),
         BackendError, "one backend")  # fmt: skip
