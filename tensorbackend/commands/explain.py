@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     shown = found.longest(options.n)
     yield shown.text(sources=options.source)
     if len(found.statements) > len(shown.statements):
-        yield f"\n{len(found.statements) - len(shown.statements)} more statements took less time (-n shows more)"
+        left = len(found.statements) - len(shown.statements)
+        yield f"\n{left} more statement{'s' * (left > 1)} took less time (-n shows more)"
     if options.html:
         try:
             yield f"\n{shown.save(options.html)}"
