@@ -48,7 +48,7 @@ def _tables(module: ModuleType) -> Iterator[tuple[str, list[str]]]:
     """The rows of a module under their headings: functions by the file that defines them, all else together."""
     groups: dict[str, list[str]] = {}
     for name, value in public_names(module).items():
-        own = getattr(value, "__module__", "")
+        own = getattr(inspect.unwrap(value) if callable(value) else value, "__module__", "")
         part = own if own.startswith("tensorbackend.functions.") and module.__name__.endswith(".functions") else ""
         groups.setdefault(part, []).extend(_rows(name, value, whole=module.__name__ != "tensorbackend"))
     for part, rows in sorted(groups.items()):

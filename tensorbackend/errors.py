@@ -12,13 +12,19 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy
+
 __all__ = [
     "BackendError", "CaptureError", "CompileError", "DTypeError", "KernelFault", "ShapeError", "KeyRefused", "complain",
-    "nearest", "user_line",
+    "is_complaint", "nearest", "ours", "user_line",
 ]  # fmt: skip
 
 NOT_USERS = (str(Path(__file__).parent / "_").removesuffix("_"), contextlib.__file__)
 """How the names of files begin whose frames are not the user's: this package's, and that of `with` blocks."""
+
+
+NUMPY = str(Path(numpy.__file__).parent / "_").removesuffix("_")
+"""How the names of NumPy's files begin."""
 
 
 class ShapeError(ValueError):
@@ -74,6 +80,22 @@ def complain(head: str, given: str = "", expected: str = "", hint: str = "") -> 
     """The text of an error: a headline, then what was given, what was expected and what to try (each optional)."""
     rows = [("given", given), ("expected", expected), ("try", hint)]
     return "\n".join([head, *(f"  {label:<9} {text}" for label, text in rows if text)])
+
+
+def is_complaint(error: BaseException) -> bool:
+    """Whether an error's text has the form of `complain`, or is of a class that only this package raises."""
+    ours = isinstance(error, (ShapeError, DTypeError, BackendError, KeyRefused, CompileError))
+    return ours or any(f"\n  {label:<9} " in str(error) for label in ("given", "expected", "try"))
+
+
+def ours(error: BaseException) -> bool:
+    """Whether an error comes from this package, or from NumPy below it: not from a function that a user passed."""
+    trace = error.__traceback__ and error.__traceback__.tb_next  # the first is the frame that asks
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((*NOT_USERS, NUMPY)):
+            return False
+        trace = trace.tb_next
+    return True
 
 
 def user_line() -> str:

@@ -14,6 +14,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward, grad
 from tensorbackend.function.config import using_config
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.arguments import Variables, explained
 
 __all__ = ["NondifferentiableError", "check_backward", "check_double_backward", "numerical_grad"]
 
@@ -22,6 +23,7 @@ class NondifferentiableError(AssertionError):
     """A function that is not differentiable where its gradient was to be checked."""
 
 
+@explained
 def numerical_grad(
     f: Callable[[], Sequence[Any]],
     inputs: Sequence[Any],
@@ -114,11 +116,12 @@ def _refuse_kinks(number: int, values: np.ndarray, steps: tuple, atol: float, rt
         raise NondifferentiableError(complain(f"output {number}: not differentiable", given))
 
 
+@explained
 def check_backward(
     func: Callable[..., Any],
     x_data: Any,
     y_grad: Any,
-    params: Any = (),
+    params: Variables = (),
     eps: float = 1e-3,
     atol: float = 1e-5,
     rtol: float = 1e-4,
@@ -231,12 +234,13 @@ def _compare(
     )  # fmt: skip
 
 
+@explained
 def check_double_backward(
     func: Callable[..., Any],
     x_data: Any,
     y_grad: Any,
     x_grad_grad: Any,
-    params: Any = (),
+    params: Variables = (),
     params_grad_grad: Any = (),
     eps: float = 1e-3,
     atol: float = 1e-4,

@@ -23,7 +23,7 @@ __all__ = [
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """fan_in and fan_out of a shape. Raises `ShapeError` for fewer axes than two."""
-    if len(shape) < 2:
+    if not isinstance(shape, (tuple, list)) or len(shape) < 2:
         raise ShapeError(complain("initializer: fans need two axes", f"shape {shape}", "(out, in, ...)"))
     rest = math.prod(shape[2:])
     return shape[1] * rest, shape[0] * rest
@@ -42,9 +42,11 @@ class Initializer(Ranged):
 
 
 class Constant(Initializer):
-    """Every element is a number, or that of an array."""
+    """Every element is a number, or that of an array. Raises `TypeError` for what is neither."""
 
     def __init__(self, fill_value: Any) -> None:
+        if not isinstance(fill_value, (bool, int, float, np.generic)) and not arrays.is_array(fill_value):
+            raise TypeError(complain("Constant: fill_value", repr(fill_value)[:200], "a number or an array"))
         self.fill_value = fill_value
 
     def fill(self, tensor: Any) -> None:

@@ -15,7 +15,9 @@ __all__ = ["BatchIterator", "epoch_order"]
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> np.ndarray:
-    """The numbers 0 to `samples` - 1 in the random order of an epoch, which follows from `seed` and its number."""
+    """The numbers 0 to `samples` - 1 in the random order of an epoch, which follows from `seed` and its number. Raises
+    `ValueError` for numbers below 0."""
+    ranges.check("epoch_order", "an int of 0 or more", samples=samples, seed=seed, epoch=epoch)
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 

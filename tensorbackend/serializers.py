@@ -72,6 +72,9 @@ class NpzDeserializer:
         self.path = path
         self.strict = strict
         names = ignore_names or ()
+        if not isinstance(names, (str, list, tuple, set, frozenset)) and not callable(names):
+            expected = "a name, a function of names, or a list of them"
+            raise TypeError(complain("ignore_names", repr(names)[:200], expected))
         self._ignored: Iterable[Any] = (names,) if isinstance(names, str) or callable(names) else tuple(names)
 
     def __getitem__(self, name: str) -> NpzDeserializer:
@@ -191,8 +194,10 @@ def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = T
     """Write arrays by name as an .npz, beside its place and then into it: whoever is killed, what is there is whole.
     bfloat16, which NumPy's files lack, is stored as float32.
 
-    Raises `OSError` where the folder cannot be written.
+    Raises `OSError` where the folder cannot be written, `TypeError` for what are no arrays by name.
     """
+    if not isinstance(arrays, Mapping):
+        raise TypeError(complain("write_npz: arrays", type(arrays).__name__, "a dict of arrays by name"))
     with _opened(path) as out:
         _write_npz(out, arrays, compression)
 
@@ -206,13 +211,20 @@ def _write_npz(file: Any, arrays: Mapping[str, np.ndarray], compression: bool) -
                 np.lib.format.write_array(part, plain, allow_pickle=False)
 
 
+def _path(file: Any) -> Path:
+    """Raise `TypeError` for what is no path: a number would be an open file's."""
+    if isinstance(file, (str, os.PathLike)):
+        return Path(file)
+    raise TypeError(complain("file", f"{type(file).__name__} {file!r}"[:200], "a path, or a file object"))
+
+
 @contextmanager
 def _opened(file: Any) -> Iterator[Any]:
     """A file object, or a file that takes its place at a path once it is whole."""
     if hasattr(file, "write"):
         yield file
         return
-    path = Path(file)
+    path = _path(file)
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as out:
@@ -233,6 +245,7 @@ def load_npz(file: Any, obj: Any, path: str = "", strict: bool = True, ignore_na
 
 def read_npz(file: Any) -> dict[str, np.ndarray]:
     """The arrays of an .npz by name. Raises `OSError` without the file, `ValueError` for one that is not whole."""
+    file = file if hasattr(file, "read") else _path(file)
     try:
         with np.load(file, allow_pickle=False) as npz:
             return dict(npz)
@@ -249,8 +262,10 @@ def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = N
     it is, and `metadata`, texts by name, beside it. At a path there is at any moment a whole file.
 
     Raises `ImportError` without the package: pip install 'tensorbackend[safetensors]'. Source: the format's
-    description, https://huggingface.co/docs/safetensors.
+    description, https://huggingface.co/docs/safetensors. Raises `TypeError` for metadata that are no such texts.
     """
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError(complain("save_safetensors: metadata", repr(metadata)[:200], "a dict of texts by name"))
     safetensors = _safetensors()
     target = DictionarySerializer().save(obj)
     stored = {name: np.asarray(x, order="C") for name, x in target.items()}
@@ -265,7 +280,7 @@ def load_safetensors(file: Any, obj: Any, path: str = "", strict: bool = True, i
     anything is changed; `ImportError` without the package.
     """
     safetensors = _safetensors()
-    data = file.read() if hasattr(file, "read") else Path(file).read_bytes()
+    data = file.read() if hasattr(file, "read") else _path(file).read_bytes()
     try:
         stored = {name: _unpacked(name, **facts) for name, facts in safetensors.deserialize(data)}
     except safetensors.SafetensorError as error:

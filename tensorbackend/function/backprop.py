@@ -108,8 +108,11 @@ def grad(
 
 
 def _check_lists(outputs: Any, inputs: Any, grad_outputs: Any, grad_inputs: Any) -> None:
+    for name, given in (("grad_outputs", grad_outputs), ("grad_inputs", grad_inputs)):
+        if given is not None and not isinstance(given, (list, tuple)):
+            raise TypeError(complain(f"grad: {name}", type(given).__name__, "a list, or None"))
     for name, given in (("outputs", outputs), ("inputs", inputs)):
-        if isinstance(given, Variable):
+        if not isinstance(given, (list, tuple)):
             raise TypeError(complain(f"grad: {name}", type(given).__name__, "a list of variables", f"[{name[:-1]}]"))
     for name, of, given in (("grad_outputs", outputs, grad_outputs), ("grad_inputs", inputs, grad_inputs)):
         if given is not None and len(given) != len(of):

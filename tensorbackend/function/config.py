@@ -98,7 +98,10 @@ def lookup(name: str) -> Any:
 @contextlib.contextmanager
 def using_config(name: str, value: Any) -> Iterator[None]:
     """An entry of this thread inside a `with` block; afterwards it is what it was, or unset again. Settings of the
-    engine are set as by `settings.using`."""
+    engine are set as by `settings.using`. Raises `TypeError` for what is no name."""
+    if not isinstance(name, str):
+        given = f"{type(name).__name__} {name!r}"[:200]
+        raise TypeError(complain("using_config: name", given, "a str, such as 'train'"))
     if name in settings.SETTINGS and name not in _entries:
         with settings.using(**{name: value}):
             yield

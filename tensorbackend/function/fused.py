@@ -24,8 +24,10 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     `fn` may use functions of `tensorbackend.functions` that are trees, which the operators are; keywords are fixed
     values that can be hashed. It is run when inputs of a new layout come, not in each call. Variables that need
-    gradients must be arguments. Raises `TypeError` for functions that are no trees.
+    gradients must be arguments. Raises `TypeError` for functions that are no trees, and for what is none.
     """
+    if not callable(fn):
+        raise TypeError(complain("fused", f"{type(fn).__name__} {fn!r}"[:200], "a function", "@tb.fused"))
     rule = _FusedRule(fn)
 
     @functools.wraps(fn)

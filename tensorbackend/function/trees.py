@@ -25,7 +25,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.keys import exact
-from tensorbackend.graph.optree import OpTreeNode, source
+from tensorbackend.graph.optree import Operators, OpTreeNode, source
 from tensorbackend.graph.symbol import as_python, is_symbol
 from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
 
@@ -294,6 +294,14 @@ class _Form:
         return made
 
 
+def _has_hash(x: Any) -> bool:
+    try:
+        hash(exact(x))
+    except TypeError:
+        return False
+    return True
+
+
 def _order(layout: Any) -> tuple[int, ...]:
     return indexing.memory_order(layout.shape, layout.strides)
 
@@ -386,7 +394,11 @@ class TreeFunction(FunctionNode):
             numbers = tuple([None if x is None else exact(x) for x in pattern])
         params = tuple([(name, exact(x)) for name, x in self.params.items()]) if self.params else ()
         key = ("tree", self.rule, params, numbers, layouts)
-        found = table.get(key)
+        try:
+            found = table.get(key)
+        except TypeError:  # a parameter without a hash
+            self._refuse_params()
+            raise
         if found is None:
             found = table.remember(key, self._new_form(tensors, layouts, pattern))
         elif not found.checked and lookup("type_check"):
@@ -396,10 +408,19 @@ class TreeFunction(FunctionNode):
         return found
 
     def _new_form(self, tensors: Sequence[Any], layouts: tuple[Any, ...], pattern: tuple[Any, ...]) -> _Form:
+        self._refuse_params()
         self._check(tensors)
         made = _Form(self.rule, layouts, pattern, self.params)
         made.checked = bool(lookup("type_check"))
         return made
+
+    def _refuse_params(self) -> None:
+        """Refuse arrays, and else what has no hash, as parameters: what is remembered is remembered by numbers."""
+        for name, x in self.params.items():
+            if isinstance(x, (Variable, np.ndarray, Operators)) or not (is_symbol(x) or _has_hash(x)):
+                given = f"{type(x).__name__} {x.shape}" if hasattr(x, "shape") else repr(x)
+                hint = "float(x) of an array with one element; tuples in place of lists"
+                raise TypeError(complain(f"{self.label}: {name}", given, "a number, a name or a tuple of them", hint))
 
     def _check(self, tensors: Sequence[Any]) -> None:
         arrays.only_family(self.label, tensors)

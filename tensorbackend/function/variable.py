@@ -191,8 +191,9 @@ class Variable:
     def copydata(self, source: Any) -> None:
         """Take the numbers of another variable, into this one's array; they may be on another device.
 
-        Raises `ShapeError` for another shape.
+        Raises `ShapeError` for another shape, `TypeError` for what is no variable.
         """
+        _expect_variable("copydata", source)
         if source._data is None:
             return
         if self._data is None:
@@ -321,7 +322,9 @@ class Variable:
         self._grad = None if self._data is None else arrays.filled_like(self._data, 0)
 
     def addgrad(self, variable: Variable) -> None:
-        """Add another variable's gradient to this one's, from any device. Raises as assignment to `grad`."""
+        """Add another variable's gradient to this one's, from any device. Raises as assignment to `grad`,
+        and `TypeError` for what is no variable."""
+        _expect_variable("addgrad", variable)
         other = variable.grad_var
         if other is None:
             return
@@ -418,8 +421,15 @@ class Variable:
         raise TypeError(complain("copy, pickle: a variable belongs to a graph", "", "", "copy, pickle its array"))
 
 
+def _expect_variable(name: str, x: Any) -> None:
+    if not isinstance(x, Variable):
+        raise TypeError(complain(name, type(x).__name__, "a Variable"))
+
+
 def as_variable(x: Any) -> Variable:
-    """`x` if it is a variable, else a variable without gradient on the array."""
+    """`x` if it is a variable, else a variable without gradient on the array. Raises `TypeError` for what is none."""
+    if x is None:
+        raise TypeError(complain("Variable: not an array", "None", "a NumPy array or a tensor"))
     return x if isinstance(x, Variable) else Variable(x, requires_grad=False)
 
 

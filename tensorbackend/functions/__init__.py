@@ -40,6 +40,7 @@ from types import ModuleType as _ModuleType
 
 from tensorbackend.functions import operators  # noqa: F401  gives variables their operators
 from tensorbackend.functions.activations import *  # noqa: F403
+from tensorbackend.functions.arguments import explained as _explained
 from tensorbackend.functions.arranging import *  # noqa: F403
 from tensorbackend.functions.convolution import *  # noqa: F403
 from tensorbackend.functions.elementwise import *  # noqa: F403
@@ -59,3 +60,4 @@ from tensorbackend.functions.regions import *  # noqa: F403
 from tensorbackend.functions.shapes import *  # noqa: F403
 
 __all__ = [name for name in dir() if not (name.startswith("_") or isinstance(globals()[name], _ModuleType))]
+globals().update({_name: _explained(globals()[_name], __name__) for _name in __all__})

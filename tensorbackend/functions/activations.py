@@ -10,6 +10,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import reductions, shapes
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
 from tensorbackend.graph.structure import one_axis
@@ -67,79 +68,79 @@ _LOG_SOFTMAX = Rule(
 )
 
 
-def relu(x: Any) -> Variable:
+def relu(x: Array) -> Variable:
     """max(x, 0); its gradient at 0 is 0."""
     return _RELU(x)
 
 
-def clipped_relu(x: Any, z: float = 20.0) -> Variable:
+def clipped_relu(x: Array, z: float = 20.0) -> Variable:
     """x between 0 and z; the gradient passes strictly inside. Raises `ValueError` for a z below 0."""
     ranges.check("clipped_relu", "0 or more", z=z)
     return _CLIPPED(x, z=z)
 
 
-def relu6(x: Any) -> Variable:
+def relu6(x: Array) -> Variable:
     """x between 0 and 6."""
     return clipped_relu(x, 6.0)
 
 
-def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
+def leaky_relu(x: Array, slope: float = 0.2) -> Variable:
     """x where x >= 0, else slope x."""
     ranges.check("leaky_relu", "a finite number", slope=slope)
     return _LEAKY(x, slope=slope)
 
 
-def elu(x: Any, alpha: float = 1.0) -> Variable:
+def elu(x: Array, alpha: float = 1.0) -> Variable:
     """x where x > 0, else alpha (exp(x) - 1) (Clevert et al. 2016)."""
     ranges.check("elu", "a finite number", alpha=alpha)
     return _ELU(x, alpha=alpha)
 
 
-def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
+def selu(x: Array, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
     """scale elu(x, alpha) (Klambauer et al. 2017)."""
     ranges.check("selu", "a finite number", alpha=alpha, scale=scale)
     return _SELU(x, alpha=alpha, scale=scale)
 
 
-def sigmoid(x: Any) -> Variable:
+def sigmoid(x: Array) -> Variable:
     """1 / (1 + exp(-x)), without overflow."""
     return _SIGMOID(x)
 
 
-def hard_sigmoid(x: Any) -> Variable:
+def hard_sigmoid(x: Array) -> Variable:
     """clip(0.2 x + 0.5, 0, 1)."""
     return _HARD_SIGMOID(x)
 
 
-def softplus(x: Any, beta: float = 1.0) -> Variable:
+def softplus(x: Array, beta: float = 1.0) -> Variable:
     """ln(1 + exp(beta x)) / beta, without overflow."""
     ranges.check("softplus", "a finite number, not 0", beta=beta)
     return _SOFTPLUS(x, beta=beta)
 
 
-def swish(x: Any, beta: Any = 1.0) -> Variable:
+def swish(x: Array, beta: Array = 1.0) -> Variable:
     """x sigmoid(beta x); beta may be a variable."""
     return _SWISH(x, beta)
 
 
-def softmax(x: Any, axis: int = 1) -> Variable:
+def softmax(x: Array, axis: int = 1) -> Variable:
     """exp(x - max x) / sum exp(x - max x) along an axis."""
     ranges.check("softmax", "an int", axis=axis)
     return _SOFTMAX(x, axis=axis)
 
 
-def log_softmax(x: Any, axis: int = 1) -> Variable:
+def log_softmax(x: Array, axis: int = 1) -> Variable:
     """The logarithm of softmax along an axis."""
     ranges.check("log_softmax", "an int", axis=axis)
     return _LOG_SOFTMAX(x, axis=axis)
 
 
-def crelu(x: Any, axis: int = 1) -> Variable:
+def crelu(x: Array, axis: int = 1) -> Variable:
     """relu(x) and relu(-x) one after the other along an axis (Shang et al. 2016)."""
     return shapes.joined("crelu", [relu(x), relu(-x)], axis)
 
 
-def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
+def maxout(x: Array, pool_size: int, axis: int = 1) -> Variable:
     """The largest of each `pool_size` neighbours along an axis (Goodfellow et al. 2013). Raises `ValueError` where the
     axis does not divide into them."""
     axis = one_axis("maxout", axis, len(x.shape))

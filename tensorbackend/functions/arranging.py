@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
+from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction, ranges
-from tensorbackend.graph.indexing import pad_places, pad_widths, repeated_places
+from tensorbackend.graph.indexing import as_array, pad_places, pad_widths, repeated_places
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 # Repeated
 
 
-def tile(x: Any, reps: int | Sequence[int]) -> Variable:
+def tile(x: Array, reps: int | Sequence[int]) -> Variable:
     """x repeated `reps` times along each axis, as a whole; new axes come in front. Raises `ValueError` for less than 0
     times."""
     reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
@@ -44,7 +45,7 @@ def tile(x: Any, reps: int | Sequence[int]) -> Variable:
     return shapes.reshape(whole, [r * n for r, n in zip(reps, shape)])
 
 
-def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
+def repeat(x: Array, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
     """Each entry along `axis` (None: of all elements) repeated, so many times all, or each as often as it says. Raises
     `ValueError` for other numbers than ints of 0 or more, one or one for each entry."""
     if axis is None:
@@ -62,17 +63,17 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Var
 # Put together
 
 
-def hstack(xs: Sequence[Any]) -> Variable:
+def hstack(xs: Sequence[Array]) -> Variable:
     """Arrays one after the other along the second axis (the first of vectors)."""
     return shapes.joined("hstack", xs, 0 if len(xs) and len(xs[0].shape) == 1 else 1)
 
 
-def vstack(xs: Sequence[Any]) -> Variable:
+def vstack(xs: Sequence[Array]) -> Variable:
     """Arrays one after the other along the first axis; vectors as rows."""
     return shapes.joined("vstack", [shapes.expand_dims(x, 0) if len(x.shape) == 1 else x for x in xs], 0)
 
 
-def dstack(xs: Sequence[Any]) -> Variable:
+def dstack(xs: Sequence[Array]) -> Variable:
     """Arrays one after the other along the third axis, which those of fewer axes get."""
     return shapes.joined("dstack", [_with_three(x) for x in xs], 2)
 
@@ -87,7 +88,7 @@ def _with_three(x: Any) -> Any:
 # Picked and turned
 
 
-def flip(x: Any, axis: int) -> Variable:
+def flip(x: Array, axis: int) -> Variable:
     """The entries along an axis in reverse order."""
     return _flipped("flip", x, axis)
 
@@ -97,30 +98,31 @@ def _flipped(name: str, x: Any, axis: int) -> Variable:
     return picking.get_item(x, (slice(None),) * place + (slice(None, None, -1),))
 
 
-def fliplr(x: Any) -> Variable:
+def fliplr(x: Array) -> Variable:
     """The columns in reverse order."""
     return _flipped("fliplr", x, 1)
 
 
-def flipud(x: Any) -> Variable:
+def flipud(x: Array) -> Variable:
     """The rows in reverse order."""
     return _flipped("flipud", x, 0)
 
 
-def permutate(x: Any, indices: Any, axis: int = 0, inv: bool = False) -> Variable:
+def permutate(x: Array, indices: Any, axis: int = 0, inv: bool = False) -> Variable:
     """The entries along an axis in the order of `indices`, or with `inv` in the order of which that is the inverse.
 
     Raises `ValueError` unless `indices` has each place once.
     """
     axis = one_axis("permutate", axis, len(x.shape))
     indices = indices.array if isinstance(indices, Variable) else indices
-    places = np.asarray(indices.get() if hasattr(indices, "structure") else indices)
-    if places.shape != (x.shape[axis],) or not np.array_equal(np.sort(places), np.arange(x.shape[axis])):
+    places = as_array("permutate: indices", indices.get() if hasattr(indices, "structure") else indices)
+    there = np.arange(x.shape[axis])
+    if places.dtype.kind not in "iu" or not np.array_equal(np.sort(places, axis=None), there) or places.ndim != 1:
         raise ValueError(complain("permutate: indices", f"{places}", f"each of 0 to {x.shape[axis] - 1} once"))
     return picking.get_item(x, (slice(None),) * axis + (np.argsort(places) if inv else places,))
 
 
-def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
     """The diagonal of two axes, as the last axis of the result."""
     turned = shapes.moveaxis(x, (axis1, axis2), (-2, -1))
     *lead, rows, columns = turned.shape
@@ -162,7 +164,7 @@ _SELECT = Rule(
 )
 
 
-def select_item(x: Any, t: Any) -> Variable:
+def select_item(x: Array, t: Array) -> Variable:
     """x[i, t[i]] of x (N, C) and integers t (N,). Where t[i] is no column, numbers and the row's gradient are NaN and
     integers 0; in debug mode it raises `IndexError`."""
     check_classes("select_item", x, t)
@@ -172,7 +174,7 @@ def select_item(x: Any, t: Any) -> Variable:
 # Padded
 
 
-def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Variable:
+def pad(x: Array, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Variable:
     """x with more entries around it: (before, after) for each axis, one pair for all, or one number.
 
     `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another, and
@@ -204,7 +206,14 @@ def _cut(g: Any, x: Any, widths: tuple[tuple[int, int], ...]) -> Any:
     return o.slice(g, tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, widths)))
 
 
-def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 0) -> Variable:
+def _expect_sequences(name: str, xs: Any) -> None:
+    """Raise `ShapeError` for a sequence without a first axis."""
+    for x in xs:
+        if not x.shape:
+            raise ShapeError(complain(f"{name}: a sequence", "shape ()", "(n, …)"))
+
+
+def pad_sequence(xs: Sequence[Array], length: int | None = None, padding: float = 0) -> Variable:
     """Arrays (n, …) of several lengths as one (B, length, …), filled up behind; None: the length of the longest.
 
     Raises `ValueError` where one is longer than `length`, `TypeError` for none and for several shapes behind the first
@@ -213,6 +222,7 @@ def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 
     ranges.check("pad_sequence", "a number", padding=padding)
     if length is not None:
         ranges.check("pad_sequence", "an int of 0 or more", length=length)
+    _expect_sequences("pad_sequence", xs)
     longest = max((x.shape[0] for x in xs), default=0) if length is None else length
     if any(x.shape[0] > longest for x in xs):
         raise ValueError(complain("pad_sequence: length", str(longest), f"{max(x.shape[0] for x in xs)} or more"))
@@ -220,7 +230,7 @@ def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: float = 
     return shapes.stacked("pad_sequence", [pad(x, w, "constant", padding) for x, w in zip(xs, widths)])
 
 
-def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
+def transpose_sequence(xs: Sequence[Array]) -> tuple[Variable, ...]:
     """Sequences (n, …), the longest first, as their first entries, their second entries, and so on, each (B, …) for
     those that are so long. Raises `ValueError` for another order, `InvalidType` for entries of several shapes."""
     lengths = [x.shape[0] for x in xs]
@@ -239,14 +249,14 @@ _CUMSUM = Rule("cumsum", lambda x, axis: o.cumsum(x, axis), names=("x",))
 _CUMPROD = Rule("cumprod", lambda x, axis: o.cumprod(x, axis), names=("x",))
 
 
-def cumsum(x: Any, axis: int | None = None) -> Variable:
+def cumsum(x: Array, axis: int | None = None) -> Variable:
     """Sums of the entries up to each along an axis (None: of all elements in C order)."""
     if axis is None:
         return cumsum(shapes.flatten(x), 0)
     return _CUMSUM(x, axis=one_axis("cumsum", axis, len(x.shape)))
 
 
-def cumprod(x: Any, axis: int | None = None) -> Variable:
+def cumprod(x: Array, axis: int | None = None) -> Variable:
     """Products of the entries up to each along an axis (None: of all elements in C order). The gradient takes n² / 2
     products, and is right where there are zeros."""
     if axis is None:
@@ -265,17 +275,17 @@ def _along(y: Any, x: Any, axis: int) -> Any:
     return o.reshape(y, (1,) * axis + y.shape + (1,) * (len(x.shape) - axis - len(y.shape)))
 
 
-def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
+def linear_interpolate(p: Array, x: Array, y: Array) -> Variable:
     """p x + (1 - p) y."""
     return _INTERPOLATE(p, x, y)
 
 
-def scale(x: Any, y: Any, axis: int = 1) -> Variable:
+def scale(x: Array, y: Array, axis: int = 1) -> Variable:
     """x times y, whose axes are those of x from `axis` on."""
     return _SCALE(x, y, axis=_axis_of("scale", x, y, axis))
 
 
-def bias(x: Any, y: Any, axis: int = 1) -> Variable:
+def bias(x: Array, y: Array, axis: int = 1) -> Variable:
     """x plus y, whose axes are those of x from `axis` on."""
     return _BIAS(x, y, axis=_axis_of("bias", x, y, axis))
 
@@ -293,7 +303,7 @@ _EINSUM = Rule("einsum", lambda *operands, expression: contraction.einsum(expres
 _TENSORDOT = Rule("tensordot", lambda a, b, axes: contraction.tensordot(a, b, axes), names=("a", "b"))
 
 
-def einsum(subscripts: str, *operands: Any) -> Variable:
+def einsum(subscripts: str, *operands: Array) -> Variable:
     """The sum of products that NumPy's `einsum` names, such as 'ij,jk->ik'; `...` stands for further axes.
 
     Products of two operands are matrix products; more are taken from left to right. Raises `ShapeError` for index
@@ -302,11 +312,11 @@ def einsum(subscripts: str, *operands: Any) -> Variable:
     return _EINSUM(*operands, expression=subscripts)
 
 
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
+def tensordot(a: Array, b: Array, axes: Any = 2) -> Variable:
     """Sums of products over the last `axes` axes of `a` and the first of `b`, or over (axes of a, axes of b).
 
     Raises `ShapeError` for axes of different lengths.
     """
-    if not isinstance(axes, (int, np.integer)):
+    if isinstance(axes, (list, tuple)):
         axes = tuple(tuple(k) if isinstance(k, (list, tuple)) else k for k in axes)
     return _TENSORDOT(a, b, axes=axes)

@@ -18,6 +18,7 @@ from tensorbackend.function import arrays, type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import images, shapes
+from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import einsum
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.optree import apply
@@ -120,8 +121,8 @@ def _options(name: str, x: Any, stride: Any, pad: Any, dilate: Any, groups: Any)
     return name, strides, images.each(f"{name}: pad", pad, axes, 0), dilates, groups
 
 
-def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
-                   dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
+def convolution_nd(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                   cover_all: bool = False, *, dilate: Sizes = 1, groups: int = 1) -> Variable:  # fmt: skip
     """Images x (N, C, …) of one to three axes with filters W (O, C / groups, …) and bias b (O,): (N, O, …).
 
     y_nopq = b_o + the sum over c, i, j of x_nc(p stride + i dilate - pad)(…) W_ocij, with zeros outside; lengths are
@@ -135,47 +136,54 @@ def convolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0,
     return _RULES[name](*operands, stride=strides, pads=pads, dilate=dilates, groups=groups)
 
 
-def convolution_1d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
-                   dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
+def convolution_1d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                   cover_all: bool = False, *, dilate: Sizes = 1, groups: int = 1) -> Variable:  # fmt: skip
     """`convolution_nd` of sequences (N, C, L). Raises `ShapeError` for another rank."""
     images.expect_images("convolution_1d", x, "(N, C, L)")
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate, groups=groups)
 
 
-def convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
-                   dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
+def convolution_2d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                   cover_all: bool = False, *, dilate: Sizes = 1, groups: int = 1) -> Variable:  # fmt: skip
     """`convolution_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
     images.expect_images("convolution_2d", x)
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate, groups=groups)
 
 
-def convolution_3d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *,
-                   dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
+def convolution_3d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                   cover_all: bool = False, *, dilate: Sizes = 1, groups: int = 1) -> Variable:  # fmt: skip
     """`convolution_nd` of volumes (N, C, D, H, W). Raises `ShapeError` for another rank."""
     images.expect_images("convolution_3d", x, "(N, C, D, H, W)")
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate, groups=groups)
 
 
-def dilated_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, dilate: Any = 1,
-                           cover_all: bool = False) -> Variable:  # fmt: skip
+def dilated_convolution_2d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                           dilate: Sizes = 1, cover_all: bool = False) -> Variable:  # fmt: skip
     """`convolution_2d` with filters whose cells lie `dilate` apart. Raises `ShapeError` for another rank."""
     images.expect_images("dilated_convolution_2d", x)
     return convolution_nd(x, W, b, stride, pad, cover_all, dilate=dilate)
 
 
-def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
+def _expect_filters(name: str, W: Any, axes: str) -> None:
+    """Raise `ShapeError` unless filters have as many axes as `axes` names."""
+    if len(W.shape) != axes.count(",") + 1:
+        raise ShapeError(complain(f"{name}: filters W", f"shape {W.shape}", axes))
+
+
+def depthwise_convolution_2d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0) -> Variable:
     """Each of C channels by itself with filters W (M, C, kH, kW): (N, C M, …), a channel's M side by side.
 
     Raises `ShapeError` for another rank.
     """
     images.expect_images("depthwise_convolution_2d", x)
+    _expect_filters("depthwise_convolution_2d", W, "(M, C, kH, kW)")
     many, channels, *window = W.shape
     own = shapes.reshape(shapes.swapaxes(W, 0, 1), (channels * many, 1, *window))
     return convolution_nd(x, own, b, stride, pad, groups=channels)
 
 
-def deconvolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, *,
-                     dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
+def deconvolution_nd(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                     outsize: Sizes | None = None, *, dilate: Sizes = 1, groups: int = 1) -> Variable:  # fmt: skip
     """The adjoint of `convolution_nd` with the same filters W (C, O / groups, …): x (N, C, …) to (N, O, …), and b (O,).
 
     Lengths are stride (size - 1) + dilate (k - 1) + 1 - 2 pad, or `outsize`, of which a convolution must give x's size
@@ -196,19 +204,20 @@ def deconvolution_nd(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 
     return _RULES[name](*operands, stride=strides, pads=pads, dilate=dilates, groups=groups, outsize=sizes)
 
 
-def deconvolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, *,
-                     dilate: Any = 1, groups: int = 1) -> Variable:  # fmt: skip
+def deconvolution_2d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1, pad: Sizes = 0,
+                     outsize: Sizes | None = None, *, dilate: Sizes = 1, groups: int = 1) -> Variable:  # fmt: skip
     """`deconvolution_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
     images.expect_images("deconvolution_2d", x)
     return deconvolution_nd(x, W, b, stride, pad, outsize, dilate=dilate, groups=groups)
 
 
-def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Variable:
+def local_convolution_2d(x: Array, W: Array, b: Array | None = None, stride: Sizes = 1) -> Variable:
     """A convolution with filters of their own at each place: W (O, outH, outW, C, kH, kW), b (O, outH, outW).
 
     Raises `ShapeError` where W is not for the places and channels that x (N, C, H, W) has.
     """
     images.expect_images("local_convolution_2d", x)
+    _expect_filters("local_convolution_2d", W, "(O, outH, outW, C, kH, kW)")
     out, height, width, channels, *window = W.shape
     columns = images.im2col(x, tuple(window), stride)
     if tuple(columns.shape[2:]) != (height, width) or x.shape[1] != channels:
@@ -219,7 +228,7 @@ def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Vari
     return y if b is None else y + b
 
 
-def rowconv(x: Any, W: Any, b: Any, filter_size: Any, stride: Any = 1, pad: Any = 0) -> Variable:
+def rowconv(x: Array, W: Array, b: Array, filter_size: Sizes, stride: Sizes = 1, pad: Sizes = 0) -> Variable:
     """A convolution whose filters are columns: rows W + b, with a row (C kH kW) of x (N, C, H, W) for each place, in
     row-major order, W (C kH kW, F) and b (F,): (N, places, F). Raises `ShapeError` for other shapes."""
     images.expect_images("rowconv", x)

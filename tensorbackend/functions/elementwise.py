@@ -13,6 +13,7 @@ from tensorbackend import ops
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
 from tensorbackend.graph.optree import apply
@@ -45,7 +46,7 @@ def _rule(name: str, op: str, gradient: Callable[..., Any] | None = None) -> Rul
 def _unary(name: str, op: str, doc: str) -> Callable[[Any], Variable]:
     rule = _rule(name, op)
 
-    def function(x: Any) -> Variable:
+    def function(x: Array) -> Variable:
         return rule(x)
 
     function.__name__ = function.__qualname__ = name
@@ -104,7 +105,7 @@ def _fmod(x: Any, d: Any) -> Any:
 _FMOD = Rule("fmod", _fmod, lambda g, y, x, d: (g, -g * o.rint((x - y) / d)), _floating, ("x", "divisor"))
 
 
-def add(*xs: Any) -> Variable:
+def add(*xs: Array) -> Variable:
     """The sum of two or more operands, with broadcasting."""
     total = xs[0] if len(xs) == 1 else _ADD(xs[0], xs[1])
     for x in xs[2:]:
@@ -112,57 +113,57 @@ def add(*xs: Any) -> Variable:
     return total
 
 
-def subtract(x0: Any, x1: Any) -> Variable:
+def subtract(x0: Array, x1: Array) -> Variable:
     """x0 - x1, with broadcasting."""
     return _SUBTRACT(x0, x1)
 
 
-def multiply(x0: Any, x1: Any) -> Variable:
+def multiply(x0: Array, x1: Array) -> Variable:
     """x0 x1, with broadcasting."""
     return _MULTIPLY(x0, x1)
 
 
-def divide(x0: Any, x1: Any) -> Variable:
+def divide(x0: Array, x1: Array) -> Variable:
     """x0 / x1, with broadcasting."""
     return _DIVIDE(x0, x1)
 
 
-def floor_divide(x0: Any, x1: Any) -> Variable:
+def floor_divide(x0: Array, x1: Array) -> Variable:
     """The largest integer not above x0 / x1; no gradient."""
     return _FLOOR_DIVIDE(x0, x1)
 
 
-def power(x0: Any, x1: Any) -> Variable:
+def power(x0: Array, x1: Array) -> Variable:
     """x0 to the power x1, with broadcasting."""
     return _POWER(x0, x1)
 
 
-def fmod(x: Any, divisor: Any) -> Variable:
+def fmod(x: Array, divisor: Array) -> Variable:
     """The rest of x / divisor, with the sign of x."""
     return _FMOD(x, divisor)
 
 
-def arctan2(x0: Any, x1: Any) -> Variable:
+def arctan2(x0: Array, x1: Array) -> Variable:
     """The angle of the point (x1, x0), in radians."""
     return _ARCTAN2(x0, x1)
 
 
-def maximum(x0: Any, x1: Any) -> Variable:
+def maximum(x0: Array, x1: Array) -> Variable:
     """The larger of two; at ties the first gets the whole gradient."""
     return _MAXIMUM(x0, x1)
 
 
-def minimum(x0: Any, x1: Any) -> Variable:
+def minimum(x0: Array, x1: Array) -> Variable:
     """The smaller of two; at ties the first gets the whole gradient."""
     return _MINIMUM(x0, x1)
 
 
-def where(condition: Any, x: Any, y: Any) -> Variable:
+def where(condition: Array, x: Array, y: Array) -> Variable:
     """x where the condition is not zero, else y; no gradient for the condition."""
     return _WHERE(condition, x, y)
 
 
-def clip(x: Any, x_min: float, x_max: float) -> Variable:
+def clip(x: Array, x_min: float, x_max: float) -> Variable:
     """x between two numbers; the gradient passes at the bounds, too. Raises `ValueError` for bounds in the wrong
     order."""
     ranges.check("clip", "a number, not NaN", x_min=x_min, x_max=x_max)
@@ -170,17 +171,17 @@ def clip(x: Any, x_min: float, x_max: float) -> Variable:
     return _CLIP(x, x_min, x_max)
 
 
-def rsqrt(x: Any) -> Variable:
+def rsqrt(x: Array) -> Variable:
     """1 / sqrt(x)."""
     return _RSQRT(x)
 
 
-def identity(*inputs: Any) -> Any:
+def identity(*inputs: Array) -> Any:
     """The inputs as they are: a variable, or a tuple of them."""
     made = _IDENTITY(*inputs)
     return made[0] if len(inputs) == 1 else made
 
 
-def squared_difference(x0: Any, x1: Any) -> Variable:
+def squared_difference(x0: Array, x1: Array) -> Variable:
     """(x0 - x1) squared, with broadcasting."""
     return _SQUARED_DIFFERENCE(x0, x1)

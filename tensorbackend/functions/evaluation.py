@@ -10,7 +10,9 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.losses import check_labels
+from tensorbackend.graph import ranges
 
 __all__ = ["accuracy", "binary_accuracy", "classification_summary", "f1_score", "precision", "r2_score", "recall"]
 
@@ -35,16 +37,18 @@ def _classes(name: str, y: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.nd
     return y.argmax(1).reshape(-1), t.reshape(-1)
 
 
-def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
+def accuracy(y: Array, t: Array, ignore_label: int | None = None) -> Variable:
     """The share of samples whose largest score, of y (N, C, …), is that of the right class t (N, …); samples of
     `ignore_label` do not count."""
+    if ignore_label is not None:
+        ranges.check("accuracy", "an int", ignore_label=ignore_label)
     backend, (scores, labels) = _host("accuracy", y, t)
     found, right = _classes("accuracy", scores, labels)
     counts = np.ones(right.shape, bool) if ignore_label is None else right != ignore_label
     return _variable((found == right)[counts].sum() / max(counts.sum(), 1), scores.dtype, backend)
 
 
-def binary_accuracy(y: Any, t: Any) -> Variable:
+def binary_accuracy(y: Array, t: Array) -> Variable:
     """The share of elements of which y >= 0 says whether t is 1; those with t = -1 do not count.
 
     Raises `ShapeError` unless both have one shape.
@@ -56,7 +60,8 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
     return _variable(((scores >= 0) == labels)[counts].sum() / max(counts.sum(), 1), scores.dtype, backend)
 
 
-def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str = "uniform_average") -> Variable:
+def r2_score(pred: Array, true: Array, sample_weight: Array | None = None,
+             multioutput: str = "uniform_average") -> Variable:  # fmt: skip
     """1 - the squared errors over the squared deviations from the mean, along the first axis: the mean over outputs, or
     one for each ('raw_values'). An output that does not vary gives 0. Raises `ValueError` for weights, `ShapeError` for
     two shapes."""
@@ -72,13 +77,17 @@ def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str =
     return _variable(score if multioutput == "raw_values" else score.mean(), found.dtype, backend)
 
 
-def classification_summary(y: Any, t: Any, label_num: int | None = None, beta: float = 1.0,
+def classification_summary(y: Array, t: Array, label_num: int | None = None, beta: float = 1.0,
                            ignore_label: int = -1) -> tuple[Variable, Variable, Variable, Variable]:  # fmt: skip
     """(precision, recall, F-beta score, support) of each class, of scores y (N, C, …) and labels t (N, …).
 
     `label_num` is the number of classes (None: C); samples of `ignore_label` do not count; a class that is never found,
     or never there, has 0. Raises `ValueError` for another negative label.
     """
+    ranges.check("classification_summary", "an int", ignore_label=ignore_label)
+    ranges.check("classification_summary", "0 or more, and finite", beta=beta)
+    if label_num is not None:
+        ranges.check("classification_summary", "an int of 1 or more", label_num=label_num)
     backend, (scores, labels) = _host("classification_summary", y, t)
     found, right = _classes("classification_summary", scores, labels)
     keep = right != ignore_label
@@ -97,19 +106,19 @@ def classification_summary(y: Any, t: Any, label_num: int | None = None, beta: f
     return (*real, _variable(support, np.int32, backend))
 
 
-def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
+def precision(y: Array, t: Array, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
     """(right ones among those found, support) of each class; see `classification_summary`."""
     summary = classification_summary(y, t, label_num, ignore_label=ignore_label)
     return summary[0], summary[3]
 
 
-def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
+def recall(y: Array, t: Array, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
     """(found ones among those there, support) of each class; see `classification_summary`."""
     summary = classification_summary(y, t, label_num, ignore_label=ignore_label)
     return summary[1], summary[3]
 
 
-def f1_score(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
+def f1_score(y: Array, t: Array, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
     """(harmonic mean of precision and recall, support) of each class; see `classification_summary`."""
     summary = classification_summary(y, t, label_num, ignore_label=ignore_label)
     return summary[2], summary[3]

@@ -14,6 +14,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
+from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.graph import composite as o
 from tensorbackend.primitives.geometry import output_length
@@ -64,7 +65,8 @@ def by_axis(image: Sequence[int], window: Sequence[int], **each_axis: Sequence[A
     return sizes
 
 
-def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1) -> Variable:
+def im2col(x: Array, ksize: Sizes, stride: Sizes = 1, pad: Sizes = 0, cover_all: bool = False,
+           dilate: Sizes = 1) -> Variable:  # fmt: skip
     """The windows of images (N, C, H, W), by place: (N, C kH kW, outH, outW), with zeros outside.
 
     Raises `ShapeError` for other images, and where there is no place for a window.
@@ -86,7 +88,7 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
     return shapes.reshape(shapes.stack(cells, 2), (n, c * kh * kw, height, width))
 
 
-def resize_images(x: Any, output_shape: Sequence[int]) -> Variable:
+def resize_images(x: Array, output_shape: Sequence[int]) -> Variable:
     """Images (N, C, H, W) to another (height, width) by linear interpolation; corners stay corners.
     Each pixel is a sum of its four neighbours, so that beside a NaN or infinity even those of no weight make it NaN.
 
@@ -119,7 +121,7 @@ def _resized(x: Any, *neighbours: Any) -> Any:
 _RESIZE = Rule("resize_images", _resized)
 
 
-def space2depth(X: Any, r: int) -> Variable:
+def space2depth(X: Array, r: int) -> Variable:
     """Squares of r x r pixels as channels: (N, C, H, W) to (N, r² C, H / r, W / r), the place in the square first.
 
     Raises `ShapeError` where squares do not fit."""
@@ -131,7 +133,7 @@ def space2depth(X: Any, r: int) -> Variable:
     return shapes.reshape(apart, (n, r * r * c, h // r, w // r))
 
 
-def depth2space(X: Any, r: int) -> Variable:
+def depth2space(X: Array, r: int) -> Variable:
     """The inverse of `space2depth`: (N, r² C, H, W) to (N, C, r H, r W) (Shi et al. 2016). Raises `ShapeError` where
     the channels do not divide."""
     expect_images("depth2space", X)

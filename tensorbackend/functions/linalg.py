@@ -12,6 +12,7 @@ from tensorbackend.function import arrays, type_check
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import shapes
+from tensorbackend.functions.arguments import Array
 
 __all__ = ["batch_det", "batch_inv", "det", "inv"]
 
@@ -62,21 +63,21 @@ class _Determinant(_OfMatrices):
         return (shapes.broadcast_to(factor, x.shape) * turned,)
 
 
-def inv(x: Any) -> Variable:
+def inv(x: Array) -> Variable:
     """The inverse of a matrix (N, N). Raises `numpy.linalg.LinAlgError` for a singular one."""
     return _Inverse("inv", np.linalg.inv, 2).apply((x,))[0]
 
 
-def batch_inv(x: Any) -> Variable:
+def batch_inv(x: Array) -> Variable:
     """The inverses of matrices (B, N, N). Raises `numpy.linalg.LinAlgError` for a singular one."""
     return _Inverse("batch_inv", np.linalg.inv, 3).apply((x,))[0]
 
 
-def det(x: Any) -> Variable:
+def det(x: Array) -> Variable:
     """The determinant of a matrix (N, N); its gradient needs the inverse."""
     return _Determinant("det", np.linalg.det, 2).apply((x,))[0]
 
 
-def batch_det(x: Any) -> Variable:
+def batch_det(x: Array) -> Variable:
     """The determinants (B,) of matrices (B, N, N); their gradient needs the inverses."""
     return _Determinant("batch_det", np.linalg.det, 3).apply((x,))[0]

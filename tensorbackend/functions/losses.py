@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
+from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule, Traced
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
 
@@ -193,10 +194,9 @@ _CROSS = Rule(
 )
 
 
-def softmax_cross_entropy(
-    x: Any, t: Any, normalize: bool = True, class_weight: Any = None, ignore_label: int = -1, reduce: str = "mean",
-    enable_double_backprop: bool = False,
-) -> Variable:  # fmt: skip
+def softmax_cross_entropy(x: Array, t: Array, normalize: bool = True, class_weight: Array | None = None,
+                          ignore_label: int = -1, reduce: str = "mean",
+                          enable_double_backprop: bool = False) -> Variable:  # fmt: skip
     """-ln softmax(x) at the labels: x (N, C, d1, …) of numbers, t (N, d1, …) of integers.
 
     The mean is over entries whose label is not `ignore_label` (with `normalize` False: over N); of none it is 0.
@@ -210,7 +210,7 @@ def softmax_cross_entropy(
     return _SOFTMAX(*operands, normalize=normalize, ignore_label=ignore_label, reduce=reduce)
 
 
-def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = "mean") -> Variable:
+def sigmoid_cross_entropy(x: Array, t: Array, normalize: bool = True, reduce: str = "mean") -> Variable:
     """-ln of the probability that sigmoid(x) gives t, of 0 and 1; -1 is ignored. Means as `softmax_cross_entropy`. Of
     another label loss and gradient are NaN, and debug mode raises `IndexError`."""
     check_reduce("sigmoid_cross_entropy", reduce)
@@ -218,27 +218,27 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     return _SIGMOID(x, t, normalize=normalize, reduce=reduce)
 
 
-def squared_error(x0: Any, x1: Any) -> Variable:
+def squared_error(x0: Array, x1: Array) -> Variable:
     """(x0 - x1) squared, of one shape."""
     return _SQUARED(x0, x1)
 
 
-def absolute_error(x0: Any, x1: Any) -> Variable:
+def absolute_error(x0: Array, x1: Array) -> Variable:
     """|x0 - x1|, of one shape."""
     return _ABSOLUTE(x0, x1)
 
 
-def mean_squared_error(x0: Any, x1: Any) -> Variable:
+def mean_squared_error(x0: Array, x1: Array) -> Variable:
     """The mean of (x0 - x1) squared."""
     return _MEAN_SQUARED(x0, x1)
 
 
-def mean_absolute_error(x0: Any, x1: Any) -> Variable:
+def mean_absolute_error(x0: Array, x1: Array) -> Variable:
     """The mean of |x0 - x1|."""
     return _MEAN_ABSOLUTE(x0, x1)
 
 
-def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
+def huber_loss(x: Array, t: Array, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
     """d^2 / 2 where d = |x - t| <= delta, else delta (d - delta / 2); summed over all axes but the first. Raises
     `ValueError` for a delta that is not positive."""
     check_reduce("huber_loss", reduce, ("sum_along_second_axis", "no"))
@@ -246,7 +246,7 @@ def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axi
     return _HUBER(x, t, delta=delta, reduce=reduce)
 
 
-def cross_entropy(yhat: Any, y: Any, eps: float = 1e-6, reduce: str = "sum") -> Variable:
+def cross_entropy(yhat: Array, y: Array, eps: float = 1e-6, reduce: str = "sum") -> Variable:
     """-sum of y ln(yhat + eps), with probabilities `yhat` and weights `y` of one shape. Raises `ValueError` for an eps
     below 0."""
     check_reduce("cross_entropy", reduce)
@@ -314,7 +314,7 @@ _CONTRASTIVE = Rule("contrastive", _contrastive, None, _check_contrastive, ("x0"
 _TRIPLET = Rule("triplet", _triplet, None, _check_triplet, ("anchor", "positive", "negative"))
 
 
-def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
+def hinge(x: Array, t: Array, norm: str = "L1", reduce: str = "mean") -> Variable:
     """max(0, 1 - x) of the right class and max(0, 1 + x) of the others, of scores x (N, K) and labels t (N,); squared
     for norm 'L2'. `reduce` is 'mean' over N, or 'no': (N, K). A label that is no class makes its row NaN, and raises
     `IndexError` in debug mode. Raises `ValueError` for another norm."""
@@ -325,7 +325,7 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     return _HINGE(x, t, norm=norm, reduce=reduce)
 
 
-def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "mean") -> Variable:
+def contrastive(x0: Array, x1: Array, y: Array, margin: float = 1.0, reduce: str = "mean") -> Variable:
     """Half of d² where y is 1, of max(margin - d, 0)² where it is 0, with d = |x0 - x1| of rows (N, D) (Hadsell et al.
     2006). `reduce` is 'mean' or 'no': (N,). Of another y loss and gradient are NaN, and debug mode raises `IndexError`.
     Raises `ValueError` for a margin that is not positive."""
@@ -335,7 +335,7 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1.0, reduce: str = "me
     return _CONTRASTIVE(x0, x1, y, margin=margin, reduce=reduce)
 
 
-def triplet(anchor: Any, positive: Any, negative: Any, margin: float = 0.2, reduce: str = "mean") -> Variable:
+def triplet(anchor: Array, positive: Array, negative: Array, margin: float = 0.2, reduce: str = "mean") -> Variable:
     """max(|anchor - positive|² - |anchor - negative|² + margin, 0) of rows (N, D) (Weinberger and Saul 2009).
 
     `reduce` is 'mean' or 'no': (N,). Raises `ValueError` for a margin that is not positive.
@@ -368,19 +368,19 @@ _GAUSSIAN = Rule(
 )
 
 
-def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+def gaussian_kl_divergence(mean: Array, ln_var: Array, reduce: str = "sum") -> Variable:
     """The divergence of normal distributions from the standard one: (exp(ln_var) + mean² - 1 - ln_var) / 2."""
     check_reduce("gaussian_kl_divergence", reduce)
     return _KL(mean, ln_var, reduce=reduce)
 
 
-def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
+def bernoulli_nll(x: Array, y: Array, reduce: str = "sum") -> Variable:
     """-ln of the probability of x in [0, 1] where that of 1 is sigmoid(y): softplus(y) - x y."""
     check_reduce("bernoulli_nll", reduce)
     return _BERNOULLI(x, y, reduce=reduce)
 
 
-def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+def gaussian_nll(x: Array, mean: Array, ln_var: Array, reduce: str = "sum") -> Variable:
     """-ln of normal densities at x: (ln_var + (x - mean)² exp(-ln_var) + ln 2 pi) / 2."""
     check_reduce("gaussian_nll", reduce)
     return _GAUSSIAN(x, mean, ln_var, reduce=reduce)
@@ -416,14 +416,14 @@ _CROSS_COVARIANCE = Rule("cross_covariance", _cross_covariance, None, _check_fea
 _DECOV = Rule("decov", _decov, None, _check_features, ("h",))
 
 
-def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variable:
+def cross_covariance(y: Array, z: Array, reduce: str = "half_squared_sum") -> Variable:
     """Half the sum of squares of the covariances (Dy, Dz) of the features of y (N, Dy) and z (N, Dz), or they
     themselves ('no') (Cheung et al. 2015)."""
     check_reduce("cross_covariance", reduce, ("half_squared_sum", "no"))
     return _CROSS_COVARIANCE(y, z, reduce=reduce)
 
 
-def decov(h: Any, reduce: str = "half_squared_sum") -> Variable:
+def decov(h: Array, reduce: str = "half_squared_sum") -> Variable:
     """Half the sum of squares of the covariances (D, D) of different features of h (N, D), or they themselves ('no'),
     with zeros for variances (Cogswell et al. 2016)."""
     check_reduce("decov", reduce, ("half_squared_sum", "no"))
@@ -443,22 +443,30 @@ def _sampled(x: Any, w: Any, t: Any, reduce: str) -> Any:
 _SAMPLED = Rule("negative_sampling", _sampled, None, None, ("x", "W", "t"))
 
 
-def negative_sampling(x: Any, t: Any, W: Any, sampler: Callable[[tuple[int, int]], Any], sample_size: int,
+def negative_sampling(x: Array, t: Array, W: Array, sampler: Callable[[tuple[int, int]], Any], sample_size: int,
                       reduce: str = "sum") -> Variable:  # fmt: skip
     """The loss of telling the class t[i] from `sample_size` drawn ones (Mikolov et al. 2013): for row i of x (N, D)
     the sum over s of ln(1 + exp(-x_i W_t)) for its class and ln(1 + exp(x_i W_s)) for those of `sampler((N, S + 1))`.
 
-    W is (classes, D). Rows with t = -1 give 0; another label that is no class raises `IndexError`. `reduce` is 'sum' or
+    W is (classes, D). Rows with t = -1 give 0; another label that is no class raises `IndexError`, shapes that do not
+    fit, of what the sampler gives too, `ShapeError`. `reduce` is 'sum' or
     'no': (N,).
     """
     check_reduce("negative_sampling", reduce, ("sum", "no"))
     ranges.check("negative_sampling", "an int of 0 or more", sample_size=sample_size)
-    x, labels = as_variable(x), as_variable(t).array
+    x, W, labels = as_variable(x), as_variable(W), as_variable(t).array
     check_labels("negative_sampling", "t", labels)
+    if x.ndim != 2 or W.ndim != 2 or x.shape[1] != W.shape[1] or labels.shape != x.shape[:1]:
+        given = f"x {x.shape}, t {labels.shape}, W {W.shape}"
+        raise ShapeError(complain("negative_sampling: shapes", given, "x (N, D), t (N,), W (classes, D)"))
     drawn = sampler((x.shape[0], sample_size + 1))
     drawn = np.array(drawn.get() if hasattr(drawn, "structure") else drawn)
+    if drawn.shape != (x.shape[0], sample_size + 1) or not np.array_equal(drawn, np.trunc(drawn)):
+        given = f"{drawn.dtype} of shape {drawn.shape}"
+        wanted = f"integers of shape {(x.shape[0], sample_size + 1)}"
+        raise ShapeError(complain("negative_sampling: what sampler gave", given, wanted))
     host = labels.get() if hasattr(labels, "structure") else labels
-    refuse_labels("negative_sampling", host, as_variable(W).shape[0], -1)
+    refuse_labels("negative_sampling", host, W.shape[0], -1)
     drawn[:, 0] = np.where(host == -1, 0, host)
     rows = picking.get_item(W, arrays.moved(drawn.astype(np.int64), arrays.backend_of(arrays.plain(labels))))
     return _SAMPLED(x, rows, labels, reduce=reduce)

@@ -10,6 +10,7 @@ from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.losses import check_reduce, reduced
 from tensorbackend.functions.products import product
 from tensorbackend.graph import composite as o
@@ -64,7 +65,8 @@ def _bilinear(e1: Any, e2: Any, w: Any, *linear: Any) -> Any:
 _BILINEAR = Rule("bilinear", _bilinear, None, _check_bilinear, ("e1", "e2", "W", "V1", "V2", "b"))
 
 
-def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = None) -> Variable:
+def bilinear(e1: Array, e2: Array, W: Array, V1: Array | None = None, V2: Array | None = None,
+             b: Array | None = None) -> Variable:  # fmt: skip
     """y_il = sum over j, k of e1_ij e2_ik W_jkl [+ e1 V1 + e2 V2 + b]: e1 (I, J), e2 (I, K), W (J, K, L) give (I, L).
 
     e1 and e2 may have more axes, seen as one. Raises `ValueError` where only some of V1, V2 and b are given.
@@ -91,7 +93,7 @@ _BROADCAST_SUB_RIGHT = Rule(
 )
 
 
-def broadcast_sub(lhs: Any, rhs: Any, lhs_bwd: bool = True) -> Variable:
+def broadcast_sub(lhs: Array, rhs: Array, lhs_bwd: bool = True) -> Variable:
     """lhs - rhs, of (n, 1) or (n, m) and (n, m). With `lhs_bwd` False lhs gets no gradient."""
     return (_BROADCAST_SUB if lhs_bwd else _BROADCAST_SUB_RIGHT)(lhs, rhs)
 
@@ -99,7 +101,7 @@ def broadcast_sub(lhs: Any, rhs: Any, lhs_bwd: bool = True) -> Variable:
 _ROW_SUM = Rule("row_sum", lambda x: o.sum(x, 1, True), None, lambda t: type_check.expect(t[0].ndim == 2), ("x",))
 
 
-def row_sum(x: Any) -> Variable:
+def row_sum(x: Array) -> Variable:
     """The sums of the rows of (n, m) as a column (n, 1)."""
     return _ROW_SUM(x)
 
@@ -113,7 +115,7 @@ def _check_dense(in_types: Any) -> None:
 _DENSE = Rule("dense", lambda x, w, b: product(as_matrix(x), w) + b, None, _check_dense, ("x", "W", "b"))
 
 
-def dense(x: Any, W: Any, b: Any) -> Variable:
+def dense(x: Array, W: Array, b: Array) -> Variable:
     """x W + b: x (N, …) seen as (N, D), W (D, M), b (M,) give (N, M). `linear` has its weights the other way."""
     return _DENSE(x, W, b)
 
@@ -138,7 +140,7 @@ def _prelu(x: Any, w: Any) -> Any:
 _PRELU = Rule("prelu", _prelu, None, _check_prelu, ("x", "W"))
 
 
-def prelu(x: Any, W: Any) -> Variable:
+def prelu(x: Array, W: Array) -> Variable:
     """x where x >= 0, else W x, with slopes W of the shape of the axes behind the first, or of the first of them
     (He et al. 2015)."""
     return _PRELU(x, W)
@@ -180,14 +182,15 @@ _MIXTURE = Rule("gaussian_mixture_2d", _mixture, None, _check_mixture, _NAMES)
 _MIXTURE_NLL = Rule("gaussian_mixture_2d_nll", _mixture_nll, None, _check_mixture, _NAMES)
 
 
-def gaussian_mixture_2d(w: Any, m1: Any, m2: Any, s1: Any, s2: Any, c: Any, x1: Any, x2: Any) -> Variable:
+def gaussian_mixture_2d(w: Array, m1: Array, m2: Array, s1: Array, s2: Array, c: Array, x1: Array,
+                        x2: Array) -> Variable:  # fmt: skip
     """The terms (n, K) of a mixture of normal densities in the plane, at x1, x2 (n, 1): weights `w`, means, standard
     deviations `s1`, `s2` > 0 and correlations |c| < 1, all (n, K)."""
     return _MIXTURE(w, m1, m2, s1, s2, c, x1, x2)
 
 
-def gaussian_mixture_2d_nll(w_hat: Any, m1: Any, m2: Any, s1_hat: Any, s2_hat: Any, c_hat: Any, x1: Any, x2: Any,
-                            reduce: str = "sum") -> Variable:  # fmt: skip
+def gaussian_mixture_2d_nll(w_hat: Array, m1: Array, m2: Array, s1_hat: Array, s2_hat: Array, c_hat: Array, x1: Array,
+                            x2: Array, reduce: str = "sum") -> Variable:  # fmt: skip
     """-ln of a mixture's density at x1, x2 (n, 1), of parameters as a network gives them, all (n, K): w = softmax of
     `w_hat`, s = exp(s_hat), c = tanh(c_hat) (Graves 2013). Finite however far the targets lie. `reduce` is 'sum',
     'mean' or 'no': (n,)."""

@@ -10,6 +10,7 @@ from tensorbackend.function import type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule, Traced, normal, uniform
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.products import linear
 from tensorbackend.functions.shapes import cast
 from tensorbackend.graph import composite as o
@@ -41,7 +42,7 @@ _MASK = Rule(
 _MASKED = Rule("dropout", lambda x, mask: x * mask, None, _check, ("x", "mask"))
 
 
-def dropout(x: Any, ratio: float = 0.5, *, mask: Any = None, return_mask: bool = False) -> Any:
+def dropout(x: Array, ratio: float = 0.5, *, mask: Array | None = None, return_mask: bool = False) -> Any:
     """Elements dropped at probability `ratio`, the others times 1 / (1 - ratio); x as it is when not training.
 
     `mask` is used as it is if given; with `return_mask` the result is (variable, mask's array). Raises `ValueError` for
@@ -72,13 +73,13 @@ def _gumbel_softmax(log_pi: Any, tau: float, axis: int) -> Any:
 _GUMBEL = Rule("gumbel_softmax", _gumbel_softmax, None, _check, ("log_pi",))
 
 
-def gaussian(mean: Any, ln_var: Any) -> Variable:
+def gaussian(mean: Array, ln_var: Array) -> Variable:
     """Normal random numbers of the means and of the variances exp(ln_var), differentiable in both (Kingma and Welling
     2014); the means when not training."""
     return _typed(_GAUSSIAN(mean, ln_var), mean, ln_var) if lookup("train") else as_variable(mean)
 
 
-def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1) -> Variable:
+def gumbel_softmax(log_pi: Array, tau: float = 0.1, axis: int = 1) -> Variable:
     """Nearly one-hot draws of the classes of log-probabilities (Jang et al. 2017); the sharper, the smaller `tau`.
     Raises `ValueError` unless that is above 0."""
     ranges.check("gumbel_softmax", "above 0, and finite", tau=tau)
@@ -86,7 +87,7 @@ def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1) -> Variable:
     return _typed(_GUMBEL(log_pi, tau=float(tau), axis=axis), log_pi)
 
 
-def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
+def rrelu(x: Array, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
     """x where x >= 0, else x times a slope drawn from [l, u) for each element (Xu et al. 2015); their mean when not
     training. Raises `ValueError` unless l <= u."""
     ranges.check("rrelu", "a finite number", l=l, u=u)
@@ -94,7 +95,7 @@ def rrelu(x: Any, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: 
     return _typed(_RRELU(x, low=l, high=u), x) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
 
 
-def zoneout(h: Any, x: Any, ratio: float = 0.5) -> Variable:
+def zoneout(h: Array, x: Array, ratio: float = 0.5) -> Variable:
     """Elements of the state h kept at probability `ratio`, the others those of x (Krueger et al. 2017); the expectation
     when not training. Raises `ValueError` for a ratio outside [0, 1]."""
     ranges.check("zoneout", "0 to 1", ratio=ratio)
@@ -120,8 +121,8 @@ _WEIGHT_MASK = Rule(
 )
 
 
-def simplified_dropconnect(x: Any, W: Any, b: Any = None, ratio: float = 0.5, train: bool = True, mask: Any = None,
-                           use_batchwise_mask: bool = True) -> Variable:  # fmt: skip
+def simplified_dropconnect(x: Array, W: Array, b: Array | None = None, ratio: float = 0.5, train: bool = True,
+                           mask: Array | None = None, use_batchwise_mask: bool = True) -> Variable:  # fmt: skip
     """`linear` of x (N, D) with weights (M, D) of which each is dropped at probability `ratio`, anew for each sample
     (or once), the others divided by 1 - ratio (Wan et al. 2013). `mask`, (N, M, D) or (M, D), is used if given.
 

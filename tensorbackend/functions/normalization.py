@@ -16,6 +16,7 @@ from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking
+from tensorbackend.functions.arguments import Array, Axis
 from tensorbackend.functions.losses import check_labels, length, refuse_labels
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
@@ -73,8 +74,9 @@ _BATCH = Rule("batch_normalization", _batch, None, _check_channels, ("x", "gamma
 _FIXED = Rule("fixed_batch_normalization", _fixed, None, _check_channels, ("x", "gamma", "beta", "mean", "var"))
 
 
-def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, running_mean: Any = None,
-                        running_var: Any = None, decay: float = 0.9, axis: Any = None) -> Variable:  # fmt: skip
+def batch_normalization(x: Array, gamma: Array, beta: Array, *, eps: float = 2e-5,
+                        running_mean: Array | None = None, running_var: Array | None = None, decay: float = 0.9,
+                        axis: Axis = None) -> Variable:  # fmt: skip
     """gamma (x - mean) / sqrt(var + eps) + beta, with mean and biased variance over `axis` (None: all axes but the
     second), and gamma and beta of the shape of the others (Ioffe and Szegedy 2015).
 
@@ -102,8 +104,8 @@ def batch_normalization(x: Any, gamma: Any, beta: Any, *, eps: float = 2e-5, run
     return y
 
 
-def fixed_batch_normalization(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5,
-                              axis: Any = None) -> Variable:  # fmt: skip
+def fixed_batch_normalization(x: Array, gamma: Array, beta: Array, mean: Array, var: Array, eps: float = 2e-5,
+                              axis: Axis = None) -> Variable:  # fmt: skip
     """`batch_normalization` with a mean and a variance that are given, differentiable in all five."""
     ranges.check("fixed_batch_normalization", "0 or more, and finite", eps=eps)
     return _FIXED(x, gamma, beta, mean, var, eps=float(eps), axes=_axes(x, axis))
@@ -126,7 +128,7 @@ _LAYER = Rule(
 )
 
 
-def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+def layer_normalization(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Variable:
     """Rows of x (N, D) with mean 0 and variance 1, times gamma (D,) plus beta (D,) (Ba et al. 2016)."""
     ranges.check("layer_normalization", "0 or more, and finite", eps=eps)
     return _LAYER(x, gamma, beta, eps=float(eps))
@@ -151,11 +153,13 @@ def _check_group(in_types: Any, **params: Any) -> None:
 _GROUP = Rule("group_normalization", _group, None, _check_group, ("x", "gamma", "beta"))
 
 
-def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+def group_normalization(x: Array, groups: int, gamma: Array, beta: Array, eps: float = 1e-5) -> Variable:
     """Groups of the channels of x (N, C, …) with mean 0 and variance 1, times gamma (C,) plus beta (C,) (Wu and He
     2018). Raises `ShapeError` where the channels do not divide."""
     ranges.check("group_normalization", "0 or more, and finite", eps=eps)
     ranges.check("group_normalization", "an int", groups=groups)
+    if len(x.shape) < 2:
+        raise ShapeError(complain("group_normalization: x", f"shape {x.shape}", "(N, C, …)"))
     if groups < 1 or x.shape[1] % groups:
         raise ShapeError(complain("group_normalization", f"{groups} groups of {x.shape[1]} channels", "a divisor"))
     return _GROUP(x, gamma, beta, groups=groups, eps=float(eps))
@@ -168,7 +172,7 @@ def _normalize(x: Any, eps: float, axis: Any) -> Any:
 _NORMALIZE = Rule("normalize", _normalize, None, lambda t, **params: type_check.expect_float(*t), ("x",))
 
 
-def normalize(x: Any, eps: float = 1e-5, axis: Any = 1) -> Variable:
+def normalize(x: Array, eps: float = 1e-5, axis: Axis = 1) -> Variable:
     """x / (|x| + eps), with Euclidean lengths along the axes. Raises `ShapeError` for axes that are not there."""
     ranges.check("normalize", "0 or more, and finite", eps=eps)
     axes = normalize_axes("normalize", tuple(axis) if isinstance(axis, list) else axis, len(x.shape))
@@ -193,7 +197,7 @@ def _check_response(in_types: Any, **params: Any) -> None:
 _RESPONSE = Rule("local_response_normalization", _response, None, _check_response, ("x",))
 
 
-def local_response_normalization(x: Any, n: int = 5, k: float = 2.0, alpha: float = 1e-4,
+def local_response_normalization(x: Array, n: int = 5, k: float = 2.0, alpha: float = 1e-4,
                                  beta: float = 0.75) -> Variable:  # fmt: skip
     """x (k + alpha times the sum of squares of n channels around)^-beta (Krizhevsky et al. 2012).
 
@@ -262,8 +266,8 @@ _SUMS = Rule("sum_axis02", _sums, None, _check_three, ("x", "y"))
 _MEAN = Rule("mean_axis02", lambda x: o.mean(x, (0, 2), False), None, _check_three, ("x",))
 
 
-def sum_axis02(x: Any, y: Any = None, expr1: str = "x", expr2: str = "x*x", mean: bool = False
-               ) -> tuple[Variable, Variable]:  # fmt: skip
+def sum_axis02(x: Array, y: Array | None = None, expr1: str = "x", expr2: str = "x*x",
+               mean: bool = False) -> tuple[Variable, Variable]:  # fmt: skip
     """The sums (1, C, 1) over the first and last axis of two expressions in x and y (N, C, L) (None: x), or the means,
     in one pass. Expressions are C text, as 'y' or 'x*y'; `x[I]` means x. Raises `ValueError` for other text."""
     for text in (expr1, expr2):
@@ -271,7 +275,7 @@ def sum_axis02(x: Any, y: Any = None, expr1: str = "x", expr2: str = "x*x", mean
     return _SUMS(x, x if y is None else y, expr1=expr1, expr2=expr2, mean=mean)
 
 
-def mean_axis02(x: Any) -> Variable:
+def mean_axis02(x: Array) -> Variable:
     """The means (C,) over the first and last axis of (N, C, L)."""
     return _MEAN(x)
 
@@ -281,7 +285,7 @@ def mean_axis02(x: Any) -> Variable:
 _IGNORING = Rule("embed_id", lambda rows, ids, label: o.where(o.reshape(ids == label, (*ids.shape, 1)), 0, rows))
 
 
-def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
+def embed_id(x: Array, W: Array, ignore_label: int | None = None) -> Variable:
     """The rows of W (words, D) of integers x (…): (…, D). `ignore_label` gives zeros and no gradient; the gradients of
     a word add up. Raises `InvalidType` for x of no integers, `IndexError` in debug mode for an integer that is no row.
     """

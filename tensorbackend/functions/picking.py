@@ -20,6 +20,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import elementwise, shapes
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing
 
@@ -143,10 +144,10 @@ def _key(slices: Any) -> tuple:
 
 def _index(k: Any) -> Any:
     k = k.array if isinstance(k, Variable) else k
-    return np.asarray(k, None if k else np.int64) if isinstance(k, list) else k
+    return indexing.as_array("indices", k, None if k else np.int64) if isinstance(k, list) else k
 
 
-def get_item(x: Any, slices: Any) -> Variable:
+def get_item(x: Array, slices: Any) -> Variable:
     """The part that an index picks: integers, slices, None, `...`, integer arrays and masks, as in NumPy.
 
     Raises `IndexError` for places outside, for arrays of other types, and masks of other shapes.
@@ -161,7 +162,7 @@ def get_item(x: Any, slices: Any) -> Variable:
     return _Lookup(x, key).picked(x)
 
 
-def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
+def scatter_add(a: Array, slices: Any, b: Array) -> Variable:
     """a with b added at the places of an index; places that are named twice get both. Raises as `get_item`."""
     a, b, key = as_variable(a), as_variable(b), _key(slices)
     if indexing.is_fancy(key):

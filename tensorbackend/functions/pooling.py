@@ -19,6 +19,7 @@ from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import shapes
+from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
 from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, output_size
@@ -225,7 +226,7 @@ class _AverageGradient(_Average):
         return _Average(self._windows, self._shape).apply(grad_outputs)
 
 
-def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+def max_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
     """The largest of each window of images (N, C, …) of one to three axes; the first of equal ones gets the gradient.
 
@@ -240,28 +241,28 @@ def max_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_a
     return y, batch_first(node.argmax, type(arrays.plain(y.array)) is np.ndarray)
 
 
-def max_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+def max_pooling_1d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
     """`max_pooling_nd` of sequences (N, C, L). Raises `ShapeError` for another rank."""
     expect_images("max_pooling_1d", x, "(N, C, L)")
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
-def max_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+def max_pooling_2d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
     """`max_pooling_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
     expect_images("max_pooling_2d", x)
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
-def max_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True,
+def max_pooling_3d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
     """`max_pooling_nd` of volumes (N, C, D, H, W). Raises `ShapeError` for another rank."""
     expect_images("max_pooling_3d", x, "(N, C, D, H, W)")
     return max_pooling_nd(x, ksize, stride, pad, cover_all, return_indices)
 
 
-def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+def average_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0) -> Variable:
     """The mean of each window of images (N, C, …) of one to three axes, in which padding counts as zeros.
 
     `stride` None is the window's length. Raises `ShapeError` for no output.
@@ -269,19 +270,19 @@ def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> 
     return _Average(_windows("average_pooling", x.shape, ksize, stride, pad, False), x.shape).apply((x,))[0]
 
 
-def average_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+def average_pooling_1d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0) -> Variable:
     """`average_pooling_nd` of sequences (N, C, L). Raises `ShapeError` for another rank."""
     expect_images("average_pooling_1d", x, "(N, C, L)")
     return average_pooling_nd(x, ksize, stride, pad)
 
 
-def average_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+def average_pooling_2d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0) -> Variable:
     """`average_pooling_nd` of images (N, C, H, W). Raises `ShapeError` for another rank."""
     expect_images("average_pooling_2d", x)
     return average_pooling_nd(x, ksize, stride, pad)
 
 
-def average_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+def average_pooling_3d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0) -> Variable:
     """`average_pooling_nd` of volumes (N, C, D, H, W). Raises `ShapeError` for another rank."""
     expect_images("average_pooling_3d", x, "(N, C, D, H, W)")
     return average_pooling_nd(x, ksize, stride, pad)
@@ -296,8 +297,8 @@ def _outsize(x: Any, ksize: tuple, stride: tuple, pad: tuple, cover_all: bool) -
     return tuple(max(a + k - 2 * p - s, a - p) + 1 if cover_all else a + k - 2 * p for a, k, s, p in rows)
 
 
-def _spread(name: str, x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
-            ) -> tuple[tuple[int, ...], ...]:  # fmt: skip
+def _spread(name: str, x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any,
+            cover_all: bool) -> tuple[tuple[int, ...], ...]:  # fmt: skip
     """Windows, strides, pads and the images' size of windows that elements of x are put into."""
     expect_images(name, x)
     window, sides = each(f"{name}: windows", ksize, 2), each(f"{name}: pad", pad, 2, 0)
@@ -307,7 +308,7 @@ def _spread(name: str, x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, 
     return window, strides, sides, each(f"{name}: outsize", outsize, 2, 0)
 
 
-def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
+def unpooling_2d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, outsize: Sizes | None = None,
                  cover_all: bool = True) -> Variable:  # fmt: skip
     """Images in which each element of x (N, C, H, W) fills its window; where windows overlap, they add up.
 
@@ -333,8 +334,8 @@ def unpooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: 
     return whole if whole.shape[2:] == sizes else whole[:, :, part[0], part[1]]
 
 
-def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None,
-                  cover_all: bool = True) -> Variable:  # fmt: skip
+def upsampling_2d(x: Array, indexes: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0,
+                  outsize: Sizes | None = None, cover_all: bool = True) -> Variable:  # fmt: skip
     """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
     it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
     window, strides, sides, sizes = _spread("upsampling_2d", x, ksize, stride, pad, outsize, cover_all)
@@ -347,7 +348,7 @@ def upsampling_2d(x: Any, indexes: Any, ksize: Any, stride: Any = None, pad: Any
     return _MaxGradient(windows, shape, argmax).apply((x,))[0]
 
 
-def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int) -> Variable:
+def spatial_pyramid_pooling_2d(x: Array, pyramid_height: int) -> Variable:
     """The maxima of 1, 4, 16 … parts of images (N, C, H, W), `pyramid_height` levels, side by side: (N, D, 1, 1) (He et
     al. 2014). Parts are windows of one size; raises `ShapeError` where one of them would lie outside the images."""
     expect_images("spatial_pyramid_pooling_2d", x)

@@ -9,6 +9,7 @@ from typing import Any
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
 
@@ -80,17 +81,17 @@ _LINEAR = Rule("linear", _linear, None, _check_linear, ("x", "W", "b"))
 _BATCH_MATMUL = Rule("batch_matmul", _batched, None, _check_batched, ("a", "b"))
 
 
-def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False, transout: bool = False) -> Variable:
+def matmul(a: Array, b: Array, transa: bool = False, transb: bool = False, transout: bool = False) -> Variable:
     """The matrix product as NumPy's `matmul`; `transa`, `transb` and `transout` exchange the last two axes."""
     return _MATMUL(a, b, transa=transa, transb=transb, transout=transout)
 
 
-def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+def batch_matmul(a: Array, b: Array, transa: bool = False, transb: bool = False) -> Variable:
     """Products of matrices (B, M, K) and (B, K, N); a 2-D operand is a batch of columns."""
     return _BATCH_MATMUL(a, b, transa=transa, transb=transb)
 
 
-def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
+def linear(x: Array, W: Array, b: Array | None = None, n_batch_axes: int = 1) -> Variable:
     """x Wᵀ + b: x (N, …) seen as (N, D), W (M, D), b (M,) give (N, M); the first `n_batch_axes` axes are kept."""
     ranges.check("linear", "an int", n_batch_axes=n_batch_axes)
     operands = (x, W) if b is None else (x, W, b)

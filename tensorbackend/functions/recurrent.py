@@ -12,10 +12,12 @@ from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import arranging, picking, shapes
 from tensorbackend.functions.activations import relu
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.elementwise import tanh
 from tensorbackend.functions.noise import dropout
 from tensorbackend.functions.products import linear
 from tensorbackend.graph import composite as o
+from tensorbackend.graph import ranges
 
 __all__ = [
     "lstm", "n_step_bigru", "n_step_bilstm", "n_step_birnn", "n_step_gru", "n_step_lstm", "n_step_rnn", "slstm",
@@ -82,7 +84,7 @@ _SLSTM = Rule("slstm", _slstm, None, _check_gates, ("c1", "c2", "x1", "x2"))
 _TREE_LSTM = Rule("tree_lstm", _tree_lstm, None, _check_tree)
 
 
-def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
+def lstm(c_prev: Array, x: Array) -> tuple[Variable, Variable]:
     """(cell, output) after a step of an LSTM (Hochreiter and Schmidhuber 1997; Gers et al. 2000): c' = tanh(a) sig(i) +
     sig(f) c, h = sig(o) tanh(c'), with the gates a, i, f, o interleaved in x (N, 4D), seen as (N, D, 4).
 
@@ -95,13 +97,13 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
     return shapes.concat([c, over], 0), h
 
 
-def slstm(c_prev1: Any, c_prev2: Any, x1: Any, x2: Any) -> tuple[Variable, Variable]:
+def slstm(c_prev1: Array, c_prev2: Array, x1: Array, x2: Array) -> tuple[Variable, Variable]:
     """(cell, output) of an LSTM with two branches of a tree (Zhu et al. 2015): each has a cell (N, D) and gates (N, 4D)
     as `lstm`; the cells add up, and so do the output gates."""
     return _SLSTM(c_prev1, c_prev2, x1, x2)
 
 
-def tree_lstm(*inputs: Any) -> tuple[Variable, Variable]:
+def tree_lstm(*inputs: Array) -> tuple[Variable, Variable]:
     """(cell, output) of an N-ary tree LSTM (Tai et al. 2015): cells c1 … cn (N, D), then x (N, (3 + n) D), the gates
     a, i, o, f1 … fn one after the other. Raises `ValueError` without a cell."""
     if len(inputs) < 2:
@@ -151,8 +153,8 @@ def _rnn_step(name: str, activation: str) -> Step:
     return step
 
 
-def _run(step: Step, states: list[Any], w: Sequence[Any], b: Sequence[Any], steps: Sequence[Any], backwards: bool
-         ) -> tuple[list[Variable], list[Variable]]:  # fmt: skip
+def _run(step: Step, states: list[Any], w: Sequence[Any], b: Sequence[Any], steps: Sequence[Any],
+         backwards: bool) -> tuple[list[Variable], list[Variable]]:  # fmt: skip
     """One layer in one direction: the last states, and the output of each step. Sequences that have ended, or have not
     begun, keep their state."""
     states, outputs = [as_variable(s) for s in states], []
@@ -164,7 +166,8 @@ def _run(step: Step, states: list[Any], w: Sequence[Any], b: Sequence[Any], step
     return states, outputs[::-1] if backwards else outputs
 
 
-def _check_n_step(name: str, count: int, n_layers: int, directions: int, states: list[Any], ws: Any, bs: Any,
+def _check_n_step(name: str, count: int, n_layers: int, directions: int, states: list[Any],
+                  ws: Sequence[Sequence[Array]], bs: Sequence[Sequence[Array]],
                   xs: Sequence[Any]) -> None:  # fmt: skip
     """Raise `ValueError` for what is no input of layers with `count` weights and biases each."""
     layers, given = n_layers * directions, [tuple(s.shape) for s in states]
@@ -186,9 +189,11 @@ def _check_n_step(name: str, count: int, n_layers: int, directions: int, states:
             raise ValueError(complain(f"{name}: layer {k}", f"weights {weights}, biases {biases}", expected))
 
 
-def _n_step(name: str, step: Step, count: int, n_layers: int, ratio: float, states: list[Any], ws: Any, bs: Any,
-            xs: Sequence[Any], directions: int = 1) -> tuple[list[Variable], list[Variable]]:  # fmt: skip
+def _n_step(name: str, step: Step, count: int, n_layers: int, ratio: float, states: list[Any],
+            ws: Any, bs: Any, xs: Sequence[Any],
+            directions: int = 1) -> tuple[list[Variable], list[Variable]]:  # fmt: skip
     """All layers: the last states (layers × directions, B, D), and the last layer's outputs for each sequence."""
+    ranges.check(name, "0 or more, and below 1", dropout_ratio=ratio)
     _check_n_step(name, count, n_layers, directions, states, ws, bs, xs)
     order = sorted(range(len(xs)), key=lambda i: -xs[i].shape[0])
     if order != sorted(order):
@@ -215,7 +220,8 @@ def _n_step(name: str, step: Step, count: int, n_layers: int, ratio: float, stat
     return [shapes.stack(kept) for kept in last], ys
 
 
-def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
+def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Array, cx: Array, ws: Sequence[Sequence[Array]],
+                bs: Sequence[Sequence[Array]], xs: Sequence[Array]) -> tuple:  # fmt: skip
     """(hy, cy, ys): sequences `xs` of (length, features) through layers of LSTMs; the longest first saves sorting them.
 
     hx and cx (layers, B, D) are the states before. `ws` and `bs` hold for each layer eight weights (D, inputs or D) and
@@ -227,28 +233,31 @@ def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, 
     return hy, cy, ys
 
 
-def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
+def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Array, cx: Array, ws: Sequence[Sequence[Array]],
+                  bs: Sequence[Sequence[Array]], xs: Sequence[Array]) -> tuple:  # fmt: skip
     """As `n_step_lstm`, with a second LSTM in each layer that runs backwards: states and weights are twice as many, a
     layer's forward one first, and outputs (length, 2D)."""
     (hy, cy), ys = _n_step("n_step_bilstm", _lstm_step, 8, n_layers, dropout_ratio, [hx, cx], ws, bs, xs, 2)
     return hy, cy, ys
 
 
-def n_step_gru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
+def n_step_gru(n_layers: int, dropout_ratio: float, hx: Array, ws: Sequence[Sequence[Array]],
+               bs: Sequence[Sequence[Array]], xs: Sequence[Array]) -> tuple:  # fmt: skip
     """(hy, ys): as `n_step_lstm`, of gated recurrent units (Cho et al. 2014, with the reset behind the product): six
     weights and biases a layer, of the input for r, z and the new state, then of the state."""
     (hy,), ys = _n_step("n_step_gru", _gru_step, 6, n_layers, dropout_ratio, [hx], ws, bs, xs)
     return hy, ys
 
 
-def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any]) -> tuple:
+def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Array, ws: Sequence[Sequence[Array]],
+                 bs: Sequence[Sequence[Array]], xs: Sequence[Array]) -> tuple:  # fmt: skip
     """As `n_step_gru`, in both directions, as `n_step_bilstm`."""
     (hy,), ys = _n_step("n_step_bigru", _gru_step, 6, n_layers, dropout_ratio, [hx], ws, bs, xs, 2)
     return hy, ys
 
 
-def n_step_rnn(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any],
-               activation: str = "tanh") -> tuple:  # fmt: skip
+def n_step_rnn(n_layers: int, dropout_ratio: float, hx: Array, ws: Sequence[Sequence[Array]],
+               bs: Sequence[Sequence[Array]], xs: Sequence[Array], activation: str = "tanh") -> tuple:  # fmt: skip
     """(hy, ys): as `n_step_lstm`, of plain units with 'tanh' or 'relu': two weights and biases a layer, of the input
     and of the state. Raises `ValueError` for another activation."""
     step = _rnn_step("n_step_rnn", activation)
@@ -256,8 +265,8 @@ def n_step_rnn(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, x
     return hy, ys
 
 
-def n_step_birnn(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Sequence[Any],
-                 activation: str = "tanh") -> tuple:  # fmt: skip
+def n_step_birnn(n_layers: int, dropout_ratio: float, hx: Array, ws: Sequence[Sequence[Array]],
+                 bs: Sequence[Sequence[Array]], xs: Sequence[Array], activation: str = "tanh") -> tuple:  # fmt: skip
     """As `n_step_rnn`, in both directions, as `n_step_bilstm`."""
     step = _rnn_step("n_step_birnn", activation)
     (hy,), ys = _n_step("n_step_birnn", step, 2, n_layers, dropout_ratio, [hx], ws, bs, xs, 2)

@@ -11,14 +11,12 @@ import numpy as np
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.arguments import Array, Axis
 from tensorbackend.graph import composite as o
 
 __all__ = [
     "argmax", "argmin", "average", "batch_l2_norm_squared", "logsumexp", "max", "mean", "min", "prod", "sum", "sum_to",
 ]  # fmt: skip
-
-Axis = int | tuple[int, ...] | None
-
 
 def axes_of(axis: Any) -> Axis:
     """An axis argument as it can be part of a key: a list becomes a tuple."""
@@ -61,17 +59,17 @@ _AVERAGE = Rule("average", _average, None, _check_average, ("x", "weights"))
 _SUM_TO = Rule("sum_to", lambda x, shape: o.unbroadcast(x, shape), names=("x",))
 
 
-def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+def sum(x: Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The sum over the axes (None: all)."""
     return _SUM(x, axis=axes_of(axis), keepdims=keepdims)
 
 
-def mean(x: Any, axis: Any = None, *, weights: Any = None, keepdims: bool = False) -> Variable:
+def mean(x: Array, axis: Axis = None, *, weights: Array | None = None, keepdims: bool = False) -> Variable:
     """The mean over the axes (None: all), weighted if `weights` are given; as `average`."""
     return average(x, axis, weights, keepdims)
 
 
-def average(x: Any, axis: Any = None, weights: Any = None, keepdims: bool = False) -> Variable:
+def average(x: Array, axis: Axis = None, weights: Array | None = None, keepdims: bool = False) -> Variable:
     """The mean over the axes (None: all); with `weights`, of x's shape or the axis's, sum(x w) / sum(w).
 
     Raises `InvalidType` for weights of another shape.
@@ -82,32 +80,32 @@ def average(x: Any, axis: Any = None, weights: Any = None, keepdims: bool = Fals
     return _AVERAGE(x, as_variable(weights), axis=axis, keepdims=keepdims)
 
 
-def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+def prod(x: Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The product over the axes (None: all)."""
     return _PROD(x, axis=axes_of(axis), keepdims=keepdims)
 
 
-def max(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+def max(x: Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The largest over the axes (None: all); every element equal to it gets the gradient."""
     return _MAX(x, axis=axes_of(axis), keepdims=keepdims)
 
 
-def min(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+def min(x: Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The smallest over the axes (None: all); every element equal to it gets the gradient."""
     return _MIN(x, axis=axes_of(axis), keepdims=keepdims)
 
 
-def argmax(x: Any, axis: int | None = None) -> Variable:
+def argmax(x: Array, axis: int | None = None) -> Variable:
     """The first position of the largest along an axis (None: in C order of all); no gradient."""
     return _ARGMAX(x, axis=axis, keepdims=False)
 
 
-def argmin(x: Any, axis: int | None = None) -> Variable:
+def argmin(x: Array, axis: int | None = None) -> Variable:
     """The first position of the smallest along an axis (None: in C order of all); no gradient."""
     return _ARGMIN(x, axis=axis, keepdims=False)
 
 
-def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+def logsumexp(x: Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """ln of the sum of exp(x) over the axes (None: all), without overflow."""
     return _LOGSUMEXP(x, axis=axes_of(axis), keepdims=keepdims)
 
@@ -115,11 +113,11 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
 _SQUARES = Rule("batch_l2_norm_squared", lambda x: o.sum(x * x, tuple(range(1, len(x.shape))), False), names=("x",))
 
 
-def batch_l2_norm_squared(x: Any) -> Variable:
+def batch_l2_norm_squared(x: Array) -> Variable:
     """The sums of squares (N,) over all axes but the first."""
     return _SQUARES(x)
 
 
-def sum_to(x: Any, shape: tuple[int, ...]) -> Variable:
+def sum_to(x: Array, shape: tuple[int, ...]) -> Variable:
     """The sum over the axes along which `shape` would be broadcast to x's shape."""
     return _SUM_TO(x, shape=tuple(builtins.map(int, shape)))

@@ -13,6 +13,7 @@ from tensorbackend.function import arrays
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import picking, shapes
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.arranging import einsum
 from tensorbackend.functions.elementwise import where
 from tensorbackend.functions.pooling import OnImages
@@ -100,7 +101,7 @@ def _host_rois(name: str, x: Any, rois: Any, outh: int, outw: int, scale: float)
     return found
 
 
-def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
+def roi_pooling_2d(x: Array, rois: Array, outh: int, outw: int, spatial_scale: float) -> Variable:
     """The largest of outh x outw bins of each region of images x (N, C, H, W): (R, C, outh, outw) (Girshick 2015).
 
     Corners times `spatial_scale` are rounded, and both belong to the region. Raises `ShapeError` for shapes,
@@ -130,7 +131,7 @@ def _bins(low: np.ndarray, high: np.ndarray, parts: int, length: int) -> np.ndar
     return inside / np.maximum(inside.sum(2, keepdims=True), 1)
 
 
-def roi_average_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
+def roi_average_pooling_2d(x: Array, rois: Array, outh: int, outw: int, spatial_scale: float) -> Variable:
     """`roi_pooling_2d` with the means of the bins."""
     found = _host_rois("roi_average_pooling_2d", x, rois, outh, outw, spatial_scale)
     x1, y1, x2, y2 = np.rint(found[:, 1:].astype(np.float64) * spatial_scale).T
@@ -154,7 +155,7 @@ def _aligned(name: str, x: Any, rois: Any, scale: float, outh: int, outw: int, r
     return found, _samples(y1, y2, outh, ratio, x.shape[2]), _samples(x1, x2, outw, ratio, x.shape[3])
 
 
-def roi_average_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float,
+def roi_average_align_2d(x: Array, rois: Array, outh: int, outw: int, spatial_scale: float,
                          sampling_ratio: int = 2) -> Variable:  # fmt: skip
     """Regions without rounding: each bin is the mean of `sampling_ratio`² points of images x (N, C, H, W), by linear
     interpolation (He et al. 2017): (R, C, outh, outw). Raises as `roi_pooling_2d`, `ValueError` for a ratio below 1."""
@@ -175,7 +176,7 @@ def _first_largest(x: Any) -> Any:
 _FIRST_LARGEST = Rule("roi_max_align_2d", _first_largest, None, None, ("points",))
 
 
-def roi_max_align_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float,
+def roi_max_align_2d(x: Array, rois: Array, outh: int, outw: int, spatial_scale: float,
                      sampling_ratio: int = 2) -> Variable:  # fmt: skip
     """`roi_average_align_2d` with the largest of each bin's points, the first of equal ones."""
     found, rows, columns = _aligned("roi_max_align_2d", x, rois, spatial_scale, outh, outw, sampling_ratio)

@@ -15,9 +15,10 @@ from tensorbackend.function import arrays, type_check
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.arguments import Array, Axis, Sizes
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing, ranges
-from tensorbackend.graph.structure import normalize_axes, one_axis
+from tensorbackend.graph.structure import broadcast_shapes, normalize_axes, one_axis
 
 __all__ = [
     "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
@@ -53,25 +54,27 @@ def part(x: Any, key: tuple) -> Variable:
     return _PART(x, key=key)
 
 
-def reshape(x: Any, shape: Any) -> Variable:
+def reshape(x: Array, shape: Sizes) -> Variable:
     """The elements in C order under another shape; one length may be -1."""
     wanted = shape if isinstance(shape, (tuple, list)) else (shape,)
     return _RESHAPE(x, shape=indexing.whole("reshape", wanted))
 
 
-def flatten(x: Any) -> Variable:
+def flatten(x: Array) -> Variable:
     """The elements in C order along one axis."""
     return reshape(x, (-1,))
 
 
-def transpose(x: Any, axes: Any = None) -> Variable:
-    """The axes in another order (None: reversed)."""
+def transpose(x: Array, axes: Axis = None) -> Variable:
+    """The axes in another order (None: reversed). Raises `TypeError` for one axis alone."""
     rank = len(x.shape)
+    if isinstance(axes, (int, np.integer)):
+        raise TypeError(complain("transpose: axes", f"{axes}", f"{rank} ints, or None", "moveaxis for one"))
     order = tuple(range(rank))[::-1] if axes is None else tuple(axes)
     return _TRANSPOSE(x, axes=order)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
+def swapaxes(x: Array, axis1: int, axis2: int) -> Variable:
     """Two axes exchanged."""
     order = list(range(len(x.shape)))
     axis1, axis2 = (one_axis("swapaxes", a, len(order)) for a in (axis1, axis2))
@@ -79,7 +82,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     return transpose(x, order)
 
 
-def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
+def moveaxis(x: Array, source: Axis, destination: Axis) -> Variable:
     """Axes moved to other places, the rest in their order. Raises `ShapeError` unless there are as many places."""
     rank = len(x.shape)
     named = [tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in (source, destination)]
@@ -92,7 +95,7 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Variable:
     return transpose(x, order)
 
 
-def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
+def rollaxis(x: Array, axis: int, start: int = 0) -> Variable:
     """One axis moved to before another."""
     rank = len(x.shape)
     axis = one_axis("rollaxis", axis, rank)
@@ -101,13 +104,13 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
-def expand_dims(x: Any, axis: int) -> Variable:
+def expand_dims(x: Array, axis: int) -> Variable:
     """A new axis of length 1."""
     place = one_axis("expand_dims", axis, len(x.shape) + 1)
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
-def squeeze(x: Any, axis: Any = None) -> Variable:
+def squeeze(x: Array, axis: Axis = None) -> Variable:
     """Axes of length 1 dropped (None: all of them). Raises `ValueError` for others."""
     rank = len(x.shape)
     named = None if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
@@ -118,14 +121,14 @@ def squeeze(x: Any, axis: Any = None) -> Variable:
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in dropped))
 
 
-def broadcast_to(x: Any, shape: Sequence[int]) -> Variable:
+def broadcast_to(x: Array, shape: Sequence[int]) -> Variable:
     """x repeated along axes of length 1, and new ones in front, to a shape."""
     return _BROADCAST_TO(x, shape=tuple(shape))
 
 
-def broadcast(*args: Any) -> Any:
+def broadcast(*args: Array) -> Any:
     """The arguments, broadcast together: a tuple of variables, or the one."""
-    shape = np.broadcast_shapes(*(x.shape for x in args))
+    shape = broadcast_shapes("broadcast", [x.shape for x in args])
     made = tuple(broadcast_to(x, shape) for x in args)
     return made[0] if len(made) == 1 else made
 
@@ -179,12 +182,12 @@ def _parts(axis: int, lengths: list[int]) -> list[tuple]:
     return [(*whole, slice(a, b)) for a, b in zip(ends, ends[1:])]
 
 
-def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
+def concat(xs: Sequence[Array], axis: int = 1) -> Variable:
     """Arrays one after the other along an axis."""
     return joined("concat", xs, axis)
 
 
-def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
+def stack(xs: Sequence[Array], axis: int = 0) -> Variable:
     """Arrays of one shape along a new axis. Raises `TypeError` for none, `InvalidType` for several shapes."""
     return stacked("stack", xs, axis)
 
@@ -232,7 +235,7 @@ class _Split(FunctionNode):
         return as_variable(arrays.zeros(arrays.backend_of(like._data), shape, like.dtype))
 
 
-def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
+def split_axis(x: Array, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
     """Parts of an axis: so many of equal length, or between the given places. A tuple of variables.
 
     Negative places count from the end. Raises `ValueError` where the parts would not be equal, or the places do not
@@ -247,7 +250,7 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
             raise ValueError(complain("split_axis: parts are not equal", f"{length} into {count}", "a divisor"))
         lengths = [length // count] * count
     else:
-        found = np.asarray(indices_or_sections).reshape(-1)
+        found = indexing.as_array("split_axis: places of parts", indices_or_sections).reshape(-1)
         if found.size and found.dtype.kind not in "iu":
             given = repr(indices_or_sections)
             raise ValueError(complain("split_axis: places of parts", given, "ints, or a number of parts"))
@@ -260,7 +263,7 @@ def split_axis(x: Any, indices_or_sections: Any, axis: int, force_tuple: bool = 
     return made[0] if len(made) == 1 and not force_tuple else made
 
 
-def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
+def separate(x: Array, axis: int = 0) -> tuple[Variable, ...]:
     """The entries along an axis, without it: a tuple of variables."""
     axis = one_axis("separate", axis, len(x.shape))
     return tuple(squeeze(part, axis) for part in split_axis(x, x.shape[axis], axis))
@@ -293,7 +296,7 @@ def _as_type(x: Any, dtype: np.dtype) -> Any:
     return out
 
 
-def cast(x: Any, dtype: Any) -> Variable:
+def cast(x: Array, dtype: Any) -> Variable:
     """x as another element type."""
     variable, wanted = as_variable(x), dtypes.as_dtype(dtype)
     return variable if variable.dtype == wanted else _Cast(wanted).apply((variable,))[0]
@@ -319,6 +322,7 @@ class _Copy(FunctionNode):
         return (copy(grad_outputs[0], self._from),)
 
 
-def copy(x: Any, dst: Any) -> Variable:
+def copy(x: Array, dst: Any) -> Variable:
     """x in new memory of a backend (None: as a NumPy array)."""
+    arrays.check_device(dst)
     return _Copy(dst).apply((x,))[0]

@@ -10,6 +10,7 @@ from typing import Any
 from tensorbackend import functions as F
 from tensorbackend import initializers
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import ranges
 from tensorbackend.links.link import Chain, Link
 from tensorbackend.links.parameter import Parameter as Weights
@@ -33,7 +34,7 @@ class Linear(Link):
             self.W = Weights(initializers.as_initializer(initialW), None if in_size is None else (out_size, in_size))
             self.b = None if nobias else Weights(0 if initial_bias is None else initial_bias, out_size)
 
-    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+    def forward(self, x: Array, n_batch_axes: int = 1) -> Variable:
         """The map of x (N, …), seen as (N, in_size)."""
         if not self.W.is_initialized:
             self.in_size = math.prod(x.shape[n_batch_axes:])
@@ -65,7 +66,7 @@ class Scale(Link):
                 self.W = Weights(1, W_shape)
             self.b = Weights(0, W_shape) if bias_term else None
 
-    def forward(self, x: Any, *others: Any) -> Variable:
+    def forward(self, x: Array, *others: Array) -> Variable:
         """The product with W, or with the argument where the link has no W."""
         y = x * _aligned(others[0] if others else self.W, len(x.shape), self.axis)
         return y if self.b is None else y + _aligned(self.b, len(x.shape), self.axis)
@@ -81,7 +82,7 @@ class Bias(Link):
             if shape is not None:
                 self.b = Weights(0, shape)
 
-    def forward(self, x: Any, *others: Any) -> Variable:
+    def forward(self, x: Array, *others: Array) -> Variable:
         """The sum with b, or with the argument where the link has no b."""
         return x + _aligned(others[0] if others else self.b, len(x.shape), self.axis)
 
@@ -103,7 +104,7 @@ class Maxout(Link):
             self.W = Weights(initializers.as_initializer(initialW), shape)
             self.b = Weights(0 if initial_bias is None else initial_bias, out_size * pool_size)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """The largest values, (N, out_size)."""
         if not self.W.is_initialized:
             self.W.initialize((self.out_size * self.pool_size, math.prod(x.shape[1:])))
@@ -119,7 +120,7 @@ class PReLU(Link):
         with self.init_scope():
             self.W = Weights(init, shape)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """`F.prelu` with W."""
         return F.prelu(x, self.W)
 
@@ -133,7 +134,7 @@ class EmbedID(Link):
         with self.init_scope():
             self.W = Weights(initializers.as_initializer(initialW, initializers.Normal(1.0)), (in_size, out_size))
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """`F.embed_id` with W."""
         return F.embed_id(x, self.W, ignore_label=self.ignore_label)
 

@@ -11,6 +11,7 @@ from tensorbackend import functions as F
 from tensorbackend import initializers
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.images import each
 from tensorbackend.graph import ranges
 from tensorbackend.links.link import Link
@@ -67,7 +68,7 @@ class Convolution2D(_Filters):
                  groups: int = 1) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate, groups)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """The convolution of x (N, C, H, W)."""
         self._prepare(x)
         return F.convolution_2d(x, self.W, self.b, self.stride, self.pad, dilate=self.dilate, groups=self.groups)
@@ -84,7 +85,7 @@ class Deconvolution2D(_Filters):
         self.outsize = outsize
         super().__init__(in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate, groups)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """The deconvolution of x (N, C, H, W)."""
         self._prepare(x)
         return F.deconvolution_2d(x, self.W, self.b, self.stride, self.pad, self.outsize, dilate=self.dilate,

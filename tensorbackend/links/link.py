@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import KeyRefused, complain
+from tensorbackend.errors import KeyRefused, complain, is_complaint, ours
 from tensorbackend.function import arrays
+from tensorbackend.functions.arguments import look_through
+from tensorbackend.graph import ranges
 from tensorbackend.links.parameter import Parameter
 
 __all__ = ["Chain", "ChainList", "Link", "Sequential"]
@@ -86,12 +89,18 @@ class Link:
 
     def register_persistent(self, name: str) -> None:
         """Have an attribute saved with the parameters. Raises `AttributeError` when there is none."""
+        self._expect_name(name)
         if name not in self.__dict__:
             raise AttributeError(complain(f"{type(self).__name__}: no such attribute", repr(name), "set it first"))
         self._persistent[name] = True
 
+    def _expect_name(self, name: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(complain(f"{type(self).__name__}: a name", repr(name)[:200], "a str"))
+
     def _refuse_taken(self, name: str) -> None:
         self._ready()
+        self._expect_name(name)
         if name in self.__dict__:
             raise AttributeError(complain(f"{type(self).__name__}: the name is taken", repr(name), "another name"))
 
@@ -140,7 +149,12 @@ class Link:
         if hooks:
             for hook in tuple(hooks.values()):
                 hook.forward_preprocess(self, arguments, keywords)
-        found = self.forward(*arguments, **keywords)
+        try:
+            found = self.forward(*arguments, **keywords)
+        except Exception as error:
+            if not is_complaint(error) and ours(error):
+                look_through(type(self).__name__, inspect.signature(self.forward), arguments, keywords)
+            raise
         if hooks:
             for hook in tuple(hooks.values()):
                 hook.forward_postprocess(self, arguments, keywords, found)
@@ -198,6 +212,8 @@ class Link:
 
     def _beside(self, what: str, link: Link) -> list[tuple[Any, Any]]:
         """The parameters, each with the other link's of the same path."""
+        if not isinstance(link, Link):
+            raise TypeError(complain(f"{what}: link", type(link).__name__, "a Link"))
         others = dict(link.namedparams())
         pairs = list(self.namedparams())
         for path, _ in pairs:
@@ -298,6 +314,7 @@ class Link:
 
     def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
         """A `Sequential` of so many copies of the link."""
+        ranges.check("repeat", "an int of 0 or more", n_repeat=n_repeat)
         return Sequential(*(self.copy(mode) for _ in range(n_repeat)))
 
     def serialize(self, serializer: Any) -> None:

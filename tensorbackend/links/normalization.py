@@ -12,6 +12,7 @@ from tensorbackend import initializers
 from tensorbackend.function import arrays
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph.ranges import Ranged
 from tensorbackend.graph.tensor import as_shape
 from tensorbackend.links.link import Link
@@ -53,7 +54,7 @@ class BatchNormalization(Ranged, Link):
         device = arrays.backend_of(arrays.plain(getattr(x, "array", x)))
         return arrays.moved(np.full(self._shape, value, self.avg_mean.dtype), device)
 
-    def forward(self, x: Any, finetune: bool = False) -> Variable:
+    def forward(self, x: Array, finetune: bool = False) -> Variable:
         """The normalized x (N, C, …)."""
         axis = (0, *range(1 + len(self._shape), len(x.shape)))
         gamma, beta = self._factor("gamma", 1.0, x), self._factor("beta", 0.0, x)
@@ -84,7 +85,7 @@ class LayerNormalization(Ranged, Link):
             self.gamma = Parameter(initializers.as_initializer(1 if initial_gamma is None else initial_gamma), size)
             self.beta = Parameter(initializers.as_initializer(0 if initial_beta is None else initial_beta), size)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """The normalized x (N, size)."""
         for p in (self.gamma, self.beta):
             if not p.is_initialized:

@@ -12,6 +12,7 @@ from tensorbackend import initializers
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import ranges
 from tensorbackend.links.basic import Linear
 from tensorbackend.links.link import Chain, Link
@@ -37,7 +38,7 @@ class Bilinear(Link):
                 self.V2 = Parameter(None, (right_size, out_size))
                 self.b = Parameter(0 if initial_bias is None else initial_bias, out_size)
 
-    def forward(self, e1: Any, e2: Any) -> Variable:
+    def forward(self, e1: Array, e2: Array) -> Variable:
         """The form of e1 (N, …) and e2 (N, …)."""
         return F.bilinear(e1, e2, self.W) if self.nobias else F.bilinear(e1, e2, self.W, self.V1, self.V2, self.b)
 
@@ -66,7 +67,7 @@ class NegativeSampling(Link):
         drawn = np.searchsorted(self._bounds, random, side="right")
         return np.minimum(drawn, len(self._bounds) - 1).astype(np.int32)
 
-    def forward(self, x: Any, t: Any, reduce: str = "sum") -> Variable:
+    def forward(self, x: Array, t: Array, reduce: str = "sum") -> Variable:
         """The loss of x (N, in_size) and classes t (N,)."""
         return F.negative_sampling(x, t, self.W, self.sampler, self.sample_size, reduce=reduce)
 
@@ -80,6 +81,6 @@ class GaussianMixture2D(Chain):
         with self.init_scope():
             self.heads = Linear(in_size, 6 * n_mixtures)
 
-    def forward(self, x: Any, x1: Any, x2: Any, reduce: str = "sum") -> Variable:
+    def forward(self, x: Array, x1: Array, x2: Array, reduce: str = "sum") -> Variable:
         """-ln of the density at (x1, x2), each (N, 1)."""
         return F.gaussian_mixture_2d_nll(*F.split_axis(self.heads(x), 6, 1), x1, x2, reduce=reduce)

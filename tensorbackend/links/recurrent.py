@@ -11,6 +11,7 @@ from tensorbackend import functions as F
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import ranges
 from tensorbackend.links.basic import Linear
 from tensorbackend.links.link import Chain, ChainList, Link
@@ -40,7 +41,7 @@ class StatelessLSTM(Chain):
         gates = self.upward.b.array.reshape(out_size, 4)
         gates[:, 2] = forget_bias
 
-    def forward(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
+    def forward(self, c: Array, h: Array, x: Array) -> tuple[Variable, Variable]:
         """The next states (c', h'); None stands for zeros."""
         gates = self.upward(x)
         if h is not None:
@@ -64,7 +65,7 @@ class LSTM(StatelessLSTM):
         """Start from these states at the next call."""
         self.c, self.h = as_variable(c), as_variable(h)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """The next h."""
         self.c, self.h = super().forward(self.c, self.h, x)
         return self.h
@@ -90,7 +91,7 @@ class GRU(Chain):
         """Start from this state at the next call."""
         self.h = as_variable(h)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Array) -> Variable:
         """The next h."""
         h = _zeros(x, self.state_size) if self.h is None else self.h
         r = F.sigmoid(self.W_r(x) + self.U_r(h))
@@ -135,7 +136,7 @@ class _NStep(ChainList):
         """The biases of each layer and direction."""
         return [[getattr(unit, f"b{i}") for i in range(self._count)] for unit in self]
 
-    def forward(self, hx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
+    def forward(self, hx: Array | None, xs: Sequence[Array]) -> tuple[Any, ...]:
         """(hy, ys) after sequences `xs`; None as the state before stands for zeros."""
         return self._run([hx], xs)
 
@@ -162,7 +163,7 @@ class NStepLSTM(_NStep):
 
     _function, _count = staticmethod(F.n_step_lstm), 8
 
-    def forward(self, hx: Any, cx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
+    def forward(self, hx: Array | None, cx: Array | None, xs: Sequence[Array]) -> tuple[Any, ...]:
         """(hy, cy, ys) after sequences `xs`; None as a state before stands for zeros."""
         return self._run([hx, cx], xs)
 

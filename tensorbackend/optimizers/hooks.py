@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tensorbackend import dtypes
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
-from tensorbackend.graph.ranges import Ranged, check_bounds
+from tensorbackend.graph.ranges import Ranged, check, check_bounds
 from tensorbackend.optimizers.optimizer import scale_gradient, set_gradient
 
 __all__ = ["GradientClipping", "GradientHardClipping", "GradientLARS", "GradientNoise", "Lasso", "WeightDecay"]
@@ -77,11 +77,13 @@ class GradientClipping(Ranged):
 
 
 class GradientHardClipping:
-    """Each element of a gradient between two bounds. Raises `ValueError` for bounds in the wrong order."""
+    """Each element of a gradient between two bounds. Raises `ValueError` for bounds in the wrong order, `TypeError` for
+    what are no numbers."""
 
     name, timing = "GradientHardClipping", "pre"
 
     def __init__(self, lower_bound: float, upper_bound: float) -> None:
+        check("GradientHardClipping", "a number, not NaN", lower_bound=lower_bound, upper_bound=upper_bound)
         self.lower_bound, self.upper_bound = lower_bound, upper_bound
         check_bounds("GradientHardClipping", lower_bound, upper_bound)
 

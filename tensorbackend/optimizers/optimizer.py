@@ -291,11 +291,14 @@ class GradientMethod(Optimizer):
     def update(self, lossfun: Callable[..., Any] | None = None, *arguments: Any, **keywords: Any) -> None:
         """A step: with `lossfun` its loss of the arguments is differentiated first; without, gradients are there.
 
-        Raises `RuntimeError` before `setup`.
+        Raises `RuntimeError` before `setup`, `TypeError` for what is no function.
         """
         if self.target is None:
             raise RuntimeError(complain("update: no target", "", "a link", "optimizer.setup(link)"))
         if lossfun is not None:
+            if not callable(lossfun):
+                given, hint = type(lossfun).__name__, "loss.backward(), then update()"
+                raise TypeError(complain("update: lossfun", given, "a function of the arguments", hint))
             loss = lossfun(*arguments, **keywords)
             self.target.cleargrads()
             backward([loss], loss_scale=self.loss_scale)
