@@ -56,7 +56,7 @@ static object *whole_slice;
 
 static int set_item(object *self, object *key, object *value) {
     if (!value) {
-        PyErr_SetString(PyExc_AttributeError, "__delitem__");
+        PyErr_SetString(PyExc_TypeError, "del: the elements of a tensor stay\n  try       be.copy(t[kept])");
         return -1;
     }
     if (is_whole(key))

@@ -7,6 +7,8 @@ when it is called; random numbers are drawn then.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.backends.allocation import host_range
 from tensorbackend.backends.numpy_like import as_operand, presented, reduced, result, wrapped
 from tensorbackend.backends.xp_arranging import THROUGH_HOST, Arranging, sortable, through_host
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import ShapeError, complain, is_complaint, ours
 from tensorbackend.graph import composite, contraction
 from tensorbackend.graph.indexing import pad_places, pad_widths
 from tensorbackend.graph.optree import Operators, apply, source
@@ -407,6 +409,39 @@ def _install() -> None:
     for name, typed in THROUGH_HOST.items():
         setattr(ArrayModule, name, through_host(name, typed))
     ArrayModule.amax, ArrayModule.amin = _choice("amax", "max"), _choice("amin", "min")
+    for module in (ArrayModule, RandomModule):
+        for name in dir(module):
+            if not name.startswith("_") and inspect.isfunction(getattr(module, name)):
+                setattr(module, name, _said(name, getattr(module, name)))
+
+
+def _said(name: str, function: Any) -> Any:
+    """A function that says what it was given, and what it takes, where Python's or NumPy's error says neither."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(self, *args, **kwargs)
+        except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            if is_complaint(error) or not ours(error):
+                raise
+            try:
+                signature.bind(self, *args, **kwargs)
+            except TypeError:
+                raise error from None  # too many arguments, or too few
+            kind = TypeError if isinstance(error, (TypeError, AttributeError)) else ValueError
+            given = ", ".join([*map(_described, args), *(f"{k}={_described(x)}" for k, x in kwargs.items())])
+            takes = str(signature.replace(parameters=[*signature.parameters.values()][1:], return_annotation=str))
+            raise kind(complain(f"{name}: {error}", given, f"{name}{takes.removesuffix(' -> str')}")) from error
+
+    return call
+
+
+def _described(x: Any) -> str:
+    """An argument in a few words."""
+    shape = getattr(x, "shape", None)
+    return f"{x.dtype} {shape}" if isinstance(shape, tuple) and hasattr(x, "dtype") else repr(x)[:80]
 
 
 _install()

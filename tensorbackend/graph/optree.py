@@ -163,8 +163,10 @@ def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any)
 
 
 def _understood(op: ops.Op, other: Any, node: Any) -> Any:
-    """The node, unless it is NotImplemented beside a sequence or text: Python would compare objects, or repeat them."""
-    if node is NotImplemented and isinstance(other, (list, tuple, *(() if op.name in _MIRRORED else (str, bytes)))):
+    """The node, unless it is NotImplemented beside a sequence or text: Python would compare objects, or repeat them.
+    Subclasses may know what to do."""
+    refused = (list, tuple) if op.name in _MIRRORED else (list, tuple, str, bytes)
+    if node is NotImplemented and type(other) in refused:
         given = f"a tensor and {type(other).__name__} {other!r}"[:200]
         raise TypeError(complain(f"{op.name}: operands", given, "tensors, nodes, numbers, arrays", "np.array(...)"))
     return node

@@ -274,6 +274,9 @@ class Tensor(Operators):
 
     # Assignment
 
+    def __delitem__(self, key: Any) -> None:
+        raise TypeError(complain("del: the elements of a tensor stay", hint="be.copy(t[kept])"))
+
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(key) is slice and key == _WHOLE:
             self.structure.table.backend._assign(self, value)

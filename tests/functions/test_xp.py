@@ -390,3 +390,25 @@ def test_a_dropout_written_by_a_user(array, host) -> None:
     assert (host(x.grad) == host(y)).all() and 0.9 < host(y).mean() < 1.1 and y.dtype == np.float32
     with tb.using_config("train", False):
         assert (host(UserDropout()(x)) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda xp, a: xp.roll(a, "x"), ("roll: ", "float32 (3,), 'x'", "roll(a", "shift")),
+        (lambda xp, a: xp.einsum(3, a), ("einsum: ", "3, float32 (3,)", "einsum(")),
+        (lambda xp, a: xp.may_share_memory(a, 3), ("may_share_memory: ", "float32 (3,), 3")),
+        (lambda xp, a: xp.stack(3), ("stack: ", "given     3", "stack(")),
+        (lambda xp, a: xp.median(a, axis=7), ("median: ", "float32 (3,), axis=7", "median(")),
+        (lambda xp, a: xp.random.randint("a", 5, (2,)), ("randint: ", "'a', 5, (2,)", "randint(low")),
+        (lambda xp, a: xp.tril(a, "x"), ("tril: ", "float32 (3,), 'x'", "tril(")),
+    ],
+)
+def test_errors_from_inside_say_what_was_given_and_what_the_function_takes(call, parts) -> None:
+    be = tb.Backend.allocate_backend("cpu", jit=False)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(be.xp, be.ones(3, min_dims=0))
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+        be.xp.roll()
+    be.cleanup_backend()

@@ -267,7 +267,11 @@ def test_foreign_operands_are_a_type_error(be, foreign: object) -> None:
     for act in (lambda: x + foreign, lambda: foreign - x, lambda: x * 2 + foreign, lambda: x < foreign):
         with pytest.raises(TypeError):
             act()
-    assert (x + 1).__add__(foreign) is NotImplemented
+    if type(foreign) in (str, list):  # Python would repeat them, or put them together
+        with pytest.raises(TypeError, match="add: operands"):
+            (x + 1).__add__(foreign)
+    else:
+        assert (x + 1).__add__(foreign) is NotImplemented
     with pytest.raises((TypeError, DTypeError, ShapeError)):
         operator.setitem(o, slice(None), foreign)
 
@@ -307,7 +311,7 @@ def test_errors_are_raised_again_and_again(be) -> None:
 
 def test_deleting_an_item_is_refused(be) -> None:
     (x,) = tensors(be, 1)
-    with pytest.raises(AttributeError, match="__delitem__"):
+    with pytest.raises(TypeError, match="del: the elements of a tensor stay"):
         del x[:]
 
 

@@ -56,7 +56,7 @@ extern object *PyLong_FromLongLong(long long);
 extern double PyFloat_AsDouble(object *);
 extern object *PyBytes_FromStringAndSize(const char *, length);
 extern length PyBytes_Size(object *);
-extern object *PyErr_Occurred(void), *PyExc_AttributeError, *PyExc_RuntimeError;
+extern object *PyErr_Occurred(void), *PyExc_TypeError, *PyExc_RuntimeError;
 extern void PyErr_Clear(void), PyErr_SetString(object *, const char *);
 extern void PyErr_Fetch(object **, object **, object **), PyErr_Restore(object *, object *, object *);
 extern object *PyErr_NoMemory(void);
