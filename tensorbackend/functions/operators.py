@@ -10,6 +10,7 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import elementwise, picking, products, reductions, shapes
+from tensorbackend.functions.arguments import explained
 
 __all__ = ["install"]
 
@@ -45,7 +46,7 @@ def install() -> None:
     """Give `Variable` its operators and the methods that compute."""
     pairs = {"add": elementwise._ADD, "sub": elementwise._SUBTRACT, "mul": elementwise._MULTIPLY,
              "truediv": elementwise._DIVIDE, "floordiv": elementwise._FLOOR_DIVIDE, "pow": elementwise._POWER,
-             "matmul": products.matmul}  # fmt: skip
+             "matmul": explained(products.matmul)}  # fmt: skip
     for name, function in pairs.items():
         setattr(Variable, f"__{name}__", _method(function))
         setattr(Variable, f"__r{name}__", _reflected(function))

@@ -142,6 +142,7 @@ OTHERS = {
     "repeat": (lambda: linear().repeat(2.5), ("repeat: n_repeat", "2.5")),
     "addgrad": (lambda: tb.Variable(X).addgrad(X), ("addgrad", "ndarray", "a Variable")),
     "copydata": (lambda: tb.Variable(X).copydata(None), ("copydata", "NoneType", "a Variable")),
+    "matmul": (lambda: tb.Variable(X) @ 3, ("matmul: b", "int 3", "a NumPy array")),
     "grad": (lambda: tb.grad(3, [tb.Variable(X)]), ("grad: outputs", "int", "a list of variables")),
     "fused": (lambda: tb.fused(3), ("fused", "int 3", "a function")),
     "using_config": (lambda: tb.using_config([1], 2).__enter__(), ("using_config: name", "[1]", "a str")),
