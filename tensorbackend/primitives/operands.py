@@ -180,7 +180,7 @@ def check_numbers(name: str, **named: Any) -> None:
     for letter, x in named.items():
         if isinstance(x, (int, float)) or is_symbol(x):  # a symbol says itself why it is no float
             continue
-        host = None if isinstance(x, Operators) else np.asarray(x)
+        host = None if isinstance(x, (Operators, list, tuple)) else np.asarray(x)
         if host is None or host.ndim or not (dtypes.is_float(host.dtype) or host.dtype.kind in "biu"):
             raise TypeError(complain(f"{name}: {letter}", type(x).__name__, "a number"))
 

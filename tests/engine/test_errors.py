@@ -338,6 +338,8 @@ refused("parameters of a reduction", lambda b: b.be.reduction([], "T y", "x", "a
         "reduction", "list []", "a str")  # fmt: skip
 refused("identity of a reduction", lambda b: b.be.reduction("T x", "T y", "x", "a", "y = a", None, "k"), TypeError,
         "reduction: identity", "None")  # fmt: skip
+refused("ragged scale", lambda b: b.be.compound_dot(b.t, b.t.T, b.be.empty((3, 3)), alpha=[[1, 2], [3]]), TypeError,
+        "compound_dot: alpha", "list", "a number")  # fmt: skip
 refused("delete a row", lambda b: b.t.__delitem__(0), TypeError, "del: the elements of a tensor stay", "be.copy")
 refused("word as an index", lambda b: b.t["x"], IndexError, "index", "'x'", "ints, slices")
 refused("write at a word", lambda b: write(b, "x", 1), IndexError, "index", "'x'", "ints, slices")
