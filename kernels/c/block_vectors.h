@@ -37,13 +37,20 @@ int tb_block_lanes(void) { return LANES; }
 
 TB_FN tb_i64 lower(tb_i64 x, tb_i64 y) { return x < y ? x : y; }
 
-// m elements as a vector, zeros behind them.
-TB_FN vec load(const TB_X *x, int m) {
+TB_FN vec load_some(const TB_X *x, int m) {
     TB_W buffer[LANES], padded[LANES];
     const TB_W *const from = TB_READ(buffer, x, m);
     if (m == LANES) return *(const loose *)from;
     return *(const loose *)tb_pad(padded, from, m * (int)sizeof(TB_W), sizeof padded);
 }
+
+// Halves that are not a vector of them are read and written by one function each: compilers take long over its text.
+#define BY_CALL(m) (sizeof(TB_X) != sizeof(TB_W) && !(__builtin_constant_p(m) && (m) == LANES))
+
+static __attribute__((noinline, unused)) vec load_part(const TB_X *x, int m) { return load_some(x, m); }
+
+// m elements as a vector, zeros behind them.
+TB_FN vec load(const TB_X *x, int m) { return BY_CALL(m) ? load_part(x, m) : load_some(x, m); }
 
 // A vector past the cache, to a multiple of its size.
 TB_FN void past(TB_W *to, vec v) {
@@ -68,13 +75,17 @@ TB_FN void store_wide(TB_W *to, vec v, int m, tb_i64 streams) {
     tb_unpad(to, from, m * (int)sizeof(TB_W), sizeof from);
 }
 
-// The same as elements.
-TB_FN void store(TB_X *to, vec v, int m, tb_i64 streams) {
-    if (sizeof(TB_X) == sizeof(TB_W)) {
-        store_wide((TB_W *)to, v, m, streams);
-        return;
-    }
+TB_FN void store_some(TB_X *to, vec v, int m) {
     TB_W from[LANES];
     *(loose *)from = v;
     TB_WRITE(to, from, m, 0);
+}
+
+static __attribute__((noinline, unused)) void store_part(TB_X *to, vec v, int m) { store_some(to, v, m); }
+
+// The same as elements.
+TB_FN void store(TB_X *to, vec v, int m, tb_i64 streams) {
+    if (sizeof(TB_X) == sizeof(TB_W)) store_wide((TB_W *)to, v, m, streams);
+    else if (BY_CALL(m)) store_part(to, v, m);
+    else store_some(to, v, m);
 }

@@ -79,7 +79,7 @@ TB_FN plan plan_of(const sizes *g) {
     p.line = pixels * g->images + LANES;
     p.windows = (g->out[3] + 2 * guard) * g->images + 2 * LANES;
     const tb_i64 rows = g->window[0] * g->window[1] * g->window[2];
-    p.laid = g->images < LANES && g->out[3] > 1 && rows * higher(step * p.line, p.windows) <= ROOM;
+    p.laid = FEW && g->out[3] > 1 && rows * higher(step * p.line, p.windows) <= ROOM;
     return p;
 }
 
@@ -190,7 +190,7 @@ TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
     const tb_i64 pixels = g->in[1] * g->in[2] * g->in[3], count = pixels * g->images;
     vec sum[4] = {{0}};
     tb_i64 n = 0;
-    if (g->images > LANES) {
+    if (!FEW && g->images > LANES) {
         for (; n + 2 * ABREAST * LANES <= g->images; n += 2 * ABREAST * LANES)
             fprop_vectors(g, x + n, out + n, pixels, 2 * ABREAST);
         if (n < g->images) fprop_vectors(g, x + n, out + n, pixels, ABREAST);
@@ -217,7 +217,7 @@ TB_FN void bprop_vectors(const sizes *g, const TB_X *e, TB_X *out, tb_i64 count,
 // Some rows of that. Vectors begin at multiples of their size.
 TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out, tb_i64 rows) {
     const TB_W all = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
-    if (g->images > LANES) {
+    if (!FEW && g->images > LANES) {
         tb_i64 n = 0;
         for (; n + 2 * ABREAST * LANES <= g->images; n += 2 * ABREAST * LANES)
             bprop_vectors(g, e + n, out + n, rows * g->in[3], all, 2 * ABREAST);
@@ -260,15 +260,15 @@ TB_FN tb_i64 fprop_rows(const sizes *g, common *known, void *const *ptr, const t
     const tb_i64 images = g->images;
     const int beside = stride[3] == images && o.step == images && (TB_OP != 0 || o.places_step == images);
     const range all = {0, g->out[3]};
-    const range whole = images < LANES && beside ? known->plan.whole : (range){all.to, all.to};
+    const range whole = FEW && beside ? known->plan.whole : (range){all.to, all.to};
     tb_i64 lines = 1;
     const int alike = length(o.r) == g->window[2];
-    if (alike && (images < LANES || g->step[3] == 1 ? beside : images <= 2 * LANES)) {
+    if (alike && (FEW || g->step[3] == 1 ? beside : images <= 2 * LANES)) {
         const tb_i64 beyond = (g->in[2] + g->pad[2] - g->window[2]) / g->step[2] + 1;
         lines = higher(1, lower(last - number, lower(beyond, g->out[2]) - p));
     }
     fprop_windows(g, &known->plan, &o, (range){0, lower(whole.from, all.to)}, lines, &known->taps);
-    if (length(whole) > 0) {
+    if (FEW && length(whole) > 0) {
         find_cells(g, &o, (range){0, 1}, &known->rows);
         fprop_few(g, &known->deal, &o, whole, lines, &known->rows);
     }
@@ -526,7 +526,7 @@ TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const 
     int beside = o.e_step == g->images && o.step == g->images;
     if (TB_OP != 1) beside &= o.other_step == g->images;
     if (TB_OP == 2) beside &= o.x_step == g->images;
-    o.few = p->laid && beside;
+    o.few = FEW && p->laid && beside;
     if (are_few_largest(g, p)) bprop_largest(g, &o);
     else if (o.few) bprop_few(g, p, by, &o, kept);
     else if (TB_OP != 0 && g->step[3] >= g->window[3] && p->pixels < g->step[3]) bprop_apart(g, p, &o);
@@ -547,7 +547,7 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     common known;
     known.plan = plan_of(g);
     known.taps.count = known.rows.count = 0;
-    if (g->images < LANES) known.deal = deal_of(g, stride, (const TB_X *)ptr[0]);
+    if (FEW) known.deal = deal_of(g, stride, (const TB_X *)ptr[0]);
     const int image = is_whole_image(g, stride);
     (void)scalar;
     for (tb_i64 number = begin * g->group; number < last;) {
@@ -580,7 +580,7 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     letters kept;
     deal by;
     for (tb_i64 slot = 0; slot < g->window[2]; ++slot) kept.numbers[slot] = -1;
-    if (known.laid) by = deal_of(g, stride, (const TB_X *)ptr[0]);
+    if (FEW && known.laid) by = deal_of(g, stride, (const TB_X *)ptr[0]);
     (void)scalar;
     for (tb_i64 number = begin * g->group, rows; number < last; number += rows) {
         const tb_i64 c = number / (g->in[1] * g->in[2]), row = number % (g->in[1] * g->in[2]);

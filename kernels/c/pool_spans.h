@@ -5,6 +5,7 @@
 #include "block_vectors.h"
 
 #define TOGETHER 2  // vectors that go through the taps together
+#define FEW (TB_LEAST < VECTOR_BYTES)  // images than a vector has lanes
 
 #include "pool_places.h"
 
@@ -190,7 +191,7 @@ TB_FN void run_span(const sizes *sizes_at, span s, const tap *restrict list, int
 // Spans of windows, and of pixels: each compiled once, for all that run them. The usual numbers of taps have loops of
 // their own.
 static __attribute__((noinline)) void run_windows(const sizes *g, const span *s, const tap *list, int count) {
-    if (TB_WHOLE && count == TB_WHOLE && s->numbers % LANES == 0 && run_whole(g, s, list)) return;
+    if (TB_WHOLE && !FEW && count == TB_WHOLE && s->numbers % LANES == 0 && run_whole(g, s, list)) return;
     span line = *s;
     for (tb_i64 l = 0; l < s->lines; ++l) {
         run_span(g, line, list, count, 0, 0);
@@ -207,5 +208,6 @@ TB_FN void run_usual(const sizes *g, const span *s, const tap *list, int count, 
     else run_span(g, *s, list, count, laid, 1);
 }
 static __attribute__((noinline)) void run_pixels(const sizes *g, const span *s, const tap *list, int count) {
-    run_usual(g, s, list, count, 0);
+    if (FEW) run_span(g, *s, list, count, 0, 1);
+    else run_usual(g, s, list, count, 0);
 }

@@ -37,6 +37,8 @@ USUAL_WIDTHS, USUAL_STEPS = (2, 3), (1, 2)
 """The widths and the strides of windows for which rows of few images have a loop of their own."""
 VECTOR_BYTES = 64
 """Bytes of a vector of `kernels/c/block_vectors.h`."""
+LEAST_BYTES = 8
+"""Less than the bytes of the shortest vectors: kernels of fewer bytes of images are the same."""
 _POOL_OPS = {"max": 0, "avg": 1, "l2": 2}
 
 
@@ -93,6 +95,7 @@ def _prepare_pool(step: Primitive, backend: Backend) -> jit.Prepared | None:
     few = width < VECTOR_BYTES and not narrow
     macros["TB_SPREAD"] = int(side > 0 and 2 * width <= VECTOR_BYTES)
     macros["TB_NARROW"] = int(narrow)
+    macros["TB_LEAST"] = max(1 << min(width, VECTOR_BYTES).bit_length() - 1, LEAST_BYTES) if width else VECTOR_BYTES
     macros["TB_SIDE"] = 0 if few else side
     macros["TB_LINES"] = _lines(width, g.strides[3]) if macros["TB_SIDE"] else 0
     macros["TB_STEP"] = (g.strides[3] if g.strides[3] in USUAL_STEPS else 0) if few or side else 1

@@ -53,7 +53,7 @@ def close(actual: np.ndarray, expected: np.ndarray, dtype: str, factor: float = 
 
 
 def check_both_passes(backend: Any, layer: Any, dtype: str, places: str = "uint8") -> None:
-    """Forward and back, with alpha and beta, against the definition."""
+    """Forward and back, with alpha and beta and without, against the definition."""
     i, e, old_o, old_i = (ref.draw(d, dtype, n) for n, d in enumerate((layer.dimI, layer.dimO, layer.dimO, layer.dimI)))
     i = np.where(ref.draw(layer.dimI, "float32", 9).astype(np.float32) > 0.8, 0, i.astype(np.float32)).astype(i.dtype)
     I, E, O, grad = (backend.array(x.reshape(-1, x.shape[-1]), dtype=x.dtype) for x in (i, e, old_o, old_i))
@@ -67,9 +67,11 @@ def check_both_passes(backend: Any, layer: Any, dtype: str, places: str = "uint8
     if layer.op == "max":
         np.testing.assert_array_equal(argmax.get().reshape(layer.dimO), winners)
     expected = ref.pooled_back(layer, e, i, ref.wide(O.get()).reshape(layer.dimO), winners)
-    backend.bprop_pool(layer, E, grad, argmax, X=I, Y=O, alpha=-2.0, beta=0.5)
     scale = ref.pooled_back(layer, np.abs(e), np.abs(i), ref.wide(O.get()).reshape(layer.dimO), winners).max() + 1
+    backend.bprop_pool(layer, E, grad, argmax, X=I, Y=O, alpha=-2.0, beta=0.5)
     close(grad.get() / scale, (-2.0 * expected + 0.5 * old_i) / scale, dtype, 40)
+    backend.bprop_pool(layer, E, grad, argmax, X=I, Y=O)
+    close(grad.get() / scale, expected / scale, dtype, 40)
     np.testing.assert_array_equal(ref.wide(E.get()).reshape(e.shape), e)
 
 
