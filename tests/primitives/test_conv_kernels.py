@@ -23,6 +23,7 @@ from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
+from tests.threads import same_bits_shared
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -729,13 +730,30 @@ def test_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
     {"N": 16, "C": 40, "K": 50, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 5, "K": 90, "H": 20, "W": 17, "R": 7, "S": 5, "str_h": 2, "str_w": 3, "pad_h": 2},
     {"N": 1, "C": 300, "K": 30, "H": 12, "W": 40, "R": 3, "S": 3, "dil_w": 2},
-    {"N": 1, "C": 40, "K": 40, "H": 15, "W": 13, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1, "groups": 40},
     {"N": 8, "C": 3, "K": 64, "H": 55, "W": 53, "R": 3, "S": 3, "str_h": 2, "str_w": 2, "pad_h": 1, "pad_w": 1},
     {"N": 1, "C": 320, "K": 160, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
-], ids=["square", "strided", "deep", "depthwise", "few channels", "few places"])  # fmt: skip
+], ids=["square", "strided", "deep", "few channels", "few places"])  # fmt: skip
 def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
     for backend in backends.values():
         same_bits(backend, sizes)
+
+
+@pytest.mark.parametrize("sizes", [
+    {"N": 1, "C": 9, "H": 40, "W": 13, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
+    {"N": 1, "C": 9, "H": 40, "W": 19, "R": 12, "S": 3, "pad_h": 5, "pad_w": 1},
+    {"N": 3, "C": 9, "H": 41, "W": 9, "R": 10, "S": 4, "str_h": 2, "str_w": 2, "pad_h": 4},
+], ids=["square", "rows of seven and five", "strided"])  # fmt: skip
+def test_threads_change_no_bit_of_depthwise_ones(cc: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
+    """Nor do they where a map is cut into tasks of few rows."""
+    monkeypatch.setattr(conv_blocking, "COPY_BYTES", 1 << 11)
+
+    def computed() -> list[np.ndarray]:
+        backend = Backend.allocate_backend("cpu", rng_seed=0)
+        layer = backend.conv_layer("float32", K=sizes["C"], groups=sizes["C"], **sizes)
+        assert chosen(backend, layer).startswith("// Depthwise")
+        return run(backend, layer, drawn(layer))
+
+    same_bits_shared(computed)
 
 
 def same_bits(backend: Backend, sizes: dict[str, int]) -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import tensorbackend as tb
-from tensorbackend.backends import caches
+from tensorbackend.backends import caches, cpu_pool
 from tensorbackend.conformance import references as ref
 from tensorbackend.conformance.test_pool import check_both_passes
 from tests.thinned import thinned
+from tests.threads import same_bits_shared
 
 WINDOWS = [(2, 1, 0), (3, 1, 1), (2, 2, 0), (3, 2, 0), (3, 2, 1)]
 """Sides, strides and paddings."""
@@ -113,3 +114,23 @@ def test_windows_that_share_no_pixel(near: tb.Backend, name: str, places: str) -
     grad = near.full(layer.dimI, 7)
     near.bprop_pool(layer, near.array(errors), grad, near.array(winners, dtype=places))
     np.testing.assert_array_equal(grad.get(), ref.pooled_back(layer, errors, x, None, winners))
+
+
+@pytest.mark.parametrize(("op", "window", "N"), [
+    ("max", (2, 1, 0), 4), ("max", (3, 2, 1), 16), ("avg", (2, 1, 0), 1), ("l2", (3, 2, 0), 4), ("avg", (3, 2, 1), 4),
+])  # fmt: skip
+def test_threads_change_no_bit(near: tb.Backend, monkeypatch, op: str, window: tuple[int, int, int], N: int) -> None:
+    """Each task has a few rows, and each thread goes on from those before."""
+    monkeypatch.setattr(cpu_pool, "TASK_BYTES", 1 << 11)
+
+    def computed() -> list[np.ndarray]:
+        be = tb.Backend.allocate_backend("cpu", rng_seed=0)
+        layer = layer_of(be, op, window, N)
+        I, E = (be.array(ref.draw(d, "float32", n)) for n, d in enumerate((layer.dimI, layer.dimO)))
+        O, grad = be.empty(layer.dimO), be.empty(layer.dimI)
+        argmax = be.empty(layer.dimO, dtype="uint8") if op == "max" else None
+        be.fprop_pool(layer, I, O, argmax)
+        be.bprop_pool(layer, E, grad, argmax, X=I, Y=O)
+        return [O.get(), grad.get()]
+
+    same_bits_shared(computed)
