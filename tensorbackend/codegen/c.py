@@ -199,8 +199,9 @@ class _Printer(BandRenderer):
     def _turn_into_place(self) -> None:
         self._row_position(self.nest.kept, "first")
         target = self.kernel.outputs[0][0]
-        place, tiled = f"o0{self._offset(1, target)} + from", self._stride_class(target, self.nest.tiled)
-        self._turn(0, self.kernel.inputs[0], place, "1" if tiled == "one" else f"s1_{self.nest.tiled}")
+        alone = self._stride_class(target, self.nest.tiled) == "zero"  # a tail's only column
+        pitch = "0" if alone else f"s1_{self.nest.tiled}"
+        self._turn(0, self.kernel.inputs[0], f"o0{self._offset(1, target)} + from", pitch)
 
     def _flat_map(self) -> None:
         """A map along one axis: tasks that follow each other are one stretch of it."""

@@ -712,6 +712,17 @@ def test_depthwise(cc: None, sizes: dict[str, int], dtype: str) -> None:
         assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("maps", [{"C": 8, "K": 8, "groups": 8}, {"C": 3, "K": 16}], ids=["depthwise", "dense"])
+def test_one_place_of_one_image(cc: None, maps: dict[str, int], dtype: str) -> None:
+    """Its results are copied to the layer's shape by a tail over one column."""
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer(dtype, N=1, H=5, W=4, R=5, S=4, **maps)
+    operands = {name: np.ones_like(x) for name, x in drawn(layer).items()}
+    for found, wanted in zip(run(backend, layer, operands), exact(layer, operands)):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("sizes", [
     {"S": 20_000, "W": 20_010, "groups": 8}, {"S": 2, "W": 2_002, "str_w": 2_000, "groups": 8},
     {"S": 3, "W": 50_001, "str_w": 20_000}, {"S": 2, "W": 21_002, "str_w": 21_000, "groups": 2},
@@ -743,7 +754,7 @@ def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, in
     {"N": 1, "C": 9, "H": 40, "W": 19, "R": 12, "S": 3, "pad_h": 5, "pad_w": 1},
     {"N": 3, "C": 9, "H": 41, "W": 9, "R": 10, "S": 4, "str_h": 2, "str_w": 2, "pad_h": 4},
 ], ids=["square", "rows of seven and five", "strided"])  # fmt: skip
-def test_threads_change_no_bit_of_depthwise_ones(cc: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
+def test_threads_change_no_bit_of_depthwise_ones(cc: None, monkeypatch: Any, sizes: dict[str, int]) -> None:
     """Nor do they where a map is cut into tasks of few rows."""
     monkeypatch.setattr(conv_blocking, "COPY_BYTES", 1 << 11)
 
@@ -787,6 +798,30 @@ def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
         backend.conv(layer, images, filters, out=target[..., 1::2])
         np.testing.assert_array_equal(target.get()[..., 1::2], expected)
         assert not target.get()[..., ::2].any()
+
+
+LAID = {
+    "rows cut short": ({"N": 3, "W": 5}, (4, 2, 6, 9, 3), lambda x: x[:, :, :, 2:7]),
+    "columns cut short": ({"N": 3}, (4, 2, 9, 7, 3), lambda x: x[:, :, 1:7]),
+    "every other of each axis": ({"N": 5}, (8, 4, 12, 14, 10), lambda x: x[1::2, ::2, ::2, 1::2, ::2]),
+    "channels last": ({"N": 3}, (3, 2, 6, 7, 4), lambda x: x.transpose(4, 1, 2, 3, 0)),
+    "mirrored": ({"N": 3}, (4, 2, 6, 7, 3), lambda x: x[:, :, :, ::-1]),
+    "many images first": ({"N": 300}, (300, 4, 2, 6, 7), lambda x: x.transpose(1, 2, 3, 4, 0)),
+    "many images, every other": ({"N": 300}, (4, 2, 6, 7, 600), lambda x: x[..., ::2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAID)
+def test_operands_that_lie_otherwise(backends: dict[int, Backend], name: str) -> None:
+    """Also more axes than two, and parts of long ones."""
+    sizes, memory, view = LAID[name]
+    backend = backends[0]
+    layer = backend.conv_layer("float32", **{"C": 4, "K": 3, "D": 2, "H": 6, "W": 7, "R": 2, **sizes})
+    operands = drawn(layer)
+    images, out = view(backend.zeros(memory)), backend.empty(layer.dimO)
+    images[:] = operands["I"]
+    backend.conv(layer, images, backend.array(operands["F"]), out=out)
+    np.testing.assert_array_equal(out.get(), run(backend, layer, operands)[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
