@@ -188,6 +188,7 @@ void cumsum_lines(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, co
     const sizes *const g = (const sizes *)size;
     const tb_i64 *const last = stride + 3 * (g->outer - 1);
     const tb_i64 length = last[0], next = last[1], out_next = last[2], step = g->step, out_step = g->out_step;
+    const TB_S *const found = g->segments > 1 ? (const TB_S *)ptr[2] : 0;
     (void)scalar;
     for (tb_i64 task = begin; task < end; ++task) {
         const share s = share_of(g, task, g->lines);
@@ -200,9 +201,8 @@ void cumsum_lines(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, co
             for (; TB_PRODUCTS && l + TEAM <= n; l += TEAM, x += TEAM * next, out += TEAM * out_next)
                 run_team(x, next, step, out, out_next, out_step, g->length);
             for (; l < n; ++l, x += next, out += out_next) {
-                const TB_S *before = (const TB_S *)ptr[2] + line + l;
                 TB_S sum = TB_NONE;
-                for (tb_i64 k = 0; k < s.number; ++k, before += g->lines) sum = TB_JOIN(sum, *before);
+                for (tb_i64 k = 0; k < s.number; ++k) sum = TB_JOIN(sum, found[k * g->lines + line + l]);
                 run_line(x, step, out, out_step, s.to - s.from, sum);
             }
         }

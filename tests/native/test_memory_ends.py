@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels touch nothing beside their operands. Here these end before a page that nobody may touch, or begin behind one:
-memory of our own has room around it, in which what is read beyond does not show."""
+"""Kernels touch nothing beside their operands. Here these end before a page that nobody may touch, or begin behind one,
+as do the addresses of them: memory of our own has room around it, in which what is read beyond does not show."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ PLACED = """
 import ctypes, mmap
 import numpy as np
 import tensorbackend as tb
+from tensorbackend.backends import native
 
 PAGE, kept = mmap.PAGESIZE, []
 protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -31,6 +32,22 @@ def placed(shape, dtype, last):
     array[...] = 1
     return be.view(array, min_dims=0)
 
+class Launch(native.Launch):
+    "One whose addresses and numbers end with a page that may be touched."
+    __slots__ = ("memory",)
+
+    def __init__(self, *rest):
+        super().__init__(*rest)
+        run = self.run_on
+        self.memory = mmap.mmap(-1, 2 * PAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        assert protect(start + PAGE, PAGE, 0) == 0
+        def run_at_the_end(words):
+            self.memory[PAGE - len(words) : PAGE] = words
+            run(ctypes.c_void_p(start + PAGE - len(words)))
+        self.run_on = run_at_the_end
+
+native.Launch = Launch
 be = tb.Backend.allocate_backend("cpu", rng_seed=0)
 assert be.jit
 for last in (True, False):
@@ -63,12 +80,18 @@ NORMALISATION = """
         be.bprop_lrn(layer, I, O, I, delta, denom, bpower=0.75)
 """
 CONVOLUTION = """
-    for sizes in ({"N": 1, "C": 3, "K": 5}, {"N": 16, "C": 5, "K": 8}, {"N": 3, "C": 9, "K": 9, "groups": 9}):
-        layer = be.conv_layer(DTYPE, H=7, W=9, R=3, S=3, pad_h=1, **sizes)
+    for sizes in ({"N": 1, "C": 3, "K": 5}, {"N": 16, "C": 5, "K": 8}, {"N": 3, "C": 9, "K": 9, "groups": 9},
+                  {"N": 5, "C": 9, "K": 9, "groups": 9, "R": 7, "S": 5, "pad_w": 2}):
+        layer = be.conv_layer(DTYPE, **{"H": 7, "W": 9, "R": 3, "S": 3, "pad_h": 1, **sizes})
         I, F, O = new(*layer.dimI), new(*layer.dimF), new(*layer.dimO)
         be.fprop_conv(layer, I, F, O)
         be.bprop_conv(layer, F, O, new(*layer.dimI))
         be.update_conv(layer, I, O, new(*layer.dimF))
+    for N in (2, 7, 16):
+        layer = be.conv_layer(DTYPE, N, 5, 2 * N, H=7, W=9, R=3, S=2)
+        I, F, O = new(N, 5, 1, 7, 9), new(2 * N, 5, 1, 3, 2), new(*layer.dimO)
+        be.conv(layer, *(x.transpose(1, 2, 3, 4, 0) for x in (I, F)), out=O)
+        assert (O.get() == 30).all()
 """
 PLACES = """
     for rows, width, n in ((5, 3, 7), (9, 16, 20), (3, 65, 33)):
