@@ -116,6 +116,20 @@ def test_windows_that_share_no_pixel(near: tb.Backend, name: str, places: str) -
     np.testing.assert_array_equal(grad.get(), ref.pooled_back(layer, errors, x, None, winners))
 
 
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("cell", [0, 3, 4, 11, 255])
+def test_places_in_the_padding_or_in_no_window_send_nothing(near: tb.Backend, cell: int, step: int) -> None:
+    """Nor is anything written beside the gradient."""
+    layer = near.pool_layer("float32", "max", 3, 2, H=5, W=6, R=3, S=4, str_h=3, str_w=4, pad_h=2, pad_w=3)
+    errors, winners = ref.draw(layer.dimO, "float32", 0), np.full(layer.dimO, cell, np.uint8)
+    around = near.full((4, *layer.dimI[1:3], 6 * step, layer.dimI[4]), 7)
+    expected = around.get()
+    grad, wanted = (x[1:3, :, :, : 6 * step : step] for x in (around, expected))
+    near.bprop_pool(layer, near.array(errors), grad, near.array(winners, dtype="uint8"))
+    wanted[...] = ref.pooled_back(layer, errors, np.zeros(layer.dimI), None, winners)
+    np.testing.assert_array_equal(around.get(), expected)
+
+
 @pytest.mark.parametrize(("op", "window", "N"), [
     ("max", (2, 1, 0), 4), ("max", (3, 2, 1), 16), ("avg", (2, 1, 0), 1), ("l2", (3, 2, 0), 4), ("avg", (3, 2, 1), 4),
 ])  # fmt: skip
