@@ -350,6 +350,15 @@ INLINE vec take_errors(const TB_S *errors, int64_t row, int64_t outputs, int64_t
     return whole ? load(from) : load_first(from, count, end);
 }
 
+// To sums of `rows` x `columns` taps: inputs of a row times the errors of rows row - k. Where only `some` of these are of
+// the `outputs`, inputs are not multiplied by zeros in place of the others: they may be infinite.
+INLINE void add_products(int64_t row, int rows, int columns, int some, int64_t outputs, const vec *e, const vec *x,
+                         vec *sum) {
+    UNROLL for (int k = 0; k < rows; ++k)
+        if (!some || (row >= k && row - k < outputs))
+            UNROLL for (int c = 0; c < columns; ++c) sum[k * columns + c] += e[k] * x[c];
+}
+
 // To sums of `rows` x `columns` taps, whose inputs lie as those of `slide`: these times the errors of `outputs` rows, at
 // `count` places that are a vector, or the `whole` of one. Errors are read once, and move on with the rows of the copy.
 INLINE void add_vector(const TB_T *const *at, int64_t pitch, int rows, int columns, int64_t first, int64_t last,
@@ -366,8 +375,8 @@ INLINE void add_vector(const TB_T *const *at, int64_t pitch, int rows, int colum
             x[c] = *(const vec *)(at[c] + row * pitch);
             if (!whole) x[c] = first_lanes(x[c], count);
         }
-        UNROLL for (int k = 0; k < rows; ++k)
-            UNROLL for (int c = 0; c < columns; ++c) sum[k * columns + c] += e[k] * x[c];
+        if (row >= rows - 1 && row < outputs) add_products(row, rows, columns, 0, outputs, e, x, sum);
+        else add_products(row, rows, columns, 1, outputs, e, x, sum);
     }
 }
 

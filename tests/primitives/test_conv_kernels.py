@@ -723,6 +723,18 @@ def test_one_place_of_one_image(cc: None, maps: dict[str, int], dtype: str) -> N
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_depthwise_taps_that_miss_a_pixel_do_not_see_it(cc: None, value: float) -> None:
+    """What lies behind a row of places in a vector is left out, not multiplied by 0."""
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer("float32", N=1, C=8, K=8, H=5, W=7, R=3, S=3, groups=8)
+    operands = drawn(layer)
+    operands["I"][:, 0, 0, -1] = value
+    for found, wanted in zip(run(backend, layer, operands), exact(layer, operands)):
+        np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
+        assert np.isfinite(wanted).any()
+
+
 @pytest.mark.parametrize("sizes", [
     {"S": 20_000, "W": 20_010, "groups": 8}, {"S": 2, "W": 2_002, "str_w": 2_000, "groups": 8},
     {"S": 3, "W": 50_001, "str_w": 20_000}, {"S": 2, "W": 21_002, "str_w": 21_000, "groups": 2},
