@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,8 +47,10 @@ class Histograms:
 
     def _histogram(self, tensor: Tensor, tag: str) -> Tensor:
         most = MAX_HISTOGRAMS.get(self.device_type, MAX_HISTOGRAMS[0])
-        if not isinstance(tag, Hashable):  # a name of a row, where they are read
-            raise TypeError(complain("hist: tag", repr(tag)[:200], "a name"))
+        try:
+            hash(tag)  # a name of a row, where they are read
+        except TypeError:
+            raise TypeError(complain("hist: tag", repr(tag)[:200], "a name")) from None
         if len(self._hist_rows) >= most:
             raise ValueError(complain("hist: full", f"{most} histograms", "fewer", "dump_hist_data() resets"))
         counts = apply(ops.OPS["histogram"], tensor, params=(self.hist_offset, self.hist_bins))
