@@ -26,8 +26,9 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, source
+from tensorbackend.graph.parts import Parts, gathered, roots_and_starts
 from tensorbackend.graph.symbol import as_python, is_symbol
-from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
+from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder, view_of
 
 __all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
 
@@ -108,7 +109,8 @@ def differentiated(rule: Any, params: dict[str, Any], taken: Sequence[Any], give
 class Rule:
     """A differentiable function of arrays and numbers: `rule(x, y, axis=1)` gives a variable, or a tuple of them.
 
-    `compute(*operands, **params)` gives a tree, or a tuple of trees, of operands that are nodes and numbers.
+    `compute(*operands, **params)` gives a tree, or a tuple of trees, of operands that are nodes and numbers; a `Parts`
+    in place of a tree is written part by part.
     `gradient(g, y, *operands, **params)`, if given, makes the operands' gradients (None: none) of those of the outputs
     and the outputs, in place of the op table's rules; `g` and `y` are tuples if `compute` gives one. `check(in_types,
     **params)` checks types with `type_check`, `names` are the operands' names there. NumPy's numbers are as
@@ -143,6 +145,8 @@ class Rule:
             type_check.checked(self.name, lambda t: self.check(t, **params), types, self.names)
         found = self.compute(*taken, **params)
         given = found if isinstance(found, tuple) else (found,)
+        if any(isinstance(y, Parts) for y in given):
+            raise TypeError(complain(f"fused: {self.name} is no tree", "", "functions that are trees, as most of F"))
         given = tuple(opaque(y) if any(y is x for x in taken) else y for y in given)
         _trace.calls.append((self, params, taken, given))
         made = tuple(map(Traced.of, given))
@@ -201,8 +205,8 @@ class _GradientRule:
             return self._by_rule(inputs, outputs, starts)
         found = rule.compute(*_filled(form.pattern, inputs), **form.params)
         values = [y if i in self._kept[1] else None for i, y in enumerate(outputs)]
-        roots = found if isinstance(found, tuple) else (found,)
-        return tuple(differentiate(roots, values, starts, [inputs[i] for i in self._targets]))
+        traced = roots_and_starts(found if isinstance(found, tuple) else (found,), values, starts)
+        return tuple(differentiate(*traced, [inputs[i] for i in self._targets]))
 
     def _by_rule(self, inputs: list[Any], outputs: list[Any], starts: list[Any]) -> tuple[Any, ...]:
         form = self._form
@@ -233,25 +237,48 @@ class _Form:
         _trace.draws = 0
         found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
         self.single = not isinstance(found, tuple)
-        self.template = Template((found,) if self.single else found, tensors)
+        made = [gathered(y) for y in ((found,) if self.single else found)]
+        flat = [tree for y in made for tree in ([t for _, t in y.parts] if isinstance(y, Parts) else [y])]
+        self.template = Template(flat, tensors)
         self.draws = _trace.draws
-        types = rule.output_types() if isinstance(rule, _GradientRule) else [None] * len(self.template.roots)
-        made = list(map(_layout, self.template.structures, types, self._orders()))
-        self.results = [new or s for new, s in zip(made, self.template.structures)]
-        self._outputs = [(number, new, new.extent[1] if new else 0) for number, new in zip(self.template.roots, made)]
+        self._place_outputs(made)
         self._gradients: dict[tuple, _GradientRule] = {}
         self._kept: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
-    def _orders(self) -> list[tuple[int, ...] | None]:
-        """In which order axes of the outputs lie in memory: a gradient's as its input's; else as the rule says, or as
-        those of the first operand of the output's shape; None is C order."""
-        structures = self.template.structures
+    def _place_outputs(self, made: list[Any]) -> None:
+        """Find the outputs' layouts, and which of the template's trees are written where."""
+        rule, traced = self.rule, iter(zip(self.template.roots, self.template.structures))
+        types = rule.output_types() if isinstance(rule, _GradientRule) else [None] * len(made)
+        self.results, self._outputs = [], []
+        for i, (y, dtype) in enumerate(zip(made, types)):
+            if isinstance(y, Parts):
+                layout = _dense(self.layouts[0].table, dtype or y.dtype, y.shape, self._order_of(i, y.shape, True))
+                writes = _writes(y, layout, [next(traced) for _ in y.parts])
+                self._outputs.append((None, layout, layout.extent[1], writes))
+                self.results.append(layout)
+                continue
+            number, structure = next(traced)
+            layout = None
+            if structure is not None and (structure.op is not None or dtype not in (None, structure.dtype)):
+                layout = _dense(structure.table, dtype or structure.dtype, structure.shape,
+                                self._order_of(i, structure.shape))  # fmt: skip
+            self._outputs.append((number, layout, layout.extent[1] if layout else 0, None))
+            self.results.append(layout or structure)
+        self._several = len(self._outputs) > 1
+
+    def _order_of(self, i: int, shape: tuple[int, ...], parts: bool = False) -> tuple[int, ...] | None:
+        """In which order axes of output i lie in memory: a gradient's as its input's; else as the rule says, or as
+        those of the first operand of the output's shape, or (of `parts`) of all operands that have its rank; None is C
+        order."""
         if isinstance(self.rule, _GradientRule):
-            return self.rule.output_orders()
+            return self.rule.output_orders()[i]
         if self.rule.batch_last:
-            return [None if s is None else (*range(1, len(s.shape)), 0) for s in structures]
-        like = {s.shape: _order(s) for s in reversed(self.layouts)}
-        return [None if s is None else like.get(s.shape) for s in structures]
+            return (*range(1, len(shape)), 0)
+        for s in self.layouts:
+            if s.shape == shape:
+                return _order(s)
+        orders = {_order(s) for s in self.layouts if len(s.shape) == len(shape)} if parts else ()
+        return orders.pop() if len(orders) == 1 else None
 
     @property
     def kept(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -281,16 +308,24 @@ class _Form:
     def run(self, tensors: Sequence[Any], draws: Sequence[int]) -> list[Any]:
         """The outputs for tensors of these layouts."""
         values = self.template.make(tensors, draws)
-        if len(self._outputs) == 1:
+        if not self._several:
             return [self._output(values, *self._outputs[0])]
         with self.backend.fuse():
             return [self._output(values, *output) for output in self._outputs]
 
-    def _output(self, values: list[Any], number: int | None, layout: Any, nbytes: int) -> Any:
+    def _output(self, values: list[Any], number: int | None, layout: Any, nbytes: int, writes: Any) -> Any:
         if layout is None:
             return None if number is None else values[number]
         made = arrays.placed(self.backend, layout, self.backend._allocate(nbytes))
-        made[:] = values[number]
+        if writes is None:
+            made[:] = values[number]
+            return made
+        fill, added, places = writes
+        if fill is not None:
+            made[:] = fill
+        for part, offset, number in places:
+            view = view_of(made, part, offset)
+            view[:] = view + values[number] if added else values[number]
         return made
 
 
@@ -306,13 +341,17 @@ def _order(layout: Any) -> tuple[int, ...]:
     return indexing.memory_order(layout.shape, layout.strides)
 
 
-def _layout(structure: Any, dtype: np.dtype | None, order: tuple[int, ...] | None) -> Any:
-    """The layout of the fresh memory that a root needs: None for one that is an operand, a view of one, or none."""
-    if structure is None or (structure.op is None and dtype in (None, structure.dtype)):
-        return None
-    shape = structure.shape
-    strides = indexing.dense_strides(shape, order or tuple(range(len(shape))))
-    return structure.table.tensor(dtype or structure.dtype, shape, strides, 0)
+def _dense(table: Any, dtype: np.dtype, shape: tuple[int, ...], order: tuple[int, ...] | None) -> Any:
+    """The layout of fresh memory; axes in C order where `order` is None."""
+    return table.tensor(dtype, shape, indexing.dense_strides(shape, order or tuple(range(len(shape)))), 0)
+
+
+def _writes(y: Parts, layout: Any, traced: Sequence[tuple[int, Any]]) -> tuple[Any, bool, list[tuple[Any, int, int]]]:
+    """How `y` is written into memory of a layout: the number for all of it, whether parts are added, and for each that
+    has elements its layout, its distance in bytes, and the number of its tree."""
+    whole = placeholder(layout, 0)
+    views = [(whole[key], number) for (key, _), (number, _) in zip(y.parts, traced)]
+    return y.fill, y.added, [(v.structure, v.address - whole.address, n) for v, n in views if v.size]
 
 
 def _filled(pattern: tuple[Any, ...], tensors: Sequence[Any]) -> list[Any]:

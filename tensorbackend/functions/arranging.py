@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +13,15 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import type_check
-from tensorbackend.function.trees import Rule
-from tensorbackend.function.variable import Variable, as_variable
+from tensorbackend.function.trees import Rule, Traced
+from tensorbackend.function.variable import Variable
 from tensorbackend.functions import picking, shapes
 from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
-from tensorbackend.graph import contraction, ranges
-from tensorbackend.graph.indexing import as_array, pad_places, pad_widths, repeated_places
+from tensorbackend.graph import contraction, indexing, ranges
+from tensorbackend.graph.indexing import as_array, pad_places, pad_widths, repeated_places, runs
+from tensorbackend.graph.parts import Parts
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
@@ -37,12 +39,20 @@ def tile(x: Array, reps: int | Sequence[int]) -> Variable:
     reps = (reps,) if isinstance(reps, (int, np.integer)) else tuple(reps)
     if min(reps, default=0) < 0:
         raise ValueError(complain("tile: reps", str(reps), "0 or more each"))
+    return _TILE(x, reps=indexing.whole("tile", reps))
+
+
+def _tiled(x: Any, reps: tuple[int, ...]) -> Any:
     rank = max(len(reps), len(x.shape))
     reps = (1,) * (rank - len(reps)) + reps
-    shape = (1,) * (rank - len(x.shape)) + tuple(x.shape)
-    apart = shapes.reshape(x, [m for n in shape for m in (1, n)])
-    whole = shapes.broadcast_to(apart, [m for pair in zip(reps, shape) for m in pair])
-    return shapes.reshape(whole, [r * n for r, n in zip(reps, shape)])
+    shape = (1,) * (rank - len(x.shape)) + x.shape
+    pairs = [(1, n) if r != 1 else (n,) for r, n in zip(reps, shape)]
+    whole = [(r, n) if r != 1 else (n,) for r, n in zip(reps, shape)]
+    apart = o.reshape(x, tuple(itertools.chain(*pairs)))
+    return o.reshape(o.broadcast_to(apart, tuple(itertools.chain(*whole))), tuple(r * n for r, n in zip(reps, shape)))
+
+
+_TILE = Rule("tile", _tiled, names=("x",))
 
 
 def repeat(x: Array, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
@@ -55,9 +65,16 @@ def repeat(x: Array, repeats: int | Sequence[int], axis: int | None = None) -> V
         places = repeated_places(repeats, x.shape[axis])
         return picking.get_item(x, (slice(None),) * axis + (places,))
     ranges.check("repeat", "an int of 0 or more", repeats=repeats)
+    return _REPEAT(x, repeats=int(repeats), axis=axis)
+
+
+def _repeated(x: Any, repeats: int, axis: int) -> Any:
     before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    apart = shapes.reshape(x, (*before, n, 1, *behind))
-    return shapes.reshape(shapes.broadcast_to(apart, (*before, n, repeats, *behind)), (*before, n * repeats, *behind))
+    apart = o.reshape(x, (*before, n, 1, *behind))
+    return o.reshape(o.broadcast_to(apart, (*before, n, repeats, *behind)), (*before, n * repeats, *behind))
+
+
+_REPEAT = Rule("repeat", _repeated, names=("x",))
 
 
 # Put together
@@ -70,6 +87,8 @@ def hstack(xs: Sequence[Array]) -> Variable:
 
 def vstack(xs: Sequence[Array]) -> Variable:
     """Arrays one after the other along the first axis; vectors as rows."""
+    if len({tuple(x.shape) for x in xs}) == 1 and len(xs[0].shape) == 1:
+        return shapes.stacked("vstack", xs, 0)
     return shapes.joined("vstack", [shapes.expand_dims(x, 0) if len(x.shape) == 1 else x for x in xs], 0)
 
 
@@ -124,15 +143,27 @@ def permutate(x: Array, indices: Any, axis: int = 0, inv: bool = False) -> Varia
 
 def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
     """The diagonal of two axes, as the last axis of the result."""
-    turned = shapes.moveaxis(x, (axis1, axis2), (-2, -1))
-    *lead, rows, columns = turned.shape
     ranges.check("diagonal", "an int", offset=offset)
+    rank = len(x.shape)
+    axis1, axis2 = (one_axis("diagonal", axis, rank) for axis in (axis1, axis2))
+    if axis1 == axis2:
+        raise ShapeError(complain("diagonal: axes", f"{axis1} and {axis2}", "two different ones"))
+    return _DIAGONAL(x, offset=int(offset), axes=(axis1, axis2))
+
+
+def _diagonal(x: Any, offset: int, axes: tuple[int, int]) -> Any:
+    lead = [axis for axis in range(len(x.shape)) if axis not in axes]
+    turned = o.transpose(x, (*lead, *axes))
+    *before, rows, columns = turned.shape
     offset = max(-rows, min(offset, columns))
     first = max(-offset, 0)
     length = max(min(rows - first, columns - max(offset, 0)), 0)
     begin = first * columns + max(offset, 0)
     part = slice(begin, begin + (length - 1) * (columns + 1) + 1, columns + 1) if length else slice(0)
-    return picking.get_item(shapes.reshape(turned, (*lead, rows * columns)), (slice(None),) * len(lead) + (part,))
+    return o.slice(o.reshape(turned, (*before, rows * columns)), (slice(None),) * len(before) + (part,))
+
+
+_DIAGONAL = Rule("diagonal", _diagonal, names=("x",))
 
 
 def _check_select(in_types: Any) -> None:
@@ -184,9 +215,34 @@ def pad(x: Array, pad_width: Any, mode: str = "constant", constant_values: float
     widths = pad_widths(pad_width, len(x.shape))
     if mode == "constant":
         return _PAD(x, widths=tuple(widths), value=float(constant_values))
-    for axis, places in pad_places(x.shape, widths, mode):
-        x = picking.get_item(x, (slice(None),) * axis + (places,))
-    return as_variable(x)
+    return (_PAD_LOOKED_UP if isinstance(x, Traced) else _PAD_BY)(x, widths=tuple(widths), mode=mode)
+
+
+MOST_PARTS = 81
+"""Parts up to which padding writes each for itself; beyond it looks elements up, axis by axis."""
+
+
+def _padded_by(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
+    """The part in the middle, and around it parts of the same array turned or repeated."""
+    places = dict(pad_places(x.shape, list(widths), mode))
+    axes = [runs(places[a].tolist()) if a in places else [(slice(None), slice(None), n)] for a, n in enumerate(x.shape)]
+    if math.prod(map(len, axes)) > MOST_PARTS:
+        return _looked_up(x, widths, mode)
+    parts = []
+    for found in itertools.product(*axes):
+        there, here, lengths = zip(*found) if found else ((), (), ())
+        parts.append((there, o.broadcast_to(o.slice(x, here), lengths)))
+    return Parts(tuple(before + n + after for n, (before, after) in zip(x.shape, widths)), x.dtype, parts)
+
+
+def _looked_up(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
+    for axis, places in pad_places(x.shape, list(widths), mode):
+        x = o.take(x, places, axis)
+    return x
+
+
+_PAD_BY = Rule("pad", _padded_by, names=("x",))
+_PAD_LOOKED_UP = Rule("pad", _looked_up, names=("x",))
 
 
 def _padded(x: Any, widths: tuple[tuple[int, int], ...], value: float) -> Any:

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
-from tensorbackend.function import arrays
 from tensorbackend.function.trees import Rule
-from tensorbackend.function.variable import Variable, as_variable
-from tensorbackend.functions import picking, shapes
+from tensorbackend.function.variable import Variable
+from tensorbackend.functions import shapes
 from tensorbackend.functions.arguments import Array, Sizes
-from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.graph import composite as o
+from tensorbackend.graph.parts import Parts
 from tensorbackend.primitives.geometry import output_length
 
 __all__ = ["depth2space", "im2col", "resize_images", "space2depth"]
@@ -78,14 +77,33 @@ def im2col(x: Array, ksize: Sizes, stride: Sizes = 1, pad: Sizes = 0, cover_all:
     height, width = output_size(h, kh, sy, ph, cover_all, dy), output_size(w, kw, sx, pw, cover_all, dx)
     if min(height, width) < 1:
         raise ShapeError(complain("im2col: no output", f"images {(h, w)}, windows {(kh, kw)}", "at least one place"))
-    more = sy - 1 if cover_all else 0, sx - 1 if cover_all else 0
-    whole = padded(x, ((0, 0), (0, 0), (ph, ph + more[0]), (pw, pw + more[1])))
-    cells = [
-        picking.get_item(whole, (slice(None), slice(None), slice(i, i + sy * (height - 1) + 1, sy),
-                                slice(j, j + sx * (width - 1) + 1, sx)))
-        for i in range(0, dy * kh, dy) for j in range(0, dx * kw, dx)
+    axes = ((height, kh, sy, ph, dy), (width, kw, sx, pw, dx))
+    return _IM2COL(x, axes=axes)
+
+
+def _columns(x: Any, axes: tuple[tuple[int, int, int, int, int], ...]) -> Parts:
+    """Each cell of the windows is a part; `axes`: (places, window, stride, padding, dilation) of both axes."""
+    n, c, *image = x.shape
+    (height, kh, *_), (width, kw, *_) = axes
+    rows, columns = ([_cell(size, k, *of) for k in range(of[1])] for size, of in zip(image, axes))
+    parts = [
+        ((slice(None), slice(i * kw + j, None, kh * kw), at_y, at_x), o.slice(x, (slice(None), slice(None), y, x_)))
+        for i, (at_y, y) in enumerate(rows) for j, (at_x, x_) in enumerate(columns)
     ]  # fmt: skip
-    return shapes.reshape(shapes.stack(cells, 2), (n, c * kh * kw, height, width))
+    inside = all(at == slice(0, of[0]) for found, of in zip((rows, columns), axes) for at, _ in found)
+    return Parts((n, c * kh * kw, height, width), x.dtype, parts, None if inside else 0)
+
+
+def _cell(size: int, k: int, places: int, window: int, stride: int, pad: int, dilate: int) -> tuple[slice, slice]:
+    """At which places along an axis cell k of the window lies in the image, and on which pixels."""
+    off = k * dilate - pad
+    first = min(max(-(off // stride), 0), places)
+    end = max(min((size - 1 - off) // stride + 1, places), first)
+    pixel = first * stride + off
+    return slice(first, end), slice(pixel, pixel + (end - first - 1) * stride + 1, stride) if end > first else slice(0)
+
+
+_IM2COL = Rule("im2col", _columns, names=("x",))
 
 
 def resize_images(x: Array, output_shape: Sequence[int]) -> Variable:
@@ -98,9 +116,7 @@ def resize_images(x: Array, output_shape: Sequence[int]) -> Variable:
     sizes = each("resize_images: output_shape", output_shape, 2, 0)
     if any(n == 0 != m for n, m in zip(x.shape[2:], sizes)):
         raise ShapeError(complain("resize_images: no pixels", f"images of shape {x.shape} to {sizes}", "one or more"))
-    data = arrays.plain(as_variable(x).array)
-    found = [part for axis in (0, 1) for part in _neighbours(x.shape[2 + axis], sizes[axis], data.dtype, 1 - axis)]
-    return _RESIZE(x, *(arrays.moved(part, arrays.backend_of(data)) for part in found))
+    return _RESIZE(x, sizes=sizes)
 
 
 def _neighbours(size: int, length: int, dtype: np.dtype, behind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -112,13 +128,16 @@ def _neighbours(size: int, length: int, dtype: np.dtype, behind: int) -> tuple[n
     return low, np.minimum(low + 1, max(size - 1, 0)), share
 
 
-def _resized(x: Any, *neighbours: Any) -> Any:
-    for axis, (low, high, share) in ((3, neighbours[3:]), (2, neighbours[:3])):
+def _resized(x: Any, sizes: tuple[int, int]) -> Any:
+    shape = x.shape
+    for axis in (3, 2):
+        low, high, near = _neighbours(shape[axis], sizes[axis - 2], x.dtype, 3 - axis)
+        share = x.structure.table.backend.array(near, dtype=near.dtype, min_dims=0)
         x = o.take(x, low, axis) * (1 - share) + o.take(x, high, axis) * share
     return x
 
 
-_RESIZE = Rule("resize_images", _resized)
+_RESIZE = Rule("resize_images", _resized, names=("x",))
 
 
 def space2depth(X: Array, r: int) -> Variable:

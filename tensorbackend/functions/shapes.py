@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions.arguments import Array, Axis, Sizes
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing, ranges
+from tensorbackend.graph.parts import Parts
 from tensorbackend.graph.structure import broadcast_shapes, normalize_axes, one_axis
 
 __all__ = [
@@ -136,48 +139,48 @@ def broadcast(*args: Array) -> Any:
 # Several arrays
 
 
-class _Concat(FunctionNode):
-    """Arrays one after the other along an axis."""
-
-    label = "concat"
-
-    def __init__(self, axis: int, label: str = "concat") -> None:
-        self._axis = axis
-        self.label = label
-
-    def check_type_forward(self, in_types: Any) -> None:
-        """All but the lengths along the axis agree."""
-        first = in_types[0]
-        axis = type_check.make_variable(self._axis, "axis")
-        type_check.expect(axis < first.ndim, axis >= -first.ndim.value)
-        for t in list(in_types)[1:]:
-            type_check.expect(t.dtype == first.dtype, t.ndim == first.ndim)
-            for a in range(first.ndim.value):
-                if a != self._axis % first.ndim.value:
-                    type_check.expect(t.shape[a] == first.shape[a])
-
-    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        axis = self._axis % len(data[0].shape)
-        self._lengths = [x.shape[axis] for x in data]
-        if type(data[0]) is np.ndarray:
-            return (np.concatenate(data, axis),)
-        shape = (*data[0].shape[:axis], sum(self._lengths), *data[0].shape[axis + 1 :])
-        out = arrays.fresh(arrays.backend_of(data[0]), shape, data[0].dtype)
-        with arrays.together(out):
-            for x, part in zip(data, _parts(axis, self._lengths)):
-                out[part] = x
-        return (out,)
-
-    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The parts of the gradient."""
-        (g,) = grad_outputs
-        parts = _parts(self._axis % len(g.shape), self._lengths)
-        return tuple(part(g, indexing.hashable(parts[i])) for i in target_input_indexes)
+def _check_joined(in_types: Any, axis: int) -> None:
+    """All but the lengths along the axis agree."""
+    first = in_types[0]
+    place = type_check.make_variable(axis, "axis")
+    type_check.expect(place < first.ndim, place >= -first.ndim.value)
+    for t in list(in_types)[1:]:
+        type_check.expect(t.dtype == first.dtype, t.ndim == first.ndim)
+        for a in range(first.ndim.value):
+            if a != axis % first.ndim.value:
+                type_check.expect(t.shape[a] == first.shape[a])
 
 
-def _parts(axis: int, lengths: list[int]) -> list[tuple]:
+def _joined(*xs: Any, axis: int) -> Parts:
+    shape = xs[0].shape
+    axis %= len(shape)
+    lengths = [x.shape[axis] for x in xs]
+    whole = (*shape[:axis], sum(lengths), *shape[axis + 1 :])
+    return Parts(whole, xs[0].dtype, list(zip(_parts(axis, lengths), xs)))
+
+
+def _check_stacked(in_types: Any, axis: int) -> None:
+    first = in_types[0]
+    for t in list(in_types)[1:]:
+        type_check.expect(t.dtype == first.dtype)
+
+
+def _stacked(*xs: Any, axis: int) -> Parts:
+    shape = xs[0].shape
+    before = (slice(None),) * axis
+    parts = [((*before, i), x) for i, x in enumerate(xs)]
+    return Parts((*shape[:axis], len(xs), *shape[axis:]), xs[0].dtype, parts)
+
+
+@functools.cache
+def _joining(name: str) -> tuple[Rule, Rule]:
+    """`concat` and `stack` under the name that their errors have."""
+    return Rule(name, _joined, None, _check_joined), Rule(name, _stacked, None, _check_stacked)
+
+
+def _parts(axis: int, lengths: Sequence[int]) -> list[tuple]:
     """The indices of consecutive parts of an axis."""
-    ends = np.cumsum([0, *lengths]).tolist()
+    ends = [0, *itertools.accumulate(lengths)]
     whole = (slice(None),) * axis
     return [(*whole, slice(a, b)) for a, b in zip(ends, ends[1:])]
 
@@ -194,8 +197,16 @@ def stack(xs: Sequence[Array], axis: int = 0) -> Variable:
 
 def joined(name: str, xs: Sequence[Any], axis: int) -> Variable:
     """`concat` for a function whose name its errors have."""
-    ranges.check(name, "an int", axis=axis)
-    return _Concat(axis, name).apply(tuple(xs))[0]
+    if axis.__class__ is not int:
+        ranges.check(name, "an int", axis=axis)
+    return _joining(name)[0](*_arrays(name, xs), axis=axis)
+
+
+def _arrays(name: str, xs: Sequence[Any]) -> Sequence[Any]:
+    """Arrays and variables, which alone can be joined. Raises `TypeError` for none."""
+    if not len(xs):
+        raise TypeError(complain(f"{name}: no inputs", "()", "one array or more"))
+    return [x if isinstance(x, Variable) else as_variable(x) for x in xs]
 
 
 def stacked(name: str, xs: Sequence[Any], axis: int = 0) -> Variable:
@@ -207,32 +218,14 @@ def stacked(name: str, xs: Sequence[Any], axis: int = 0) -> Variable:
         if tuple(x.shape) != first:
             raise type_check.InvalidType(complain(f"{name}: shapes", f"{first} and {tuple(x.shape)}", "one shape"))
     place = one_axis(name, axis, len(first) + 1)
-    return joined(name, [expand_dims(x, place) for x in xs], place)
+    return _joining(name)[1](*_arrays(name, xs), axis=place)
 
 
-class _Split(FunctionNode):
-    """Consecutive parts of an axis."""
+def _split(x: Any, axis: int, lengths: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(o.slice(x, part) for part in _parts(axis, lengths))
 
-    def __init__(self, axis: int, lengths: list[int]) -> None:
-        self._axis = axis
-        self._lengths = lengths
 
-    label = "split_axis"
-
-    def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
-        (x,) = data
-        self._like = x.shape
-        return tuple(x[part] for part in _parts(self._axis, self._lengths))
-
-    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The gradients one after the other, zeros where there is none."""
-        like = next(g for g in grad_outputs if g is not None)
-        grads = [g if g is not None else self._zeros(like, n) for g, n in zip(grad_outputs, self._lengths)]
-        return (concat(grads, self._axis),)
-
-    def _zeros(self, like: Variable, length: int) -> Variable:
-        shape = (*self._like[: self._axis], length, *self._like[self._axis + 1 :])
-        return as_variable(arrays.zeros(arrays.backend_of(like._data), shape, like.dtype))
+_SPLIT = Rule("split_axis", _split, names=("x",))
 
 
 def split_axis(x: Array, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
@@ -259,7 +252,7 @@ def split_axis(x: Array, indices_or_sections: Any, axis: int, force_tuple: bool 
         if places != sorted(places):
             raise ValueError(complain("split_axis: places of parts", f"{given} of {length}", "increasing places"))
         lengths = [b - a for a, b in zip(places, places[1:])]
-    made = _Split(axis, lengths).apply((x,))
+    made = _SPLIT(x, axis=axis, lengths=tuple(lengths))
     return made[0] if len(made) == 1 and not force_tuple else made
 
 

@@ -17,7 +17,7 @@ from tensorbackend.errors import ShapeError, complain
 __all__ = [
     "SliceKey", "as_array", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent",
     "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths",
-    "repeated_places", "reshaped", "view_strides", "whole", "without_leading",
+    "repeated_places", "reshaped", "runs", "view_strides", "whole", "without_leading",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -296,6 +296,8 @@ def as_array(name: str, x: Any, dtype: Any = None) -> np.ndarray:
 def pad_widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
     """Entries (before, after) each axis, of a pair for each, one pair for all or one number. Raises `ValueError` for
     what is no such integers of 0 or more."""
+    if pad_width.__class__ is int and pad_width >= 0:
+        return [(pad_width, pad_width)] * rank
     given = as_array("pad: widths", pad_width)
     pairs = given.shape in ((), (1,), (2,), (1, 2), (rank, 1), (rank, 2))
     if not pairs or given.dtype.kind not in "iu" or (given < 0).any():
@@ -322,3 +324,21 @@ def pad_places(shape: Shape, widths: list[tuple[int, int]], mode: str) -> list[t
     if any(shape[axis] == 0 for axis in wanted):
         raise ShapeError(complain(f"pad: {mode} of no entries", f"widths {widths} of {shape}", "an axis that has some"))
     return [(axis, np.pad(np.arange(shape[axis], dtype=np.int64), widths[axis], mode)) for axis in wanted]
+
+
+def runs(places: Sequence[int]) -> list[tuple[slice, slice, int]]:
+    """Places along an axis as runs of equal steps of 1, -1 or 0: (where among the places, which of the axis, how many;
+    of step 0 the axis has one)."""
+    found = []
+    begin = 0
+    while begin < len(places):
+        first, end = places[begin], begin + 1
+        step = places[end] - first if end < len(places) else 0
+        step = step if abs(step) <= 1 else 0
+        while end < len(places) and places[end] == first + step * (end - begin):
+            end += 1
+        last = first + step * (end - begin - 1)
+        part = slice(first, last - 1 if last else None, -1) if step < 0 else slice(first, last + 1)
+        found.append((slice(begin, end), part, end - begin))
+        begin = end
+    return found

@@ -16,7 +16,7 @@ __all__ = ["exact"]
 def exact(x: Any) -> Any:
     """A number or parameter as a part of a key: Python takes 1, 1.0 and True for the same there, and 0.0 and -0.0.
 
-    Ints and None are themselves; of tuples and slices each part is told apart.
+    Ints, slices and None are themselves; of tuples each part is told apart.
     """
     kind = x.__class__
     if kind is int or x is None:
@@ -27,6 +27,6 @@ def exact(x: Any) -> Any:
         return tuple([exact(part) for part in x])
     if isinstance(x, tuple):
         return (kind, exact(tuple(x)))
-    if kind is SliceKey:
-        return (kind, exact(x.indices))
+    if kind is SliceKey:  # holds ints and None alone
+        return x
     return (kind, x, math.copysign(1.0, x)) if isinstance(x, (float, np.floating)) and not x else (kind, x)
