@@ -176,7 +176,7 @@ class FunctionNode:
         arrays.only_family(f"{self.label}: outputs of forward", found or data)
         return found
 
-    def _linked(self, variables: list[Variable], outputs: tuple[Any, ...]) -> tuple[Variable, ...]:
+    def _linked(self, variables: Sequence[Variable], outputs: tuple[Any, ...]) -> tuple[Variable, ...]:
         """The outputs as variables, which know this node if a graph is recorded."""
         wanted = False
         for v in variables:
@@ -190,22 +190,26 @@ class FunctionNode:
             self._record(variables, made)
         return tuple(made)
 
-    def _record(self, variables: list[Variable], made: list[Variable]) -> None:
+    def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
+        inputs = self._retained_inputs = self._places("inputs", self._retained_inputs, len(variables))
+        outputs = self._retained_outputs = self._places("outputs", self._retained_outputs, len(made))
+        self._tie(variables, made, inputs or (), outputs or ())
+
+    def _tie(self, variables: Sequence[Variable], made: list[Variable], inputs: tuple[int, ...],
+             outputs: tuple[int, ...]) -> None:  # fmt: skip
+        """Make this node the creator of the variables made, and keep the arrays of these inputs and outputs."""
         self.inputs = nodes = tuple([v._node or v.node for v in variables])
-        self.rank = max([node.rank for node in nodes])
-        rank = self.rank + 1
+        self.rank = rank = nodes[0].rank if len(nodes) == 1 else max([node.rank for node in nodes])
         references = []
         for v in made:
             node = v._node = VariableNode(v)
-            node.creator_node, node.rank = self, rank
+            node.creator_node, node.rank = self, rank + 1
             references.append(_ref(node))
         self.outputs = tuple(references)
-        self._retained_inputs = self._places("inputs", self._retained_inputs, len(nodes))
-        self._retained_outputs = self._places("outputs", self._retained_outputs, len(made))
-        for i in self._retained_inputs or ():
+        for i in inputs:
             nodes[i].data = variables[i]._data
-        if self._retained_outputs:
-            self._output_data = tuple([made[i]._data for i in self._retained_outputs])
+        if outputs:
+            self._output_data = tuple([made[i]._data for i in outputs])
 
     def _places(self, what: str, marks: tuple[int, ...] | None, count: int) -> tuple[int, ...] | None:
         """The retained inputs or outputs, counted from 0. Raises `IndexError` for one that is not there."""

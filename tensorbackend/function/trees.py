@@ -28,7 +28,7 @@ from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, source
 from tensorbackend.graph.parts import Parts, gathered, roots_and_starts
 from tensorbackend.graph.symbol import as_python, is_symbol
-from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder, view_of
+from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
 
 __all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
 
@@ -253,7 +253,7 @@ class _Form:
         for i, (y, dtype) in enumerate(zip(made, types)):
             if isinstance(y, Parts):
                 layout = _dense(self.layouts[0].table, dtype or y.dtype, y.shape, self._order_of(i, y.shape, True))
-                writes = _writes(y, layout, [next(traced) for _ in y.parts])
+                writes = _writes(y, [next(traced) for _ in y.parts])
                 self._outputs.append((None, layout, layout.extent[1], writes))
                 self.results.append(layout)
                 continue
@@ -323,9 +323,12 @@ class _Form:
         fill, added, places = writes
         if fill is not None:
             made[:] = fill
-        for part, offset, number in places:
-            view = view_of(made, part, offset)
-            view[:] = view + values[number] if added else values[number]
+        for key, number in places:
+            if added:
+                view = made[key]
+                view[:] = view + values[number]
+            else:
+                made[key] = values[number]
         return made
 
 
@@ -346,12 +349,11 @@ def _dense(table: Any, dtype: np.dtype, shape: tuple[int, ...], order: tuple[int
     return table.tensor(dtype, shape, indexing.dense_strides(shape, order or tuple(range(len(shape)))), 0)
 
 
-def _writes(y: Parts, layout: Any, traced: Sequence[tuple[int, Any]]) -> tuple[Any, bool, list[tuple[Any, int, int]]]:
-    """How `y` is written into memory of a layout: the number for all of it, whether parts are added, and for each that
-    has elements its layout, its distance in bytes, and the number of its tree."""
-    whole = placeholder(layout, 0)
-    views = [(whole[key], number) for (key, _), (number, _) in zip(y.parts, traced)]
-    return y.fill, y.added, [(v.structure, v.address - whole.address, n) for v, n in views if v.size]
+def _writes(y: Parts, traced: Sequence[tuple[int, Any]]) -> tuple[Any, bool, list[tuple[tuple, int]]]:
+    """How `y` is written: the number for all of it, whether parts are added, and for each that has elements its index
+    and the number of its tree."""
+    places = [(key, number, structure) for (key, _), (number, structure) in zip(y.parts, traced)]
+    return y.fill, y.added, [(key, number) for key, number, structure in places if 0 not in structure.shape]
 
 
 def _filled(pattern: tuple[Any, ...], tensors: Sequence[Any]) -> list[Any]:
@@ -391,7 +393,10 @@ class TreeFunction(FunctionNode):
                 pattern.append(None)
                 inputs.append(as_variable(x))
         self.pattern = tuple(pattern)
-        return self.apply(inputs)
+        if not inputs:
+            return self.apply(inputs)
+        self._applied = True
+        return self._linked(inputs, self._outputs(tuple([v._known() for v in inputs])))
 
     def _outputs(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
         pattern = self.pattern = self.pattern or (None,) * len(data)
@@ -467,9 +472,9 @@ class TreeFunction(FunctionNode):
             types = [(t.shape, t.dtype) for t in tensors]
             type_check.checked(self.label, lambda t: self.rule.check(t, **self.params), types, self.rule.names)
 
-    def _record(self, variables: list[Variable], made: list[Variable]) -> None:
-        self._retained_inputs, self._retained_outputs = self.form.kept
-        super()._record(variables, made)
+    def _record(self, variables: Sequence[Variable], made: list[Variable]) -> None:
+        inputs, outputs = self._retained_inputs, self._retained_outputs = self.form.kept
+        self._tie(variables, made, inputs, outputs)
 
     def _input_gradients(self, targets: tuple[int, ...], grads: tuple[Any, ...], present: Any, double: bool) -> Any:
         rule = self.form.gradient(targets, tuple([g is not None for g in grads]))

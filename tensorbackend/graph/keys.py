@@ -12,6 +12,8 @@ from tensorbackend.graph.indexing import SliceKey
 
 __all__ = ["exact"]
 
+_INTS = frozenset((int,))
+
 
 def exact(x: Any) -> Any:
     """A number or parameter as a part of a key: Python takes 1, 1.0 and True for the same there, and 0.0 and -0.0.
@@ -24,7 +26,7 @@ def exact(x: Any) -> Any:
     if kind is float:
         return (kind, x) if x else (kind, x, math.copysign(1.0, x))
     if kind is tuple:
-        return tuple([exact(part) for part in x])
+        return x if _INTS.issuperset(map(type, x)) else tuple([exact(part) for part in x])
     if isinstance(x, tuple):
         return (kind, exact(tuple(x)))
     if kind is SliceKey:  # holds ints and None alone

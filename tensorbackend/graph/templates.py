@@ -19,7 +19,7 @@ from tensorbackend.graph.optree import OpTreeNode, apply, nodes_of
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["Template", "differentiate", "opaque", "placeholder", "view_of"]
+__all__ = ["Template", "differentiate", "opaque", "placeholder"]
 
 _new = object.__new__
 _LEAST_DISTANCE = 1 << 44
@@ -110,7 +110,7 @@ class Template:
         """The trees' values by number, of tensors as the placeholders were; `roots` says which are the roots."""
         values = list(operands)
         for number, structure, offset in self.views:
-            values.append(view_of(values[number], structure, offset))
+            values.append(_view(values[number], structure, offset))
         values += self.constants
         for structure, inputs, source in self.nodes:
             node = _new(OpTreeNode)
@@ -122,8 +122,7 @@ class Template:
         return values
 
 
-def view_of(base: Tensor, structure: Structure, offset: int) -> Tensor:
-    """The view of a layout that begins `offset` bytes behind a tensor's first element."""
+def _view(base: Tensor, structure: Structure, offset: int) -> Tensor:
     view = _new(type(base))
     view._place(structure, base.storage, base.address + offset)
     view.base, view.name, view.persist_values, view.rounding = base, None, True, 0
