@@ -22,7 +22,7 @@ from tensorbackend.backends.numpy_like import as_operand, presented, reduced, re
 from tensorbackend.backends.xp_arranging import THROUGH_HOST, Arranging, sortable, through_host
 from tensorbackend.errors import ShapeError, complain, is_complaint, ours
 from tensorbackend.graph import composite, contraction
-from tensorbackend.graph.indexing import pad_places, pad_widths
+from tensorbackend.graph.indexing import pad_parts, pad_places, pad_widths
 from tensorbackend.graph.optree import Operators, apply, source
 from tensorbackend.graph.ranges import check, check_bounds
 from tensorbackend.graph.structure import normalize_axes, one_axis
@@ -202,16 +202,26 @@ class ArrayModule(Arranging):
             raise ShapeError(complain("concatenate: shapes", given, f"equal lengths but for axis {axis}"))
         kind = dtypes.promote([p.dtype for p in parts], [], self.backend.default_dtype)
         length = sum(p.shape[axis] for p in parts)
-        out = self.empty((*parts[0].shape[:axis], length, *parts[0].shape[axis + 1 :]), kind)
-        start = 0
+        shape = (*parts[0].shape[:axis], length, *parts[0].shape[axis + 1 :])
+        out = self.backend.empty(shape, kind, min_dims=0)
+        start, before = 0, (slice(None),) * axis
         for p in parts:
-            out[(slice(None),) * axis + (slice(start, start + p.shape[axis]),)] = p
-            start += p.shape[axis]
-        return out
+            end = start + p.shape[axis]
+            out[(*before, slice(start, end))] = p
+            start = end
+        return wrapped(out)
 
     def stack(self, arrays: Sequence[Any], axis: int = 0) -> Any:
         """Arrays of one shape along a new axis."""
         arrays = [self.asarray(a) for a in arrays]
+        if len({a.shape for a in arrays}) == 1:
+            shape = arrays[0].shape
+            axis = one_axis("stack", axis, len(shape) + 1)
+            kind = dtypes.promote([a.dtype for a in arrays], [], self.backend.default_dtype)
+            out = self.backend.empty((*shape[:axis], len(arrays), *shape[axis:]), kind, min_dims=0)
+            for i, a in enumerate(arrays):
+                out[(*(slice(None),) * axis, i)] = a
+            return wrapped(out)
         for a in arrays:
             one_axis("stack", axis, len(a.shape) + 1)
         return self.concatenate([self.expand_dims(a, axis) for a in arrays], axis)
@@ -224,15 +234,25 @@ class ArrayModule(Arranging):
         """
         a = self.asarray(a)
         widths = pad_widths(pad_width, len(a.shape))
-        if mode != "constant":
-            places = pad_places(a.shape, widths, mode)
-            for axis, entries in places:
-                a = self.take(a, entries, axis)
-            return a if places else self.array(a)
         shape = tuple(n + before + after for n, (before, after) in zip(a.shape, widths))
+        if mode != "constant":
+            return self._padded_by(a, tuple(widths), mode, shape)
         out = self.full(shape, constant_values, a.dtype)
         out[tuple(slice(before, before + n) for n, (before, _) in zip(a.shape, widths))] = a
         return out
+
+    def _padded_by(self, a: Any, widths: tuple[tuple[int, int], ...], mode: str, shape: tuple[int, ...]) -> Any:
+        parts = pad_parts(a.shape, widths, mode)
+        if parts is None:
+            for axis, entries in pad_places(a.shape, list(widths), mode):
+                a = self.take(a, entries, axis)
+            return a
+        base, out = a.base, self.backend.empty(shape, a.dtype, min_dims=0)
+        if base is not None and base.structure is a.structure and base.address == a.address:
+            a = base  # whose views need not be seen as arrays
+        for there, here, _ in parts:
+            out[there] = a[here]
+        return wrapped(out)
 
     def take(self, a: Any, indices: Any, axis: int | None = None) -> Any:
         """The entries along an axis at integer places."""

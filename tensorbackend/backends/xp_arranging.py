@@ -19,6 +19,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.indexing import repeated_places
 from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.repeating import repeated, tiled
 from tensorbackend.graph.structure import normalize_axes, one_axis
 
 __all__ = ["Arranging", "THROUGH_HOST", "sortable", "through_host"]
@@ -141,11 +142,7 @@ class Arranging:
         reps = tuple(map(operator.index, reps if isinstance(reps, (tuple, list)) else (reps,)))
         if min(reps, default=0) < 0:
             raise ValueError(complain("tile: reps", f"{reps}", "0 or more each"))
-        rank = max(len(reps), len(a.shape))
-        reps, shape = (1,) * (rank - len(reps)) + reps, (1,) * (rank - len(a.shape)) + a.shape
-        apart = composite.reshape(a, tuple(m for n in shape for m in (1, n)))
-        whole = composite.broadcast_to(apart, tuple(m for pair in zip(reps, shape) for m in pair))
-        return result(composite.reshape(whole, tuple(r * n for r, n in zip(reps, shape))))
+        return result(tiled(a, reps))
 
     def repeat(self, a: Any, repeats: Any, axis: int | None = None) -> Any:
         """Each entry along an axis (None: of all elements) repeated, so many times all, or each as often as it says.
@@ -153,6 +150,8 @@ class Arranging:
         a = self.asarray(a)
         a = a if a.shape and axis is not None else a.ravel()
         axis = one_axis("repeat", axis or 0, len(a.shape))
+        if repeats.__class__ is int and repeats >= 0:
+            return result(repeated(a, repeats, axis))
         return self.take(a, repeated_places(_on_host(repeats), a.shape[axis]), axis)
 
     def roll(self, a: Any, shift: int, axis: int | None = None) -> Any:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +19,9 @@ from tensorbackend.functions.arguments import Array
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction, indexing, ranges
-from tensorbackend.graph.indexing import as_array, pad_places, pad_widths, repeated_places, runs
+from tensorbackend.graph.indexing import as_array, pad_parts, pad_places, pad_widths, repeated_places
 from tensorbackend.graph.parts import Parts
+from tensorbackend.graph.repeating import repeated, tiled
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
@@ -42,17 +42,7 @@ def tile(x: Array, reps: int | Sequence[int]) -> Variable:
     return _TILE(x, reps=indexing.whole("tile", reps))
 
 
-def _tiled(x: Any, reps: tuple[int, ...]) -> Any:
-    rank = max(len(reps), len(x.shape))
-    reps = (1,) * (rank - len(reps)) + reps
-    shape = (1,) * (rank - len(x.shape)) + x.shape
-    pairs = [(1, n) if r != 1 else (n,) for r, n in zip(reps, shape)]
-    whole = [(r, n) if r != 1 else (n,) for r, n in zip(reps, shape)]
-    apart = o.reshape(x, tuple(itertools.chain(*pairs)))
-    return o.reshape(o.broadcast_to(apart, tuple(itertools.chain(*whole))), tuple(r * n for r, n in zip(reps, shape)))
-
-
-_TILE = Rule("tile", _tiled, names=("x",))
+_TILE = Rule("tile", lambda x, reps: tiled(x, reps), names=("x",))
 
 
 def repeat(x: Array, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
@@ -68,13 +58,7 @@ def repeat(x: Array, repeats: int | Sequence[int], axis: int | None = None) -> V
     return _REPEAT(x, repeats=int(repeats), axis=axis)
 
 
-def _repeated(x: Any, repeats: int, axis: int) -> Any:
-    before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    apart = o.reshape(x, (*before, n, 1, *behind))
-    return o.reshape(o.broadcast_to(apart, (*before, n, repeats, *behind)), (*before, n * repeats, *behind))
-
-
-_REPEAT = Rule("repeat", _repeated, names=("x",))
+_REPEAT = Rule("repeat", lambda x, repeats, axis: repeated(x, repeats, axis), names=("x",))
 
 
 # Put together
@@ -218,21 +202,13 @@ def pad(x: Array, pad_width: Any, mode: str = "constant", constant_values: float
     return (_PAD_LOOKED_UP if isinstance(x, Traced) else _PAD_BY)(x, widths=tuple(widths), mode=mode)
 
 
-MOST_PARTS = 81
-"""Parts up to which padding writes each for itself; beyond it looks elements up, axis by axis."""
-
-
 def _padded_by(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
     """The part in the middle, and around it parts of the same array turned or repeated."""
-    places = dict(pad_places(x.shape, list(widths), mode))
-    axes = [runs(places[a].tolist()) if a in places else [(slice(None), slice(None), n)] for a, n in enumerate(x.shape)]
-    if math.prod(map(len, axes)) > MOST_PARTS:
+    found = pad_parts(x.shape, widths, mode)
+    if found is None:
         return _looked_up(x, widths, mode)
-    parts = []
-    for found in itertools.product(*axes):
-        there, here, lengths = zip(*found) if found else ((), (), ())
-        parts.append((there, o.broadcast_to(o.slice(x, here), lengths)))
-    return Parts(tuple(before + n + after for n, (before, after) in zip(x.shape, widths)), x.dtype, parts)
+    shape = tuple(before + n + after for n, (before, after) in zip(x.shape, widths))
+    return Parts(shape, x.dtype, [(there, o.broadcast_to(o.slice(x, here), part)) for there, here, part in found])
 
 
 def _looked_up(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import operator
 import struct
@@ -16,8 +18,8 @@ from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
     "SliceKey", "as_array", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent",
-    "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_places", "pad_widths",
-    "repeated_places", "reshaped", "runs", "view_strides", "whole", "without_leading",
+    "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_parts", "pad_places",
+    "pad_widths", "repeated_places", "reshaped", "runs", "view_strides", "whole", "without_leading",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -342,3 +344,18 @@ def runs(places: Sequence[int]) -> list[tuple[slice, slice, int]]:
         found.append((slice(begin, end), part, end - begin))
         begin = end
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def pad_parts(shape: Shape, widths: tuple[tuple[int, int], ...], mode: str) -> list[tuple[tuple, tuple, Shape]] | None:
+    """The parts that padding by a mode other than 'constant' is made of: (which part of the result, which of the array,
+    the shape that this is broadcast to); None for more than `MOST_PARTS`. Raises as `pad_places`."""
+    found = dict(pad_places(shape, list(widths), mode))
+    axes = [runs(found[a].tolist()) if a in found else [(slice(0, n), slice(0, n), n)] for a, n in enumerate(shape)]
+    if math.prod(map(len, axes)) > MOST_PARTS:
+        return None
+    return [tuple(zip(*part)) or ((), (), ()) for part in itertools.product(*axes)]  # type: ignore[misc]
+
+
+MOST_PARTS = 81
+"""Parts up to which padding writes each for itself; beyond it looks elements up, axis by axis."""

@@ -128,6 +128,20 @@ def test_places_of_resized_images_are_on_the_backend_already_the_second_time(be,
     assert (arrays.to_cpu(F.resize_images(x, (7, 3)).array) == first).all()
 
 
+def test_array_modules_pad_without_moving_places(be, array, monkeypatch) -> None:
+    """The places of entries went to the backend in each call."""
+    if be is None:
+        return
+    x = be.xp.asarray(array(X))
+    monkeypatch.setattr(type(be), "_upload", lambda *args: pytest.fail("moved"))
+    found = [be.xp.pad(x, ((0, 0), (0, 1), (2, 0), (1, 1)), mode) for mode in ("edge", "wrap")]
+    found += [be.xp.repeat(x, 2, 1), be.xp.repeat(x, 2)]
+    monkeypatch.undo()
+    wanted = [np.pad(X, ((0, 0), (0, 1), (2, 0), (1, 1)), mode) for mode in ("edge", "wrap")]
+    wanted += [np.repeat(X, 2, 1), np.repeat(X, 2)]
+    assert all((y.get() == z).all() for y, z in zip(found, wanted))
+
+
 def test_runs_are_the_places() -> None:
     for places in ([], [3], [0, 0, 0, 1, 2, 2], [2, 1, 0, 1, 2, 1, 0], [0, 4, 1, 2, 9], [3, 2, 1, 0]):
         found = np.full(len(places), -1)
