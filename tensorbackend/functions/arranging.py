@@ -98,7 +98,10 @@ def flip(x: Array, axis: int) -> Variable:
 
 def _flipped(name: str, x: Any, axis: int) -> Variable:
     place = one_axis(name, axis, len(x.shape))
-    return picking.get_item(x, (slice(None),) * place + (slice(None, None, -1),))
+    return shapes.part(x, (_WHOLE,) * place + (_REVERSED,))
+
+
+_WHOLE, _REVERSED = indexing.hashable((slice(None), slice(None, None, -1)))
 
 
 def fliplr(x: Array) -> Variable:

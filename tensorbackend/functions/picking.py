@@ -28,7 +28,7 @@ __all__ = ["get_item", "scatter_add"]
 
 _TAKE = Rule("get_item", lambda x, places, axis: o.take(x, places, axis), names=("x", "indices"))
 _PUT = Rule("scatter_add", lambda x, places, shape, axis: o.put(x, places, shape, axis), names=("x", "indices"))
-_PUT_PART = Rule("scatter_add", lambda x, shape, key: o.unslice(x, shape, shapes.unhashed(key)), names=("x",))
+_PUT_PART = Rule("scatter_add", lambda x, shape, key: o.unslice(x, shape, indexing.unhashed(key)), names=("x",))
 
 
 def _joined(*places: Any, lengths: tuple[int, ...]) -> Any:
@@ -152,10 +152,9 @@ def get_item(x: Array, slices: Any) -> Variable:
 
     Raises `IndexError` for places outside, for arrays of other types, and masks of other shapes.
     """
-    key = _key(slices)
-    if not indexing.is_fancy(key):
-        return shapes.part(x, indexing.hashable(key))
-    x = as_variable(x)
+    if not indexing.is_fancy(slices):
+        return shapes.part(x, indexing.hashable(slices))
+    x, key = as_variable(x), _key(slices)
     if len(key) == 1 and x.shape and not _is_mask(key[0]):  # rows: nothing to arrange
         places = arrays.moved(arrays.plain(_place(key[0], x.shape[0])), arrays.backend_of(x._known()))
         return _TAKE(x, places, axis=0)

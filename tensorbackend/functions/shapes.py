@@ -44,12 +44,7 @@ def _check_order(in_types: Any, axes: tuple[int, ...]) -> None:
 _RESHAPE = Rule("reshape", lambda x, shape: o.reshape(x, shape), None, _check_size, ("x",))
 _TRANSPOSE = Rule("transpose", lambda x, axes: o.transpose(x, axes), None, _check_order, ("x",))
 _BROADCAST_TO = Rule("broadcast_to", lambda x, shape: o.broadcast_to(x, shape), names=("x",))
-_PART = Rule("get_item", lambda x, key: o.slice(x, unhashed(key)), names=("x",))
-
-
-def unhashed(key: tuple) -> tuple:
-    """The index of which `indexing.hashable` made `key`."""
-    return tuple(slice(*k.indices) if isinstance(k, indexing.SliceKey) else k for k in key)
+_PART = Rule("get_item", lambda x, key: o.slice(x, indexing.unhashed(key)), names=("x",))
 
 
 def part(x: Any, key: tuple) -> Variable:

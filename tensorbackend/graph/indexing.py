@@ -19,7 +19,7 @@ from tensorbackend.errors import ShapeError, complain
 __all__ = [
     "SliceKey", "as_array", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent",
     "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_parts", "pad_places",
-    "pad_widths", "repeated_places", "reshaped", "runs", "view_strides", "whole", "without_leading",
+    "pad_widths", "repeated_places", "reshaped", "runs", "unhashed", "view_strides", "whole", "without_leading",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -41,7 +41,12 @@ def hashable(key: Any) -> tuple:
     """A basic index as a tuple that can be part of a dictionary's key. Raises `TypeError` for a slice of other numbers
     than integers, which dictionaries would take for those."""
     parts = key if isinstance(key, tuple) else (key,)
-    return tuple(SliceKey(_ends(k)) if isinstance(k, slice) else k for k in parts)
+    return tuple([SliceKey(_ends(k)) if isinstance(k, slice) else k for k in parts])
+
+
+def unhashed(key: tuple) -> tuple:
+    """The index of which `hashable` made `key`."""
+    return tuple([slice(*k.indices) if isinstance(k, SliceKey) else k for k in key])
 
 
 def _ends(k: slice) -> tuple:

@@ -54,7 +54,7 @@ def gathered(root: Any) -> Any:
     if terms is None:
         return root
     shape = root.shape
-    parts = [(_key(node.structure.params[1]), node.inputs[0]) for node in terms]
+    parts = [(indexing.unhashed(node.structure.params[1]), node.inputs[0]) for node in terms]
     apart = len(parts) <= MOST_COMPARED and _apart([_box(key, shape) for key, _ in parts])
     if not apart and root.dtype.itemsize < 4:
         return root
@@ -76,11 +76,6 @@ def _terms(root: OpTreeNode) -> list[OpTreeNode] | None:
         else:
             return None
     return found
-
-
-def _key(key: tuple) -> tuple:
-    """The index of which `indexing.hashable` made `key`."""
-    return tuple(slice(*k.indices) if isinstance(k, indexing.SliceKey) else k for k in key)
 
 
 def _box(key: tuple, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
