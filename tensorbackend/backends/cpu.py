@@ -174,11 +174,9 @@ def _bytes(storage: Storage) -> np.ndarray:
         return np.frombuffer(raw, np.uint8)
     if isinstance(owner, np.ndarray) and owner.dtype == np.uint8 and owner.ndim == 1:
         return owner
-    view = np.lib.stride_tricks.as_strided(owner, (1,) * owner.ndim)
-    view = view if storage.address == owner.__array_interface__["data"][0] else None
-    if view is None or not owner.flags.c_contiguous:
-        return _window(storage)
-    return owner.reshape(-1).view(np.uint8)
+    if owner.flags.c_contiguous and storage.address == owner.__array_interface__["data"][0]:
+        return owner.reshape(-1).view(np.uint8)
+    return _window(storage)
 
 
 def _window(storage: Storage) -> np.ndarray:

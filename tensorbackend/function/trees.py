@@ -264,7 +264,7 @@ class _Form:
                                 self._order_of(i, structure.shape))  # fmt: skip
             self._outputs.append((number, layout, layout.extent[1] if layout else 0, None))
             self.results.append(layout or structure)
-        self._several = len(self._outputs) > 1
+        self._several = sum(layout is not None for _, layout, *_ in self._outputs) > 1
 
     def _order_of(self, i: int, shape: tuple[int, ...], parts: bool = False) -> tuple[int, ...] | None:
         """In which order axes of output i lie in memory: a gradient's as its input's; else as the rule says, or as
@@ -309,7 +309,7 @@ class _Form:
         """The outputs for tensors of these layouts."""
         values = self.template.make(tensors, draws)
         if not self._several:
-            return [self._output(values, *self._outputs[0])]
+            return [self._output(values, *output) for output in self._outputs]
         with self.backend.fuse():
             return [self._output(values, *output) for output in self._outputs]
 
