@@ -19,6 +19,12 @@ def test_a_number_at_a_mask_is_one_kernel(jit: Backend) -> None:
     np.testing.assert_array_equal(x.get(), np.where(np.arange(12.0) > 5, 0, np.arange(12.0)).reshape(3, 4))
 
 
+def test_a_mask_of_another_backend_goes_over_the_host(jit: Backend) -> None:
+    x = jit.array(np.arange(12.0).reshape(3, 4))
+    x[Backend.allocate_backend("cpu").array(np.arange(12).reshape(3, 4) > 5, dtype=bool)] = 0
+    np.testing.assert_array_equal(x.get(), np.where(np.arange(12.0) > 5, 0, np.arange(12.0)).reshape(3, 4))
+
+
 def test_a_half_that_is_filled_in_is_rounded_once(jit: Backend) -> None:
     """Of any number of elements, wherever they begin."""
     for dtype in ("float16", "bfloat16"):
