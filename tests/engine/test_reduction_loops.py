@@ -50,6 +50,19 @@ def test_an_axis_of_one_among_reduced_axes_is_dropped(backend: Backend) -> None:
     assert backend.sum(x).asnumpyarray().item() == 20
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64"])
+def test_extremes_of_integers_are_found_wherever_they_are(backend: Backend, dtype: str) -> None:
+    """Also where 0 lies beyond all numbers."""
+    for length in (1, 37, 64, 300):
+        for least in (1, -90 if dtype != "uint16" else 40_000):
+            host = np.full((length, length), least + 20)
+            np.fill_diagonal(host, least)
+            x = backend.array(host, dtype=dtype)
+            assert (backend.min(x, axis=1).asnumpyarray() == least).all()
+            x[:] = backend.array(2 * least + 20 - host, dtype=dtype)
+            assert (backend.max(x, axis=1).asnumpyarray() == (least + 20)).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("length", [37, 64, 200, 5000])
 def test_products_along_rows_are_no_sums(backend: Backend, dtype: str, length: int) -> None:
