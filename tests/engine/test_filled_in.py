@@ -25,6 +25,13 @@ def test_a_mask_of_another_backend_goes_over_the_host(jit: Backend) -> None:
     np.testing.assert_array_equal(x.get(), np.where(np.arange(12.0) > 5, 0, np.arange(12.0)).reshape(3, 4))
 
 
+def test_a_mask_of_rows_takes_a_number_in_whole_rows(jit: Backend) -> None:
+    """It does not broadcast along columns."""
+    x, rows = jit.ones((3, 3)), np.array([True, False, True])
+    x[jit.array(rows, dtype=bool, min_dims=0)] = 0
+    np.testing.assert_array_equal(x.get(), np.where(rows[:, None], 0, np.ones((3, 3))))
+
+
 def test_a_half_that_is_filled_in_is_rounded_once(jit: Backend) -> None:
     """Of any number of elements, wherever they begin."""
     for dtype in ("float16", "bfloat16"):
