@@ -31,7 +31,6 @@
 #include "pool_spans.h"
 
 #define ROOM 4096  // numbers of rows that are laid side by side, at most
-#define ABREAST 4  // vectors of whole images that are enough to add up side by side; twice as many go at a time
 
 typedef struct {
     tb_i64 from, to;
@@ -155,85 +154,7 @@ TB_FN void fprop_windows(const sizes *g, const plan *p, const row *o, range wind
 
 #include "pool_few.h"
 
-// Whether windows of means are whole images whose pixels lie side by side, a power of 2 of them, at most a vector, so
-// that lanes take several pixels; or some vectors of them, which forward are enough to add up side by side.
-TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
-    int whole = TB_OP == 1 && g->images <= LANES && !(g->images & (g->images - 1));
-    if (TB_OP == 1) whole |= g->images % (TB_BACK ? LANES : ABREAST * LANES) == 0;
-    whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
-    for (int axis = 1; axis < 4; ++axis)
-        whole &= g->window[axis] == g->in[axis] && g->pad[axis] == 0 && g->out[axis] == 1;
-    const int beside = stride[3] == g->images && stride[2] == g->in[3] * stride[3];
-    return whole && beside && stride[1] == g->in[2] * stride[2];
-}
-
-// The sums of lanes that are so many lanes apart, in all of them.
-TB_FN vec folded(vec x, tb_i64 images) {
-    mask lane;
-    for (int l = 0; l < LANES; ++l) lane[l] = l;
-    for (tb_i64 by = LANES / 2; by >= images; by /= 2) x += TB_CHOSEN(x, x, lane ^ (TB_N)by);
-    return x;
-}
-
-// The means of `vectors` vectors of images.
-TB_FN void fprop_vectors(const sizes *g, const TB_X *x, TB_X *out, tb_i64 pixels, int vectors) {
-    const tb_i64 images = g->images;
-    vec sum[2 * ABREAST] = {{0}};
-    for (tb_i64 i = 0; i < pixels; ++i) {
-        for (int v = 0; v < vectors; ++v) sum[v] += load(x + i * images + v * LANES, LANES);
-    }
-    for (int v = 0; v < vectors; ++v) finish(g, out + v * LANES, sum[v] / (TB_W)pixels, LANES);
-}
-
-// The means of a map.
-TB_FN void fprop_image(const sizes *g, const TB_X *x, TB_X *out) {
-    const tb_i64 pixels = g->in[1] * g->in[2] * g->in[3], count = pixels * g->images;
-    vec sum[4] = {{0}};
-    tb_i64 n = 0;
-    if (!FEW && g->images > LANES) {
-        for (; n + 2 * ABREAST * LANES <= g->images; n += 2 * ABREAST * LANES)
-            fprop_vectors(g, x + n, out + n, pixels, 2 * ABREAST);
-        if (n < g->images) fprop_vectors(g, x + n, out + n, pixels, ABREAST);
-        return;
-    }
-    for (; n + 4 * LANES <= count; n += 4 * LANES) {
-        for (int v = 0; v < 4; ++v) sum[v] += load(x + n + v * LANES, LANES);
-    }
-    for (; n + LANES <= count; n += LANES) sum[0] += load(x + n, LANES);
-    if (n < count) sum[1] += load(x + n, (int)(count - n));
-    finish(g, out, folded((sum[0] + sum[1]) + (sum[2] + sum[3]), g->images) / (TB_W)pixels, (int)g->images);
-}
-
-// Some pixels of the gradient of the means of `vectors` vectors of images: all of a map receive the same.
-TB_FN void bprop_vectors(const sizes *g, const TB_X *e, TB_X *out, tb_i64 count, TB_W pixels, int vectors) {
-    const sizes known = *g;
-    vec share[2 * ABREAST];
-    for (int v = 0; v < vectors; ++v) share[v] = load(e + v * LANES, LANES) / pixels;
-    for (tb_i64 i = 0; i < count; ++i) {
-        for (int v = 0; v < vectors; ++v) finish(&known, out + i * known.images + v * LANES, share[v], LANES);
-    }
-}
-
-// Some rows of that. Vectors begin at multiples of their size.
-TB_FN void bprop_image(const sizes *g, const TB_X *e, TB_X *out, tb_i64 rows) {
-    const TB_W all = (TB_W)(g->in[1] * g->in[2] * g->in[3]);
-    if (!FEW && g->images > LANES) {
-        tb_i64 n = 0;
-        for (; n + 2 * ABREAST * LANES <= g->images; n += 2 * ABREAST * LANES)
-            bprop_vectors(g, e + n, out + n, rows * g->in[3], all, 2 * ABREAST);
-        for (; n < g->images; n += LANES) bprop_vectors(g, e + n, out + n, rows * g->in[3], all, 1);
-        return;
-    }
-    const tb_i64 count = rows * g->in[3] * g->images, last = g->images - 1;
-    TB_W shares[2 * LANES];
-    const vec share = load(e, (int)g->images) / all;
-    for (tb_i64 i = 0; i < 2 * LANES; ++i) shares[i] = share[i & last];
-    tb_i64 n = lower((tb_i64)(-(tb_u64)out / sizeof(TB_X) % LANES), count);
-    if (n) finish(g, out, *(const loose *)shares, (int)n);
-    const vec each = *(const loose *)(shares + (n & last));
-    for (; n + LANES <= count; n += LANES) finish(g, out + n, each, LANES);
-    if (n < count) finish(g, out + n, each, (int)(count - n));
-}
+#include "pool_images.h"
 
 // What rows of the output have in common: of few images, how lanes are dealt; and what the last of them has read, the
 // cells of windows and the first cell of each of their rows.
@@ -516,7 +437,10 @@ TB_FN void bprop_few(const sizes *g, const plan *p, const deal *by, const gradie
     join_few(g, p, by, o, APART ? pixels : lines);
 }
 
+#define BY_WINDOWS (TB_BACK && TB_OP == 0 && TB_PLAIN)
+#if BY_WINDOWS
 #include "pool_largest.h"
+#endif
 
 TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const *ptr, const tb_i64 *stride,
                      tb_i64 number, letters *kept) {
@@ -527,8 +451,7 @@ TB_FN void bprop_row(const sizes *g, const plan *p, const deal *by, void *const 
     if (TB_OP != 1) beside &= o.other_step == g->images;
     if (TB_OP == 2) beside &= o.x_step == g->images;
     o.few = FEW && p->laid && beside;
-    if (are_few_largest(g, p)) bprop_largest(g, &o);
-    else if (o.few) bprop_few(g, p, by, &o, kept);
+    if (o.few) bprop_few(g, p, by, &o, kept);
     else if (TB_OP != 0 && g->step[3] >= g->window[3] && p->pixels < g->step[3]) bprop_apart(g, p, &o);
     else bprop_pixels(g, p, &o);
 }
@@ -549,13 +472,16 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     known.taps.count = known.rows.count = 0;
     if (FEW) known.deal = deal_of(g, stride, (const TB_X *)ptr[0]);
     const int image = is_whole_image(g, stride);
+    const dealt whole = dealt_of(g);
     (void)scalar;
     for (tb_i64 number = begin * g->group; number < last;) {
         if (!image) {
             number = fprop_rows(g, &known, ptr, stride, number, last);
             continue;
         }
-        fprop_image(g, (const TB_X *)ptr[0] + number * stride[0], (TB_X *)ptr[TB_OUTPUT] + number * os[0]);
+        TB_I *const places = TB_OP == 0 ? (TB_I *)ptr[TB_OUTPUT + 1] + number * os[4] : 0;
+        const TB_X *const x = (const TB_X *)ptr[0] + number * stride[0];
+        fprop_image(g, &whole, x, (TB_X *)ptr[TB_OUTPUT] + number * os[0], places);
         ++number;
     }
     tb_stream_end(g->streams);
@@ -570,10 +496,17 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     const tb_i64 all = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, all);
     const tb_i64 *const os = stride + TB_OUTPUT * 4;
     const int image = is_whole_image(g, os);
+    const dealt whole = dealt_of(g);
 #ifdef SPREAD
     if (!image && is_spread(g, &known, stride)) {
         spread_rows(g, &known, ptr, stride, begin * g->group, last);
         tb_stream_end(g->streams);
+        return;
+    }
+#endif
+#if BY_WINDOWS
+    if (go_by_windows(g, &known)) {
+        largest_rows(g, &known, ptr, stride, begin * g->group, last);
         return;
     }
 #endif
@@ -586,7 +519,7 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
         const tb_i64 c = number / (g->in[1] * g->in[2]), row = number % (g->in[1] * g->in[2]);
         rows = image ? lower(last - number, g->in[1] * g->in[2] - row) : 1;
         TB_X *const out = (TB_X *)ptr[TB_OUTPUT] + c * os[0] + row * os[2];
-        if (image) bprop_image(g, (const TB_X *)ptr[0] + c * stride[0], out, rows);
+        if (image) bprop_image(g, &whole, (const TB_X *)ptr[0] + c * stride[0], out, rows);
         else bprop_row(g, &known, &by, ptr, stride, number, &kept);
     }
     tb_stream_end(g->streams);

@@ -148,3 +148,39 @@ def test_threads_change_no_bit(near: tb.Backend, monkeypatch, op: str, window: t
         return [O.get(), grad.get()]
 
     same_bits_shared(computed)
+
+
+@pytest.mark.parametrize(("op", "N"), [("max", 1), ("max", 3), ("avg", 1), ("avg", 3), ("l2", 1), ("l2", 3)])
+def test_whole_images_of_few(near: tb.Backend, op: str, N: int) -> None:
+    check_both_passes(near, near.pool_layer("float32", op, N, 4, H=7, W=5, R=7, S=5), "float32")
+
+
+@pytest.mark.parametrize("N", [1, 3])
+def test_the_first_of_equals_or_of_nans_is_the_largest_of_a_whole_image(near: tb.Backend, N: int) -> None:
+    layer = near.pool_layer("float32", "max", N, 9, H=7, W=5, R=7, S=5)
+    x = np.round(np.random.default_rng(N).standard_normal(layer.dimI)).astype(np.float32)
+    x[0], x[1, 0, 2:4], x[2, 0, 3, 1:], x[3], x[4, 0, 6, 4] = -np.inf, np.nan, np.nan, np.nan, np.nan
+    out, places = near.empty(layer.dimO), near.zeros(layer.dimO, dtype=np.uint8)
+    near.fprop_pool(layer, near.array(x), out, places)
+    maps = x.reshape(9, 35, N)
+    np.testing.assert_array_equal(places.get().reshape(9, N), np.argmax(maps, 1))
+    np.testing.assert_array_equal(out.get().reshape(9, N), maps.max(1))
+
+
+DENSE = {
+    "square": {"R": 5, "S": 5, "str_h": 1, "str_w": 1, "pad_h": 2, "pad_w": 2},
+    "deep": {"D": 5, "T": 3, "R": 2, "S": 4, "str_d": 2, "str_h": 1, "str_w": 3, "pad_d": 1, "pad_w": 2},
+    "over maps": {"J": 2, "R": 4, "S": 3, "str_c": 1, "str_h": 2, "str_w": 2, "pad_h": 1},
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("task", [1, 1000, cpu_pool.TASK_BYTES])
+def test_windows_of_many_cells_in_tasks_of_any_size(near: tb.Backend, name: str, task: int, monkeypatch) -> None:
+    monkeypatch.setattr(cpu_pool, "TASK_BYTES", task)
+    layer = near.pool_layer("float32", "max", N=2, C=3, H=9, W=10, **DENSE[name])
+    x, errors = ref.draw(layer.dimI, "float32", 0), np.round(8 * ref.draw(layer.dimO, "float32", 1))
+    _, winners = ref.pooled(layer, x)
+    grad = near.full(layer.dimI, 7)
+    near.bprop_pool(layer, near.array(errors), grad, near.array(winners, dtype="uint8"))
+    np.testing.assert_array_equal(grad.get(), ref.pooled_back(layer, errors, x, None, winners))
