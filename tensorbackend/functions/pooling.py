@@ -32,8 +32,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+USUAL_CELLS, USUAL_STRIDE, FEW_IMAGES = 9, 2, 16
+"""The most cells and the longest stride of windows that are quicker along rows of pixels than after a copy of the
+images, and how many images make the copy pay for others."""
+
+
 class _Windows:
-    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places."""
+    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places. `by_maps`: a map by
+    itself is pooled fast, whole or by small windows."""
 
     def __init__(self, name: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
         axes, name = image_axes(name, shape)
@@ -50,6 +56,8 @@ class _Windows:
         after = [max((m - 1) * s + k - n - p, 0) if cover_all else p for m, (n, k, s, p) in zip(self.sizes, rows)]
         self.pads = tuple(zip(before, after))
         self.padded = any(map(any, self.pads))
+        usual = math.prod(self.ksize) <= USUAL_CELLS and max(self.stride) <= USUAL_STRIDE
+        self.by_maps = usual or self.sizes == (1,) * axes
         self._layers: dict[tuple, Any] = {}
 
     def layer(self, backend: Any, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -106,10 +114,19 @@ class OnImages(FunctionNode):
     def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
         (x,) = data
         tensor = arrays.tensor_of(x)
+        first = self._first(tensor)
         out = arrays.fresh(tensor.backend, self._output(), tensor.dtype)
         if out.size:
-            self._compute(tensor.backend, engine_first(tensor), out)
-        return (batch_first(out, type(x) is np.ndarray),)
+            self._compute(tensor.backend, first, out)
+        return (self._back(out, type(x) is np.ndarray),)
+
+    def _first(self, x: Any) -> Any:
+        """Images as primitives take them."""
+        return engine_first(x)
+
+    def _back(self, y: Any, host: bool) -> Any:
+        """What primitives made as images, NumPy's if `host`."""
+        return batch_first(y, host)
 
     def _images(self) -> tuple[int, ...]:
         n, *rest = self._shape
@@ -117,18 +134,49 @@ class OnImages(FunctionNode):
 
 
 class _Pooling(OnImages):
-    """What poolings and their gradients have in common."""
+    """What poolings and their gradients have in common.
 
-    def __init__(self, windows: _Windows, shape: tuple[int, ...], argmax: Any = None) -> None:
+    A map is pooled by itself. So on a CPU, images that lie batch first (`apart`) are one image of N C maps, and are not
+    copied; what is made of them lies batch first as well. A gradient lies as its pooling's images did.
+    """
+
+    def __init__(self, windows: _Windows, shape: tuple[int, ...], argmax: Any = None,
+                 apart: bool | None = None) -> None:  # fmt: skip
         super().__init__(shape, argmax)
         self._windows = windows
+        self._apart = apart
+
+    def _first(self, x: Any) -> Any:
+        if self._apart is None:
+            fits = self._windows.by_maps or x.shape[0] < FEW_IMAGES
+            self._apart = fits and x.shape[0] > 1 and x.is_contiguous and x.backend.device_type == 0
+        if self._apart:
+            x = x if x.is_contiguous else arrays.copied(x)
+            x = arrays.plain(x.reshape(1, x.shape[0] * x.shape[1], *x.shape[2:]))
+        return engine_first(x)
+
+    def _back(self, y: Any, host: bool) -> Any:
+        if self._apart:
+            n, c, *_ = self._shape
+            y = arrays.plain(y.reshape(n, c, *y.shape[1:-1]))
+            return y._tensor if host else y
+        return batch_first(y, host)
+
+    def _seen(self) -> tuple[int, ...]:
+        """The shape of the images as they are pooled."""
+        n, c, *image = self._shape
+        return (1, n * c, *image) if self._apart else self._shape
+
+    def _images(self) -> tuple[int, ...]:
+        n, *rest = self._seen()
+        return (*rest, n)
 
     def _pooled(self) -> tuple[int, ...]:
-        n, c, *_ = self._shape
+        n, c, *_ = self._seen()
         return (c, *self._windows.sizes, n)
 
     def _layer(self, backend: Any, op: str, dtype: Any) -> Any:
-        return self._windows.layer(backend, op, self._shape, dtype)
+        return self._windows.layer(backend, op, self._seen(), dtype)
 
 
 class _Max(_Pooling):
@@ -141,9 +189,13 @@ class _Max(_Pooling):
         self.argmax = arrays.fresh(backend, self._pooled(), np.dtype(np.int32))
         backend.fprop_pool(self._layer(backend, "max", x.dtype), x, out, self.argmax)
 
+    def places(self, host: bool) -> Any:
+        """The maxima's places in their windows, NumPy's if `host`."""
+        return self._back(self.argmax, host)
+
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The errors at the places of the maxima."""
-        return _MaxGradient(self._windows, self._shape, self.argmax).apply(grad_outputs)
+        return _MaxGradient(self._windows, self._shape, self.argmax, self._apart).apply(grad_outputs)
 
 
 class _MaxGradient(_Pooling):
@@ -161,7 +213,7 @@ class _MaxGradient(_Pooling):
         if self.argmax is None:
             return (shapes.reshape(g, (0, self._shape[1], *self._windows.sizes)),)
         w = self._windows
-        places = batch_first(self.argmax, type(arrays.plain(g.array)) is np.ndarray)
+        places = self._back(self.argmax, type(arrays.plain(g.array)) is np.ndarray)
         return (_PICK(g, places, ksize=w.ksize, stride=w.stride, pads=w.pads, sizes=w.sizes),)
 
 
@@ -207,7 +259,7 @@ class _Average(_Pooling):
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The errors spread over their windows."""
-        return _AverageGradient(self._windows, self._shape).apply(grad_outputs)
+        return _AverageGradient(self._windows, self._shape, None, self._apart).apply(grad_outputs)
 
 
 class _AverageGradient(_Average):
@@ -223,7 +275,7 @@ class _AverageGradient(_Average):
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The pooling itself."""
-        return _Average(self._windows, self._shape).apply(grad_outputs)
+        return _Average(self._windows, self._shape, None, self._apart).apply(grad_outputs)
 
 
 def max_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
@@ -238,7 +290,7 @@ def max_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Siz
     (y,) = node.apply((x,))
     if not return_indices:
         return y
-    return y, batch_first(node.argmax, type(arrays.plain(y.array)) is np.ndarray)
+    return y, node.places(type(arrays.plain(y.array)) is np.ndarray)
 
 
 def max_pooling_1d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
@@ -345,7 +397,7 @@ def upsampling_2d(x: Array, indexes: Array, ksize: Sizes, stride: Sizes | None =
         given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
         raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))
     argmax = engine_first(arrays.tensor_of(arrays.plain(indexes)))
-    return _MaxGradient(windows, shape, argmax).apply((x,))[0]
+    return _MaxGradient(windows, shape, argmax, False).apply((x,))[0]
 
 
 def spatial_pyramid_pooling_2d(x: Array, pyramid_height: int) -> Variable:

@@ -276,6 +276,24 @@ def test_images_stay_as_convolutions_make_them(array, host) -> None:
     assert (host(F.reshape(y, (2, 120))) == host(y).reshape(2, 120)).all()
 
 
+@pytest.mark.parametrize("window", [2, 3, 4])
+def test_images_that_lie_batch_first_are_pooled_where_they_lie(window) -> None:
+    image = np.random.default_rng(0).permutation(96).astype(np.float32).reshape(2, 3, 4, 4)
+    turned = np.moveaxis(np.ascontiguousarray(np.moveaxis(image, 0, -1)), -1, 0)
+    found = []
+    for data in (image, turned):
+        x = tb.Variable(data)
+        y, places = F.max_pooling_2d(x, window, 1, return_indices=True)
+        z = F.average_pooling_2d(x, window, 1, 1)
+        errors = [tb.Variable(y.array + 1), tb.Variable(z.array + 1)]
+        (gx,) = tb.grad([y, z], [x], errors, enable_double_backprop=True)
+        F.sum(gx * gx).backward()
+        assert all(v.array.flags.c_contiguous == (data is image) for v in (y, z, gx))
+        found.append([y.array, places, z.array, gx.array, *(v.grad for v in errors)])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 def test_a_mixture_of_far_targets_has_a_finite_loss(array, host) -> None:
     names = [tb.Variable(array(np.full((2, 1), v))) for v in (0.0, 500.0, -500.0, 0.0, 0.0, 20.0)]  # tanh(20) is 1
     targets = [array(np.zeros((2, 1)))] * 2
