@@ -58,6 +58,14 @@ TB_FN tb_i64 inner(const tb_i64 *stride, tb_i64 a, tb_i64 b, tb_i64 c) {
     return a * stride[0] + b * stride[1] + c * stride[2];
 }
 
+// Whether all pixels of a map lie side by side. An axis of one has any stride.
+TB_FN int is_one_piece(const sizes *g, const tb_i64 *stride) {
+    int beside = 1;
+    tb_i64 apart = g->images;
+    for (int axis = 3; axis > 0; apart *= g->in[axis--]) beside &= g->in[axis] == 1 || stride[axis] == apart;
+    return beside;
+}
+
 #if TB_BACK && TB_SIDE
 #include "pool_blocks.h"
 #else

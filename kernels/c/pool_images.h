@@ -13,8 +13,7 @@ TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
     whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
     for (int axis = 1; axis < 4; ++axis)
         whole &= g->window[axis] == g->in[axis] && g->pad[axis] == 0 && g->out[axis] == 1;
-    const int beside = stride[3] == g->images && stride[2] == g->in[3] * stride[3];
-    return whole && beside && stride[1] == g->in[2] * stride[2];
+    return whole && is_one_piece(g, stride);
 }
 
 // How lanes are dealt to a map: how many pixels a vector holds, and the lanes' pixels and images.

@@ -24,7 +24,7 @@ TB_FN int go_by_windows(const sizes *g, const plan *p) {
 
 // Clears rows of the gradient that follow each other in memory, or are one.
 TB_FN void clear_rows(const sizes *g, TB_X *out, tb_i64 rows, tb_i64 step) {
-    const int joined = step == g->images;
+    const int joined = step == g->images || g->in[3] == 1;
     for (tb_i64 w = 0; w < (joined ? 1 : g->in[3]); ++w)
         __builtin_memset(out + w * step, 0, (tb_u64)((joined ? rows * g->in[3] : 1) * g->images) * sizeof(TB_X));
 }
@@ -82,7 +82,7 @@ TB_FN void largest_rows(const sizes *sizes_at, const plan *p, void *const *ptr, 
     const sizes known = *sizes_at, *const g = &known;
     const tb_i64 *const other = stride + 4, *const os = stride + TB_OUTPUT * 4;
     const tb_i64 map = g->in[1] * g->in[2], row = g->in[3] * g->images;
-    const int beside = os[3] == g->images && os[2] == row && os[1] == g->in[2] * row && os[0] == map * row;
+    const int beside = is_one_piece(g, os) && (g->in[0] == 1 || os[0] == map * row);
     cell cells[TB_CELLS], *next = cells;
     for (tb_i64 b = 0; b < g->window[1]; ++b) {
         for (tb_i64 r = 0; r < g->window[2]; ++r) {
