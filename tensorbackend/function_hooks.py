@@ -66,6 +66,15 @@ class TimerHook(FunctionHook):
             entry["occurrence"] += 1
         return found
 
+    def print_report(self, file: Any = None) -> None:
+        """Write a line for each function, the longest first: milliseconds of all its calls, their number, its label.
+
+        `file` is written to (None: standard output).
+        """
+        found = sorted(self.summary().items(), key=lambda item: -item[1]["elapsed_time"])
+        lines = [f"{1e3 * x['elapsed_time']:12.3f} ms {x['occurrence']:6d} x  {label}" for label, x in found]
+        (file or sys.stdout).write("".join(line + "\n" for line in lines))
+
 
 class PrintHook(FunctionHook):
     """Writes each function's label, and shape, type and (with `values`) the numbers of what it takes.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import io
 import weakref
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -348,6 +349,13 @@ def test_hooks_see_functions(array) -> None:
     outside = [seconds for label, seconds in timer.call_history if "gradient" not in label]
     assert 0 < timer.total_time() == pytest.approx(sum(outside))  # gradients run inside the others' backward
     assert timer.summary()["tanh"]["occurrence"] == 2
+    report = io.StringIO()
+    timer.print_report(report)
+    rows = [line.split(maxsplit=4) for line in report.getvalue().splitlines()]
+    assert {label: int(calls) for _, _, calls, _, label in rows} == Counter(labels)
+    assert [float(ms) for ms, *_ in rows] == sorted((float(ms) for ms, *_ in rows), reverse=True)
+    for ms, _, _, _, label in rows:
+        assert float(ms) == pytest.approx(1e3 * timer.summary()[label]["elapsed_time"], abs=6e-4)
     assert "forward tanh\n  input 0: shape (1, 2) float32" in text.getvalue() and "backward sum" in text.getvalue()
 
 
