@@ -129,7 +129,7 @@ def permutate(x: Array, indices: Any, axis: int = 0, inv: bool = False) -> Varia
 
 
 def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The diagonal of two axes, as the last axis of the result."""
+    """The diagonal of two axes, as the last axis of the result. Raises `ShapeError` where both are one."""
     ranges.check("diagonal", "an int", offset=offset)
     rank = len(x.shape)
     axis1, axis2 = (one_axis("diagonal", axis, rank) for axis in (axis1, axis2))
