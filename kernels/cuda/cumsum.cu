@@ -38,10 +38,12 @@ extern "C" __global__ void __launch_bounds__(256) cumsum(const cumsum_args g) {
 extern "C" __global__ void __launch_bounds__(256) cumprod(const cumsum_args g) {
     TB_EACH(line, g.lines) {
         const tb_offsets start = tb_locate(g.axes, line);
+        const TB_X *x = g.x + start.first;
+        TB_C *out = g.out + start.second;
         TB_W product = (TB_W)1;
-        for (tb_i64 n = 0; n < g.length; ++n) {
-            product *= tb_as<TB_W>(g.x[start.first + n * g.x_stride]);
-            tb_put(g.out + start.second + n * g.out_stride, (TB_V)product);
+        for (tb_i64 n = 0; n < g.length; ++n, x += g.x_stride, out += g.out_stride) {
+            product *= tb_as<TB_W>(*x);
+            tb_put(out, (TB_V)product);
         }
     }
 }
