@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-USUAL_CELLS, USUAL_STRIDE, FEW_IMAGES = 9, 2, 16
-"""The most cells and the longest stride of windows that are quicker along rows of pixels than after a copy of the
-images, and how many images make the copy pay for others."""
+SMALL = 9
+"""The most cells of windows that are pooled about as fast along rows of pixels as along images."""
 
 
 class _Windows:
-    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places. `by_maps`: a map by
-    itself is pooled fast, whole or by small windows."""
+    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places. `by_maps`: up to how many
+    images are pooled faster map by map than after a copy that brings them side by side."""
 
     def __init__(self, name: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
         axes, name = image_axes(name, shape)
@@ -56,8 +56,11 @@ class _Windows:
         after = [max((m - 1) * s + k - n - p, 0) if cover_all else p for m, (n, k, s, p) in zip(self.sizes, rows)]
         self.pads = tuple(zip(before, after))
         self.padded = any(map(any, self.pads))
-        usual = math.prod(self.ksize) <= USUAL_CELLS and max(self.stride) <= USUAL_STRIDE
-        self.by_maps = usual or self.sizes == (1,) * axes
+        small = math.prod(self.ksize) <= SMALL
+        if all(m == 1 or k <= s for m, (_, k, s, _) in zip(self.sizes, rows)):  # they share no pixel
+            self.by_maps = sys.maxsize if small else 15
+        else:
+            self.by_maps = 4 if small and min(self.stride) > 1 else 1
         self._layers: dict[tuple, Any] = {}
 
     def layer(self, backend: Any, op: str, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -148,8 +151,8 @@ class _Pooling(OnImages):
 
     def _first(self, x: Any) -> Any:
         if self._apart is None:
-            fits = self._windows.by_maps or x.shape[0] < FEW_IMAGES
-            self._apart = fits and x.shape[0] > 1 and x.is_contiguous and x.backend.device_type == 0
+            fits = 1 < x.shape[0] <= self._windows.by_maps
+            self._apart = fits and x.is_contiguous and x.backend.device_type == 0
         if self._apart:
             x = x if x.is_contiguous else arrays.copied(x)
             x = arrays.plain(x.reshape(1, x.shape[0] * x.shape[1], *x.shape[2:]))

@@ -276,15 +276,15 @@ def test_images_stay_as_convolutions_make_them(array, host) -> None:
     assert (host(F.reshape(y, (2, 120))) == host(y).reshape(2, 120)).all()
 
 
-@pytest.mark.parametrize("window", [2, 3, 4])
-def test_images_that_lie_batch_first_are_pooled_where_they_lie(window) -> None:
+@pytest.mark.parametrize(("window", "stride", "pad"), [(2, 2, 1), (3, 2, 1), (4, 1, 0)])
+def test_images_that_lie_batch_first_are_pooled_where_they_lie(window, stride, pad) -> None:
     image = np.random.default_rng(0).permutation(96).astype(np.float32).reshape(2, 3, 4, 4)
     turned = np.moveaxis(np.ascontiguousarray(np.moveaxis(image, 0, -1)), -1, 0)
     found = []
     for data in (image, turned):
         x = tb.Variable(data)
-        y, places = F.max_pooling_2d(x, window, 1, return_indices=True)
-        z = F.average_pooling_2d(x, window, 1, 1)
+        y, places = F.max_pooling_2d(x, window, stride, pad, cover_all=False, return_indices=True)
+        z = F.average_pooling_2d(x, window, stride, pad)
         errors = [tb.Variable(y.array + 1), tb.Variable(z.array + 1)]
         (gx,) = tb.grad([y, z], [x], errors, enable_double_backprop=True)
         F.sum(gx * gx).backward()
