@@ -22,7 +22,6 @@ __all__ = [
 NOT_USERS = (str(Path(__file__).parent / "_").removesuffix("_"), contextlib.__file__)
 """How the names of files begin whose frames are not the user's: this package's, and that of `with` blocks."""
 
-
 NUMPY = str(Path(numpy.__file__).parent / "_").removesuffix("_")
 """How the names of NumPy's files begin."""
 
@@ -84,8 +83,8 @@ def complain(head: str, given: str = "", expected: str = "", hint: str = "") -> 
 
 def is_complaint(error: BaseException) -> bool:
     """Whether an error's text has the form of `complain`, or is of a class that only this package raises."""
-    ours = isinstance(error, (ShapeError, DTypeError, BackendError, KeyRefused, CompileError))
-    return ours or any(f"\n  {label:<9} " in str(error) for label in ("given", "expected", "try"))
+    own = isinstance(error, (ShapeError, DTypeError, BackendError, KeyRefused, CompileError))
+    return own or any(f"\n  {label:<9} " in str(error) for label in ("given", "expected", "try"))
 
 
 def ours(error: BaseException) -> bool:

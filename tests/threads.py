@@ -14,22 +14,27 @@ from tensorbackend.backends import native, warm
 WORTH_SHARING_NS = 10**6
 
 
+def same_bits(run: Callable[[], Sequence[np.ndarray]]) -> None:
+    """What `run` computes is the same on 1, 2 and 5 threads."""
+    runtime = native.runtime()
+    before, found = runtime.threads, []
+    for threads in (1, 2, 5):
+        runtime.set_threads(threads)
+        try:
+            found.append(run())
+        finally:
+            runtime.set_threads(before)
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
 def same_bits_shared(run: Callable[[], Sequence[np.ndarray]]) -> None:
-    """What `run` computes by new backends is the same on 1, 2 and 5 threads, which share each launch, however short."""
+    """The same of what `run` computes by new backends, where threads share each launch, however short."""
     prepare = native.Runtime.prepare
 
     def shared(runtime: native.Runtime, fn: int, tasks: int, cost: int, *rest: Any) -> native.Launch:
         return prepare(runtime, fn, tasks, max(cost, WORTH_SHARING_NS), *rest)
 
-    runtime = native.runtime()
-    before, found = runtime.threads, []
     with mock.patch.object(native.Runtime, "prepare", shared), mock.patch.object(warm, "name_of", lambda key: None):
-        for threads in (1, 2, 5):
-            runtime.set_threads(threads)
-            try:
-                found.append(run())
-            finally:
-                runtime.set_threads(before)
-    for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
-            assert a.tobytes() == b.tobytes()
+        same_bits(run)

@@ -203,10 +203,8 @@ OF_SWEEPS(TB_SLIDE)
 static void sum_sweeps(const job *j, const plan *p, const TB_T *copy, const TB_T *filter, int64_t row, int64_t outputs,
                        int64_t places, TB_T *to, int64_t line) {
     typedef void slider(const TB_T *const *, int64_t, const TB_T *, int64_t, int64_t, int64_t, int64_t, TB_T *, int64_t, int);
-    static slider *const sliders[SLIDE_ROWS][SLIDE_COLUMNS] = {
-        {slide_1x1, 0, slide_1x3}, {slide_2x1, 0, slide_2x3}, {slide_3x1, 0, slide_3x3}, [4] = {slide_5x1, slide_5x2},
-        [6] = {slide_7x1, slide_7x2},
-    };
+#define TB_SLIDER(R, C) [R - 1][C - 1] = slide_##R##x##C,
+    static slider *const sliders[SLIDE_ROWS][SLIDE_COLUMNS] = {OF_SWEEPS(TB_SLIDER)};
     int more = 0;
     for (const sweep *x = p->sweeps; x < p->sweeps + p->count; filter += x->rows * x->columns, ++x) {
         const range met = met_rows(j, x, row, outputs);
@@ -220,15 +218,6 @@ static void sum_sweeps(const job *j, const plan *p, const TB_T *copy, const TB_T
         more = 1;
     }
     for (int64_t r = 0; r < outputs && !more; ++r) clear_over(to + r * line, places);
-}
-
-// The numbers of two lines by turns, as vectors.
-INLINE void mix(vec a, vec b, vec *first, vec *second) {
-    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
-    mask low;
-    for (int l = 0; l < LANES; ++l) low[l] = l / 2 + l % 2 * LANES;
-    *first = TB_CHOSEN(a, b, low);
-    *second = TB_CHOSEN(a, b, low + LANES / 2);
 }
 
 // Sums of `count` places to a row of the result. Whole vectors are written where they end before `end`: what follows a row in
@@ -249,8 +238,8 @@ static void put_row(const shape *s, const TB_T *sums, int64_t line, TB_R *to, co
     }
     if (b == 2 && n == 1)
         for (; i < count && end - to >= i + 2 * LANES; i += 2 * LANES) {
-            vec x[2];
-            mix(*(const vec *)(sums + i / 2), *(const vec *)(sums + line + i / 2), x, x + 1);
+            vec x[2] = {*(const vec *)(sums + i / 2), *(const vec *)(sums + line + i / 2)};
+            deal(x, x + 1);
             store(to + i, x[0]);
             store(to + i + LANES, x[1]);
         }
@@ -400,10 +389,8 @@ OF_SWEEPS(TB_ADD)
 // The same of all taps of a job; sums of cells.
 static void add_sweeps(const job *j, const plan *p, const TB_T *copy, const TB_S *errors, const TB_S *end, vec *sums) {
     typedef void adder(const TB_T *const *, int64_t, int64_t, int64_t, const TB_S *, int64_t, int64_t, const TB_S *, vec *);
-    static adder *const adders[SLIDE_ROWS][SLIDE_COLUMNS] = {
-        {add_1x1, 0, add_1x3}, {add_2x1, 0, add_2x3}, {add_3x1, 0, add_3x3}, [4] = {add_5x1, add_5x2},
-        [6] = {add_7x1, add_7x2},
-    };
+#define TB_ADDER(R, C) [R - 1][C - 1] = add_##R##x##C,
+    static adder *const adders[SLIDE_ROWS][SLIDE_COLUMNS] = {OF_SWEEPS(TB_ADDER)};
     const int64_t rows = least(j->s->rows, j->s->high.out - j->row), length = j->s->wide.out * j->s->images;
     for (const sweep *x = p->sweeps; x < p->sweeps + p->count; ++x) {
         const range met = met_rows(j, x, 0, rows);

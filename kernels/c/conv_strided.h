@@ -18,18 +18,17 @@ typedef struct sheet {
     const int64_t *n, *x, *y;
 } sheet;
 
-#ifdef TB_PLAIN
-typedef TB_INDEX index_vec __attribute__((vector_size(TB_VECTOR)));
-
 // The numbers of two vectors by turns.
 INLINE void deal(vec *a, vec *b) {
-    index_vec low;
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
+    mask low;
     UNROLL for (int l = 0; l < LANES; ++l) low[l] = l / 2 + l % 2 * LANES;
     const vec first = TB_CHOSEN(*a, *b, low);
     *b = TB_CHOSEN(*a, *b, low + LANES / 2);
     *a = first;
 }
 
+#ifdef TB_PLAIN
 // `lines` vectors, a power of 2, by turns: of lines k and k + half of them, then of what these are, and so on.
 INLINE void deal_lines(vec *v, int lines) {
     UNROLL for (int half = lines / 2, length = 1; half >= 1; half /= 2, length *= 2) {

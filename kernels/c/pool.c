@@ -480,7 +480,8 @@ void pool_fprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     known.taps.count = known.rows.count = 0;
     if (FEW) known.deal = deal_of(g, stride, (const TB_X *)ptr[0]);
     const int image = is_whole_image(g, stride);
-    const dealt whole = dealt_of(g);
+    dealt whole;
+    if (image) whole = dealt_of(g);
     (void)scalar;
     for (tb_i64 number = begin * g->group; number < last;) {
         if (!image) {
@@ -504,7 +505,8 @@ void pool_bprop(void *const *ptr, const tb_i64 *size, const tb_i64 *stride, cons
     const tb_i64 all = g->in[0] * g->in[1] * g->in[2], last = lower(end * g->group, all);
     const tb_i64 *const os = stride + TB_OUTPUT * 4;
     const int image = is_whole_image(g, os);
-    const dealt whole = dealt_of(g);
+    dealt whole;
+    if (image) whole = dealt_of(g);
 #ifdef SPREAD
     if (!image && is_spread(g, &known, stride)) {
         spread_rows(g, &known, ptr, stride, begin * g->group, last);

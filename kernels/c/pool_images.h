@@ -8,7 +8,7 @@
 // Whether windows are whole images whose pixels lie side by side, of at most a vector of images, so that lanes take several
 // pixels; or of means and some vectors of them, which forward are enough to add up side by side. Back: of means.
 TB_FN int is_whole_image(const sizes *g, const tb_i64 *stride) {
-    int whole = TB_BACK ? TB_OP == 1 && g->images <= LANES : g->images <= LANES;
+    int whole = (!TB_BACK || TB_OP == 1) && g->images <= LANES;
     if (TB_OP == 1) whole |= g->images % (TB_BACK ? LANES : ABREAST * LANES) == 0;
     whole &= g->window[0] == 1 && g->step[0] == 1 && g->pad[0] == 0;
     for (int axis = 1; axis < 4; ++axis)

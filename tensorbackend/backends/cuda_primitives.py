@@ -446,9 +446,10 @@ def prepare_cumsum(backend: GpuBackend, step: Primitive) -> Runner:
     axes = [axes for a, axes in enumerate(zip(x.shape, x.strides, out.strides)) if a != axis]
     lines = math.prod(n for n, _, _ in axes)
     sizes = integers(lines, x.shape[axis], x.strides[axis], out.strides[axis], *_axes(axes))
-    grid, block = (min(lines, BLOCKS),), block_of(-(-x.shape[axis] // CUMSUM_STRETCH))
     if name == "cumprod":
         grid, block = grid_of(lines), (THREADS,)
+    else:
+        grid, block = (min(lines, BLOCKS),), block_of(-(-x.shape[axis] // CUMSUM_STRETCH))
 
     def run(addresses: list[int]) -> None:
         backend.driver.launch(cumsum, grid, block, 0, struct.pack("2Q", *addresses) + sizes)

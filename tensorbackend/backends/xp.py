@@ -236,7 +236,7 @@ class ArrayModule(Arranging):
         widths = pad_widths(pad_width, len(a.shape))
         shape = tuple(n + before + after for n, (before, after) in zip(a.shape, widths))
         if mode != "constant":
-            return self._padded_by(a, tuple(widths), mode, shape)
+            return self._padded_by(a, widths, mode, shape)
         out = self.full(shape, constant_values, a.dtype)
         out[tuple(slice(before, before + n) for n, (before, _) in zip(a.shape, widths))] = a
         return out
@@ -244,7 +244,7 @@ class ArrayModule(Arranging):
     def _padded_by(self, a: Any, widths: tuple[tuple[int, int], ...], mode: str, shape: tuple[int, ...]) -> Any:
         parts = pad_parts(a.shape, widths, mode)
         if parts is None:
-            for axis, entries in pad_places(a.shape, list(widths), mode):
+            for axis, entries in pad_places(a.shape, widths, mode):
                 a = self.take(a, entries, axis)
             return a
         base, out = a.base, self.backend.empty(shape, a.dtype, min_dims=0)

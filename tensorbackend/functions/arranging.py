@@ -201,8 +201,8 @@ def pad(x: Array, pad_width: Any, mode: str = "constant", constant_values: float
     ranges.check("pad", "a number", constant_values=constant_values)
     widths = pad_widths(pad_width, len(x.shape))
     if mode == "constant":
-        return _PAD(x, widths=tuple(widths), value=float(constant_values))
-    return (_PAD_LOOKED_UP if isinstance(x, Traced) else _PAD_BY)(x, widths=tuple(widths), mode=mode)
+        return _PAD(x, widths=widths, value=float(constant_values))
+    return (_PAD_LOOKED_UP if isinstance(x, Traced) else _PAD_BY)(x, widths=widths, mode=mode)
 
 
 def _padded_by(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
@@ -215,7 +215,7 @@ def _padded_by(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
 
 
 def _looked_up(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
-    for axis, places in pad_places(x.shape, list(widths), mode):
+    for axis, places in pad_places(x.shape, widths, mode):
         x = o.take(x, places, axis)
     return x
 

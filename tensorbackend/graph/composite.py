@@ -16,7 +16,7 @@ import numpy as np
 from tensorbackend import dtypes, ops
 from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing, ranges
-from tensorbackend.graph.optree import Operators, OpTreeNode, apply, source
+from tensorbackend.graph.optree import Operators, OpTreeNode, apply, expect_tree, source
 from tensorbackend.graph.structure import UNKNOWN, StructureTable, as_axis, normalize_axes
 
 __all__ = ["COMPOSITES", "OF_OPERANDS"]
@@ -56,20 +56,15 @@ def _do(name: str, *operands: Any, **keywords: Any) -> Any:
 # Movements
 
 
-def _expect_tensor(name: str, x: Any) -> None:
-    if not isinstance(x, Operators):
-        raise TypeError(complain(name, type(x).__name__, "a tensor or an op-tree", "be.array(...)"))
-
-
 def transpose(x: Any, axes: tuple[int, ...] | None = None) -> Any:
     """The axes in another order; None: as `.T`."""
-    _expect_tensor("transpose", x)
+    expect_tree("transpose", x)
     return x.T if axes is None else x._move("transpose", indexing.whole("transpose", axes))
 
 
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     """The numbers in C order under another shape; a tensor whose elements are not in that order becomes a node."""
-    _expect_tensor("reshape", x)
+    expect_tree("reshape", x)
     shape = indexing.whole("reshape", shape)
     if not isinstance(x, OpTreeNode):
         shape = indexing.reshaped(x.shape, shape)

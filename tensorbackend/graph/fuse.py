@@ -317,9 +317,10 @@ class Scheduler:
     def _stores(self, value: OpTreeNode, dtype: np.dtype) -> bool:
         """Whether a primitive can write its result as elements of a type."""
         kept = self._kept_type(value)
-        if kept == dtype or not value.structure.op.narrows:
-            return kept == dtype
-        return dtypes.compute(dtype) == kept or (dtypes.is_integer(dtype) and dtypes.is_integer(kept))
+        if kept == dtype:
+            return True
+        narrower = dtypes.compute(dtype) == kept or (dtypes.is_integer(dtype) and dtypes.is_integer(kept))
+        return value.structure.op.narrows and narrower
 
     # Shapes that the partner or the target decides
 

@@ -23,7 +23,10 @@ __all__ = [
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
+Widths = tuple[tuple[int, int], ...]
 MAX_RANK = 16
+MOST_PARTS = 81
+"""Parts up to which padding writes each for itself; beyond it looks elements up, axis by axis."""
 _INTS = frozenset((int,))
 _KNOWN = _INTS | {type(None)}
 _PLAIN = frozenset((int, slice))  # of an index: one for each axis
@@ -300,17 +303,17 @@ def as_array(name: str, x: Any, dtype: Any = None) -> np.ndarray:
         raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
 
 
-def pad_widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
+def pad_widths(pad_width: Any, rank: int) -> Widths:
     """Entries (before, after) each axis, of a pair for each, one pair for all or one number. Raises `ValueError` for
     what is no such integers of 0 or more."""
     if pad_width.__class__ is int and pad_width >= 0:
-        return [(pad_width, pad_width)] * rank
+        return ((pad_width, pad_width),) * rank
     given = as_array("pad: widths", pad_width)
     pairs = given.shape in ((), (1,), (2,), (1, 2), (rank, 1), (rank, 2))
     if not pairs or given.dtype.kind not in "iu" or (given < 0).any():
         expected = f"integers of 0 or more: one, a pair, or {rank} pairs"
         raise ValueError(complain("pad: widths", f"{pad_width}", expected))
-    return [(before, after) for before, after in np.broadcast_to(given, (rank, 2)).tolist()]
+    return tuple((before, after) for before, after in np.broadcast_to(given, (rank, 2)).tolist())
 
 
 def repeated_places(repeats: Any, length: int) -> np.ndarray:
@@ -322,7 +325,7 @@ def repeated_places(repeats: Any, length: int) -> np.ndarray:
     return np.repeat(np.arange(length, dtype=np.int64), times)
 
 
-def pad_places(shape: Shape, widths: list[tuple[int, int]], mode: str) -> list[tuple[int, np.ndarray]]:
+def pad_places(shape: Shape, widths: Widths, mode: str) -> list[tuple[int, np.ndarray]]:
     """(axis, places) of the entries that padding by a mode other than 'constant' takes, axis by axis. Raises
     `ValueError` for another mode, `ShapeError` for axes without entries."""
     if mode not in ("edge", "reflect", "symmetric", "wrap"):
@@ -352,15 +355,11 @@ def runs(places: Sequence[int]) -> list[tuple[slice, slice, int]]:
 
 
 @functools.lru_cache(maxsize=256)
-def pad_parts(shape: Shape, widths: tuple[tuple[int, int], ...], mode: str) -> list[tuple[tuple, tuple, Shape]] | None:
+def pad_parts(shape: Shape, widths: Widths, mode: str) -> list[tuple[tuple, tuple, Shape]] | None:
     """The parts that padding by a mode other than 'constant' is made of: (which part of the result, which of the array,
     the shape that this is broadcast to); None for more than `MOST_PARTS`. Raises as `pad_places`."""
-    found = dict(pad_places(shape, list(widths), mode))
+    found = dict(pad_places(shape, widths, mode))
     axes = [runs(found[a].tolist()) if a in found else [(slice(0, n), slice(0, n), n)] for a, n in enumerate(shape)]
     if math.prod(map(len, axes)) > MOST_PARTS:
         return None
     return [tuple(zip(*part)) or ((), (), ()) for part in itertools.product(*axes)]  # type: ignore[misc]
-
-
-MOST_PARTS = 81
-"""Parts up to which padding writes each for itself; beyond it looks elements up, axis by axis."""

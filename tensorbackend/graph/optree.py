@@ -21,7 +21,9 @@ from tensorbackend.graph.order import operands_first
 from tensorbackend.graph.structure import Structure, StructureTable, as_axis
 from tensorbackend.graph.symbol import known
 
-__all__ = ["OpTreeNode", "Operators", "apply", "check_target", "finished", "nodes_of", "operand", "source"]
+__all__ = [
+    "OpTreeNode", "Operators", "apply", "check_target", "expect_tree", "finished", "nodes_of", "operand", "source",
+]  # fmt: skip
 
 _NUMBERS = (bool, int, float, np.generic)
 _new = object.__new__
@@ -160,6 +162,12 @@ def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any)
     node.structure = table.get(key) or table.derive(key, op, (), full)
     node.inputs = ()
     return node
+
+
+def expect_tree(name: str, x: Any) -> None:
+    """Raise `TypeError` for what is no tensor and no op-tree."""
+    if not isinstance(x, Operators):
+        raise TypeError(complain(name, type(x).__name__, "a tensor or an op-tree", "be.array(...)"))
 
 
 def _understood(op: ops.Op, other: Any, node: Any) -> Any:

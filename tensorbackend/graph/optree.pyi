@@ -9,7 +9,7 @@ import numpy as np
 from tensorbackend import ops
 from tensorbackend.graph.structure import Structure, StructureTable
 
-__all__ = ['OpTreeNode', 'Operators', 'apply', 'check_target', 'finished', 'nodes_of', 'operand', 'source']
+__all__ = ['OpTreeNode', 'Operators', 'apply', 'check_target', 'expect_tree', 'finished', 'nodes_of', 'operand', 'source']
 
 def apply(op: ops.Op, *operands: Any, params: tuple=(), table: StructureTable | None=None) -> OpTreeNode: ...
 
@@ -20,6 +20,8 @@ def finished(node: Any, out: Any) -> Any: ...
 def check_target(what: str, target: Any) -> None: ...
 
 def source(op: ops.Op, table: StructureTable, shape: tuple | None, *params: Any) -> OpTreeNode: ...
+
+def expect_tree(name: str, x: Any) -> None: ...
 
 class Operators():
     structure: Structure

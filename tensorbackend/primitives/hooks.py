@@ -16,15 +16,10 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.optree import Operators, finished
+from tensorbackend.graph.optree import Operators, expect_tree, finished
 from tensorbackend.primitives import operands
 
 __all__ = ["LayerHooks"]
-
-
-def _expect_tensor(name: str, x: Any) -> None:
-    if not isinstance(x, Operators):
-        raise TypeError(complain(name, type(x).__name__, "a tensor or an op-tree"))
 
 
 def _same_length(name: str, **lists: Sequence[Any]) -> None:
@@ -99,7 +94,7 @@ class LayerHooks:
 
     def bprop_relu(self, layer: Any, x: Any, error: Any, deltas: Any, slope: float) -> Any:
         """(x > 0) + slope (x < 0), a node: the derivative, not times `error`. Other arguments have no effect here."""
-        _expect_tensor("bprop_relu: x", x)
+        expect_tree("bprop_relu: x", x)
         operands.check_numbers("bprop_relu", slope=slope)
         return (x > 0) * 1.0 if slope == 0 else (x > 0) + (x < 0) * slope
 
@@ -178,7 +173,7 @@ class LayerHooks:
         """max(ary, 0) of a NumPy array, at once, or of a tensor or op-tree, as a node; or into `out`."""
         if isinstance(ary, (np.ndarray, np.generic, bool, int, float)) and (out is None or isinstance(out, np.ndarray)):
             return np.maximum(ary, 0, out=out)
-        _expect_tensor("Relu: ary", ary)
+        expect_tree("Relu: ary", ary)
         return finished(composite.relu(ary), out)
 
     # Several processes: their share of a minibatch

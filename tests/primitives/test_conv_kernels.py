@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import caches, cpu_conv, cpu_primitives, native, tuning
+from tensorbackend.backends import caches, cpu_conv, cpu_primitives, tuning
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
-from tests.threads import same_bits_shared
+from tests.threads import same_bits, same_bits_shared
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -439,7 +439,7 @@ def test_filters_in_parts_of_halves(parts: Any, name: str, own: bool) -> None:
 @pytest.mark.parametrize("name", ["seven", "eleven, deep groups", "parts over padding", "strided"])
 def test_filters_in_parts_and_threads(parts: Any, name: str) -> None:
     for own in (False, True):
-        same_bits(parts(6, 3, own), PARTS[name])
+        same_bits_of(parts(6, 3, own), PARTS[name])
 
 
 def test_results_past_the_caches(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,7 +534,7 @@ def test_images_gradients_as_the_forward_pass_transposed(adjoint: Any, points: i
 @pytest.mark.parametrize("name", ["deep groups", "eleven, deep groups", "strided"])
 def test_gradients_transposed_and_threads(adjoint: Any, name: str) -> None:
     for part, rows in [(8, 1 << 30), (1 << 30, 2)]:
-        same_bits(adjoint(6, 3, part, rows), ADJOINT[name])
+        same_bits_of(adjoint(6, 3, part, rows), ADJOINT[name])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -758,7 +758,7 @@ def test_many_taps_or_phases(cc: None, sizes: dict[str, int]) -> None:
 ], ids=["square", "strided", "deep", "few channels", "few places"])  # fmt: skip
 def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int]) -> None:
     for backend in backends.values():
-        same_bits(backend, sizes)
+        same_bits_of(backend, sizes)
 
 
 @pytest.mark.parametrize("sizes", [
@@ -779,22 +779,11 @@ def test_threads_change_no_bit_of_depthwise_ones(cc: None, monkeypatch: Any, siz
     same_bits_shared(computed)
 
 
-def same_bits(backend: Backend, sizes: dict[str, int]) -> None:
+def same_bits_of(backend: Backend, sizes: dict[str, int]) -> None:
     """Results of a layer are the same for any number of threads."""
-    runtime = native.runtime()
-    before = runtime.threads
     layer = backend.conv_layer("float32", **sizes)
     operands = drawn(layer)
-    results = []
-    for threads in (1, 2, 5):
-        runtime.set_threads(threads)
-        try:
-            results.append(run(backend, layer, operands))
-        finally:
-            runtime.set_threads(before)
-    for other in results[1:]:
-        for a, b in zip(results[0], other):
-            np.testing.assert_array_equal(a, b)
+    same_bits(lambda: run(backend, layer, operands))
 
 
 def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
