@@ -332,6 +332,14 @@ static void fetch_later(work *w, coming *next) {
         next->run += next->apart, next->runs -= 1, next->done = 0;
 }
 
+// Where the panel of the shared copy begins that comes after this one of a block: there is none (0), or it is where the next
+// block begins.
+static const char *panel_after(const call *g, const block *at, int64_t panel, int64_t k0) {
+    const int64_t part = at->batch * g->size[SPLITS] + at->split, width = g->size[PANEL];
+    const int64_t next = (panel + 1) * width < at->j + at->columns ? panel + 1 : at->j / width;
+    return next == panel || next < first_panel(g) ? 0 : (const char *)(place_of_b(g, part, next) + packed(k0 * width));
+}
+
 // One panel of columns times all rows of a block, for `k` steps from `k0` of the phase.
 static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t k0, int64_t k, sums to, int add,
                           const copies *own, coming *next) {
@@ -354,6 +362,11 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
         w.b = (const TB_T *)g->ptr[!g->size[SWAP]] + batch_offset(g, 1, batch) + from * w.b_k + (g->column + j);
         w.ahead = w.b_k != columns && (g->size[N] * g->size[K] > NEAR || w.b_k % LANES) ? AHEAD * w.b_k : 0;
     }
+    // Tiles fetch the panel that comes next, a line at a time: all of it, or where there are few its first lines.
+    const int64_t tiles = ceiling(at->rows, step), of_tile = k / 2;
+    const char *const after = own->b.at || panel < first_panel(g) ? 0 : panel_after(g, at, panel, k0);
+    w.soon = after ? after : (const char *)w.b;
+    w.soon_step = after && of_tile ? least(ceiling(packed(k * w.b_k) * (int64_t)sizeof(TB_T), tiles * of_tile), 64) : 0;
     // Rows of a segment are read once, in runs that are too short for the processor to guess the next.
     const int far = own->b.at && g->size[SPLITS] > 1 && w.a_k == 1 && j == at->j;
     // Tiles of one vector use their rows faster than the processor fetches them by itself.
@@ -374,6 +387,7 @@ static void panel_by_rows(const call *g, const block *at, int64_t panel, int64_t
         w.t = t + i * to.row;
         fetch_later(&w, next);
         run_tile(g, vectors, rows, &w);
+        w.soon += w.soon_step * of_tile;
     }
 }
 

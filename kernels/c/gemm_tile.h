@@ -26,13 +26,14 @@ static inline int64_t ceiling(int64_t x, int64_t y) { return x <= y ? x > 0 : (x
 // what lies `ahead` elements further is fetched; 0 leaves that to the processor. Where `next` is not 0, of a what lies so
 // much further is. What is needed `later` is, too, in a number of `times`: as many lines as the tile has rows, `later_row`
 // bytes apart, then as many that lie `later_step` further. With `far` the lines of t are fetched before the sums are
-// complete: else the tile that follows would wait for them.
+// complete: else the tile that follows would wait for them. Where both operands are copies, or a lies along k and b is one, the
+// line at `soon` is fetched in every other step, and each time the one `soon_step` bytes further.
 typedef struct work {
     int64_t k;
     const TB_T *a, *b;
     TB_T *t;
-    int64_t a_row, a_k, b_k, ahead, next, later_row, later_step, times, t_row, t_column;
-    const char *later;
+    int64_t a_row, a_k, b_k, ahead, next, later_row, later_step, times, t_row, t_column, soon_step;
+    const char *later, *soon;
     int columns, add, past, far;
 } work;
 

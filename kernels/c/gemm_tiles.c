@@ -50,15 +50,15 @@ enum {
     LATE = 64 / ROUND,  // rounds before the end at which tiles of four vectors fetch the lines of sums that are far away
 };
 
-// One step of k, `u` steps from here, of a tile.
-#define STEP(V, PLUS, MR, NV, u) { \
+// One step of k, `u` steps from here, of a tile: with its row i at A(i), if columns of b are `b_k` apart.
+#define STEP_OF(V, PLUS, MR, NV, u, A, b_k) { \
         V y[NV]; \
         UNROLL for (int j = 0; j < NV; ++j) { \
-            y[j] = *(const V *)(b + (u) * b_k + j * lanes); \
+            y[j] = *(const V *)(b + (u) * (b_k) + j * lanes); \
             KEEP_IN_REGISTER(y[j]); \
         } \
         UNROLL for (int i = 0; i < MR; ++i) { \
-            const TB_T *const at = row[i / 3] + i % 3 * a_row + (u) * a_k; \
+            const TB_T *const at = A(i); \
             if (NV == 1) { \
                 sum[i][0] = PLUS##_spread(sum[i][0], at, y[0]); \
                 continue; \
@@ -67,6 +67,24 @@ enum {
             UNROLL for (int j = 0; j < NV; ++j) sum[i][j] = PLUS(sum[i][j], x, y[j]); \
         } \
     }
+#define STEP(V, PLUS, MR, NV, u) STEP_OF(V, PLUS, MR, NV, u, ROW_##u, b_k)
+#define ROW_0(i) (row[(i) / 3] + (i) % 3 * a_row)
+#define ROW_1(i) (ROW_0(i) + a_k)
+// Two steps of k where strides are known: of copies of both operands, or of rows along k and a copy. The processor should
+// start little else than loads and multiply-adds.
+#define QUICK(V, PLUS, MR, NV, FIRST, SECOND, ADVANCE_A) \
+    for (; quick; --quick) { \
+        __builtin_prefetch(soon, 0, 2); \
+        soon += w->soon_step; \
+        STEP_OF(V, PLUS, MR, NV, 0, FIRST, NV * lanes) \
+        STEP_OF(V, PLUS, MR, NV, 1, SECOND, NV * lanes) \
+        ADVANCE_A \
+        b += 2 * NV * lanes; \
+    }
+#define COPIED_0(i) (row[0] + (i))
+#define COPIED_1(i) (row[0] + (i) + mr)
+#define ALONG_0(i) ROW_0(i)
+#define ALONG_1(i) (ROW_0(i) + 1)
 #define ADVANCE(MR, STEPS) { \
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += (STEPS) * a_k; \
         b += (STEPS) * b_k; \
@@ -75,7 +93,7 @@ enum {
 #define PLACE(V, i, j) ((V *)(t + (i) * t_row + (j) * lanes))
 #define TILE_OF(NAME, V, PLUS, PUT_PAST, MR, NV) \
     static void NAME##_##MR##_##NV(const work *w) { \
-        enum { lanes = sizeof(V) / sizeof(TB_T) }; \
+        enum { lanes = sizeof(V) / sizeof(TB_T), mr = MR }; \
         const int64_t a_row = w->a_row, a_k = w->a_k, b_k = w->b_k, t_row = w->t_row, ahead = w->ahead, next = w->next; \
         const char *later = w->later; \
         int64_t times = w->times; \
@@ -86,6 +104,19 @@ enum {
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
         int64_t p = w->k / ROUND, rest = NV < 4 || !w->far ? 0 : p < LATE ? p : LATE; \
         p -= rest; \
+        if (ROUND == 2 && MR * NV >= 20 && b_k == NV * lanes && !ahead && !next && p > (times + 1) * (8 / ROUND)) { \
+            const char *soon = w->soon; \
+            const int64_t all = p - times * (8 / ROUND); \
+            int64_t quick = all; \
+            if (a_row == 1 && a_k == mr) { \
+                QUICK(V, PLUS, MR, NV, COPIED_0, COPIED_1, row[0] += 2 * MR;) \
+                p -= all; \
+                UNROLL for (int i = 1; i < (MR + 2) / 3; ++i) row[i] = row[0] + 3 * i; \
+            } else if (a_k == 1) { \
+                QUICK(V, PLUS, MR, NV, ALONG_0, ALONG_1, UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2;) \
+                p -= all; \
+            } \
+        } \
         for (;; p = rest, rest = 0) { \
             for (; p; --p) { \
                 STEP(V, PLUS, MR, NV, 0) \
@@ -177,12 +208,25 @@ static int64_t count(const tile *of) {
     return rows;
 }
 
+// Whether the processor is one of Intel's: with vectors of 64 bytes they begin two multiply-adds a cycle.
+static int made_by_intel(void) {
+#if defined(__x86_64__)
+    uint32_t leaf = 0, name, others[2] = {0};
+    __asm__("cpuid" : "+a"(leaf), "=b"(name), "+c"(others[0]), "=d"(others[1]));
+    return name == 0x756e6547;  // "Genu"
+#else
+    return 0;
+#endif
+}
+
 // Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether there is a
-// matrix unit for gemm_amx.h; the most rows of a tile of half a vector.
+// matrix unit for gemm_amx.h; the most rows of a tile of half a vector; whether two multiply-adds of whole vectors begin in
+// a cycle, which leaves as many places for all else: elsewhere such vectors are two halves.
 void tb_gemm_facts(int64_t *out) {
     out[0] = LANES;
     for (int v = 0; v < MOST_VECTORS; ++v)
         out[1 + v] = count(tb_gemm_tiles.whole[v]);
     out[1 + MOST_VECTORS] = may_use_unit();
     out[2 + MOST_VECTORS] = HALF_ROWS;
+    out[3 + MOST_VECTORS] = TB_VECTOR == 64 && made_by_intel();
 }

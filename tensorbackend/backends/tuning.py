@@ -28,6 +28,11 @@ ENOUGH_NS, MOST_NS = 200_000, 100_000_000
 RUNS, BUDGET_S = 4, 0.5
 """Runs of a way that are timed, after one that is not: the fastest counts. The ways take turns, so that a busy moment
 of the machine meets all of them. After so many seconds one timed run is enough."""
+MOST_RUNS, MOMENT_S = 24, 0.05
+"""Runs of short ways, for so many seconds: longer than a moment in which one of the threads has no CPU."""
+CALM_S, MOST_WAIT_S = 0.002, 0.3
+"""A rest in which the process should need less than half as much CPU time, before anything is timed; and how long to
+wait for that: threads of other libraries spin for 0.2 s after their work."""
 CLEARLY = 0.95
 """The share of the time of an earlier way that a later one must stay below to be taken."""
 
@@ -64,7 +69,8 @@ def _fastest(step: Primitive, prepared: Sequence[jit.Prepared]) -> int:
     addresses = [[*firsts, *([room.ctypes.data] if size else [])] for size in scratch]
     numbers = [0] * len(step.scalars)
     times: list[list[float]] = []
-    while len(times) < 2 or len(times) <= RUNS and sum(map(sum, times)) < BUDGET_S:
+    _wait_for_threads()
+    while len(times) < 2 or _is_uncertain(len(times) - 1, sum(map(sum, times))):
         times.append([_seconds(way, at, numbers) for way, at in zip(prepared, addresses)])
     found, least = 0, math.inf
     for number, seconds in enumerate(map(min, zip(*times[1:]))):
@@ -73,9 +79,24 @@ def _fastest(step: Primitive, prepared: Sequence[jit.Prepared]) -> int:
     return found
 
 
+def _wait_for_threads() -> None:
+    """Until this process's other threads rest, or a while: they would take a CPU from ways that use all."""
+    end = time.perf_counter() + MOST_WAIT_S
+    while (start := time.perf_counter()) < end:
+        used = time.process_time()
+        time.sleep(CALM_S)
+        if time.process_time() - used < (time.perf_counter() - start) / 2:
+            return
+
+
+def _is_uncertain(runs: int, seconds: float) -> bool:
+    """Whether to go on after so many timed runs, which took so long with the first one."""
+    return runs < RUNS and seconds < BUDGET_S or runs < MOST_RUNS and seconds < MOMENT_S
+
+
 def _zeros(size: int) -> np.ndarray:
-    """Bytes at an address that is a multiple of 64."""
-    room = np.zeros(size + 64, np.uint8)
+    """Bytes at an address that is a multiple of 64, in memory of their own: what is only promised is one page."""
+    room = np.full(size + 64, 0, np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size]
 

@@ -69,6 +69,10 @@ TURNED_K = 16
 """Steps of k that are turned at a time as they are copied."""
 SMALL_TASKS, SMALL_TASK = 4, 1 << 20
 """Tasks of a small product at least, and multiply-adds from which on there are more of them."""
+AGAIN = 0.1
+"""Nanoseconds more of reading a number of a once more, where two multiply-adds begin a cycle."""
+QUICK_SUMS = 20
+"""Vectors of sums from which on a tile has loops for known strides, as in gemm_tiles.c."""
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
@@ -118,13 +122,14 @@ class Facts:
     """What a compiled gemm.c has: `lanes` of a vector, `rows[v - 1]` the most rows of a tile of v vectors (0: none).
 
     `matrix_unit`: the processor has one that gemm_amx.h knows. `half_rows`: the most rows of a tile of half a vector of
-    columns (0: none).
+    columns (0: none). `two_a_cycle`: it begins two multiply-adds of whole vectors a cycle, and hardly more else.
     """
 
     lanes: int
     rows: tuple[int, ...]
     matrix_unit: bool = False
     half_rows: int = 0
+    two_a_cycle: bool = False
 
     @property
     def few_registers(self) -> bool:
@@ -261,13 +266,20 @@ def _own_blocking(x: Matrices, way: _Way, facts: Facts) -> Blocking:
     rows = multiple(x.m, way.tile_rows)
     return Blocking(
         way.swap, 1, 1, x.k, multiple(x.k, block_k), block_k, rows if way.pack_a else x.m, multiple(x.n, way.panel),
-        rows, columns, way.tile_rows, way.panel, way.pack_a, 0, _copied_columns(columns, block_k, way.panel),
+        rows, columns, way.tile_rows, way.panel, way.pack_a, 0,
+        _copied_columns(columns, block_k, way.panel, _together(x, facts)),
     )  # fmt: skip
 
 
-def _copied_columns(columns: int, block_k: int, panel: int) -> int:
-    """Of the columns that a task takes, those that it copies before it uses them: about `TOGETHER` elements."""
-    return min(max(TOGETHER // block_k // panel, 1) * panel, columns)
+def _copied_columns(columns: int, block_k: int, panel: int, together: int = TOGETHER) -> int:
+    """Of the columns that a task takes, those that it copies before it uses them: about so many elements."""
+    return min(max(together // block_k // panel, 1) * panel, columns)
+
+
+def _together(x: Matrices, facts: Facts) -> int:
+    """Elements of b that a task copies before it uses them: all, where pieces would begin and end within lines."""
+    within = x.b[1] == 1 and x.b[0] % facts.lanes != 0
+    return OWN_COPY if within and facts.two_a_cycle and not facts.matrix_unit else TOGETHER
 
 
 def _may_own(x: Matrices) -> bool:
@@ -434,15 +446,16 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
         cost += DOT * x.m * x.n if dots else 0
         yield _Way(cost, swap, 1, DOT_ROWS if dots else min(multiple(x.m, 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
-        if most:
-            height, panel = _height(x, vectors, facts), vectors * facts.lanes
-            pack_a, cost_a = _cost_of_a(x, panel)
-            pack_b, cost_b = _cost_of_b(x, height, panel, facts)
-            cost = _cycles(x, vectors, height, facts) * x.k * CYCLE + cost_a + stored
-            yield _Way((cost + cost_b) * _waiting(x, panel), swap, panel, height, pack_a, pack_b)
+        panel = vectors * facts.lanes
+        for pack_a, cost_a in _costs_of_a(x, panel, facts) if most else ():
+            height = _height(x, vectors, pack_a, facts)
+            for pack_b, cost_b in _costs_of_b(x, height, panel, facts):
+                cost = cost_a + cost_b + stored + _multiplying(x, vectors, height, pack_a, pack_b, facts)
+                yield _Way(cost * _waiting(x, panel), swap, panel, height, pack_a, pack_b)
             if _may_own(x) and not ((_is_long(x) or _is_small(x)) and pack_a):
                 copies = (1 + _row_parts(x, panel)) / 2 if _is_small(x) else 1
                 own = copies * x.n * x.k * (OWN_LINES if x.b[1] == 1 else _copying(x.b))
+                cost = cost_a + stored + _multiplying(x, vectors, height, pack_a, True, facts)
                 yield _Way((cost + own) * _waiting(x, panel), swap, panel, height, pack_a, True, True)
 
 
@@ -452,26 +465,36 @@ def _waiting(x: Matrices, panel: int) -> float:
     return (panels + panels % 2) / panels if x.m <= LEAST_ROWS and panels > 2 else 1
 
 
-def _cost_of_a(x: Matrices, panel: int) -> tuple[bool, float]:
-    """Whether to copy a: it must be widened, or is read so often, few numbers of a line at a time, that a copy pays."""
+def _costs_of_a(x: Matrices, panel: int, facts: Facts) -> list[tuple[bool, float]]:
+    """Whether to copy a: it must be widened, or is read so often, few numbers of a line at a time, that a copy pays.
+
+    Or because tiles of copies take less time, where that counts.
+    """
     entries, passes, far = x.m * x.k, -(-x.n // panel), x.m * x.k > FAR
     copied = entries * ((0.8 if far else 0.5) if 1 in x.a else 1.5)
     if not x.plain_a:
-        return True, copied
+        return [(True, copied)]
     each = 0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 1.7 if far else 0.45
-    return copied < entries * passes * each, min(copied, entries * passes * each)
+    again = AGAIN * (passes - 1) if facts.two_a_cycle and entries > NEAR else 0
+    return _either(entries * (each * passes + again), copied, facts)
 
 
-def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool, float]:
+def _either(in_place: float, copied: float, facts: Facts) -> list[tuple[bool, float]]:
+    """Whether to copy an operand, and its cost: both, where tiles take different times, else the cheaper."""
+    both = [(False, in_place), (True, copied)]
+    return both if facts.two_a_cycle else [both[copied < in_place]]
+
+
+def _costs_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> list[tuple[bool, float]]:
     """Whether to copy b; only columns side by side can stay where they are, but for a last panel that no tile fits."""
     entries, passes = x.n * x.k, -(-x.m // height)
     far = 2 if entries > FAR else 1
     start = COPYING / max(x.batches, 1) + (LINE * x.k if x.n % panel else 0)
     copied = entries * (_copying(x.b) + 0.15 * far) + start
     if not x.plain_b or x.b[1] != 1:
-        return True, copied
+        return [(True, copied)]
     if _is_copy(x, panel) and _columns_in_place(x, panel, height, facts) == x.n:
-        return False, 0.0
+        return [(False, 0.0)]
     aligned = x.b[0] % facts.lanes == 0  # else vectors lie in two cache lines each, and a panel in one more
     if _strewn(x, panel):
         in_place = entries * (far * 6 / panel * (1 if aligned else 1 + facts.lanes / panel) + 0.02 * passes)
@@ -479,7 +502,7 @@ def _cost_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> tuple[bool
         cheap = height * x.k <= NEAREST if entries > NEAR else aligned
         in_place = entries * (0.004 if cheap else 0.01) * passes
     in_place += start if _columns_in_place(x, panel, height, facts) < x.n else 0
-    return copied < in_place, min(copied, in_place)
+    return _either(in_place, copied, facts)
 
 
 def _copying(strides: tuple[int, int]) -> float:
@@ -522,28 +545,36 @@ def _panels(x: Matrices, vectors: int, facts: Facts) -> list[tuple[int, int]]:
     return [(count, width) for count, width in ((full, vectors), (1, rest)) if count and width]
 
 
-def _height(x: Matrices, vectors: int, facts: Facts) -> int:
+def _height(x: Matrices, vectors: int, pack_a: bool, facts: Facts) -> int:
     """Rows of a tile: as few tiles as there can be, of equal height, which all panels have."""
     most = min(facts.rows[width - 1] for _, width in _panels(x, vectors, facts))
-    if x.plain_a and x.a[1] == 1 and x.a[0] % ONE_SET == 0:
+    if not pack_a and x.a[1] == 1 and x.a[0] % ONE_SET == 0:
         most = min(most, WAYS if x.a[0] % ONE_FAR_SET else FAR_WAYS)
     tiles = max(-(-x.m // most), 1)
     return max(-(-x.m // tiles), 1)
 
 
-def _cycles(x: Matrices, vectors: int, height: int, facts: Facts) -> float:
-    """Cycles that one step of k takes with panels of so many vectors, by the instructions of its tiles."""
+def _multiplying(x: Matrices, vectors: int, height: int, pack_a: bool, pack_b: bool, facts: Facts) -> float:
+    """Nanoseconds of the tiles of a product with panels of so many vectors, by their instructions."""
+    quick = facts.two_a_cycle and pack_b and (pack_a or x.a[1] == 1)
     tiles, last = divmod(max(x.m, 1), height)
-    return sum(
-        count * (tiles * _tile_cycles(height, width, facts) + (_tile_cycles(last, width, facts) if last else 0))
-        for count, width in _panels(x, vectors, facts)
-    )
+    cycles = 0.0
+    for count, width in _panels(x, vectors, facts):
+        whole = quick and width == vectors and height * width >= QUICK_SUMS
+        cycles += count * tiles * (_quick_cycles if whole else _tile_cycles)(height, width, facts)
+        cycles += count * _tile_cycles(last, width, facts) if last else 0
+    return cycles * x.k * CYCLE
 
 
 def _tile_cycles(rows: int, vectors: int, facts: Facts) -> float:
     """Two multiply-adds a cycle, four cycles until a sum can be added to again; loads cost a little."""
     late = facts.few_registers and rows * vectors <= 8  # loads wait for registers, and sums for loads
     return max(rows * vectors / 2, 5 if late else 4) + 0.15 * (rows + vectors)
+
+
+def _quick_cycles(rows: int, vectors: int, facts: Facts) -> float:
+    """The same of tiles whose strides are known: little else is started beside multiply-adds, lines of b cost more."""
+    return rows * vectors / 2 + 0.02 * rows + 0.2 * vectors
 
 
 def _evenly(length: int, most: int) -> int:

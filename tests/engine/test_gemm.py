@@ -223,7 +223,8 @@ def test_which_kernels_become_tails(backend) -> None:
 WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
 THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40),
             (40, 70, 50_000)]  # fmt: skip
-FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2))]
+FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2)),
+         gemm.Facts(16, (12, 14, 0, 6), half_rows=12, two_a_cycle=True)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("swap", "vectors", "pack_a", "pack_b"), WAYS)
@@ -238,7 +239,7 @@ def test_every_way_gives_the_same_bits(jit, monkeypatch, swap, vectors, pack_a, 
     def choose(given: gemm.Matrices, facts: gemm.Facts, may_swap: bool = True) -> gemm.Blocking:
         x = given.swapped() if swap else given
         width = next(v for v in range(vectors, 5) if facts.rows[v - 1]) * facts.lanes
-        height = min(facts.rows[width // facts.lanes - 1], 5)
+        height = min(facts.rows[width // facts.lanes - 1], 12 if vectors == 2 else 5)  # quick where they are many
         side_by_side = x.b[1] == 1
         first = 0 if pack_b or not side_by_side else x.n // width * width
         rows, phase_k = height if pack_a else 2 * height, 40 if pack_a or not first else k
@@ -351,7 +352,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     assert_sound(x, gemm.choose(x, facts), facts)
 
 
-@pytest.mark.parametrize("facts", FACTS, ids=["32 registers", "16 registers"])
+@pytest.mark.parametrize("facts", FACTS, ids=["32 registers", "16 registers", "two a cycle"])
 @pytest.mark.parametrize("copying", [-1e18, 1e18], ids=["copied where it can be", "copied where it must"])
 def test_every_way_to_block_a_product_is_sound(monkeypatch, copying, facts) -> None:
     """Not the cheapest ones alone: with any number of columns left for the last panel, and few rows or many."""
@@ -385,7 +386,7 @@ def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None
     if by.own:
         assert by.phase_columns >= x.n and by.split_k <= by.phase_k
         assert 0 < by.own <= by.task_columns and by.own % by.panel == 0
-        assert by.block_k * by.own <= max(gemm.TOGETHER, by.block_k * by.panel)
+        assert by.block_k * by.own <= max(gemm._together(x, facts), by.block_k * by.panel)
         assert by.splits > 1 or by.block_k * by.task_columns <= max(gemm.OWN_COPY, by.block_k * by.panel)
         assert by.block_k <= gemm.BLOCK_K
     assert not by.own_a or (by.pack_a and by.splits == 1 and by.phase_k == by.block_k)

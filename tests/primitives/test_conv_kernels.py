@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -1041,10 +1042,12 @@ def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatc
     assert counts[0] > 0 and counts == counts[:1] * 3  # ways are timed once
 
 
-def test_ways_take_turns_on_the_clock(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "runs"), [(1e-6, tuning.MOST_RUNS), (0.01, tuning.RUNS), (1, 1)])
+def test_ways_take_turns_on_the_clock(cc: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, runs: int) -> None:
+    """After one run that is not counted, a few; more of what is short, fewer of what is long."""
     sizes = {"N": 16, "C": 48, "K": 56, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     order: list[int] = []
-    monkeypatch.setattr(tuning, "_seconds", lambda way, *rest: order.append(id(way)) or 1e-3)
+    monkeypatch.setattr(tuning, "_seconds", lambda way, *rest: order.append(id(way)) or seconds)
     monkeypatch.setattr(tuning, "_chosen", {})
     monkeypatch.setattr(tuning.warm, "recall", lambda name: None)
     monkeypatch.setattr(tuning.warm, "remember", lambda name, chosen: None)
@@ -1053,7 +1056,22 @@ def test_ways_take_turns_on_the_clock(cc: Any, monkeypatch: pytest.MonkeyPatch) 
     backend.explain(backend.conv(layer, backend.ones(layer.dimI), backend.ones(layer.dimF)))
     ways = len(set(order))
     assert ways > 1
-    assert order == order[:ways] * (1 + tuning.RUNS)
+    assert order == order[:ways] * (1 + runs)
+
+
+@pytest.mark.parametrize(("busy", "waited"), [(0, tuning.CALM_S), (0.1, 0.1), (1e9, tuning.MOST_WAIT_S)])
+def test_timing_waits_for_threads_that_compute(monkeypatch: pytest.MonkeyPatch, busy: float, waited: float) -> None:
+    """Of another library, say, that spins for a while after its work; but not for ever."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(perf_counter=lambda: now, process_time=lambda: min(now, busy), sleep=sleep)
+    monkeypatch.setattr(tuning, "time", clock)
+    tuning._wait_for_threads()
+    assert waited - 1e-9 <= now <= waited + 2 * tuning.CALM_S
 
 
 @pytest.mark.parametrize(("H", "W", "R", "S"), [(1, 200_003, 1, 200_000), (100_003, 1, 100_000, 1)])
