@@ -47,6 +47,7 @@ SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
 
 enum {
     ROUND = MANY_REGISTERS ? 2 : 4,  // steps of k between questions: a tile of few registers is done with a step sooner
+    QUICK_SUMS = MANY_REGISTERS ? 20 : 1 << 10,  // vectors of sums from which on a tile has loops for known strides
     LATE = 64 / ROUND,  // rounds before the end at which tiles of four vectors fetch the lines of sums that are far away
 };
 
@@ -104,7 +105,7 @@ enum {
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
         int64_t p = w->k / ROUND, rest = NV < 4 || !w->far ? 0 : p < LATE ? p : LATE; \
         p -= rest; \
-        if (ROUND == 2 && MR * NV >= 20 && b_k == NV * lanes && !ahead && !next && p > (times + 1) * (8 / ROUND)) { \
+        if (MR * NV >= QUICK_SUMS && b_k == NV * lanes && !ahead && !next && p > (times + 1) * (8 / ROUND)) { \
             const char *soon = w->soon; \
             const int64_t all = p - times * (8 / ROUND); \
             int64_t quick = all; \
@@ -208,9 +209,10 @@ static int64_t count(const tile *of) {
     return rows;
 }
 
-// Whether the processor is one of Intel's: with vectors of 64 bytes they begin two multiply-adds a cycle.
-static int made_by_intel(void) {
-#if defined(__x86_64__)
+// Whether the processor begins two multiply-adds of 64 bytes a cycle, of four or five instructions: Intel's before those with
+// a matrix unit. Elsewhere such multiply-adds are one a cycle, or there is room for all else.
+static int has_little_room(void) {
+#if defined(__x86_64__) && TB_VECTOR == 64 && !defined(__AMX_TILE__)
     uint32_t leaf = 0, name, others[2] = {0};
     __asm__("cpuid" : "+a"(leaf), "=b"(name), "+c"(others[0]), "=d"(others[1]));
     return name == 0x756e6547;  // "Genu"
@@ -220,13 +222,12 @@ static int made_by_intel(void) {
 }
 
 // Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether there is a
-// matrix unit for gemm_amx.h; the most rows of a tile of half a vector; whether two multiply-adds of whole vectors begin in
-// a cycle, which leaves as many places for all else: elsewhere such vectors are two halves.
+// matrix unit for gemm_amx.h; the most rows of a tile of half a vector; QUICK_SUMS, if they count (or 0).
 void tb_gemm_facts(int64_t *out) {
     out[0] = LANES;
     for (int v = 0; v < MOST_VECTORS; ++v)
         out[1 + v] = count(tb_gemm_tiles.whole[v]);
     out[1 + MOST_VECTORS] = may_use_unit();
     out[2 + MOST_VECTORS] = HALF_ROWS;
-    out[3 + MOST_VECTORS] = TB_VECTOR == 64 && made_by_intel();
+    out[3 + MOST_VECTORS] = has_little_room() ? QUICK_SUMS : 0;
 }

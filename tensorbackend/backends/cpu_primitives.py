@@ -70,7 +70,7 @@ def _facts(library: Library) -> Facts:
     """What a compiled gemm_tiles.c has."""
     facts = (ctypes.c_int64 * 8)()
     library.function("tb_gemm_facts")(facts)
-    return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]), facts[6], bool(facts[7]))
+    return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]), facts[6], facts[7])
 
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:

@@ -70,9 +70,7 @@ TURNED_K = 16
 SMALL_TASKS, SMALL_TASK = 4, 1 << 20
 """Tasks of a small product at least, and multiply-adds from which on there are more of them."""
 AGAIN = 0.1
-"""Nanoseconds more of reading a number of a once more, where two multiply-adds begin a cycle."""
-QUICK_SUMS = 20
-"""Vectors of sums from which on a tile has loops for known strides, as in gemm_tiles.c."""
+"""Nanoseconds more of reading a number of a once more, on a processor with `quick_sums`."""
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
 FEW_COLUMNS = 4
@@ -122,14 +120,15 @@ class Facts:
     """What a compiled gemm.c has: `lanes` of a vector, `rows[v - 1]` the most rows of a tile of v vectors (0: none).
 
     `matrix_unit`: the processor has one that gemm_amx.h knows. `half_rows`: the most rows of a tile of half a vector of
-    columns (0: none). `two_a_cycle`: it begins two multiply-adds of whole vectors a cycle, and hardly more else.
+    columns (0: none). `quick_sums`: so many vectors of sums a tile needs for its loops for known strides, on processors that
+    begin two multiply-adds a cycle and little else, where they take less time (0: elsewhere).
     """
 
     lanes: int
     rows: tuple[int, ...]
     matrix_unit: bool = False
     half_rows: int = 0
-    two_a_cycle: bool = False
+    quick_sums: int = 0
 
     @property
     def few_registers(self) -> bool:
@@ -279,7 +278,7 @@ def _copied_columns(columns: int, block_k: int, panel: int, together: int = TOGE
 def _together(x: Matrices, facts: Facts) -> int:
     """Elements of b that a task copies before it uses them: all, where pieces would begin and end within lines."""
     within = x.b[1] == 1 and x.b[0] % facts.lanes != 0
-    return OWN_COPY if within and facts.two_a_cycle and not facts.matrix_unit else TOGETHER
+    return OWN_COPY if within and facts.quick_sums else TOGETHER
 
 
 def _may_own(x: Matrices) -> bool:
@@ -475,14 +474,14 @@ def _costs_of_a(x: Matrices, panel: int, facts: Facts) -> list[tuple[bool, float
     if not x.plain_a:
         return [(True, copied)]
     each = 0.01 if x.a[1] == 1 else 0.02 if entries <= NEAR else 1.7 if far else 0.45
-    again = AGAIN * (passes - 1) if facts.two_a_cycle and entries > NEAR else 0
+    again = AGAIN * (passes - 1) if facts.quick_sums and entries > NEAR else 0
     return _either(entries * (each * passes + again), copied, facts)
 
 
 def _either(in_place: float, copied: float, facts: Facts) -> list[tuple[bool, float]]:
     """Whether to copy an operand, and its cost: both, where tiles take different times, else the cheaper."""
     both = [(False, in_place), (True, copied)]
-    return both if facts.two_a_cycle else [both[copied < in_place]]
+    return both if facts.quick_sums else [both[copied < in_place]]
 
 
 def _costs_of_b(x: Matrices, height: int, panel: int, facts: Facts) -> list[tuple[bool, float]]:
@@ -556,11 +555,11 @@ def _height(x: Matrices, vectors: int, pack_a: bool, facts: Facts) -> int:
 
 def _multiplying(x: Matrices, vectors: int, height: int, pack_a: bool, pack_b: bool, facts: Facts) -> float:
     """Nanoseconds of the tiles of a product with panels of so many vectors, by their instructions."""
-    quick = facts.two_a_cycle and pack_b and (pack_a or x.a[1] == 1)
+    quick = facts.quick_sums > 0 and pack_b and (pack_a or x.a[1] == 1)
     tiles, last = divmod(max(x.m, 1), height)
     cycles = 0.0
     for count, width in _panels(x, vectors, facts):
-        whole = quick and width == vectors and height * width >= QUICK_SUMS
+        whole = quick and width == vectors and height * width >= facts.quick_sums
         cycles += count * tiles * (_quick_cycles if whole else _tile_cycles)(height, width, facts)
         cycles += count * _tile_cycles(last, width, facts) if last else 0
     return cycles * x.k * CYCLE

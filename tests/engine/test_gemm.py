@@ -224,7 +224,7 @@ WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, T
 THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40),
             (40, 70, 50_000)]  # fmt: skip
 FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2)),
-         gemm.Facts(16, (12, 14, 0, 6), half_rows=12, two_a_cycle=True)]  # fmt: skip
+         gemm.Facts(16, (12, 14, 0, 6), half_rows=12, quick_sums=20)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("swap", "vectors", "pack_a", "pack_b"), WAYS)
@@ -352,7 +352,7 @@ def test_blockings_are_sound(lengths, batches, a, b, sums, plain, facts) -> None
     assert_sound(x, gemm.choose(x, facts), facts)
 
 
-@pytest.mark.parametrize("facts", FACTS, ids=["32 registers", "16 registers", "two a cycle"])
+@pytest.mark.parametrize("facts", FACTS, ids=["32 registers", "16 registers", "quick tiles"])
 @pytest.mark.parametrize("copying", [-1e18, 1e18], ids=["copied where it can be", "copied where it must"])
 def test_every_way_to_block_a_product_is_sound(monkeypatch, copying, facts) -> None:
     """Not the cheapest ones alone: with any number of columns left for the last panel, and few rows or many."""
