@@ -120,8 +120,8 @@ class Facts:
     """What a compiled gemm.c has: `lanes` of a vector, `rows[v - 1]` the most rows of a tile of v vectors (0: none).
 
     `matrix_unit`: the processor has one that gemm_amx.h knows. `half_rows`: the most rows of a tile of half a vector of
-    columns (0: none). `quick_sums`: so many vectors of sums a tile needs for its loops for known strides, on processors that
-    begin two multiply-adds a cycle and little else, where they take less time (0: elsewhere).
+    columns (0: none). `quick_sums`: vectors of sums from which on tiles have loops for known strides, on processors
+    that begin two multiply-adds a cycle and little else, where those take less time (0: elsewhere).
     """
 
     lanes: int
