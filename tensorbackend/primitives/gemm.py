@@ -238,12 +238,14 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
-    own_a = pack_a and block_k >= split_k and x.m * x.k > NEAR  # less is near for everybody, and segments are longer
+    alone = block_k >= split_k or (facts.quick_sums > 0 and splits == 1 and way.pack_b)  # then in phases of block_k
+    own_a = pack_a and alone and x.m * x.k > NEAR  # less is near for everybody, and segments are longer
     phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a and not own_a else max(x.m, 1)
     phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
     copied = (phase_rows if pack_a and not own_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
+    phase_k = block_k if own_a else phase_k
     steps = min(phase_k, split_k)  # of a task
     work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
     rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
