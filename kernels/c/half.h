@@ -132,6 +132,102 @@ TB_FN void tb_store_f16(tb_u16 *__restrict to, const float *__restrict from, int
 
 #endif
 
+// ---- blocks of hardly more elements than a vector has ---------------------------------------------------------------
+
+// The same, a vector at a time where processors have the instructions. Of the loops above, over as many elements as a
+// vector has, compilers make words one by one, which takes them seconds where a kernel does so in many places.
+#if defined(__AVX512F__) && defined(__F16C__) && defined(__GNUC__) && !defined(__CUDACC__)
+typedef tb_u16 tb_u16x16 __attribute__((vector_size(32), aligned(2), may_alias));
+typedef tb_u32 tb_u32x16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float tb_f32x16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef short tb_f16x16 __attribute__((vector_size(32), aligned(2), may_alias));
+#ifdef __clang__
+TB_FN tb_u32x16 tb_widened_u16x16(tb_u16x16 words) { return __builtin_convertvector(words, tb_u32x16); }
+TB_FN tb_u16x16 tb_narrowed_u32x16(tb_u32x16 words) { return __builtin_convertvector(words, tb_u16x16); }
+#else  // which makes several instructions of those
+typedef tb_i32 tb_i32x16 __attribute__((vector_size(64)));
+TB_FN tb_u32x16 tb_widened_u16x16(tb_u16x16 words) {
+    return (tb_u32x16)__builtin_ia32_pmovzxwd512_mask((tb_f16x16)words, (tb_i32x16){0}, (unsigned short)-1);
+}
+TB_FN tb_u16x16 tb_narrowed_u32x16(tb_u32x16 words) {
+    return (tb_u16x16)__builtin_ia32_pmovdw512_mask((tb_i32x16)words, (tb_f16x16){0}, (unsigned short)-1);
+}
+#endif
+
+TB_FN int tb_read_bf16x16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    int j = 0;
+    for (; j + 16 <= m; j += 16)
+        *(tb_u32x16 *)(to + j) = tb_widened_u16x16(*(const tb_u16x16 *)(from + j)) << 16;
+    return j;
+}
+TB_FN int tb_write_bf16x16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = 0;
+    for (; j + 16 <= m; j += 16) {
+        const tb_f32x16 x = *(const tb_f32x16 *)(from + j);
+        const tb_u32x16 u = (tb_u32x16)x, high = u >> 16, nan = (tb_u32x16)(x != x);
+        const tb_u32x16 words = (nan & (high | 0x40u)) | (~nan & ((u + 0x7FFFu + (high & 1u)) >> 16));
+        *(tb_u16x16 *)(to + j) = tb_narrowed_u32x16(words);
+    }
+    return j;
+}
+TB_FN int tb_read_f16x16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    const tb_f32x16 none = {0};
+    int j = 0;
+    for (; j + 16 <= m; j += 16)
+        *(tb_f32x16 *)(to + j) =
+            __builtin_ia32_vcvtph2ps512_mask(*(const tb_f16x16 *)(from + j), none, (unsigned short)-1, 4);
+    return j;
+}
+TB_FN int tb_write_f16x16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    const tb_f16x16 none = {0};
+    int j = 0;
+    for (; j + 16 <= m; j += 16)
+        *(tb_f16x16 *)(to + j) =
+            __builtin_ia32_vcvtps2ph512_mask(*(const tb_f32x16 *)(from + j), 0, none, (unsigned short)-1);
+    return j;
+}
+#else
+TB_FN int tb_read_bf16x16(float *__restrict to, const tb_u16 *__restrict from, int m) { return 0; }
+TB_FN int tb_write_bf16x16(tb_u16 *__restrict to, const float *__restrict from, int m) { return 0; }
+TB_FN int tb_read_f16x16(float *__restrict to, const tb_u16 *__restrict from, int m) { return 0; }
+TB_FN int tb_write_f16x16(tb_u16 *__restrict to, const float *__restrict from, int m) { return 0; }
+#endif
+
+#if defined(__AVX2__) && defined(__GNUC__) && !defined(__CUDACC__)
+typedef tb_u16 tb_u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef tb_u32 tb_u32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float tb_f32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+
+TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    int j = tb_read_bf16x16(to, from, m);
+    for (; j + 8 <= m; j += 8)
+        *(tb_u32x8 *)(to + j) = __builtin_convertvector(*(const tb_u16x8 *)(from + j), tb_u32x8) << 16;
+    for (; j < m; ++j) to[j] = tb_bf16_to_f32(from[j]);
+}
+TB_FN void tb_write_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = tb_write_bf16x16(to, from, m);
+    for (; j + 8 <= m; j += 8) {
+        const tb_f32x8 x = *(const tb_f32x8 *)(from + j);
+        const tb_u32x8 u = (tb_u32x8)x, high = u >> 16, nan = (tb_u32x8)(x != x);
+        const tb_u32x8 words = (nan & (high | 0x40u)) | (~nan & ((u + 0x7FFFu + (high & 1u)) >> 16));
+        *(tb_u16x8 *)(to + j) = __builtin_convertvector(words, tb_u16x8);
+    }
+    for (; j < m; ++j) to[j] = tb_f32_to_bf16(from[j]);
+}
+#else
+TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) { tb_load_bf16(to, from, m); }
+TB_FN void tb_write_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) { tb_store_bf16(to, from, m); }
+#endif
+
+TB_FN void tb_read_f16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    const int j = tb_read_f16x16(to, from, m);
+    tb_load_f16(to + j, from + j, m - j);
+}
+TB_FN void tb_write_f16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    const int j = tb_write_f16x16(to, from, m);
+    tb_store_f16(to + j, from + j, m - j);
+}
+
 // ---- functions of values that are stored as halves ------------------------------------------------------------------
 
 // In float32, good to 2^-17: rounding to float16 then gives 0.51 ulp at most, to bfloat16 0.502. The same bits from

@@ -28,8 +28,8 @@ FLAGS = ("-fwrapv", "-ffp-contract=fast")
 _BLOCK_MOVES = {
     "float32": ("(from)", "tb_put_f32(to, from, m, past)"),
     "float64": ("(from)", "tb_put_f64(to, from, m, past)"),
-    "float16": ("(tb_load_f16(buffer, from, m), (const float *)buffer)", "tb_store_f16(to, from, m)"),
-    "bfloat16": ("(tb_load_bf16(buffer, from, m), (const float *)buffer)", "tb_store_bf16(to, from, m)"),
+    "float16": ("(tb_read_f16(buffer, from, m), (const float *)buffer)", "tb_write_f16(to, from, m)"),
+    "bfloat16": ("(tb_read_bf16(buffer, from, m), (const float *)buffer)", "tb_write_bf16(to, from, m)"),
 }
 """For each type, how `TB_READ(buffer, from, m)` and `TB_WRITE(to, from, m, past)` move a block."""
 _PART = re.compile(r'^#include "((?!kernel\.h)[^"]+)"\n', re.MULTILINE)
