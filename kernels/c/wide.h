@@ -184,5 +184,82 @@ TB_FN void tb_wide_store_bf16(tb_u16 *to, tb_wide_f32 a, tb_wide_f32 b, int past
     }
 }
 
+// ---- blocks of hardly more elements than a vector has ---------------------------------------------------------------
+
+// A vector, or half of one of AVX-512. Of the loops of half.h over so few elements gcc makes words one by one, which takes
+// it seconds where a kernel does so in many places, and the kernel long.
+typedef float tb_eight_f32_there __attribute__((vector_size(32), aligned(4), may_alias));
+typedef tb_u32 tb_eight_u32_there __attribute__((vector_size(32), aligned(4), may_alias));
+typedef tb_u16 tb_eight_u16_there __attribute__((vector_size(16), aligned(2), may_alias));
+
+// Words of bfloat16 from those of numbers; `nan`: which are.
+#define TB_ROUND_BF16(u, nan) (((nan) & ((u) >> 16 | 0x40u)) | (~(nan) & (((u) + 0x7FFFu + ((u) >> 16 & 1u)) >> 16)))
+
+#if TB_WIDE == 32
+
+TB_FN int tb_read_sixteen_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    int j = 0;
+    for (; j + 16 <= m; j += 16) {
+        const tb_narrow_i16 words = *(const tb_narrow_there *)(from + j);
+        const tb_wide_i32 wide = __builtin_ia32_pmovzxwd512_mask(words, (tb_wide_i32){}, -1);
+        *(tb_wide_f32_there *)(to + j) = (tb_wide_f32)(wide << 16);
+    }
+    return j;
+}
+TB_FN int tb_write_sixteen_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = 0;
+    for (; j + 16 <= m; j += 16) {
+        const tb_wide_f32 x = *(const tb_wide_f32_there *)(from + j);
+        const tb_wide_u32 u = (tb_wide_u32)x, nan = (tb_wide_u32)(x != x), words = TB_ROUND_BF16(u, nan);
+        *(tb_narrow_there *)(to + j) = __builtin_ia32_pmovdw512_mask((tb_wide_i32)words, (tb_narrow_i16){}, -1);
+    }
+    return j;
+}
+
+#else
+
+TB_FN int tb_read_sixteen_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) { return 0; }
+TB_FN int tb_write_sixteen_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) { return 0; }
+
+#endif
+
+TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    int j = tb_read_sixteen_bf16(to, from, m);
+    for (; j + 8 <= m; j += 8) {
+        const tb_eight_u16_there words = *(const tb_eight_u16_there *)(from + j);
+        *(tb_eight_u32_there *)(to + j) = __builtin_convertvector(words, tb_eight_u32_there) << 16;
+    }
+    for (; j < m; ++j) to[j] = tb_bf16_to_f32(from[j]);
+}
+TB_FN void tb_write_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = tb_write_sixteen_bf16(to, from, m);
+    for (; j + 8 <= m; j += 8) {
+        const tb_eight_f32_there x = *(const tb_eight_f32_there *)(from + j);
+        const tb_eight_u32_there u = (tb_eight_u32_there)x, nan = (tb_eight_u32_there)(x != x);
+        const tb_eight_u32_there words = TB_ROUND_BF16(u, nan);
+        *(tb_eight_u16_there *)(to + j) = __builtin_convertvector(words, tb_eight_u16_there);
+    }
+    for (; j < m; ++j) to[j] = tb_f32_to_bf16(from[j]);
+}
+TB_FN void tb_read_f16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+    int j = 0;
+    for (; j + TB_WIDE / 2 <= m; j += TB_WIDE / 2)
+        *(tb_wide_f32_there *)(to + j) = tb_wide_from_f16(*(const tb_narrow_there *)(from + j));
+    tb_load_f16(to + j, from + j, m - j);
+}
+TB_FN void tb_write_f16(tb_u16 *__restrict to, const float *__restrict from, int m) {
+    int j = 0;
+    for (; j + TB_WIDE / 2 <= m; j += TB_WIDE / 2)
+        *(tb_narrow_there *)(to + j) = tb_wide_to_f16(*(const tb_wide_f32_there *)(from + j));
+    tb_store_f16(to + j, from + j, m - j);
+}
+
+#else
+
+TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) { tb_load_bf16(to, from, m); }
+TB_FN void tb_write_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) { tb_store_bf16(to, from, m); }
+TB_FN void tb_read_f16(float *__restrict to, const tb_u16 *__restrict from, int m) { tb_load_f16(to, from, m); }
+TB_FN void tb_write_f16(tb_u16 *__restrict to, const float *__restrict from, int m) { tb_store_f16(to, from, m); }
+
 #endif
 #endif

@@ -61,8 +61,8 @@ class Kernels:
         return result
 
     def block(self, name: str, array: np.ndarray) -> np.ndarray:
-        """`load_f16` and its like: halves to float32 (load) or back (store)."""
-        result = np.empty(array.shape, np.float32 if name.startswith("load") else np.uint16)
+        """`load_f16` and its like: halves to float32 (load, read) or back (store, write)."""
+        result = np.empty(array.shape, np.float32 if array.dtype == np.uint16 else np.uint16)
         getattr(self.library, name)(_address(result), _address(array), ctypes.c_int(array.size))
         return result
 

@@ -110,6 +110,10 @@ void load_f16(float *__restrict to, const tb_f16 *__restrict from, int m) { tb_l
 void store_f16(tb_f16 *__restrict to, const float *__restrict from, int m) { tb_store_f16(to, from, m); }
 void load_bf16(float *__restrict to, const tb_bf16 *__restrict from, int m) { tb_load_bf16(to, from, m); }
 void store_bf16(tb_bf16 *__restrict to, const float *__restrict from, int m) { tb_store_bf16(to, from, m); }
+void read_f16(float *__restrict to, const tb_f16 *__restrict from, int m) { tb_read_f16(to, from, m); }
+void write_f16(tb_f16 *__restrict to, const float *__restrict from, int m) { tb_write_f16(to, from, m); }
+void read_bf16(float *__restrict to, const tb_bf16 *__restrict from, int m) { tb_read_bf16(to, from, m); }
+void write_bf16(tb_bf16 *__restrict to, const float *__restrict from, int m) { tb_write_bf16(to, from, m); }
 
 #define RANDOM(name, T)                                                                          \
     void name(T *__restrict out, tb_u64 first, tb_u64 draw, tb_u64 key, long n) {                \

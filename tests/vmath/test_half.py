@@ -53,19 +53,23 @@ def test_a_half_survives_the_way_through_float(kernels: Kernels, name: str) -> N
     assert np.array_equal(back[number], ALL[number])
 
 
+@pytest.mark.parametrize(("widen", "narrow"), [("load", "store"), ("read", "write")])
 @pytest.mark.parametrize("name", PEERS)
-def test_blocks_have_the_bits_of_single_elements(kernels: Kernels, name: str) -> None:
+def test_blocks_have_the_bits_of_single_elements(kernels: Kernels, name: str, widen: str, narrow: str) -> None:
     single = kernels(f"{name}_to_f32", ALL).view(np.uint32)
-    assert np.array_equal(kernels.block(f"load_{name}", ALL).view(np.uint32), single)
+    assert np.array_equal(kernels.block(f"{widen}_{name}", ALL).view(np.uint32), single)
     x = float_patterns().view(np.float32)
-    assert np.array_equal(kernels.block(f"store_{name}", x), kernels(f"f32_to_{name}", x))
+    assert np.array_equal(kernels.block(f"{narrow}_{name}", x), kernels(f"f32_to_{name}", x))
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 31])
-def test_blocks_of_any_length_are_whole(kernels: Kernels, count: int) -> None:
+@pytest.mark.parametrize(("widen", "narrow"), [("load", "store"), ("read", "write")])
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 15, 16, 17, 24, 31])
+def test_blocks_of_any_length_are_whole(kernels: Kernels, count: int, name: str, widen: str, narrow: str) -> None:
     some = ALL[0x3C00 : 0x3C00 + count]
-    assert np.array_equal(kernels.block("load_f16", some), some.view(np.float16).astype(np.float32))
-    assert np.array_equal(kernels.block("store_f16", some.view(np.float16).astype(np.float32)), some)
+    wide = some.view(PEERS[name]).astype(np.float32)
+    assert np.array_equal(kernels.block(f"{widen}_{name}", some), wide)
+    assert np.array_equal(kernels.block(f"{narrow}_{name}", wide), some)
 
 
 BOUNDS = {"tanh": ops.OPS["tanh"].half_ulps, "sigmoid": ops.OPS["sig"].half_ulps}
