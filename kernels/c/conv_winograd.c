@@ -35,6 +35,8 @@
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
 #include "conv.h"
 
+#define UPDATES (STEP != OUT)  // whether the file is compiled for the gradient by the filters
+
 enum {
     SQUARE = POINTS * POINTS, COPIED_MAPS = 32, OWN_CHANNELS = 64, CUT = POINTS + 1 - STEP,
     PAIR = LANES / MR,  // channels or tiles whose MR maps are a vector
@@ -264,22 +266,6 @@ static taps group_filters(const shape *s, const TB_S *filters, int64_t group, in
 #include "conv_winograd_adjoint.h"
 #else
 
-// To U. A task: COPIED_CHANNELS channels and COPIED_MAPS maps of a group.
-void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
-                         int64_t begin, int64_t end) {
-    (void)stride, (void)scalar;
-    const shape s = read_shape(size);
-    const int64_t blocks = ceil_div(s.maps_in, COPIED_CHANNELS), parts = ceil_div(s.maps_out, COPIED_MAPS);
-    if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
-    for (int64_t task = begin; task < end; ++task) {
-        const int64_t group = task / parts / blocks, first = task / parts % blocks * COPIED_CHANNELS;
-        const int64_t map = task % parts * COPIED_MAPS;
-        const taps given = group_filters(&s, TB_PLACE(FILTERS), group, size[BACKWARD]);
-        TB_T *const u = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
-        put_filters(&s, &given, map, first, least(first + COPIED_CHANNELS, s.maps_in), u + stored(first, TILE));
-    }
-}
-
 // The tiles of a panel's data for a part of the filter, by themselves or, of few images, as lines with their copy.
 typedef struct data {
     int64_t part;
@@ -391,6 +377,33 @@ static void multiply_chunk(const shape *s, const block *b, int64_t point, int64_
     multiply_point(s, b, u + stored(has.from - c, TILE), has.end - has.from, filled, v + stored(has.from - c, WIDTH), m, c > 0);
 }
 
+// The shape with OWN_CHANNELS channels of `maps` maps: what a task makes itself.
+static shape part_of(const shape *s, int64_t maps) {
+    shape t = *s;
+    t.maps_in = OWN_CHANNELS, t.maps_out = maps, t.tiles = ceil_div(maps, TILE);
+    t.u_point = apart(t.tiles * stored(OWN_CHANNELS, TILE));
+    t.m_point = apart(s->panels * t.tiles * TILE * WIDTH);
+    return t;
+}
+
+#if !UPDATES
+
+// To U. A task: COPIED_CHANNELS channels and COPIED_MAPS maps of a group.
+void tb_winograd_filters(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
+                         int64_t begin, int64_t end) {
+    (void)stride, (void)scalar;
+    const shape s = read_shape(size);
+    const int64_t blocks = ceil_div(s.maps_in, COPIED_CHANNELS), parts = ceil_div(s.maps_out, COPIED_MAPS);
+    if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
+    for (int64_t task = begin; task < end; ++task) {
+        const int64_t group = task / parts / blocks, first = task / parts % blocks * COPIED_CHANNELS;
+        const int64_t map = task % parts * COPIED_MAPS;
+        const taps given = group_filters(&s, TB_PLACE(FILTERS), group, size[BACKWARD]);
+        TB_T *const u = (TB_T *)TB_PLACE(PACKED) + group * SQUARE * s.u_point;
+        put_filters(&s, &given, map, first, least(first + COPIED_CHANNELS, s.maps_in), u + stored(first, TILE));
+    }
+}
+
 // A task: a block of lanes of a group, through all stages.
 void tb_winograd(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                  int64_t end) {
@@ -465,15 +478,6 @@ void tb_winograd_out(void *const *ptr, const int64_t *size, const int64_t *strid
     if (s.past) finish_stores();
 }
 
-// The same with OWN_CHANNELS channels of `maps` maps: what a task makes itself.
-static shape part_of(const shape *s, int64_t maps) {
-    shape t = *s;
-    t.maps_in = OWN_CHANNELS, t.maps_out = maps, t.tiles = ceil_div(maps, TILE);
-    t.u_point = apart(t.tiles * stored(OWN_CHANNELS, TILE));
-    t.m_point = apart(s->panels * t.tiles * TILE * WIDTH);
-    return t;
-}
-
 // From V of block size[BLOCK] to its results. A task: PART maps.
 void tb_winograd_maps(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                       int64_t end) {
@@ -509,6 +513,7 @@ void tb_winograd_maps(void *const *ptr, const int64_t *size, const int64_t *stri
     give_slot(TB_PLACE(OWN), slot);
 }
 
+#endif
 #include "conv_winograd_update.h"
 
 // out: bytes of U; of a block's V and of its M; of V, W and the sums of dF; with PART of a task's U and M, of its sums.

@@ -92,6 +92,8 @@ static update_block find_update_block(const shape *s, void *const *ptr, const in
     };
 }
 
+#if UPDATES
+
 // To V and, with the first channels, W of the blocks from size[BLOCK] on. A task: of one of them, a panel of lanes of LANES
 // channels, or, after all of these, of LANES maps.
 void tb_winograd_update_in(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar,
@@ -199,4 +201,5 @@ void tb_winograd_update_parts(void *const *ptr, const int64_t *size, const int64
     }
     give_slot(TB_PLACE(OWN), slot);
 }
+#endif
 #endif
