@@ -26,6 +26,8 @@ from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tests.threads import same_bits, same_bits_shared
 
+pytestmark = pytest.mark.usefixtures("light")
+
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 BOUNDS = {0: 2e-6, 2: 1e-5, 4: 2e-4}

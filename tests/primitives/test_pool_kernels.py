@@ -17,6 +17,8 @@ from tensorbackend.conformance.test_pool import check_both_passes
 from tests.thinned import thinned
 from tests.threads import same_bits_shared
 
+pytestmark = pytest.mark.usefixtures("light")
+
 WINDOWS = [(2, 1, 0), (3, 1, 1), (2, 2, 0), (3, 2, 0), (3, 2, 1)]
 """Sides, strides and paddings."""
 
