@@ -23,7 +23,7 @@ def jit(absent: Callable[[str, str], None]) -> Backend:
 
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what kernels compute that have hundreds of large ones, as nobody else: compiled in a third of the time.
+    """For tests of what hundreds of large kernels compute: they are compiled in a third of the time.
 
     The conformance suite runs kernels as they are compiled for users; in the long profile, these tests do so too.
     """
