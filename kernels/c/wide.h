@@ -5,7 +5,7 @@
 // functions between are those of half.h on vectors, with the same bits. The two vectors hold the elements at even and
 // at odd places of bfloat16, where each is half of a 32-bit word; of other types the first and the last half.
 // TB_WIDE is defined where this exists: AVX-512, or AVX2 with FMA and F16C, with gcc, whose names for the instructions
-// are used.
+// are used. Elsewhere the last part, tb_read_f16 and its like, is the loops of half.h.
 #ifndef TB_WIDE_H
 #define TB_WIDE_H
 

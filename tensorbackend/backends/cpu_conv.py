@@ -79,15 +79,21 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
     (g,) = step.params
     kernels = facts(step.inputs[0].dtype)
     itemsize = dtypes.compute(step.output.dtype).itemsize
+    ways, timed = conv_blocking.choices(g, step.op.name, kernels, itemsize, winograd), False
+    if tune:
+        ways = list(ways)
+        first, last = (conv_blocking.nanoseconds(g, step.op.name, kernels, way) for way in (ways[0], ways[-1]))
+        timed = tuning.ENOUGH_NS <= first and last <= tuning.MOST_NS
+    if timed:
+        written.libraries(tuple({PASSES[type(way)].text(step, way): None for way in ways}))  # side by side
     passes: list[_Pass] = []
-    for way in conv_blocking.choices(g, step.op.name, kernels, itemsize, winograd):
+    for way in ways:
         made = PASSES[type(way)](step, kernels, way)
         fits = not scratch_size or made.scratch <= scratch_size
         passes += [made] if fits or isinstance(way, Direct) and not passes else []
-        if passes and not tune:
+        if passes and not timed:
             break
-    timed = tuning.ENOUGH_NS <= passes[0].estimate and passes[-1].estimate <= tuning.MOST_NS
-    if len(passes) == 1 or not timed:
+    if len(passes) == 1:
         return passes[0].prepared()
     prepared = [made.prepared() for made in passes]
     return prepared[tuning.choose(step, [made.way for made in passes], prepared)]
@@ -96,8 +102,16 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
 class _Pass(ABC):
     """One pass as launches: sizes are collected first, then the scratch is laid out."""
 
-    file: str
-    macros: tuple[tuple[str, int], ...] = ()
+    @staticmethod
+    @abstractmethod
+    def kernels(step: Primitive, way: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """The file of the kernels of a way, and its macros beside those of types."""
+
+    @classmethod
+    def text(cls, step: Primitive, way: Any) -> str:
+        """The source of the kernels of a way."""
+        file, macros = cls.kernels(step, way)
+        return _source(file, step.inputs[0].dtype, step.output.dtype, macros)
 
     def __init__(self, step: Primitive, facts: Facts, way: Any) -> None:
         self.step, self.facts, self.way = step, facts, way
@@ -105,7 +119,7 @@ class _Pass(ABC):
         self.op = step.op.name
         self.backward = int(self.op == BPROP)
         self.dtype = step.output.dtype
-        self.source = _source(self.file, step.inputs[0].dtype, self.dtype, self.macros)
+        self.source = self.text(step, way)
         self.library = written.library(self.source)
         self.threads = native.runtime().threads
         self.estimate = conv_blocking.nanoseconds(self.geometry, self.op, facts, way)
@@ -253,10 +267,10 @@ def _copied_channels(way: Direct | Winograd) -> int:
 class _Direct(_Pass):
     """`kernels/c/conv.c` and `kernels/c/conv_update.c`."""
 
-    def __init__(self, step: Primitive, facts: Facts, way: Direct) -> None:
-        self.file = "conv_update.c" if step.op.name == UPDATE else "conv.c"
-        self.macros = (*_planes(way), *_dots(way))
-        super().__init__(step, facts, way)
+    @staticmethod
+    def kernels(step: Primitive, way: Direct) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """One file for the gradient by the filters, one for the other passes."""
+        return "conv_update.c" if step.op.name == UPDATE else "conv.c", (*_planes(way), *_dots(way))
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
         way = self.way
@@ -299,7 +313,10 @@ class _Direct(_Pass):
 class _Depthwise(_Pass):
     """`kernels/c/conv_depthwise.c`."""
 
-    file = "conv_depthwise.c"
+    @staticmethod
+    def kernels(step: Primitive, way: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """One file, which has no macros of its own."""
+        return "conv_depthwise.c", ()
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
         return self.sizes((self.way.rows, self.way.columns, 1, 0, 1, 1, 0), slot_bytes)
@@ -318,7 +335,10 @@ class _Depthwise(_Pass):
 class _Few(_Pass):
     """`kernels/c/conv_few.c`."""
 
-    file = "conv_few.c"
+    @staticmethod
+    def kernels(step: Primitive, way: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """One file, which has no macros of its own."""
+        return "conv_few.c", ()
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
         g, way = self.geometry, self.way
@@ -345,15 +365,16 @@ class _Few(_Pass):
 class _Winograd(_Pass):
     """`kernels/c/conv_winograd.c`."""
 
-    file = "conv_winograd.c"
-
-    def __init__(self, step: Primitive, facts: Facts, way: Winograd) -> None:
+    @staticmethod
+    def kernels(step: Primitive, way: Winograd) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """Tiles, how far they lie apart, and how images do."""
         g = step.params[0]
         stride = way.taps if step.op.name == UPDATE else way.out
         columns = way.length == g.N and g.strides == (1, 1, 1)
-        self.macros = (("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride),
-                       ("LENGTH", way.length), ("COLUMNS", int(columns)), *_planes(way), *_adjoint(way))  # fmt: skip
-        super().__init__(step, facts, way)
+        return "conv_winograd.c", (
+            ("POINTS", way.points), ("OUT", way.out), ("TAPS", way.taps), ("STEP", stride), ("LENGTH", way.length),
+            ("COLUMNS", int(columns)), *_planes(way), *_adjoint(way),
+        )  # fmt: skip
 
     def _sizes(self, slot_bytes: int = 0, block: int = 0, first: int = 0) -> list[int]:
         g, way = self.geometry, self.way
