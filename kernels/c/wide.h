@@ -216,15 +216,13 @@ TB_FN int tb_write_sixteen_bf16(tb_u16 *__restrict to, const float *__restrict f
     return j;
 }
 
-#else
-
-TB_FN int tb_read_sixteen_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) { return 0; }
-TB_FN int tb_write_sixteen_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) { return 0; }
-
 #endif
 
 TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
-    int j = tb_read_sixteen_bf16(to, from, m);
+    int j = 0;
+#if TB_WIDE == 32
+    j = tb_read_sixteen_bf16(to, from, m);
+#endif
     for (; j + 8 <= m; j += 8) {
         const tb_eight_u16_there words = *(const tb_eight_u16_there *)(from + j);
         *(tb_eight_u32_there *)(to + j) = __builtin_convertvector(words, tb_eight_u32_there) << 16;
@@ -232,7 +230,10 @@ TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int
     for (; j < m; ++j) to[j] = tb_bf16_to_f32(from[j]);
 }
 TB_FN void tb_write_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
-    int j = tb_write_sixteen_bf16(to, from, m);
+    int j = 0;
+#if TB_WIDE == 32
+    j = tb_write_sixteen_bf16(to, from, m);
+#endif
     for (; j + 8 <= m; j += 8) {
         const tb_eight_f32_there x = *(const tb_eight_f32_there *)(from + j);
         const tb_eight_u32_there u = (tb_eight_u32_there)x, nan = (tb_eight_u32_there)(x != x);
