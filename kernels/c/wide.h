@@ -195,33 +195,14 @@ typedef tb_u16 tb_eight_u16_there __attribute__((vector_size(16), aligned(2), ma
 // Words of bfloat16 from those of numbers; `nan`: which are.
 #define TB_ROUND_BF16(u, nan) (((nan) & ((u) >> 16 | 0x40u)) | (~(nan) & (((u) + 0x7FFFu + ((u) >> 16 & 1u)) >> 16)))
 
-#if TB_WIDE == 32
-
-TB_FN int tb_read_sixteen_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
+TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
     int j = 0;
+#if TB_WIDE == 32
     for (; j + 16 <= m; j += 16) {
         const tb_narrow_i16 words = *(const tb_narrow_there *)(from + j);
         const tb_wide_i32 wide = __builtin_ia32_pmovzxwd512_mask(words, (tb_wide_i32){}, -1);
         *(tb_wide_f32_there *)(to + j) = (tb_wide_f32)(wide << 16);
     }
-    return j;
-}
-TB_FN int tb_write_sixteen_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
-    int j = 0;
-    for (; j + 16 <= m; j += 16) {
-        const tb_wide_f32 x = *(const tb_wide_f32_there *)(from + j);
-        const tb_wide_u32 u = (tb_wide_u32)x, nan = (tb_wide_u32)(x != x), words = TB_ROUND_BF16(u, nan);
-        *(tb_narrow_there *)(to + j) = __builtin_ia32_pmovdw512_mask((tb_wide_i32)words, (tb_narrow_i16){}, -1);
-    }
-    return j;
-}
-
-#endif
-
-TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int m) {
-    int j = 0;
-#if TB_WIDE == 32
-    j = tb_read_sixteen_bf16(to, from, m);
 #endif
     for (; j + 8 <= m; j += 8) {
         const tb_eight_u16_there words = *(const tb_eight_u16_there *)(from + j);
@@ -232,7 +213,11 @@ TB_FN void tb_read_bf16(float *__restrict to, const tb_u16 *__restrict from, int
 TB_FN void tb_write_bf16(tb_u16 *__restrict to, const float *__restrict from, int m) {
     int j = 0;
 #if TB_WIDE == 32
-    j = tb_write_sixteen_bf16(to, from, m);
+    for (; j + 16 <= m; j += 16) {
+        const tb_wide_f32 x = *(const tb_wide_f32_there *)(from + j);
+        const tb_wide_u32 u = (tb_wide_u32)x, nan = (tb_wide_u32)(x != x), words = TB_ROUND_BF16(u, nan);
+        *(tb_narrow_there *)(to + j) = __builtin_ia32_pmovdw512_mask((tb_wide_i32)words, (tb_narrow_i16){}, -1);
+    }
 #endif
     for (; j + 8 <= m; j += 8) {
         const tb_eight_f32_there x = *(const tb_eight_f32_there *)(from + j);
