@@ -72,7 +72,9 @@ def test_a_process_that_leaves_early_ends_all(launch: Callable, last: str, words
 def test_a_launcher_that_is_terminated_ends_all(mpi: None, tmp_path: Path, n: int, number: int) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, pathlib, time\npathlib.Path(f'{os.getpid()}.pid').touch()\ntime.sleep(60)\n")
-    launcher = subprocess.Popen(command(n, str(script)), env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    # A launcher goes on after SIGHUP where it was started to do so, and so would one that tests under nohup start.
+    words = ["env", "--default-signal=HUP", *command(n, str(script))]
+    launcher = subprocess.Popen(words, env=environment(), cwd=tmp_path, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while len(list(tmp_path.glob("*.pid"))) < n and time.monotonic() < until:
         time.sleep(0.05)

@@ -26,11 +26,13 @@ def python_calls(function: Callable[[], Any]) -> int:
     entered = []
     function()
     function()
+    gc.disable()  # what other tests have left may end in Python
     sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
     try:
         function()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return len(entered) - 1
 
 
