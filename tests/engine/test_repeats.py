@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 import tensorbackend
 from tensorbackend.backends import toolchain
+from tests.entered import entered
 
 pytestmark = pytest.mark.skipif(toolchain.find_compiler() is None, reason="no C compiler works here")
 N = 20
@@ -142,27 +138,6 @@ VIEWS = {
     "t.T": lambda t: t.T,
     "t.reshape": lambda t: t.reshape(8, 4, 4),
 }
-
-
-def entered(call: Callable[[], object]) -> list[str]:
-    """The functions of Python that a call enters; no garbage is collected meanwhile, whose finalizers would be among
-    them."""
-    found: list[str] = []
-
-    def note(frame: Any, event: str, argument: object) -> None:
-        if event == "call":
-            found.append(frame.f_code.co_name)
-
-    before = sys.getprofile()
-    gc.collect()
-    gc.disable()
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-        gc.enable()
-    return found
 
 
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, BackendError, ShapeError, Tensor, testing
+from tests.entered import entered
 from tests.native.statements import assert_no_references_left
 
 SLOTS = ("dtype", "shape", "strides", "start", "stop", "name", "persist_values", "rounding", "_array")
@@ -23,17 +23,9 @@ SLOTS = ("dtype", "shape", "strides", "start", "stop", "name", "persist_values",
 
 def python_calls(function: Callable[[], Any]) -> int:
     """How many Python functions a call enters, beside itself, when it has been made twice before."""
-    entered = []
     function()
     function()
-    gc.disable()  # what other tests have left may end in Python
-    sys.setprofile(lambda frame, event, _: entered.append(frame) if event == "call" else None)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return len(entered) - 1
+    return len(entered(function)) - 1
 
 
 def facts(view: Tensor, base: Tensor) -> list[Any]:
