@@ -64,18 +64,21 @@ def layers(quick: bool) -> list[Layer]:
 
 
 @cache
-def data(layer: Layer) -> tuple[np.ndarray, np.ndarray]:
-    """Images and errors in float32, in the engine's layout."""
+def data(layer: Layer, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and errors in the engine's layout: float32, rounded as `dtype` has them. Other numbers may be the largest
+    of a window after that, where two are close."""
     made = layer.made(libraries.interpreter())
     draw = np.random.default_rng(0)
-    return draw.standard_normal(made.dimI, dtype=np.float32), draw.standard_normal(made.dimO, dtype=np.float32)
+    images, errors = (draw.standard_normal(dims, dtype=np.float32) for dims in (made.dimI, made.dimO))
+    rounded = libraries.dtype_of(dtype)
+    return images.astype(rounded).astype(np.float32), errors.astype(rounded).astype(np.float32)
 
 
-def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True) -> bench.Contender:
-    """The engine."""
+def ours(layer: Layer, kind: str, dtype: str, options: Any, jit: bool = True, of: str = "") -> bench.Contender:
+    """The engine; in `dtype`, on the numbers of the type `of`, which is the same if none is named."""
     be = libraries.backend(options, jit)
     made = layer.made(be, dtype)
-    images, errors = (be.array(x.reshape(-1, layer.N), dtype=dtype) for x in data(layer))
+    images, errors = (be.array(x.reshape(-1, layer.N), dtype=dtype) for x in data(layer, of or dtype))
     out, delta = be.empty(made.dimO2, dtype=dtype), be.empty(made.dimI2, dtype=dtype)
     if layer.op == "lrn":
         denom, keys = be.empty(made.dimI2, dtype=dtype), {"ascale": ASCALE, "bpower": BPOWER}
@@ -97,7 +100,7 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
     layout = t.channels_last if form == "torch nhwc" else t.contiguous_format
     x, e = (
         library.array(libraries.images_first(a[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
-        for a in data(layer)
+        for a in data(layer, dtype)
     )
     sizes = (layer.R, layer.stride, layer.pad)
     functions: dict[str, Callable] = {
@@ -136,7 +139,7 @@ def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
         sums = lax.reduce_window(x * x, 0.0, lax.add, (1, layer.R, 1, 1), (1,) * 4, around)
         return x * (1 + ASCALE / layer.R * sums) ** -BPOWER
 
-    images, errors = (libraries.images_first(x[:, 0]).astype(libraries.dtype_of(dtype)) for x in data(layer))
+    images, errors = (libraries.images_first(x[:, 0]).astype(libraries.dtype_of(dtype)) for x in data(layer, dtype))
     passes = {
         "fprop": (lambda o, x, e: function(x), errors),
         "bprop": (lambda o, x, e: j.vjp(function, x)[1](e)[0], images),
@@ -157,7 +160,9 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         "torch nhwc": partial(torch, layer, kind, dtype, "torch nhwc"),
         "jax": partial(jax, layer, kind, dtype),
     }
-    images, errors = (x.size for x in data(layer))
+    if layer.op == "lrn" and libraries.dtype_of(dtype).itemsize < 4:  # which PyTorch has not for halves
+        del makers["torch"], makers["torch nhwc"]
+    images, errors = (x.size for x in data(layer, dtype))
     item = libraries.dtype_of(dtype).itemsize
     moved = (images + errors) * item + (errors if layer.op == "max" else 0)
     results = images * item if kind == "bprop" else moved - images * item
@@ -165,7 +170,7 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         moved, results = ((3, 2) if kind == "fprop" else (5, 1))
         moved, results = moved * images * item, results * images * item
 
-    truth = libraries.computed(partial(ours, layer, kind, "float64", options, False))
+    truth = libraries.computed(partial(ours, layer, kind, "float64", options, False, dtype))
     tolerance = libraries.tolerance(dtype)
     name = f"{layer.op if layer.op == 'lrn' else layer.op + ' pool'} {kind}"
     return bench.Case(name, layer.shape, dtype, truth, makers, moved, 0, tolerance, libraries.largest(truth),
