@@ -160,7 +160,7 @@ def case(layer: Layer, kind: str, dtype: str, options: Any) -> bench.Case:
         "torch nhwc": partial(torch, layer, kind, dtype, "torch nhwc"),
         "jax": partial(jax, layer, kind, dtype),
     }
-    if layer.op == "lrn" and libraries.dtype_of(dtype).itemsize < 4:  # which PyTorch has not for halves
+    if layer.op == "lrn" and dtype in libraries.HALVES:  # which PyTorch has not
         del makers["torch"], makers["torch nhwc"]
     images, errors = (x.size for x in data(layer, dtype))
     item = libraries.dtype_of(dtype).itemsize
