@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions and both gradients beside PyTorch (two memory formats) and JAX, and the multiply-adds of this machine.
 
-Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, and of ResNet-50 for one image. GFLOP/s
-are effective: operations of the definition over time. Batches are halved until a pass has at most 20 GFLOP (`--quick`:
-3, and a third of the layers unless `--only` names them); the shape says N, C, H, W, K, filter height and width, stride
-and pad. Beside the engine with a seed, where a cost model chooses the algorithm: without one, where they are timed once
-a shape (`timed`), with tiles of 2 x 2 (`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest
-difference over the largest value.
+Layers of convnet-benchmarks, AlexNet, OverFeat, VGG-A, GoogLeNet, DeepBench, of ResNet-50 for one image, and dilated
+ones as DRN and DeepLab have them. GFLOP/s are effective: operations of the definition over time. Batches are halved
+until a pass has at most 20 GFLOP (`--quick`: 3, and a third of the layers unless `--only` names them); the shape says
+N, C, H, W, K, filter height and width, stride, pad and, where there is one, dilation. Beside the engine with a seed,
+where a cost model chooses the algorithm: without one, where they are timed once a shape (`timed`), with tiles of 2 x 2
+(`F(2x2)`), and without Winograd's algorithm (`direct`). An error is the largest difference over the largest value.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ class Layer:
     stride: int = 1
     pad: int = 0
     groups: int = 1
+    dilation: int = 1
 
     @property
     def geometry(self) -> ConvGeometry:
         """What the engine makes of it."""
-        P, Q = ((n + 2 * self.pad - f) // self.stride + 1 for n, f in ((self.H, self.R), (self.W, self.S)))
+        reach = ((n + 2 * self.pad - self.dilation * (f - 1) - 1) for n, f in ((self.H, self.R), (self.W, self.S)))
+        P, Q = (n // self.stride + 1 for n in reach)
         pads, strides = ((0, 0), *((self.pad,) * 2,) * 2), (1, self.stride, self.stride)
         return ConvGeometry(self.N, self.C, 1, self.H, self.W, self.K, 1, P, Q, 1, self.R, self.S, strides, pads,
-                            (1, 1, 1), self.groups)  # fmt: skip
+                            (1, self.dilation, self.dilation), self.groups)  # fmt: skip
 
     def cut(self, flops: float) -> Layer:
         """The same with fewer images, so that a pass has at most `flops` operations, or one image."""
@@ -69,7 +71,8 @@ class Layer:
     @property
     def shape(self) -> tuple[int, ...]:
         """What the table shows."""
-        return self.N, self.C, self.H, self.W, self.K, self.R, self.S, self.stride, self.pad
+        dilation = (self.dilation,) if self.dilation > 1 else ()
+        return self.N, self.C, self.H, self.W, self.K, self.R, self.S, self.stride, self.pad, *dilation
 
 
 def _squares(name: str, N: int, text: str) -> list[Layer]:
@@ -102,6 +105,10 @@ LAYERS = [
     *_squares("one image", 1, "64@56-64-3/1/1 128@28-128-3/1/1 256@14-256-3/1/1 512@7-512-3/1/1 64@56-256-1/1/0 "
                               "256@56-64-1/1/0 1024@14-256-1/1/0 512@7-2048-1/1/0"),
     Layer("depthwise", 16, 128, 56, 56, 128, 3, 3, 1, 1, 128),
+    Layer("dilated", 16, 256, 32, 32, 256, 3, 3, 1, 2, dilation=2),
+    Layer("dilated", 1, 512, 28, 28, 512, 3, 3, 1, 4, dilation=4),
+    Layer("dilated", 8, 512, 33, 33, 512, 3, 3, 1, 2, dilation=2),
+    Layer("dilated", 1, 2048, 33, 33, 256, 3, 3, 1, 12, dilation=12),
 ]  # fmt: skip
 
 
@@ -130,7 +137,8 @@ def ours(layer: Layer, kind: str, dtype: str, options: Any, name: str) -> bench.
     be = libraries.backend(options, **WAYS[name])
     g = layer.geometry
     made = be.conv_layer(dtype, g.N, g.C, g.K, H=g.H, W=g.W, R=g.R, S=g.S, pad_h=layer.pad, pad_w=layer.pad,
-                         str_h=layer.stride, str_w=layer.stride, groups=layer.groups)  # fmt: skip
+                         str_h=layer.stride, str_w=layer.stride, dil_h=layer.dilation, dil_w=layer.dilation,
+                         groups=layer.groups)  # fmt: skip
     images, filters, errors = (be.array(x.reshape(-1, x.shape[-1]), dtype=dtype) for x in operands(layer).values())
     dims = {"fprop": made.dimO2, "bprop": made.dimI2, "update": made.dimF2}
     out = be.empty(dims[kind], dtype=dtype)
@@ -151,15 +159,15 @@ def torch(layer: Layer, kind: str, dtype: str, form: str) -> bench.Contender:
         library.array(libraries.images_first(x[:, 0])).to(getattr(t, dtype)).contiguous(memory_format=layout)
         for x in operands(layer).values()
     )
-    stride, pad = [layer.stride] * 2, [layer.pad] * 2
+    stride, pad, dilation = [layer.stride] * 2, [layer.pad] * 2, [layer.dilation] * 2
     mask = [kind == "bprop", kind == "update", False]
     kept: list[Any] = [None]
 
     def call() -> None:
         if kind == "fprop":
-            kept[0] = t.nn.functional.conv2d(x, w, None, stride, pad, 1, layer.groups)
+            kept[0] = t.nn.functional.conv2d(x, w, None, stride, pad, dilation, layer.groups)
         else:
-            both = t.ops.aten.convolution_backward(e, x, w, None, stride, pad, [1, 1], 0, [0, 0], layer.groups, mask)
+            both = t.ops.aten.convolution_backward(e, x, w, None, stride, pad, dilation, 0, [0, 0], layer.groups, mask)
             kept[0] = both[0 if kind == "bprop" else 1]
 
     return bench.Contender(form, call, lambda: libraries.images_last(library.numpy(kept[0])))
@@ -174,7 +182,8 @@ def jax(layer: Layer, kind: str, dtype: str) -> bench.Contender:
 
     def conv(x: Any, w: Any) -> Any:
         pads = [(layer.pad, layer.pad)] * 2
-        return j.lax.conv_general_dilated(x, w, (layer.stride,) * 2, pads, feature_group_count=layer.groups)
+        return j.lax.conv_general_dilated(x, w, (layer.stride,) * 2, pads, rhs_dilation=(layer.dilation,) * 2,
+                                          feature_group_count=layer.groups)  # fmt: skip
 
     functions = {
         "fprop": (lambda o, x, w, e: conv(x, w), errors),

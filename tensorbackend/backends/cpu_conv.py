@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`,
-`conv_update.c` and `conv_winograd.c`.
+`conv_update.c`, `conv_winograd.c` and `space_to_batch.c`.
 
 Operands are those of the step: its two inputs, what the tail reads beside the sums, and its result; then scratch, in
 which copies, transforms and sums lie.
@@ -13,6 +13,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
-from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Winograd
+from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Parted, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, HALF
+from tensorbackend.primitives.space_to_batch import taken_apart
 
 __all__ = ["facts", "prepare_conv"]
 
@@ -213,17 +215,21 @@ class _Pass(ABC):
     def prepared(self) -> jit.Prepared:
         """All launches, packed."""
         runtime = native.runtime()
-        parts = [*(self._copy(*copy) for copy in self.copies), *self.launches()]
         cost = int(self.estimate) + 1
         pointers = 2 + len(self.others) + bool(self.scratch)
         tail, text = self._tail()
         scalars = len(self.step.scalars)
         launches = [
-            runtime.prepare(self.library.address(name), tasks, cost, pointers, sizes, tail, scalars)
-            for name, tasks, sizes in parts
+            runtime.prepare(address, tasks, cost, pointers, sizes, tail if followed else [0], scalars)
+            for address, tasks, sizes, followed in self.parts()
         ]
         source = "\n".join(filter(None, [f"// {self.way}", self.source, text]))
         return jit.Prepared(self.step, source, self.step.name, launches, self.scratch // 8)
+
+    def parts(self) -> list[tuple[int, int, list[int], bool]]:
+        """Each launch: the address of its function, tasks, sizes, and whether the tail follows what it computes."""
+        parts = [*(self._copy(*copy) for copy in self.copies), *self.launches()]
+        return [(self.library.address(name), tasks, sizes, True) for name, tasks, sizes in parts]
 
 
 def sheet(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, ...]]:
@@ -460,5 +466,95 @@ class _Winograd(_Pass):
         return [filters, *parts]
 
 
-PASSES: dict[type, type[_Pass]] = {Depthwise: _Depthwise, Direct: _Direct, Few: _Few, Winograd: _Winograd}
+class _Parted(_Pass):
+    """`kernels/c/space_to_batch.c`, and around what it takes apart and puts together another pass.
+
+    The other pass is made as if its operands lay where its step says. Its places are then moved: operands and results
+    to what was taken apart, scratch behind the scratch of this pass.
+    """
+
+    @staticmethod
+    def kernels(step: Primitive, way: Parted) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """Those of the pass in parts."""
+        return PASSES[type(way.way)].kernels(_in_parts(step), way.way)
+
+    def _result(self) -> None:
+        if self.op != UPDATE:  # there the other pass computes the very result
+            super()._result()
+
+    def layout(self) -> None:
+        """Scratch: operands taken apart, results to put together, and that of the other pass."""
+        step, self.apart = _in_parts(self.step), taken_apart(self.geometry)
+        self.inner = inner = PASSES[type(self.way.way)](step, self.facts, self.way.way)
+        copier = _source("space_to_batch.c", self.step.inputs[0].dtype, self.dtype)
+        self.copier, self.source = written.library(copier), f"{copier}\n{self.source}"
+        self.whole = dict(self.places)
+        images = ("in", "filters") if self.op == UPDATE else ("in",)
+        for name, ref in zip(("filters", "in") if self.backward else ("in", "filters"), step.inputs):
+            if name in images:
+                self.places[name] = self._reserve(math.prod(ref.shape) * ref.dtype.itemsize)
+        if self.op != UPDATE:
+            self.places["result"] = self._reserve(math.prod(step.output.shape) * self.dtype.itemsize)
+        moved = {inner.places[name]: self.places[name] for name in ("in", "filters")}
+        if self.op != UPDATE:
+            moved[inner.places["result"]] = self.places["result"]
+        own, scratch = 2 + len(inner.others), self._reserve(inner.scratch)
+        for name, (number, offset) in inner.places.items():
+            behind = (scratch[0], scratch[1] + offset) if number == own else (number, offset)
+            inner.places[name] = moved.get((number, offset), behind)
+
+    def _side(self, name: str) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Of images or errors: maps, lengths whole and in parts, what is before the first place."""
+        g, small = self.geometry, self.apart.geometry
+        if name == "images":
+            return g.C, g.image, small.image, self.apart.front
+        return g.K, g.result, small.result, (0, 0, 0)
+
+    def _move(self, function: str, side: str, source: tuple[int, int],
+              target: tuple[int, int]) -> tuple[int, int, list[int], bool]:  # fmt: skip
+        """A launch that takes images or errors apart, or puts them together."""
+        maps, whole, part, front = self._side(side)
+        places = {**dict.fromkeys(PLACES, (0, 0)), "in": source, "result": target}
+        head = itertools.chain.from_iterable(places[name] for name in PLACES)
+        sizes = [*head, self.geometry.N, *whole, *part, *self.apart.steps, *front, JOINED]
+        joins = function == "tb_batch_to_space"
+        high = -(-whole[1] // JOINED) if joins else part[1] * self.apart.steps[1]
+        tasks = maps * high * (whole[0] if joins else part[0] * self.apart.steps[0])
+        return self.copier.address(function), tasks, sizes, joins
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """Those of the other pass."""
+        return self.inner.launches()
+
+    def parts(self) -> list[tuple[int, int, list[int], bool]]:
+        """Copies, operands taken apart, the other pass, results put together."""
+        update, places = self.op == UPDATE, self.places
+        found = [(self.library.address(name), *rest, False) for name, *rest in (self._copy(*c) for c in self.copies)]
+        for name in ("in", "filters") if update else ("in",):
+            side = "errors" if self.backward or name == "filters" else "images"
+            found.append(self._move("tb_space_to_batch", side, self.whole[name], places[name]))
+        found += [(*part[:3], update) for part in self.inner.parts()]
+        if not update:
+            side = "images" if self.backward else "errors"
+            found.append(self._move("tb_batch_to_space", side, places["result"], self.whole["result"]))
+        return found
+
+
+def _in_parts(step: Primitive) -> Primitive:
+    """A pass without the dilations that images are taken apart for, its operands without gaps."""
+    g = taken_apart(step.params[0]).geometry
+    names = {FPROP: ("dimI", "dimF", "dimO"), BPROP: ("dimF", "dimO", "dimI"), UPDATE: ("dimI", "dimO", "dimF")}
+    refs = (*step.inputs, step.output)
+    *inputs, output = (_plain(ref, getattr(g, name)) for ref, name in zip(refs, names[step.op.name]))
+    tail = step.tail if step.op.name == UPDATE else None
+    return replace(step, params=(g,), inputs=inputs, output=output, tail=tail, cache={})
+
+
+def _plain(ref: Ref, shape: tuple[int, ...]) -> Ref:
+    return ref._replace(shape=shape, strides=indexing.contiguous_strides(shape))
+
+
+PASSES: dict[type, type[_Pass]] = {
+    Depthwise: _Depthwise, Direct: _Direct, Few: _Few, Parted: _Parted, Winograd: _Winograd,
+}  # fmt: skip
 """What makes the launches of a way."""

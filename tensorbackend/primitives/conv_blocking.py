@@ -26,12 +26,14 @@ from tensorbackend.primitives.conv_ways import (
     Direct,
     Facts,
     Few,
+    Parted,
     Way,
     Winograd,
     sides,
 )
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, multiple
+from tensorbackend.primitives.space_to_batch import taken_apart
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
 
@@ -95,6 +97,8 @@ FEW_ROWS, FEW_BYTES = 768, 64 << 10
 tile of maps, backward: a part of the second-level cache."""
 DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
+PART_NS = 0.5
+"""Of `space_to_batch.c`: nanoseconds of a number that is taken apart or put together."""
 DEPTHWISE_TABLE = 1024
 """Taps of filters, and phases of results, at most: tables of them are on the stack."""
 
@@ -472,6 +476,12 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
             found.append(_unit_update(g)[1])
         else:
             found += [_direct(g, op, facts, itemsize, UNIT_PLANES), _shared(g, op)]
+    apart = taken_apart(g)
+    if apart is not None:
+        # An infinity must not meet a zero that fills up errors; with Winograd's algorithm it spreads anyway.
+        filled = op == UPDATE and math.prod(apart.geometry.dimO) > math.prod(g.dimO)
+        inner = choices(apart.geometry, op, facts, itemsize, winograd)
+        found += [Parted(way) for way in inner if isinstance(way, Winograd) or not filled]
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
@@ -494,6 +504,10 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
     if isinstance(way, Winograd):
         return winograd_blocking.nanoseconds(g, op, facts, way)
+    if isinstance(way, Parted):
+        inner = taken_apart(g).geometry
+        moved = sum(math.prod(x) for side in (g, inner) for x in (side.dimI, side.dimO))
+        return nanoseconds(inner, op, facts, way.way) + PART_NS * moved / 2
     return _counted(g, op, facts, way) * measured(op, facts, way)
 
 

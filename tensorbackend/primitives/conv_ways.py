@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways to compute a convolution on the CPU: an algorithm, and its blocks.
 
-The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`, `conv_update.c` and `conv_winograd.c`,
-whose names the fields here have. Which way is taken is for `conv_blocking.py` to say.
+The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`, `conv_update.c`, `conv_winograd.c` and
+`space_to_batch.c`, whose names the fields here have. Which way is taken is for `conv_blocking.py` to say.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, PLANES
 
 __all__ = [
-    "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Way", "Winograd",
-    "sides",
+    "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Parted", "Way",
+    "Winograd", "sides",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -109,7 +109,14 @@ class Winograd:
     shares: int = 1
 
 
-Way = Depthwise | Direct | Few | Winograd
+@dataclass(frozen=True)
+class Parted:
+    """Images taken apart by `space_to_batch.c`, so that filters are not dilated, and a way for what they are then."""
+
+    way: Direct | Few | Winograd
+
+
+Way = Depthwise | Direct | Few | Parted | Winograd
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:

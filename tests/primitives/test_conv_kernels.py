@@ -958,7 +958,7 @@ def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None
     assert {w.points for w in ways(geometry(), op, 2)[:-1]} == {4}
     for g in (
         geometry(strides=(1, 2, 2), P=14, Q=14),
-        geometry(dilations=(1, 2, 2), pads=((0, 0), (2, 2), (2, 2))),
+        geometry(dilations=(1, 2, 2), strides=(1, 2, 2), P=14, Q=14, pads=((0, 0), (2, 2), (2, 2))),
         geometry(R=3, S=1, pads=((0, 0), (1, 1), (0, 0))),
     ):
         assert [type(w) for w in ways(g, op)] == [Direct]
