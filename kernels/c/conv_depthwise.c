@@ -228,24 +228,27 @@ INLINE void put_line(const TB_T *sums, int64_t count, TB_R *to, const TB_R *end)
     for (; i < count; ++i) to[i] = TB_NARROW(sums[i]);
 }
 
-// A row of the result from the sums of each phase of its columns, `line` apart.
+// A row of the result from the sums of each phase of its columns, `line` apart: runs of all images by turns.
 static void put_row(const shape *s, const TB_T *sums, int64_t line, TB_R *to, const TB_R *end) {
+    typedef TB_INDEX mask __attribute__((vector_size(TB_VECTOR)));
     const int64_t n = s->images, b = s->wide.b, count = s->wide.out * n;
     int64_t i = 0;
     if (b == 1) {
         put_line(sums, count, to, end);
         return;
     }
-    if (b == 2 && n == 1)
+    if (b == 2 && n < LANES && (n & (n - 1)) == 0) {
+        const TB_INDEX run = (TB_INDEX)n;
+        mask lane;
+        for (int l = 0; l < LANES; ++l) lane[l] = l;
+        const mask low = ((lane & (-2 * run)) >> 1) + (lane & (run - 1)) + (((lane & run) != 0) & LANES);
         for (; i < count && end - to >= i + 2 * LANES; i += 2 * LANES) {
-            vec x[2] = {*(const vec *)(sums + i / 2), *(const vec *)(sums + line + i / 2)};
-            deal(x, x + 1);
-            store(to + i, x[0]);
-            store(to + i + LANES, x[1]);
+            const vec x = *(const vec *)(sums + i / 2), y = *(const vec *)(sums + line + i / 2);
+            store(to + i, TB_CHOSEN(x, y, low));
+            store(to + i + LANES, TB_CHOSEN(x, y, low + LANES / 2));
         }
-    for (sums += i / b; i < count; sums += n)
-        for (int64_t phase = 0; phase < b && i < count; ++phase)
-            for (int64_t image = 0; image < n; ++image, ++i) to[i] = TB_NARROW(sums[phase * line + image]);
+    }
+    for (int64_t run = i / n; run * n < count; ++run) put_line(sums + run % b * line + run / b * n, n, to + run * n, end);
 }
 
 static void find_phases(const job *j, plan *p) {
