@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`,
-`conv_update.c`, `conv_winograd.c` and `space_to_batch.c`.
+"""Convolutions of the compiled CPU backend: the launches of `kernels/c/conv.c`, `conv_depthwise.c`,
+`conv_depthwise_few.c`, `conv_few.c`, `conv_update.c`, `conv_winograd.c` and `space_to_batch.c`.
 
 Operands are those of the step: its two inputs, what the tail reads beside the sums, and its result; then scratch, in
 which copies, transforms and sums lie.
@@ -27,7 +27,7 @@ from tensorbackend.graph.plan import Kernel, Primitive, Ref
 from tensorbackend.graph.tails import as_matrix
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
-from tensorbackend.primitives.conv_ways import Depthwise, Direct, Facts, Few, Parted, Winograd
+from tensorbackend.primitives.conv_ways import Depthwise, DepthwiseFew, Direct, Facts, Few, Parted, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, HALF
 from tensorbackend.primitives.space_to_batch import taken_apart
@@ -338,7 +338,40 @@ class _Depthwise(_Pass):
         return [("tb_conv_start", 1, sizes), (name, self.way.tasks, sizes)]
 
 
-class _Few(_Pass):
+class _Channels(_Pass):
+    """Kernels whose copies have channels innermost: what they have of `kernels/c/conv_channels.h`."""
+
+    def blocks(self) -> tuple[int, int, int]:
+        """The words of `size` from PART to CHANNELS."""
+        return 0, 0, 0
+
+    def _sizes(self, slot_bytes: int = 0) -> list[int]:
+        g = self.geometry
+        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
+        maps = [g.N, maps_in, maps_out, g.groups, self.backward]
+        return [*self.head(), *maps, *self.blocks(), self.threads, slot_bytes, *self.axes()]
+
+
+class _DepthwiseFew(_Channels):
+    """`kernels/c/conv_depthwise_few.c`."""
+
+    @staticmethod
+    def kernels(step: Primitive, way: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """One file, which has no macros of its own."""
+        return "conv_depthwise_few.c", ()
+
+    def layout(self) -> None:
+        """Scratch: a slot a thread."""
+        self._reserve_slots(*_call(self.library, "tb_depthwise_few_needs", self._sizes(), 1))
+
+    def launches(self) -> list[tuple[str, int, list[int]]]:
+        """Products, a vector of maps by another."""
+        sizes = self._sizes(self.slot_bytes)
+        name = "tb_depthwise_few_update" if self.op == UPDATE else "tb_depthwise_few"
+        return [("tb_depthwise_few_start", 1, sizes), (name, self.way.tasks, sizes)]
+
+
+class _Few(_Channels):
     """`kernels/c/conv_few.c`."""
 
     @staticmethod
@@ -346,13 +379,9 @@ class _Few(_Pass):
         """One file, which has no macros of its own."""
         return "conv_few.c", ()
 
-    def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        g, way = self.geometry, self.way
-        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
-        return [
-            *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, way.part, way.panel, way.channels,
-            self.threads, slot_bytes, *self.axes(),
-        ]  # fmt: skip
+    def blocks(self) -> tuple[int, int, int]:
+        """Places, maps and channels of a task."""
+        return self.way.part, self.way.panel, self.way.channels
 
     def layout(self) -> None:
         """Scratch: the copy of the input, and a slot a thread."""
@@ -555,6 +584,7 @@ def _plain(ref: Ref, shape: tuple[int, ...]) -> Ref:
 
 
 PASSES: dict[type, type[_Pass]] = {
-    Depthwise: _Depthwise, Direct: _Direct, Few: _Few, Parted: _Parted, Winograd: _Winograd,
+    Depthwise: _Depthwise, DepthwiseFew: _DepthwiseFew, Direct: _Direct, Few: _Few, Parted: _Parted,
+    Winograd: _Winograd,
 }  # fmt: skip
 """What makes the launches of a way."""

@@ -23,6 +23,7 @@ from tensorbackend.primitives.conv_ways import (
     UNIT_PLANES,
     UPDATE,
     Depthwise,
+    DepthwiseFew,
     Direct,
     Facts,
     Few,
@@ -99,6 +100,11 @@ DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
 PART_NS = 0.5
 """Of `space_to_batch.c`: nanoseconds of a number that is taken apart or put together."""
+DEPTHWISE_STRIDED_NS = 0.5
+"""Of an element there that is copied apart from its neighbours."""
+LANES_BYTES, LANES_TASK_NS, TURNED_NS, TAP_NS = 512 << 10, 200.0, (0.3, 0.35), 0.4
+"""Of `conv_depthwise_few.c`: bytes of what a task has of its maps at most; nanoseconds of a task, of an element that is
+turned, there or back, and for the filters' gradient, and of a tap at a place of 64 bytes of maps."""
 DEPTHWISE_TABLE = 1024
 """Taps of filters, and phases of results, at most: tables of them are on the stack."""
 
@@ -317,6 +323,23 @@ def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:
     return Depthwise(rows, wide, g.C * (1 if op == UPDATE else blocks))
 
 
+def _depthwise_few(g: ConvGeometry, op: str, facts: Facts, itemsize: int) -> list[DepthwiseFew]:
+    """With maps in the lanes, where a vector of them and its results stay in the cache."""
+    read, written = (g.result, g.image) if op == BPROP else (g.image, g.result)
+    reaches = [-(-n // step) + _reach(g, axis) for axis, (n, step) in enumerate(zip(written, _steps(g, op)))]
+    copied = math.prod(reaches if op == BPROP else (n * s for n, s in zip(reaches, g.strides)))
+    if g.N * (copied + math.prod(read) + math.prod(written)) * facts.lanes * itemsize > LANES_BYTES:
+        return []
+    return [DepthwiseFew(-(-g.C // facts.lanes))]
+
+
+def _depthwise_few_cost(g: ConvGeometry, op: str, facts: Facts, way: DepthwiseFew) -> float:
+    """The time of `_depthwise_few` on one thread."""
+    images, errors = (g.N * math.prod(lengths) for lengths in (g.image, g.result))
+    turned = (images + errors) * facts.lanes * TURNED_NS[op == UPDATE]
+    return way.tasks * (LANES_TASK_NS + turned + errors * math.prod(g.window) * TAP_NS * facts.lanes / 16)
+
+
 def _splits(parts: int, items: int) -> int:
     """Into how many segments, a power of 2, each of so many parts is cut to make enough tasks of its items."""
     splits = 1
@@ -464,7 +487,9 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
     """
     direct = _direct_update(g, facts, itemsize) if op == UPDATE else _direct(g, op, facts, itemsize)
     if _is_depthwise(g):  # nothing else comes near
-        yield from (_depthwise(g, op, itemsize), direct)
+        found = [_depthwise(g, op, itemsize), *_depthwise_few(g, op, facts, itemsize)]
+        yield from sorted(found, key=lambda way: nanoseconds(g, op, facts, way))
+        yield direct
         return
     found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
     if winograd and winograd_blocking.may_be_cut(g, FPROP if op == BPROP else op) and itemsize == 4:
@@ -511,11 +536,14 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     return _counted(g, op, facts, way) * measured(op, facts, way)
 
 
-def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | Few | Direct) -> float:
+def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseFew | Few | Direct) -> float:
     """The time by operations and moved numbers."""
     maps_in, maps_out, _, _ = sides(g, op)
     if isinstance(way, Depthwise):
-        return g.flops / DEPTHWISE + math.prod(g.dimI) * COPY_NS + DEPTHWISE_MAP_NS * g.C
+        copy = COPY_NS + (DEPTHWISE_STRIDED_NS / g.N if g.strides[2] > 1 else 0)
+        return g.flops / DEPTHWISE + math.prod(g.dimI) * copy + DEPTHWISE_MAP_NS * g.C
+    if isinstance(way, DepthwiseFew):
+        return _depthwise_few_cost(g, op, facts, way)
     if isinstance(way, Few):
         return _few_cost(g, op, facts)
     if way.planes and op == UPDATE:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways to compute a convolution on the CPU: an algorithm, and its blocks.
 
-The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_few.c`, `conv_update.c`, `conv_winograd.c` and
-`space_to_batch.c`, whose names the fields here have. Which way is taken is for `conv_blocking.py` to say.
+The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_depthwise_few.c`, `conv_few.c`, `conv_update.c`,
+`conv_winograd.c` and `space_to_batch.c`, whose names the fields here have. Which way is taken is for `conv_blocking.py`
+to say.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, PLANES
 
 __all__ = [
-    "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "Direct", "Facts", "Few", "Parted", "Way",
-    "Winograd", "sides",
+    "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "DepthwiseFew", "Direct", "Facts", "Few",
+    "Parted", "Way", "Winograd", "sides",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -71,6 +72,13 @@ class Depthwise:
 
 
 @dataclass(frozen=True)
+class DepthwiseFew:
+    """Blocks of `conv_depthwise_few.c`: a vector of maps is a task."""
+
+    tasks: int
+
+
+@dataclass(frozen=True)
 class Few:
     """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time."""
 
@@ -116,7 +124,7 @@ class Parted:
     way: Direct | Few | Winograd
 
 
-Way = Depthwise | Direct | Few | Parted | Winograd
+Way = Depthwise | DepthwiseFew | Direct | Few | Parted | Winograd
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:

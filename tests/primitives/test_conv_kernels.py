@@ -22,7 +22,7 @@ from tensorbackend.backends import caches, cpu_conv, cpu_primitives, tuning
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
-from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Winograd
+from tensorbackend.primitives.conv_ways import DepthwiseFew, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tests.threads import same_bits, same_bits_shared
 
@@ -689,6 +689,17 @@ def test_strides_of_two_and_few_images(plain: Backend, images: int, dtype: str) 
 DEPTHWISE_BOUNDS = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat16": 8e-3}
 
 
+@pytest.fixture(params=["rows", "lanes"])
+def depthwise(request: pytest.FixtureRequest, cc: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How depthwise convolutions start: with maps one by one, or in the lanes of vectors."""
+    if request.param == "rows":
+        monkeypatch.setattr(conv_blocking, "_depthwise_few", lambda *_: [])
+        return "// Depthwise("
+    monkeypatch.setattr(conv_blocking, "LANES_BYTES", 1 << 40)
+    monkeypatch.setattr(conv_blocking, "nanoseconds", lambda g, op, facts, way: 1.0 - isinstance(way, DepthwiseFew))
+    return "// DepthwiseFew("
+
+
 @pytest.mark.parametrize("dtype", DEPTHWISE_BOUNDS)
 @pytest.mark.parametrize("sizes", [
     {"N": 1, "C": 9, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
@@ -705,14 +716,40 @@ DEPTHWISE_BOUNDS = {"float32": 2e-6, "float64": 1e-14, "float16": 1e-3, "bfloat1
     {"N": 3, "C": 8, "D": 2, "H": 70, "W": 6, "T": 2, "R": 4, "S": 2, "str_h": 3, "pad_d": 2, "dil_w": 2},
 ], ids=["small", "many images", "strided", "wide", "dilated", "deep", "one cell", "blocks of rows", "tall filters",
         "rows of phases", "outputs of padding", "depths of padding"])  # fmt: skip
-def test_depthwise(cc: None, sizes: dict[str, int], dtype: str) -> None:
+def test_depthwise(depthwise: str, sizes: dict[str, int], dtype: str) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
     layer = backend.conv_layer(dtype, K=sizes["C"], groups=sizes["C"], **sizes)
-    assert chosen(backend, layer).startswith("// Depthwise")
+    assert chosen(backend, layer).startswith(depthwise)
     operands = {name: x.astype(layer.dtype) for name, x in drawn(layer).items()}
     most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
     for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
         assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
+
+
+def test_tails_of_maps_in_lanes(monkeypatch: pytest.MonkeyPatch, cc: None) -> None:
+    monkeypatch.setattr(conv_blocking, "nanoseconds", lambda g, op, facts, way: 1.0 - isinstance(way, DepthwiseFew))
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer("float32", N=3, C=37, K=37, H=9, W=11, R=3, S=3, str_w=2, pad_h=1, groups=37)
+    I, F, _ = (backend.array(x) for x in drawn(layer).values())
+    bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3))
+    sums = backend.empty(layer.dimO)
+    backend.conv(layer, I, F, out=sums)
+    together = backend.maximum(backend.conv(layer, I, F) + bias, 0)
+    assert len(steps(backend, together)) == 1
+    np.testing.assert_array_equal(together.get(), np.maximum(sums.get() + bias.get(), 0))
+
+
+def test_maps_lie_in_lanes_where_rows_are_short() -> None:
+    def first(op: str, **sizes: int) -> Any:
+        backend = Backend.allocate_backend("cpu", jit=False)
+        layer = backend.conv_layer("float32", C=256, K=256, R=3, S=3, pad_h=1, pad_w=1, groups=256, **sizes)
+        return next(conv_blocking.choices(layer.geometry, op, Facts(16, 8, 48), 4, 4))
+
+    for op in (FPROP, BPROP, UPDATE):
+        assert isinstance(first(op, N=1, H=7, W=7), DepthwiseFew)
+        assert isinstance(first(op, N=1, H=28, W=28, str_h=2, str_w=2), DepthwiseFew)
+        assert not isinstance(first(op, N=32, H=14, W=14), DepthwiseFew)
+        assert not isinstance(first(op, N=1, H=112, W=112), DepthwiseFew)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -727,7 +764,7 @@ def test_one_place_of_one_image(cc: None, maps: dict[str, int], dtype: str) -> N
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_depthwise_taps_that_miss_a_pixel_do_not_see_it(cc: None, value: float) -> None:
+def test_depthwise_taps_that_miss_a_pixel_do_not_see_it(depthwise: str, value: float) -> None:
     """What lies behind a row of places in a vector is left out, not multiplied by 0."""
     backend = Backend.allocate_backend("cpu", rng_seed=0)
     layer = backend.conv_layer("float32", N=1, C=8, K=8, H=5, W=7, R=3, S=3, groups=8)
@@ -769,14 +806,14 @@ def test_threads_change_no_bit(backends: dict[int, Backend], sizes: dict[str, in
     {"N": 1, "C": 9, "H": 40, "W": 19, "R": 12, "S": 3, "pad_h": 5, "pad_w": 1},
     {"N": 3, "C": 9, "H": 41, "W": 9, "R": 10, "S": 4, "str_h": 2, "str_w": 2, "pad_h": 4},
 ], ids=["square", "rows of seven and five", "strided"])  # fmt: skip
-def test_threads_change_no_bit_of_depthwise_ones(cc: None, monkeypatch: Any, sizes: dict[str, int]) -> None:
+def test_threads_change_no_bit_of_depthwise_ones(depthwise: str, monkeypatch: Any, sizes: dict[str, int]) -> None:
     """Nor do they where a map is cut into tasks of few rows."""
     monkeypatch.setattr(conv_blocking, "COPY_BYTES", 1 << 11)
 
     def computed() -> list[np.ndarray]:
         backend = Backend.allocate_backend("cpu", rng_seed=0)
         layer = backend.conv_layer("float32", K=sizes["C"], groups=sizes["C"], **sizes)
-        assert chosen(backend, layer).startswith("// Depthwise")
+        assert chosen(backend, layer).startswith(depthwise)
         return run(backend, layer, drawn(layer))
 
     same_bits_shared(computed)
