@@ -10,7 +10,7 @@
 //           What a part has beyond the image is zero, and so is what an image has beyond all parts.
 // Copies    chunks: the places of a row, of all parts of width, that have one place of them
 // Bound by  memory
-// Checked   tests/primitives/test_space_to_batch.py
+// Checked   tests/primitives/test_conv_rearranged.py
 #include "conv.h"
 
 // What the host passes after the places. Lengths of images, and of their parts, and the rest for depth, height, width.

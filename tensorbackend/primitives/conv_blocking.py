@@ -16,6 +16,7 @@ import numpy as np
 
 from tensorbackend.primitives import winograd_blocking
 from tensorbackend.primitives.conv_measured import measured
+from tensorbackend.primitives.conv_rearranged import taken_apart, unrolled
 from tensorbackend.primitives.conv_ways import (
     BPROP,
     FPROP,
@@ -28,13 +29,13 @@ from tensorbackend.primitives.conv_ways import (
     Facts,
     Few,
     Parted,
+    Unrolled,
     Way,
     Winograd,
     sides,
 )
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, multiple
-from tensorbackend.primitives.space_to_batch import taken_apart
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
 
@@ -98,8 +99,9 @@ FEW_ROWS, FEW_BYTES = 768, 64 << 10
 tile of maps, backward: a part of the second-level cache."""
 DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
-PART_NS = 0.5
-"""Of `space_to_batch.c`: nanoseconds of a number that is taken apart or put together."""
+PART_NS, UNROLL_NS = 0.5, (0.2, 0.4)
+"""Nanoseconds of a number that `space_to_batch.c` takes apart or puts together, that `unroll_depth.c` copies, and that
+it adds up."""
 DEPTHWISE_STRIDED_NS = 0.5
 """Of an element there that is copied apart from its neighbours."""
 LANES_BYTES, LANES_TASK_NS, TURNED_NS, TAP_NS = 512 << 10, 200.0, (0.3, 0.35), 0.4
@@ -506,7 +508,10 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         # An infinity must not meet a zero that fills up errors; with Winograd's algorithm it spreads anyway.
         filled = op == UPDATE and math.prod(apart.geometry.dimO) > math.prod(g.dimO)
         inner = choices(apart.geometry, op, facts, itemsize, winograd)
-        found += [Parted(way) for way in inner if isinstance(way, Winograd) or not filled]
+        found += [Parted(way) for way in inner if isinstance(way, (Unrolled, Winograd)) or not filled]
+    flat = unrolled(g) if apart is None else None
+    if flat is not None:
+        found += [Unrolled(way) for way in choices(flat, op, facts, itemsize, winograd) if isinstance(way, Winograd)]
     found = sorted([*found, direct], key=lambda way: nanoseconds(g, op, facts, way))
     yield from found[: found.index(direct) + 1]
 
@@ -533,6 +538,9 @@ def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
         inner = taken_apart(g).geometry
         moved = sum(math.prod(x) for side in (g, inner) for x in (side.dimI, side.dimO))
         return nanoseconds(inner, op, facts, way.way) + PART_NS * moved / 2
+    if isinstance(way, Unrolled):
+        flat = unrolled(g)
+        return nanoseconds(flat, op, facts, way.way) + UNROLL_NS[op == BPROP] * math.prod(flat.dimI)
     return _counted(g, op, facts, way) * measured(op, facts, way)
 
 

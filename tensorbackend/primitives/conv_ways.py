@@ -2,8 +2,8 @@
 """The ways to compute a convolution on the CPU: an algorithm, and its blocks.
 
 The loops are those of `kernels/c/conv.c`, `conv_depthwise.c`, `conv_depthwise_few.c`, `conv_few.c`, `conv_update.c`,
-`conv_winograd.c` and `space_to_batch.c`, whose names the fields here have. Which way is taken is for `conv_blocking.py`
-to say.
+`conv_winograd.c`, `space_to_batch.c` and `unroll_depth.c`, whose names the fields here have. Which way is taken is for
+`conv_blocking.py` to say.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorbackend.primitives.matrix_unit import EDGE, PLANES
 
 __all__ = [
     "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "DepthwiseFew", "Direct", "Facts", "Few",
-    "Parted", "Way", "Winograd", "sides",
+    "Parted", "Unrolled", "Way", "Winograd", "sides",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -121,10 +121,17 @@ class Winograd:
 class Parted:
     """Images taken apart by `space_to_batch.c`, so that filters are not dilated, and a way for what they are then."""
 
-    way: Direct | Few | Winograd
+    way: Direct | Few | Unrolled | Winograd
 
 
-Way = Depthwise | DepthwiseFew | Direct | Few | Parted | Winograd
+@dataclass(frozen=True)
+class Unrolled:
+    """Volumes whose depth is unrolled by `unroll_depth.c`, so that filters have one cell of it, and a way for that."""
+
+    way: Winograd
+
+
+Way = Depthwise | DepthwiseFew | Direct | Few | Parted | Unrolled | Winograd
 
 
 def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import caches, cpu_conv, cpu_primitives, tuning
+from tensorbackend.backends import caches, cpu_conv, cpu_conv_passes, cpu_primitives, tuning
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
@@ -888,7 +888,7 @@ def test_operands_with_the_batch_first_are_turned(backends: dict[int, Backend], 
 ], ids=["batch first", "after channels", "columns first", "places first", "one number"])  # fmt: skip
 def test_axes_of_an_operand_are_joined(shape: Any, order: Any, expected: Any) -> None:
     strides = np.empty([shape[a] for a in order], "u1").transpose(np.argsort(order)).strides
-    assert cpu_conv.sheet(shape, strides) == expected
+    assert cpu_conv_passes.sheet(shape, strides) == expected
 
 
 def steps(backend: Backend, tree: Any) -> list[str]:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dilated convolution as one without dilation, of more and smaller images.
+"""Convolutions as others of rearranged images, for which there are faster ways.
 
-Places of an axis that are equal modulo the dilation meet each other alone: taken apart they are as many images, to be
-convolved by the same filters side by side. (TensorFlow calls it space to batch, and uses it for what has no kernel of
-its own; here it is what gives dilated filters Winograd's algorithm, and few images full vectors.)
+*Space to batch.* Places of an axis that are equal modulo a dilation meet each other alone: taken apart they are as many
+images, to be convolved by the same filters side by side, without dilation. (TensorFlow calls it so, and uses it for
+what has no kernel of its own; here it gives dilated filters Winograd's algorithm, and few images full vectors.)
+
+*Unrolled depth.* With the planes that a filter's cells of depth meet as maps of their own, a convolution of volumes is
+one of planes with T times as many maps, and the same filters as they lie in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tensorbackend.primitives.geometry import ConvGeometry
 
-__all__ = ["Apart", "taken_apart"]
+__all__ = ["Apart", "taken_apart", "unrolled"]
 
 
 @dataclass(frozen=True)
@@ -53,3 +56,14 @@ def taken_apart(g: ConvGeometry) -> Apart | None:
     rest = tuple(d // step for d, step in zip(g.dilations, steps))
     found = replace(g, N=g.N * count, D=D, H=H, W=W, M=M, P=P, Q=Q, pads=tuple(pads), dilations=rest)
     return Apart(found, steps, tuple(front))
+
+
+def unrolled(g: ConvGeometry) -> ConvGeometry | None:
+    """A convolution of volumes as one of planes; None where filters have one cell of depth.
+
+    Map c T + t has, at depth m, plane m stride + t dilation - pad of map c.
+    """
+    if g.T == 1:
+        return None
+    strides, dilations, pads = (1, *g.strides[1:]), (1, *g.dilations[1:]), ((0, 0), *g.pads[1:])
+    return replace(g, C=g.C * g.T, D=g.M, T=1, strides=strides, dilations=dilations, pads=pads)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dilated convolutions on the CPU whose images are taken apart: any sizes, pads and types, and what follows them."""
+"""Convolutions on the CPU of rearranged images: any sizes, pads and types, and what follows them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv import bprop_reference, fprop_reference, update_reference
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
-from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Parted, Way, Winograd
+from tensorbackend.primitives.conv_rearranged import Apart, taken_apart, unrolled
+from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Parted, Unrolled, Way, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, output_length
-from tensorbackend.primitives.space_to_batch import Apart, taken_apart
 from tests.threads import same_bits, same_bits_shared
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -27,12 +27,13 @@ shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 BOUNDS = {0: 2e-6, 2: 1e-5, 4: 2e-4}
 """The largest error in float32, as a share of the largest result that the magnitudes of its operands give, for each
 setting of `enable_winograd`: those of convolutions that are not taken apart."""
+VOLUME = {"N": 2, "C": 20, "K": 32, "D": 5, "H": 9, "W": 11, "T": 3, "R": 3, "S": 3, "str_d": 2, "pad_d": 2, "pad_h": 1}
 DILATED = {"N": 2, "C": 20, "K": 32, "H": 17, "W": 15, "R": 3, "S": 3, "pad_h": 3, "pad_w": 2, "dil_h": 3, "dil_w": 2}
 
 
 @st.composite
 def dilated(draw: Any) -> ConvGeometry:
-    """Any geometry with a dilated axis: few taps, odd lengths, pads wider than filters, strides on some axes."""
+    """Any geometry: few taps, odd lengths, pads wider than filters, strides on some axes, dilations on others."""
     groups = draw(st.sampled_from([1, 1, 2]))
     axes = []
     for _ in range(3):
@@ -82,25 +83,51 @@ def test_a_dilated_convolution_is_one_of_its_parts(g: ConvGeometry, seed: int) -
     assert parts[real].sum() == gradient.sum()  # what is cut off is never read
 
 
-def _parted(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
-    """Parts before all else, and of ways for them the one with the most algorithm in it."""
-    inner = way.way if isinstance(way, Parted) else way
-    return 2.0 * (not isinstance(way, Parted)) - isinstance(inner, Winograd)
+@given(g=dilated(), seed=st.integers(0, 99))
+def test_a_convolution_of_volumes_is_one_of_planes(g: ConvGeometry, seed: int) -> None:
+    flat = unrolled(g)
+    assert (flat is None) == (g.T == 1)
+    if flat is None:
+        return
+    draw = np.random.default_rng(seed)
+    I, F, E = (draw.integers(-3, 4, shape).astype(float) for shape in (g.dimI, g.dimF, g.dimO))
+    images, (before, _) = np.zeros((g.C, g.T, *flat.dimI[1:])), g.pads[0]
+    at = [(t, m, m * g.strides[0] + t * g.dilations[0] - before) for t in range(g.T) for m in range(g.M)]
+    at = [(t, m, z) for t, m, z in at if 0 <= z < g.D]
+    for t, m, z in at:
+        images[:, t, m] = I[:, z]
+    images, filters = images.reshape(flat.dimI), F.reshape(flat.dimF)
+    np.testing.assert_array_equal(fprop_reference(images, filters, flat), fprop_reference(I, F, g))
+    np.testing.assert_array_equal(update_reference(images, E, flat).reshape(g.dimF), update_reference(I, E, g))
+    planes, gradient = bprop_reference(filters, E, flat).reshape(g.C, g.T, *flat.dimI[1:]), np.zeros(g.dimI)
+    for t, m, z in at:
+        gradient[:, z] += planes[:, t, m]
+    np.testing.assert_array_equal(gradient, bprop_reference(F, E, g))
 
 
-def _plainly(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
-    """Parts before all else, by the definition."""
-    return 2.0 * (not isinstance(way, Parted)) + (not isinstance(getattr(way, "way", way), Direct))
+def _rank(way: Way, inmost: type) -> float:
+    """Rearranged ways first, of them those whose kernels are of a kind."""
+    rearranged = isinstance(way, (Parted, Unrolled))
+    while isinstance(way, (Parted, Unrolled)):
+        way = way.way
+    return 2.0 * (not rearranged) + (not isinstance(way, inmost))
+
+
+def _by_winograd(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
+    return _rank(way, Winograd)
+
+
+def _directly(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
+    return _rank(way, Direct)
 
 
 def _from_few(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
-    """Parts before all else, with filters where they lie."""
-    return 2.0 * (not isinstance(way, Parted)) + (not isinstance(getattr(way, "way", way), Few))
+    return _rank(way, Few)
 
 
-@pytest.fixture(params=[_parted, _plainly, _from_few], ids=["winograd", "direct", "few"])
+@pytest.fixture(params=[_by_winograd, _directly, _from_few], ids=["winograd", "direct", "few"])
 def preferred(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, absent: Any) -> Any:
-    """Images are taken apart wherever they can be."""
+    """Images are rearranged wherever they can be."""
     if not testing.compiles(Backend.allocate_backend("cpu")):
         absent("cpu", "no C compiler works here")
     monkeypatch.setattr(conv_blocking, "nanoseconds", request.param)
@@ -145,7 +172,7 @@ def exact(layer: Any, operands: list[np.ndarray]) -> list[np.ndarray]:
 @shared
 @given(g=dilated(), dtype=st.sampled_from(["float32", "float64", "float16", "bfloat16"]),
        winograd=st.sampled_from([0, 2, 4]))  # fmt: skip
-def test_passes_in_parts_are_the_definition(preferred: Any, g: ConvGeometry, dtype: str, winograd: int) -> None:
+def test_passes_are_the_definition(preferred: Any, g: ConvGeometry, dtype: str, winograd: int) -> None:
     backend = made(winograd)
     layer = layer_of(backend, g, dtype)
     operands = drawn(layer)
@@ -157,10 +184,12 @@ def test_passes_in_parts_are_the_definition(preferred: Any, g: ConvGeometry, dty
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_what_follows_changes_no_bit(preferred: Any, dtype: str) -> None:
+@pytest.mark.parametrize("sizes", [DILATED, VOLUME], ids=["dilated", "volume"])
+def test_what_follows_changes_no_bit(preferred: Any, sizes: dict[str, int], dtype: str) -> None:
     backend = made()
-    layer = backend.conv_layer(dtype, **DILATED)
-    assert "Parted" in how(backend, layer) or dtype == "float16" and preferred is _from_few
+    layer = backend.conv_layer(dtype, **sizes)
+    if preferred is _by_winograd:
+        assert ("Parted" if sizes is DILATED else "Unrolled") in how(backend, layer)
     I, F, E = (backend.array(x, dtype=dtype) for x in drawn(layer))
     bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), dtype, 3), dtype=dtype)
     X = backend.array(ref.draw(layer.dimO, dtype, 4), dtype=dtype)
@@ -190,23 +219,28 @@ def test_what_follows_changes_no_bit(preferred: Any, dtype: str) -> None:
         np.testing.assert_array_equal(twice.get(), first.get() * np.float32(0.5) + first.get() * 2)
 
 
-def test_threads_change_no_bit(preferred: Any) -> None:
+@pytest.mark.parametrize("sizes", [DILATED, VOLUME], ids=["dilated", "volume"])
+def test_threads_change_no_bit(preferred: Any, sizes: dict[str, int]) -> None:
     backend = made()
-    layer = backend.conv_layer("float32", **DILATED)
+    layer = backend.conv_layer("float32", **sizes)
     operands = drawn(layer)
     same_bits(lambda: run(backend, layer, operands))
     same_bits_shared(lambda: run(made(), layer, operands))
 
 
-def test_operands_with_gaps(preferred: Any) -> None:
+@pytest.mark.parametrize("sizes", [DILATED, VOLUME, {**VOLUME, "dil_h": 2}], ids=["dilated", "volume", "both"])
+def test_operands_with_gaps(preferred: Any, sizes: dict[str, int]) -> None:
     backend = made()
-    layer = backend.conv_layer("float32", **DILATED)
-    whole, filters = drawn(layer)[:2]
-    wanted = run(backend, layer, drawn(layer))[0]
-    I = backend.array(np.ascontiguousarray(whole.transpose(4, 0, 1, 2, 3)))
-    F = backend.array(np.ascontiguousarray(filters.T))
-    found = backend.conv(layer, I.transpose(1, 2, 3, 4, 0), F.transpose(4, 3, 2, 1, 0)).get()
-    np.testing.assert_array_equal(found, wanted)
+    layer = backend.conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    wanted = run(backend, layer, operands)
+    I, E = (backend.array(np.moveaxis(x, 4, 0).copy()).transpose(1, 2, 3, 4, 0) for x in (operands[0], operands[2]))
+    F = backend.array(operands[1].T.copy()).transpose(4, 3, 2, 1, 0)
+    gradients = [backend.empty(dim) for dim in (layer.dimI, layer.dimF)]
+    backend.bprop_conv(layer, F, E, gradients[0])
+    backend.update_conv(layer, I, E, gradients[1])
+    for found, x in zip([backend.conv(layer, I, F), *gradients], wanted):
+        np.testing.assert_array_equal(found.get(), x)
 
 
 def test_infinities_meet_no_more_than_they_should(preferred: Any) -> None:
@@ -235,13 +269,18 @@ def ways(op: str, **sizes: Any) -> list[Way]:
 
 
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
-def test_images_are_taken_apart_where_it_pays(op: str) -> None:
+def test_images_are_rearranged_where_it_pays(op: str) -> None:
     square = {"R": 3, "S": 3, "pad_h": 2, "pad_w": 2, "dil_h": 2, "dil_w": 2}
     large, few = {"N": 8, "C": 256, "K": 256, "H": 32, "W": 32}, {"N": 8, "C": 3, "K": 32, "H": 64, "W": 64}
     assert isinstance(ways(op, **large, **square)[0], Parted)
     assert not any(isinstance(way, Parted) for way in ways(op, **few, **square))
     assert not any(isinstance(way, Parted) for way in ways(op, **large, **square, groups=256))
-    assert not any(isinstance(way, Parted) for way in ways(op, **large, R=3, S=3))
+    assert not any(isinstance(way, (Parted, Unrolled)) for way in ways(op, **large, R=3, S=3))
+    volume = {"N": 2, "C": 64, "K": 64, "D": 8, "H": 28, "W": 28, "T": 3, "R": 3, "S": 3, "pad_d": 1, "pad_h": 1}
+    assert isinstance(ways(op, **volume)[0], Unrolled)
+    assert not any(isinstance(way, Unrolled) for way in ways(op, **{**volume, "str_h": 3, "str_w": 3}))
+    both = ways(op, **{**volume, "dil_h": 2, "dil_w": 2})[0]
+    assert isinstance(both, Parted) and isinstance(both.way, Unrolled)
 
 
 def test_a_way_says_its_sources(preferred: Any) -> None:
