@@ -165,10 +165,23 @@ class _Printer(BandRenderer):
                 self.close()
                 return
             self._turn_tiles()
-        self.open("for (tb_i64 row = first; row < last; ++row)")
-        self._row_position(self.nest.kept, "row")
+        self._open_rows()
         {MAP: self._map, ROWS: self._rows_form, COLUMNS: self._columns}[self.nest.form]()
         self.close(2)
+
+    def _open_rows(self) -> None:
+        """Begin the loop over rows. Where these have several axes, places on them are counted: to divide takes longer
+        than to move a short row."""
+        axes, following = self.nest.kept, ""
+        if len(axes) > 1:
+            self._row_position(axes, "first", "tb_i64")
+            following = f"++x{axes[0]}"
+            for axis in axes[1:]:
+                following = f"x{axis} = x{axis} + 1 < n{axis} ? x{axis} + 1 : ({following}, 0)"
+            following = f", {following}"
+        self.open(f"for (tb_i64 row = first; row < last; ++row{following})")
+        if len(axes) == 1:
+            self._row_position(axes, "row")
 
     def _turn_tiles(self) -> None:
         """Copy the tiles of inputs that lie across, reading along their memory."""

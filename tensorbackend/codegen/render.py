@@ -206,14 +206,14 @@ class Renderer(ABC):
         product = " * ".join(f"n{a}" for a in self.kernel.axes)
         return f"({product})" if len(self.kernel.axes) > 1 else product
 
-    def _row_position(self, axes: list[int], name: str) -> None:
+    def _row_position(self, axes: list[int], name: str, kind: str = "const tb_i64") -> None:
         """x<axis> for each outer axis, from a row's number."""
         rest = name
         for axis in reversed(axes[1:]):
-            self.say(f"const tb_i64 x{axis} = {rest} % n{axis};")
+            self.say(f"{kind} x{axis} = {rest} % n{axis};")
             rest = f"({rest} / n{axis})"
         if axes:
-            self.say(f"const tb_i64 x{axes[0]} = {rest};")
+            self.say(f"{kind} x{axes[0]} = {rest};")
 
     def _constant(self, i: Instruction) -> bool:
         folded = i.kind == "reduce" and self.kernel.axes
