@@ -31,9 +31,9 @@ OWN_BYTES, DATA_BYTES = 1 << 20, 14 << 20
 """Bytes of such a task's filters and products at most, and of the transformed data that tasks share."""
 OWN_SUMS, MOST_NEAR_SUMS = (32, 16, 8), 1 << 20
 """Channels of a task that takes their sums to the end, and sums up to which it is as well to put them aside."""
-ADJOINT_CHANNELS, ADJOINT_BYTES = (32, 24, 16, 8), 2 << 20
+ADJOINT_CHANNELS, ADJOINT_BYTES, ADJOINT_DATA_BYTES = (32, 24, 16, 8), 2 << 20, 64 << 20
 """Channels of a task of the images' gradient that is the forward pass, transposed; bytes of filters up to which a task
-may have all of them."""
+may have all of them; of the transformed errors at most."""
 ADJOINT_PRODUCTS, ADJOINT_ERROR_NS, ADJOINT_SUM_NS, ADJOINT_JOIN_NS = 104, 0.35, 0.23, 1.7
 """Of it: operations of the products a nanosecond; nanoseconds of a number of the transformed errors, of one of the
 products, and of one of the result."""
@@ -179,7 +179,7 @@ def adjoints(g: ConvGeometry, facts: Facts, itemsize: int, points: int, taps: in
     found = []
     part = next((n for n in ADJOINT_CHANNELS if g.groups * -(-channels // n) >= TASKS), ADJOINT_CHANNELS[-1])
     data = itemsize * points**2 * _computed_lanes(g, FPROP, facts, way) * g.K
-    if part < channels and data <= DATA_BYTES:
+    if part < channels and data <= ADJOINT_DATA_BYTES:
         found.append(replace(way, part=part))
     if itemsize * points**2 * channels * parts * way.chunk <= ADJOINT_BYTES:
         each = max(1, rows * g.groups // TASKS)
