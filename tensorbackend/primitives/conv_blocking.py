@@ -81,6 +81,8 @@ FEWEST_UNIT_MAPS = 16
 for the matrix unit."""
 DIRECT_PRODUCTS, DIRECT_MET_PRODUCTS = 110, 105
 """Operations of the definition a nanosecond by multiply-adds: all of them, and those that are not left out."""
+STRIDED_BACK = 1.3
+"""How much longer the gradient by the images takes with strides: its results are put between each other."""
 UNIT_DIRECT, UNIT_SHARED = 185, 230
 """Operations of `conv.c` a nanosecond on the matrix unit; those of all lanes where copies are shared."""
 SHARED_FILTER_NS = 0.6
@@ -571,4 +573,6 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
     if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
         met = _met_taps(g, 1) * (_met_taps(g, 2) if g.N >= facts.width else 1.0)
         products = g.flops * met / DIRECT_MET_PRODUCTS
+    if op == BPROP and g.strides != (1, 1, 1):
+        products *= STRIDED_BACK
     return products / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)

@@ -48,8 +48,8 @@ MOST_PANELS = 64
 CHUNK, MOST_CHUNK = 128, 192
 """Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
 most."""
-PART_TAPS, FEWEST_TAPS = {4: (3, 2), 6: (3, 4, 5)}, 3
-"""Taps of a side of such a part, by points; of a filter's side up to which parts have no fewer."""
+PART_TAPS, WHOLE_TAPS = {4: (3, 2), 6: (3, 4, 5)}, 3
+"""Taps of a side of such a part, by points; of a filter's side that is never cut."""
 PRODUCTS, UNIT_PRODUCTS = 120, 260
 """Operations of Winograd's products a nanosecond, by multiply-adds and on the matrix unit."""
 NEARLY = 1.3
@@ -94,7 +94,7 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int) 
     longest = max(-(-n // stride) for n, stride in zip(g.window[1:], g.strides[1:]))
     each = []
     for taps in PART_TAPS[points]:
-        if taps > max(longest, FEWEST_TAPS) or taps < FEWEST_TAPS >= longest:
+        if taps > max(longest, WHOLE_TAPS) or taps < longest == WHOLE_TAPS:
             continue
         ways = adjoints(g, facts, itemsize, points, taps) if op == BPROP else []
         if may_be_cut(g, op):

@@ -989,12 +989,13 @@ def test_long_rows_are_cut_until_copies_fit_the_cache(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
-def test_winograd_is_for_small_squares_at_stride_one_in_float32(op: str) -> None:
+def test_winograd_is_for_squares_in_float32(op: str) -> None:
     assert isinstance(ways(geometry(), op)[0], Winograd)
     assert ways(geometry(), op)[0].points == 6
     assert {w.points for w in ways(geometry(), op, 2)[:-1]} == {4}
+    strided = ways(geometry(strides=(1, 2, 2), P=14, Q=14), op)[0]
+    assert (strided.points, strided.taps, strided.out) == ((4, 3, 2) if op == UPDATE else (4, 2, 3))
     for g in (
-        geometry(strides=(1, 2, 2), P=14, Q=14),
         geometry(dilations=(1, 2, 2), strides=(1, 2, 2), P=14, Q=14, pads=((0, 0), (2, 2), (2, 2))),
         geometry(R=3, S=1, pads=((0, 0), (1, 1), (0, 0))),
     ):
