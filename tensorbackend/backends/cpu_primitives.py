@@ -31,8 +31,9 @@ from tensorbackend.backends import (
 from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
+from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive, Ref
-from tensorbackend.graph.tails import over_matrix
+from tensorbackend.graph.tails import over_matrix, small_products
 from tensorbackend.primitives import gemm
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
 from tensorbackend.primitives.matrix_unit import PLANE_BYTES, PLANES
@@ -47,8 +48,12 @@ PAST_K = 64
 """Steps of k from which on a tail's stores past the caches take less time than those through them."""
 
 
-def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> str:
-    """The text of gemm.c for these types; on the matrix unit with so many planes, if any."""
+SMALL_TASK = 64
+"""Batches of a task of `gemm_small.c`."""
+
+
+def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0, file: str = "gemm.c") -> str:
+    """The text of gemm.c, or another, for these types; on the matrix unit with so many planes, if any."""
     lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
     lines += [f"#define TB_PLANES {planes}"] if planes else []
     lines.append(f"#define TB_T {written.c_type(sum_type)}")
@@ -56,7 +61,7 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0) -> st
         lines.append(f"#define TB_{name} {written.c_type(dtype)}")
         lines.append(f"#define TB_WIDE_{name}(x) ((TB_T){written.widened(dtype)})")
         lines += [f"#define TB_PLAIN_{name}"] if dtype == sum_type else []
-    return "\n".join([*lines, '#include "gemm.c"', ""])
+    return "\n".join([*lines, f'#include "{file}"', ""])
 
 
 def _tiles_source(sum_type: np.dtype) -> str:
@@ -75,7 +80,10 @@ def _facts(library: Library) -> Facts:
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     """The product over the last two axes, batches broadcast, and its tail: by gemm.c or, where the clock may choose, by
-    what is faster, that or NumPy's BLAS."""
+    what is faster, that or NumPy's BLAS. Many products of a few elements each: by gemm_small.c."""
+    small = _prepare_small(step)
+    if small is not None:
+        return small
     product = _Product(step)
     own = product.prepared()
     timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
@@ -89,6 +97,32 @@ def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     ways = [f"{x.m} {x.n} {x.k} {x.a} {x.b} {product.planes}", other[0]]
     prepared = [own, other[1]]
     return prepared[tuning.choose(step, ways, prepared)]
+
+
+def _prepare_small(step: Primitive) -> jit.Prepared | None:
+    """Many small products, if batches lie evenly."""
+    places = [*step.inputs, step.output]
+    (m, n), k, lengths = step.output.shape[-2:], step.inputs[0].shape[-1], step.output.shape[:-2]
+    batches, swap = math.prod(lengths), n > m
+    if step.tail is not None or not small_products(step):
+        return None
+    strides = []
+    for ref in places:
+        whole = ref.broadcast_to((*lengths, *ref.shape[-2:]))
+        found = indexing.view_strides(whole.shape, whole.strides, (batches, *ref.shape[-2:]))
+        if found is None:
+            return None
+        strides.append(found)
+    if swap:  # t' = b' a'
+        places[:2], m, n = places[1::-1], n, m
+        strides = [(batch, column, row) for batch, row, column in (*strides[1::-1], strides[2])]
+    source = _source(places[0].dtype, places[1].dtype, step.output.dtype, file="gemm_small.c")
+    runtime = native.runtime()
+    address = written.library(source, "products").address("tb_gemm_small")
+    cost = m * n * k * batches + 100
+    flat = [stride for each in strides for stride in each]
+    launch = runtime.prepare(address, -(-batches // SMALL_TASK), cost, 3, [m, n, k, batches, int(swap)], flat, 0)
+    return jit.Prepared(step, source, step.name, [launch], 0)
 
 
 class _Product:

@@ -13,10 +13,12 @@ from dataclasses import replace
 from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.structure import broadcast_shapes
 
-__all__ = ["MOST_OPERANDS", "as_matrix", "over_matrix", "with_tails"]
+__all__ = ["MOST_OPERANDS", "as_matrix", "over_matrix", "small_products", "with_tails"]
 
 MOST_OPERANDS = 32
 """Operands of a tail at most, as in kernels/c/gemm.c."""
+SMALL, SMALL_ROWS, FEWEST_SMALL = 4, 16, 8
+"""Of small products steps of k and columns (or rows) at most, and rows (or columns); how many there are at least."""
 ROWS, COLUMNS = 4099, 4111
 """Lengths that stand for any: the text of a kernel does not depend on them."""
 
@@ -52,12 +54,22 @@ def _product_of(kernel: Kernel, plan: Plan) -> Primitive | None:
 
 
 def _takes(step: Primitive, kernel: Kernel) -> bool:
-    """Whether a primitive runs a tail: products, and convolutions whose parts are runs of places."""
+    """Whether a primitive runs a tail: products but small ones, and convolutions whose parts are runs of places."""
+    if step.op.name == "dot":
+        return not small_products(step)
     if step.op.name not in ("conv", "conv_bprop"):
-        return step.op.name == "dot"
+        return False
     (g,) = step.params
     runs = step.op.name == "conv" or g.strides == (1, 1, 1)
     return runs and kernel.shape[0] == step.output.shape[0] and as_matrix(kernel) is not None
+
+
+def small_products(step: Primitive) -> bool:
+    """Whether a `dot` is many products of a few elements each: to begin a tail takes longer than they do."""
+    *lengths, m, n = step.output.shape
+    k = step.inputs[0].shape[-1]
+    few = max(k, min(m, n)) <= SMALL and max(m, n) <= SMALL_ROWS and min(m, n, k) > 0
+    return few and math.prod(lengths) >= FEWEST_SMALL
 
 
 def _may_follow(kernel: Kernel, product: Primitive, plan: Plan) -> bool:

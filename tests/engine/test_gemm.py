@@ -94,6 +94,49 @@ def work_of(backend: Any) -> int:
     return 1 << 22 if getattr(backend, "jit", False) else 1 << 16
 
 
+@st.composite
+def small_operands(draw: Any) -> tuple[np.dtype, list[tuple[tuple[int, ...], tuple[int, ...], int]]]:
+    """A type, and of two operands of many small products their shapes, orders in memory, and steps along the last."""
+    lengths = draw(st.sampled_from([(8,), (67,), (3, 5), (2, 1, 9), (130,)]))
+    sides = draw(st.tuples(*[st.integers(1, 4)] * 3))
+    long = draw(st.sampled_from([None, 0, 1]))
+    m, n, k = (draw(st.integers(5, 16)) if side == long else x for side, x in enumerate(sides))
+    operands = []
+    for rows, columns in ((m, k), (k, n)):
+        batch = draw(st.sampled_from([lengths, lengths, lengths, lengths[1:], tuple(1 for _ in lengths)]))
+        order = draw(st.permutations(range(len(batch) + 2))) if draw(st.booleans()) else range(len(batch) + 2)
+        operands.append(((*batch, rows, columns), tuple(order), draw(st.sampled_from([1, 1, 2, -1]))))
+    return draw(st.sampled_from(dtypes.DTYPES[:-1])), operands
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(small=small_operands(), follow=st.booleans())
+def test_many_small_products(backend, small, follow) -> None:
+    dtype, operands = small
+    hosts, tensors = [], []
+    for seed, (shape, order, step) in enumerate(operands):
+        host = numbers(seed, *shape, dtype=dtype)
+        stored = np.repeat(host, abs(step), -1)[..., :: 1 if step > 0 else -1].transpose(order)
+        tensor = backend.array(np.ascontiguousarray(stored), dtype=dtype, min_dims=0)
+        hosts.append(host)
+        tensors.append(tensor.transpose(*np.argsort(order))[..., ::step])
+        np.testing.assert_array_equal(tensors[-1].get(), host)
+    product = tensors[0] @ tensors[1]
+    if follow and dtypes.is_float(dtype):
+        np.testing.assert_array_equal((backend.maximum(product, 0)).get(), np.maximum(product.get(), 0))
+    assert_product(product.get(), *hosts, dtype)
+
+
+def test_small_products_have_a_kernel_of_their_own(backend) -> None:
+    if not getattr(backend, "jit", False):
+        pytest.skip("of the compiled backend")
+    for count, m, k, n, small in [(8, 4, 4, 4, True), (9, 16, 1, 3, True), (8, 2, 3, 16, True), (7, 4, 4, 4, False),
+                                  (8, 17, 4, 4, False), (8, 4, 5, 4, False), (8, 5, 4, 5, False)]:  # fmt: skip
+        a, b = backend.ones((count, m, k), min_dims=0), backend.ones((count, k, n), min_dims=0)
+        steps = backend.explain(backend.maximum(backend.matmul(a, b), 0)).steps
+        assert ("gemm_small.c" in steps[0].source, len(steps)) == (small, 1 + small)
+
+
 LONG = [
     (1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097),
     (2500, 3, 61),
