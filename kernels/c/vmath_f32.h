@@ -499,7 +499,8 @@ TB_FN float tb_fmod_f32(float x, float y) {
     r = TB_FMA_F64(-tb_rint_f64(r * inverse), d, r);
     r = r < 0.0 ? r + d : r;
     float v = tb_put_sign_f32(tb_abs_f32((float)r), x);
-    return tb_abs_f32(y) == TB_INF_F32 ? (tb_abs_f32(x) < TB_INF_F32 ? x : TB_NAN_F32) : v;
+    const float whole = tb_abs_f32(x) < TB_INF_F32 ? x : TB_NAN_F32;  // within the next choice it would be a branch
+    return tb_abs_f32(y) == TB_INF_F32 ? whole : v;
 }
 
 // As NumPy's remainder: the sign of y

@@ -114,6 +114,18 @@ TB_FN void tb_narrow_past(tb_u16 *to, tb_narrow_i16 x) {
 
 // ---- functions ------------------------------------------------------------------------------------------------------
 
+// Those of vmath_f32.h, of vectors or numbers. A NaN comes out quiet, as operations leave it.
+#define tb_wide_max_f32(x, y) tb_wide_first_nan(TB_ALL(x), tb_wide_max(TB_ALL(x), TB_ALL(y)))
+#define tb_wide_min_f32(x, y) tb_wide_first_nan(TB_ALL(x), tb_wide_min(TB_ALL(x), TB_ALL(y)))
+TB_FN tb_wide_f32 tb_wide_quiet(tb_wide_f32 x) {
+    return (tb_wide_f32)((tb_wide_i32)x | ((tb_wide_i32)(x != x) & 0x400000));
+}
+TB_FN tb_wide_f32 tb_wide_first_nan(tb_wide_f32 x, tb_wide_f32 other) {
+    const tb_wide_i32 nan = x != x;
+    return tb_wide_quiet((tb_wide_f32)(((tb_wide_i32)x & nan) | ((tb_wide_i32)other & ~nan)));
+}
+TB_FN tb_wide_f32 tb_wide_abs_f32(tb_wide_f32 x) { return tb_wide_quiet((tb_wide_f32)((tb_wide_u32)x & 0x7FFFFFFFu)); }
+
 TB_FN tb_wide_f32 tb_wide_tanh_half(tb_wide_f32 x) {
     tb_wide_f32 y = tb_wide_max(TB_ALL(-7.0f), tb_wide_min(TB_ALL(7.0f), x));
     tb_wide_f32 q = y * y;

@@ -19,7 +19,9 @@ __all__ = ["WideRenderer"]
 
 LANES = "ab"
 ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg"))
-"""Ops whose C text computes with vectors as with numbers. `wide.h` has the functions that have a form for halves."""
+"""Ops whose C text computes with vectors as with numbers."""
+FUNCTIONS = frozenset(("abs", "maximum", "minimum"))
+"""Ops of which `wide.h` has the function that they are; it also has those that have a form for halves."""
 
 
 class WideRenderer(Renderer):
@@ -52,7 +54,8 @@ class WideRenderer(Renderer):
 
     def _has_wide_form(self, i: Instruction) -> bool:
         """Of operands that have one: what is computed in another type begins with a cast, which has none."""
-        return i.kind == "op" and (i.op.name in ARITHMETIC or (i.half and i.op.half_ulps is not None))
+        plain = i.op is not None and i.op.name in ARITHMETIC | FUNCTIONS
+        return i.kind == "op" and (plain or (i.half and i.op.half_ulps is not None))
 
     def _wide_loop(self, loop: Sequence[int]) -> None:
         """The loop over m elements, a multiple of `TB_WIDE`, from p<slot> on to w<output>, or d<output> of float32."""

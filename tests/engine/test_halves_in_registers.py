@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that kernels of halves compute in registers (`kernels/c/wide.h`): bits as through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorbackend import Backend, dtypes
+from tensorbackend.codegen.wide import WideRenderer
+
+EVERY = np.arange(1 << 16, dtype=np.uint16)
+WORDS = (0, 0x8000, 1, 0x8001, 0x3C00, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7F80, 0x7F81, 0x7FC3, 0xFF80)
+"""Of both types zeros, the least, infinities and NaNs, quiet and signalling."""
+NUMBERS = (0.0, -0.0, 1.5, -3.3, float("nan"), float("inf"))
+
+
+def results(backend: Backend, dtype: np.dtype, compute: Callable[[Any, Any, Any], list[Any]]) -> list[np.ndarray]:
+    x = backend.array(EVERY.view(dtype), dtype=dtype, min_dims=0)
+    words = [np.full(EVERY.size, word, np.uint16).view(dtype) for word in WORDS]
+    others = [backend.array(word, dtype=dtype, min_dims=0) for word in words]
+    return [tree.get().view(np.uint16) for other in (*others, *NUMBERS) for tree in compute(backend, x, other)]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), dtypes.BFLOAT16], ids=str)
+@pytest.mark.parametrize("compute", [
+    lambda be, x, y: [be.absolute(x)],
+    lambda be, x, y: [be.maximum(x, y), be.maximum(y, x)],
+    lambda be, x, y: [be.minimum(x, y), be.minimum(y, x)],
+], ids=["abs", "maximum", "minimum"])  # fmt: skip
+def test_bits_are_those_of_the_way_through_memory(backend, monkeypatch, dtype, compute) -> None:
+    if not getattr(backend, "jit", False):
+        pytest.skip("of the compiled backend")
+    found = results(backend, dtype, compute)
+    monkeypatch.setattr(WideRenderer, "_fits_wide", lambda self, loop: False)
+    other = Backend.allocate_backend("cpu")
+    for got, wanted in zip(found, results(other, dtype, compute), strict=True):
+        np.testing.assert_array_equal(got, wanted)
