@@ -17,6 +17,9 @@ from tensorbackend.primitives.geometry import ConvGeometry
 
 __all__ = ["Apart", "taken_apart", "unrolled"]
 
+MOST_DEPTH = 64
+"""Planes that are copied for one at most."""
+
 
 @dataclass(frozen=True)
 class Apart:
@@ -59,11 +62,11 @@ def taken_apart(g: ConvGeometry) -> Apart | None:
 
 
 def unrolled(g: ConvGeometry) -> ConvGeometry | None:
-    """A convolution of volumes as one of planes; None where filters have one cell of depth.
+    """A convolution of volumes as one of planes; None where filters have one cell of depth, or more than `MOST_DEPTH`.
 
     Map c T + t has, at depth m, plane m stride + t dilation - pad of map c.
     """
-    if g.T == 1:
+    if not 1 < g.T <= MOST_DEPTH:
         return None
     strides, dilations, pads = (1, *g.strides[1:]), (1, *g.dilations[1:]), ((0, 0), *g.pads[1:])
     return replace(g, C=g.C * g.T, D=g.M, T=1, strides=strides, dilations=dilations, pads=pads)
