@@ -24,6 +24,7 @@ from tensorbackend.primitives import conv_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import DepthwiseFew, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
+from tests.conv_tails import tails_change_no_bit
 from tests.threads import same_bits, same_bits_shared
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -726,17 +727,10 @@ def test_depthwise(depthwise: str, sizes: dict[str, int], dtype: str) -> None:
         assert np.abs(found.astype(np.float64) - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
-def test_tails_of_maps_in_lanes(monkeypatch: pytest.MonkeyPatch, cc: None) -> None:
-    monkeypatch.setattr(conv_blocking, "nanoseconds", lambda g, op, facts, way: 1.0 - isinstance(way, DepthwiseFew))
+def test_tails_of_maps_in_lanes(depthwise: str) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)
     layer = backend.conv_layer("float32", N=3, C=37, K=37, H=9, W=11, R=3, S=3, str_w=2, pad_h=1, groups=37)
-    I, F, _ = (backend.array(x) for x in drawn(layer).values())
-    bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3))
-    sums = backend.empty(layer.dimO)
-    backend.conv(layer, I, F, out=sums)
-    together = backend.maximum(backend.conv(layer, I, F) + bias, 0)
-    assert len(steps(backend, together)) == 1
-    np.testing.assert_array_equal(together.get(), np.maximum(sums.get() + bias.get(), 0))
+    tails_change_no_bit(backend, layer)
 
 
 def test_maps_lie_in_lanes_where_rows_are_short() -> None:
@@ -915,25 +909,7 @@ def test_a_tree_of_halves_beside_a_tensor_runs_kernels(backends: dict[int, Backe
 ], ids=["small", "strided", "winograd", "shared", "few images"])  # fmt: skip
 def test_tails_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int], dtype: str) -> None:
     for backend in backends.values():
-        layer = backend.conv_layer(dtype, **sizes)
-        I, F, E = (backend.array(x, dtype=dtype) for x in drawn(layer).values())
-        bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), "float32", 3), dtype=dtype)
-        X = backend.array(ref.draw(layer.dimO, "float32", 4), dtype=dtype)
-        sums, old = (backend.empty(layer.dimO, dtype=dtype) for _ in range(2))
-        backend.conv(layer, I, F, out=sums)
-        if dtype == "float32":
-            together = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + X
-            assert len(steps(backend, together)) == 1
-            old[:] = X
-            old[:] = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + old
-            apart = (backend.maximum(sums + bias, 0) * 0.5 + X).get()
-            np.testing.assert_array_equal(together.get(), apart)
-            np.testing.assert_array_equal(old.get(), apart)
-            turned = backend.empty(layer.dimO[::-1]).transpose(4, 3, 2, 1, 0)
-            turned[:] = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + X
-            np.testing.assert_array_equal(turned.get(), apart)
-        old[:] = backend.maximum(backend.conv(layer, I, F), 0)
-        np.testing.assert_array_equal(old.get(), np.maximum(sums.get(), 0))
+        tails_change_no_bit(backend, backend.conv_layer(dtype, **sizes))
 
 
 def test_tails_of_the_images_gradient(backends: dict[int, Backend]) -> None:

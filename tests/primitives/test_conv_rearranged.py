@@ -18,6 +18,7 @@ from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_rearranged import Apart, taken_apart, unrolled
 from tensorbackend.primitives.conv_ways import Direct, Facts, Few, Parted, Unrolled, Way, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, output_length
+from tests.conv_tails import tails_change_no_bit
 from tests.threads import same_bits, same_bits_shared
 
 pytestmark = pytest.mark.usefixtures("light")
@@ -190,29 +191,14 @@ def test_what_follows_changes_no_bit(preferred: Any, sizes: dict[str, int], dtyp
     layer = backend.conv_layer(dtype, **sizes)
     if preferred is _by_winograd:
         assert ("Parted" if sizes is DILATED else "Unrolled") in how(backend, layer)
+    tails_change_no_bit(backend, layer)
     I, F, E = (backend.array(x, dtype=dtype) for x in drawn(layer))
-    bias = backend.array(ref.draw((layer.K, 1, 1, 1, 1), dtype, 3), dtype=dtype)
-    X = backend.array(ref.draw(layer.dimO, dtype, 4), dtype=dtype)
-    sums, old, gradient, gated = (backend.empty(d, dtype=dtype) for d in (*[layer.dimO] * 2, *[layer.dimI] * 2))
-    backend.conv(layer, I, F, out=sums)
-    if dtype == "float32":
-        together = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + X
-        assert len(backend.explain(together).steps) == 1
-        old[:] = X
-        old[:] = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + old
-        separate = (backend.maximum(sums + bias, 0) * 0.5 + X).get()
-        np.testing.assert_array_equal(together.get(), separate)
-        np.testing.assert_array_equal(old.get(), separate)
-        turned = backend.empty(layer.dimO[::-1]).transpose(4, 3, 2, 1, 0)
-        turned[:] = backend.maximum(backend.conv(layer, I, F) + bias, 0) * 0.5 + X
-        np.testing.assert_array_equal(turned.get(), separate)
-    old[:] = backend.maximum(backend.conv(layer, I, F), 0)
-    np.testing.assert_array_equal(old.get(), np.maximum(sums.get(), 0))
+    gradient, gated = (backend.empty(layer.dimI, dtype=dtype) for _ in range(2))
     backend.bprop_conv(layer, F, E, gradient)
     backend.bprop_conv(layer, F, E, gated, X=I, brelu=True)
     np.testing.assert_array_equal(gated.get(), gradient.get() * (I.get() > 0))
-    first, twice = backend.empty(layer.dimF, dtype="float32"), backend.zeros(layer.dimF, dtype="float32")
     if dtype == "float32":
+        first, twice = backend.empty(layer.dimF), backend.empty(layer.dimF)
         backend.update_conv(layer, I, E, first)
         twice[:] = first
         backend.update_conv(layer, I, E, twice, alpha=0.5, beta=2.0)
