@@ -127,13 +127,11 @@ def test_many_small_products(backend, small, follow) -> None:
     assert_product(product.get(), *hosts, dtype)
 
 
-def test_small_products_have_a_kernel_of_their_own(backend) -> None:
-    if not getattr(backend, "jit", False):
-        pytest.skip("of the compiled backend")
+def test_small_products_have_a_kernel_of_their_own(jit) -> None:
     for count, m, k, n, small in [(8, 4, 4, 4, True), (9, 16, 1, 3, True), (8, 2, 3, 16, True), (7, 4, 4, 4, False),
                                   (8, 17, 4, 4, False), (8, 4, 5, 4, False), (8, 5, 4, 5, False)]:  # fmt: skip
-        a, b = backend.ones((count, m, k), min_dims=0), backend.ones((count, k, n), min_dims=0)
-        steps = backend.explain(backend.maximum(backend.matmul(a, b), 0)).steps
+        a, b = jit.ones((count, m, k), min_dims=0), jit.ones((count, k, n), min_dims=0)
+        steps = jit.explain(jit.maximum(jit.matmul(a, b), 0)).steps
         assert ("gemm_small.c" in steps[0].source, len(steps)) == (small, 1 + small)
 
 

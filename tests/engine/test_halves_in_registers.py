@@ -31,10 +31,8 @@ def results(backend: Backend, dtype: np.dtype, compute: Callable[[Any, Any, Any]
     lambda be, x, y: [be.maximum(x, y), be.maximum(y, x)],
     lambda be, x, y: [be.minimum(x, y), be.minimum(y, x)],
 ], ids=["abs", "maximum", "minimum"])  # fmt: skip
-def test_bits_are_those_of_the_way_through_memory(backend, monkeypatch, dtype, compute) -> None:
-    if not getattr(backend, "jit", False):
-        pytest.skip("of the compiled backend")
-    found = results(backend, dtype, compute)
+def test_bits_are_those_of_the_way_through_memory(jit, monkeypatch, dtype, compute) -> None:
+    found = results(jit, dtype, compute)
     monkeypatch.setattr(WideRenderer, "_fits_wide", lambda self, loop: False)
     other = Backend.allocate_backend("cpu")
     for got, wanted in zip(found, results(other, dtype, compute), strict=True):
