@@ -121,7 +121,7 @@ def unit(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _favoured(g: ConvGeometry, op: str, facts: Facts, way: Direct | Few | Winograd) -> float:
-    return 9.0 if isinstance(way, Few) else 8.0 - way.planes - isinstance(way, Winograd)
+    return 8.0 - way.planes - isinstance(way, Winograd) if isinstance(way, (Direct, Winograd)) else 9.0
 
 
 def _shared(g: ConvGeometry, op: str, facts: Facts, way: Direct | Few | Winograd) -> float:
