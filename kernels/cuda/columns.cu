@@ -68,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) columns_to_images(const ima
     const int down = a.dilation[1] == 1 ? (int)a.stride[1] : 1, on = a.dilation[2] == 1 ? (int)a.stride[2] : 1;
     const bool whole = a.whole && aligned<TB_C>(a.columns, a.out);
     const int cells = (int)(a.t * a.r * a.s), width = whole ? FOUR : 1;
+    const int lowest = (int)a.first / p, highest = (int)(a.first + a.lines - 1) / p;  // depths of the part's lines
     const tb_i64 pitch = a.lines * a.q * a.n;
     for (int map = (int)blockIdx.y; map < (int)a.maps; map += (int)gridDim.y) {
         TB_C *const to = a.out + (tb_i64)map * count;
@@ -78,11 +79,12 @@ extern "C" __global__ void __launch_bounds__(256, 4) columns_to_images(const ima
             const int x = pixel % w + (int)a.pad[2], y = pixel / w % h + (int)a.pad[1], z = pixel / (w * h) + (int)a.pad[0];
             tb_pack<TB_C, FOUR> sum = {};
             for (int t = 0; t < a.t; ++t) {
-                const int m = z - t * (int)a.dilation[0];
-                if (m < 0 || m % (int)a.stride[0]) continue;
+                const int m = z - t * (int)a.dilation[0], deep = m / (int)a.stride[0];
+                if (m < 0 || m % (int)a.stride[0] || deep < lowest || deep > highest) continue;
                 for (int r = first_tap(y, (int)a.stride[1], (int)a.dilation[1]); r < a.r; r += down) {
-                    const int up = y - r * (int)a.dilation[1], line = m / (int)a.stride[0] * p + up / (int)a.stride[1];
-                    if (up < 0 || up % (int)a.stride[1] || up / (int)a.stride[1] >= p) continue;
+                    const int up = y - r * (int)a.dilation[1], high = up / (int)a.stride[1];
+                    if (up < 0 || up % (int)a.stride[1] || high >= p) continue;
+                    const int line = deep * p + high;
                     if (line < a.first || line >= a.first + a.lines) continue;
                     for (int s = first_tap(x, (int)a.stride[2], (int)a.dilation[2]); s < a.s; s += on) {
                         const int along = x - s * (int)a.dilation[2], column = along / (int)a.stride[2];

@@ -98,7 +98,7 @@ def columns_of(backend: GpuBackend, step: Primitive) -> Columns | None:
     rows, line = math.prod(g.dimF[:-1]), g.Q * g.N
     lines = max(1, min(g.M * g.P, MOST_BYTES // (rows * line * item)))
     reach = (*g.strides, *g.dilations, *(n + sum(pad) for n, pad in zip(g.image, g.pads)))
-    if max(rows, lines * line, g.M * g.P * line, math.prod(g.image) * g.N, *reach) > LONGEST:
+    if max(rows, g.K, lines * line, g.M * g.P * line, math.prod(g.image) * g.N, *reach) > LONGEST:
         return None
     return Columns(g, x.dtype, out.dtype, lines)
 

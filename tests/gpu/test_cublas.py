@@ -193,6 +193,33 @@ def test_convolutions_of_longer_steps_than_32_bits_count_do_not(make: Callable, 
     assert calls(library) == before
 
 
+def test_places_beyond_the_output_are_none_of_the_part(make: Callable, library: ctypes.CDLL,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """A filter's first cell would meet depth 2^16 of one; in lines of 2^16 each, that is line 2^32."""
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    be, before = make(rng_seed=0), calls(library)
+    layer = be.conv_layer("float32", 1, 1, 1, T=2, dil_d=1 << 16, pad_d=(1 << 16, 0), pad_h=((1 << 16) - 1, 0))
+    assert layer.MPQ == (1, 1 << 16, 1)
+    be.bprop_conv(layer, be.array([[1], [2]]), be.ones(layer.dimO2), delta := be.empty(layer.dimI2))
+    assert delta.get().tolist() == [[2]]
+    assert calls(library) > before
+
+
+@pytest.mark.parametrize("longest, asked", [(61, 0), (62, 3)])
+def test_convolutions_of_more_maps_than_32_bits_count_do_not(
+    make: Callable, library: ctypes.CDLL, longest: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    monkeypatch.setattr(cuda_conv, "LONGEST", longest)
+    be, before = make(rng_seed=0), calls(library)
+    layer = be.conv_layer("float32", 4, 3, 62, W=2, S=2)
+    x, w, e = (be.array(numbers(*dim)) for dim in (layer.dimI2, layer.dimF2, layer.dimO2))
+    be.fprop_conv(layer, x, w, be.empty(layer.dimO2))
+    be.bprop_conv(layer, w, e, be.empty(layer.dimI2))
+    be.update_conv(layer, x, e, be.empty(layer.dimF2))
+    assert calls(library) == before + asked
+
+
 # The choice
 
 
