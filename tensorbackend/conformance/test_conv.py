@@ -176,6 +176,30 @@ def test_operands_may_be_views(backend: Any) -> None:
     np.testing.assert_allclose(room.get()[:, layer.N :], 2 * expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [SMALL, SMALL | {"N": 4}], ids=["3 images", "4 images"])
+def test_gradients_take_views_as_they_lie(backend: Any, sizes: dict) -> None:
+    """Every other image, images amid others, images as rows; filters amid others, and as rows."""
+    layer = backend.conv_layer("float32", **sizes)
+    i, f, e = (ref.draw(dim, "float32", n) for n, dim in enumerate((layer.dimI2, layer.dimF2, layer.dimO2)))
+    views = (
+        lambda x: backend.array(np.repeat(x, 2, 1))[:, ::2],
+        lambda x: backend.array(np.pad(x, ((0, 0), (1, 3))))[:, 1 : 1 + x.shape[1]],
+        lambda x: backend.array(np.pad(x, ((0, 0), (2, 0))))[:, 2:],
+        lambda x: backend.array(np.ascontiguousarray(x.T)).T,
+    )
+    expected = [backend.empty(dim) for dim in (layer.dimO2, layer.dimI2, layer.dimF2)]
+    backend.fprop_conv(layer, *map(backend.array, (i, f)), expected[0])
+    backend.bprop_conv(layer, *map(backend.array, (f, e)), expected[1])
+    backend.update_conv(layer, *map(backend.array, (i, e)), expected[2])
+    for view in views:
+        I, F, E, room = view(i), view(f), view(e), backend.zeros(1 + max(layer.sizeI, layer.sizeO, layer.sizeF))
+        for call, pair, wanted in zip((backend.fprop_conv, backend.bprop_conv, backend.update_conv),
+                                      ((I, F), (F, E), (I, E)), expected):  # fmt: skip
+            out = backend.reshape(room.reshape(-1)[1 : 1 + wanted.size], wanted.shape)
+            call(layer, *pair, out)
+            np.testing.assert_allclose(out.get(), wanted.get(), rtol=2e-5, atol=2e-5)
+
+
 def test_repeat_gives_a_time(backend: Any) -> None:
     layer = backend.conv_layer("float32", **SMALL)
     (I, i), (F, f), (O, _) = tensors(backend, "float32", layer.dimI, layer.dimF, layer.dimO)

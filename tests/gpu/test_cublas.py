@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import BackendError
-from tensorbackend.backends import cuda_conv, cuda_products, toolchain
+from tensorbackend.backends import cuda_conv, cuda_primitives, cuda_products, toolchain
 from tensorbackend.backends.cublas import Cublas, find_library
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.backends.null import NullDriver
@@ -142,6 +142,7 @@ GEOMETRIES = {
     "padded": {"N": 3, "C": 2, "K": 4, "H": 5, "W": 6, "R": 3, "S": 3, "pad_h": 1, "pad_w": 2},
     "strided": {"N": 8, "C": 3, "K": 4, "H": 9, "W": 11, "R": 4, "S": 3, "str_h": 3, "str_w": 2, "pad_h": 1},
     "dilated": {"N": 4, "C": 2, "K": 3, "H": 9, "W": 8, "R": 3, "S": 2, "dil_h": 2, "dil_w": 3, "pad_w": 1, "str_h": 2},
+    "both": {"N": 4, "C": 2, "K": 3, "H": 9, "W": 9, "R": 2, "S": 3, "str_h": 3, "str_w": 3, "dil_h": 2, "dil_w": 2},
     "of volumes": {"N": 4, "C": 2, "K": 3, "D": 5, "H": 4, "W": 4, "T": 3, "R": 2, "S": 2, "str_d": 2, "pad_d": 1},
     "one image": {"N": 1, "C": 4, "K": 6, "H": 7, "W": 5, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
 }
@@ -190,6 +191,59 @@ def test_convolutions_of_longer_steps_than_32_bits_count_do_not(make: Callable, 
     delta = be.empty(layer.dimI2)
     be.bprop_conv(layer, be.ones(layer.dimF2), be.ones(layer.dimO2), delta)
     np.testing.assert_array_equal(delta.get(), [[1], [float("str_w" in change)], [0]])
+    assert calls(library) == before
+
+
+IMAGES = {
+    "rows": lambda be, x: be.array(x),
+    "every other": lambda be, x: be.array(np.repeat(x, 2, 1))[:, ::2],
+    "amid others": lambda be, x: be.array(np.pad(x, ((0, 0), (1, 3))))[:, 1:5],
+    "before others": lambda be, x: be.array(np.pad(x, ((0, 0), (0, 2))))[:, :4],
+    "columns": lambda be, x: be.array(x.T.copy()).T,
+}
+
+
+@pytest.mark.parametrize("layout", IMAGES)
+def test_convolutions_of_views_on_small_grids(make: Callable, library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch,
+                                              layout: str) -> None:  # fmt: skip
+    """Images lie as they like, filters and errors without gaps; results begin anywhere. Blocks take several turns."""
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    monkeypatch.setattr(cuda_primitives, "BLOCKS", 1)
+    monkeypatch.setattr(cuda_primitives, "MAX_GRID", (2**31 - 1, 2, 2))
+    be, view = make(rng_seed=0), IMAGES[layout]
+    layer = be.conv_layer("float32", 4, 3, 5, H=20, W=41, R=3, S=2, pad_h=1, str_w=2, dil_w=3)
+    g = layer.geometry
+    images, filters, errors = (np.round(numbers(*dim, seed=k) * 4) for k, dim in enumerate((g.dimI, g.dimF, g.dimO)))
+    host = [v.reshape(-1, v.shape[-1]) for v in (images, filters, errors)]
+    x, w, e = view(be, host[0]), *map(be.array, host[1:])
+    room = be.zeros((1, 1 + max(layer.sizeI, layer.sizeF, layer.sizeO)))
+    for call, pair, dim, expected in (
+        (be.fprop_conv, (x, w), layer.dimO2, fprop_reference(images, filters, g)),
+        (be.bprop_conv, (w, e), layer.dimI2, bprop_reference(filters, errors, g)),
+        (be.update_conv, (x, e), layer.dimF2, update_reference(images, errors, g)),
+    ):
+        before, out = calls(library), be.reshape(room[:, 1 : 1 + dim[0] * dim[1]], dim)
+        call(layer, *pair, out)
+        np.testing.assert_array_equal(out.get(), expected.reshape(dim))
+        assert calls(library) == before + 1
+
+
+@pytest.mark.parametrize("layout", [name for name in IMAGES if name != "rows"])
+def test_filters_and_errors_with_gaps_do_not(make: Callable, library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch,
+                                             layout: str) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    be, view, before = make(rng_seed=0), IMAGES[layout], calls(library)
+    layer = be.conv_layer("float32", 4, 3, 4, H=5, W=5, R=3, S=2)
+    g = layer.geometry
+    images, filters, errors = (np.round(numbers(*dim, seed=k) * 4) for k, dim in enumerate((g.dimI, g.dimF, g.dimO)))
+    x, w, e = (view(be, v.reshape(-1, v.shape[-1])) for v in (images, filters, errors))
+    y, dx, dw = (be.empty(dim) for dim in (layer.dimO2, layer.dimI2, layer.dimF2))
+    be.fprop_conv(layer, x, w, y)
+    be.bprop_conv(layer, w, e, dx)
+    be.update_conv(layer, x, e, dw)
+    np.testing.assert_array_equal(y.get(), fprop_reference(images, filters, g).reshape(layer.dimO2))
+    np.testing.assert_array_equal(dx.get(), bprop_reference(filters, errors, g).reshape(layer.dimI2))
+    np.testing.assert_array_equal(dw.get(), update_reference(images, errors, g).reshape(layer.dimF2))
     assert calls(library) == before
 
 

@@ -168,14 +168,31 @@ def test_places_are_taken_put_and_checked(be: GpuBackend) -> None:
     before = x.get()
     with pytest.raises(IndexError, match="length 6"):
         x[:] = be.take(x, [0, 1, 2, 3, 4, 6], 0)
+    with pytest.raises(IndexError, match="length 6"):
+        x[:] = composite.put(be.ones((2, 5), min_dims=0), np.array([-7, 0]), (6, 5), 0)
     np.testing.assert_array_equal(x.get(), before)
+
+
+def test_places_are_checked_where_they_lie(be: GpuBackend) -> None:
+    """Every other column of places, from the end: what lies between is not looked at, and what lies behind is."""
+    x, places = be.array(numbers(6, 5)), np.array([[9, 1, 9, -6], [9, 5, 9, 0]])
+    host = places[:, ::-2]
+    given = be.array(places, dtype=np.int64)[:, ::-2]
+    np.testing.assert_array_equal(be.evaluate(be.take(x, given, 0)).get(), x.get()[host])
+    found = be.evaluate(composite.put(be.ones((2, 2, 5), min_dims=0), given, (6, 5), 0)).get()
+    np.testing.assert_array_equal(found[:, 0], [2, 1, 0, 0, 0, 1])
+    given[1, 1] = 6
+    for tree in (be.take(x, given, 0), composite.put(be.ones((2, 2, 5), min_dims=0), given, (6, 5), 0)):
+        with pytest.raises(IndexError, match="length 6"):
+            be.evaluate(tree)
 
 
 def test_places_are_checked_where_nothing_is_written(be: GpuBackend) -> None:
     taken = be.take(be.empty((3, 0)), [7], 0)
     no_columns = composite.put(be.empty((1, 0), min_dims=0), np.array([7]), (3, 0), 0)
     no_rows = composite.put(be.ones((2, 1), min_dims=0), np.array([0, 5]), (0, 1), 0)
-    for tree in (taken, no_columns, no_rows):
+    no_entry = be.take(be.empty((0, 3)), [0], 0)
+    for tree in (taken, no_columns, no_rows, no_entry):
         with pytest.raises(IndexError, match="a place out of range"):
             be.evaluate(tree)
     assert be.evaluate(be.take(be.empty((3, 0)), [2, -3], 0)).get().shape == (2, 0)

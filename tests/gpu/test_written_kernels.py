@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.backends.null import NullDriver
+from tensorbackend.graph import composite
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
 
@@ -146,6 +148,13 @@ def test_any_number_of_groups_has_a_grid() -> None:
     be.cleanup_backend()
 
 
+def test_any_number_of_products_has_a_grid() -> None:
+    be = GpuBackend(driver=NullDriver())
+    be.evaluate(be.matmul(be.ones((65537, 2, 3)), be.ones((65537, 3, 1))))
+    assert [launch.grid for launch in be.driver.launches if launch.name == "gemm"] == [(1, 65535, 1)]
+    be.cleanup_backend()
+
+
 @pytest.mark.parametrize("op", ["max", "avg", "l2"])
 def test_pooling(be: GpuBackend, cpu: Backend, op: str) -> None:
     for ours, theirs in zip(pooled(be, op), pooled(cpu, op)):
@@ -186,4 +195,43 @@ def suppressed(be: Any) -> list[np.ndarray]:
 @pytest.mark.parametrize("made", [looked_up, regions_pooled, suppressed])
 def test_lookup_tables_and_regions(be: GpuBackend, cpu: Backend, made: Callable[[Any], list[np.ndarray]]) -> None:
     for ours, theirs in zip(made(be), made(cpu)):
+        np.testing.assert_allclose(ours, theirs, **CLOSE)
+
+
+def multiplied(be: Any) -> list[np.ndarray]:
+    """Products of batches, of small tiles and of large ones."""
+    a, b, c, d = drawn(be, (7, 3, 21), (7, 21, 5), (5, 97, 3), (3, 99))
+    return [be.evaluate(be.matmul(*pair)).get() for pair in ((a, b), (c, d))]
+
+
+def placed(be: Any) -> list[np.ndarray]:
+    """Rows taken and put: along an axis of 7 between others, at 40 places."""
+    x, e = drawn(be, (6, 7, 9), (6, 40, 9))
+    places = be.array(np.random.default_rng(0).integers(-7, 7, 40), dtype=np.int64, min_dims=0)
+    return [be.evaluate(t).get() for t in (be.take(x, places, 1), composite.put(e, places, (6, 7, 9), 1))]
+
+
+def run_through(be: Any) -> list[np.ndarray]:
+    """Running sums and products of 300 lines, and counts of their magnitudes."""
+    (x,) = drawn(be, (300, 11))
+    x.hist("x")
+    return [be.evaluate(be.cumsum(x, 1)).get(), be.evaluate(be.cumprod(x, 1)).get(), be.dump_hist_data()[0].get()]
+
+
+@pytest.fixture
+def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grids of few blocks, so that each has as much to do as for sizes that no test has memory for."""
+    monkeypatch.setattr(cuda_primitives, "BLOCKS", 1)
+    monkeypatch.setattr(cuda_primitives, "MAX_GRID", (2**31 - 1, 2, 2))
+    monkeypatch.setattr(cuda_primitives, "PUT_THREADS", 270)  # five for each of 54 lines
+
+
+MADE = [*(functools.partial(convolved, sizes=sizes) for sizes in CONVOLUTIONS), functools.partial(pooled, op="avg"),
+        normalised, looked_up, regions_pooled, suppressed, multiplied, placed, run_through]  # fmt: skip
+
+
+@pytest.mark.usefixtures("small_grids")
+@pytest.mark.parametrize("made", MADE, ids=lambda made: getattr(made, "__name__", "passes"))
+def test_small_grids_do_all_of_the_work(be: GpuBackend, cpu: Backend, made: Callable[[Any], list[np.ndarray]]) -> None:
+    for ours, theirs in zip(made(be), made(cpu), strict=True):
         np.testing.assert_allclose(ours, theirs, **CLOSE)
