@@ -43,12 +43,12 @@ struct tb_offsets {
     tb_i64 first, second;
 };
 
-// Where element number `place` of the space lies.
+// Where element number `place` of the space lies. The first axis takes no division, each other one.
 TB_FN tb_offsets tb_locate(const tb_axes &axes, tb_i64 place) {
     tb_offsets found = {0, 0};
     for (int axis = (int)axes.rank - 1; axis >= 0; --axis) {
-        const tb_i64 x = place % axes.length[axis];
-        place /= axes.length[axis];
+        const tb_i64 before = axis ? place / axes.length[axis] : 0, x = place - before * axes.length[axis];
+        place = before;
         found.first += x * axes.first[axis];
         found.second += x * axes.second[axis];
     }

@@ -25,6 +25,7 @@ from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.graph.tensor import Storage
 from tensorbackend.kernel_files import kernel_path
 from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.user_kernels import merged
 
 if TYPE_CHECKING:
     from tensorbackend.backends.gpu import GpuBackend
@@ -88,9 +89,11 @@ def written_function(backend: GpuBackend, file: str, name: str, *values: Any) ->
 
 
 def _axes(axes: list[Axis]) -> list[int]:
-    """A `tb_axes`: lengths and the strides in two arrays."""
-    padding = [0] * (MAX_AXES - len(axes))
-    return [len(axes)] + [word for part in range(3) for word in [*(axis[part] for axis in axes), *padding]]
+    """A `tb_axes`: lengths and the strides in two arrays, of as few axes as both allow: all but one take a division."""
+    lengths, *strides = ([axis[part] for axis in axes] for part in range(3))
+    found = merged(tuple(lengths), [tuple(steps) for steps in strides])
+    padding = [0] * (MAX_AXES - len(found.lengths))
+    return [len(found.lengths)] + [word for part in (found.lengths, *found.strides) for word in (*part, *padding)]
 
 
 def grid_of(count: int) -> tuple[int]:

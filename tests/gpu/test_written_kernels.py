@@ -211,6 +211,18 @@ def placed(be: Any) -> list[np.ndarray]:
     return [be.evaluate(t).get() for t in (be.take(x, places, 1), composite.put(e, places, (6, 7, 9), 1))]
 
 
+def test_neighbouring_axes_are_one_to_a_kernel() -> None:
+    """Rows at 4 x 7 places in a table: 28 times 64 numbers."""
+    be = GpuBackend(driver=NullDriver())
+    be.evaluate(be.take(be.ones((50, 64)), np.zeros((4, 7), np.int64), 0))
+    (taken,) = (launch for launch in be.driver.launches if launch.name == "take")
+    count, length, stride, rank, *axes = np.frombuffer(taken.arguments, np.int64)[3:].tolist()
+    assert (count, length, stride, rank) == (28 * 64, 50, 64, 2)
+    lengths, first, second = (axes[part * cuda_primitives.MAX_AXES :][:2] for part in range(3))
+    assert (lengths, first, second) == ([28, 64], [0, 1], [1, 0])
+    be.cleanup_backend()
+
+
 def run_through(be: Any) -> list[np.ndarray]:
     """Running sums and products of 300 lines, and counts of their magnitudes."""
     (x,) = drawn(be, (300, 11))
