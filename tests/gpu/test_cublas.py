@@ -144,6 +144,7 @@ GEOMETRIES = {
     "dilated": {"N": 4, "C": 2, "K": 3, "H": 9, "W": 8, "R": 3, "S": 2, "dil_h": 2, "dil_w": 3, "pad_w": 1, "str_h": 2},
     "both": {"N": 4, "C": 2, "K": 3, "H": 9, "W": 9, "R": 2, "S": 3, "str_h": 3, "str_w": 3, "dil_h": 2, "dil_w": 2},
     "of volumes": {"N": 4, "C": 2, "K": 3, "D": 5, "H": 4, "W": 4, "T": 3, "R": 2, "S": 2, "str_d": 2, "pad_d": 1},
+    "of volumes, dilated": {"N": 2, "C": 2, "K": 3, "D": 6, "H": 3, "T": 3, "R": 2, "str_d": 2, "pad_d": 1, "dil_d": 2},
     "one image": {"N": 1, "C": 4, "K": 6, "H": 7, "W": 5, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
 }
 

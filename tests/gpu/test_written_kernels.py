@@ -77,7 +77,7 @@ def normalised(be: Any) -> list[np.ndarray]:
 
 CONVOLUTIONS = [
     {"N": 3, "C": 6, "K": 34, "H": 9, "W": 7, "R": 3, "S": 2, "pad_h": 2, "str_w": 2, "dil_h": 2, "groups": 2},
-    {"N": 17, "C": 20, "K": 5, "D": 3, "H": 4, "W": 4, "T": 2, "R": 2, "S": 2, "pad_w": (0, 1)},
+    {"N": 17, "C": 20, "K": 5, "D": 5, "H": 4, "W": 4, "T": 2, "S": 2, "pad_d": 1, "pad_w": 1, "str_d": 2, "dil_d": 2},
     {"N": 9, "C": 6, "K": 201, "H": 4, "W": 5, "R": 2, "S": 2, "groups": 3},  # several tiles a group, two segments
 ]
 
