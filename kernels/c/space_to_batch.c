@@ -75,6 +75,9 @@ static row row_of(const parts *p) {
     return r;
 }
 
+// The next chunk from this one on that is not whole.
+static int64_t cut(const row *r, int64_t chunk) { return chunk >= r->first && chunk < r->last ? r->last : chunk; }
+
 // The part of a chunk that a row has: bytes [*from, *to) of it.
 static void met(const parts *p, const row *r, int64_t chunk, int64_t *from, int64_t *to) {
     const int64_t start = r->before - chunk * p->chunk, end = start + r->bytes;
@@ -100,9 +103,7 @@ void tb_space_to_batch(void *const *ptr, const int64_t *size, const int64_t *str
         const char *const line = (char *)TB_PLACE(IN) + ((map * p.whole[0] + in) * p.whole[1] + down) * p.whole[2] * p.item;
         const char *const from = line - r.before;
         copy_chunks(to + r.first * p.pitch, p.pitch, from + r.first * p.chunk, p.chunk, p.chunk, r.last - r.first);
-        for (int64_t c = 0; c < p.part[2]; ++c) {
-            if (c == r.first) c = r.last;
-            if (c >= p.part[2]) break;
+        for (int64_t c = cut(&r, 0); c < p.part[2]; c = cut(&r, c + 1)) {
             int64_t a, b;
             met(&p, &r, c, &a, &b);
             __builtin_memset(to + c * p.pitch, 0, (unsigned long)p.chunk);
@@ -132,9 +133,7 @@ void tb_batch_to_space(void *const *ptr, const int64_t *size, const int64_t *str
             const char *const from = (char *)TB_PLACE(IN) + start_of(&p, map, z, y);
             char *const back = to - r.before;
             copy_chunks(back + r.first * p.chunk, p.chunk, from + r.first * p.pitch, p.pitch, p.chunk, r.last - r.first);
-            for (int64_t c = 0; c < p.part[2]; ++c) {
-                if (c == r.first) c = r.last;
-                if (c >= p.part[2]) break;
+            for (int64_t c = cut(&r, 0); c < p.part[2]; c = cut(&r, c + 1)) {
                 int64_t a, b;
                 met(&p, &r, c, &a, &b);
                 if (b > a) __builtin_memcpy(back + c * p.chunk + a, from + c * p.pitch + a, (unsigned long)(b - a));

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 
 from tensorbackend import dtypes
 from tensorbackend.backends import written
-from tensorbackend.backends.cpu_conv_passes import JOINED, PASSES, PLACES, Pass, Place, source_of
+from tensorbackend.backends.cpu_conv_passes import JOINED, PASSES, Pass, Place, head_between, source_of
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
@@ -123,9 +122,7 @@ class _Around(Pass):
 
     def _moved(self, source: Place, target: Place, function: str, tasks: int, words: Sequence[int],
                followed: bool) -> tuple[int, int, list[int], bool]:  # fmt: skip
-        places = {**dict.fromkeys(PLACES, (0, 0)), "in": source, "result": target}
-        head = itertools.chain.from_iterable(places[name] for name in PLACES)
-        return self.mover.address(function), tasks, [*head, *words], followed
+        return self.mover.address(function), tasks, [*head_between(source, target), *words], followed
 
 
 class _Parted(_Around):

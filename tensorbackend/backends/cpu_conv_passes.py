@@ -30,7 +30,7 @@ from tensorbackend.primitives.conv_ways import Depthwise, DepthwiseFew, Direct, 
 from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, HALF
 
-__all__ = ["JOINED", "PASSES", "PLACES", "Pass", "Place", "sheet", "source_of"]
+__all__ = ["JOINED", "PASSES", "PLACES", "Pass", "Place", "head_between", "sheet", "source_of"]
 
 PLACES = ("in", "filters", "result", "packed", "own", "data", "products")
 """Operands and parts of the scratch, in the order of conv.h."""
@@ -62,6 +62,12 @@ def _call(library: Library, name: str, sizes: Sequence[int], results: int) -> li
     given, said = (ctypes.c_int64 * max(len(sizes), 1))(*sizes), (ctypes.c_int64 * results)()
     library.function(name)(given, said)
     return list(said)
+
+
+def head_between(source: Place, target: Place) -> list[int]:
+    """The first words of `size` of a launch that reads and writes one place each."""
+    places = {**dict.fromkeys(PLACES, (0, 0)), "in": source, "result": target}
+    return list(itertools.chain.from_iterable(places[name] for name in PLACES))
 
 
 class Pass(ABC):
@@ -164,15 +170,15 @@ class Pass(ABC):
         return list(itertools.chain.from_iterable(axes))
 
     def sizes(self, blocks: Sequence[int], slot_bytes: int) -> list[int]:
-        """The words of `size` that conv_copies.h reads; `blocks`: those from ROWS to SHARED."""
+        """The words of `size` that conv_copies.h or conv_channels.h reads; `blocks`: those from ROWS to SHARED, or from
+        PART to CHANNELS."""
         g = self.geometry
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         maps = [g.N, maps_in, maps_out, g.groups, self.backward]
         return [*self.head(), *maps, *blocks, self.threads, slot_bytes, *self.axes()]
 
     def _copy(self, source: Place, target: Place, ref: Ref) -> tuple[str, int, list[int]]:
-        places = {**dict.fromkeys(PLACES, (0, 0)), "in": source, "result": target}
-        head = list(itertools.chain.from_iterable(places[name] for name in PLACES))
+        head = head_between(source, target)
         lengths, x, y = sheet(ref.shape, ref.strides)
         tasks = math.prod(lengths[:3]) * -(-lengths[3] // COPY_LENGTH) * -(-lengths[4] // COPY_LENGTH)
         return "tb_conv_copy", tasks, [*head, *lengths, *x, *y]
@@ -284,6 +290,9 @@ class DirectPass(Pass):
 class DepthwisePass(Pass):
     """`kernels/c/conv_depthwise.c`."""
 
+    START, MULTIPLY = "tb_conv_start", "tb_depthwise"
+    """The functions before the first task, and of the products; the latter's, with `_needs`, says what a slot takes."""
+
     @staticmethod
     def kernels(step: Primitive, way: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
         """One file, which has no macros of its own."""
@@ -294,49 +303,30 @@ class DepthwisePass(Pass):
 
     def layout(self) -> None:
         """Scratch: a slot a thread."""
-        self._reserve_slots(*_call(self.library, "tb_depthwise_needs", self._sizes(), 1))
+        self._reserve_slots(*_call(self.library, f"{self.MULTIPLY}_needs", self._sizes(), 1))
 
     def launches(self) -> list[tuple[str, int, list[int]]]:
-        """Products, map by map."""
+        """Products, by tasks of a map or several."""
         sizes = self._sizes(self.slot_bytes)
-        name = "tb_depthwise_update" if self.op == UPDATE else "tb_depthwise"
-        return [("tb_conv_start", 1, sizes), (name, self.way.tasks, sizes)]
+        name = f"{self.MULTIPLY}_update" if self.op == UPDATE else self.MULTIPLY
+        return [(self.START, 1, sizes), (name, self.way.tasks, sizes)]
 
 
-class ChannelsPass(Pass):
-    """Kernels whose copies have channels innermost: what they have of `kernels/c/conv_channels.h`."""
-
-    def blocks(self) -> tuple[int, int, int]:
-        """The words of `size` from PART to CHANNELS."""
-        return 0, 0, 0
-
-    def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        g = self.geometry
-        maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
-        maps = [g.N, maps_in, maps_out, g.groups, self.backward]
-        return [*self.head(), *maps, *self.blocks(), self.threads, slot_bytes, *self.axes()]
-
-
-class DepthwiseFewPass(ChannelsPass):
+class DepthwiseFewPass(DepthwisePass):
     """`kernels/c/conv_depthwise_few.c`."""
+
+    START, MULTIPLY = "tb_depthwise_few_start", "tb_depthwise_few"
 
     @staticmethod
     def kernels(step: Primitive, way: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
         """One file, which has no macros of its own."""
         return "conv_depthwise_few.c", ()
 
-    def layout(self) -> None:
-        """Scratch: a slot a thread."""
-        self._reserve_slots(*_call(self.library, "tb_depthwise_few_needs", self._sizes(), 1))
-
-    def launches(self) -> list[tuple[str, int, list[int]]]:
-        """Products, a vector of maps by another."""
-        sizes = self._sizes(self.slot_bytes)
-        name = "tb_depthwise_few_update" if self.op == UPDATE else "tb_depthwise_few"
-        return [("tb_depthwise_few_start", 1, sizes), (name, self.way.tasks, sizes)]
+    def _sizes(self, slot_bytes: int = 0) -> list[int]:
+        return self.sizes((0, 0, 0), slot_bytes)
 
 
-class FewPass(ChannelsPass):
+class FewPass(Pass):
     """`kernels/c/conv_few.c`."""
 
     @staticmethod
@@ -344,9 +334,8 @@ class FewPass(ChannelsPass):
         """One file, which has no macros of its own."""
         return "conv_few.c", ()
 
-    def blocks(self) -> tuple[int, int, int]:
-        """Places, maps and channels of a task."""
-        return self.way.part, self.way.panel, self.way.channels
+    def _sizes(self, slot_bytes: int = 0) -> list[int]:
+        return self.sizes((self.way.part, self.way.panel, self.way.channels), slot_bytes)
 
     def layout(self) -> None:
         """Scratch: the copy of the input, and a slot a thread."""

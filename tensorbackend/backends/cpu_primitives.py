@@ -46,8 +46,6 @@ __all__ = ["PRIMITIVES"]
 FLOPS_A_NANOSECOND = 100
 PAST_K = 64
 """Steps of k from which on a tail's stores past the caches take less time than those through them."""
-
-
 SMALL_TASK = 64
 """Batches of a task of `gemm_small.c`."""
 
