@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import random
 import threading
 
@@ -21,9 +22,14 @@ def memory(absent):
     if compiler.find_compiler() is None:
         absent("cc", compiler.compiler_status())
     runtime = native.runtime()
-    runtime.trim()
-    runtime.reset_peak()
-    return runtime
+    gc.collect()
+    gc.disable()  # tensors that other tests left in cycles would be freed between two counts
+    try:
+        runtime.trim()
+        runtime.reset_peak()
+        yield runtime
+    finally:
+        gc.enable()
 
 
 def fill(address: int, nbytes: int, value: int) -> None:
