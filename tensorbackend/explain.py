@@ -249,6 +249,7 @@ def _loops(kernel: Kernel) -> tuple[str, list[str]]:
     tiled = ", in tiles that are turned in cache" if found.tiled is not None else ""
     tiled += f", of rows of {found.width} joined" if found.width else ""
     tiled += ", of rows moved as they are" if found.copies else ""
+    tiled += ", of short rows that are turned in cache" if found.short is not None else ""
     nested = ["  " * depth + line for depth, line in enumerate(lines)]
     return f"{found.form}{passes}{tiled}", nested + ["  " * len(lines) + line for line in body]
 

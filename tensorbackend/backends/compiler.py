@@ -174,6 +174,10 @@ class Library:
         except OSError:
             raise CompileError(f"the library of {self.source_path} has no function {name!r}") from None
 
+    def share(self) -> None:
+        """Let libraries that are loaded later find this one's functions by name."""
+        _ctypes.dlopen(self._path, ctypes.RTLD_GLOBAL)
+
     def __repr__(self) -> str:
         return f"Library({self.key[:12]}, {self.path})"
 

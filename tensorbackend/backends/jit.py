@@ -33,6 +33,7 @@ from tensorbackend.kernel_files import kernel_path
 __all__ = ["Prepared", "Tail", "compile_all", "compile_tail", "compile_text", "prepare", "user_library"]
 
 FLAGS = ("-fwrapv",)
+TURNS = '#include "turn.c"\n'
 TASK_ELEMENTS = 1 << 14
 """Elements of a task at most: some microseconds of work."""
 TASK_NS = 8000
@@ -51,8 +52,6 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
-SHORT = 32
-"""Elements of a row up to which many rows are reduced side by side: less than two vectors."""
 SHORT_ROW, LONG_ROW = 1 << 9, 1 << 11
 """Elements of a row up to which bands have several, and from which on a row takes most of the first-level cache."""
 STRIP_BYTES = 1 << 19
@@ -140,8 +139,21 @@ def compile_tail(kernel: Kernel) -> Tail:
     return Tail(printed.source, library.address(printed.name), printed.nest.inner, tile)
 
 
+def calls_turns(source: str) -> bool:
+    """Whether a printed kernel calls what turns tiles."""
+    return "tb_turn" in source
+
+
+@functools.cache
+def share_turns() -> None:
+    """Load what turns tiles, whose functions kernels call by name, once a process. Raises `CompileError`."""
+    compiler.compile_many([TURNS], flags=FLAGS, sanitize=settings.config.sanitize, aim="lanes")[0].share()
+
+
 def compile_text(source: str) -> Library:
     """The library of a hand-written kernel's text; it includes `kernel.h`. Raises `CompileError`."""
+    if calls_turns(source):
+        share_turns()
     return compiler.compile_many([source], flags=FLAGS, sanitize=settings.config.sanitize, expand=_expander())[0]
 
 
@@ -153,7 +165,7 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
-    found = nest(kernel, SHORT)
+    found = nest(kernel, by_rows=False)
     return join_rows(found, found.form == MAP and bool(_streams(found, False) & caches.PAST))
 
 
@@ -164,11 +176,11 @@ def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _ne
             split = _wants_split(found)
             kernel.cache["printed"] = print_kernel(found, split, _goes_by_pieces(found, split))
     printed = [kernel.cache["printed"] for kernel in kernels]
-    aims = {p.source: _aim(p.nest) for p in printed}
+    kinds = {p.source: (_aim(p.nest), calls_turns(p.source)) for p in printed}  # what may be one library
     libraries = {}
-    for aim in sorted(set(aims.values())):
-        sources = [source for source, its in aims.items() if its == aim]
-        libraries |= zip(sources, _libraries(sources, aim))
+    for kind in sorted(set(kinds.values())):
+        sources = [source for source, its in kinds.items() if its == kind]
+        libraries |= zip(sources, _libraries(sources, *kind))
     return [(p, libraries[p.source]) for p in printed]
 
 
@@ -179,7 +191,9 @@ def _aim(found: Nest) -> str:
     return "lanes" if found.form == ROWS else "quick"
 
 
-def _libraries(sources: list[str], aim: str) -> list[Library]:
+def _libraries(sources: list[str], aim: str, turns: bool) -> list[Library]:
+    if turns:
+        share_turns()
     merge = len(sources) > 1
     sanitize = settings.config.sanitize
     return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim, merge=merge, expand=_expander())
@@ -315,6 +329,8 @@ def _chunk(kernel: Kernel, elements: int) -> int:
 
 def _strip(found: Nest, across: int) -> int:
     """How many columns a task takes: what several passes walk should stay in cache."""
+    if found.short is not None:
+        return found.pitch
     if found.passes < 2:
         return STRIP
     width = STRIP_BYTES // max(across * 4, 1)

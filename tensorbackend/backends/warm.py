@@ -116,12 +116,15 @@ def _record(prepared: jit.Prepared, places: list[tuple[int, int]], step: Any) ->
     launches = [[f, x.tasks, x.cost, x.size[:]] for f, x in zip(prepared.functions, prepared.launches)]
     scalars = [(leaf, dtypes.tag(dtype)) for leaf, dtype in step.scalars]
     strides = prepared.launches[0].stride[:]
-    return [prepared.library, launches, strides, prepared.scratch_words, places, scalars, step.draws]
+    turns = jit.calls_turns(prepared.source)
+    return [prepared.library, launches, strides, prepared.scratch_words, places, scalars, step.draws, turns]
 
 
 def _step(library_key: str, launches: list, strides: list[int], scratch_words: int, places: list, scalars: list,
-          draws: list[int]) -> tuple | None:  # fmt: skip
+          draws: list[int], turns: bool) -> tuple | None:  # fmt: skip
     """A step of `Found`; None when its library is gone."""
+    if turns:
+        jit.share_turns()
     library = compiler.load(library_key)
     if library is None:
         return None

@@ -99,7 +99,8 @@ class BlockRenderer(PipeRenderer):
 
     def _inner_loop(self, loop: list[int], here: list[int], targets: dict, buffers: dict[int, str]) -> None:
         count = "m"
-        if self._keeps(loop) and not buffers and not targets and self._reads_side_by_side(loop):
+        alongside = self._stride_class(self.kernel.outputs[0][0], self.nest.inner) == "one"
+        if self._keeps(loop) and alongside and not buffers and not targets and self._reads_side_by_side(loop):
             count = "full"
             self.say(f"const int full = m & -{self._lanes()};")
         self.say("#pragma GCC ivdep")
@@ -213,9 +214,12 @@ class BlockRenderer(PipeRenderer):
             self.say(f"const {ctype(ref.dtype)} *const p{i.slot} = i{i.slot}{self._offset(i.slot, ref)};")
             kind, place = self._stride_class(ref, self.nest.inner), f"p{i.slot} + b"
             half = dtypes.is_half(ref.dtype)
-            if kind == "zero" or self.nest.turned(ref):
+            if kind == "zero" or (self.nest.turned(ref) and self.nest.short is None):
                 continue
-            if kind == "one":
+            if self.nest.turned(ref):
+                place = self._turned_place(f"&turned{i.slot}", "0")
+                buffers[n] = self._turned_place(f"turned{i.slot}", "j")
+            elif kind == "one":
                 self._ask_ahead(i.slot, ref, fetched and not half)
             else:
                 step, size = f"s{i.slot}_{self.nest.inner}", ref.dtype.itemsize
@@ -259,7 +263,9 @@ class BlockRenderer(PipeRenderer):
             slot = len(self.kernel.inputs) + k
             kind = ctype(ref.dtype)
             self.say(f"{kind} *const q{k} = o{k}{self._offset(slot, ref)};")
-            if self._stride_class(ref, self.nest.inner) != "one":
+            if self.nest.turned(ref):
+                targets[k] = (self._turned_place(f"laid{k}", "j"), "plain")
+            elif self._stride_class(ref, self.nest.inner) != "one":
                 targets[k] = (self._output_place(k, ref), "plain")
             elif dtypes.is_half(ref.dtype):
                 self.say(f"float d{k}[{self._block()}];")
@@ -277,11 +283,17 @@ class BlockRenderer(PipeRenderer):
         kind = self._stride_class(ref, self.nest.inner)
         return f"q{k}[0]" if kind == "zero" else f"q{k}[(b + j) * s{slot}_{self.nest.inner}]"
 
+    def _turned_place(self, buffer: str, column: str) -> str:
+        """Where an element of a short row lies in the buffer that its operand is turned into."""
+        return f"{buffer}[x{self.nest.short} * {self.nest.pitch} + {column}]"
+
     def _is_kept(self, n: int) -> bool:
         """Whether an earlier pass left the value in the output."""
         return n == self.kept_value and self.stage > self.kept_stage
 
     def _kept_place(self) -> str:
+        if self.nest.turned(self.kernel.outputs[0][0]):
+            return self._turned_place("laid0", "(at - from)")
         return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
 
     # Padded blocks

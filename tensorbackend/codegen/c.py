@@ -16,7 +16,7 @@ from tensorbackend import dtypes
 from tensorbackend.codegen.bands import BandRenderer
 from tensorbackend.codegen.joined import WIDEST
 from tensorbackend.codegen.lanes import ALIGNED
-from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, Pattern
+from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, SHORT, Nest, Pattern
 from tensorbackend.codegen.render import Printed, accumulator, ctype
 from tensorbackend.graph.plan import Instruction, Ref
 
@@ -91,6 +91,8 @@ class _Printer(BandRenderer):
         ref = self.kernel.inputs[i.slot]
         if not self.nest.turned(ref):
             return super()._load(i)
+        if self.nest.short is not None:
+            return self._widened(ref, self._turned_place(f"turned{i.slot}", "(at - from)"))
         return self._widened(ref, f"turned{i.slot}[(row - first) * {TILE} + (at - from)]")
 
     def _value_to_keep(self) -> tuple[int | None, int]:
@@ -99,7 +101,7 @@ class _Printer(BandRenderer):
         if not self.nest.passes or len(outputs) != 1 or not self._full_output(0):
             return None, 0
         ref, result = outputs[0]
-        if self._stride_class(ref, self.nest.inner) != "one":
+        if self._stride_class(ref, self.nest.inner) != "one" and not self.nest.turned(ref):
             return None, 0
         last = self._needed([result])
         for n in reversed(last):
@@ -300,11 +302,39 @@ class _Printer(BandRenderer):
         for n in sorted(needed):
             self.say(f"{ctype(self.body[n].dtype)} w{n}[{STRIP}];")
         self._column_values(0, needed)
+        self._turn_short_rows()
         if self._passes(lambda stage: self._column_values(stage, needed)):
+            self._turn_back()
             self.in_arrays = needed
             if not self.split:
                 self._row_outputs("column")
             self.in_arrays = set()
+
+    def _turn_short_rows(self) -> None:
+        """Bring what lies along short rows into buffers, in which it lies along their columns."""
+        pitch, room = self.nest.pitch, SHORT * self.nest.pitch
+        for slot, ref in enumerate(self.kernel.inputs):
+            if self.nest.turned(ref):
+                first, step = self._short_rows(f"i{slot}", slot, ref)
+                self.say(f"{ctype(ref.dtype)} turned{slot}[{room}] {ALIGNED};")
+                tile = f"m, (int)n{self.nest.short}, (void *)turned{slot}, {pitch}"
+                self.say(f"tb_turn{ref.dtype.itemsize}((const void *)({first}), {step}, {tile});")
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            if self.nest.turned(ref):
+                self.say(f"{ctype(ref.dtype)} laid{k}[{room}] {ALIGNED};")
+
+    def _turn_back(self) -> None:
+        """Move results of short rows from their buffers to where the rows lie."""
+        for k, (ref, _) in enumerate(self.kernel.outputs):
+            if self.nest.turned(ref):
+                first, step = self._short_rows(f"o{k}", len(self.kernel.inputs) + k, ref)
+                laid = f"(const void *)laid{k}, {self.nest.pitch}"
+                self.say(f"tb_turn{ref.dtype.itemsize}({laid}, (int)n{self.nest.short}, m, (void *)({first}), {step});")
+
+    def _short_rows(self, name: str, slot: int, ref: Ref) -> tuple[str, str]:
+        """Where the first of a strip of short rows begins, and how far they lie apart."""
+        step = f"s{slot}_{self.nest.inner}"
+        return f"{name}{self._offset(slot, ref, self.nest.short)} + from * {step}", step
 
     def _array_values(self) -> set[int]:
         """Values of a strip that later loops read: kept in arrays, one entry a column."""

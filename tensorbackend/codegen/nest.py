@@ -24,9 +24,12 @@ from tensorbackend.graph.plan import Instruction, Kernel, Ref
 __all__ = ["Nest", "Pattern", "Spread", "nest"]
 
 MAP, ROWS, COLUMNS = "map", "rows", "columns"
-MANY = 64
+MANY = 16
 """Rows that are worth to go side by side."""
-
+SHORT = 64
+"""Elements of a row up to which many rows are reduced side by side."""
+TURNED_BYTES = 48 << 10
+"""Bytes of all short rows that are turned at a time, about: they should stay in the first two caches."""
 NEAR = 8
 """Elements up to which those that follow each other share lines of the cache."""
 
@@ -53,6 +56,9 @@ class Nest:
     `tiled` is the last kept axis of a map when an input is contiguous along it instead of the inner axis: such a map
     goes by square tiles, which are turned in cache.
 
+    `short` is the reduced axis of columns that are short rows side by side: operands that are contiguous along it are
+    turned in cache, too, `pitch` rows at a time.
+
     `width` is the length of the rows that the inner axis of a map is joined of, if it is (`codegen/joined.py`), and
     `spread` are the inputs that are read through buffers, as if their memory ran on along it. `copies` says that short
     rows are moved as they are.
@@ -67,11 +73,19 @@ class Nest:
     width: int = 0
     spread: tuple[Spread, ...] = ()
     copies: bool = False
+    short: int | None = None
 
     def turned(self, ref: Ref) -> bool:
-        """Whether an input is read through a turned tile."""
-        u = self.tiled
-        return u is not None and ref.strides[u] == 1 and ref.shape[self.inner] != 1
+        """Whether an operand is read or written through a turned tile."""
+        if self.short is not None:
+            return ref.strides[self.short] == 1 and ref.shape[self.inner] != 1 and ref.strides[self.inner] not in (0, 1)
+        return self.tiled is not None and ref.strides[self.tiled] == 1 and ref.shape[self.inner] != 1
+
+    @property
+    def pitch(self) -> int:
+        """How many short rows are turned at a time."""
+        each = sum(ref.dtype.itemsize for ref in self.kernel.operands if self.turned(ref))
+        return 128 if SHORT * 128 * each <= TURNED_BYTES else 64
 
     @property
     def spread_slots(self) -> set[int]:
@@ -112,6 +126,7 @@ class Nest:
             bool(self.width),
             tuple([s._replace(along=0, across=0) for s in self.spread]),
             self.copies,
+            self.short,
         )
 
 
@@ -137,6 +152,7 @@ class Pattern(NamedTuple):
     width: bool
     spread: tuple[Spread, ...]
     copies: bool
+    short: int | None
 
     def nest(self) -> Nest:
         """A nest of this pattern."""
@@ -144,7 +160,7 @@ class Pattern(NamedTuple):
         kernel = Kernel(self.shape, self.axes, list(self.body), list(self.inputs), scalars, draws, list(self.outputs),
                         "", self.in_place)  # fmt: skip
         loops = self.form, list(self.kept), list(self.reduced), self.inner, self.tiled
-        return Nest(kernel, *loops, int(self.width), self.spread, self.copies)
+        return Nest(kernel, *loops, int(self.width), self.spread, self.copies, self.short)
 
 
 def _shape_pattern(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -156,24 +172,27 @@ def _ref_pattern(ref: Ref) -> Ref:
     return Ref(0, _shape_pattern(ref.shape), strides, 0, ref.dtype)
 
 
-def nest(kernel: Kernel, short: int = 0) -> Nest:
+def nest(kernel: Kernel, by_rows: bool = True) -> Nest:
     """The loop nest of a kernel; its axes are collapsed first. Reductions of one element each are a map.
 
-    Rows of fewer elements than `short` are reduced side by side, as columns, where there are many of them.
+    Unless all go `by_rows`, many rows of fewer elements than `SHORT` are reduced side by side, as columns.
     """
     kernel = _moving_bits(collapse(kernel))
     if kernel.axes and all(kernel.shape[a] == 1 for a in kernel.axes):
         kernel = collapse(replace(kernel, axes=(), body=[i._replace(stage=0) for i in kernel.body], cache={}))
     inner = _inner(kernel)
-    if inner in kernel.axes and kernel.shape[inner] < short and len(kernel.axes) == 1:
-        inner = next((a for a in reversed(range(len(kernel.shape))) if a != inner and kernel.shape[a] >= MANY), inner)
+    short = None
+    if not by_rows and inner in kernel.axes and kernel.shape[inner] < SHORT and len(kernel.axes) == 1:
+        many = next((a for a in reversed(range(len(kernel.shape))) if a != inner and kernel.shape[a] >= MANY), None)
+        if many is not None:
+            inner, short = many, inner
     form = MAP if not kernel.axes else ROWS if inner in kernel.axes else COLUMNS
     kept = [a for a in range(len(kernel.shape)) if a not in kernel.axes and a != inner]
     reduced = [a for a in kernel.axes if a != inner]
     across = [a for a in kept for ref in kernel.inputs if form == MAP and _turned(ref, a, inner)]
     if across:
         kept = [a for a in kept if a != across[0]] + [across[0]]
-    return Nest(kernel, form, kept, reduced, inner, across[0] if across else None)
+    return Nest(kernel, form, kept, reduced, inner, across[0] if across else None, short=short)
 
 
 def _moving_bits(kernel: Kernel) -> Kernel:
