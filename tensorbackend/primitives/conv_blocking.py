@@ -305,7 +305,8 @@ def _few_cost(g: ConvGeometry, op: str, facts: Facts) -> float:
     if backward:
         maps = g.C // g.groups
         products *= multiple(maps, FEW_MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
-    filters = math.prod(g.dimF) * FEW_FILTER_NS + winograd_blocking.far_filters(g) / 2
+    again = 1 if backward else -(-math.prod(g.dimO[1:]) // FEW_PLACES)  # for each block of places
+    filters = math.prod(g.dimF) * FEW_FILTER_NS + winograd_blocking.far_filters(g) * again / 2
     moved = filters + math.prod(read[1:]) * multiple(read[0], facts.lanes) * FEW_COPY_NS
     return products / FEW_PRODUCTS[backward] + moved + math.prod(written) * FEW_SUM_NS[backward]
 

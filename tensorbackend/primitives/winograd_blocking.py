@@ -75,6 +75,9 @@ OWN_PRODUCTS, OWN_DATA_NS, OWN_SUM_NS, OWN_FILTER_NS = 115, 0.55, 0.57, {4: 0.65
 of a number of the transformed data and of the products, and of a number of the filters, by points."""
 FAR_FILTERS, FAR_FILTER_NS = 1 << 22, 0.6
 """Numbers of filters that no cache holds, and of one of them, where filters are not transformed."""
+AGAIN_NS = 2.5
+"""Of one of them that a forward pass reads again for another block of lanes: a task's maps of a tap are a line or two,
+far from those of the next."""
 FILTER_READ_NS = 0.4
 """Of a number of them in the products, which take no less however few the lanes are."""
 
@@ -265,6 +268,8 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
         moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
         products = 2 * maps_in * maps_out * lanes * cells * met / OWN_PRODUCTS
         filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps_in * maps_out * way.blocks + far_filters(g)
+        if op == FPROP and way.blocks > 1 and far_filters(g):
+            filters += AGAIN_NS * (way.blocks - 1) * way.taps**2 * maps_in * maps_out
         return g.groups * (moved + products + filters)
     each_filter = min(max(FILTER_NS, FILTER_RISE * numbers), FILTER_MOST_NS)
     filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)
