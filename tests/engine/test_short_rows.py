@@ -132,3 +132,23 @@ def test_each_element_is_moved_and_its_power_taken_once(backend: Backend) -> Non
     (kernel,) = fuse.schedule([fuse.Statement(target.structure, tree, 0)], [leaves]).steps
     source = print_kernel(nest(kernel, by_rows=False)).source
     assert source.count("tb_turn4(") == 2 and source.count("exp_f32(") == 1, source
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given_rows=short_rows())
+def test_running_sums_of_views_and_in_place(
+    backend: Backend, given_rows: tuple[np.ndarray, tuple[slice, ...]]
+) -> None:
+    """Sums are of float64, rounded once to what is smaller."""
+    whole, where = given_rows
+    memory = backend.array(whole, dtype=whole.dtype, min_dims=0)
+    x, values, epsilon = memory[where], whole[where].astype("f8"), EPSILON[whole.dtype.name]
+    expected = np.cumsum(values, -1)
+    bound = epsilon / 2 * np.abs(expected) + values.shape[-1] * 2.0**-53 * np.cumsum(np.abs(values), -1) + 2.0**-25
+    assert (np.abs(backend.evaluate(backend.cumsum(x, axis=-1)).get().astype("f8") - expected) <= bound).all()
+    x[:] = backend.cumsum(x, axis=-1)
+    after = memory.get()
+    assert (np.abs(after[where].astype("f8") - expected) <= bound).all()
+    around = np.ones(whole.shape, bool)
+    around[where] = False
+    np.testing.assert_array_equal(after[around], whole[around])
