@@ -6,6 +6,8 @@
 // tile goes by squares that overlap others, or by smaller ones; a few numbers of each line, or a few lines, one by one.
 #include "turn.h"
 
+#define SHORT 64  // numbers from a line to the next
+
 #include "square.h"
 #include "vector.h"
 
@@ -33,7 +35,8 @@
 #define TB_TURN_LEFT(left, H) ((left) > 2 && (left) < (H) ? (H) : (left))
 
 // Squares of N where there are so many; REST turns the sides by squares of H. Squares that write to the same rows follow
-// each other, so that lines of the cache are written as a whole.
+// each other, so that lines of the cache are written as a whole. Of short lines, those after the tile are asked for: they
+// are the next one's, and processors do not see them coming.
 #define TB_TURN_TILE(NAME, T, N, REST, H) \
     static void NAME(const T *from, tb_i64 step, int lines, int rows, T *to, tb_i64 pitch) { \
         typedef T square __attribute__((vector_size(N * sizeof(T)), aligned(sizeof(T)), may_alias)); \
@@ -41,13 +44,17 @@
             REST(from, step, lines, rows, to, pitch); \
             return; \
         } \
+        const int next = step > 0 && step < SHORT; \
         const int left_lines = lines % N <= N / 2 ? lines % N : 0, left_rows = rows % N <= N / 2 ? rows % N : 0; \
         for (int r = 0; r < rows - left_rows; r += N) { \
             const int y = r < rows - N ? r : rows - N; \
             for (int a = 0; a < lines - left_lines; a += N) { \
                 const int x = a < lines - N ? a : lines - N; \
                 square v[N]; \
-                UNROLL for (int i = 0; i < N; ++i) v[i] = *(const square *)(from + (x + i) * step + y); \
+                UNROLL for (int i = 0; i < N; ++i) { \
+                    v[i] = *(const square *)(from + (x + i) * step + y); \
+                    if (next) __builtin_prefetch(from + (x + i + lines) * step + y); \
+                } \
                 TB_TURN_##N(square, v) \
                 UNROLL for (int i = 0; i < N; ++i) *(square *)(to + (y + i) * pitch + x) = v[i]; \
             } \

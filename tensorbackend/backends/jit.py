@@ -52,6 +52,8 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
+ROW_FROM, TURNED_BYTES = 32, 16 << 20
+"""Elements from which on short rows go by themselves where they are read once, and bytes of them."""
 SHORT_ROW, LONG_ROW = 1 << 9, 1 << 11
 """Elements of a row up to which bands have several, and from which on a row takes most of the first-level cache."""
 STRIP_BYTES = 1 << 19
@@ -166,7 +168,16 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
     found = nest(kernel, by_rows=False)
+    if found.short is not None and _reads_once(found) and _bytes(found.kernel) > TURNED_BYTES:
+        found = nest(kernel)
     return join_rows(found, found.form == MAP and bool(_streams(found, False) & caches.PAST))
+
+
+def _reads_once(found: Nest) -> bool:
+    """Whether short rows of several vectors are reduced once, and no more: from afar, turning them takes longer than
+    reading them one by one."""
+    single = found.passes == 1 and all(ref.shape[found.short] == 1 for ref, _ in found.kernel.outputs)
+    return single and found.kernel.shape[found.short] >= ROW_FROM
 
 
 def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _nest) -> list[tuple[Printed, Library]]:

@@ -54,6 +54,8 @@ def fits_pieces(found: Nest) -> bool:
 
 
 class _Printer(BandRenderer):
+    """`columns` names how many columns of a strip there are; `m` may be a few more, up to the end of a vector."""
+
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -62,6 +64,7 @@ class _Printer(BandRenderer):
         if found.width:
             strides = [f"{name}{spread.slot}" for spread in found.spread for name in ("along", "across")]
             self.sizes = (*self.sizes, "width", *strides)
+        self.columns = "m"
         self.kept_value, self.kept_stage = self._value_to_keep()
 
     def _signature(self, name: str) -> str:
@@ -294,7 +297,12 @@ class _Printer(BandRenderer):
         self._statements(self._rows_after(stage))
 
     def _columns(self) -> None:
-        self.say("const int m = (int)(to - from);")
+        if self._fills_up():
+            self.say("const int some = (int)(to - from);")
+            self.say(f"const int m = (some + {self._lanes() - 1}) & -{self._lanes()};")
+            self.columns = "some"
+        else:
+            self.say("const int m = (int)(to - from);")
         self._statements(
             [n for n, i in enumerate(self.body) if not (self.full[n] or self._constant(i) or self.nest.varies(i))]
         )
@@ -307,8 +315,17 @@ class _Printer(BandRenderer):
             self._turn_back()
             self.in_arrays = needed
             if not self.split:
-                self._row_outputs("column")
+                self._row_outputs("column", self.columns)
             self.in_arrays = set()
+
+    def _fills_up(self) -> bool:
+        """Whether loops over columns may go on to the end of a vector: where all that they read and store for each one
+        lies in buffers. So compilers have no remainders to make."""
+        if self.nest.short is None or self.kernel.draws:
+            return False
+        along = [ref for ref in self.kernel.inputs if self._stride_class(ref, self.nest.inner) != "zero"]
+        full = [ref for k, (ref, _) in enumerate(self.kernel.outputs) if self._full_output(k)]
+        return all(map(self.nest.turned, [*along, *full]))
 
     def _turn_short_rows(self) -> None:
         """Bring what lies along short rows into buffers, in which it lies along their columns."""
@@ -317,7 +334,7 @@ class _Printer(BandRenderer):
             if self.nest.turned(ref):
                 first, step = self._short_rows(f"i{slot}", slot, ref)
                 self.say(f"{ctype(ref.dtype)} turned{slot}[{room}] {ALIGNED};")
-                tile = f"m, (int)n{self.nest.short}, (void *)turned{slot}, {pitch}"
+                tile = f"{self.columns}, (int)n{self.nest.short}, (void *)turned{slot}, {pitch}"
                 self.say(f"tb_turn{ref.dtype.itemsize}((const void *)({first}), {step}, {tile});")
         for k, (ref, _) in enumerate(self.kernel.outputs):
             if self.nest.turned(ref):
@@ -329,7 +346,8 @@ class _Printer(BandRenderer):
             if self.nest.turned(ref):
                 first, step = self._short_rows(f"o{k}", len(self.kernel.inputs) + k, ref)
                 laid = f"(const void *)laid{k}, {self.nest.pitch}"
-                self.say(f"tb_turn{ref.dtype.itemsize}({laid}, (int)n{self.nest.short}, m, (void *)({first}), {step});")
+                tile = f"(int)n{self.nest.short}, {self.columns}, (void *)({first}), {step}"
+                self.say(f"tb_turn{ref.dtype.itemsize}({laid}, {tile});")
 
     def _short_rows(self, name: str, slot: int, ref: Ref) -> tuple[str, str]:
         """Where the first of a strip of short rows begins, and how far they lie apart."""

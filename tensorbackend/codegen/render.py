@@ -309,13 +309,13 @@ class Renderer(ABC):
         axes = self.kernel.axes or (self.nest.inner,)
         return self.nest.form == MAP or any(ref.shape[a] != 1 for a in axes)
 
-    def _row_outputs(self, form: str) -> None:
+    def _row_outputs(self, form: str, columns: str = "m") -> None:
         chosen = [k for k in range(len(self.kernel.outputs)) if not self._full_output(k)]
         if not chosen:
             return
         if form == "column":
             self.say("#pragma GCC ivdep")
-            self.open("for (int j = 0; j < m; ++j)")
+            self.open(f"for (int j = 0; j < {columns}; ++j)")
             self.say("const tb_i64 at = from + j;")
         for k in chosen:
             ref = self.kernel.outputs[k][0]

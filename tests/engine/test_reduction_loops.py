@@ -645,3 +645,13 @@ def test_which_rows_are_reduced_side_by_side(backend: Backend) -> None:
 
     assert form(MANY, SHORT - 1) == form(2, MANY, 5) == form(MANY, 2, 5) == "columns"
     assert form(MANY, SHORT) == form(MANY - 1, 5) == form(MANY // 2 - 1, 2, 5) == "rows"
+
+
+def test_rows_of_several_vectors_that_are_read_once_from_afar_go_by_themselves(backend: Backend) -> None:
+    def forms(rows: int, length: int) -> list[str]:
+        x = backend.ones((rows, length))
+        trees = backend.sum(x, 1), backend.var(x, 1), backend.softmax(x, 1)
+        return [jit._nest(kernels_of(tree)[0]).form for tree in trees]
+
+    assert forms(100, 40) == forms(140_000, 31) == ["columns"] * 3
+    assert forms(110_000, 40) == ["rows", "columns", "columns"]
