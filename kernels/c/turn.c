@@ -6,10 +6,10 @@
 // tile goes by squares that overlap others, or by smaller ones; a few numbers of each line, or a few lines, one by one.
 #include "turn.h"
 
-#define SHORT 64  // numbers from a line to the next
-
 #include "square.h"
 #include "vector.h"
+
+#define SHORT 64  // numbers from a short line to the next, at most
 
 // Number by number; loops over a few are unrolled.
 #define TB_TURN_ONES(NAME, T) \

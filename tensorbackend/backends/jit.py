@@ -52,7 +52,7 @@ NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
-ROW_FROM, TURNED_BYTES = 32, 16 << 20
+ROW_FROM, ROW_BYTES = 32, 16 << 20
 """Elements from which on short rows go by themselves where they are read once, and bytes of them."""
 SHORT_ROW, LONG_ROW = 1 << 9, 1 << 11
 """Elements of a row up to which bands have several, and from which on a row takes most of the first-level cache."""
@@ -167,8 +167,8 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
-    found = nest(kernel, by_rows=False)
-    if found.short is not None and _reads_once(found) and _bytes(found.kernel) > TURNED_BYTES:
+    found = nest(kernel, side_by_side=True)
+    if found.short is not None and _reads_once(found) and _bytes(found.kernel) > ROW_BYTES:
         found = nest(kernel)
     return join_rows(found, found.form == MAP and bool(_streams(found, False) & caches.PAST))
 

@@ -10,7 +10,7 @@ header is included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.bands import BandRenderer
@@ -54,8 +54,6 @@ def fits_pieces(found: Nest) -> bool:
 
 
 class _Printer(BandRenderer):
-    """`columns` names how many columns of a strip there are; `m` may be a few more, up to the end of a vector."""
-
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -64,7 +62,6 @@ class _Printer(BandRenderer):
         if found.width:
             strides = [f"{name}{spread.slot}" for spread in found.spread for name in ("along", "across")]
             self.sizes = (*self.sizes, "width", *strides)
-        self.columns = "m"
         self.kept_value, self.kept_stage = self._value_to_keep()
 
     def _signature(self, name: str) -> str:
@@ -297,12 +294,9 @@ class _Printer(BandRenderer):
         self._statements(self._rows_after(stage))
 
     def _columns(self) -> None:
-        if self._fills_up():
-            self.say("const int some = (int)(to - from);")
-            self.say(f"const int m = (some + {self._lanes() - 1}) & -{self._lanes()};")
-            self.columns = "some"
-        else:
-            self.say("const int m = (int)(to - from);")
+        self.say(f"const int {self.columns} = (int)(to - from);")
+        if self.columns != "m":
+            self.say(f"const int m = ({self.columns} + {self._lanes() - 1}) & -{self._lanes()};")
         self._statements(
             [n for n, i in enumerate(self.body) if not (self.full[n] or self._constant(i) or self.nest.varies(i))]
         )
@@ -317,6 +311,11 @@ class _Printer(BandRenderer):
             if not self.split:
                 self._row_outputs("column", self.columns)
             self.in_arrays = set()
+
+    @cached_property
+    def columns(self) -> str:
+        """What names how many columns of a strip there are; `m` may be a few more."""
+        return "some" if self._fills_up() else "m"
 
     def _fills_up(self) -> bool:
         """Whether loops over columns may go on to the end of a vector: where all that they read and store for each one

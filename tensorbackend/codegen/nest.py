@@ -172,17 +172,17 @@ def _ref_pattern(ref: Ref) -> Ref:
     return Ref(0, _shape_pattern(ref.shape), strides, 0, ref.dtype)
 
 
-def nest(kernel: Kernel, by_rows: bool = True) -> Nest:
+def nest(kernel: Kernel, side_by_side: bool = False) -> Nest:
     """The loop nest of a kernel; its axes are collapsed first. Reductions of one element each are a map.
 
-    Unless all go `by_rows`, many rows of fewer elements than `SHORT` are reduced side by side, as columns.
+    `side_by_side`: many rows of fewer elements than `SHORT` are reduced so, as columns.
     """
     kernel = _moving_bits(collapse(kernel))
     if kernel.axes and all(kernel.shape[a] == 1 for a in kernel.axes):
         kernel = collapse(replace(kernel, axes=(), body=[i._replace(stage=0) for i in kernel.body], cache={}))
     inner = _inner(kernel)
     short = None
-    if not by_rows and inner in kernel.axes and kernel.shape[inner] < SHORT and len(kernel.axes) == 1:
+    if side_by_side and inner in kernel.axes and kernel.shape[inner] < SHORT and len(kernel.axes) == 1:
         many = next((a for a in reversed(range(len(kernel.shape))) if a != inner and kernel.shape[a] >= MANY), None)
         if many is not None:
             inner, short = many, inner

@@ -267,9 +267,10 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Winograd) -> float:
     if way.part:
         moved = lanes * cells * (OWN_DATA_NS * min(slow, 2) * maps_in + OWN_SUM_NS * maps_out)
         products = 2 * maps_in * maps_out * lanes * cells * met / OWN_PRODUCTS
-        filters = OWN_FILTER_NS[way.points] * way.taps**2 * maps_in * maps_out * way.blocks + far_filters(g)
-        if op == FPROP and way.blocks > 1 and far_filters(g):
-            filters += AGAIN_NS * (way.blocks - 1) * way.taps**2 * maps_in * maps_out
+        own, far = way.taps**2 * maps_in * maps_out, far_filters(g)
+        filters = OWN_FILTER_NS[way.points] * own * way.blocks + far
+        if op == FPROP and far:
+            filters += AGAIN_NS * own * (way.blocks - 1)
         return g.groups * (moved + products + filters)
     each_filter = min(max(FILTER_NS, FILTER_RISE * numbers), FILTER_MOST_NS)
     filters = numbers * (0.5 if op == UPDATE else UNIT_FILTERS[way.points] if way.planes else each_filter)

@@ -641,7 +641,7 @@ def test_short_rows_are_reduced_side_by_side(backend: Backend, name: str, shape:
 
 def test_which_rows_are_reduced_side_by_side(backend: Backend) -> None:
     def form(*shape: int, axis: int = -1) -> str:
-        return nest(kernels_of(backend.sum(backend.ones(shape, min_dims=0) * 2, axis))[0], by_rows=False).form
+        return nest(kernels_of(backend.sum(backend.ones(shape, min_dims=0) * 2, axis))[0], side_by_side=True).form
 
     assert form(MANY, SHORT - 1) == form(2, MANY, 5) == form(MANY, 2, 5) == "columns"
     assert form(MANY, SHORT) == form(MANY - 1, 5) == form(MANY // 2 - 1, 2, 5) == "rows"
@@ -655,3 +655,10 @@ def test_rows_of_several_vectors_that_are_read_once_from_afar_go_by_themselves(b
 
     assert forms(100, 40) == forms(140_000, 31) == ["columns"] * 3
     assert forms(110_000, 40) == ["rows", "columns", "columns"]
+
+
+def test_each_element_of_short_rows_is_moved_and_its_power_taken_once(backend: Backend) -> None:
+    """The loops of a softmax: one turn for what is read, one for what is stored, one exponential."""
+    (kernel,) = kernels_of(backend.softmax(backend.ones((200, 10)), axis=1))
+    source = print_kernel(nest(kernel, side_by_side=True)).source
+    assert source.count("tb_turn4(") == 2 and source.count("exp_f32(") == 1, source

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from tensorbackend import Backend
 from tensorbackend.backends import compiler, jit
-from tensorbackend.codegen.c import print_kernel
-from tensorbackend.codegen.nest import SHORT, nest
-from tensorbackend.graph import fuse
+from tensorbackend.codegen.nest import SHORT
 
 pytestmark = pytest.mark.rehearsed
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 LENGTHS = [*range(19), 23, 24, 25, 31, 32, 33, 40, 48, 63, 64]
 
 
@@ -61,7 +60,14 @@ def short_rows(draw: st.DrawFn) -> tuple[np.ndarray, tuple[slice, ...]]:
     return whole, (slice(None), slice(rows, 0, -1), slice(0, length))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def assert_same_around(after: np.ndarray, before: np.ndarray, where: tuple[slice, ...]) -> None:
+    """What lies beside the rows has stayed as it was."""
+    around = np.ones(before.shape, bool)
+    around[where] = False
+    np.testing.assert_array_equal(after[around], before[around])
+
+
+@SHARED
 @given(given_rows=short_rows())
 def test_reductions_of_views_and_what_follows_from_them(
     backend: Backend, given_rows: tuple[np.ndarray, tuple[slice, ...]]
@@ -88,7 +94,7 @@ def test_reductions_of_views_and_what_follows_from_them(
     assert (np.abs(got - expected) <= 8 * epsilon * bound + 2 * epsilon * total * np.abs(w)).all()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@SHARED
 @given(given_rows=short_rows())
 def test_rows_are_replaced_in_place_and_nothing_around_them(
     backend: Backend, given_rows: tuple[np.ndarray, tuple[slice, ...]]
@@ -103,9 +109,7 @@ def test_rows_are_replaced_in_place_and_nothing_around_them(
     # A difference up to 30 is rounded before its exponential is taken; then come a sum, a division and a rounding.
     bound = (34 * max(epsilon, 2.0**-23) if epsilon < 2.0**-20 else 2 * epsilon) * expected + 2.0**-24
     assert (np.abs(after[where].astype("f8") - expected) <= bound).all()
-    around = np.ones(whole.shape, bool)
-    around[where] = False
-    np.testing.assert_array_equal(after[around], whole[around])
+    assert_same_around(after, whole, where)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
@@ -123,18 +127,7 @@ def test_specials_stay_in_their_rows(backend: Backend, dtype: str) -> None:
     assert np.isnan(weights[[3, 64]]).any(axis=1).all() and np.isfinite(np.delete(weights, [3, 64], 0)).all()
 
 
-def test_each_element_is_moved_and_its_power_taken_once(backend: Backend) -> None:
-    """The loops of a softmax of short rows: one turn for what is read, one for what is stored, one exponential."""
-    x = backend.ones((200, 10))
-    tree = backend.softmax(x, axis=1)
-    target = tree.backend.empty(tree.shape, tree.dtype)
-    leaves, _ = fuse.walk(tree)
-    (kernel,) = fuse.schedule([fuse.Statement(target.structure, tree, 0)], [leaves]).steps
-    source = print_kernel(nest(kernel, by_rows=False)).source
-    assert source.count("tb_turn4(") == 2 and source.count("exp_f32(") == 1, source
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@SHARED
 @given(given_rows=short_rows())
 def test_running_sums_of_views_and_in_place(
     backend: Backend, given_rows: tuple[np.ndarray, tuple[slice, ...]]
@@ -149,6 +142,4 @@ def test_running_sums_of_views_and_in_place(
     x[:] = backend.cumsum(x, axis=-1)
     after = memory.get()
     assert (np.abs(after[where].astype("f8") - expected) <= bound).all()
-    around = np.ones(whole.shape, bool)
-    around[where] = False
-    np.testing.assert_array_equal(after[around], whole[around])
+    assert_same_around(after, whole, where)
