@@ -30,6 +30,8 @@ SHORT = 64
 """Elements of a row up to which many rows are reduced side by side."""
 TURNED_BYTES = 48 << 10
 """Bytes of all short rows that are turned at a time, about: they should stay in the first two caches."""
+MOST_TURNED = 512 << 10
+"""Bytes of them at most: they lie on the stack."""
 NEAR = 8
 """Elements up to which those that follow each other share lines of the cache."""
 
@@ -84,8 +86,12 @@ class Nest:
     @property
     def pitch(self) -> int:
         """How many short rows are turned at a time."""
-        each = sum(ref.dtype.itemsize for ref in self.kernel.operands if self.turned(ref))
-        return 128 if SHORT * 128 * each <= TURNED_BYTES else 64
+        return 128 if SHORT * 128 * self.turned_bytes <= TURNED_BYTES else 64
+
+    @property
+    def turned_bytes(self) -> int:
+        """Bytes of one element of all operands that are turned."""
+        return sum(ref.dtype.itemsize for ref in self.kernel.operands if self.turned(ref))
 
     @property
     def spread_slots(self) -> set[int]:
@@ -192,7 +198,8 @@ def nest(kernel: Kernel, side_by_side: bool = False) -> Nest:
     across = [a for a in kept for ref in kernel.inputs if form == MAP and _turned(ref, a, inner)]
     if across:
         kept = [a for a in kept if a != across[0]] + [across[0]]
-    return Nest(kernel, form, kept, reduced, inner, across[0] if across else None, short=short)
+    found = Nest(kernel, form, kept, reduced, inner, across[0] if across else None, short=short)
+    return found if short is None or SHORT * found.pitch * found.turned_bytes <= MOST_TURNED else nest(kernel)
 
 
 def _moving_bits(kernel: Kernel) -> Kernel:

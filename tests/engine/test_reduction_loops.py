@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import platform
 from collections.abc import Callable
 from dataclasses import replace
@@ -662,3 +664,12 @@ def test_each_element_of_short_rows_is_moved_and_its_power_taken_once(backend: B
     (kernel,) = kernels_of(backend.softmax(backend.ones((200, 10)), axis=1))
     source = print_kernel(nest(kernel, side_by_side=True)).source
     assert source.count("tb_turn4(") == 2 and source.count("exp_f32(") == 1, source
+
+
+@pytest.mark.parametrize(("count", "form"), [(16, "columns"), (17, "rows"), (60, "rows")])
+def test_rows_of_many_operands_do_not_fill_the_stack(backend: Backend, count: int, form: str) -> None:
+    hosts = [np.random.default_rng(n).standard_normal((64, 20)) for n in range(count)]
+    total = functools.reduce(operator.add, [backend.array(host, dtype="float64") for host in hosts])
+    assert jit._nest(kernels_of(backend.sum(total, 1))[0]).form == form
+    expected, scale = sum(hosts).sum(1), np.abs(hosts).sum((0, 2))
+    assert (np.abs(backend.evaluate(backend.sum(total, 1)).get().ravel() - expected) <= 1e-14 * scale).all()
