@@ -4,7 +4,8 @@
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K). To copy filters takes longer than the products, where each
 //           of them meets few places.
 // Copy      of the input, one for all tasks, with channels innermost and zeros around: [depth][row][column][image][channel].
-//           So any places make a tile, each from its own address, and no lane is idle, however short rows are.
+//           So any places make a tile, each from its own address, and no lane is idle, however short rows are; and tiles
+//           are of places that meet the same taps, of which they take no others.
 // Tiles     forward    places x vectors of maps. Lanes are maps: they lie side by side in the filters.
 //           backward   maps x places. Lanes are channels, which lie side by side in filters and copy; lanes are added up
 //                      at the end.
@@ -17,25 +18,31 @@
 #include "conv_channels.h"
 
 enum {
-    MOST_PLACES = 256,  // of a task
     PLACES_FORWARD = MANY_REGISTERS ? 8 : 4, VECTORS = 3,
     MAPS_BACKWARD = MANY_REGISTERS ? 8 : 4, PLACES_BACKWARD = 3,
+    AHEAD_LINES = 2,  // of the inputs of a place that are asked for at a time
     AHEAD = 12,  // rows of filters between the one in use and those on their way to the cache, where tiles are few
     FEWEST_BUSY = 4,   // places of a tile forward from which on a fetch at each tap holds up the multiply-adds
     FEWEST_TILES = 3,  // from which on they fetch the filters of the next block
 };
 
-// Zeros where the copy has no input.
-static void clear_around(const shape *s, TB_T *to) {
-    int inside[3];
-    for (int64_t d = 0; d < s->extent[0]; ++d)
-        for (int64_t h = 0; h < s->extent[1]; ++h)
-            for (int64_t w = 0; w < s->extent[2]; ++w) {
-                const int64_t at[] = {d, h, w};
-                for (int a = 0; a < 3; ++a) inside[a] = at[a] + s->low[a] >= 0 && at[a] + s->low[a] < s->axes[a].in;
-                if (inside[0] && inside[1] && inside[2]) continue;
-                for (int64_t n = 0; n < s->images; ++n) *(vec *)(to + copied_at(s, d, h, w, n)) = (vec){0};
-            }
+// Whether there are inputs at a place of an axis of the copy.
+INLINE int is_in_image(const shape *s, int a, int64_t place) {
+    return place + s->low[a] >= 0 && place + s->low[a] < s->axes[a].in;
+}
+
+// Zeros where a row of the copy has no input.
+static void clear_around(const shape *s, TB_T *copy, int64_t depth, int64_t row) {
+    const int64_t *const extent = s->extent;
+    int64_t first = extent[2], last = extent[2];
+    if (is_in_image(s, 0, depth) && is_in_image(s, 1, row)) {
+        first = least(extent[2], s->low[2] < 0 ? -s->low[2] : 0);
+        last = least(extent[2], s->axes[2].in - s->low[2]);
+        if (last < first) last = first;
+    }
+    const int64_t column = s->images * s->pitch * (int64_t)sizeof(TB_T);
+    __builtin_memset(copy + copied_at(s, depth, row, 0, 0), 0, (unsigned long)(first * column));
+    __builtin_memset(copy + copied_at(s, depth, row, last, 0), 0, (unsigned long)((extent[2] - last) * column));
 }
 
 // Where input `place` of a map goes, or -1.
@@ -47,17 +54,19 @@ static int64_t place_in_copy(const shape *s, int64_t place) {
     return copied_at(s, at[0], at[1], at[2], place % s->images);
 }
 
-// The copy. A task: LANES channels.
+// The copy. A task: LANES channels, and what is around some rows.
 void tb_few_copy(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                  int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
+    const int64_t rows = s.extent[0] * s.extent[1], tasks = ceil_div(s.maps_in * s.groups, LANES);
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
+    for (int64_t row = begin * rows / tasks; row < end * rows / tasks; ++row)
+        clear_around(&s, TB_PLACE(DATA), row / s.extent[1], row % s.extent[1]);
     for (int64_t c = begin * LANES; c < end * LANES; c += LANES) {
         const TB_S *const from = (const TB_S *)TB_PLACE(IN) + c * s.in_map;
         TB_T *const to = (TB_T *)TB_PLACE(DATA) + c;
         const int64_t channels = least(LANES, s.maps_in * s.groups - c);
-        clear_around(&s, to);
         for (int64_t place = 0; place < s.in_map; place += LANES) {
             const int64_t count = least(LANES, s.in_map - place);
             vec r[LANES];
@@ -77,80 +86,107 @@ void tb_few_copy(void *const *ptr, const int64_t *size, const int64_t *stride, c
     }
 }
 
-// Taps [first, last), of those of a phase.
-typedef struct range {
-    int64_t first, last;
-} range;
+// A tap: bytes from a place in the copy to its input, and from the filters of a channel (backward: of a map) to its own.
+typedef struct tap {
+    int64_t in, filter;
+} tap;
+
+// An output. Those that meet the same taps have ranks side by side.
+typedef struct place {
+    const TB_T *at;  // its place in the copy,
+    int64_t to;      // in a map of the result,
+    uint64_t met;    // the sets of taps of which it meets one,
+    int64_t rank;    // and its rank
+} place;
 
 // What a task works on: maps of a group from `map` on, at outputs of a phase from `place` on.
 typedef struct job {
     const shape *s;
     int64_t group, map, maps, place, places;
-    int64_t phase[3], length[3];  // along each axis
-    int64_t taps;                 // that serve the phase
-    int64_t *tap, *cell;          // of each: bytes from a place in the copy to its input, its number in the filters
-    int64_t (*away)[3];           // and how far its input lies from that of a place, along each axis
-    const TB_T *at[MOST_PLACES];  // each place in the copy
-    int64_t to[MOST_PLACES];      // and in a map of the result
-    range met[MOST_PLACES];       // taps around all that meet inputs
+    int64_t phase[3], length[3];   // along each axis
+    int64_t taps;                  // that serve the phase
+    tap *tap, *taken;              // these; and those of a tile,
+    int64_t count;                 // so many (-1: of no tile yet),
+    uint64_t of;                   // of these sets
+    int64_t (*away)[3];            // how far the input of each lies from that of a place, along each axis
+    place *of_place, *of_rank;
 } job;
 
 static void find_taps(job *j) {
     const shape *const s = j->s;
+    const int64_t row = (s->backward ? s->maps_in : s->maps_out) * s->groups;
     j->taps = 0;
     for (int64_t cell = 0; cell < s->cells; ++cell) {
         const int64_t wide = s->axes[2].taps, high = s->axes[1].taps;
-        const int64_t tap[] = {cell / wide / high, cell / wide % high, cell % wide};
+        const int64_t at[] = {cell / wide / high, cell / wide % high, cell % wide};
         int64_t *const away = j->away[j->taps], shift, from;
         int serves = 1;
         for (int a = 0; a < 3; ++a) {
-            serves &= reach(s->axes + a, tap[a], j->phase[a], &shift, &from);
+            serves &= reach(s->axes + a, at[a], j->phase[a], &shift, &from);
             away[a] = shift * s->axes[a].a + from;
         }
         if (!serves) continue;
-        const int64_t at = copied_at(s, away[0] - s->low[0], away[1] - s->low[1], away[2] - s->low[2], 0);
-        j->tap[j->taps] = at * (int64_t)sizeof(TB_T);
-        j->cell[j->taps++] = cell;
+        const int64_t place = copied_at(s, away[0] - s->low[0], away[1] - s->low[1], away[2] - s->low[2], 0);
+        j->tap[j->taps++] = (tap){place * (int64_t)sizeof(TB_T), cell * row * (int64_t)sizeof(TB_S)};
     }
 }
 
-// Whether output (d, h, w) of the phase meets an input at a tap.
-static int meets(const job *j, int64_t tap, int64_t d, int64_t h, int64_t w) {
-    const int64_t at[] = {d, h, w};
-    int inside = 1;
-    for (int a = 0; a < 3; ++a) {
-        const axis *const x = j->s->axes + a;
-        const int64_t input = at[a] * x->a + j->away[tap][a];
-        inside &= input >= 0 && input < x->in;
+// The set of a tap: it alone, where there are no more than 64.
+INLINE uint64_t set_of(const job *j, int64_t tap) { return (uint64_t)1 << tap * 64 / (j->taps > 64 ? j->taps : 64); }
+
+INLINE int is_inside(const job *j, int64_t tap, int a, int64_t output) {
+    const axis *const x = j->s->axes + a;
+    const int64_t input = output * x->a + j->away[tap][a];
+    return input >= 0 && input < x->in;
+}
+
+// The sets of the taps that meet an input from output (d, h, w) of the phase.
+static uint64_t find_met(const job *j, int64_t d, int64_t h, int64_t w) {
+    uint64_t met = 0;
+    for (int64_t t = 0; t < j->taps; ++t)
+        if (is_inside(j, t, 2, w) && is_inside(j, t, 1, h) && is_inside(j, t, 0, d)) met |= set_of(j, t);
+    return met;
+}
+
+static void rank_places(job *j) {
+    place *const of = j->of_place;
+    int64_t rank = 0;
+    for (int64_t first = 0; first < j->places; ++first) {
+        if (of[first].rank >= 0) continue;
+        for (int64_t i = first; i < j->places; ++i) {
+            if (of[i].met != of[first].met) continue;
+            of[i].rank = rank;
+            j->of_rank[rank++] = of[i];
+        }
     }
-    return inside;
 }
 
 static void find_places(job *j, const TB_T *copy) {
     const shape *const s = j->s;
     const axis *const x = s->axes;
     for (int64_t i = 0; i < j->places; ++i) {
+        place *const p = j->of_place + i;
         const int64_t pixel = (j->place + i) / s->images, n = (j->place + i) % s->images;
         const int64_t w = pixel % j->length[2], row = pixel / j->length[2];
         const int64_t h = row % j->length[1], d = row / j->length[1];
-        j->at[i] = copy + copied_at(s, d * x[0].a, h * x[1].a, w * x[2].a, n) + j->group * s->maps_in;
+        p->at = copy + copied_at(s, d * x[0].a, h * x[1].a, w * x[2].a, n) + j->group * s->maps_in;
         const int64_t deep = d * x[0].b + j->phase[0], high = h * x[1].b + j->phase[1], wide = w * x[2].b + j->phase[2];
-        j->to[i] = ((deep * x[1].out + high) * x[2].out + wide) * s->images + n;
-        range *const met = j->met + i;
-        *met = (range){0, j->taps};
-        while (met->first < met->last && !meets(j, met->first, d, h, w)) ++met->first;
-        while (met->first < met->last && !meets(j, met->last - 1, d, h, w)) --met->last;
+        p->to = ((deep * x[1].out + high) * x[2].out + wide) * s->images + n;
+        p->met = i > 0 && n > 0 ? p[-1].met : find_met(j, d, h, w);
+        p->rank = -1;
     }
+    rank_places(j);
+    j->count = -1;
 }
 
-// Those around all that meet inputs of `count` places.
-static range find_met(const job *j, int64_t place, int64_t count) {
-    range met = j->met[place];
-    for (int64_t i = place + 1; i < place + count; ++i) {
-        met.first = least(met.first, j->met[i].first);
-        met.last = j->met[i].last > met.last ? j->met[i].last : met.last;
-    }
-    return met;
+// Which taps the places of `count` ranks from `rank` on meet.
+static void take_taps(job *j, int64_t rank, int64_t count) {
+    uint64_t met = 0;
+    for (int64_t i = rank; i < rank + count; ++i) met |= j->of_rank[i].met;
+    if (j->count >= 0 && met == j->of) return;
+    j->of = met, j->count = 0;
+    for (int64_t t = 0; t < j->taps; ++t)
+        if (met & set_of(j, t)) j->taken[j->count++] = j->tap[t];
 }
 
 // Sums of a map at up to LANES places of the job, to the result.
@@ -158,7 +194,7 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
     const int64_t count = least(LANES, j->places - place);
     TB_R *const to = out + (j->group * j->s->maps_out + map) * j->s->out_map;
     if (j->s->phases > 1)
-        for (int64_t l = 0; l < count; ++l) to[j->to[place + l]] = TB_NARROW(sums[l]);
+        for (int64_t l = 0; l < count; ++l) to[j->of_place[place + l].to] = TB_NARROW(sums[l]);
     else if (count == LANES) store(to + j->place + place, sums);
     else
         for (int64_t l = 0; l < count; ++l) to[j->place + place + l] = TB_NARROW(sums[l]);
@@ -166,30 +202,40 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t place, vec sums) {
 
 // Forward -------------------------------------------------------------------------------------------------------------
 
-// Rows of filters, one a channel and tap, `row` elements apart and `gap` more from a channel to the next. With each
-// channel `each` rows from `next` on are fetched.
+// Rows of filters, one a channel and tap, `row` elements apart; channels are `channel` apart. With each channel `each` rows
+// from `next` on are fetched.
 typedef struct rows {
     const TB_S *from, *next;
-    int64_t row, gap, each;
+    int64_t row, channel, each;
 } rows;
+
+// The inputs of some places at channels from `c` bytes on, on their way to the cache: of other places, they may be far.
+INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int64_t count, int64_t c) {
+    for (const tap *t = taps; t < taps + count; ++t)
+        UNROLL for (int i = 0; i < places; ++i)
+            UNROLL for (int line = 0; line < AHEAD_LINES; ++line)
+                __builtin_prefetch(x[i] + t->in + c + line * LINE * (int64_t)sizeof(TB_T));
+}
 
 // P places x V vectors of maps over channels and taps. `more`: on sums.
 #define TB_FORWARD(P, V) \
-    static __attribute__((noinline)) void forward_##P##x##V(const TB_T *const *at, int64_t channels, int64_t taps, \
-            const int64_t *tap, const rows *filters, TB_T *sums, int64_t pitch, int more) { \
+    static __attribute__((noinline)) void forward_##P##x##V(const TB_T *const *at, int64_t channels, const tap *taps, \
+            int64_t count, const rows *filters, TB_T *sums, int64_t pitch, int more) { \
         const int64_t row = filters->row; \
-        const TB_S *f = filters->from, *next = filters->next; \
+        const TB_S *channel = filters->from, *next = filters->next; \
         vec sum[P][V]; \
         const char *x[P]; \
         UNROLL for (int i = 0; i < P; ++i) { \
             x[i] = (const char *)at[i]; \
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
-        for (int64_t c = 0; c < channels * (int64_t)sizeof(TB_T); c += sizeof(TB_T), f += filters->gap) { \
+        for (int64_t c = 0; c < channels; ++c, channel += filters->channel) { \
+            if (c % (AHEAD_LINES * LINE) == 0) expect_inputs(x, P, taps, count, (c + LINE) * (int64_t)sizeof(TB_T)); \
             for (int64_t n = 0; n < filters->each; ++n, next += row) \
                 UNROLL for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * LANES); \
-            for (int64_t t = 0; t < taps; ++t, f += row) { \
-                const int64_t o = tap[t] + c; \
+            for (const tap *t = taps; t < taps + count; ++t) { \
+                const TB_S *const f = (const TB_S *)((const char *)channel + t->filter); \
+                const int64_t o = t->in + c * (int64_t)sizeof(TB_T); \
                 vec y[V]; \
                 UNROLL for (int j = 0; j < V; ++j) { \
                     y[j] = load(f + j * LANES); \
@@ -214,7 +260,7 @@ TB_FORWARDS(7)
 TB_FORWARDS(8)
 #endif
 
-typedef void (*forward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const rows *, TB_T *, int64_t, int);
+typedef void (*forward)(const TB_T *const *, int64_t, const tap *, int64_t, const rows *, TB_T *, int64_t, int);
 
 static const forward forwards[PLACES_FORWARD + 1][VECTORS] = {
     [1] = {forward_1x1, forward_1x2, forward_1x3}, [2] = {forward_2x1, forward_2x2, forward_2x3},
@@ -230,8 +276,8 @@ INLINE int64_t tile_places(int64_t places) {
     return places >= 4 ? 4 : places >= 2 ? 2 : 1;
 }
 
-// sums[place][maps of the panel].
-static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
+// sums[rank][maps of the panel].
+static void run_forward(job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
     const shape *const s = j->s;
     const int64_t row = s->maps_out * s->groups, pitch = s->panel, vectors = j->maps / LANES;
     const int64_t tiles = ceil_div(j->places, PLACES_FORWARD), many = tiles >= FEWEST_TILES;
@@ -242,13 +288,12 @@ static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out
         const TB_S *const f = from + c * s->cells * row;
         const TB_S *next = !many ? f + AHEAD * row : last ? from + s->panel : f + channels * s->cells * row;
         const TB_T *at[PLACES_FORWARD];
-        for (int64_t place = 0, count; place < j->places; place += count) {
-            count = tile_places(j->places - place);
-            for (int64_t i = 0; i < count; ++i) at[i] = j->at[place + i] + c;
-            const range met = find_met(j, place, count);
-            const int64_t taps = met.last - met.first;
-            const rows given = {f + met.first * row, next, row, (s->cells - taps) * row, each};
-            forwards[count][vectors - 1](at, channels, taps, j->tap + met.first, &given, sums + place * pitch, pitch, c > 0);
+        for (int64_t rank = 0, fetched = 0, count; rank < j->places; rank += count, fetched += each) {
+            count = tile_places(j->places - rank);
+            for (int64_t i = 0; i < count; ++i) at[i] = j->of_rank[rank + i].at + c;
+            take_taps(j, rank, count);
+            const rows given = {f, next, row, s->cells * row, fetched < s->cells ? each : 0};
+            forwards[count][vectors - 1](at, channels, j->taken, j->count, &given, sums + rank * pitch, pitch, c > 0);
             next += channels * each * row;
         }
     }
@@ -256,7 +301,7 @@ static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out
         for (int64_t v = 0; v < vectors; ++v) {
             vec r[LANES];
             for (int64_t i = 0; i < LANES; ++i)
-                r[i] = place + i < j->places ? *(const vec *)(sums + (place + i) * pitch + v * LANES) : (vec){0};
+                r[i] = place + i < j->places ? *(const vec *)(sums + j->of_place[place + i].rank * pitch + v * LANES) : (vec){0};
             transpose(r);
             for (int l = 0; l < LANES; ++l) put(j, out, j->map + v * LANES + l, place, r[l]);
         }
@@ -264,19 +309,18 @@ static void run_forward(const job *j, const TB_S *filters, TB_T *sums, TB_R *out
 
 // Backward ------------------------------------------------------------------------------------------------------------
 
-// M maps x P places over taps and channels, lane by lane; filters of maps lie `map` apart, of cells `row`. Sums of a map
-// lie `pitch` vectors apart. `more`: on sums.
+// M maps x P places over taps and channels, lane by lane; filters of maps lie `map` apart. Sums of a map lie `pitch` vectors
+// apart. `more`: on sums.
 #define TB_BACKWARD(M, P) \
-    static __attribute__((noinline)) void backward_##M##x##P(const TB_T *const *at, int64_t channels, int64_t taps, \
-            const int64_t *tap, const int64_t *cell, const TB_S *f, int64_t map, int64_t row, vec *sums, int64_t pitch, \
-            int more) { \
+    static __attribute__((noinline)) void backward_##M##x##P(const TB_T *const *at, int64_t channels, const tap *taps, \
+            int64_t count, const TB_S *f, int64_t map, vec *sums, int64_t pitch, int more) { \
         vec sum[M][P]; \
         UNROLL for (int i = 0; i < M; ++i) \
             UNROLL for (int j = 0; j < P; ++j) sum[i][j] = (vec){0}; \
-        for (int64_t t = 0; t < taps; ++t) { \
-            const TB_S *from = f + cell[t] * row; \
+        for (const tap *t = taps; t < taps + count; ++t) { \
+            const TB_S *from = (const TB_S *)((const char *)f + t->filter); \
             const TB_T *x[P]; \
-            UNROLL for (int j = 0; j < P; ++j) x[j] = (const TB_T *)((const char *)at[j] + tap[t]); \
+            UNROLL for (int j = 0; j < P; ++j) x[j] = (const TB_T *)((const char *)at[j] + t->in); \
             for (int64_t c = 0; c < channels; c += LANES, from += LANES) { \
                 vec y[P]; \
                 UNROLL for (int j = 0; j < P; ++j) y[j] = *(const vec *)(x[j] + c); \
@@ -300,8 +344,7 @@ TB_BACKWARDS(4)
 TB_BACKWARDS(8)
 #endif
 
-typedef void (*backward)(const TB_T *const *, int64_t, int64_t, const int64_t *, const int64_t *, const TB_S *, int64_t,
-                         int64_t, vec *, int64_t, int);
+typedef void (*backward)(const TB_T *const *, int64_t, const tap *, int64_t, const TB_S *, int64_t, vec *, int64_t, int);
 
 static const backward backwards[MAPS_BACKWARD + 1][PLACES_BACKWARD] = {
     [1] = {backward_1x1, backward_1x2, backward_1x3}, [4] = {backward_4x1, backward_4x2, backward_4x3},
@@ -311,40 +354,40 @@ static const backward backwards[MAPS_BACKWARD + 1][PLACES_BACKWARD] = {
 };
 
 // The filters of a job at taps (map, tap) from `first` on, `count` of them, on their way to the cache: `channels` of each.
-static void expect_filters(const job *j, const TB_S *from, int64_t map, int64_t row, int64_t channels, int64_t first,
-                           int64_t count) {
+static void expect_filters(const job *j, const TB_S *from, int64_t map, int64_t channels, int64_t first, int64_t count) {
     for (int64_t n = first; n < least(first + count, j->maps * j->taps); ++n) {
-        const TB_S *const at = from + n / j->taps * map + j->cell[n % j->taps] * row;
+        const TB_S *const at = (const TB_S *)((const char *)(from + n / j->taps * map) + j->tap[n % j->taps].filter);
         for (int64_t c = 0; c < channels; c += LINE) __builtin_prefetch(at + c);
     }
 }
 
-// sums[map][place], lanes to be added up.
-static void run_backward(const job *j, const TB_S *filters, vec *sums, TB_R *out) {
+// sums[map][rank], lanes to be added up.
+static void run_backward(job *j, const TB_S *filters, vec *sums, TB_R *out) {
     const shape *const s = j->s;
-    const int64_t row = s->maps_in * s->groups, next = s->cells * row, tiles = ceil_div(j->places, PLACES_BACKWARD);
+    const int64_t next = s->cells * s->maps_in * s->groups, tiles = ceil_div(j->places, PLACES_BACKWARD);
     const int64_t each = tiles < FEWEST_TILES ? 0 : ceil_div(j->maps * j->taps, tiles);
     for (int64_t c = 0; c < s->maps_in; c += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - c), last = c + channels == s->maps_in;
         const TB_S *const from = filters + j->map * next + j->group * s->maps_in + c;
         const TB_S *const later = last ? from - c + j->maps * next : from + channels;
         const TB_T *at[PLACES_BACKWARD];
-        for (int64_t place = 0, first = 0, count; place < j->places; place += count, first += each) {
-            count = least(PLACES_BACKWARD, j->places - place);
-            for (int64_t i = 0; i < count; ++i) at[i] = j->at[place + i] + c;
-            const range met = find_met(j, place, count);
-            expect_filters(j, later, next, row, s->channels, first, each);
+        for (int64_t rank = 0, first = 0, count; rank < j->places; rank += count, first += each) {
+            count = least(PLACES_BACKWARD, j->places - rank);
+            for (int64_t i = 0; i < count; ++i) at[i] = j->of_rank[rank + i].at + c;
+            take_taps(j, rank, count);
+            expect_filters(j, later, next, s->channels, first, each);
             for (int64_t map = 0, taken; map < j->maps; map += taken) {
                 taken = j->maps - map >= MAPS_BACKWARD ? MAPS_BACKWARD : j->maps - map >= 4 ? 4 : 1;
-                backwards[taken][count - 1](at, channels, met.last - met.first, j->tap + met.first, j->cell + met.first,
-                                            from + map * next, next, row, sums + map * s->part + place, s->part, c > 0);
+                backwards[taken][count - 1](at, channels, j->taken, j->count, from + map * next, next,
+                                            sums + map * s->part + rank, s->part, c > 0);
             }
         }
     }
     for (int64_t map = 0; map < j->maps; ++map)
         for (int64_t place = 0; place < j->places; place += LANES) {
             vec r[LANES], total = {0};
-            for (int64_t i = 0; i < LANES; ++i) r[i] = place + i < j->places ? sums[map * s->part + place + i] : (vec){0};
+            for (int64_t i = 0; i < LANES; ++i)
+                r[i] = place + i < j->places ? sums[map * s->part + j->of_place[place + i].rank] : (vec){0};
             transpose(r);
             for (int l = 0; l < LANES; ++l) total += r[l];
             put(j, out, j->map + map, place, total);
@@ -363,8 +406,10 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
     const int64_t parts = ceil_div(longest, s.part), panels = ceil_div(s.maps_out, s.panel);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
     TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    int64_t *const tap = (int64_t *)(sums + sum_elements(&s)), *const cell = tap + s.cells;
-    job j = {.s = &s, .tap = tap, .cell = cell, .away = (int64_t (*)[3])(cell + s.cells)};
+    tap *const taps = (tap *)(sums + sum_elements(&s));
+    place *const places = (place *)(taps + 2 * s.cells);
+    job j = {.s = &s, .tap = taps, .taken = taps + s.cells, .of_place = places, .of_rank = places + s.part,
+             .away = (int64_t (*)[3])(places + 2 * s.part)};
     for (int64_t task = begin; task < end; ++task) {
         const int64_t phase = task / parts / panels % s.phases;
         j.group = task / parts / panels / s.phases;
@@ -390,5 +435,6 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
 void tb_few_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     out[0] = copied_places(&s) * s.pitch * (int64_t)sizeof(TB_T);
-    out[1] = sum_elements(&s) * (int64_t)sizeof(TB_T) + s.cells * (int64_t)(5 * sizeof(int64_t));
+    out[1] = sum_elements(&s) * (int64_t)sizeof(TB_T) + s.cells * (int64_t)(2 * sizeof(tap) + 3 * sizeof(int64_t));
+    out[1] += 2 * s.part * (int64_t)sizeof(place);
 }

@@ -89,13 +89,16 @@ SHARED_FILTER_NS = 0.6
 """Of a number of the filters that a task copies itself."""
 FEW_VECTORS, FEW_MAPS = (2, 3), 8
 """Of `conv_few.c`: vectors of maps of a tile forward, maps of one backward."""
-FEW_PRODUCTS, FEW_SUM_NS = (106, 98), (0.25, 3.0)
+FEW_PRODUCTS, FEW_SUM_NS = (106, 98), (0.5, 3.0)
 """Operations of `conv_few.c` a nanosecond, forward and backward; nanoseconds of a result, whose lanes are added up
 backward."""
 FEW_FILTER_NS, FEW_COPY_NS = 0.1, 1.0
 """Of a number of the filters there, and of the copy of the input."""
-FEW_PLACES, FEW_SUMS = 256, 64
-"""Places of a task at most, forward and backward, where sums are a vector each."""
+FEW_READ_NS = (1 << 18, (0.05, 0.02)), (3 << 20, (0.1, 0.12)), (math.inf, (0.5, 0.5))
+"""Of a number of the copy, for each task's maps, forward and backward, by how many there are: what the second-level
+cache holds, the third, or none."""
+FEW_PLACES, FEW_SUMS, FEW_TILE = 1152, 64, (8, 3)
+"""Places of a task at most, forward and backward, where sums are a vector each; places of a tile."""
 FEW_ROWS, FEW_BYTES = 768, 64 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
 tile of maps, backward: a part of the second-level cache."""
@@ -298,16 +301,21 @@ def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
 
 
 def _few_cost(g: ConvGeometry, op: str, facts: Facts) -> float:
-    """The time of `_few` on one thread: rows that meet nothing are not added up."""
+    """The time of `_few` on one thread: taps that no place of a tile meets are not added up."""
     backward = op == BPROP
     read, written = (g.dimO, g.dimI) if backward else (g.dimI, g.dimO)
-    products = g.flops * _met_taps(g, 1)
+    high = _met_taps(g, 1)
+    mixed = _kinds(g, 1) * _kinds(g, 2) * FEW_TILE[backward] / 2 / math.prod(written[1:])
+    products = g.flops * min(high, high * _met_taps(g, 2) + mixed)
     if backward:
         maps = g.C // g.groups
         products *= multiple(maps, FEW_MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
     again = 1 if backward else -(-math.prod(g.dimO[1:]) // FEW_PLACES)  # for each block of places
     filters = math.prod(g.dimF) * FEW_FILTER_NS + winograd_blocking.far_filters(g) * again / 2
-    moved = filters + math.prod(read[1:]) * multiple(read[0], facts.lanes) * FEW_COPY_NS
+    copied = math.prod(read[1:]) * multiple(read[0], facts.lanes)
+    each = next(ns[backward] for most, ns in FEW_READ_NS if copied <= most)
+    panels = -(-written[0] // g.groups // _few(g, op, facts).panel)
+    moved = filters + copied * (FEW_COPY_NS + panels * each)
     return products / FEW_PRODUCTS[backward] + moved + math.prod(written) * FEW_SUM_NS[backward]
 
 
@@ -413,6 +421,13 @@ def _met_taps(g: ConvGeometry, axis: int) -> float:
     """Of the taps of all outputs along an axis, the share that meets inputs."""
     firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
     return share_inside(firsts, g.result[axis], g.strides[axis], g.image[axis])
+
+
+def _kinds(g: ConvGeometry, axis: int) -> int:
+    """How many kinds of outputs there are along an axis, by the taps that meet inputs."""
+    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
+    ends = np.concatenate([-(firsts // g.strides[axis]), (g.image[axis] - 1 - firsts) // g.strides[axis] + 1])
+    return 1 + len({int(end) for end in ends if 0 < end < g.result[axis]})
 
 
 def _turned_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
@@ -533,6 +548,22 @@ def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     return max(products, 1) / (g.Q * g.S)  # padding may be all that taps meet
 
 
+def _tile_rows(maps: int, facts: Facts) -> int:
+    """Rows of tiles of `conv.c` for so many maps; tiles of one row take as long as if they had two."""
+    left = maps % facts.rows
+    return maps - left + (0 if not left else 2 if left == 1 else 4 if left <= 4 else facts.rows)
+
+
+def _direct_lanes(g: ConvGeometry, op: str, facts: Facts, way: Direct) -> float:
+    """How many lanes tiles of `conv.c` have for each that is an output."""
+    rows, columns = (min(n, -(-out // step)) for n, out, step in zip(
+        (way.rows, way.columns), sides(g, op)[3][1:], _steps(g, op)[1:]))  # fmt: skip
+    places = columns * g.N
+    if way.flat:
+        return multiple((rows - 1) * (columns + _reach(g, 2)) * g.N + places, facts.lanes) / (rows * places)
+    return multiple(places, facts.lanes) / places
+
+
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
     """About how long one thread takes."""
     if isinstance(way, Winograd):
@@ -569,11 +600,13 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
     if way.planes:
         used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
         return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
-    used = maps_out / multiple(maps_out, facts.rows) / (_beyond(g, facts, way) if op == BPROP else 1.0)
+    used = maps_out / _tile_rows(maps_out, facts) / (_beyond(g, facts, way) if op == BPROP else 1.0)
     products = g.flops / DIRECT_PRODUCTS
     if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
         met = _met_taps(g, 1) * (_met_taps(g, 2) if g.N >= facts.width else 1.0)
         products = g.flops * met / DIRECT_MET_PRODUCTS
     if op == BPROP and g.strides != (1, 1, 1):
         products *= STRIDED_BACK
-    return products / max(used, 0.25) + math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
+    copies = way.splits * math.prod(g.dimO if op == BPROP else g.dimI) * COPY_NS
+    filters = math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
+    return products * _direct_lanes(g, op, facts, way) / max(used, 0.25) + copies + filters

@@ -588,7 +588,11 @@ def few(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
     {"N": 2, "C": 34, "K": 96, "D": 3, "H": 5, "W": 4, "T": 2, "R": 3, "S": 3, "str_d": 2, "pad_d": 1, "groups": 2},
     {"N": 1, "C": 5, "K": 16, "H": 1, "W": 31, "R": 1, "S": 1, "pad_h": 2, "str_w": 4},
     {"N": 7, "C": 1, "K": 16, "H": 17, "W": 19, "R": 3, "S": 3},
-], ids=["seven", "pads", "strided", "gaps", "dilated", "deep groups", "one row", "one channel"])  # fmt: skip
+    {"N": 2, "C": 35, "K": 48, "H": 19, "W": 22, "R": 3, "S": 3, "dil_h": 7, "dil_w": 8, "pad_h": 7, "pad_w": 8},
+    {"N": 1, "C": 3, "K": 16, "H": 12, "W": 13, "R": 9, "S": 11, "pad_h": 6, "pad_w": 5},
+    {"N": 1, "C": 2, "K": 32, "H": 43, "W": 44, "R": 2, "S": 3, "pad_h": 1, "pad_w": 9},
+], ids=["seven", "pads", "strided", "gaps", "dilated", "deep groups", "one row", "one channel", "kinds of places",
+        "many taps", "many places"])  # fmt: skip
 def test_few_places_of_filters_where_they_lie(few: Backend, sizes: dict[str, int], dtype: str) -> None:
     layer = few.conv_layer(dtype, **sizes)
     assert chosen(few, layer).startswith("// Few")
@@ -985,6 +989,25 @@ def test_filters_of_few_places_are_not_copied(op: str) -> None:
     small = {"N": 1, "C": 512, "K": 512, "H": 5, "W": 5, "P": 5, "Q": 5}
     assert isinstance(ways(geometry(**small), op)[0], Few)
     assert not any(isinstance(way, Few) for g in (geometry(), geometry(**{**small, "K": 500})) for way in ways(g, op))
+
+
+def test_taps_that_meet_padding_are_counted_out() -> None:
+    """Two fifths of the products of a layer of DeepLab: of few places they need not be computed."""
+    sizes = {"N": 1, "C": 2048, "H": 33, "W": 33, "P": 33, "Q": 33, "strides": (1, 1, 1)}
+    dilated = geometry(**sizes, dilations=(1, 12, 12), pads=((0, 0), (12, 12), (12, 12)))
+    assert isinstance(ways(dilated)[0], Few)
+    assert [conv_blocking._kinds(dilated, axis) for axis in (0, 1, 2)] == [1, 3, 3]
+    for taps, stride, dilation, pad in itertools.product(range(1, 5), range(1, 4), range(1, 5), range(6)):
+        places = (12 + 2 * pad - (taps - 1) * dilation - 1) // stride + 1
+        axis = {"W": 12, "Q": places, "S": taps, "strides": (1, 1, stride), "dilations": (1, 1, dilation)}
+        g = geometry(**axis, pads=((0, 0), (1, 1), (pad, pad)))
+        met = [tuple(0 <= o * stride + n * dilation - pad < 12 for n in range(taps)) for o in range(places)]
+        assert conv_blocking._kinds(g, 2) == 1 + sum(a != b for a, b in zip(met, met[1:]))
+
+
+def test_few_maps_have_tiles_of_few_rows() -> None:
+    facts = Facts(16, 8, 48)
+    assert [conv_blocking._tile_rows(maps, facts) for maps in (1, 2, 4, 5, 8, 9, 12, 13)] == [2, 4, 4, 8, 8, 10, 12, 16]
 
 
 @pytest.mark.parametrize("sizes", [

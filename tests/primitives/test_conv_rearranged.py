@@ -257,7 +257,7 @@ def ways(op: str, **sizes: Any) -> list[Way]:
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
 def test_images_are_rearranged_where_it_pays(op: str) -> None:
     square = {"R": 3, "S": 3, "pad_h": 2, "pad_w": 2, "dil_h": 2, "dil_w": 2}
-    large, few = {"N": 8, "C": 256, "K": 256, "H": 32, "W": 32}, {"N": 8, "C": 3, "K": 32, "H": 64, "W": 64}
+    large, few = {"N": 8, "C": 256, "K": 256, "H": 32, "W": 32}, {"N": 8, "C": 3, "K": 16, "H": 64, "W": 64}
     assert isinstance(ways(op, **large, **square)[0], Parted)
     assert not any(isinstance(way, Parted) for way in ways(op, **few, **square))
     assert not any(isinstance(way, Parted) for way in ways(op, **large, **square, groups=256))
