@@ -59,29 +59,27 @@ void tb_few_copy(void *const *ptr, const int64_t *size, const int64_t *stride, c
                  int64_t end) {
     (void)stride, (void)scalar;
     const shape s = read_shape(size);
-    const int64_t rows = s.extent[0] * s.extent[1], tasks = ceil_div(s.maps_in * s.groups, LANES);
+    const int64_t maps = s.maps_in * s.groups, rows = s.extent[0] * s.extent[1], tasks = ceil_div(maps, LANES);
     if (begin == 0) free_slots(TB_PLACE(OWN), size[SLOTS]);
     for (int64_t row = begin * rows / tasks; row < end * rows / tasks; ++row)
         clear_around(&s, TB_PLACE(DATA), row / s.extent[1], row % s.extent[1]);
-    for (int64_t c = begin * LANES; c < end * LANES; c += LANES) {
-        const TB_S *const from = (const TB_S *)TB_PLACE(IN) + c * s.in_map;
-        TB_T *const to = (TB_T *)TB_PLACE(DATA) + c;
-        const int64_t channels = least(LANES, s.maps_in * s.groups - c);
-        for (int64_t place = 0; place < s.in_map; place += LANES) {
-            const int64_t count = least(LANES, s.in_map - place);
+    for (int64_t place = 0; place < s.in_map; place += LANES) {
+        const int64_t count = least(LANES, s.in_map - place);
+        int64_t at[LANES];
+        for (int64_t l = 0; l < count; ++l) at[l] = place_in_copy(&s, place + l);
+        for (int64_t c = begin * LANES; c < end * LANES; c += LANES) {
+            const TB_S *const from = (const TB_S *)TB_PLACE(IN) + c * s.in_map + place;
             vec r[LANES];
             for (int64_t i = 0; i < LANES; ++i) {
                 r[i] = (vec){0};
-                if (i >= channels) continue;
-                if (count == LANES) r[i] = load(from + i * s.in_map + place);
+                if (c + i >= maps) continue;
+                if (count == LANES) r[i] = load(from + i * s.in_map);
                 else
-                    for (int64_t l = 0; l < count; ++l) r[i][l] = TB_WIDE(from[i * s.in_map + place + l]);
+                    for (int64_t l = 0; l < count; ++l) r[i][l] = TB_WIDE(from[i * s.in_map + l]);
             }
             transpose(r);
-            for (int64_t l = 0; l < count; ++l) {
-                const int64_t at = place_in_copy(&s, place + l);
-                if (at >= 0) *(vec *)(to + at) = r[l];
-            }
+            for (int64_t l = 0; l < count; ++l)
+                if (at[l] >= 0) *(vec *)((TB_T *)TB_PLACE(DATA) + at[l] + c) = r[l];
         }
     }
 }
@@ -209,12 +207,12 @@ typedef struct rows {
     int64_t row, channel, each;
 } rows;
 
-// The inputs of some places at channels from `c` bytes on, on their way to the cache: of other places, they may be far.
-INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int64_t count, int64_t c) {
+// The inputs of some places, from channel c on, on their way to the cache: those of other places may be far.
+INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int64_t count, int64_t c, int lines) {
     for (const tap *t = taps; t < taps + count; ++t)
         UNROLL for (int i = 0; i < places; ++i)
-            UNROLL for (int line = 0; line < AHEAD_LINES; ++line)
-                __builtin_prefetch(x[i] + t->in + c + line * LINE * (int64_t)sizeof(TB_T));
+            UNROLL for (int line = 0; line < lines; ++line)
+                __builtin_prefetch(x[i] + t->in + (c + line * LINE) * (int64_t)sizeof(TB_T));
 }
 
 // P places x V vectors of maps over channels and taps. `more`: on sums.
@@ -230,7 +228,8 @@ INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
         for (int64_t c = 0; c < channels; ++c, channel += filters->channel) { \
-            if (c % (AHEAD_LINES * LINE) == 0) expect_inputs(x, P, taps, count, (c + LINE) * (int64_t)sizeof(TB_T)); \
+            if (c == 0) expect_inputs(x, P, taps, count, 0, 1); \
+            if (c % (AHEAD_LINES * LINE) == 0) expect_inputs(x, P, taps, count, c + LINE, AHEAD_LINES); \
             for (int64_t n = 0; n < filters->each; ++n, next += row) \
                 UNROLL for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * LANES); \
             for (const tap *t = taps; t < taps + count; ++t) { \
