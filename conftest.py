@@ -30,11 +30,17 @@ WATCHED = watch.watching
 HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every day, most files of the engine leave the emulator out: it compiles for half a second a kernel."""
+    """Every day, most files of the engine leave the emulator out: it compiles for half a second a kernel.
+
+    Tests marked slow are for .ci/run, and for whoever names files or tests (`-k`).
+    """
     from tensorbackend.conformance.plugin import PROFILE
 
-    chosen = EMULATED_EVERY_DAY if PROFILE == "everyday" else {item.path.name for item in items} - {HOST_MEMORY}
+    everyday = PROFILE == "everyday"
+    chosen = EMULATED_EVERY_DAY if everyday else {item.path.name for item in items} - {HOST_MEMORY}
     left = {item for item in items if _is_emulated(item) and item.path.name not in chosen}
+    if everyday and config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword:
+        left |= {item for item in items if item.get_closest_marker("slow")}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
     # Groups take long and stay on one worker: they start first, so that no worker is left with one at the end.

@@ -131,6 +131,7 @@ def test_the_tail_keeps_its_order(backend: Any, dtype: str, tail: dict, forward:
         np.testing.assert_allclose(given["bsum"].get()[:, 0], sums, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 @FLOATS
 @pytest.mark.parametrize("forward", [True, False], ids=["fprop", "bprop"])
 def test_the_tail_follows_trees_of_other_types_than_the_tensor_beside_them(

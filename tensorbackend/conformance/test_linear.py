@@ -575,6 +575,7 @@ def test_cumprod_of_floats(backend, axis, dtype) -> None:
     assert_near(products.get(), exact, bound(np.abs(exact), host.shape[axis], dtype))
 
 
+@pytest.mark.slow
 @INTEGERS
 def test_running_results_of_integers_in_their_own_type(backend, dtype) -> None:
     host = draw(5, 6, dtype=dtype)

@@ -70,6 +70,7 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict, dtype: str, pow
 LONG = [(32, 20, 1, 13, 11, 5), (2, 300, 1, 3, 3, 255), (1, 8, 1, 1, 1, 301), (700, 3, 1, 2, 2, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", LONG)
 def test_wide_windows_and_long_strips(backend: Any, sizes: tuple[int, ...]) -> None:
     layer = backend.lrn_layer("float32", *sizes)

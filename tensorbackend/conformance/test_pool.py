@@ -96,6 +96,7 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict, op: str, dtype:
     check_both_passes(backend, layer_of(backend, op, sizes, dtype), dtype, places)
 
 
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(("side", "stride"), [(2, 1), (2, 2), (3, 1), (3, 2)])
 def test_squares_of_usual_sizes(backend: Any, op: str, side: int, stride: int) -> None:
@@ -106,6 +107,7 @@ def test_squares_of_usual_sizes(backend: Any, op: str, side: int, stride: int) -
             check_both_passes(backend, layer, "float32")
 
 
+@pytest.mark.slow
 def test_squares_of_many_rows_and_of_halves(backend: Any) -> None:
     squares = {"R": 3, "S": 3, "str_h": 2, "str_w": 2}
     check_both_passes(backend, backend.pool_layer("float32", "max", 32, 1, H=99, W=61, **squares), "float32")
@@ -124,6 +126,7 @@ def caffe(backend: Any) -> Iterator[Any]:
     backend.compat_mode = None
 
 
+@pytest.mark.slow
 @KINDS
 def test_caffes_sizes_end_with_cut_windows(caffe: Any, op: str) -> None:
     layer = caffe.pool_layer("float32", op, 5, 2, H=6, W=7, R=3, S=3, str_h=2, str_w=2)
@@ -138,6 +141,7 @@ def test_caffes_sizes_end_with_cut_windows(caffe: Any, op: str) -> None:
         caffe.pool_layer("float32", op, 1, 1, H=5, R=2, str_h=7)
 
 
+@pytest.mark.slow
 @KINDS
 def test_strides_of_one_window_may_be_of_any_length(backend: Any, op: str) -> None:
     found = []

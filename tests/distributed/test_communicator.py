@@ -10,6 +10,8 @@ import pytest
 
 from tensorbackend import BackendError, CaptureError, DTypeError, ShapeError, distributed, testing
 
+pytestmark = pytest.mark.slow
+
 DATA = """
 def mine(rank, dtype, shape=(5, 3)):
     values = np.random.default_rng(rank).integers(-8, 9, shape)

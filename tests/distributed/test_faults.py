@@ -17,6 +17,8 @@ import pytest
 from tensorbackend import BackendError, distributed
 from tests.distributed.conftest import ROOT, command, environment
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 10.0
 """Seconds within which all processes are to end when one has failed."""
 

@@ -16,6 +16,8 @@ import tensorbackend.links as L
 from tensorbackend import BackendError, Chain, DTypeError, ShapeError, distributed, optimizers, testing
 from tests.distributed.conftest import ROOT, command, environment
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = str(ROOT / "examples" / "parallel_digits.py")
 
 

@@ -109,6 +109,7 @@ def small_operands(draw: Any) -> tuple[np.dtype, list[tuple[tuple[int, ...], tup
     return draw(st.sampled_from(dtypes.DTYPES[:-1])), operands
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(small=small_operands(), follow=st.booleans())
 def test_many_small_products(backend, small, follow) -> None:
@@ -371,6 +372,7 @@ def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[bool, int, int]:
     return by.panel == 1 and x.a[1] == 1, min(by.split_k, x.k), min(by.block_k, x.k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300)], ids=str
 )
@@ -464,6 +466,7 @@ def test_check_finds_a_wrong_product(jit, monkeypatch) -> None:
 FLAT = [(2100, 16, 2100), (2100, 2100, 16), (16, 2100, 2100), (7, 200_003, 33), (40, 9999, 700), (37, 70, 50_003)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", FLAT, ids=str)
 @pytest.mark.parametrize("layout", [0, 1])
 def test_flat_products_of_matrices_beyond_the_caches(jit, shape, layout) -> None:
@@ -477,6 +480,7 @@ FAR_TAILS = ["a matrix", "a matrix across", "used twice"]
 FAR_SHAPES = [(1500, 1301, 70), (70, 30_016, 80), (600, 2500, 600)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, FAR_TAILS, FAR_SHAPES, [0, 3, 5]), ids=str)
 def test_tails_of_products_beyond_the_caches(jit, name, shape, layout) -> None:
     m, n, k = shape

@@ -28,6 +28,7 @@ def results(backend: Backend, dtype: np.dtype, compute: Callable[[Any, Any, Any]
     return [tree.get().view(np.uint16) for other in (*others, *NUMBERS) for tree in compute(backend, x, other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), dtypes.BFLOAT16], ids=str)
 @pytest.mark.parametrize("compute", [
     lambda be, x, y: [be.absolute(x)],

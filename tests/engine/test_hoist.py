@@ -63,6 +63,7 @@ def test_additions_of_integers_stay_additions(backend: Backend) -> None:
     np.testing.assert_array_equal(away.asnumpyarray(), np.broadcast_to(expected, numbers.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cflags", ["", "-mno-fma"] if platform.machine() in ("x86_64", "AMD64") else [""])
 def test_additions_by_multiply_adds_are_additions(dtype: str, cflags: str, absent) -> None:
@@ -102,6 +103,7 @@ HALVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [64, 97])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", HALVES)

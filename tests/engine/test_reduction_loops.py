@@ -168,6 +168,7 @@ def scaled_rows(be: Backend, x: object, row: object) -> list:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("shape", BESIDE)
 def test_rows_stored_beside_the_next(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
@@ -495,6 +496,7 @@ def test_sums_of_float64_are_of_float64(backend: Backend, axis: int) -> None:
 VECTORS = ["", "-mno-avx512f", "-mno-avx"] if platform.machine() in ("x86_64", "AMD64") else [""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cflags", VECTORS)
 @pytest.mark.parametrize("kinds", [("float32",) * 3, ("float64",) * 3, ("float32", "float64", "float16")])
 def test_several_results_of_rows_beyond_the_caches(

@@ -344,6 +344,7 @@ def test_blocks_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (results[0] == results[2]).all()
 
 
+@pytest.mark.slow
 def test_large_tensors(backend: Backend) -> None:
     """Many blocks, tasks and rows that do not fit one; lengths that no vector divides."""
     host = np.random.default_rng(0).normal(size=(257, 1031))

@@ -67,6 +67,7 @@ def assert_same_around(after: np.ndarray, before: np.ndarray, where: tuple[slice
     np.testing.assert_array_equal(after[around], before[around])
 
 
+@pytest.mark.slow
 @SHARED
 @given(given_rows=short_rows())
 def test_reductions_of_views_and_what_follows_from_them(

@@ -261,6 +261,7 @@ def test_from_dlpack_needs_the_protocol(backend) -> None:
         backend.from_dlpack([1, 2])
 
 
+@pytest.mark.slow
 def test_from_dlpack_of_a_type_that_numpy_lacks_is_refused(backend, absent) -> None:
     try:
         import torch
@@ -270,6 +271,7 @@ def test_from_dlpack_of_a_type_that_numpy_lacks_is_refused(backend, absent) -> N
         backend.from_dlpack(torch.zeros(2, 3, dtype=torch.bfloat16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int64", "uint8", "bool"])
 def test_torch_shares_memory_both_ways(backend, absent, dtype) -> None:
     try:

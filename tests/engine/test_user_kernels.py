@@ -164,6 +164,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_functions_are_those_of_the_type(be, dtype) -> None:
     x = np.array([0.1, 0.3, 0.7, 0.9], dtype)

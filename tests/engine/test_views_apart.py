@@ -35,6 +35,7 @@ def test_copies_of_halves_move_all_bits(jit: Backend, dtype: str) -> None:
         np.testing.assert_array_equal(target.get().view(np.uint16), bits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
 def test_steps_along_rows(jit: Backend, dtype: str) -> None:
     """Maps and reductions read what lies apart by blocks, of short rows and of long ones."""

@@ -47,6 +47,7 @@ def test_the_emulated_gpu_has_the_same_costs(script: Callable) -> None:
     assert cpu == pytest.approx(gpu, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_any_text_can_be_learned_and_wrong_starts_are_named(script: Callable, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("abcd" * 10, encoding="utf-8")
@@ -56,6 +57,7 @@ def test_any_text_can_be_learned_and_wrong_starts_are_named(script: Callable, tm
         script("char_rnn.py", "--text", str(text), "--start", "x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "missing"), [
     ("char_rnn", "matplotlib"), ("mlp_digits", "matplotlib"), ("cnn_digits", "matplotlib"), ("mlp_digits", "tqdm"),
     ("mlp_digits", "sklearn"), ("cnn_digits", "sklearn"), ("links_digits", "sklearn"), ("parallel_digits", "sklearn"),

@@ -53,6 +53,7 @@ def copy_into(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda page: page.stem)
 def test_programs_print_what_they_say(page: Path, tmp_path: Path) -> None:
     """A page's Python blocks are one program. Diffs that it shows are applied to a copy of the sources first."""
@@ -64,6 +65,7 @@ def test_programs_print_what_they_say(page: Path, tmp_path: Path) -> None:
     assert run(program, checkout, tmp_path).splitlines() == PRINTS.findall(program)
 
 
+@pytest.mark.slow
 def test_an_added_op_passes_the_tests_of_the_table(checkout: Path) -> None:
     shutil.copytree(ROOT / "tests", checkout / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "conftest.py"):

@@ -45,6 +45,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(train: Callable[..., str]) ->
     assert resumed[0] == straight[1] and resumed[-1] == straight[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "message"), [("nowhere.npz", "No such file"), (__file__, "not a whole .npz")])
 def test_a_run_that_cannot_go_on_is_told_in_a_line(train: Callable[..., str], wrong: str, message: str) -> None:
     with pytest.raises(AssertionError, match=f"--resume.*{message}") as told:
@@ -52,6 +53,7 @@ def test_a_run_that_cannot_go_on_is_told_in_a_line(train: Callable[..., str], wr
     assert "Traceback" not in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["--maps=0", "--epochs=-1"])
 def test_numbers_that_make_no_sense_are_refused(train: Callable[..., str], wrong: str) -> None:
     with pytest.raises(AssertionError, match=f"error: argument {wrong.partition('=')[0]}: .* 1 or more"):

@@ -37,6 +37,7 @@ def test_the_emulated_gpu_reaches_the_same_accuracy(train: Callable, options: st
     assert abs(accuracy_of(cpu) - accuracy_of(gpu)) <= ONE_DIGIT
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_a_run_to_the_last_digit_captured_or_not(train: Callable) -> None:
     options = ("--epochs", "5", "--hidden", "32", "--seed", "7")
     runs = [train(*options)[0], train(*options, "--capture")[0]]
@@ -47,6 +48,7 @@ def test_a_seed_repeats_a_run_to_the_last_digit_captured_or_not(train: Callable)
     assert numbers[0][2] not in other
 
 
+@pytest.mark.slow
 def test_options_choose_optimizer_activation_type_and_backend(train: Callable) -> None:
     training = "--epochs 12 --hidden 64 48 --keep 0.9 --optimizer momentum --rate 0.05 --activation tanh"
     output, _ = train(*training.split(), "--dtype", "float64", "--backend", "cpu")
@@ -54,12 +56,14 @@ def test_options_choose_optimizer_activation_type_and_backend(train: Callable) -
     assert accuracy_of(output) >= 92.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_learn(train: Callable, dtype: str) -> None:
     output, _ = train("--epochs", "12", "--hidden", "64", "--dtype", dtype)
     assert accuracy_of(output) >= 85.0  # six seeds of float16 gave 89.2 to 93.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [
     "mlp_digits.py --epochs 0", "mlp_digits.py --keep 0", "mlp_digits.py --hidden 8 0", "mlp_digits.py --batch-size 0",
     "cnn_digits.py --maps 0", "char_rnn.py --iterations 0", "char_rnn.py --temperature 0",
@@ -81,6 +85,7 @@ def test_numbers_that_make_no_sense_are_refused_by_their_option(
     assert re.search(f"error: .*{options[0]}", capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["mlp_digits.py --plot", "char_rnn.py --plot", "char_rnn.py --text"])
 def test_files_that_cannot_be_are_told_in_a_line_before_training(script: Callable, wrong: str) -> None:
     with pytest.raises(AssertionError, match=Path(__file__).name) as told:

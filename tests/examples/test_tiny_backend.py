@@ -41,6 +41,7 @@ def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 150
 
 
+@pytest.mark.slow
 def test_it_passes_some_families(tmp_path) -> None:
     said = conformance(tmp_path, "-k", QUICK)
     assert int(re.search(r"(\d+) passed", said)[1]) > 200

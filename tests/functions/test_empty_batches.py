@@ -69,6 +69,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_nothing_are_zero(name, array, host) -> None:
     function, shapes = CASES[name]

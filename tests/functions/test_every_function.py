@@ -180,6 +180,7 @@ def test_interpreted(name, dtype) -> None:
     check(name, dtype, shared("interpreter"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_interpreted_on_strided_arrays(name) -> None:
     check(name, "float32", shared("interpreter"), strided)

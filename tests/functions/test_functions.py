@@ -265,6 +265,7 @@ def strides(x: Any) -> list[int]:
     return [n // (data.dtype.itemsize if isinstance(data, np.ndarray) else 1) for n in data.strides]
 
 
+@pytest.mark.slow
 def test_images_stay_as_convolutions_make_them(array, host) -> None:
     x, w = tb.Variable(array(np.ones((2, 3, 4, 5)))), tb.Variable(array(np.ones((6, 3, 3, 3))))
     y = F.convolution_2d(x, w, pad=1)
@@ -276,6 +277,7 @@ def test_images_stay_as_convolutions_make_them(array, host) -> None:
     assert (host(F.reshape(y, (2, 120))) == host(y).reshape(2, 120)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "stride", "pad"), [(2, 2, 1), (3, 2, 1), (4, 1, 0)])
 def test_images_that_lie_batch_first_are_pooled_where_they_lie(window, stride, pad) -> None:
     image = np.random.default_rng(0).permutation(96).astype(np.float32).reshape(2, 3, 4, 4)
@@ -294,6 +296,7 @@ def test_images_that_lie_batch_first_are_pooled_where_they_lie(window, stride, p
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_far_targets_has_a_finite_loss(array, host) -> None:
     names = [tb.Variable(array(np.full((2, 1), v))) for v in (0.0, 500.0, -500.0, 0.0, 0.0, 20.0)]  # tanh(20) is 1
     targets = [array(np.zeros((2, 1)))] * 2
@@ -447,6 +450,7 @@ def test_functions_draw_after_what_waits(be) -> None:
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_functions_that_draw_keep_the_type(array, host, dtype) -> None:
     kind = tb.dtypes.as_dtype(dtype)

@@ -49,6 +49,7 @@ def spread(x, y):
     return F.maximum(x, row) + F.minimum(row, x) * F.fmod(x, row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [shared, spread])
 def test_gradients_of_operands_that_are_the_same_or_spread(function, array) -> None:
     results = []

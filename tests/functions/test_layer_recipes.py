@@ -67,6 +67,7 @@ def gradients(y: tb.Variable, inputs: list[tb.Variable], g: Any) -> list[Any]:
     return [v.array for v in tb.grad([y], inputs, [tb.Variable(g)])]
 
 
+@pytest.mark.slow
 def test_softmax(xp) -> None:
     x, g = xp.array(some(3, 4)), xp.array(some(3, 4)[::-1].copy())
     v = tb.Variable(x)

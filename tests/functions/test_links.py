@@ -169,6 +169,7 @@ def test_lstm(be, array) -> None:
     assert [y.shape for y in stateless(None, None, array(ROWS))] == [(8, 3)] * 2
 
 
+@pytest.mark.slow
 def test_gaussian_mixture_head(be, array) -> None:
     link = L.GaussianMixture2D(6, 4).to_device(be)
     targets = array(ROWS[:, :1]), array(ROWS[:, 1:2])

@@ -203,6 +203,7 @@ def convnet_transcription(steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_a_convnet_follows_a_numpy_transcription(be, array) -> None:
     model = convnet().to_device(be)
     optimizer = optimizers.MomentumSGD(0.02, 0.9).setup(model)

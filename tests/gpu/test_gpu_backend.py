@@ -99,6 +99,7 @@ def test_sums_stay_within_their_bound(be: GpuBackend, shape: tuple, axis: object
     assert np.all(np.abs(sums - exact) <= 1e-7 * magnitudes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("shape, axis", [((4, 30_000), 1), ((30_000, 4), 0), ((6, 40), 1), ((6, 40), None)])
 def test_places_are_the_first_of_equals_and_nan_wins(be: GpuBackend, name: str, shape: tuple, axis: object) -> None:
@@ -133,6 +134,7 @@ def twice(emulated: GpuBackend) -> Iterator[GpuBackend]:
     made.cleanup_backend()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [MODULE, pytest.param(STRUCTURES, marks=pytest.mark.ci)])
 def test_random_trees(twice: GpuBackend, count: int) -> None:
     check_random_trees(twice, 0, count)
@@ -355,6 +357,7 @@ def first_losses(digits: ModuleType, be: Backend, count: int) -> np.ndarray:
     return np.array(losses[:count])
 
 
+@pytest.mark.slow
 def test_digits_train_as_on_the_cpu(cpu: Backend, absent: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("sklearn") is None:
         absent("examples", "scikit-learn is not installed (pip install tensorbackend[examples])")

@@ -57,6 +57,7 @@ def printed_map(body: str, dtype: str, preamble: str = "") -> UserSource:
     return CudaPrinter(spec, Form((("T", kind),), (kind,) * 3, (False,) * 3, units, 2)).result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
 @pytest.mark.usefixtures("with_compiler")
 def test_every_function_compiles_for_a_device(dtype) -> None:
@@ -90,6 +91,7 @@ def test_places_of_a_raw_array_compile_for_a_device() -> None:
     assert "tb_i64 size[4]" in made.source  # two of the space, one each of x and y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "int64", "bool"])
 @pytest.mark.usefixtures("with_compiler")
 @pytest.mark.parametrize("columns, split", list(itertools.product((False, True), repeat=2)))

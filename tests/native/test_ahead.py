@@ -126,6 +126,7 @@ def test_a_refused_source_is_reported_as_by_the_compiler(begun, cache) -> None:
     assert answer(2) == 2
 
 
+@pytest.mark.slow
 def test_a_compiler_that_hangs_is_stopped(begun, monkeypatch) -> None:
     assert answer(1) == 1
     os.killpg(begun[1].process.pid, signal.SIGSTOP)
@@ -191,6 +192,7 @@ def test_the_end_of_the_process_ends_it(begun, run_python, tmp_path) -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_it(begun, tmp_path) -> None:
     environment = {**os.environ, "TB_CACHE": str(tmp_path / "another"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", CODE + "sys.stdin.read()"]

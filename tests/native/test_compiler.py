@@ -505,6 +505,7 @@ def test_output_that_is_no_library_is_reported(cache, monkeypatch, imitation):
         compiler.compile_source(ANSWER % 1)
 
 
+@pytest.mark.slow
 def test_hanging_compiler_is_stopped_with_its_children(cache, monkeypatch, imitation, tmp_path):
     pid_file = tmp_path / "pid"
     monkeypatch.setitem(config._values, "cc", imitation(f"sleep 1000 & echo $! > {pid_file}; wait"))

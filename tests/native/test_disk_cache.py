@@ -119,6 +119,7 @@ def where(run_python, tmp_path, bound: bool = False, **environment: str | None) 
     return Path(done.stdout.strip()).parent, done.stderr
 
 
+@pytest.mark.slow
 def test_folder_comes_from_the_environment(run_python, tmp_path, cc):
     home, xdg, own = (str(tmp_path / name) for name in ("home", "xdg", "own"))
     common = {"HOME": home, "XDG_CACHE_HOME": xdg}

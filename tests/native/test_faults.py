@@ -38,6 +38,7 @@ def used(factor=2.0):
 # The compiler
 
 
+@pytest.mark.slow
 def test_what_atexit_has_registered_compiles(run_python, tmp_path, cc) -> None:
     """A plan of several kernels, side by side before: then there are no new threads."""
     code = """
@@ -84,6 +85,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [pytest.param("0", marks=pytest.mark.ci), "1"])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_compiler_that_fails_is_an_error_of_the_statement(
@@ -134,6 +136,7 @@ def damage(folder: Path) -> int:
     return len(libraries)
 
 
+@pytest.mark.slow
 def test_damaged_kernels_are_built_again(run_python, tmp_path, cc) -> None:
     cache = tmp_path / "cache"
     run_python(USE + "used()", TB_CACHE=str(cache))
@@ -151,6 +154,7 @@ def test_a_cache_that_cannot_be_used_is_said_once(run_python, cc, variables: dic
     assert done.stderr.count("are lost when the process ends") == 1
 
 
+@pytest.mark.slow
 def test_a_read_only_cache_serves_what_it_holds(run_python, tmp_path, cc) -> None:
     cache = tmp_path / "cache"
     run_python(USE + "used()", TB_CACHE=str(cache))
@@ -195,6 +199,7 @@ for _ in range(5):
     run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="4", timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_a_child_forked_during_a_statement_of_another_thread_works(run_python, cc, native: str) -> None:
     """That thread holds the backend's lock, and is not there in the child."""
@@ -233,6 +238,7 @@ assert good
     run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="2", PYTHONWARNINGS="ignore", timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", ["0", "1"])
 @pytest.mark.parametrize("kind", ["cpu", "gpu:emulator"])
 def test_a_child_finds_no_lock_held(run_python, cc, kind: str, native: str) -> None:
@@ -282,6 +288,7 @@ for other in (statement, user_kernel, allocations, block):
     run_python(FORKS + USE + code, TB_NATIVE=native, TB_THREADS="2", PYTHONWARNINGS="ignore", timeout=150)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_a_child_knows_of_its_own_thread_alone(run_python, cc, native: str) -> None:
     """Blocks, records and captures of the parent's other threads have ended there; a thread of its own that has the
@@ -470,6 +477,7 @@ def runs_from_memory(backend: Backend, statement: Callable[[], object]) -> bool:
     return memo is None or memo.counts()[2] > before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["jit", "jit-python", "emulator"])
 @pytest.mark.parametrize("what", ["block", "capture", "explanation", "using"])
@@ -605,6 +613,7 @@ def statements_in_between(backend: Backend) -> dict[str, tuple[Callable[[Work], 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["statement", "parts", "picked", "block", "kernel", "program"])
 @pytest.mark.parametrize("kind", testing.backend_kinds())
 def test_a_statement_in_the_middle_of_its_like_changes_no_number(kind: str, what: str, cc) -> None:

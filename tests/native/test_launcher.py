@@ -176,6 +176,7 @@ def test_temporaries_come_from_the_runtime(be) -> None:
     assert runs == 1
 
 
+@pytest.mark.slow
 def test_long_statements_let_other_threads_run(be) -> None:
     x, o = be.ones((1000, 1000)), be.empty((1000, 1000))
     stamps, ended = [], threading.Event()

@@ -90,6 +90,7 @@ def test_weak_references_to_nodes_end(be) -> None:
     assert calls == [None, None] and all(r() is None for r in references)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape, depth",
     [("left", 100_000), *(pytest.param(x, 100_000, marks=pytest.mark.ci) for x in ("right", "both")),

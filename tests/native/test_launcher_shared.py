@@ -121,6 +121,7 @@ def recipes(be, monkeypatch) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_they_are_repeated_with_the_launches_and_bits_of_python(be, plain, recipes, monkeypatch, form) -> None:
     launched = launches_of_plans(plain, monkeypatch)
@@ -229,6 +230,7 @@ def test_addresses_of_nodes_that_python_s_group_had(be) -> None:
         np.testing.assert_allclose(u.get(), (b - a * 2) * b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statements", [12, 16])
 def test_groups_of_more_nodes_than_are_told_apart_are_python_s(be, plain, statements: int) -> None:
     """Statements of 39 nodes each: sixteen have too many."""

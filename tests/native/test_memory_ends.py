@@ -124,6 +124,7 @@ APART = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what mprotect and mmap are told is Linux's")
 @pytest.mark.parametrize("dtype", ["float32", *(pytest.param(x, marks=pytest.mark.ci) for x in ("float64", "float16"))])
 def test_nothing_beside_the_operands_is_touched(cc, run_python, dtype) -> None:

@@ -344,6 +344,7 @@ def test_workers_compute_in_the_callers_float_mode(runtime, kernels):
         assert (values == {0}) == bool(on)
 
 
+@pytest.mark.slow
 def test_number_of_threads_follows_settings(run_python, cc):
     code = "from tensorbackend.backends import native; print(native.runtime().threads)"
 
@@ -517,6 +518,7 @@ EXITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", EXITS.values(), ids=EXITS)
 def test_process_ends_at_once(run_python, kernels, ending):
     run_python(PREPARE + ending)
@@ -551,6 +553,7 @@ def test_without_more_threads_the_caller_works_alone(run_python, kernels, tmp_pa
     assert done.stdout == "done\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_sanitizers_find_nothing_in_the_runtime(kernels, tmp_path, sanitizer):
     program = tmp_path / "stress"

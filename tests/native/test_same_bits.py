@@ -33,6 +33,7 @@ def results(dtype: str, length: int, shift: int) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("shift", [0, 1, 16])
 @pytest.mark.parametrize("complexes", [False, True])
@@ -82,6 +83,7 @@ def test_gradients_that_add_to_a_table_read_it_past_the_cache_too(cc, monkeypatc
     assert (abs(near - alone - 3.5) <= rounding * (abs(alone) + abs(near))).all()  # both are rounded
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="asks a compiler for x86 to do without AVX-512"
 )

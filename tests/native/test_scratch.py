@@ -70,6 +70,7 @@ def sums(be: Backend, dtype: str, rows: int, columns: int, axis: int) -> None:
     be.evaluate(be.argmax(x, axis=axis))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize(
     ("made", "sizes", "names"),

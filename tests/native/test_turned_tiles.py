@@ -18,6 +18,7 @@ WIDTHS = ["", "-mno-avx512f", "-mno-avx"] if X86 else [""]
 SIZES = [(8, 8), (9, 200), (64, 64), (65, 63), (130, 70), (17, 33), (200, 9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "cflags"), thinned(len(WIDTHS), dtypes.DTYPES, WIDTHS), ids=str)
 def test_turned_tiles_are_the_same_numbers(cc, monkeypatch, dtype: np.dtype, cflags: str) -> None:
     monkeypatch.setitem(config._values, "cflags", cflags)

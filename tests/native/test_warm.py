@@ -55,6 +55,7 @@ base.schedule = forms.schedule = jit.print_kernel = jit._Work = poisoned
 PRINT = "import hashlib; print(hashlib.sha256(b''.join(program() + program())).hexdigest())"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", ["0", "1"])
 def test_a_second_process_neither_schedules_nor_prints(run_python, tmp_path, cc, native: str) -> None:
     folder = str(tmp_path / "cache")
@@ -64,6 +65,7 @@ def test_a_second_process_neither_schedules_nor_prints(run_python, tmp_path, cc,
     assert warmed.stderr == cold.stderr == ""
 
 
+@pytest.mark.slow
 def test_what_was_remembered_can_be_looked_at(run_python, tmp_path, cc) -> None:
     """Explanations, captured programs and comparisons with the interpreter see the kernels of a plan made here."""
     look = """
@@ -83,6 +85,7 @@ print([[(s.name, s.reason, s.source) for s in e.steps] for e in shown], y.get().
     assert run_python(USE + "program()", TB_CACHE=folder, TB_CHECK="1").stderr == ""
 
 
+@pytest.mark.slow
 def test_groups_with_two_tensors_on_one_view_are_rebuilt_as_they_were(run_python, tmp_path, cc) -> None:
     """A program made of a plan of another process: each view of an expression is a leaf of its own."""
     look = """

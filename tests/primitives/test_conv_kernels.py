@@ -258,6 +258,7 @@ def test_the_matrix_unit_is_as_exact(unit: None, sizes: dict[str, int]) -> None:
             assert np.abs(found - wanted).max() <= BOUNDS[winograd] * scale.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("points", [pytest.param(4, marks=pytest.mark.ci), 6])
 @pytest.mark.parametrize("planes", [0, 3])
 @pytest.mark.parametrize("sizes", [
@@ -330,6 +331,7 @@ def parts(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("points", "taps", "name"), [
     *((6, 3, name) for name in PARTS),
     *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3), (4, 2)]
@@ -404,6 +406,7 @@ OWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("points", "taps", "name"), [
     *((6, 3, name) for name in OWN if name not in PARTS),
     *(pytest.param(6, 3, name, marks=pytest.mark.ci) for name in PARTS),
@@ -440,6 +443,7 @@ def test_filters_in_parts_of_halves(parts: Any, name: str, own: bool) -> None:
         assert np.abs(found.astype(np.float64) - wanted).max() <= bound * scale.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["seven", "eleven, deep groups", "parts over padding", "strided"])
 def test_filters_in_parts_and_threads(parts: Any, name: str) -> None:
     for own in (False, True):
@@ -459,6 +463,7 @@ def test_results_past_the_caches(parts: Any, monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_filters_in_parts_and_what_follows_them(parts: Any, own: bool) -> None:
     backend = parts(6, 4, own)
@@ -519,6 +524,7 @@ ADJOINT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("points", "taps", "name"), [
     *((6, 3, name) for name in ADJOINT),
     *(pytest.param(*way, name, marks=pytest.mark.ci) for way in [(6, 4), (6, 5), (4, 3), (4, 2)]
@@ -541,6 +547,7 @@ def test_gradients_transposed_and_threads(adjoint: Any, name: str) -> None:
         same_bits_of(adjoint(6, 3, part, rows), ADJOINT[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["four images", "strided"])
 def test_gradients_transposed_of_halves(adjoint: Any, name: str, dtype: str) -> None:
@@ -705,6 +712,7 @@ def depthwise(request: pytest.FixtureRequest, cc: None, monkeypatch: pytest.Monk
     return "// DepthwiseFew("
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DEPTHWISE_BOUNDS)
 @pytest.mark.parametrize("sizes", [
     {"N": 1, "C": 9, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
@@ -1048,6 +1056,7 @@ def test_reaches_and_blocks_are_those_of_all_taps_and_phases() -> None:
         assert blocks == conv_blocking._blocks(length, phases, each)
 
 
+@pytest.mark.slow
 def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
     sizes = {"N": 16, "C": 128, "K": 128, "H": 28, "W": 28, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     results = []
@@ -1113,6 +1122,7 @@ def test_timing_waits_for_threads_that_compute(monkeypatch: pytest.MonkeyPatch, 
     assert waited - 1e-9 <= now <= waited + 2 * tuning.CALM_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("H", "W", "R", "S"), [(1, 200_003, 1, 200_000), (100_003, 1, 100_000, 1)])
 def test_more_taps_than_a_stack_holds(cc: Any, H: int, W: int, R: int, S: int) -> None:
     backend = Backend.allocate_backend("cpu", rng_seed=0)

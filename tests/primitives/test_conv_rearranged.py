@@ -184,6 +184,7 @@ def test_passes_are_the_definition(preferred: Any, g: ConvGeometry, dtype: str, 
         assert np.abs(found - wanted).max() <= (bound + rounding) * max(scale.max(), 1e-30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("sizes", [DILATED, VOLUME], ids=["dilated", "volume"])
 def test_what_follows_changes_no_bit(preferred: Any, sizes: dict[str, int], dtype: str) -> None:

@@ -47,6 +47,7 @@ def layer_of(be: tb.Backend, op: str, window: tuple[int, int, int], N: int, dtyp
     return be.pool_layer(dtype, op, N, 2, H=13, W=W, **sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "window", "N"), thinned(5, ["max", "avg", "l2"], WINDOWS, [4, 16, 8, 48, 1, 20, 128, 32]), ids=str
 )
@@ -54,6 +55,7 @@ def test_results_past_the_caches(be: tb.Backend, op: str, window: tuple[int, int
     check_both_passes(be, layer_of(be, op, window, N), "float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "window", "N", "dtype"),
     thinned(6, ["max", "avg", "l2"], WINDOWS, [16, 32, 64, 96, 128, 192], ["float32", "float64", "bfloat16"]), ids=str,
@@ -62,6 +64,7 @@ def test_lines_side_by_side(near: tb.Backend, op: str, window: tuple[int, int, i
     check_both_passes(near, layer_of(near, op, window, N, dtype, 8), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("N", [4, 16, 64, 192])
 def test_whole_images_past_the_caches(be: tb.Backend, N: int) -> None:
     check_both_passes(be, be.pool_layer("float32", "avg", N, 3, H=4, W=5, R=4, S=5), "float32")
@@ -77,17 +80,20 @@ ALMOST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "op"), thinned(3, list(ALMOST), ["max", "avg", "l2"]), ids=str)
 def test_windows_that_are_almost_squares_over_one_map(near: tb.Backend, name: str, op: str) -> None:
     check_both_passes(near, near.pool_layer("float32", op, 16, 4, H=7, W=8, **ALMOST[name]), "float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", ["int16", "int32"])
 def test_places_of_more_bytes_of_usual_windows(near: tb.Backend, places: str) -> None:
     for window in ((2, 2, 0), (3, 2, 1)):
         check_both_passes(near, layer_of(near, "max", window, 32), "float32", places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["max", "avg"])
 @pytest.mark.parametrize(("R", "S"), [(32, 32), (1, 1024), (1024, 1), (40, 60)])
 def test_as_many_cells_as_kernels_take_and_more(near: tb.Backend, op: str, R: int, S: int) -> None:
@@ -106,6 +112,7 @@ APART = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", APART)
 @pytest.mark.parametrize("places", ["int16", "int32"])
 def test_windows_that_share_no_pixel(near: tb.Backend, name: str, places: str) -> None:
@@ -152,6 +159,7 @@ def test_threads_change_no_bit(near: tb.Backend, monkeypatch, op: str, window: t
     same_bits_shared(computed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "N"), [("max", 1), ("max", 3), ("avg", 1), ("avg", 3), ("l2", 1), ("l2", 3)])
 def test_whole_images_of_few(near: tb.Backend, op: str, N: int) -> None:
     check_both_passes(near, near.pool_layer("float32", op, N, 4, H=7, W=5, R=7, S=5), "float32")

@@ -33,6 +33,7 @@ BIG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", BIG, ids=lambda s: f"{s['N']}-{s['C']}-{s['K']}")
 def test_convolution(backend: Any, sizes: dict[str, int], torch: Any) -> None:
     if backend.backend_name == "gpu" and backend.driver.facts.emulated:
@@ -63,6 +64,7 @@ def test_deconvolution(backend: Any, torch: Any) -> None:
     np.testing.assert_allclose(out.get().reshape(layer.dimI)[:, 0], np.moveaxis(theirs.numpy(), 0, -1), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes, kind", [
     ({"N": 16, "C": 8, "H": 13, "W": 13, "R": 3, "S": 3, "str_h": 2, "str_w": 2}, "max"),
     ({"N": 4, "C": 3, "D": 4, "H": 9, "W": 8, "T": 2, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}, "max"),

@@ -385,6 +385,7 @@ def test_compare_marks_changes_beyond_the_spread(tmp_path: Path, us: float, word
     assert "1 rows in both" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"rows": []}'])
 @pytest.mark.parametrize("script", ["compare", "report"])
 def test_what_is_no_result_is_said_in_a_line(tmp_path: Path, script: str, text: str | None) -> None:

@@ -93,6 +93,7 @@ def test_import_reports_an_unreadable_environment() -> None:
     assert "TB_SEED" in done.stderr
 
 
+@pytest.mark.slow
 def test_blocks_of_threads_that_make_backends_leave_nothing_behind() -> None:
     """Where threads take turns as often as they can: what one began another lost, or kept for ever."""
     code = """

@@ -138,6 +138,7 @@ kernels.random("normal_f64", 1000)
 """
 
 
+@pytest.mark.slow
 def test_no_function_does_what_c_leaves_undefined(folder: Path, compiler: toolchain.Compiler) -> None:
     checks = ["-fsanitize=undefined,float-cast-overflow", "-fsanitize-undefined-trap-on-error"]
     if compiler.family == "clang":
