@@ -28,7 +28,7 @@ pytest_plugins = ["tensorbackend.conformance.rehearsal"]
 # The first example of a case compiles, and a machine may be busy: no clock decides whether a test passes.
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
 
-settings.register_profile("everyday", max_examples=20, **COMMON)
+settings.register_profile("everyday", max_examples=12, **COMMON)
 settings.register_profile("ci", max_examples=12, derandomize=True, database=None, **COMMON)
 settings.register_profile("long", max_examples=5000, **COMMON)
 PROFILE = os.environ.get("TB_TEST_PROFILE", "everyday")

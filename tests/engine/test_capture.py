@@ -90,6 +90,7 @@ def numbers(be: Backend, shape: tuple[int, ...], seed: int, dtype: str = "float3
     return be.array(np.random.RandomState(seed).randn(*shape), dtype=dtype)
 
 
+@pytest.mark.slow
 def test_programs_have_the_bits_of_their_functions(backend: Backend) -> None:
     @settings(max_examples=max(settings.default.max_examples // 3, 5))
     @given(program=st.lists(statement, min_size=1, max_size=6), inside=st.booleans())

@@ -102,6 +102,7 @@ def sharing_statements(be: Backend, program: list, made: list, turn: int) -> lis
     return stated
 
 
+@pytest.mark.slow
 def test_a_fused_program_whose_trees_share_parts_has_the_bits_of_single_statements(backend: Backend) -> None:
     @settings(max_examples=settings.default.max_examples // 2)
     @given(program=st.lists(sharing, min_size=2, max_size=5))
@@ -531,6 +532,7 @@ def test_what_a_group_frees_may_state_something(backend: Backend, shape: tuple[i
         assert (z.get() == (2 * rung if z.shape == t.shape else k + 1)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_collection_may_come_at_any_moment_of_a_statement(backend: Backend, reads: bool) -> None:
     """A finalizer that the collector runs while a statement is on its way into a group states something, and may read

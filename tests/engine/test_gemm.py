@@ -334,6 +334,7 @@ def test_a_last_segment_that_ends_before_the_others(jit, monkeypatch, k, dtype) 
     np.testing.assert_array_equal(tailed, 2 * expected.astype(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", THREADED, ids=str)
 def test_threads_change_no_bits(jit, shape) -> None:
     m, n, k = shape

@@ -122,6 +122,7 @@ def test_halves_on_vectors_are_those_of_each_element(backend: Backend, name: str
     np.testing.assert_array_equal(second.get().astype("f"), np.repeat(numbers[0, :, :1] * 2, width, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "more"), [(64, set()), (97, {"a number for each row"})])
 def test_which_halves_go_on_vectors(jit: Backend, width: int, more: set) -> None:
     """Rows of 97 are joined, and then all inputs lie side by side."""

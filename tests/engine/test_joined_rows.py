@@ -45,6 +45,7 @@ def maps(draw: st.DrawFn) -> tuple:
     return shape, kinds, draw(st.sampled_from(["whole", "whole", "part of wider rows"])), draw(st.booleans())
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=maps(), seed=st.integers(0, 2**16))
 def test_rows_of_all_widths_have_numpys_values(backend: Backend, case: tuple, seed: int) -> None:

@@ -247,6 +247,7 @@ def assert_forgetting_changes_nothing(be: Backend, step: Callable[[World], Any],
         assert known == first, known[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(form=st.integers(0, 7), changes=CHANGES)
 def test_statements(kind: str, form: int, changes: list) -> None:

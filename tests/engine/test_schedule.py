@@ -122,6 +122,7 @@ def test_cuts_have_reasons(backend: Backend, name: str, build: Callable, reasons
     testing.assert_bounded(backend.evaluate(tree).get(), testing.reference(tree))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y", "copies"), [
     ("int8", "int8", 2), ("uint8", "int32", 2), ("int64", "int64", 0), ("float32", "int32", 1),
     ("float16", "float32", 1), ("float16", "float16", 0),
@@ -355,6 +356,7 @@ def test_large_tensors(backend: Backend) -> None:
         testing.assert_bounded(backend.evaluate(tree).get(), testing.reference(tree))
 
 
+@pytest.mark.slow
 def test_a_chain_of_ten_thousand(backend: Backend) -> None:
     x = backend.full((1, 5), 1.0, dtype="float64")
     tree = x

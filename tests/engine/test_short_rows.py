@@ -95,6 +95,7 @@ def test_reductions_of_views_and_what_follows_from_them(
     assert (np.abs(got - expected) <= 8 * epsilon * bound + 2 * epsilon * total * np.abs(w)).all()
 
 
+@pytest.mark.slow
 @SHARED
 @given(given_rows=short_rows())
 def test_rows_are_replaced_in_place_and_nothing_around_them(

@@ -312,6 +312,7 @@ def test_a_reduction_writes_where_it_is_told(be) -> None:
         be.reduction(*SQSUM)(x, axis=0, out=out[::2, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(70_000,), (3, 40_000), (40_000, 3), (5, 7, 900), (2000, 40)])
 def test_long_reductions_keep_the_order_of_elements(be, shape) -> None:
     x = np.random.default_rng(1).integers(0, 1000, shape).astype("i8")
@@ -618,6 +619,7 @@ def test_a_preamble_cannot_break_what_follows(be, case) -> None:
         be.elementwise("T x", "T z", body, "broken", preamble=preamble)(numbers((2,)))
 
 
+@pytest.mark.slow
 def test_a_compiler_that_does_not_end_is_stopped(be) -> None:
     twice = "\n".join(f"#define A{k + 1}(x) A{k}(A{k}(x))" for k in range(1, 5))
     with using(compile_timeout=1.0), pytest.raises(CompileError, match="endless: [\\s\\S]*did not finish"):

@@ -245,6 +245,7 @@ class Learning:
         return [t.get().tobytes() for t in (*(p.value for p in self.parameters), rand)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Momentum", "Adam"])
 @pytest.mark.parametrize("kind", ["jit", "interpreter"])
 def test_a_hundred_captured_steps_have_the_bits_of_the_steps(layers: ModuleType, name: str, kind: str) -> None:

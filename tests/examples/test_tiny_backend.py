@@ -33,6 +33,7 @@ def conformance(folder: Path, *arguments: str) -> str:
     return run("-m", "tensorbackend.conformance", *options, *arguments, folder=folder)
 
 
+@pytest.mark.slow
 def test_the_example_runs(tmp_path) -> None:
     assert "[[2.5, 1.5, 0.0]]" in run(str(EXAMPLE), folder=tmp_path)
 
@@ -48,6 +49,7 @@ def test_it_passes_some_families(tmp_path) -> None:
     assert "skipped" not in said
 
 
+@pytest.mark.slow
 def test_a_backend_that_there_is_not_is_refused_at_once(tmp_path) -> None:
     command = [sys.executable, "-m", "tensorbackend.conformance", "--backend", "tinny", "-p", "tiny_backend"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLE.parent)])}

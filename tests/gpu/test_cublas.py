@@ -149,6 +149,7 @@ GEOMETRIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_", [1, 1 << 12, 1 << 27])
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

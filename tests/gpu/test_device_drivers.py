@@ -68,6 +68,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_a_backend_computes_through_the_driver(be: GpuBackend) -> None:
     x, w = numbers(40, 50), numbers(50, 30, seed=1)
     hidden = be.evaluate(be.maximum(be.dot(be.array(x), be.array(w)), 0))
@@ -359,6 +360,7 @@ def replayed(x: np.ndarray, y: np.ndarray, times: int) -> tuple[np.ndarray, ...]
     return o, x, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", [False, True])
 def test_repeated_products_and_calls_are_launched_by_native_code(
     be: GpuBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: bool

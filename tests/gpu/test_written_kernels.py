@@ -94,6 +94,7 @@ def wide_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_primitives, "MOST", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wide_counters")
 def test_kernels_that_count_in_64_bits(be: GpuBackend, cpu: Backend) -> None:
     for ours, theirs in zip(convolved(be, CONVOLUTIONS[0]), convolved(cpu, CONVOLUTIONS[0])):

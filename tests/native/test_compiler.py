@@ -177,6 +177,7 @@ def test_key_follows_the_contents_of_headers(monkeypatch, tmp_path, cc):
     assert changed_outer != before
 
 
+@pytest.mark.slow
 def test_key_follows_headers_that_headers_include(run_python, tmp_path, cc):
     code = """
 from pathlib import Path
@@ -293,6 +294,7 @@ def test_kernel_calls_its_own_function_not_a_namesake(cache):
     assert call(other) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -348,6 +350,7 @@ def test_kernels_round_each_operation(cache):
     assert function(a, a, -rounded) == 0
 
 
+@pytest.mark.slow
 def test_forked_child_compiles_while_the_parent_does(run_python, cc):
     run_python(
         """
@@ -518,6 +521,7 @@ def test_hanging_compiler_is_stopped_with_its_children(cache, monkeypatch, imita
     assert wait_until(lambda: not process_is_alive(child))
 
 
+@pytest.mark.slow
 def test_interrupt_stops_the_compiler(cache, imitation, tmp_path):
     pid_file = tmp_path / "pid"
     code = """
@@ -557,6 +561,7 @@ def test_full_disk_moves_to_the_temporary_folder(cache, monkeypatch, imitation, 
     assert "No space left on device" in caplog.text
 
 
+@pytest.mark.slow
 def test_sanitizers_find_what_a_kernel_does_wrong(run_python, cc):
     code = """
 import ctypes

@@ -155,6 +155,7 @@ def test_file_in_place_of_the_folder_is_refused(run_python, tmp_path, cc):
     check_private(where(run_python, tmp_path, TB_CACHE=str(tmp_path / "file")), tmp_path, "is not a folder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777], ids=oct)
 def test_folder_that_others_can_write_is_refused(run_python, tmp_path, cc, mode):
     folder = tmp_path / "open"
@@ -181,6 +182,7 @@ def test_folder_of_someone_else_is_refused(run_python, tmp_path, cc):
     check_private(found, tmp_path, f"belongs to user {NOBODY}, not to you (0)")
 
 
+@pytest.mark.slow
 def test_read_only_folder_serves_its_entries_and_takes_none(run_python, tmp_path, cc):
     folder = tmp_path / "mine"
     assert where(run_python, tmp_path, bound=True, TB_CACHE=str(folder)) == (folder, "")
@@ -258,6 +260,7 @@ assert path.exists()
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "left"), [("pass", 0, 0), ("os.kill(os.getpid(), signal.SIGKILL)", -9, 1)], ids=["ends", "killed"]
 )
@@ -308,6 +311,7 @@ assert os.waitpid(pid, 0)[1] == 0
     assert not list(tmp_path.glob("tensorbackend-*"))
 
 
+@pytest.mark.slow
 def test_temporary_folders_of_killed_processes_are_removed(run_python, tmp_path, cc):
     make = """
 import os, signal

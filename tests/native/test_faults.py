@@ -63,6 +63,7 @@ def test_without_a_compiler_numpy_computes(run_python) -> None:
     assert "/no/such/compiler" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_compiler_numpy_runs_recurrent_layers(run_python) -> None:
     """Also one that a compiled kernel would run as a whole."""
     code = """

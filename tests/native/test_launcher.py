@@ -90,6 +90,7 @@ def test_new_numbers_and_tensors_of_a_known_form_are_read_anew(be) -> None:
     assert counts(be)[1] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

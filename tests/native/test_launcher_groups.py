@@ -182,6 +182,7 @@ def test_groups_of_as_many_numbers_as_there_is_room_for_and_of_more(be, numbers:
         np.testing.assert_allclose(out.get(), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [12, 15])
 def test_groups_of_more_addresses_than_there_is_room_for_go_through_python(be, rounds: int) -> None:
     """880, and 1152 of fewer launches than there is room for."""

@@ -37,6 +37,7 @@ def test_repeated_draws_leave_no_references(be) -> None:
     assert_no_references_left(be, statements, 20_000)
 
 
+@pytest.mark.slow
 def test_a_million_statements_take_no_memory(run_python) -> None:
     code = """
 import numpy as np, tensorbackend

@@ -452,6 +452,7 @@ for pause in (0, 0.01):
     )
 
 
+@pytest.mark.slow
 def test_forked_child_shares_its_work_whatever_the_parent_was_doing(run_python, kernels):
     run_python(
         PREPARE

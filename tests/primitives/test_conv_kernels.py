@@ -375,6 +375,7 @@ def assert_parts(backend: Backend, points: int, name: str) -> None:
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sum_bytes", [1, 1 << 26])
 @pytest.mark.parametrize(("points", "lanes"), [(4, 960), (6, 240)])
 def test_two_blocks_of_the_filters_gradient_at_a_time(
@@ -429,6 +430,7 @@ def test_tasks_with_filters_or_sums_of_their_own_change_no_bit(
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * scale.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(
     "name", ["seven", *(pytest.param(name, marks=pytest.mark.ci) for name in ("shares of a part", "strided"))]
@@ -450,6 +452,7 @@ def test_filters_in_parts_and_threads(parts: Any, name: str) -> None:
         same_bits_of(parts(6, 3, own), PARTS[name])
 
 
+@pytest.mark.slow
 def test_results_past_the_caches(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     results = []
@@ -541,6 +544,7 @@ def test_images_gradients_as_the_forward_pass_transposed(adjoint: Any, points: i
         assert np.abs(found - wanted).max() <= BOUNDS[2 if points == 4 else 4] * most.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deep groups", "eleven, deep groups", "strided"])
 def test_gradients_transposed_and_threads(adjoint: Any, name: str) -> None:
     for part, rows in [(8, 1 << 30), (1 << 30, 2)]:
@@ -637,6 +641,7 @@ def _dots_alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd:
     yield conv_blocking._dots_update(g, facts, itemsize)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, np.inf, np.nan])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("sizes", [
@@ -691,6 +696,7 @@ def test_taps_that_meet_padding_are_left_out(plain: Backend, sizes: dict[str, in
         assert np.abs(found - wanted).max() <= DEPTHWISE_BOUNDS[dtype] * scale.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("images", [1, 2, 4, 6, 8])
 def test_strides_of_two_and_few_images(plain: Backend, images: int, dtype: str) -> None:

@@ -215,6 +215,7 @@ def test_threads_change_no_bit(preferred: Any, sizes: dict[str, int]) -> None:
     same_bits_shared(lambda: run(made(), layer, operands))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [DILATED, VOLUME, {**VOLUME, "dil_h": 2}], ids=["dilated", "volume", "both"])
 def test_operands_with_gaps(preferred: Any, sizes: dict[str, int]) -> None:
     backend = made()

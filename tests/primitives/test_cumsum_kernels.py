@@ -24,6 +24,7 @@ def part(memory, shape: tuple[int, ...], steps: list[int]):
     return memory[tuple(slice(1, 1 + n * s, s) if s > 0 else slice(n, 0, -1) for n, s in zip(shape, steps))]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=COUNTS.map(tuple), steps=st.tuples(STEPS, STEPS), views=st.tuples(st.booleans(), st.booleans()),
        dtype=st.sampled_from(["float32", "float64", "float16", "bfloat16", "int8", "int32", "uint64"]),
@@ -48,6 +49,7 @@ def test_running_sums_of_views(backend: Backend, shape, steps, views, dtype, dat
     np.testing.assert_array_equal(around.get(), wanted.astype(np.int64).astype(dtype) if dtype in INTEGERS else wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "wanted"), [("int8", "int64"), ("int64", "int8"), ("bool", "uint16"),
                                                ("float16", "float32"), ("float32", "float32")])  # fmt: skip
 @pytest.mark.parametrize("shape", [(300,), (9, 70), (70, 9), (40, 300)])
@@ -80,6 +82,7 @@ LONG = [((70_001,), 0), ((3, 70_001), 1), ((70_001, 3), 0), ((40_000, 12), 0), (
         ((700, 513), 0), ((50_000, 1), 1), ((1, 50_000), 0)]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "axis"), LONG, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_of_long_lines_add_up_in_float64(backend: Backend, shape: tuple[int, ...], axis: int, dtype: str) -> None:

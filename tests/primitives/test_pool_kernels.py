@@ -184,6 +184,7 @@ DENSE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize("task", [1, 1000, cpu_pool.TASK_BYTES])
 def test_windows_of_many_cells_in_tasks_of_any_size(near: tb.Backend, name: str, task: int, monkeypatch) -> None:

@@ -54,6 +54,7 @@ def test_convolution(backend: Any, sizes: dict[str, int], torch: Any) -> None:
         assert np.abs(ours.get() - theirs).max() <= 2e-5 * np.abs(theirs).max()
 
 
+@pytest.mark.slow
 def test_deconvolution(backend: Any, torch: Any) -> None:
     layer = backend.deconv_layer("float32", 3, 6, 4, 1, 5, 4, R=4, S=3, pad_h=1, str_h=2, str_w=2, groups=2)
     x, f = (ref.draw(dim, "float32", n) for n, dim in enumerate((layer.dimO, layer.dimF)))
@@ -84,6 +85,7 @@ def test_pooling(backend: Any, sizes: dict, kind: str, torch: Any) -> None:
     np.testing.assert_allclose(grad.get(), np.moveaxis(x.grad.numpy(), 0, -1), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_two_directions_of_gated_layers_share_a_buffer(backend: Any, kind: str, torch: Any) -> None:
     nin, nout, N, steps = 3, 5, 4, 6

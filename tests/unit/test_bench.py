@@ -369,6 +369,7 @@ def result(path: Path, us: float, spread: float, share: float) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("us", "word", "status"),
     [(10.5, "", 0), (14.0, "slower", 1), (6.0, "faster", 0)],

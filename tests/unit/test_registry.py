@@ -346,6 +346,7 @@ OTHERS = """
     """
 
 
+@pytest.mark.slow
 def test_backends_of_other_packages_are_found_by_entry_point(tmp_path) -> None:
     module = """
         from tensorbackend.backends.cpu import CPUBackend
