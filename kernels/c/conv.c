@@ -157,7 +157,11 @@ static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
 // Sums of places in columns `b` apart, all n images of each: of few, a loop over them would take longer than they.
 INLINE void put_apart(TB_R *to, const TB_T *sums, int64_t count, int n, int64_t b) {
     for (int64_t i = 0; i + n <= count; i += n, to += b * n)
+#ifdef TB_PLAIN
+        __builtin_memcpy(to, sums + i, (unsigned long)n * sizeof(TB_T));
+#else
         UNROLL for (int image = 0; image < n; ++image) to[image] = TB_NARROW(sums[i + image]);
+#endif
     for (int64_t i = count / n * n; i < count; ++i) to[i % n] = TB_NARROW(sums[i]);
 }
 
@@ -165,6 +169,7 @@ INLINE void put_apart(TB_R *to, const TB_T *sums, int64_t count, int n, int64_t 
 static void put_images(TB_R *to, const TB_T *sums, int64_t image, int64_t count, int64_t n, int64_t b) {
     for (int64_t i = 0; i < count; to += b * n, image = 0) {
 #ifdef TB_PLAIN
+        for (; image + LANES <= n && i + LANES <= count; image += LANES, i += LANES) store(to + image, *(const vec *)(sums + i));
         for (; image + 4 <= n && i + 4 <= count; image += 4, i += 4) __builtin_memcpy(to + image, sums + i, 4 * sizeof(TB_T));
 #endif
         for (; image < n && i < count; ++image, ++i) to[image] = TB_NARROW(sums[i]);
@@ -187,6 +192,9 @@ static void put(const job *j, TB_R *out, int64_t map, int64_t maps, int64_t row,
         TB_R *const to = line + ((j->column + lane / n) * b + j->column_phase) * n;
         if (n == 1) put_apart(to, sums, count, 1, b);
         else if (n == 2 && lane % 2 == 0) put_apart(to, sums, count, 2, b);
+        else if (n == 4 && lane % 4 == 0) put_apart(to, sums, count, 4, b);
+        else if (n == 8 && lane % 8 == 0) put_apart(to, sums, count, 8, b);
+        else if (n == 16 && lane % 16 == 0) put_apart(to, sums, count, 16, b);
         else put_images(to, sums, lane % n, count, n, b);
     }
 }

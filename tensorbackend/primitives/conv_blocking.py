@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorbackend.primitives import winograd_blocking
+from tensorbackend.primitives import few_blocking, winograd_blocking
 from tensorbackend.primitives.conv_measured import measured
 from tensorbackend.primitives.conv_rearranged import taken_apart, unrolled
 from tensorbackend.primitives.conv_ways import (
@@ -32,9 +32,11 @@ from tensorbackend.primitives.conv_ways import (
     Unrolled,
     Way,
     Winograd,
+    met_taps,
+    outputs_apart,
     sides,
 )
-from tensorbackend.primitives.geometry import ConvGeometry, share_inside
+from tensorbackend.primitives.geometry import ConvGeometry
 from tensorbackend.primitives.matrix_unit import EDGE, HALF, PLANE_BYTES, multiple
 
 __all__ = ["BPROP", "FPROP", "UPDATE", "choices", "few_channels", "has_gaps", "nanoseconds", "sides"]
@@ -81,27 +83,15 @@ FEWEST_UNIT_MAPS = 16
 for the matrix unit."""
 DIRECT_PRODUCTS, DIRECT_MET_PRODUCTS = 110, 105
 """Operations of the definition a nanosecond by multiply-adds: all of them, and those that are not left out."""
-STRIDED_BACK = 1.3
-"""How much longer the gradient by the images takes with strides: its results are put between each other."""
+STRIDED_COPY = 3
+"""How much longer a copy of the input takes with strides: places of each phase are put together."""
+STRIDED_BACK, APART_NS = 1.05, 1.0
+"""How much longer products of the gradient by the images take with strides; of a result that is put between
+others."""
 UNIT_DIRECT, UNIT_SHARED = 185, 230
 """Operations of `conv.c` a nanosecond on the matrix unit; those of all lanes where copies are shared."""
 SHARED_FILTER_NS = 0.6
 """Of a number of the filters that a task copies itself."""
-FEW_VECTORS, FEW_MAPS = (2, 3), 8
-"""Of `conv_few.c`: vectors of maps of a tile forward, maps of one backward."""
-FEW_PRODUCTS, FEW_SUM_NS = (106, 98), (0.5, 3.0)
-"""Operations of `conv_few.c` a nanosecond, forward and backward; nanoseconds of a result, whose lanes are added up
-backward."""
-FEW_FILTER_NS, FEW_COPY_NS = 0.1, 1.0
-"""Of a number of the filters there, and of the copy of the input."""
-FEW_READ_NS = (1 << 18, (0.05, 0.02)), (3 << 20, (0.1, 0.12)), (math.inf, (0.5, 0.5))
-"""Of a number of the copy, for each task's maps, forward and backward, by how many there are: what the second-level
-cache holds, the third, or none."""
-FEW_PLACES, FEW_SUMS, FEW_TILE = 1152, 64, (8, 3)
-"""Places of a task at most, forward and backward, where sums are a vector each; places of a tile."""
-FEW_ROWS, FEW_BYTES = 768, 64 << 10
-"""Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
-tile of maps, backward: a part of the second-level cache."""
 DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
 """Operations of `conv_depthwise.c` a nanosecond; nanoseconds of a map."""
 PART_NS, UNROLL_NS = 0.5, (0.2, 0.4)
@@ -114,11 +104,6 @@ LANES_BYTES, LANES_TASK_NS, TURNED_NS, TAP_NS = 512 << 10, 200.0, (0.3, 0.35), 0
 turned, there or back, and for the filters' gradient, and of a tap at a place of 64 bytes of maps."""
 DEPTHWISE_TABLE = 1024
 """Taps of filters, and phases of results, at most: tables of them are on the stack."""
-
-
-def _steps(g: ConvGeometry, op: str) -> tuple[int, ...]:
-    """From an output to the next of its phase, along each axis."""
-    return g.strides if op == BPROP else (1, 1, 1)
 
 
 def _phases(g: ConvGeometry, op: str) -> int:
@@ -154,7 +139,7 @@ def _direct(g: ConvGeometry, op: str, facts: Facts, itemsize: int, planes: int =
     """Of all blocks the ones that a cost model finds cheapest."""
     facts = facts.tile(planes)
     maps_in, _, _, out = sides(g, op)
-    steps = _steps(g, op)
+    steps = outputs_apart(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     rows = [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n < high] + [high]
     columns = sorted({-(-wide // parts) for parts in _column_parts(wide * g.N // (FEWEST_TILES * facts.width))})
@@ -191,7 +176,7 @@ class _DirectCost:
         maps_in, maps_out, _, out = sides(g, op)
         tall, broad = (_reach(g, axis) for axis in (1, 2))
         apart = _phases(g, op)
-        steps = _steps(g, op)
+        steps = outputs_apart(g, op)
         blocks = _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], columns)
         self.items = g.groups * out[0] * blocks
         self.tiles, self.chunks = -(-maps_out // facts.rows), -(-maps_in // channels)
@@ -243,7 +228,7 @@ def _unit_channels(g: ConvGeometry, channels: int) -> float:
 def _shared(g: ConvGeometry, op: str) -> Direct:
     """Blocks on the matrix unit for few places: a task takes a tile of maps and all places, where that makes enough."""
     maps_in, maps_out, _, out = sides(g, op)
-    steps = _steps(g, op)
+    steps = outputs_apart(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     tiles, items = -(-maps_out // EDGE), g.groups * out[0] * steps[1] * steps[2]
     rows = -(-high // min(-(-TASKS // (tiles * items)), high))
@@ -263,7 +248,7 @@ def _tile_lanes(g: ConvGeometry, op: str, rows: int, columns: int, flat: bool) -
 def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
     """The time of `_shared` on one thread."""
     maps_in, maps_out, _, out = sides(g, op)
-    steps = _steps(g, op)
+    steps = outputs_apart(g, op)
     blocks = _blocks(out[1], steps[1], way.rows) * _blocks(out[2], steps[2], way.columns)
     lanes = _tile_lanes(g, op, way.rows, way.columns, way.flat)
     tall, broad = (_reach(g, axis) for axis in (1, 2))
@@ -280,45 +265,6 @@ def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
     return products + copied + SHARED_FILTER_NS * g.groups * maps_in * maps_out * cells * out[0] * blocks
 
 
-def _few(g: ConvGeometry, op: str, facts: Facts) -> Few:
-    """Even panels of maps, and as many parts of the places as make enough tasks."""
-    maps_in, maps_out, _, out = sides(g, op)
-    steps = _steps(g, op)
-    cells = math.prod(-(-n // step) for n, step in zip(g.window, steps))
-    places = g.N * math.prod(-(-n // step) for n, step in zip(out, steps))
-    if op == BPROP:
-        panel, most = FEW_MAPS, FEW_SUMS
-        blocks = -(-maps_in * 4 * FEW_MAPS * cells // FEW_BYTES)
-        channels = multiple(-(-maps_in // blocks), facts.lanes)
-    else:
-        vectors, most = maps_out // facts.lanes, FEW_PLACES
-        panel = min(FEW_VECTORS, key=lambda n: (-(-vectors // n) * n, -n)) * facts.lanes
-        channels = -(-maps_in // -(-maps_in * cells // FEW_ROWS))
-    items = g.groups * math.prod(steps) * -(-maps_out // panel)
-    parts = max(-(-places // most), min(-(-TASKS // items), places))
-    part = -(-places // parts)
-    return Few(part, panel, channels, items * -(-places // part))
-
-
-def _few_cost(g: ConvGeometry, op: str, facts: Facts) -> float:
-    """The time of `_few` on one thread: taps that no place of a tile meets are not added up."""
-    backward = op == BPROP
-    read, written = (g.dimO, g.dimI) if backward else (g.dimI, g.dimO)
-    high = _met_taps(g, 1)
-    mixed = _kinds(g, 1) * _kinds(g, 2) * FEW_TILE[backward] / 2 / math.prod(written[1:])
-    products = g.flops * min(high, high * _met_taps(g, 2) + mixed)
-    if backward:
-        maps = g.C // g.groups
-        products *= multiple(maps, FEW_MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
-    again = 1 if backward else -(-math.prod(g.dimO[1:]) // FEW_PLACES)  # for each block of places
-    filters = math.prod(g.dimF) * FEW_FILTER_NS + winograd_blocking.far_filters(g) * again / 2
-    copied = math.prod(read[1:]) * multiple(read[0], facts.lanes)
-    each = next(ns[backward] for most, ns in FEW_READ_NS if copied <= most)
-    panels = -(-written[0] // g.groups // _few(g, op, facts).panel)
-    moved = filters + copied * (FEW_COPY_NS + panels * each)
-    return products / FEW_PRODUCTS[backward] + moved + math.prod(written) * FEW_SUM_NS[backward]
-
-
 def _is_depthwise(g: ConvGeometry) -> bool:
     """Whether each map meets filters of its own, and maps are enough tasks."""
     largest = max(math.prod(g.window), math.prod(g.strides))
@@ -328,7 +274,7 @@ def _is_depthwise(g: ConvGeometry) -> bool:
 def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:
     """As many rows as a copy of their input leaves in the cache."""
     _, _, _, out = sides(g, op)
-    steps = _steps(g, op)
+    steps = outputs_apart(g, op)
     high, wide = (-(-out[axis] // steps[axis]) for axis in (1, 2))
     row = g.T * _phases(g, op) * (wide + _reach(g, 2)) * g.N * itemsize
     rows = max(1, min(high, COPY_BYTES // row - _reach(g, 1)))
@@ -339,7 +285,7 @@ def _depthwise(g: ConvGeometry, op: str, itemsize: int) -> Depthwise:
 def _depthwise_few(g: ConvGeometry, op: str, facts: Facts, itemsize: int) -> list[DepthwiseFew]:
     """With maps in the lanes, where a vector of them and its results stay in the cache."""
     read, written = (g.result, g.image) if op == BPROP else (g.image, g.result)
-    reaches = [-(-n // step) + _reach(g, axis) for axis, (n, step) in enumerate(zip(written, _steps(g, op)))]
+    reaches = [-(-n // step) + _reach(g, axis) for axis, (n, step) in enumerate(zip(written, outputs_apart(g, op)))]
     copied = math.prod(reaches if op == BPROP else (n * s for n, s in zip(reaches, g.strides)))
     if g.N * (copied + math.prod(read) + math.prod(written)) * facts.lanes * itemsize > LANES_BYTES:
         return []
@@ -417,23 +363,10 @@ def _update_blocks(g: ConvGeometry, rows: int, columns: int, least: int, held: C
     return Direct(rows, columns, channels, False, splits, g.K // g.groups, splits * parts)
 
 
-def _met_taps(g: ConvGeometry, axis: int) -> float:
-    """Of the taps of all outputs along an axis, the share that meets inputs."""
-    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
-    return share_inside(firsts, g.result[axis], g.strides[axis], g.image[axis])
-
-
-def _kinds(g: ConvGeometry, axis: int) -> int:
-    """How many kinds of outputs there are along an axis, by the taps that meet inputs."""
-    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
-    ends = np.concatenate([-(firsts // g.strides[axis]), (g.image[axis] - 1 - firsts) // g.strides[axis] + 1])
-    return 1 + len({int(end) for end in ends if 0 < end < g.result[axis]})
-
-
 def _turned_cost(g: ConvGeometry, facts: Facts, way: Direct) -> float:
     """The time of `_turned_update` on one thread."""
     channels, maps = g.C // g.groups, g.K // g.groups
-    met = math.prod(_met_taps(g, axis) for axis in ((0, 1, 2) if way.channels >= UPDATE_ROWS else (0, 1)))
+    met = math.prod(met_taps(g, axis) for axis in ((0, 1, 2) if way.channels >= UPDATE_ROWS else (0, 1)))
     products = g.flops * met * multiple(maps, facts.lanes) / maps / UPDATE_FLOPS
     blocks = g.M * -(-g.P // way.rows) * -(-g.Q // way.columns)
     joined = way.splits == g.groups == 1 and not maps % facts.lanes
@@ -494,11 +427,6 @@ def _unit_update_cost(
     return total, Direct(rows, columns, channels, flat, splits, maps, tasks, UNIT_PLANES)
 
 
-def _may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
-    """Whether `conv_few.c` computes a pass: what lies side by side in the filters is whole vectors in each group."""
-    return op != UPDATE and facts.plain and not g.K // g.groups % facts.lanes
-
-
 def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Way]:
     """The ways to compute a pass, the one that should be fastest first; the last needs least memory.
 
@@ -511,7 +439,7 @@ def choices(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int
         yield from sorted(found, key=lambda way: nanoseconds(g, op, facts, way))
         yield direct
         return
-    found: list[Way] = [_few(g, op, facts)] if _may_be_few(g, op, facts) else []
+    found: list[Way] = [few_blocking.blocks(g, op, facts)] if few_blocking.may_be_few(g, op, facts) else []
     if winograd and winograd_blocking.may_be_cut(g, FPROP if op == BPROP else op) and itemsize == 4:
         for points in (4, 6) if winograd >= 4 else (4,):
             found += winograd_blocking.choices(g, op, facts, itemsize, points)
@@ -549,19 +477,21 @@ def _beyond(g: ConvGeometry, facts: Facts, way: Direct) -> float:
 
 
 def _tile_rows(maps: int, facts: Facts) -> int:
-    """Rows of tiles of `conv.c` for so many maps; tiles of one row take as long as if they had two."""
+    """Rows of tiles of `conv.c` for so many maps; one takes as long as two, four as five."""
     left = maps % facts.rows
-    return maps - left + (0 if not left else 2 if left == 1 else 4 if left <= 4 else facts.rows)
+    return maps - left + (0 if not left else 2 if left == 1 else 5 if left <= 4 < facts.rows else facts.rows)
 
 
-def _direct_lanes(g: ConvGeometry, op: str, facts: Facts, way: Direct) -> float:
-    """How many lanes tiles of `conv.c` have for each that is an output."""
-    rows, columns = (min(n, -(-out // step)) for n, out, step in zip(
-        (way.rows, way.columns), sides(g, op)[3][1:], _steps(g, op)[1:]))  # fmt: skip
-    places = columns * g.N
+def _direct_tiles(g: ConvGeometry, op: str, facts: Facts, way: Direct) -> tuple[float, float]:
+    """How many lanes tiles of `conv.c` have for each that is an output; and how many tiles there are."""
+    _, maps_out, _, out = sides(g, op)
+    steps = outputs_apart(g, op)
+    rows, columns = (min(n, -(-out[axis] // steps[axis])) for n, axis in ((way.rows, 1), (way.columns, 2)))
+    runs, run = rows, columns * g.N
     if way.flat:
-        return multiple((rows - 1) * (columns + _reach(g, 2)) * g.N + places, facts.lanes) / (rows * places)
-    return multiple(places, facts.lanes) / places
+        runs, run = 1, (rows - 1) * (columns + _reach(g, 2)) * g.N + run
+    items = g.groups * math.prod(out) / (rows * columns) * -(-maps_out // facts.rows)
+    return runs * multiple(run, facts.lanes) / (rows * columns * g.N), items * runs * -(-run // facts.width)
 
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
@@ -587,7 +517,7 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
     if isinstance(way, DepthwiseFew):
         return _depthwise_few_cost(g, op, facts, way)
     if isinstance(way, Few):
-        return _few_cost(g, op, facts)
+        return few_blocking.nanoseconds(g, op, facts, way)
     if way.planes and op == UPDATE:
         return _unit_update_cost(g, way.rows, way.columns, way.channels, way.part_maps, way.flat)[0]
     if way.dots:
@@ -603,10 +533,14 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
     used = maps_out / _tile_rows(maps_out, facts) / (_beyond(g, facts, way) if op == BPROP else 1.0)
     products = g.flops / DIRECT_PRODUCTS
     if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
-        met = _met_taps(g, 1) * (_met_taps(g, 2) if g.N >= facts.width else 1.0)
+        met = met_taps(g, 1) * (met_taps(g, 2) if g.N >= facts.width else 1.0)
         products = g.flops * met / DIRECT_MET_PRODUCTS
-    if op == BPROP and g.strides != (1, 1, 1):
+    strided = g.strides != (1, 1, 1)
+    moved = way.splits * (math.prod(g.dimO) if op == BPROP else math.prod(g.dimI) * (STRIDED_COPY if strided else 1))
+    moved *= COPY_NS
+    if op == BPROP and strided:
         products *= STRIDED_BACK
-    copies = way.splits * math.prod(g.dimO if op == BPROP else g.dimI) * COPY_NS
+        moved += math.prod(g.dimI) * APART_NS
+    lanes, tiles = _direct_tiles(g, op, facts, way)
     filters = math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
-    return products * _direct_lanes(g, op, facts, way) / max(used, 0.25) + copies + filters
+    return products * lanes / max(used, 0.25) + moved + tiles * TILE_NS + filters

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tensorbackend.primitives.geometry import ConvGeometry
+import numpy as np
+
+from tensorbackend.primitives.geometry import ConvGeometry, share_inside
 from tensorbackend.primitives.matrix_unit import EDGE, PLANES
 
 __all__ = [
     "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "DepthwiseFew", "Direct", "Facts", "Few",
-    "Parted", "Unrolled", "Way", "Winograd", "sides",
+    "Parted", "Unrolled", "Way", "Winograd", "met_taps",
+    "outputs_apart", "sides",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -138,3 +141,14 @@ def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[in
     """Maps of a group in and out, lengths of an image in and out, as the kernels see a pass."""
     c, k = g.C // g.groups, g.K // g.groups
     return (k, c, g.result, g.image) if op == BPROP else (c, k, g.image, g.result)
+
+
+def met_taps(g: ConvGeometry, axis: int) -> float:
+    """Of the taps of all outputs along an axis, the share that meets inputs."""
+    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
+    return share_inside(firsts, g.result[axis], g.strides[axis], g.image[axis])
+
+
+def outputs_apart(g: ConvGeometry, op: str) -> tuple[int, ...]:
+    """From an output to the next of its phase, along each axis."""
+    return g.strides if op == BPROP else (1, 1, 1)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tensorbackend import Backend, testing
 from tensorbackend.backends import caches, cpu_conv, cpu_conv_passes, cpu_primitives, tuning
 from tensorbackend.conformance import references as ref
-from tensorbackend.primitives import conv_blocking, winograd_blocking
+from tensorbackend.primitives import conv_blocking, few_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
 from tensorbackend.primitives.conv_ways import DepthwiseFew, Direct, Facts, Few, Winograd
 from tensorbackend.primitives.geometry import ConvGeometry, share_inside
@@ -1010,18 +1010,18 @@ def test_taps_that_meet_padding_are_counted_out() -> None:
     sizes = {"N": 1, "C": 2048, "H": 33, "W": 33, "P": 33, "Q": 33, "strides": (1, 1, 1)}
     dilated = geometry(**sizes, dilations=(1, 12, 12), pads=((0, 0), (12, 12), (12, 12)))
     assert isinstance(ways(dilated)[0], Few)
-    assert [conv_blocking._kinds(dilated, axis) for axis in (0, 1, 2)] == [1, 3, 3]
+    assert [few_blocking.kinds(dilated, axis) for axis in (0, 1, 2)] == [1, 3, 3]
     for taps, stride, dilation, pad in itertools.product(range(1, 5), range(1, 4), range(1, 5), range(6)):
         places = (12 + 2 * pad - (taps - 1) * dilation - 1) // stride + 1
         axis = {"W": 12, "Q": places, "S": taps, "strides": (1, 1, stride), "dilations": (1, 1, dilation)}
         g = geometry(**axis, pads=((0, 0), (1, 1), (pad, pad)))
         met = [tuple(0 <= o * stride + n * dilation - pad < 12 for n in range(taps)) for o in range(places)]
-        assert conv_blocking._kinds(g, 2) == 1 + sum(a != b for a, b in zip(met, met[1:]))
+        assert few_blocking.kinds(g, 2) == 1 + sum(a != b for a, b in zip(met, met[1:]))
 
 
 def test_few_maps_have_tiles_of_few_rows() -> None:
     facts = Facts(16, 8, 48)
-    assert [conv_blocking._tile_rows(maps, facts) for maps in (1, 2, 4, 5, 8, 9, 12, 13)] == [2, 4, 4, 8, 8, 10, 12, 16]
+    assert [conv_blocking._tile_rows(maps, facts) for maps in (1, 2, 4, 5, 8, 9, 12, 13)] == [2, 5, 5, 8, 8, 10, 13, 16]
 
 
 @pytest.mark.parametrize("sizes", [

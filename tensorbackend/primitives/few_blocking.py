@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of few places on the CPU: in which blocks, and about how long they take.
+
+The loops are those of `kernels/c/conv_few.c`. Of which algorithm is the fastest `conv_blocking.py` decides.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tensorbackend.primitives import winograd_blocking
+from tensorbackend.primitives.conv_ways import BPROP, TASKS, UPDATE, Facts, Few, met_taps, outputs_apart, sides
+from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.matrix_unit import multiple
+
+__all__ = ["blocks", "kinds", "may_be_few", "nanoseconds"]
+
+VECTORS, MAPS = (2, 3), 8
+"""Vectors of maps of a tile forward, maps of one backward."""
+PRODUCTS, SUM_NS, APART_NS = (106, 98), (0.5, 3.0), 5.0
+"""Operations a nanosecond, forward and backward; nanoseconds of a result, whose lanes are added up backward, and of one
+that is put between others."""
+FILTER_NS, COPY_NS = 0.1, 1.0
+"""Of a number of the filters, and of the copy of the input."""
+READ_NS = (1 << 18, (0.05, 0.02)), (3 << 20, (0.1, 0.12)), (math.inf, (0.5, 0.5))
+"""Of a number of the copy, for each task's maps, forward and backward, by how many there are: what the second-level
+cache holds, the third, or none."""
+PLACES, SUMS, TILE = 1152, 64, (8, 3)
+"""Places of a task at most, forward and backward, where sums are a vector each; places of a tile."""
+ROWS, BYTES = 768, 64 << 10
+"""Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
+tile of maps, backward: a part of the second-level cache."""
+
+
+def may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
+    """Whether it computes a pass: what lies side by side in the filters is whole vectors in each group."""
+    return op != UPDATE and facts.plain and not g.K // g.groups % facts.lanes
+
+
+def blocks(g: ConvGeometry, op: str, facts: Facts) -> Few:
+    """Even panels of maps, and as many parts of the places as make enough tasks."""
+    maps_in, maps_out, _, out = sides(g, op)
+    steps = outputs_apart(g, op)
+    cells = math.prod(-(-n // step) for n, step in zip(g.window, steps))
+    places = g.N * math.prod(-(-n // step) for n, step in zip(out, steps))
+    if op == BPROP:
+        panel, most = MAPS, SUMS
+        pieces = -(-maps_in * 4 * MAPS * cells // BYTES)
+        channels = multiple(-(-maps_in // pieces), facts.lanes)
+    else:
+        vectors, most = maps_out // facts.lanes, PLACES
+        panel = min(VECTORS, key=lambda n: (-(-vectors // n) * n, -n)) * facts.lanes
+        channels = -(-maps_in // -(-maps_in * cells // ROWS))
+    items = g.groups * math.prod(steps) * -(-maps_out // panel)
+    parts = max(-(-places // most), min(-(-TASKS // items), places))
+    part = -(-places // parts)
+    return Few(part, panel, channels, items * -(-places // part))
+
+
+def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Few) -> float:
+    """The time on one thread: taps that no place of a tile meets are not added up."""
+    backward = op == BPROP
+    read, written = (g.dimO, g.dimI) if backward else (g.dimI, g.dimO)
+    high = met_taps(g, 1)
+    mixed = kinds(g, 1) * kinds(g, 2) * TILE[backward] / 2 / math.prod(written[1:])
+    products = g.flops * min(high, high * met_taps(g, 2) + mixed)
+    if backward:
+        maps = g.C // g.groups
+        products *= multiple(maps, MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
+    again = 1 if backward else -(-math.prod(g.dimO[1:]) // PLACES)  # for each block of places
+    filters = math.prod(g.dimF) * FILTER_NS + winograd_blocking.far_filters(g) * again / 2
+    copied = math.prod(read[1:]) * multiple(read[0], facts.lanes)
+    each = next(ns[backward] for most, ns in READ_NS if copied <= most)
+    panels = -(-written[0] // g.groups // way.panel)
+    moved = filters + copied * (COPY_NS + panels * each)
+    each = SUM_NS[backward] + (APART_NS if backward and g.strides != (1, 1, 1) else 0.0)
+    return products / PRODUCTS[backward] + moved + math.prod(written) * each
+
+
+def kinds(g: ConvGeometry, axis: int) -> int:
+    """How many kinds of outputs there are along an axis, by the taps that meet inputs."""
+    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
+    ends = np.concatenate([-(firsts // g.strides[axis]), (g.image[axis] - 1 - firsts) // g.strides[axis] + 1])
+    return 1 + len({int(end) for end in ends if 0 < end < g.result[axis]})
