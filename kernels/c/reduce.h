@@ -49,6 +49,13 @@
     TB_FN tb_v_##S tb_fill16_##S(T x) { tb_v_##S r; TB_IN_##SIZE(TB_PART_FILL, S) return r; }
 #define TB_JOIN(NAME, S, SIZE, OP) \
     TB_FN tb_v_##S NAME(tb_v_##S a, tb_v_##S b) { TB_IN_##SIZE(TB_PART_APPLY, OP) return a; }
+// `count` of them, less than sixteen, and `other` in the lanes behind.
+#define TB_SOME(T, S) \
+    TB_FN tb_v_##S tb_load_some_##S(const T *v, int count, T other) { \
+        T lanes[16] __attribute__((aligned(64))); \
+        for (int l = 0; l < 16; ++l) lanes[l] = l < count ? v[l] : other; \
+        return tb_load16_##S(lanes); \
+    }
 TB_SIXTEEN(float, f32, tb_i32, 4)
 TB_SIXTEEN(double, f64, tb_i64, 8)
 TB_SIXTEEN(tb_i8, i8, tb_i8, 1)
@@ -59,6 +66,18 @@ TB_SIXTEEN(tb_u8, u8, tb_i8, 1)
 TB_SIXTEEN(tb_u16, u16, tb_i16, 2)
 TB_SIXTEEN(tb_u32, u32, tb_i32, 4)
 TB_SIXTEEN(tb_u64, u64, tb_i64, 8)
+#if TB_LONGEST == 64
+TB_FN tb_v_f32 tb_load_some_f32(const float *v, int count, float other) {
+    tb_v_f32 r = tb_fill16_f32(other);
+    r.p[0] = __builtin_ia32_loadups512_mask(v, r.p[0], (tb_u16)((1u << count) - 1));
+    return r;
+}
+#else
+TB_SOME(float, f32)
+#endif
+TB_SOME(double, f64)
+TB_SOME(tb_i64, i64)
+TB_SOME(tb_u64, u64)
 
 // Sixteen lanes to one, by halves: lane l with lane l + 8, then 4, 2 and 1 further on; lanes of four bytes in registers.
 #if defined(__clang__)
@@ -118,11 +137,7 @@ TB_SIXTEEN(tb_u64, u64, tb_i64, 8)
             a = JOIN(JOIN(a, b), JOIN(c, d)); \
         } \
         for (; j + 16 <= m; j += 16) a = JOIN(a, tb_load16_##S(v + j)); \
-        if (j < m) { \
-            T rest[16] __attribute__((aligned(64))); \
-            for (int l = 0; l < 16; ++l) rest[l] = j + l < m ? v[j + l] : (T)START; \
-            a = JOIN(a, tb_load16_##S(rest)); \
-        } \
+        if (j < m) a = JOIN(a, tb_load_some_##S(v + j, m - j, (T)START)); \
         TB_FOLD_##SIZE(S, T, a, VOP, OP) \
     }
 
@@ -189,9 +204,8 @@ typedef tb_m_f32 tb_noted;
         } \
         for (; j + 16 <= m; j += 16) { TB_TAKE(VOP, a, v + j) } \
         if (j < m) { \
-            float rest[16] __attribute__((aligned(64))); \
-            for (int l = 0; l < 16; ++l) rest[l] = j + l < m ? v[j + l] : START; \
-            TB_TAKE(VOP, a, rest) \
+            const tb_v_f32 rest = tb_load_some_f32(v + j, m - j, START); \
+            TB_TAKE(VOP, a, (const float *)&rest) \
         } \
         return TB_ANY(nan) ? TB_NAN_F32 : NAME##_lanes(a); \
     }

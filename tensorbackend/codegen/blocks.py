@@ -98,37 +98,62 @@ class BlockRenderer(PipeRenderer):
         self._after_block(here, direct, targets)
 
     def _inner_loop(self, loop: list[int], here: list[int], targets: dict, buffers: dict[int, str]) -> None:
-        count = "m"
-        alongside = self._stride_class(self.kernel.outputs[0][0], self.nest.inner) == "one"
-        if self._keeps(loop) and alongside and not buffers and not targets and self._reads_side_by_side(loop):
-            count = "full"
-            self.say(f"const int full = m & -{self._lanes()};")
+        ends = not buffers and self._ends_first(loop, targets)
+        if ends:
+            self._last_vector(loop, here, targets)
         self.say("#pragma GCC ivdep")
-        self.open(f"for (int j = 0; j < {count}; ++j)")
+        self.open(f"for (int j = 0; j < {'full' if ends else 'm'}; ++j)")
         self._element_of_block(loop, buffers)
         for n in here:
             self._accumulate(n)
         for k, (place, form) in targets.items():
             self._store(k, place, form)
         self.close()
-        if count == "full":
-            self._padded_rest(loop, here)
+        if ends:
+            ref, lanes = self.kernel.outputs[0][0], self._lanes()
+            place, size = f"o0{self._offset(len(self.kernel.inputs), ref)} + b", ref.dtype.itemsize
+            self.say(f"if (m >= {lanes} && m > full) __builtin_memcpy({place} + m - {lanes}, z0, {lanes * size});")
+            self.say(f"else if (m > full) tb_unpad({place}, z0, m * {size}, {lanes * size});")
 
-    def _padded_rest(self, loop: list[int], here: list[int]) -> None:
-        """What is left of a block whose values are kept: padded to a vector, since they may take long one by one."""
+    def _ends_first(self, loop: list[int], targets: dict) -> bool:
+        """Whether the last vector of a block is computed before the others: of what is kept in the output, and of what
+        follows from it. It may overlap the one before, and takes no longer than it."""
+        if self.kept_value is None or self.nest.form != ROWS or self.nest.short is not None or len(targets) > 1:
+            return False
+        follows = self.stage > self.kept_stage and {k: form for k, (_, form) in targets.items()} == {0: "plain"}
+        kept = self._keeps(loop) and not targets
+        alongside = self._stride_class(self.kernel.outputs[0][0], self.nest.inner) == "one"
+        return (kept or follows) and alongside and self._reads_side_by_side(loop)
+
+    def _last_vector(self, loop: list[int], here: list[int], targets: dict) -> None:
+        """The last vector of a block, to `z0`; of a block that has none, what there is, padded."""
         lanes, ref = self._lanes(), self.kernel.outputs[0][0]
+        self.say(f"const int full = m & -{lanes};", f"{ctype(ref.dtype)} z0[{lanes}] {ALIGNED};")
         self.open("if (m > full)")
-        buffers = self._pad_rest(loop, {}, "tb_pad", lanes)
-        self.say(f"{ctype(ref.dtype)} kept[{lanes}] {ALIGNED};", "#pragma GCC ivdep")
+        buffers = {}
+        for n in loop:
+            i = self.body[n]
+            if self._is_kept(n):
+                buffers[n] = self._last_of("kept", f"o0{self._offset(len(self.kernel.inputs), ref)} + b", ref)
+            elif i.kind == "load" and self._stride_class(self.kernel.inputs[i.slot], self.nest.inner) == "one":
+                buffers[n] = self._last_of(f"{i.slot}", f"p{i.slot} + b", self.kernel.inputs[i.slot])
+        self.say("#pragma GCC ivdep")
         self.open(f"for (int l = 0; l < {lanes}; ++l)")
-        self.say("const int j = full + l;")
-        self._element_of_block(loop, buffers, "kept[l]")
+        self.say(f"const int j = (m < {lanes} ? 0 : m - {lanes}) + l;")
+        self._element_of_block(loop, buffers, "z0[l]")
         for n in here:
             self._accumulate(n)
-        self.close()
-        place, size = f"o0{self._offset(len(self.kernel.inputs), ref)} + b + full", ref.dtype.itemsize
-        self.say(f"tb_unpad({place}, kept, (m - full) * {size}, {lanes * size});")
-        self.close()
+        for k in targets:
+            self._store(k, f"z{k}[l]", "plain")
+        self.close(2)
+
+    def _last_of(self, name: str, place: str, ref: Ref) -> str:
+        """Where lane l of the last vector of a block is read, which begins at a place."""
+        lanes, kind, size = self._lanes(), ctype(ref.dtype), ref.dtype.itemsize
+        self.say(f"{kind} t{name}[{lanes}] {ALIGNED};")
+        padded = f"(const {kind} *)tb_pad(t{name}, {place}, m * {size}, {lanes * size})"
+        self.say(f"const {kind} *const y{name} = m < {lanes} ? {padded} : {place} + m - {lanes};")
+        return f"y{name}[l]"
 
     def _keeps(self, loop: Sequence[int]) -> bool:
         """Whether a loop leaves a value in the output for later passes."""
@@ -318,12 +343,24 @@ class BlockRenderer(PipeRenderer):
         """The loop over the inner axis, by whole vectors: what is left at the end is padded in buffers to one more, and
         so is what lies before a line of the cache where results go past it.
 
-        So the compiler has one loop to make, without the remainders of its own.
+        So the compiler has one loop to make, without the remainders of its own. The last vector of a row that has at
+        least one is computed first and stored at the end, over some of what the others store: that takes less time
+        than to pad, and operands may be results.
         """
         inner, lanes, block = self.nest.inner, self._lanes(), self._block()
         self.at_once = self._leaves_at_once(loop)
-        self.open("for (tb_i64 b = from; b < to;)")
-        self.say("const tb_i64 left = to - b;", f"const int head = {self._to_a_line()};")
+        ends = self._ends_overlap()
+        if ends:
+            whole = f"streams & TB_STREAM_PAST || to - from < {lanes}"
+            self.say(f"const int over = {whole} ? 0 : (int)((to - from) % {lanes});")
+            self.say(*(f"{ctype(self.kernel.outputs[k][0].dtype)} z{k}[{lanes}] {ALIGNED};" for k in self._stored()))
+            self.say("int last = over > 0;")
+            self.open(f"for (tb_i64 b = last ? to - {lanes} : from, stop = to - over; last || b < stop;)")
+            self.say(f"const tb_i64 left = last ? {lanes} : stop - b;")
+        else:
+            self.open("for (tb_i64 b = from; b < to;)")
+            self.say("const tb_i64 left = to - b;")
+        self.say(f"const int head = {self._to_a_line()};")
         self.say(f"const int tail = left < {lanes} || head;")
         asks = f"streams & ({self._lines()} ? TB_STREAM_AHEAD : -1)" if self.at_once else "streams"
         self.say(f"const int most = {asks} ? {FAR_BLOCK} : {block};")
@@ -356,8 +393,16 @@ class BlockRenderer(PipeRenderer):
             self.say("#endif")
         for k in self._stored():
             self._take_back(k, self.kernel.outputs[k][0], lanes)
-        self.say("b += n;")
+        self.say(*(("b = last ? from : b + n;", "last = 0;") if ends else ("b += n;",)))
         self.close()
+        for k in self._stored() if ends else ():
+            end = f"o{k}{self._offset(len(self.kernel.inputs) + k, self.kernel.outputs[k][0])} + to - {lanes}"
+            self.say(f"if (over) __builtin_memcpy({end}, z{k}, 64);")
+
+    def _ends_overlap(self) -> bool:
+        """Whether the last vector of what a padded loop goes over may overlap the one before: that of rows, of which
+        each has an end, where all vectors are of one length."""
+        return self.at_once and self.nest.form == ROWS
 
     def _to_a_line(self) -> str:
         """The elements before the first output's next line of the cache: stores past the cache are of whole lines."""
@@ -407,7 +452,9 @@ class BlockRenderer(PipeRenderer):
         aligned = f"!tail && n % {64 // ref.dtype.itemsize} == 0 && ((unsigned long)q{k} & 63) == 0"
         past = f"TB_PAST && streams & TB_STREAM_PAST && {aligned}" if ref.dtype.itemsize >= 4 else "0"
         buffered = f"past{k} && !{self._lines()}" if self.at_once else f"past{k}"
-        self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = {buffered} || tail ? e{k} : q{k};")
+        place = f"{buffered} || tail ? e{k} : q{k}"
+        first = f"last ? z{k} : " if self._ends_overlap() else ""
+        self.say(f"const int past{k} = {past};", f"{kind} *const d{k} = {first}{place};")
         return f"d{k}[j]", "stream"
 
     def _narrows(self, k: int) -> bool:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short rows that are reduced side by side are turned in cache: values, views, what lies around them, specials."""
+"""Short rows that are reduced side by side are turned in cache, and longer ones end with a vector over the one before:
+values, views, what lies around them, specials."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.rehearsed
 
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
+LONGER = [79, 80, 81, 100, 127, 129, 200, 1023, 1030, 1041, 2049]
 LENGTHS = [*range(19), 23, 24, 25, 31, 32, 33, 40, 48, 63, 64]
 
 
@@ -48,7 +50,7 @@ def short_rows(draw: st.DrawFn) -> tuple[np.ndarray, tuple[slice, ...]]:
     """A tensor, and where in it the rows lie: all of it, inside, or in the opposite order."""
     name = draw(st.sampled_from(sorted(EPSILON)))
     dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-    planes, length = draw(st.sampled_from([1, 3])), draw(st.integers(1, SHORT + 1))
+    planes, length = draw(st.sampled_from([1, 3])), draw(st.integers(1, SHORT + 1) | st.sampled_from(LONGER))
     rows = draw(st.sampled_from([1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300]))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 16)))
     form = draw(st.sampled_from(["whole", "inside", "backwards"]))
@@ -110,6 +112,23 @@ def test_rows_are_replaced_in_place_and_nothing_around_them(
     expected, epsilon = powers / powers.sum(-1, keepdims=True), EPSILON[whole.dtype.name]
     # A difference up to 30 is rounded before its exponential is taken; then come a sum, a division and a rounding.
     bound = (34 * max(epsilon, 2.0**-23) if epsilon < 2.0**-20 else 2 * epsilon) * expected + 2.0**-24
+    assert (np.abs(after[where].astype("f8") - expected) <= bound).all()
+    assert_same_around(after, whole, where)
+
+
+@SHARED
+@given(given_rows=short_rows())
+def test_rows_are_centred_in_place_and_nothing_around_them(
+    backend: Backend, given_rows: tuple[np.ndarray, tuple[slice, ...]]
+) -> None:
+    """Where results are operands, each is computed from what was there before."""
+    whole, where = given_rows
+    memory = backend.array(whole, dtype=whole.dtype, min_dims=0)
+    x, values, epsilon = memory[where], whole[where].astype("f8"), EPSILON[whole.dtype.name]
+    x[:] = (x - backend.mean(x, axis=-1)) * 2.0
+    after = memory.get()
+    expected = 2 * (values - values.mean(-1, keepdims=True))
+    bound = 4 * epsilon * (np.abs(values) + np.abs(values).mean(-1, keepdims=True)) + 2.0**-24
     assert (np.abs(after[where].astype("f8") - expected) <= bound).all()
     assert_same_around(after, whole, where)
 
