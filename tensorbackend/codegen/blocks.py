@@ -352,7 +352,7 @@ class BlockRenderer(PipeRenderer):
         ends = self._ends_overlap()
         if ends:
             whole = f"streams & TB_STREAM_PAST || to - from < {lanes}"
-            self.say(f"const int over = {whole} ? 0 : (int)((to - from) % {lanes});")
+            self.say(f"const int over = {whole} ? 0 : (int)(to - from) & {lanes - 1};")
             self.say(*(f"{ctype(self.kernel.outputs[k][0].dtype)} z{k}[{lanes}] {ALIGNED};" for k in self._stored()))
             self.say("int last = over > 0;")
             self.open(f"for (tb_i64 b = last ? to - {lanes} : from, stop = to - over; last || b < stop;)")
