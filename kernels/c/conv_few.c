@@ -106,8 +106,9 @@ typedef struct job {
     tap *tap, *taken;              // these; and those of a tile,
     int64_t count;                 // so many (-1: of no tile yet),
     uint64_t of;                   // of these sets
-    int64_t (*away)[3];            // how far the input of each lies from that of a place, along each axis
-    place *of_place, *of_rank;
+    int64_t (*away)[3];            // how far the input of each lies from that of a place, along each axis,
+    int64_t least[3], most[3];     // and these of all
+    place *of_place, *of_rank;     // the places, in their order and by ranks
 } job;
 
 static void find_taps(job *j) {
@@ -124,6 +125,10 @@ static void find_taps(job *j) {
             away[a] = shift * s->axes[a].a + from;
         }
         if (!serves) continue;
+        for (int a = 0; a < 3; ++a) {
+            if (j->taps == 0 || away[a] < j->least[a]) j->least[a] = away[a];
+            if (j->taps == 0 || away[a] > j->most[a]) j->most[a] = away[a];
+        }
         const int64_t place = copied_at(s, away[0] - s->low[0], away[1] - s->low[1], away[2] - s->low[2], 0);
         j->tap[j->taps++] = (tap){place * (int64_t)sizeof(TB_T), cell * row * (int64_t)sizeof(TB_S)};
     }
@@ -132,17 +137,24 @@ static void find_taps(job *j) {
 // The set of a tap: it alone, where there are no more than 64.
 INLINE uint64_t set_of(const job *j, int64_t tap) { return (uint64_t)1 << tap * 64 / (j->taps > 64 ? j->taps : 64); }
 
-INLINE int is_inside(const job *j, int64_t tap, int a, int64_t output) {
-    const axis *const x = j->s->axes + a;
-    const int64_t input = output * x->a + j->away[tap][a];
-    return input >= 0 && input < x->in;
+// Whether taps whose inputs lie from `first` to `last` away from that of an output meet inputs along an axis.
+INLINE int meet(const axis *x, int64_t output, int64_t first, int64_t last) {
+    return output * x->a + first >= 0 && output * x->a + last < x->in;
 }
 
 // The sets of the taps that meet an input from output (d, h, w) of the phase.
 static uint64_t find_met(const job *j, int64_t d, int64_t h, int64_t w) {
+    const axis *const x = j->s->axes;
+    const int64_t at[] = {d, h, w};
     uint64_t met = 0;
-    for (int64_t t = 0; t < j->taps; ++t)
-        if (is_inside(j, t, 2, w) && is_inside(j, t, 1, h) && is_inside(j, t, 0, d)) met |= set_of(j, t);
+    int all = j->taps > 0;
+    for (int a = 0; a < 3 && all; ++a) all = meet(x + a, at[a], j->least[a], j->most[a]);
+    if (all) return ~met;
+    for (int64_t t = 0; t < j->taps; ++t) {
+        int inside = 1;
+        for (int a = 2; a >= 0 && inside; --a) inside = meet(x + a, at[a], j->away[t][a], j->away[t][a]);
+        if (inside) met |= set_of(j, t);
+    }
     return met;
 }
 

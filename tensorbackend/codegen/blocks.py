@@ -34,8 +34,9 @@ class BlockRenderer(PipeRenderer):
     """A dialect that can print the loop over the inner axis, for a map, or one pass over a row or a strip of columns.
 
     `stage` is the pass that is printed. `kept_value` is a value that the pass `kept_stage` leaves in the output, for
-    later passes to read. `at_once`: results of the padded loop that is printed leave when they are computed, where
-    `_lines` says so. `span` is where the loop over a row begins and ends, if it is not the whole row.
+    later passes to read; `kept_lane` is where a loop over the last vector of a block reads it. `at_once`: results of
+    the padded loop that is printed leave when they are computed, where `_lines` says so. `span` is where the loop over
+    a row begins and ends, if it is not the whole row.
     """
 
     def __init__(self, found: Nest, split: bool) -> None:
@@ -43,6 +44,7 @@ class BlockRenderer(PipeRenderer):
         self.stage = 0
         self.kept_value: int | None = None
         self.kept_stage = 0
+        self.kept_lane = ""
         self.at_once = False
         self.span: tuple[str, str] | None = None
 
@@ -134,7 +136,7 @@ class BlockRenderer(PipeRenderer):
         for n in loop:
             i = self.body[n]
             if self._is_kept(n):
-                buffers[n] = self._last_of("kept", f"o0{self._offset(len(self.kernel.inputs), ref)} + b", ref)
+                self.kept_lane = self._last_of("kept", f"o0{self._offset(len(self.kernel.inputs), ref)} + b", ref)
             elif i.kind == "load" and self._stride_class(self.kernel.inputs[i.slot], self.nest.inner) == "one":
                 buffers[n] = self._last_of(f"{i.slot}", f"p{i.slot} + b", self.kernel.inputs[i.slot])
         self.say("#pragma GCC ivdep")
@@ -145,6 +147,7 @@ class BlockRenderer(PipeRenderer):
             self._accumulate(n)
         for k in targets:
             self._store(k, f"z{k}[l]", "plain")
+        self.kept_lane = ""
         self.close(2)
 
     def _last_of(self, name: str, place: str, ref: Ref) -> str:
@@ -317,6 +320,8 @@ class BlockRenderer(PipeRenderer):
         return n == self.kept_value and self.stage > self.kept_stage
 
     def _kept_place(self) -> str:
+        if self.kept_lane:
+            return self.kept_lane
         if self.nest.turned(self.kernel.outputs[0][0]):
             return self._turned_place("laid0", "(at - from)")
         return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
@@ -402,7 +407,8 @@ class BlockRenderer(PipeRenderer):
     def _ends_overlap(self) -> bool:
         """Whether the last vector of what a padded loop goes over may overlap the one before: that of rows, of which
         each has an end, where all vectors are of one length."""
-        return self.at_once and self.nest.form == ROWS
+        by_rows = self.nest.form == ROWS or (self.nest.kept and not self.nest.spread)
+        return bool(self.at_once and by_rows)
 
     def _to_a_line(self) -> str:
         """The elements before the first output's next line of the cache: stores past the cache are of whole lines."""

@@ -334,7 +334,7 @@ class Renderer(ABC):
     def _statements(self, numbers: Iterable[int], buffers: dict[int, str] | None = None) -> None:
         for n in numbers:
             i = self.body[n]
-            text = (buffers or {}).get(n) or (self._kept_place() if self._is_kept(n) else self._expression(i))
+            text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(i)
             self.say(f"const {value_type(i, [self.body[a] for a in i.args])} v{n} = {text};")
 
     def _expression(self, i: Instruction) -> str:
