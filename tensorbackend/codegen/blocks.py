@@ -401,8 +401,9 @@ class BlockRenderer(PipeRenderer):
         self.say(*(("b = last ? from : b + n;", "last = 0;") if ends else ("b += n;",)))
         self.close()
         for k in self._stored() if ends else ():
-            end = f"o{k}{self._offset(len(self.kernel.inputs) + k, self.kernel.outputs[k][0])} + to - {lanes}"
-            self.say(f"if (over) __builtin_memcpy({end}, z{k}, 64);")
+            ref = self.kernel.outputs[k][0]
+            end = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + to - {lanes}"
+            self.say(f"if (over) __builtin_memcpy({end}, z{k}, {lanes * ref.dtype.itemsize});")
 
     def _ends_overlap(self) -> bool:
         """Whether the last vector of what a padded loop goes over may overlap the one before: that of rows, of which
