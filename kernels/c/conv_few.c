@@ -84,7 +84,8 @@ void tb_few_copy(void *const *ptr, const int64_t *size, const int64_t *stride, c
     }
 }
 
-// A tap: bytes from a place in the copy to its input, and from the filters of a channel (backward: of a map) to its own.
+// A tap: bytes from a place in the copy to its input, and elements from the filters of a channel (backward: of a map) to
+// its own.
 typedef struct tap {
     int64_t in, filter;
 } tap;
@@ -104,8 +105,7 @@ typedef struct job {
     int64_t phase[3], length[3];   // along each axis
     int64_t taps;                  // that serve the phase
     tap *tap, *taken;              // these; and those of a tile,
-    int64_t count;                 // so many (-1: of no tile yet),
-    uint64_t of;                   // of these sets
+    int64_t count;                 // so many
     int64_t (*away)[3];            // how far the input of each lies from that of a place, along each axis,
     int64_t least[3], most[3];     // and these of all
     place *of_place, *of_rank;     // the places, in their order and by ranks
@@ -130,7 +130,7 @@ static void find_taps(job *j) {
             if (j->taps == 0 || away[a] > j->most[a]) j->most[a] = away[a];
         }
         const int64_t place = copied_at(s, away[0] - s->low[0], away[1] - s->low[1], away[2] - s->low[2], 0);
-        j->tap[j->taps++] = (tap){place * (int64_t)sizeof(TB_T), cell * row * (int64_t)sizeof(TB_S)};
+        j->tap[j->taps++] = (tap){place * (int64_t)sizeof(TB_T), cell * row};
     }
 }
 
@@ -186,15 +186,13 @@ static void find_places(job *j, const TB_T *copy) {
         p->rank = -1;
     }
     rank_places(j);
-    j->count = -1;
 }
 
 // Which taps the places of `count` ranks from `rank` on meet.
 static void take_taps(job *j, int64_t rank, int64_t count) {
     uint64_t met = 0;
     for (int64_t i = rank; i < rank + count; ++i) met |= j->of_rank[i].met;
-    if (j->count >= 0 && met == j->of) return;
-    j->of = met, j->count = 0;
+    j->count = 0;
     for (int64_t t = 0; t < j->taps; ++t)
         if (met & set_of(j, t)) j->taken[j->count++] = j->tap[t];
 }
@@ -239,13 +237,13 @@ INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int
             x[i] = (const char *)at[i]; \
             UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
         } \
+        expect_inputs(x, P, taps, count, 0, 1); \
         for (int64_t c = 0; c < channels; ++c, channel += filters->channel) { \
-            if (c == 0) expect_inputs(x, P, taps, count, 0, 1); \
             if (c % (AHEAD_LINES * LINE) == 0) expect_inputs(x, P, taps, count, c + LINE, AHEAD_LINES); \
             for (int64_t n = 0; n < filters->each; ++n, next += row) \
                 UNROLL for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * LANES); \
             for (const tap *t = taps; t < taps + count; ++t) { \
-                const TB_S *const f = (const TB_S *)((const char *)channel + t->filter); \
+                const TB_S *const f = channel + t->filter; \
                 const int64_t o = t->in + c * (int64_t)sizeof(TB_T); \
                 vec y[V]; \
                 UNROLL for (int j = 0; j < V; ++j) { \
@@ -329,7 +327,7 @@ static void run_forward(job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
         UNROLL for (int i = 0; i < M; ++i) \
             UNROLL for (int j = 0; j < P; ++j) sum[i][j] = (vec){0}; \
         for (const tap *t = taps; t < taps + count; ++t) { \
-            const TB_S *from = (const TB_S *)((const char *)f + t->filter); \
+            const TB_S *from = f + t->filter; \
             const TB_T *x[P]; \
             UNROLL for (int j = 0; j < P; ++j) x[j] = (const TB_T *)((const char *)at[j] + t->in); \
             for (int64_t c = 0; c < channels; c += LANES, from += LANES) { \
@@ -367,7 +365,7 @@ static const backward backwards[MAPS_BACKWARD + 1][PLACES_BACKWARD] = {
 // The filters of a job at taps (map, tap) from `first` on, `count` of them, on their way to the cache: `channels` of each.
 static void expect_filters(const job *j, const TB_S *from, int64_t map, int64_t channels, int64_t first, int64_t count) {
     for (int64_t n = first; n < least(first + count, j->maps * j->taps); ++n) {
-        const TB_S *const at = (const TB_S *)((const char *)(from + n / j->taps * map) + j->tap[n % j->taps].filter);
+        const TB_S *const at = from + n / j->taps * map + j->tap[n % j->taps].filter;
         for (int64_t c = 0; c < channels; c += LINE) __builtin_prefetch(at + c);
     }
 }

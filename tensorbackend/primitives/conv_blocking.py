@@ -233,16 +233,17 @@ def _shared(g: ConvGeometry, op: str) -> Direct:
     tiles, items = -(-maps_out // EDGE), g.groups * out[0] * steps[1] * steps[2]
     rows = -(-high // min(-(-TASKS // (tiles * items)), high))
     tasks = tiles * g.groups * out[0] * _blocks(out[1], steps[1], rows) * _blocks(out[2], steps[2], wide)
-    flat = _tile_lanes(g, op, rows, wide, True) < _tile_lanes(g, op, rows, wide, False)
-    return Direct(rows, wide, EDGE, flat, tiles, EDGE, tasks, UNIT_PLANES, True)
+    over, by_rows = (_tile_lanes(g, rows, wide, flat, EDGE, EDGE // 2) for flat in (True, False))
+    return Direct(rows, wide, EDGE, over < by_rows, tiles, EDGE, tasks, UNIT_PLANES, True)
 
 
-def _tile_lanes(g: ConvGeometry, op: str, rows: int, columns: int, flat: bool) -> int:
-    """Lanes of the matrix unit's tiles over so many rows of so many columns: `flat` tiles go on from row to row."""
+def _tile_lanes(g: ConvGeometry, rows: int, columns: int, flat: bool, edge: int, line: int = 1) -> int:
+    """Lanes of tiles of `edge` over so many rows of so many columns: `flat` tiles go on from row to row, which a copy
+    fills up to lines of `line` places."""
     if not flat:
-        return rows * multiple(columns * g.N, EDGE)
-    pitch = _pitch((columns + _reach(g, 2)) * g.N, EDGE // 2)
-    return multiple((rows - 1) * pitch + columns * g.N, EDGE)
+        return rows * multiple(columns * g.N, edge)
+    pitch = _pitch((columns + _reach(g, 2)) * g.N, line)
+    return multiple((rows - 1) * pitch + columns * g.N, edge)
 
 
 def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
@@ -250,7 +251,7 @@ def _shared_cost(g: ConvGeometry, op: str, way: Direct) -> float:
     maps_in, maps_out, _, out = sides(g, op)
     steps = outputs_apart(g, op)
     blocks = _blocks(out[1], steps[1], way.rows) * _blocks(out[2], steps[2], way.columns)
-    lanes = _tile_lanes(g, op, way.rows, way.columns, way.flat)
+    lanes = _tile_lanes(g, way.rows, way.columns, way.flat, EDGE, EDGE // 2)
     tall, broad = (_reach(g, axis) for axis in (1, 2))
     copy = g.T * _phases(g, op) * (way.rows + tall) * _pitch((way.columns + broad) * g.N, HALF)
     over = max(0.0, copy * EDGE * UNIT_PLANES * PLANE_BYTES / UNIT_BYTES - 1)
@@ -485,13 +486,9 @@ def _tile_rows(maps: int, facts: Facts) -> int:
 def _direct_tiles(g: ConvGeometry, op: str, facts: Facts, way: Direct) -> tuple[float, float]:
     """How many lanes tiles of `conv.c` have for each that is an output; and how many tiles there are."""
     _, maps_out, _, out = sides(g, op)
-    steps = outputs_apart(g, op)
-    rows, columns = (min(n, -(-out[axis] // steps[axis])) for n, axis in ((way.rows, 1), (way.columns, 2)))
-    runs, run = rows, columns * g.N
-    if way.flat:
-        runs, run = 1, (rows - 1) * (columns + _reach(g, 2)) * g.N + run
-    items = g.groups * math.prod(out) / (rows * columns) * -(-maps_out // facts.rows)
-    return runs * multiple(run, facts.lanes) / (rows * columns * g.N), items * runs * -(-run // facts.width)
+    lanes, width = (_tile_lanes(g, way.rows, way.columns, way.flat, edge) for edge in (facts.lanes, facts.width))
+    items = g.groups * math.prod(out) / (way.rows * way.columns) * -(-maps_out // facts.rows)
+    return lanes / (way.rows * way.columns * g.N), items * width / facts.width
 
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
@@ -536,8 +533,8 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
         met = met_taps(g, 1) * (met_taps(g, 2) if g.N >= facts.width else 1.0)
         products = g.flops * met / DIRECT_MET_PRODUCTS
     strided = g.strides != (1, 1, 1)
-    moved = way.splits * (math.prod(g.dimO) if op == BPROP else math.prod(g.dimI) * (STRIDED_COPY if strided else 1))
-    moved *= COPY_NS
+    copied = math.prod(g.dimO) if op == BPROP else math.prod(g.dimI) * (STRIDED_COPY if strided else 1)
+    moved = way.splits * copied * COPY_NS
     if op == BPROP and strided:
         products *= STRIDED_BACK
         moved += math.prod(g.dimI) * APART_NS

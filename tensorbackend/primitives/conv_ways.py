@@ -17,8 +17,7 @@ from tensorbackend.primitives.matrix_unit import EDGE, PLANES
 
 __all__ = [
     "BPROP", "FPROP", "TASKS", "UNIT_PLANES", "UPDATE", "Depthwise", "DepthwiseFew", "Direct", "Facts", "Few",
-    "Parted", "Unrolled", "Way", "Winograd", "met_taps",
-    "outputs_apart", "sides",
+    "Parted", "Unrolled", "Way", "Winograd", "met_taps", "outputs_apart", "sides", "taps_along",
 ]  # fmt: skip
 
 FPROP, BPROP, UPDATE = "conv", "conv_bprop", "conv_update"
@@ -145,8 +144,14 @@ def sides(g: ConvGeometry, op: str) -> tuple[int, int, tuple[int, ...], tuple[in
 
 def met_taps(g: ConvGeometry, axis: int) -> float:
     """Of the taps of all outputs along an axis, the share that meets inputs."""
+    return share_inside(*taps_along(g, axis))
+
+
+def taps_along(g: ConvGeometry, axis: int) -> tuple[np.ndarray, int, int, int]:
+    """Where each tap of the first output along an axis lies, how many outputs there are and how far apart, and the
+    length of the axis: for `share_inside` and `spans_inside`."""
     firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
-    return share_inside(firsts, g.result[axis], g.strides[axis], g.image[axis])
+    return firsts, g.result[axis], g.strides[axis], g.image[axis]
 
 
 def outputs_apart(g: ConvGeometry, op: str) -> tuple[int, ...]:

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from tensorbackend.primitives import winograd_blocking
-from tensorbackend.primitives.conv_ways import BPROP, TASKS, UPDATE, Facts, Few, met_taps, outputs_apart, sides
-from tensorbackend.primitives.geometry import ConvGeometry
+from tensorbackend.primitives.conv_ways import (
+    BPROP,
+    TASKS,
+    UPDATE,
+    Facts,
+    Few,
+    met_taps,
+    outputs_apart,
+    sides,
+    taps_along,
+)
+from tensorbackend.primitives.geometry import ConvGeometry, spans_inside
 from tensorbackend.primitives.matrix_unit import multiple
 
 __all__ = ["blocks", "kinds", "may_be_few", "nanoseconds"]
@@ -62,25 +70,23 @@ def blocks(g: ConvGeometry, op: str, facts: Facts) -> Few:
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Few) -> float:
     """The time on one thread: taps that no place of a tile meets are not added up."""
     backward = op == BPROP
+    _, maps_out, _, _ = sides(g, op)
     read, written = (g.dimO, g.dimI) if backward else (g.dimI, g.dimO)
     high = met_taps(g, 1)
     mixed = kinds(g, 1) * kinds(g, 2) * TILE[backward] / 2 / math.prod(written[1:])
     products = g.flops * min(high, high * met_taps(g, 2) + mixed)
     if backward:
-        maps = g.C // g.groups
-        products *= multiple(maps, MAPS) / maps * max(1.0, g.W / (g.Q * g.strides[2]))
+        products *= multiple(maps_out, MAPS) / maps_out * max(1.0, g.W / (g.Q * g.strides[2]))
     again = 1 if backward else -(-math.prod(g.dimO[1:]) // PLACES)  # for each block of places
     filters = math.prod(g.dimF) * FILTER_NS + winograd_blocking.far_filters(g) * again / 2
     copied = math.prod(read[1:]) * multiple(read[0], facts.lanes)
-    each = next(ns[backward] for most, ns in READ_NS if copied <= most)
-    panels = -(-written[0] // g.groups // way.panel)
-    moved = filters + copied * (COPY_NS + panels * each)
-    each = SUM_NS[backward] + (APART_NS if backward and g.strides != (1, 1, 1) else 0.0)
-    return products / PRODUCTS[backward] + moved + math.prod(written) * each
+    read_ns = next(ns[backward] for most, ns in READ_NS if copied <= most)
+    moved = filters + copied * (COPY_NS + -(-maps_out // way.panel) * read_ns)
+    sum_ns = SUM_NS[backward] + (APART_NS if backward and g.strides != (1, 1, 1) else 0.0)
+    return products / PRODUCTS[backward] + moved + math.prod(written) * sum_ns
 
 
 def kinds(g: ConvGeometry, axis: int) -> int:
     """How many kinds of outputs there are along an axis, by the taps that meet inputs."""
-    firsts = np.arange(g.window[axis]) * g.dilations[axis] - g.pads[axis][0]
-    ends = np.concatenate([-(firsts // g.strides[axis]), (g.image[axis] - 1 - firsts) // g.strides[axis] + 1])
-    return 1 + len({int(end) for end in ends if 0 < end < g.result[axis]})
+    bounds = {int(n) for ends in spans_inside(*taps_along(g, axis)) for n in ends}
+    return 1 + sum(0 < n < g.result[axis] for n in bounds)

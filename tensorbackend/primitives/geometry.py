@@ -16,7 +16,8 @@ import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
 
-__all__ = ["ConvGeometry", "Pad", "PoolGeometry", "each_tap", "output_length", "pad_pair", "positive", "share_inside"]
+__all__ = ["ConvGeometry", "Pad", "PoolGeometry", "each_tap", "output_length", "pad_pair", "positive", "share_inside",
+           "spans_inside"]  # fmt: skip
 
 Pad = tuple[int, int]
 """Zeros (for pooling: nothing) before and after an axis."""
@@ -198,10 +199,14 @@ def _taps(length: int, result: int, offset: int, stride: int) -> tuple[slice, sl
     return slice(first, last), slice(start, start + (last - first - 1) * stride + 1, stride)
 
 
+def spans_inside(firsts: np.ndarray, count: int, step: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """From which on and before which of `count` places, `step` apart from each of `firsts` on, they lie on an axis."""
+    return np.maximum(0, -(firsts // step)), np.minimum(count, (length - 1 - firsts) // step + 1)
+
+
 def share_inside(firsts: np.ndarray, count: int, step: int, length: int) -> float:
     """Of `count` places that are `step` apart, from each of `firsts` on, the share that lies on an axis."""
-    begins = np.maximum(0, -(firsts // step))
-    ends = np.minimum(count, (length - 1 - firsts) // step + 1)
+    begins, ends = spans_inside(firsts, count, step, length)
     return float(np.maximum(ends - begins, 0).sum() / (count * len(firsts)))
 
 
