@@ -112,8 +112,7 @@ class BlockRenderer(PipeRenderer):
             self._store(k, place, form)
         self.close()
         if ends:
-            ref, lanes = self.kernel.outputs[0][0], self._lanes()
-            place, size = f"o0{self._offset(len(self.kernel.inputs), ref)} + b", ref.dtype.itemsize
+            place, lanes, size = f"{self._output_row(0)} + b", self._lanes(), self.kernel.outputs[0][0].dtype.itemsize
             self.say(f"if (m >= {lanes} && m > full) __builtin_memcpy({place} + m - {lanes}, z0, {lanes * size});")
             self.say(f"else if (m > full) tb_unpad({place}, z0, m * {size}, {lanes * size});")
 
@@ -136,7 +135,7 @@ class BlockRenderer(PipeRenderer):
         for n in loop:
             i = self.body[n]
             if self._is_kept(n):
-                self.kept_lane = self._last_of("kept", f"o0{self._offset(len(self.kernel.inputs), ref)} + b", ref)
+                self.kept_lane = self._last_of("kept", f"{self._output_row(0)} + b", ref)
             elif i.kind == "load" and self._stride_class(self.kernel.inputs[i.slot], self.nest.inner) == "one":
                 buffers[n] = self._last_of(f"{i.slot}", f"p{i.slot} + b", self.kernel.inputs[i.slot])
         self.say("#pragma GCC ivdep")
@@ -275,7 +274,7 @@ class BlockRenderer(PipeRenderer):
             source = self.body[n].args[0]
             i = self.body[source]
             if source == self.kept_value and self.stage >= self.kept_stage:
-                direct[n] = f"o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])} + b"
+                direct[n] = f"{self._output_row(0)} + b"
             elif i.kind == "load" and source in needed:
                 ref = self.kernel.inputs[i.slot]
                 if self._stride_class(ref, self.nest.inner) == "one" and dtypes.compute(ref.dtype) == ref.dtype:
@@ -324,7 +323,11 @@ class BlockRenderer(PipeRenderer):
             return self.kept_lane
         if self.nest.turned(self.kernel.outputs[0][0]):
             return self._turned_place("laid0", "(at - from)")
-        return f"(o0{self._offset(len(self.kernel.inputs), self.kernel.outputs[0][0])})[at]"
+        return f"({self._output_row(0)})[at]"
+
+    def _output_row(self, k: int) -> str:
+        """Where the row of an output begins that the loops over rows are at."""
+        return f"o{k}{self._offset(len(self.kernel.inputs) + k, self.kernel.outputs[k][0])}"
 
     # Padded blocks
 
@@ -401,9 +404,8 @@ class BlockRenderer(PipeRenderer):
         self.say(*(("b = last ? from : b + n;", "last = 0;") if ends else ("b += n;",)))
         self.close()
         for k in self._stored() if ends else ():
-            ref = self.kernel.outputs[k][0]
-            end = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + to - {lanes}"
-            self.say(f"if (over) __builtin_memcpy({end}, z{k}, {lanes * ref.dtype.itemsize});")
+            size = lanes * self.kernel.outputs[k][0].dtype.itemsize
+            self.say(f"if (over) __builtin_memcpy({self._output_row(k)} + to - {lanes}, z{k}, {size});")
 
     def _ends_overlap(self) -> bool:
         """Whether the last vector of what a padded loop goes over may overlap the one before: that of rows, of which
@@ -424,7 +426,7 @@ class BlockRenderer(PipeRenderer):
         for k in self._stored():
             ref = self.kernel.outputs[k][0]
             if ref.dtype.itemsize >= 4:
-                place = f"o{k}{self._offset(len(self.kernel.inputs) + k, ref)}{at}"
+                place = f"{self._output_row(k)}{at}"
                 return f"(int)({sign}(unsigned long)({place}) & 63) / {ref.dtype.itemsize}"
         return ""
 
@@ -450,7 +452,7 @@ class BlockRenderer(PipeRenderer):
     def _padded_output(self, k: int, ref: Ref, lanes: int) -> tuple[str, str]:
         """Declare where an output's results go in the loop: in place, or into a buffer."""
         kind = ctype(ref.dtype)
-        self.say(f"{kind} *const q{k} = o{k}{self._offset(len(self.kernel.inputs) + k, ref)} + b;")
+        self.say(f"{kind} *const q{k} = {self._output_row(k)} + b;")
         if self._narrows(k):
             self.say(f"{kind} e{k}[{lanes}] {ALIGNED}, *const w{k} = tail ? e{k} : q{k};")
             self.say(f"float d{k}[{self._block()}];")

@@ -76,7 +76,7 @@ class LaneRenderer(WideRenderer):
         if self._reads_side_by_side(loop) and not keeps:
             lanes, count = self._lanes(), "rest"
             self.say(f"const int rest = (m - full + {lanes - 1}) & -{lanes};")
-            buffers = self._pad_rest(loop, buffers, "tb_pad_all", LANES)
+            buffers = self._pad_rest(loop, buffers)
         self._open_lanes(count, "full", loop, buffers)
         for n in here:
             self.say(f"r{n}[l] = {self._value(self.body[n].args[0])};")
@@ -87,9 +87,9 @@ class LaneRenderer(WideRenderer):
         reads = [self.kernel.inputs[self.body[n].slot] for n in loop if self.body[n].kind == "load"]
         return "other" not in [self._stride_class(ref, self.nest.inner) for ref in reads]
 
-    def _pad_rest(self, loop: Sequence[int], buffers: dict[int, str], pad: str, lanes: int) -> dict[int, str]:
-        """Pad what a block reads after its first `full` elements to so many lanes, but for what buffers hold; where
-        element l of each value is then."""
+    def _pad_rest(self, loop: Sequence[int], buffers: dict[int, str]) -> dict[int, str]:
+        """Pad what a block reads after its first `full` elements to all lanes, but for what buffers hold; where element
+        l of each value is then."""
         padded = dict(buffers)
         for n in loop:
             i = self.body[n]
@@ -99,8 +99,8 @@ class LaneRenderer(WideRenderer):
             if self._stride_class(ref, self.nest.inner) != "one":
                 continue
             size = ref.dtype.itemsize
-            self.say(f"{ctype(ref.dtype)} t{slot}[{lanes}] {ALIGNED};")
-            self.say(f"{pad}(t{slot}, p{slot} + b + full, (m - full) * {size}, {lanes * size});")
+            self.say(f"{ctype(ref.dtype)} t{slot}[{LANES}] {ALIGNED};")
+            self.say(f"tb_pad_all(t{slot}, p{slot} + b + full, (m - full) * {size}, {LANES * size});")
             padded[n] = f"t{slot}[l]"
         return padded
 
