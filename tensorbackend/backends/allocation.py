@@ -15,10 +15,10 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, check_target
 from tensorbackend.graph.ranges import RANGES, check
 from tensorbackend.graph.structure import StructureTable, sized
-from tensorbackend.graph.tensor import Tensor, as_shape
+from tensorbackend.graph.tensor import Storage, Tensor, as_shape
 from tensorbackend.primitives.operands import check_parallelism
 
-__all__ = ["Allocation", "check_batch_size", "host_array", "host_range", "rank_rule"]
+__all__ = ["Allocation", "check_batch_size", "check_room", "host_array", "host_range", "rank_rule"]
 
 
 def host_range(start: Any, stop: Any, step: Any) -> np.ndarray:
@@ -44,6 +44,7 @@ class Allocation:
     num_devices: int
     evaluate: Callable[..., Tensor]
     _upload: Callable[[Tensor, np.ndarray], None]
+    _given_memory: Callable[[Any, int], Storage]
 
     @property
     def bsz(self) -> int | None:
@@ -63,17 +64,35 @@ class Allocation:
         persist_values: bool = True,
         parallel: bool = False,
         distributed: bool = False,
+        allocator: Callable[[int], Any] | None = None,
         min_dims: int | None = None,
     ) -> Tensor:
         """An uninitialised tensor. `dtype` None is `default_dtype`; `parallel`, `distributed`: no effect here.
 
-        Raises `TypeError` for lengths that are not integers, and for another element type than tensors have.
+        `allocator(nbytes)` gives the memory in the backend's place, and the tensor keeps it until it ends: on the host
+        an array or a writable buffer (`bytearray`, `mmap`, shared memory), on a device what `int()` makes the address
+        of (a tensor, an allocation of CuPy's or PyCUDA's, an address).
+
+        Raises `TypeError` for lengths that are not integers, and for another element type than tensors have; of an
+        allocator's memory `ValueError` if it is too small or not aligned, `TypeError` if it is none.
         """
         self.structures.check_open()
         if shape is None:
             raise TypeError(complain("shape: lengths must be integers", "None", "an int or several"))
         kind = self.default_dtype if dtype is None else dtype
-        return self.tensor_cls(self, shape, kind, name=name, persist_values=persist_values, min_dims=min_dims)
+        return self.tensor_cls(
+            self, shape, kind, name=name, persist_values=persist_values, min_dims=min_dims, allocator=allocator
+        )
+
+    def _memory_of(self, allocator: Callable[[int], Any], nbytes: int, dtype: np.dtype) -> Storage:
+        """Memory that a caller's allocator gives for `nbytes` of elements of a type."""
+        if not callable(allocator):
+            raise TypeError(complain("allocator", repr(allocator), "a function of the number of bytes, or None"))
+        storage = self._given_memory(allocator(max(nbytes, 1)), nbytes)
+        if storage.address % dtype.alignment or not storage.address:
+            given, expected = f"{dtype} at address {storage.address}", f"a multiple of {dtype.alignment}"
+            raise ValueError(complain("allocator: memory that is not aligned", given, expected))
+        return storage
 
     def array(
         self,
@@ -83,24 +102,27 @@ class Allocation:
         persist_values: bool = True,
         parallel: bool = False,
         distributed: bool = False,
+        allocator: Callable[[int], Any] | None = None,
         min_dims: int | None = None,
     ) -> Tensor:
         """A tensor with a copy of host data (anything `np.asarray` takes), converted to `dtype` (None: the default)."""
         self.structures.check_open()
         values = host_array(ary, "array")
-        out = self.empty(values.shape, dtype, name, persist_values, min_dims=min_dims)
+        out = self.empty(values.shape, dtype, name, persist_values, False, False, allocator, min_dims)
         self._upload(out, values.reshape(out.shape))
         return out
 
     def zeros(self, shape: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True,
-              parallel: bool = False, distributed: bool = False, min_dims: int | None = None) -> Tensor:  # fmt: skip
+              parallel: bool = False, distributed: bool = False, allocator: Callable[[int], Any] | None = None,
+              min_dims: int | None = None) -> Tensor:  # fmt: skip
         """A tensor of zeros; arguments as `empty`."""
-        return self.empty(shape, dtype, name, persist_values, min_dims=min_dims)._assign(0)
+        return self.empty(shape, dtype, name, persist_values, False, False, allocator, min_dims)._assign(0)
 
     def ones(self, shape: Any, dtype: Any = None, name: str | None = None, persist_values: bool = True,
-             parallel: bool = False, distributed: bool = False, min_dims: int | None = None) -> Tensor:  # fmt: skip
+             parallel: bool = False, distributed: bool = False, allocator: Callable[[int], Any] | None = None,
+             min_dims: int | None = None) -> Tensor:  # fmt: skip
         """A tensor of ones; arguments as `empty`."""
-        return self.empty(shape, dtype, name, persist_values, min_dims=min_dims)._assign(1)
+        return self.empty(shape, dtype, name, persist_values, False, False, allocator, min_dims)._assign(1)
 
     def full(self, shape: Any, value: Any, dtype: Any = None, name: str | None = None,
              min_dims: int | None = None) -> Tensor:  # fmt: skip
@@ -189,6 +211,12 @@ class Allocation:
         check_parallelism("shared_iobuf_size", parallelism)
         size = math.prod(as_shape(shape, 0))
         return size if parallelism in ("Data", "Model") else size * self.num_devices
+
+
+def check_room(room: int, nbytes: int) -> None:
+    """Raise `ValueError` when an allocator gave less memory than asked."""
+    if room < nbytes:
+        raise ValueError(complain("allocator: too little memory", f"{room} bytes", f"{nbytes} bytes or more"))
 
 
 def rank_rule(like: Any) -> int:

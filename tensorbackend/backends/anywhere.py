@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tensorbackend import dtypes, settings
+from tensorbackend import settings
 from tensorbackend.backends import registry
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.locks import Lock
 from tensorbackend.errors import BackendError, complain
-from tensorbackend.graph import indexing
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.tensor import Tensor
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tensorbackend.user_kernels import Elementwise, Reduction
 
 __all__ = [
-    "AnywhereKernel", "TextKernel", "clear_memo", "device_view", "elementwise", "host_backend", "memoize", "reduction",
+    "AnywhereKernel", "TextKernel", "clear_memo", "elementwise", "host_backend", "memoize", "reduction",
 ]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -114,21 +113,6 @@ def _backend_of(arguments: tuple) -> Backend:
         given = f"{found!r}, and arrays of a CUDA device"
         raise BackendError(complain("no backend for the arguments", given, "", "gen_backend('gpu')"))
     return found
-
-
-def device_view(backend: Backend, x: Any) -> Tensor:
-    """A tensor on the memory of another library's array of the device, which `x` keeps alive. What its stream (1: the
-    default one, which older versions do not name; None: none) still does with it comes first."""
-    facts = x.__cuda_array_interface__
-    stream = facts.get("stream", 1)
-    if stream is not None:
-        backend.driver.follow(stream)
-    dtype, shape = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"])
-    strides = facts.get("strides")
-    steps = tuple(s // dtype.itemsize for s in strides) if strides else indexing.contiguous_strides(shape)
-    view = backend._tensor_at(backend.structures.tensor(dtype, shape, steps, 0), facts["data"][0])
-    view.storage.owner, view.storage.writable = x, not facts["data"][1]
-    return view
 
 
 def _default() -> Backend:

@@ -23,7 +23,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops, settings
 from tensorbackend.backends import watch
-from tensorbackend.backends.allocation import Allocation, host_array, rank_rule
+from tensorbackend.backends.allocation import Allocation, check_room, host_array, rank_rule
 from tensorbackend.backends.expressions import Expressions, install
 from tensorbackend.backends.histograms import Histograms
 from tensorbackend.backends.host import filled, host_key, host_picked, host_values, picked_shape
@@ -49,6 +49,7 @@ from tensorbackend.primitives.linear import LinearAlgebra
 from tensorbackend.primitives.lookup import LookupTables
 from tensorbackend.primitives.lrn import ResponseNorm
 from tensorbackend.primitives.norm import Normalization
+from tensorbackend.primitives.operands import check_home
 from tensorbackend.primitives.pool import Pooling
 from tensorbackend.primitives.recurrent import Recurrent
 from tensorbackend.primitives.regions import Regions
@@ -142,6 +143,7 @@ class Backend(
     backends: ClassVar[dict[str, type[Backend]]] = _Backends(OUR_BACKENDS)
     backend_name: ClassVar[str] = "Backend"
     device_type: ClassVar[int] = 0
+    _views_host: ClassVar[bool] = False  # whether `view` gives tensors on the memory of NumPy arrays
     default_dtypes: ClassVar[tuple[np.dtype, ...]] = dtypes.FLOATS
     tensor_cls: ClassVar[type[Tensor]] = Tensor
 
@@ -630,6 +632,16 @@ class Backend(
     @abstractmethod
     def _allocate(self, nbytes: int) -> Storage:
         """Fresh memory of `nbytes` (at least one byte), aligned to 64. Raises `MemoryError` naming the size."""
+
+    def _given_memory(self, memory: Any, nbytes: int) -> Storage:
+        """What a caller's allocator gave for `nbytes`: by `int()` an address, which the object keeps alive."""
+        if isinstance(memory, Tensor):
+            check_home(self, memory)
+        if not hasattr(memory, "__int__") or isinstance(memory, (float, np.floating, np.ndarray)):
+            expected = "an address, or an object of which int() makes one"
+            raise TypeError(complain("allocator: what it gave", type(memory).__name__, expected))
+        check_room(getattr(memory, "nbytes", nbytes), nbytes)
+        return Storage(int(memory), nbytes, memory)
 
     def _trim(self) -> None:
         """Give memory that is kept for reuse back to the system, where that is this class's to do."""

@@ -120,7 +120,7 @@ class _CountedBlock:
 _REFUSED = {
     "_download": "a host read", "_host_access": "a host read", "_gather": "indexing by an array (a host read)",
     "_histogram": "a histogram", "gen_rng": "seeding", "rng_set_state": "setting the random state",
-    "cleanup_backend": "closing the backend",
+    "cleanup_backend": "closing the backend", "_memory_of": "memory of an allocator of one's own",
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from tensorbackend.backends import (
     warm,
     watch,
 )  # fmt: skip
+from tensorbackend.backends.allocation import check_room
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.host import host_key, host_picked, host_values, picked_shape
 from tensorbackend.backends.interpreter import Interpreter
@@ -77,10 +78,11 @@ class CPUTensor(Tensor):
         persist_values: bool = True,
         base: Tensor | None = None,
         min_dims: int | None = None,
+        allocator: Callable[[int], Any] | None = None,
     ) -> None:
         """A tensor on the memory of `ary`, or in fresh memory of `shape` and `dtype`."""
         if ary is None:
-            super().__init__(backend, shape, dtype, name, persist_values, min_dims)
+            super().__init__(backend, shape, dtype, name, persist_values, min_dims, allocator)
             return
         minimum = backend.min_dims if min_dims is None else min_dims
         check_min_dims(minimum)
@@ -204,6 +206,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     backend_name = "cpu"
     device_type = 0
+    _views_host = True
     tensor_cls = CPUTensor
     default_dtypes = tuple(d for d in dtypes.FLOATS)
     _ready = True
@@ -235,6 +238,17 @@ class CPUBackend(launcher.NativeStatements, Backend):
         start = -raw.__array_interface__["data"][0] % ALIGNMENT
         owner = raw[start : start + max(nbytes, 1)]
         return Storage(raw.__array_interface__["data"][0] + start, nbytes, owner)
+
+    def _given_memory(self, memory: Any, nbytes: int) -> Storage:
+        try:
+            raw = np.frombuffer(np.asarray(memory) if isinstance(memory, Tensor) else memory, np.uint8)
+        except (TypeError, ValueError, BufferError):
+            given, expected = type(memory).__name__, "a contiguous array, or a buffer"
+            raise TypeError(complain("allocator: what it gave", given, expected)) from None
+        if not raw.flags.writeable:
+            raise ValueError(complain("allocator: memory that may not be written", type(memory).__name__, ""))
+        check_room(raw.nbytes, nbytes)
+        return Storage(raw.__array_interface__["data"][0], nbytes, raw[: max(nbytes, 1)])
 
     def _trim(self) -> None:
         if self.jit:

@@ -41,17 +41,19 @@ from tensorbackend.codegen.geometry import (
 )
 from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
-from tensorbackend.errors import BackendError, complain
+from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.stages import in_stages
-from tensorbackend.graph.tensor import Storage, Tensor
+from tensorbackend.graph.tensor import Storage, Tensor, check_min_dims
 
 __all__ = ["GpuBackend", "GpuTensor"]
 
 PRIMITIVES = {**cuda_primitives.PRIMITIVES, **cuda_regions.PRIMITIVES}
 INCLUDE = '#include "kernel.cuh"\n'
 
+_CUDA_MEMORY = (2, 13)
+"""DLPack's numbers of a CUDA device's memory: its own, and managed."""
 MOST_KEPT = 8 << 20
 """Bytes of temporaries and scratch up to which a plan keeps them, so that native code can repeat it."""
 MOST_PINNED = 64 << 20
@@ -183,6 +185,60 @@ class GpuBackend(NativeStatements, Backend):
             given = f"{nbytes} bytes"
             raise MemoryError(complain("allocation: out of memory", given, "", "smaller tensors")) from None
         return Storage(address, nbytes, memory.owner(self.driver.free, address))
+
+    def view(self, ary: Any, name: str | None = None, min_dims: int | None = None) -> GpuTensor:
+        """A tensor on the memory of another library's array of the device, which it keeps alive, without a copy.
+
+        `ary` has `__cuda_array_interface__` (CuPy, PyTorch, JAX, Numba); what its stream (1: the default one, which
+        older versions do not name; None: none) still does with it comes first. Raises `TypeError` for what has none,
+        `BackendError` for another device's, `ShapeError` for strides or addresses that are no multiples of an element,
+        `DTypeError` for a type that tensors do not have.
+        """
+        self.structures.check_open()
+        minimum = self.min_dims if min_dims is None else min_dims
+        check_min_dims(minimum)
+        facts = getattr(ary, "__cuda_array_interface__", None)
+        if facts is None:
+            expected = "an array with __cuda_array_interface__"
+            raise TypeError(complain("view", type(ary).__name__, expected, "be.array copies from the host"))
+        if not isinstance(ary, Tensor) and hasattr(ary, "__dlpack_device__"):
+            kind, number = ary.__dlpack_device__()
+            if kind in _CUDA_MEMORY and number != self.device_id:
+                raise BackendError(complain("view: another device's array", f"device {number}", f"{self.device_id}"))
+        stream = facts.get("stream", 1)
+        if stream is not None:
+            self.driver.follow(stream)
+        dtype, shape, address = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"]), facts["data"][0]
+        steps = facts.get("strides") or tuple(n * dtype.itemsize for n in indexing.contiguous_strides(shape))
+        if address % dtype.itemsize or any(n % dtype.itemsize for n in steps):
+            given = f"{dtype} at address {address} with strides of {tuple(steps)} bytes"
+            raise ShapeError(complain("view: layout", given, "whole elements", "a contiguous copy"))
+        missing = max(minimum - len(shape), 0)
+        strides = tuple(n // dtype.itemsize for n in steps) + (1,) * missing
+        view = self._tensor_at(self.structures.tensor(dtype, shape + (1,) * missing, strides, minimum), address)
+        view.storage.owner, view.storage.writable, view.name = ary, not facts["data"][1], name
+        return view
+
+    def from_dlpack(self, x: Any, min_dims: int | None = None) -> GpuTensor:
+        """A tensor on the memory of an array of the device with `__dlpack__`, without a copy.
+
+        By its `__cuda_array_interface__` where it has one, else through CuPy. Raises `TypeError` for what has neither,
+        `BufferError` for memory of the host or when CuPy is missing, and as `view`.
+        """
+        if hasattr(x, "__cuda_array_interface__"):
+            return self.view(x, min_dims=min_dims)
+        if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+            raise TypeError(complain("from_dlpack", type(x).__name__, "an object with __dlpack__"))
+        kind, number = x.__dlpack_device__()
+        if kind not in _CUDA_MEMORY:
+            given, hint = f"memory of DLPack's kind {int(kind)}, number {number}", "be.array copies from the host"
+            raise BufferError(complain("from_dlpack: not on the device", given, "memory of a CUDA device", hint))
+        try:
+            cupy = importlib.import_module("cupy")
+        except ImportError:
+            hint = "pip install tensorbackend[cuda]"
+            raise BufferError(complain("from_dlpack: device memory comes through CuPy", "", "", hint)) from None
+        return self.view(cupy.from_dlpack(x), min_dims=min_dims)
 
     def _check_process(self) -> None:
         """A device's context does not survive a fork."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import watch
-from tensorbackend.backends.anywhere import TextKernel, device_view
+from tensorbackend.backends.anywhere import TextKernel
 from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.user_known import NUMBERS, Known, Prepared, remember, tokens_of
 from tensorbackend.backends.user_launch import Run, Target, Work
@@ -85,10 +85,9 @@ class _Kernel(TextKernel):
         """A foreign array as a tensor: on its own memory where the backend can reach that, else a copy."""
         be = self.backend
         if isinstance(x, np.ndarray):
-            return be.view(x, min_dims=0) if hasattr(be, "view") else be.array(x, dtype=x.dtype, min_dims=0)
-        if hasattr(x, "__cuda_array_interface__") and be.device_type == 1:
-            return device_view(be, x)
-        if hasattr(x, "__dlpack__") and hasattr(be, "from_dlpack"):
+            return be.view(x, min_dims=0) if be._views_host else be.array(x, dtype=x.dtype, min_dims=0)
+        foreign = hasattr(x, "__dlpack__") or (be.device_type == 1 and hasattr(x, "__cuda_array_interface__"))
+        if foreign and hasattr(be, "from_dlpack"):
             return be.from_dlpack(x, min_dims=0)
         expected = "a tensor, an array or a number"
         raise TypeError(complain(f"{self.name}: argument {p.name}", type(x).__name__, expected))
@@ -240,7 +239,7 @@ class ElementwiseKernel(_Kernel):
     def _learn(self, known: dict, key: tuple, prepared: Prepared, arguments: tuple, full: list[Any],
                host: bool) -> None:  # fmt: skip
         written = [k for k, p in enumerate(self.spec.parameters) if p.written and k < len(arguments)]
-        if host != any(isinstance(x, np.ndarray) for x in arguments) or (host and not hasattr(self.backend, "view")):
+        if host != any(isinstance(x, np.ndarray) for x in arguments) or (host and not self.backend._views_host):
             return
         arrays = [k for k, x in enumerate(arguments) if isinstance(full[k], Tensor) and not self.spec.pointer]
         apart = [(j, k, self._may_be_one(full, j, k)) for j in written for k in arrays if k != j]
@@ -260,7 +259,7 @@ class ElementwiseKernel(_Kernel):
                 continue
             if reached[k] is not full[k]:
                 full[k]._assign(reached[k])
-            if k < len(arguments) and isinstance(arguments[k], np.ndarray) and not hasattr(self.backend, "view"):
+            if k < len(arguments) and isinstance(arguments[k], np.ndarray) and not self.backend._views_host:
                 np.copyto(arguments[k], given[k].get())
             elif k < len(arguments) and given[k] is not arguments[k]:
                 self.backend._flush()
@@ -398,7 +397,7 @@ class ReductionKernel(_Kernel):
                 apart = [(j, k, False) for j in written for k in inputs]
                 remember(known, key, Known(prepared, [*values[:-1], target], made, host, written, apart))
         if isinstance(out, np.ndarray):
-            if not hasattr(self.backend, "view"):
+            if not self.backend._views_host:
                 np.copyto(out, target.get())
             return out
         if out is not None and out is not target:
@@ -408,7 +407,7 @@ class ReductionKernel(_Kernel):
     def _may_learn(self, arguments: tuple, out: Any) -> bool:
         """Whether calls of these layouts are known from now on: all arrays are the host's, or none."""
         arrays = [isinstance(x, np.ndarray) for x in (*arguments, out) if isinstance(x, (np.ndarray, Tensor))]
-        return not any(arrays) or (all(arrays) and hasattr(self.backend, "view"))
+        return not any(arrays) or (all(arrays) and self.backend._views_host)
 
     def _apart(self, x: Any, target: Tensor) -> Any:
         """An input, copied where the output shares its memory."""

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import copy
+import functools
+import gc
 import operator
 import pickle
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +109,64 @@ def test_likes_persist_as_the_argument_does(backend) -> None:
     for make in (backend.empty_like, backend.zeros_like, backend.ones_like):
         assert [make(x).persist_values for x in (t, t + 1, np.zeros(2))] == [False, True, True]
         assert make(t, persist_values=True).persist_values
+
+
+# Memory of a caller's allocator
+
+
+@pytest.mark.parametrize("make", ["empty", "zeros", "ones", "array"])
+def test_an_allocator_gives_the_memory_which_lives_as_long_as_the_tensor(backend, make) -> None:
+    asked, given = [], []
+
+    def allocator(nbytes: int) -> Any:
+        memory = backend.empty(nbytes + 64, np.uint8, min_dims=0)[64:]
+        asked.append(nbytes)
+        given.append(weakref.ref(memory.storage))
+        return memory
+
+    what = np.ones((3, 5)) if make == "array" else (3, 5)
+    t = getattr(backend, make)(what, np.float16, None, True, False, False, allocator)
+    assert (asked, t.shape, t.dtype) == ([30], (3, 5), np.float16)
+    assert t.base is None
+    t[:] = t * 0 + 7 if make != "empty" else 7
+    rows = t[1:]
+    del t
+    gc.collect()
+    assert (rows.get() == 7).all()
+    assert given[0]() is not None
+    del rows
+    gc.collect()
+    assert given[0]() is None
+
+
+def test_an_arena_is_an_allocator(backend) -> None:
+    arena, used = backend.zeros(4096, np.uint8, min_dims=0), 0
+
+    def allocator(nbytes: int) -> Any:
+        nonlocal used
+        used += -(-nbytes // 64) * 64
+        return arena[used - -(-nbytes // 64) * 64 : used]
+
+    x, y = (backend.array(np.full((4, 9), n), allocator=allocator) for n in (1, 2))
+    x[:] = x + y
+    assert (x.get() == 3).all() and (y.get() == 2).all()
+    assert x.ptr == arena.ptr and y.ptr == arena.ptr + 192
+    np.testing.assert_array_equal(arena.get()[:144].view(np.float32), np.full(36, 3, np.float32))
+    assert backend.empty((0, 3), allocator=allocator).size == 0
+
+
+def test_memory_that_no_tensor_can_have_is_refused(backend) -> None:
+    bytes_of = functools.partial(backend.empty, dtype=np.uint8, min_dims=0)
+    with pytest.raises(ValueError, match="too little memory"):
+        backend.empty((3, 4), allocator=lambda nbytes: bytes_of(nbytes - 1))
+    with pytest.raises(ValueError, match="not aligned"):
+        backend.empty((3, 4), allocator=lambda nbytes: bytes_of(nbytes + 1)[1:])
+    for nothing in (None, "memory", 1.5, [1, 2]):
+        with pytest.raises(TypeError, match="what it gave"):
+            backend.empty((3, 4), allocator=lambda nbytes, nothing=nothing: nothing)
+    for allocator in (3, "pool", np.zeros(3)):
+        with pytest.raises(TypeError, match="function of the number of bytes"):
+            backend.empty((3, 4), allocator=allocator)
 
 
 @pytest.mark.parametrize("make", ["empty_like", "zeros_like", "ones_like"])

@@ -275,6 +275,13 @@ def test_picked_entries_are_read_when_used(backend) -> None:
     np.testing.assert_array_equal(read(rows + 1), [[101, 101], [5, 6]])
 
 
+def test_picked_entries_say_what_is_picked(backend) -> None:
+    t = backend.array(numbers(4, 3))
+    indices, axis = t[:, [2, 0]].take_array
+    assert (indices.tolist(), axis) == ([2, 0], 1)
+    assert t.take_array is None and t[1:].take_array is None
+
+
 def test_picked_entries_cannot_be_reshaped_as_a_view(backend) -> None:
     with pytest.raises(ValueError, match=r"be\.evaluate"):
         backend.zeros((3, 4))[[0, 1]].reshape(8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.backends import numpy_like, registry
-from tensorbackend.backends.anywhere import device_view, host_backend
+from tensorbackend.backends.anywhere import host_backend
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.optree import Operators, OpTreeNode
@@ -46,7 +46,7 @@ def plain(x: Any, name: str = "array") -> Any:
     if isinstance(x, (np.generic, np.ndarray)):
         return np.asarray(x)
     if hasattr(x, "__cuda_array_interface__"):
-        return device_view(device_backend(), x)
+        return device_backend().view(x, min_dims=0)
     raise TypeError(complain(f"{name}: not an array", type(x).__name__, "a NumPy array or a tensor"))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,13 @@ class Tensor(Operators):
 
     structure: Structure
 
+    take_array = None
+    """No picked entries: a `TakeView` says (indices, axis) here."""
+    kahan_count = 0
+    """The sums that `compensated_sum` has compensated by this tensor since it was last dropped."""
+    kahan_reset = 0
+    """The count after which `compensated_sum` drops the compensation once; 0: never."""
+
     def __init__(
         self,
         backend: Any,
@@ -86,12 +93,15 @@ class Tensor(Operators):
         name: str | None = None,
         persist_values: bool = True,
         min_dims: int | None = None,
+        allocator: Callable[[int], Any] | None = None,
     ) -> None:
-        """A tensor in fresh, uninitialised memory of `backend`; a `shape` of None is one element."""
+        """A tensor in fresh, uninitialised memory of `backend` or `allocator` (see `empty`); a `shape` of None is one
+        element."""
         minimum = backend.min_dims if min_dims is None else min_dims
         wanted = as_shape(() if shape is None else shape, minimum)
         dtype = dtypes.as_dtype(dtype)
-        storage = backend._allocate(math.prod(wanted) * dtype.itemsize)
+        nbytes = math.prod(wanted) * dtype.itemsize
+        storage = backend._allocate(nbytes) if allocator is None else backend._memory_of(allocator, nbytes, dtype)
         layout = backend.structures.contiguous(dtype, wanted, minimum)
         self._place(layout, storage, storage.address)
         self.base = None
@@ -398,6 +408,11 @@ class TakeView(OpTreeNode):
         view = _new(cls)
         view.structure, view.inputs = node.structure, node.inputs
         return view
+
+    @property
+    def take_array(self) -> tuple[Tensor, int]:
+        """What is picked: the integer indices, and the axis along which they count."""
+        return self.inputs[1], self.structure.params[0]
 
     def __copy__(self) -> TakeView:
         view = _new(TakeView)

@@ -225,8 +225,8 @@ class LinearAlgebra:
             operands.check_home(self, x)
         check_writable(sum_tensor)
         check_writable(cmp_tensor)
-        count, reset = getattr(cmp_tensor, "kahan_count", 0), getattr(cmp_tensor, "kahan_reset", None)
-        if reset and count > reset:
+        count = cmp_tensor.kahan_count
+        if cmp_tensor.kahan_reset and count > cmp_tensor.kahan_reset:
             cmp_scale, count = 0.0, 0
         cmp_tensor.kahan_count = count + 1
         y = self.evaluate(add_tensor * add_scale + cmp_tensor * cmp_scale, dtype=dtypes.compute(sum_tensor.dtype))

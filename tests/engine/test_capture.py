@@ -485,6 +485,7 @@ READS: dict[str, Callable[[Backend, Tensor], Any]] = {
     "seed": lambda be, x: be.rng_reset(),
     "histogram": lambda be, x: x.hist("x"),
     "close": lambda be, x: be.cleanup_backend(),
+    "allocator": lambda be, x: be.empty((3, 4), allocator=bytearray),
 }
 
 

@@ -10,14 +10,16 @@ import gc
 import importlib.util
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tensorbackend import Backend, BackendError, Block, gen_backend, testing
+from tensorbackend import Backend, BackendError, Block, DTypeError, ShapeError, gen_backend, testing
 from tensorbackend.backends import compiler, gpu, registry
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
@@ -273,6 +275,75 @@ def test_the_interface_of_device_memory(be: GpuBackend, monkeypatch: pytest.Monk
     assert (found["shape"], found["strides"], found["typestr"]) == ((4, 3), (4, 16), "<f4")
     assert (found["data"], found["version"], found["stream"]) == ((x.ptr, False), 3, 1)
     assert x.__cuda_array_interface__["strides"] is None
+
+
+class OtherLibrarys:
+    """An array of a device as other libraries show theirs."""
+
+    def __init__(self, tensor: Any, device: tuple[int, int] = (2, 0), **facts: Any) -> None:
+        self.keep, self.device = tensor, device
+        self.__cuda_array_interface__ = {
+            "shape": tensor.shape, "typestr": tensor.dtype.str, "data": (tensor.address, False), "version": 3,
+            "strides": tuple(s * tensor.dtype.itemsize for s in tensor.strides), **facts,
+        }  # fmt: skip
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        raise AssertionError("its memory is told by the other protocol")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+def test_another_librarys_array_is_a_tensor_on_its_memory(be: GpuBackend) -> None:
+    memory = be.array(numbers(3, 4))
+    for take in (be.view, be.from_dlpack):
+        x = take(OtherLibrarys(memory.T))
+        assert (x.shape, x.strides, x.ptr) == ((4, 3), (1, 4), memory.ptr)
+        np.testing.assert_array_equal(x.get(), numbers(3, 4).T)
+        x[:] = x + 1
+        np.testing.assert_array_equal(memory.get(), numbers(3, 4) + 1)
+        memory[:] = numbers(3, 4)
+    row = OtherLibrarys(be.array(numbers(5), min_dims=0), strides=None)
+    assert [be.view(row, min_dims=n).shape for n in (0, 1, 2)] == [(5,), (5,), (5, 1)]
+    assert be.view(row, name="row").name == "row"
+    alive = weakref.ref(row)
+    x = be.view(row)[1:]
+    del row
+    gc.collect()
+    assert alive() is not None
+    np.testing.assert_array_equal(x.get().ravel(), numbers(5)[1:])
+    fixed = be.view(OtherLibrarys(memory, data=(memory.ptr, True)))
+    with pytest.raises(ValueError, match="read-only"):
+        fixed[:] = 0
+
+
+def test_arrays_of_other_memory_are_refused(be: GpuBackend) -> None:
+    x = be.array(numbers(3, 4))
+    for wrong in (numbers(3), [1.0], None):
+        with pytest.raises(TypeError, match="__cuda_array_interface__"):
+            be.view(wrong)
+    with pytest.raises(TypeError, match="__dlpack__"):
+        be.from_dlpack([1.0])
+    with pytest.raises(BufferError, match="be.array"):
+        be.from_dlpack(numbers(3))
+    with pytest.raises(BackendError, match="device 1"):
+        be.view(OtherLibrarys(x, (2, 1)))
+    for facts in ({"data": (x.ptr + 2, False)}, {"strides": (18, 4)}):
+        with pytest.raises(ShapeError, match="whole elements"):
+            be.view(OtherLibrarys(x, **facts))
+    with pytest.raises(DTypeError):
+        be.view(OtherLibrarys(x, typestr="<c8"))
+
+
+def test_arrays_that_only_speak_dlpack_come_through_cupy(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = be.array(numbers(3, 4))
+    foreign = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (2, 0))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(BufferError, match="pip install"):
+        be.from_dlpack(foreign)
+    cupy = SimpleNamespace(from_dlpack=lambda given: {id(foreign): OtherLibrarys(x)}[id(given)])
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert be.from_dlpack(foreign, min_dims=0).ptr == x.ptr
 
 
 def test_a_forked_process_needs_its_own_backend(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
