@@ -170,7 +170,10 @@ def _nest(kernel: Kernel) -> Nest:
     found = nest(kernel, side_by_side=True)
     if found.short is not None and _reads_once(found) and _bytes(found.kernel) > ROW_BYTES:
         found = nest(kernel)
-    return join_rows(found, found.form == MAP and bool(_streams(found, False) & caches.PAST))
+    if found.form != MAP:
+        return found
+    streams = _streams(found, False)
+    return join_rows(found, bool(streams & caches.PAST), not streams)
 
 
 def _reads_once(found: Nest) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import cached_property, lru_cache, partial
 
 from tensorbackend import dtypes
-from tensorbackend.codegen.bands import BandRenderer
 from tensorbackend.codegen.joined import WIDEST
 from tensorbackend.codegen.lanes import ALIGNED
+from tensorbackend.codegen.near import NearRenderer
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, SHORT, Nest, Pattern
 from tensorbackend.codegen.render import Printed, accumulator, ctype
 from tensorbackend.graph.plan import Instruction, Ref
@@ -53,7 +53,7 @@ def fits_pieces(found: Nest) -> bool:
     return _Printer(found, split=False, by_pieces=True).fits_pieces()
 
 
-class _Printer(BandRenderer):
+class _Printer(NearRenderer):
     header = HEADER
     sizes = ("chunk", "pieces", "group", "streams", "segments", "segment")
 
@@ -229,6 +229,9 @@ class _Printer(BandRenderer):
             self._copied_row()
             return
         self._statements([n for n, i in enumerate(self.body) if not self._constant(i) and not self.nest.varies(i)])
+        if self.nest.near:
+            self._near_row()
+            return
         goals = [value for _, value in self.kernel.outputs]
         loop = self._needed(goals)
         if self.nest.spread:

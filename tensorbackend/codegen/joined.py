@@ -25,14 +25,16 @@ WHOLE = 64
 """Elements from which on rows of whole vectors are."""
 LEAST_BYTES = 16
 """Bytes of a row from which on `tb_copy_row` moves it."""
+CHEAP = 12
+"""Floating-point operations of an element that take less time than to spread a number."""
 MOST = 4
 """Inputs that are spread at most: their buffers should stay in the first-level cache beside all that is read."""
 
 
-def join_rows(found: Nest, far: bool = False) -> Nest:
-    """The nest with its rows joined, or copied, where that takes less time; else the nest itself.
+def join_rows(found: Nest, far: bool = False, near: bool = False) -> Nest:
+    """The nest with its rows joined or copied, where that takes less time; else the nest itself, or as `near` rows.
 
-    `far` says that results go past the caches.
+    `far` says that results go past the caches, `near` that all stays in them.
     """
     kernel = found.kernel
     if found.form != MAP or found.tiled is not None:
@@ -40,14 +42,24 @@ def join_rows(found: Nest, far: bool = False) -> Nest:
     width = kernel.shape[found.inner]
     if _copies(found, width) and not (far and _has_whole_lines(kernel.outputs[0][0], found.inner)):
         return replace(found, copies=True)
+    by_itself = replace(found, near=True) if near and found.fits_near else found
     itemsize = min((ref.dtype.itemsize for ref in kernel.operands), default=1)
     if not 1 < width < WIDEST or (width >= WHOLE and width * itemsize % 64 == 0):
-        return found
+        return by_itself
     outer = next((a for a in found.kept if _run_on(kernel, a, found.inner)), None)
     if outer is None:
-        return found
+        return by_itself
     spread = _spread(kernel, outer, found.inner)
-    return found if len(spread) > MOST else _joined(found, outer, spread)
+    if len(spread) > MOST or _quick(by_itself, width * itemsize, spread):
+        return by_itself
+    return _joined(found, outer, spread)
+
+
+def _quick(found: Nest, nbytes: int, spread: tuple[Spread, ...]) -> bool:
+    """Whether near rows, of so many bytes, take less time than to spread what differs from row to row: of a vector at
+    least, where a vector more takes no time to compute."""
+    flops = sum(i.op.flops for i in found.kernel.body if i.kind == "op" and found.varies(i))
+    return found.near and nbytes >= 64 and flops <= CHEAP and any(one.form != "period" for one in spread)
 
 
 def _copies(found: Nest, width: int) -> bool:

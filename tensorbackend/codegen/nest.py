@@ -61,6 +61,8 @@ class Nest:
     `short` is the reduced axis of columns that are short rows side by side: operands that are contiguous along it are
     turned in cache, too, `pitch` rows at a time.
 
+    `near` says that a map over rows stays in the caches and is printed for that (`codegen/near.py`).
+
     `width` is the length of the rows that the inner axis of a map is joined of, if it is (`codegen/joined.py`), and
     `spread` are the inputs that are read through buffers, as if their memory ran on along it. `copies` says that short
     rows are moved as they are.
@@ -76,6 +78,7 @@ class Nest:
     spread: tuple[Spread, ...] = ()
     copies: bool = False
     short: int | None = None
+    near: bool = False
 
     def turned(self, ref: Ref) -> bool:
         """Whether an operand is read or written through a turned tile."""
@@ -97,6 +100,17 @@ class Nest:
     def spread_slots(self) -> set[int]:
         """The inputs that are read through buffers."""
         return {one.slot for one in self.spread}
+
+    @property
+    def fits_near(self) -> bool:
+        """Whether `near` rows can be printed: those of a map of elements of 4 or 8 bytes that lie side by side."""
+        refs = self.kernel.operands
+        sizes = {ref.dtype.itemsize for ref in refs}
+        if self.form != MAP or not self.kept or self.tiled is not None or sizes not in ({4}, {8}):
+            return False
+        together = all(ref.shape[self.inner] == 1 or ref.strides[self.inner] in (0, 1) for ref in refs)
+        stores = all(ref.shape[self.inner] != 1 and ref.strides[self.inner] == 1 for ref, _ in self.kernel.outputs)
+        return together and stores and all(i.kind in ("load", "op") for i in self.kernel.body if self.varies(i))
 
     @property
     def passes(self) -> int:
@@ -133,6 +147,7 @@ class Nest:
             tuple([s._replace(along=0, across=0) for s in self.spread]),
             self.copies,
             self.short,
+            self.near,
         )
 
 
@@ -159,6 +174,7 @@ class Pattern(NamedTuple):
     spread: tuple[Spread, ...]
     copies: bool
     short: int | None
+    near: bool
 
     def nest(self) -> Nest:
         """A nest of this pattern."""
@@ -166,7 +182,7 @@ class Pattern(NamedTuple):
         kernel = Kernel(self.shape, self.axes, list(self.body), list(self.inputs), scalars, draws, list(self.outputs),
                         "", self.in_place)  # fmt: skip
         loops = self.form, list(self.kept), list(self.reduced), self.inner, self.tiled
-        return Nest(kernel, *loops, int(self.width), self.spread, self.copies, self.short)
+        return Nest(kernel, *loops, int(self.width), self.spread, self.copies, self.short, self.near)
 
 
 def _shape_pattern(shape: tuple[int, ...]) -> tuple[int, ...]:
