@@ -30,7 +30,7 @@ from tensorbackend.function.config import (
     using_config,
 )
 from tensorbackend.graph.autodiff import Autodiff
-from tensorbackend.graph.optree import OpTreeNode
+from tensorbackend.graph.optree import OpCollection, OpTreeNode
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.settings import using
 
@@ -61,9 +61,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Autodiff", "Backend", "BackendError", "Block", "CaptureError", "Chain", "ChainList", "CompileError",
-    "DTypeError", "Function", "FunctionNode", "Link", "OpTreeNode", "Parameter", "Sequential", "ShapeError", "Tensor",
-    "Variable", "add_backend_arguments", "as_array", "as_variable", "backend_from_arguments", "backward",
-    "cleanup_backend", "clear_memo", "config", "current_backend", "distributed", "elementwise",
+    "DTypeError", "Function", "FunctionNode", "Link", "OpCollection", "OpTreeNode", "Parameter", "Sequential",
+    "ShapeError", "Tensor", "Variable", "add_backend_arguments", "as_array", "as_variable", "backend_from_arguments",
+    "backward", "cleanup_backend", "clear_memo", "config", "current_backend", "distributed", "elementwise",
     "ensure_gpu_capability", "force_backprop_mode", "function_hooks", "functions", "fused", "gen_backend",
     "get_array_module", "get_compute_capability", "get_device_count", "global_config", "grad", "gradient_check",
     "initializers", "iterators", "links", "memoize", "no_backprop_mode", "optimizers", "reduction", "serializers",

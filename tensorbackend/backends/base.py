@@ -33,7 +33,7 @@ from tensorbackend.backends.random_numbers import RandomNumbers
 from tensorbackend.backends.scratch import ScratchMemory
 from tensorbackend.backends.statements import FuseBlock, StatementGroup
 from tensorbackend.backends.user_methods import UserKernels
-from tensorbackend.errors import BackendError, CaptureError, ShapeError, complain, nearest
+from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain, nearest
 from tensorbackend.graph import indexing
 from tensorbackend.graph.fuse import schedule, single_call, walk
 from tensorbackend.graph.keys import exact
@@ -87,6 +87,15 @@ class _Backends(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default
 
+    def values(self) -> Any:
+        return {name: self[name] for name in self}.values()
+
+    def items(self) -> Any:
+        return {name: self[name] for name in self}.items()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
 
 class Block:
     """The names of loops for `begin` and `end`."""
@@ -134,7 +143,8 @@ class Backend(
     `num_devices` and `device_id` have no effect here; `deterministic` is deprecated. `min_dims` is
     the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` logs and records the time of each
     kernel. `enable_winograd` lets convolutions use Winograd's algorithm with tiles up to 4 x 4 (True, 4) or 2 x 2 (2),
-    see docs/accuracy.md. `scratch_size` bounds the bytes of a convolution's scratch where there is a choice (0: none).
+    see docs/accuracy.md. `scratch_size` bounds the bytes of a convolution's scratch where there is a choice (0: none);
+    the shared workspace has as many at first (see `set_scratch_size`).
 
     Defining a subclass registers it under `backend_name`; `gen_backend(name)` finds it. Classes with abstract methods
     left are not registered.
@@ -171,10 +181,7 @@ class Backend(
         enable_winograd: bool | int = True,
         scratch_size: int = 0,
     ) -> None:
-        self.default_dtype = dtypes.as_dtype(default_dtype)
-        if self.default_dtype not in self.default_dtypes:
-            names = ", ".join(d.name for d in self.default_dtypes)
-            raise ValueError(complain(f"{self.backend_name}: default type", self.default_dtype.name, f"one of {names}"))
+        self.default_dtype = self._default_type(default_dtype)
         if compat_mode not in (None, "caffe"):
             raise ValueError(complain("compat_mode", repr(compat_mode), "None or 'caffe'"))
         if min_dims not in (0, 1, 2):
@@ -187,7 +194,7 @@ class Backend(
             if number is not None and not (isinstance(number, (int, np.integer)) and number >= 0):
                 raise ValueError(complain(option, repr(number), "an int of 0 or more, or None"))
         self.enable_winograd = 4 if enable_winograd == 1 else int(enable_winograd)
-        self.scratch_size = int(scratch_size)
+        self.scratch_size = self._most_scratch = int(scratch_size)
         self.compat_mode = compat_mode
         self.min_dims = min_dims
         self._bench = bool(bench)
@@ -209,6 +216,17 @@ class Backend(
         self._events: tuple[Any, Any] | None = None
         self._recorder: Recorder | None = None
         self._user_kernels: dict[tuple, ElementwiseKernel | ReductionKernel] = {}
+
+    def _default_type(self, asked: Any) -> np.dtype:
+        """The element type of new tensors. Raises `ValueError` for what this backend does not compute by default."""
+        try:
+            found = dtypes.as_dtype(asked)
+        except DTypeError:
+            found = None
+        if found is None or found not in self.default_dtypes:
+            names, given = ", ".join(d.name for d in self.default_dtypes), str(asked) if found is None else found.name
+            raise ValueError(complain(f"{self.backend_name}: default type", given, f"one of {names}"))
+        return found
 
     # The registry
 
@@ -618,7 +636,7 @@ class Backend(
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         """A copy of what NumPy's indexing by arrays and masks picks."""
         picked = host_picked(self._download(tensor), host_key(key))
-        return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
+        return self.array(picked, dtype=tensor.dtype, min_dims=tensor._min_dims)
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
         """`tensor[key] = value` for an index of arrays or masks. Raises `IndexError` before writing."""

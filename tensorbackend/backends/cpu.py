@@ -295,7 +295,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
     def _gather(self, tensor: Tensor, key: Any) -> Tensor:
         self._flush()
         picked = host_picked(tensor._tensor, host_key(key))
-        return self.array(picked, dtype=tensor.dtype, min_dims=min(tensor._min_dims, picked.ndim))
+        return self.array(picked, dtype=tensor.dtype, min_dims=tensor._min_dims)
 
     def _scatter(self, tensor: Tensor, key: Any, value: Any) -> None:
         self._flush()

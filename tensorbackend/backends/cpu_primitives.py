@@ -280,7 +280,7 @@ def describe(by: Blocking) -> str:
 def prepare_convolution(step: Primitive, backend: Backend) -> jit.Prepared | None:
     """A convolution or a gradient of it."""
     tune = settings.config.tune and not backend.deterministic
-    return prepare_conv(step, backend.enable_winograd, backend.scratch_size, tune)
+    return prepare_conv(step, backend.enable_winograd, backend._most_scratch, tune)
 
 
 PRIMITIVES: dict[str, Callable[[Primitive, Backend], jit.Prepared | None]] = {

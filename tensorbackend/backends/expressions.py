@@ -74,7 +74,7 @@ class Expressions:
                 complain("take: indices must be integers", repr(indices), "a tensor, array or list of integers")
             )
         if axis is None:
-            a, axis = composite.reshape(a, (-1,)), 0
+            a, axis = composite.reshape(a, (-1, 1)[: max(rank_rule(a), 1)]), 0
         if isinstance(a, Tensor):
             return finished(TakeView.of(a, places, axis), out)
         return finished(composite.take(a, places, axis), out)

@@ -47,7 +47,7 @@ from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.stages import in_stages
 from tensorbackend.graph.tensor import Storage, Tensor, check_min_dims
 
-__all__ = ["GpuBackend", "GpuTensor"]
+__all__ = ["GpuBackend", "GPUTensor"]
 
 PRIMITIVES = {**cuda_primitives.PRIMITIVES, **cuda_regions.PRIMITIVES}
 INCLUDE = '#include "kernel.cuh"\n'
@@ -62,8 +62,30 @@ MOST_PINNED = 64 << 20
 _log = logging.getLogger("tensorbackend")
 
 
-class GpuTensor(Tensor):
+class GPUTensor(Tensor):
     """A tensor in a device's memory. Reading (`get`, `asnumpyarray`, `__array__`) copies to the host."""
+
+    def __init__(
+        self,
+        backend: Any,
+        shape: Any = None,
+        dtype: Any = np.float32,
+        name: str | None = None,
+        persist_values: bool = True,
+        allocator: Callable[[int], Any] | None = None,
+        base: Tensor | None = None,
+        gpudata: Any = None,
+        rounding: int | None = None,
+        min_dims: int | None = None,
+    ) -> None:
+        """A tensor in fresh memory of the device, in that of `allocator` (see `empty`), or at `gpudata`: an address, or
+        memory of which `int()` makes one and which is kept alive. `rounding` None is the backend's. Raises as `empty`.
+        """
+        given = allocator if gpudata is None else lambda nbytes: gpudata
+        super().__init__(backend, shape, dtype, name, persist_values, min_dims, given)
+        self.base = base
+        if rounding is not None:
+            self.rounding = rounding
 
     @property
     def __cuda_array_interface__(self) -> dict:
@@ -115,18 +137,32 @@ class GpuBackend(NativeStatements, Backend):
 
     backend_name = "gpu"
     device_type = 1
-    tensor_cls = GpuTensor
+    tensor_cls = GPUTensor
     default_dtypes = tuple(dtypes.FLOATS)
     jit = True
     _ready = "gpu"
 
     def __init__(
         self,
-        *arguments: Any,
+        rng_seed: int | None = None,
+        default_dtype: Any = np.float32,
+        stochastic_round: bool | int | None = False,
+        deterministic: bool | None = None,
+        device_id: int | None = 0,
+        bench: bool = False,
+        scratch_size: int = 0,
+        hist_bins: int = 64,
+        hist_offset: int = -48,
+        compat_mode: str | None = None,
+        enable_winograd: bool | int = True,
+        num_devices: int | None = None,
+        min_dims: int = 2,
         driver: str | Driver | None = None,
-        **keywords: Any,
     ) -> None:
-        super().__init__(*arguments, **keywords)
+        super().__init__(
+            rng_seed, default_dtype, hist_bins, hist_offset, compat_mode, num_devices, stochastic_round, device_id,
+            deterministic, min_dims, bench, enable_winograd, scratch_size,
+        )  # fmt: skip
         self.driver = driver if isinstance(driver, Driver) else open_driver(driver, self.device_id)
         self._take_lock(self.driver.turn)
         self.choices: dict[Any, int] = {}
@@ -186,7 +222,7 @@ class GpuBackend(NativeStatements, Backend):
             raise MemoryError(complain("allocation: out of memory", given, "", "smaller tensors")) from None
         return Storage(address, nbytes, memory.owner(self.driver.free, address))
 
-    def view(self, ary: Any, name: str | None = None, min_dims: int | None = None) -> GpuTensor:
+    def view(self, ary: Any, name: str | None = None, min_dims: int | None = None) -> GPUTensor:
         """A tensor on the memory of another library's array of the device, which it keeps alive, without a copy.
 
         `ary` has `__cuda_array_interface__` (CuPy, PyTorch, JAX, Numba); what its stream (1: the default one, which
@@ -219,7 +255,7 @@ class GpuBackend(NativeStatements, Backend):
         view.storage.owner, view.storage.writable, view.name = ary, not facts["data"][1], name
         return view
 
-    def from_dlpack(self, x: Any, min_dims: int | None = None) -> GpuTensor:
+    def from_dlpack(self, x: Any, min_dims: int | None = None) -> GPUTensor:
         """A tensor on the memory of an array of the device with `__dlpack__`, without a copy.
 
         By its `__cuda_array_interface__` where it has one, else through CuPy. Raises `TypeError` for what has neither,

@@ -86,6 +86,9 @@ def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value
         values = values if values.ndim or isinstance(value, Operators) else values[()]
     if not isinstance(values, np.ndarray):
         values = np.asarray(number(values, dtypes.compute(dtype)))
+    column = values.ndim == 2 and values.shape[1] == 1 and len(shape) == 1  # what a rank rule makes of one axis
+    if column and isinstance(value, Operators) and value.structure.min_dims == 2:
+        values = values.reshape(-1)
     try:
         values = np.broadcast_to(values, shape)
     except ValueError:

@@ -77,7 +77,7 @@ def gen_backend(
     deterministic: bool | None = None,
     **options: Any,
 ) -> Backend:
-    """Make a backend and make it the global one; the former global one is cleaned up first.
+    """Make a backend and make it the global one; the former global one is cleaned up.
 
     `backend` is a registered name, with a driver after a colon where there are several (None: `TB_BACKEND`, else
     'cpu'). `rng_seed` makes results reproducible (None: `TB_SEED`, else different each run). `datatype` is the

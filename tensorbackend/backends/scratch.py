@@ -30,13 +30,14 @@ class ScratchMemory:
     """The scratch methods of the contract; `Backend` inherits them."""
 
     _allocate: Callable[[int], Any]
-    _planned_scratch = 0
+    scratch_size = 0
+    """The bytes that are planned."""
     _scratch: Any = None
     scratch_offset = 0
 
     def set_scratch_size(self, *sizes: int) -> None:
         """Plan a workspace for pieces of these sizes (bytes, each rounded up to 128) at once; it never shrinks."""
-        self._planned_scratch = max(self._planned_scratch, sum(_rounded("set_scratch_size", size) for size in sizes))
+        self.scratch_size = max(self.scratch_size, sum(_rounded("set_scratch_size", size) for size in sizes))
 
     def scratch_buffer_init(self) -> None:
         """Start handing out pieces from the beginning again."""
@@ -52,7 +53,7 @@ class ScratchMemory:
 
     def scratch_buffer_offset(self, size: int) -> int:
         """The address of the next `size` bytes. Raises `RuntimeError` when fewer are left of what was planned."""
-        wanted, planned = self.scratch_offset + _rounded("scratch_buffer", size), self._planned_scratch
+        wanted, planned = self.scratch_offset + _rounded("scratch_buffer", size), self.scratch_size
         if wanted > planned:
             given = f"{size} bytes from {self.scratch_offset} on"
             hint = f"set_scratch_size({wanted}) first"
@@ -68,4 +69,4 @@ class ScratchMemory:
 
     def scratch_buffer_reset(self) -> None:
         """Free the workspace and forget the plan."""
-        self._scratch, self._planned_scratch, self.scratch_offset = None, 0, 0
+        self._scratch, self.scratch_size, self.scratch_offset = None, 0, 0

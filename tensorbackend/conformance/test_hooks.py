@@ -204,6 +204,7 @@ def scratch(backend) -> Any:
 def test_pieces_of_the_workspace_follow_each_other(scratch) -> None:
     scratch.set_scratch_size(100, 300)
     scratch.set_scratch_size(8)
+    assert scratch.scratch_size == 512
     start = scratch.scratch_buffer(100)
     assert scratch.scratch_offset == 128
     assert scratch.scratch_buffer_offset(300) == start + 128

@@ -477,7 +477,7 @@ def test_take_reads_rows_and_columns(backend) -> None:
     assert t.take(backend.array([1, 3], dtype=np.int32), 1, out) is out
     np.testing.assert_array_equal(out.get(), host[:, [1, 3]])
     places = backend.array([[7, 0]], dtype=np.int64)
-    np.testing.assert_array_equal(backend.evaluate(backend.take(t, places, None)).get(), [7, 0])
+    np.testing.assert_array_equal(backend.evaluate(backend.take(t, places, None)).get(), [[7], [0]])
 
 
 def test_take_of_a_tree(backend) -> None:

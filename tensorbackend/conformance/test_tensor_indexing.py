@@ -52,6 +52,11 @@ def numbers(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
+def column(expected: np.ndarray) -> np.ndarray:
+    """As tensors of two axes at least have it."""
+    return expected[:, None] if expected.ndim == 1 else expected
+
+
 def read(x: Any) -> np.ndarray:
     """What an index picked: a tensor, or a view of picked entries that is evaluated."""
     return x.get() if isinstance(x, Tensor) else x.backend.evaluate(x).get()
@@ -282,6 +287,38 @@ def test_picked_entries_say_what_is_picked(backend) -> None:
     assert t.take_array is None and t[1:].take_array is None
 
 
+def test_picked_entries_are_views_of_their_tensor(backend) -> None:
+    t = backend.array(numbers(4, 3), name="weights", persist_values=False)
+    v = t[[3, 1]]
+    assert v.base is t and v._original_base is t and v[:] is v
+    assert (v.name, v.persist_values, v.rounding, v.nbytes, v.is_contiguous) == ("weights", False, 0, 24, False)
+    v.name, v.pruned = "rows", True
+    assert (v.name, t.name, v.pruned) == ("rows", "weights", True)
+    with pytest.raises(AttributeError, match="gpudata"):
+        _ = v.gpudata
+    host = numbers(4, 3)
+    np.testing.assert_array_equal(read(v.take([2, 0], 1)), host[[3, 1]][:, [2, 0]])
+    assert v.copy(backend.array([[1], [2]])) is v and v.copy_from(np.ones((2, 1)) * [[5], [6]]) is v
+    host[[3, 1]] = [[5], [6]]
+    np.testing.assert_array_equal(t.get(), host)
+
+
+def test_what_masks_and_arrays_pick_is_a_column(backend) -> None:
+    host = numbers(4, 3)
+    t = backend.array(host)
+    picked = t[t > 5]
+    assert picked.shape == (6, 1) and t[[0, 1], [1, 2]].shape == (2, 1)
+    assert backend.evaluate(backend.take(t, [0, 11], None)).shape == (2, 1)
+    assert backend.array(host, min_dims=0)[host > 5].shape == (6,)
+    t[t > 5] = picked * 10
+    t[[0, 1], [1, 2]] = t[[0, 1], [1, 2]] + 100
+    host[host > 5] *= 10
+    host[[0, 1], [1, 2]] += 100
+    np.testing.assert_array_equal(t.get(), host)
+    with pytest.raises(ValueError, match="do not fit"):
+        t[t > 5] = backend.ones((2, 1))
+
+
 def test_picked_entries_cannot_be_reshaped_as_a_view(backend) -> None:
     with pytest.raises(ValueError, match=r"be\.evaluate"):
         backend.zeros((3, 4))[[0, 1]].reshape(8)
@@ -359,7 +396,8 @@ def test_masks(backend, mask) -> None:
     host = numbers(3, 4)
     key = MASKS[mask](host)
     t = backend.array(host)
-    np.testing.assert_array_equal(read(t[key]), host[key], strict=True)
+    np.testing.assert_array_equal(read(t[key]), column(host[key]), strict=True)
+    np.testing.assert_array_equal(read(backend.array(host, min_dims=0)[key]), host[key], strict=True)
     t[key] = -1
     host[key] = -1
     np.testing.assert_array_equal(t.get(), host)
@@ -369,8 +407,8 @@ def test_mask_of_the_backend_itself(backend) -> None:
     host = numbers(3, 4)
     t = backend.array(host)
     mask = backend.array(host > 5, dtype=bool)
-    np.testing.assert_array_equal(read(t[mask]), host[host > 5])
-    np.testing.assert_array_equal(read(t[t > 5]), host[host > 5])
+    np.testing.assert_array_equal(read(t[mask]), column(host[host > 5]))
+    np.testing.assert_array_equal(read(t[t > 5]), column(host[host > 5]))
     t[t > 5] = 0
     np.testing.assert_array_equal(t.get(), np.where(host > 5, 0, host))
 

@@ -416,10 +416,14 @@ class OpTreeNode(Operators):
     def build(op: str, a: Any, b: Any, out: Any = None, **params: Any) -> Any:
         """A node by the name of its op, as the contract has it; 'assign' runs at once, `out` too and returns `out`.
 
-        `axis` (reductions, onehot) and `idx` (onehot) are taken as keywords. Random numbers have no operand that says
-        which backend draws: they need `out`. Raises `TypeError` for an unknown op; returns NotImplemented for an
-        operand of a foreign type.
+        `axis` (reductions, onehot), `idx` (onehot), `value` (shift) and `stochastic` (binarize) are taken as keywords.
+        Random numbers have no operand that says which backend draws: they need `out`. Raises `TypeError` for an unknown
+        op or keyword; returns NotImplemented for an operand of a foreign type.
         """
+        unknown = next((name for name in params if name not in _KEYWORDS), None)
+        if unknown is not None:
+            expected = ", ".join(_KEYWORDS)
+            raise TypeError(complain(f"OpTreeNode.build: keyword {unknown}", repr(params[unknown]), expected))
         operands = tuple(x for x in (a, b) if x is not None)
         if any(not isinstance(x, (Operators, np.ndarray, *_NUMBERS)) for x in operands):
             return NotImplemented
@@ -452,7 +456,8 @@ class OpTreeNode(Operators):
         return self.backend.evaluate(self)
 
     def astensor(self) -> Any:
-        """A new tensor of the default type holding the value. Raises `ShapeError` when no tensor decides the shape."""
+        """A new tensor of the default type holding the value. Raises `ShapeError` when an op's shape follows from a
+        partner or target, and there is none."""
         return self.backend.evaluate(self, dtype=self.backend.default_dtype)
 
     def asnumpyarray(self) -> np.ndarray:
@@ -560,13 +565,33 @@ _BUILT = {"onehot": 0, "binarize": 1, "shift": 2}
 """The operations of the contract that are expressions of ops, and how many operands `build` takes of each."""
 
 
+_KEYWORDS = ("axis", "idx", "value", "stochastic")
+
+
+class OpCollection:
+    """The names of the contract's operations, as sets by how many operands they take; docs/ops.md has all there are."""
+
+    zero_operand_ops = frozenset(("rand", "onehot"))
+    unary_ops = frozenset(
+        "finite neg abs sgn sqrt sqr exp log exp2 log2 sig sig2 tanh tanh2 transpose safelog rint binarize".split()
+    )
+    binary_ops = frozenset("assign add sub mul div eq ne lt le gt ge pow minimum maximum dot shift".split())
+    reduction_ops = frozenset(("sum", "max", "min", "argmax", "argmin"))
+    float_ops = zero_operand_ops | unary_ops | binary_ops
+    ew_ops = float_ops - {"dot", "transpose"}
+
+
 def _built(op: str, operands: tuple, params: dict[str, Any]) -> OpTreeNode:
     from tensorbackend.graph import composite  # which is made of nodes
 
     if op == "onehot":
         return composite.onehot(params.get("idx"), params.get("axis"))
     if op == "binarize":
-        return 2 * apply(ops.OPS["ge"], *operands, 0) - 1
+        (x,) = operands
+        if not params.get("stochastic", True):
+            return 2 * apply(ops.OPS["ge"], x, 0) - 1
+        chance = composite.clip(apply(ops.OPS["add"], apply(ops.OPS["mul"], x, 0.5), 0.5), 0, 1)
+        return 2 * apply(ops.OPS["le"], source(ops.OPS["rand"], x.structure.table, x.shape), chance) - 1
     power = apply(ops.OPS["pow2near" if params.get("value", True) else "exp2"], operands[1])
     return apply(ops.OPS["mul"], operands[0], power)
 

@@ -155,4 +155,12 @@ class OpTreeNode(Operators):
     def __str__(self) -> str: ...
     def __repr__(self) -> str: ...
 
+class OpCollection():
+    zero_operand_ops = frozenset(('rand', 'onehot'))
+    unary_ops = frozenset('finite neg abs sgn sqrt sqr exp log exp2 log2 sig sig2 tanh tanh2 transpose safelog rint binarize'.split())
+    binary_ops = frozenset('assign add sub mul div eq ne lt le gt ge pow minimum maximum dot shift'.split())
+    reduction_ops = frozenset(('sum', 'max', 'min', 'argmax', 'argmin'))
+    float_ops = zero_operand_ops | unary_ops | binary_ops
+    ew_ops = float_ops - {'dot', 'transpose'}
+
 def nodes_of(root: OpTreeNode) -> list[OpTreeNode]: ...

@@ -275,7 +275,7 @@ class Tensor(Operators):
             indices = self.backend._as_indices(picked)
             if indices is not None:
                 rest = tuple(slice(None) if i == axis else k for i, k in enumerate(parts))
-                return TakeView.of(self[rest], indices, axis)
+                return TakeView.of(self if all(k == _WHOLE for k in rest) else self[rest], indices, axis)
         return self.backend._gather(self, key)
 
     def take(self, indices: Any, axis: int, out: Any = None) -> Any:
@@ -414,6 +414,30 @@ class TakeView(OpTreeNode):
         """What is picked: the integer indices, and the axis along which they count."""
         return self.inputs[1], self.structure.params[0]
 
+    is_contiguous = False
+
+    @property
+    def base(self) -> Tensor:
+        """The tensor whose entries are picked."""
+        return self.inputs[0]
+
+    @property
+    def _original_base(self) -> Tensor:
+        return self.base._original_base
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the picked entries in bytes."""
+        return self.size * self.structure.dtype.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("name", "persist_values", "rounding"):  # until the caller says otherwise, the tensor's
+            return getattr(self.inputs[0], name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getitem__(self, key: Any) -> Any:
+        return self if type(key) is slice and key == _WHOLE else super().__getitem__(key)
+
     def __copy__(self) -> TakeView:
         view = _new(TakeView)
         view.structure, view.inputs = self.structure, self.inputs
@@ -434,6 +458,22 @@ class TakeView(OpTreeNode):
     def fill(self, value: Any) -> TakeView:
         """Set the picked entries to a number; returns self."""
         return self._assign(value)
+
+    def copy(self, a: Any) -> TakeView:
+        """Write the value of a tensor, op-tree or number into the picked entries; returns self."""
+        return self._assign(a)
+
+    def copy_from(self, a: Any) -> TakeView:
+        """Copy from host memory into the picked entries; returns self."""
+        return self._assign(np.asarray(a))
+
+    def take(self, indices: Any, axis: int, out: Any = None) -> Any:
+        """Entries of the picked ones, as `Tensor.take`."""
+        return self.backend.take(self, indices, axis, out)
+
+    def hist(self, tag: str) -> Tensor:
+        """Count the picked entries by magnitude, as `Tensor.hist`."""
+        return self.backend.evaluate(self).hist(tag)
 
     def set(self, ary: Any) -> TakeView:
         """Copy host data into the picked entries; returns self."""

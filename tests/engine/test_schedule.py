@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from tensorbackend import Backend, OpTreeNode, ShapeError, dtypes, ops, testing
+from tensorbackend import Backend, OpCollection, OpTreeNode, ShapeError, dtypes, ops, testing
 from tensorbackend.backends import interpreter
 from tensorbackend.codegen import c
 from tensorbackend.codegen.c import print_kernel
@@ -524,7 +524,12 @@ def test_build_makes_what_is_no_single_op(backend: Backend) -> None:
     x, idx = backend.array([[-1.5, 0.0, 3.0]]), backend.array([[0, 2, 1]], dtype=np.int32)
     hot = OpTreeNode.build("onehot", None, None, axis=0, idx=idx)
     assert hot.structure is backend.onehot(idx, 0).structure
-    assert OpTreeNode.build("binarize", x, None, out=backend.empty((1, 3))).tolist() == [[-1.0, 1.0, 1.0]]
+    by_sign = OpTreeNode.build("binarize", x, None, backend.empty((1, 3)), stochastic=False)
+    assert by_sign.tolist() == [[-1.0, 1.0, 1.0]]
+    drawn = OpTreeNode.build("binarize", backend.full((100, 100), -0.5), None).get()
+    assert set(drawn.ravel().tolist()) == {-1.0, 1.0} and 0.22 < (drawn == 1).mean() < 0.28  # 0.25, 7 deviations
+    with pytest.raises(TypeError, match="keyword keepdims"):
+        OpTreeNode.build("sum", x, None, axis=1, keepdims=False)
     for value in (True, False):
         built = OpTreeNode.build("shift", x, x, value=value)
         np.testing.assert_array_equal(built.get(), backend.shift(x, x, value).get())
@@ -533,6 +538,21 @@ def test_build_makes_what_is_no_single_op(backend: Backend) -> None:
     assert ((out.get() >= 0) & (out.get() < 1)).all()
     with pytest.raises(TypeError, match=r"be\.rand"):
         OpTreeNode.build("rand", None, None)
+
+
+def test_every_name_of_the_collection_is_built(backend: Backend) -> None:
+    x, out, idx = backend.full((2, 2), 0.5), backend.empty((2, 2)), backend.array([[0, 1]], dtype=np.int32)
+    names = OpCollection
+    for sets, operands in ((names.unary_ops | names.reduction_ops, (x, None)), (names.binary_ops, (out, x)),
+                           (names.zero_operand_ops, (None, None))):  # fmt: skip
+        for name in sorted(sets):
+            given = {"onehot": {"idx": idx, "axis": 0}, "shift": {"value": True}}.get(name, {})
+            goal = None if name == "assign" or name in names.reduction_ops else backend.empty((2, 2))
+            found = OpTreeNode.build(name, *operands, out=goal, **given)
+            made = isinstance(found, OpTreeNode) if name in names.reduction_ops else found is (out if goal is None else goal)
+            assert made, name
+    assert out.tolist() == x.tolist()
+    assert names.float_ops - names.ew_ops == {"dot", "transpose"}
 
 
 def test_build_runs_with_a_target(backend: Backend) -> None:

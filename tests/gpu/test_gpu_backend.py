@@ -248,6 +248,25 @@ def test_marks_measure_the_stream(be: GpuBackend) -> None:
     assert 0 < be.get_time(start, end) < 60_000
 
 
+def test_arguments_are_in_the_contracts_order() -> None:
+    made = GpuBackend(1, np.float16, 7, None, 0, False, 1024, 32, -20, "caffe", 2, None, driver="emulator")
+    found = (made.rng_seed, made.default_dtype, made.round_mode, made.device_id, made.scratch_size, made.hist_bins)
+    assert found == (1, np.float16, 7, 0, 1024, 32)
+    assert (made.hist_offset, made.compat_mode, made.enable_winograd, made.min_dims) == (-20, "caffe", 2, 2)
+
+
+def test_a_tensor_of_the_devices_memory(be: GpuBackend) -> None:
+    x = be.array(numbers(3, 4))
+    y = gpu.GPUTensor(be, (2, 4), np.float32, "rows", False, base=x, gpudata=x.gpudata, rounding=5)
+    assert (y.ptr, y.base, y.name, y.persist_values, y.rounding) == (x.ptr, x, "rows", False, 5)
+    np.testing.assert_array_equal(y.get(), numbers(3, 4)[:2])
+    z = gpu.GPUTensor(be, (2, 4), np.float32, None, True, lambda nbytes: be.empty(nbytes, np.uint8))
+    z[:] = y
+    np.testing.assert_array_equal(z.get(), y.get())
+    with pytest.raises(TypeError, match="address"):
+        gpu.GPUTensor(be, (2, 4), gpudata="0x7f00")
+
+
 def test_facts_of_the_device(be: GpuBackend) -> None:
     assert be.device_type == 1
     assert be.sm_count == be.driver.facts.multiprocessors

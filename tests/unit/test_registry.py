@@ -121,7 +121,7 @@ def test_datatype_is_that_of_new_tensors(dtype) -> None:
     assert {t.dtype.name for t in made} == {dtype}
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64", "float99", object])
 def test_datatype_must_be_a_float(dtype) -> None:
     with pytest.raises(ValueError, match="float32"):
         gen_backend("cpu", datatype=dtype)
