@@ -549,7 +549,8 @@ def test_every_name_of_the_collection_is_built(backend: Backend) -> None:
             given = {"onehot": {"idx": idx, "axis": 0}, "shift": {"value": True}}.get(name, {})
             goal = None if name == "assign" or name in names.reduction_ops else backend.empty((2, 2))
             found = OpTreeNode.build(name, *operands, out=goal, **given)
-            made = isinstance(found, OpTreeNode) if name in names.reduction_ops else found is (out if goal is None else goal)
+            wanted = out if goal is None else goal
+            made = isinstance(found, OpTreeNode) if name in names.reduction_ops else found is wanted
             assert made, name
     assert out.tolist() == x.tolist()
     assert names.float_ops - names.ew_ops == {"dot", "transpose"}
