@@ -38,17 +38,20 @@ TB_INTEGER(tb_u64, u64, tb_u64, TB_NOT_NEGATIVE)
 // ---- floor division and remainder ---------------------------------------------------------------------------------
 
 // Up to 32 bits through the quotient in a float type F wide enough that it rounds to an integer only
-// if it is one: vectors have no integer division. Results wrap on the way back.
+// if it is one: vectors have no integer division. Results wrap on the way back. The divisor is
+// compared as the float it is divided by: a choice by an integer that is one for all kept loops from being vectors.
 TB_FN tb_i32 tb_wrap_f32(float x) { return (tb_i32)x; }
 TB_FN tb_i32 tb_wrap_f64(double x) { return (tb_i32)(x >= 0x1p31 ? x - 0x1p32 : x); }
 #define TB_DIVISION(T, S, F, FS) \
     TB_FN T tb_floordiv_##S(T x, T y) { \
-        F q = tb_floor_##FS((F)x / (y == 0 ? (F)1 : (F)y)); \
-        return y == 0 ? (T)0 : (T)tb_wrap_##FS(q); \
+        F d = (F)y; \
+        F q = tb_floor_##FS((F)x / (d == 0 ? (F)1 : d)); \
+        return (T)tb_wrap_##FS(d == 0 ? (F)0 : q); \
     } \
     TB_FN T tb_mod_##S(T x, T y) { \
-        F q = tb_floor_##FS((F)x / (y == 0 ? (F)1 : (F)y)); \
-        return y == 0 ? (T)0 : (T)tb_wrap_##FS((F)x - q * (F)y); \
+        F d = (F)y; \
+        F q = tb_floor_##FS((F)x / (d == 0 ? (F)1 : d)); \
+        return (T)tb_wrap_##FS(d == 0 ? (F)0 : (F)x - q * d); \
     }
 TB_DIVISION(tb_i8, i8, float, f32)
 TB_DIVISION(tb_i16, i16, float, f32)

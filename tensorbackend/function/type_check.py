@@ -71,7 +71,7 @@ class Value:
 
 
 class Claim:
-    """A comparison: whether it is true, its text, and its text with values."""
+    """A comparison: whether it is true, its text, and if it is not, the text of what is."""
 
     __slots__ = ("holds", "text", "values")
 
@@ -94,8 +94,9 @@ def _comparison(name: str, symbol: str) -> Callable[[Any, Any], Claim]:
 
     def method(self: Value, other: Any) -> Claim:
         right = eval(other)
-        values = f"{_shown(self.value)} {_OPPOSITE[symbol]} {_shown(right)}"
-        return Claim(bool(compare(self.value, right)), f"{self.text} {symbol} {_text(other)}", values)
+        holds = bool(compare(self.value, right))
+        values = "" if holds else f"{_shown(self.value)} {_OPPOSITE[symbol]} {_shown(right)}"
+        return Claim(holds, f"{self.text} {symbol} {_text(other)}", values)
 
     return method
 
@@ -220,7 +221,8 @@ def expect_broadcast_shapes(*shapes: Value) -> None:
 def expect_float(*types: Type) -> None:
     """Raise `InvalidType` unless all inputs are of a floating type."""
     for t in types:
-        expect(Claim(dtypes.is_float(t.dtype.value), f"{t.dtype.text} is floating", _shown(t.dtype.value)))
+        if not dtypes.is_float(t.dtype.value):
+            expect(Claim(False, f"{t.dtype.text} is floating", _shown(t.dtype.value)))
 
 
 def argname(in_types: Types, names: Sequence[str]) -> None:

@@ -38,8 +38,9 @@ SMALL = 9
 
 
 class _Windows:
-    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places. `by_maps`: up to how many
-    images are pooled faster map by map than after a copy that brings them side by side."""
+    """How windows lie on images of a shape: `pads` are pairs, `sizes` the numbers of places, `whole` says that one is
+    the image. `by_maps`: up to how many images are pooled faster map by map than after a copy that brings them side by
+    side."""
 
     def __init__(self, name: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
         axes, name = image_axes(name, shape)
@@ -56,7 +57,8 @@ class _Windows:
         after = [max((m - 1) * s + k - n - p, 0) if cover_all else p for m, (n, k, s, p) in zip(self.sizes, rows)]
         self.pads = tuple(zip(before, after))
         self.padded = any(map(any, self.pads))
-        small = math.prod(self.ksize) <= SMALL
+        self.whole = self.ksize == tuple(shape[2:]) and not self.padded
+        small = math.prod(self.ksize) <= SMALL or self.whole
         if all(m == 1 or k <= s for m, (_, k, s, _) in zip(self.sizes, rows)):  # they share no pixel
             self.by_maps = sys.maxsize if small else 15
         else:
@@ -281,6 +283,13 @@ class _AverageGradient(_Average):
         return _Average(self._windows, self._shape, None, self._apart).apply(grad_outputs)
 
 
+def _check_images(in_types: Any, **params: Any) -> None:
+    type_check.expect_float(*in_types)
+
+
+_GLOBAL = Rule("average_pooling", lambda x: o.mean(x, tuple(range(2, len(x.shape)))), None, _check_images, ("x",))
+
+
 def max_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,
                    return_indices: bool = False) -> Any:  # fmt: skip
     """The largest of each window of images (N, C, …) of one to three axes; the first of equal ones gets the gradient.
@@ -322,7 +331,8 @@ def average_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad:
 
     `stride` None is the window's length. Raises `ShapeError` for no output.
     """
-    return _Average(_windows("average_pooling", x.shape, ksize, stride, pad, False), x.shape).apply((x,))[0]
+    windows = _windows("average_pooling", x.shape, ksize, stride, pad, False)
+    return _GLOBAL(x) if windows.whole else _Average(windows, x.shape).apply((x,))[0]
 
 
 def average_pooling_1d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0) -> Variable:
