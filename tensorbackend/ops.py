@@ -478,22 +478,28 @@ def _dot_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
     return o.dot(g, o.swap_last(y)), o.dot(o.swap_last(x), g)
 
 
-def _cumsum_vjp(o: Any, g: Any, z: Any, x: Any) -> tuple:
-    axis = z.structure.params[0]
+def _running_back(o: Any, x: Any, axis: int) -> Any:
+    """The running sum from the end of an axis."""
     back = tuple(slice(None, None, -1) if a == axis else slice(None) for a in range(len(x.shape)))
-    return (o.slice(o.cumsum(o.slice(g, back), axis), back),)
+    return o.slice(o.cumsum(o.slice(x, back), axis), back)
+
+
+def _cumsum_vjp(o: Any, g: Any, z: Any, x: Any) -> tuple:
+    return (_running_back(o, g, z.structure.params[0]),)
 
 
 def _cumprod_vjp(o: Any, g: Any, z: Any, x: Any) -> tuple:
-    """That of as many products as there are entries, of n factors each: right where there are zeros."""
-    axis, n, shape = z.structure.params[0], x.shape[z.structure.params[0]], x.shape
-    before, behind, table = shape[:axis], shape[axis + 1 :], x.structure.table
-    places = [o.positions(table, axis + k, (*[1] * (axis + k), n, *[1] * (len(shape) - axis - k))) for k in (0, 1)]
-    counted = places[1] <= places[0]
-    each = o.where(counted, o.reshape(x, (*before, 1, n, *behind)), 1)
-    products = o.prod(each, axis + 1)
-    (found,) = _others(o, o.reshape(g, (*before, n, 1, *behind)), products, each)
-    return (o.sum(o.where(counted, found, 0), axis, False),)
+    """The sum of g z from an entry on, divided by it. At the first 0 of a line, that of products without it; at the
+    second, without both, times the first, which is there for its derivative; others have none to the second order."""
+    axis = z.structure.params[0]
+    none = x == 0
+    zero = o.where(none, o.cumsum(none, axis), 0)  # the how many-th 0 of its line
+    once = o.where(zero == 1, 1, x)
+    twice = o.where(zero == 2, 1, once)
+    first = _running_back(o, g * o.cumprod(once, axis), axis)
+    second = _running_back(o, g * o.cumprod(twice, axis), axis) * o.sum(o.where(zero == 1, x, 0), axis)
+    others = _running_back(o, g * z, axis) / o.where(none, 1, x)
+    return (o.where(zero == 0, others, o.where(zero == 1, first, o.where(zero == 2, second, 0))),)
 
 
 _define("dot", 2, np.matmul, "", "product", "The matrix product of the last two axes.", kind=PRIMITIVE, vjp=_dot_vjp,

@@ -531,5 +531,8 @@ class BlockRenderer(PipeRenderer):
 
     def _lanes(self) -> int:
         """Elements of the widest vector (64 bytes) of the smallest type that a loop handles."""
-        kinds = [ref.dtype for ref in self.kernel.inputs] + [ref.dtype for ref, _ in self.kernel.outputs]
-        return 64 // min(dtype.itemsize for dtype in [*kinds, *(i.dtype for i in self.body)])
+        varying = [n for n, i in enumerate(self.body) if self.nest.varies(i)]
+        values = [4 if self.wide[n] else self.body[n].dtype.itemsize for n in varying]
+        stores = [ref.dtype.itemsize for ref, _ in self.kernel.outputs]
+        reads = [self.kernel.inputs[self.body[n].slot].dtype.itemsize for n in varying if self.body[n].kind == "load"]
+        return 64 // min([*values, *stores, *reads])

@@ -39,9 +39,10 @@ class HoistRenderer(LaneRenderer):
             if n in self.divisors:
                 self.say(f"const tb_inverse inverse{n} = tb_inverse_f32(v{n});")
 
-    def _expression(self, i: Instruction) -> str:
+    def _expression(self, n: int) -> str:
+        i = self.body[n]
         if not self._is_ratio(i):
-            return super()._expression(i)
+            return super()._expression(n)
         return f"tb_over_f32({self._value(i.args[0])}, {self._value(i.args[1])}, inverse{i.args[1]})"
 
     def _drawn(self, loop: Iterable[int], block: int) -> dict[int, str]:

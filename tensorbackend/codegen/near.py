@@ -38,7 +38,7 @@ class NearRenderer(BandRenderer):
             padded = f"(const {kind} *)tb_pad(t{slot}, p{slot} + from, over * {64 // lanes}, 64)"
             self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
             self.say(f"const {kind} *const w{slot} = narrow ? {padded} : p{slot} + to - {lanes};")
-        self.say(f"const tb_i64 b = to - {lanes};")
+        self.say(f"const tb_i64 b = narrow ? from : to - {lanes};")
         self._near_vector(loop, lanes, {n: f"w{slot}[l]" for n, slot in rows.items()}, "z{}[l]")
         self.close()
         self.open(f"for (tb_i64 b = from; b < to - over; b += {lanes})")

@@ -103,14 +103,15 @@ class Nest:
 
     @property
     def fits_near(self) -> bool:
-        """Whether `near` rows can be printed: those of a map of elements of 4 or 8 bytes that lie side by side."""
-        refs = self.kernel.operands
-        sizes = {ref.dtype.itemsize for ref in refs}
+        """Whether `near` rows can be printed: a map reads and stores elements of 4 or 8 bytes side by side."""
+        along = [ref for ref in self.kernel.operands if ref.shape[self.inner] != 1 and ref.strides[self.inner] != 0]
+        sizes = {ref.dtype.itemsize for ref in along}
         if self.form != MAP or not self.kept or self.tiled is not None or sizes not in ({4}, {8}):
             return False
-        together = all(ref.shape[self.inner] == 1 or ref.strides[self.inner] in (0, 1) for ref in refs)
         stores = all(ref.shape[self.inner] != 1 and ref.strides[self.inner] == 1 for ref, _ in self.kernel.outputs)
-        return together and stores and all(i.kind in ("load", "op") for i in self.kernel.body if self.varies(i))
+        values = [i for i in self.kernel.body if self.varies(i)]
+        known = all(i.kind in ("load", "op", "cast") or (i.kind == "source" and i.op.name == "index") for i in values)
+        return stores and known and all(ref.strides[self.inner] == 1 for ref in along)
 
     @property
     def passes(self) -> int:

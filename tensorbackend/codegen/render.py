@@ -60,8 +60,8 @@ def tag(dtype: np.dtype) -> str:
     return "u8" if dtype == dtypes.BOOL else dtypes.tag(dtype)
 
 
-def operation(i: Instruction, given: list[Instruction], names: list[str]) -> str:
-    """The expression of an op on named operands."""
+def operation(i: Instruction, given: list[Instruction], names: list[str], kind: str) -> str:
+    """The expression of an op on named operands, as a value of the C type `kind`."""
     dtype = (given or [i])[0 if i.op.name == "sround" else -1].dtype
     if i.op.dtype == "whole" and not dtypes.is_float(dtype):
         return names[0]
@@ -70,15 +70,17 @@ def operation(i: Instruction, given: list[Instruction], names: list[str]) -> str
     if i.op.name == "invert" and dtype == dtypes.BOOL:
         return f"!{names[0]}"
     text = i.op.code.format(**dict(zip("xyz", names)), t="half" if i.half and i.op.half_ulps else tag(dtype))
-    return text if dtypes.is_float(i.dtype) else f"({value_type(i, given)})({text})"
+    return text if dtypes.is_float(i.dtype) else f"({kind})({text})"
 
 
-def value_type(i: Instruction, given: list[Instruction]) -> str:
-    """The C type of an instruction's value. What a comparison of wide operands gives is wide too: to narrow and widen
-    it again takes a vector longer than to compare."""
-    if i.kind == "op" and i.dtype == dtypes.BOOL and any(g.dtype.itemsize >= 4 for g in given):
-        return "tb_i32"
-    return ctype(i.dtype)
+def wide_truths(body: list[Instruction]) -> list[bool]:
+    """Which values of a kernel are truths of 32 bits: what comparisons of wide operands give, and what follows from
+    that. To narrow and widen it again takes a vector longer than to compare."""
+    found: list[bool] = []
+    for i in body:
+        wide = any(found[a] or body[a].dtype.itemsize >= 4 for a in i.args)
+        found.append(i.kind == "op" and i.dtype == dtypes.BOOL and wide)
+    return found
 
 
 class Renderer(ABC):
@@ -100,6 +102,7 @@ class Renderer(ABC):
         self.depth = 1
         self.in_arrays: set[int] = set()
         self.full = [found.is_full(i) for i in self.body]
+        self.wide = wide_truths(self.body)
         self.reductions = [n for n, i in enumerate(self.body) if i.kind == "reduce"]
         self.segment_axis = self._segment_axis() if split else None
 
@@ -333,11 +336,15 @@ class Renderer(ABC):
 
     def _statements(self, numbers: Iterable[int], buffers: dict[int, str] | None = None) -> None:
         for n in numbers:
-            i = self.body[n]
-            text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(i)
-            self.say(f"const {value_type(i, [self.body[a] for a in i.args])} v{n} = {text};")
+            text = self._kept_place() if self._is_kept(n) else (buffers or {}).get(n) or self._expression(n)
+            self.say(f"const {self._c_type(n)} v{n} = {text};")
 
-    def _expression(self, i: Instruction) -> str:
+    def _c_type(self, n: int) -> str:
+        """The C type of a value."""
+        return "tb_i32" if self.wide[n] else ctype(self.body[n].dtype)
+
+    def _expression(self, n: int) -> str:
+        i = self.body[n]
         if i.kind == "load":
             return self._load(i)
         if i.kind == "scalar":
@@ -350,7 +357,7 @@ class Renderer(ABC):
             return self._converted(names[0], given[0].dtype, i.dtype)
         if i.kind == "reduce":
             return self._reduced_alone(i, names[0], given[0].dtype)
-        return operation(i, given, names)
+        return operation(i, given, names, self._c_type(n))
 
     def _reduced_alone(self, i: Instruction, name: str, given: np.dtype) -> str:
         """The reduction of one element, in a map; a sum begins with +0."""

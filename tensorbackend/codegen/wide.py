@@ -80,7 +80,7 @@ class WideRenderer(Renderer):
 
     def _wide_statement(self, n: int) -> None:
         i = self.body[n]
-        text = operation(i, [self.body[a] for a in i.args], [self._value(a) for a in i.args])
+        text = operation(i, [self.body[a] for a in i.args], [self._value(a) for a in i.args], self._c_type(n))
         if i.op.name not in ARITHMETIC:
             text = "tb_wide" + text.removeprefix("tb")
         self.say(f"const tb_wide_f32 v{n}{self.lane} = {text};")

@@ -80,6 +80,19 @@ def test_which_rows_are_near(backend: Backend) -> None:
     assert not near((50, 64), backend.ones((50, 128), min_dims=0)[:, ::2])
 
 
+@pytest.mark.parametrize("labels", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("width", [2, 7, 16, 29, 120])
+def test_places_and_truths_of_rows(backend: Backend, width: int, labels: str) -> None:
+    """Positions along rows are those of the row, in the last vector and in a padded one, too; truths stay wide."""
+    rng = np.random.default_rng(width)
+    places, known = rng.integers(-1, width, (30, 1)), rng.random((30, 1)) < 0.8
+    x = rng.normal(size=(30, width)).astype("f")
+    t, k, given = backend.array(places, dtype=labels), backend.array(known, dtype=bool), backend.array(x)
+    found = backend.where((backend.onehot(t, 1) & k) | (given > 1), given, -1)
+    picked = ((places == np.arange(width)) & known) | (x > 1)
+    np.testing.assert_array_equal(backend.evaluate(found).get(), np.where(picked, x, -1).astype("f"))
+
+
 @pytest.mark.parametrize("width", [5, 16, 40, 63, 64, 129])
 def test_operands_may_be_results(backend: Backend, width: int) -> None:
     numbers = np.arange(30.0 * (width + 3)).reshape(30, -1).astype("f")

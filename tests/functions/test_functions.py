@@ -113,6 +113,22 @@ def test_products_with_zeros_have_gradients(zeros, array, host) -> None:
     testing.assert_allclose(g, np.outer([0, 2, 0], numbers**2))
 
 
+@pytest.mark.parametrize("zeros", [[], [7], [0, 19999], [3, 500, 501]], ids=str)
+def test_gradients_of_long_running_products_take_linear_time(zeros, array, host) -> None:
+    rng = np.random.default_rng(0)
+    numbers = np.exp(rng.normal(size=20000) * 0.01) * rng.choice([-1, 1], 20000)
+    weights = rng.normal(size=20000)
+    numbers[zeros] = 0
+    expected, behind = np.zeros(20000), 0.0
+    before = np.concatenate([[1], np.cumprod(numbers)[:-1]])
+    for i in reversed(range(20000)):  # S_i = g_i + x_{i+1} S_{i+1}, times the product of what comes before
+        behind = weights[i] + (numbers[i + 1] * behind if i < 19999 else 0)
+        expected[i] = before[i] * behind
+    x = tb.Variable(array(numbers))
+    (g,) = tb.grad([F.sum(F.cumprod(x) * array(weights))], [x])
+    testing.assert_allclose(g, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
 def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
     for x, t in (([[1.0, 2.0]], [-1]), (np.zeros((0, 2)), np.zeros(0))):
         v = tb.Variable(array(x))
