@@ -238,7 +238,7 @@ class _Form:
         found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
         self.single = not isinstance(found, tuple)
         made = [gathered(y) for y in ((found,) if self.single else found)]
-        flat = [tree for y in made for tree in ([t for _, t in y.parts] if isinstance(y, Parts) else [y])]
+        flat = [tree for y in made for tree in ([t for _, t in y.parts] if isinstance(y, Parts) else [_kept_axes(y)])]
         self.template = Template(flat, tensors)
         self.draws = _trace.draws
         self._place_outputs(made)
@@ -254,15 +254,16 @@ class _Form:
             if isinstance(y, Parts):
                 layout = _dense(self.layouts[0].table, dtype or y.dtype, y.shape, self._order_of(i, y.shape, True))
                 writes = _writes(y, [next(traced) for _ in y.parts])
-                self._outputs.append((None, layout, layout.extent[1], writes))
+                self._outputs.append((None, layout, layout.extent[1], writes, None))
                 self.results.append(layout)
                 continue
             number, structure = next(traced)
-            layout = None
+            layout = view = None
             if structure is not None and (structure.op is not None or dtype not in (None, structure.dtype)):
-                layout = _dense(structure.table, dtype or structure.dtype, structure.shape,
-                                self._order_of(i, structure.shape))  # fmt: skip
-            self._outputs.append((number, layout, layout.extent[1] if layout else 0, None))
+                kind, shape = dtype or structure.dtype, y.shape
+                layout = _dense(structure.table, kind, shape, self._order_of(i, shape))
+                view = None if shape == structure.shape else _dense(structure.table, kind, structure.shape, None)
+            self._outputs.append((number, layout, layout.extent[1] if layout else 0, None, view))
             self.results.append(layout or structure)
         self._several = sum(layout is not None for _, layout, *_ in self._outputs) > 1
 
@@ -313,12 +314,13 @@ class _Form:
         with self.backend.fuse():
             return [self._output(values, *output) for output in self._outputs]
 
-    def _output(self, values: list[Any], number: int | None, layout: Any, nbytes: int, writes: Any) -> Any:
+    def _output(self, values: list[Any], number: int | None, layout: Any, nbytes: int, writes: Any, view: Any) -> Any:
         if layout is None:
             return None if number is None else values[number]
         made = arrays.placed(self.backend, layout, self.backend._allocate(nbytes))
         if writes is None:
-            made[:] = values[number]
+            target = made if view is None else arrays.placed(self.backend, view, made.storage)
+            target[:] = values[number]
             return made
         fill, added, places = writes
         if fill is not None:
@@ -330,6 +332,16 @@ class _Form:
             else:
                 made[key] = values[number]
         return made
+
+
+def _kept_axes(y: Any) -> Any:
+    """A tree; where it is a reduction without its axes, and then has one axis at most, the reduction with them: it may
+    share a kernel with others of its space."""
+    if isinstance(y, OpTreeNode) and y.structure.op.name == "reshape" and len(y.shape) <= 1:
+        (x,) = y.inputs
+        if isinstance(x, OpTreeNode) and x.structure.op.kind == ops.REDUCTION and x.size == y.size:
+            return x
+    return y
 
 
 def _has_hash(x: Any) -> bool:

@@ -122,3 +122,18 @@ def test_numbers_that_python_takes_for_the_same_are_told_apart(order, dtype, arr
             x.grad = None
             F.sum(y).backward()
             assert host(x.grad).tolist() == [float(number)] * 23, number
+
+
+def test_gradients_that_are_sums_of_the_same_rows_share_a_kernel() -> None:
+    be = tb.Backend.allocate_backend("cpu", rng_seed=1, min_dims=0)
+    x, gamma, beta = (tb.Variable(be.array(a)) for a in (A, B, B + 1))
+    y = F.layer_normalization(x, gamma, beta)
+    y.grad = be.array(A * A)
+    be.bench = True
+    y.backward()
+    be.bench = False
+    assert sum("axis0" in record.name for record in be.bench_records) == 1
+    normal = (A - A.mean(1, keepdims=True)) / np.sqrt(A.var(1, keepdims=True) + 1e-5)
+    assert gamma.grad.shape == beta.grad.shape == (4,)
+    testing.assert_allclose(gamma.grad, (A * A * normal).sum(0), atol=1e-5)
+    testing.assert_allclose(beta.grad, (A * A).sum(0), atol=1e-5)
