@@ -254,7 +254,8 @@ class _Printer(NearRenderer):
             self.say(f"{kind} spread{slot}[{STRETCH + WIDEST + 64}] {ALIGNED};")
             self.say(f"const {kind} *const r{slot} = i{slot}{self._offset(slot, ref)}, *y{slot} = spread{slot};")
             if form == "period":
-                self.say(f"tb_period{size}(spread{slot}, r{slot}, across{slot}, width, {STRETCH} + width);")
+                count = f"(to - from < {STRETCH} ? to - from : {STRETCH}) + width"
+                self.say(f"tb_period{size}(spread{slot}, r{slot}, across{slot}, width, {count});")
         self.say("const tb_i64 begun = from, ended = to;")
         self.open(f"for (tb_i64 lead = begun; lead < ended; lead += {STRETCH})")
         self.say(f"const tb_i64 from = lead, to = lead + {STRETCH} < ended ? lead + {STRETCH} : ended;")
