@@ -19,12 +19,12 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure
-from tensorbackend.graph.tensor import Storage, Tensor
+from tensorbackend.graph.tensor import Storage, Tensor, share_memory
 
 __all__ = [
     "added", "backend_of", "copy_into", "described", "device_backend", "evaluated", "filled_like", "fresh",
-    "get_array_module", "host_backend", "is_array", "module_of", "moved", "on_host", "only_family", "placed", "plain",
-    "presented", "tensor_of", "together", "zeros",
+    "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved", "on_host", "only_family",
+    "placed", "plain", "presented", "tensor_of", "together", "zeros",
 ]  # fmt: skip
 
 _new = object.__new__
@@ -185,6 +185,25 @@ def module_of(x: Any) -> Any:
 def added(a: Any, b: Any) -> Any:
     """The sum of two plain arrays of one kind, shape and type, in new memory."""
     return np.asarray(a + b) if type(a) is np.ndarray else evaluated(a + b)
+
+
+def keeper(x: Any) -> Any:
+    """What keeps the memory of a plain array alive: of arrays that share some it is one object."""
+    if type(x) is not np.ndarray:
+        return x.storage
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x if x.base is None else x.base
+
+
+def meet(x: Any, y: Any) -> bool:
+    """Whether two plain arrays of one kind share memory, or may, where that takes long to tell."""
+    if type(x) is not np.ndarray:
+        return share_memory(x, y)
+    try:
+        return np.shares_memory(x, y, max_work=1000)
+    except RuntimeError:  # too hard
+        return True
 
 
 def moved(x: Any, backend: Any) -> Any:

@@ -100,7 +100,7 @@ def grad(
             if g is not None:
                 found[i] = _raw_or_variable(g, enable_double_backprop) if found[i] is None else run.sum(found[i], g)
     run.store_passed()
-    result = [g if g is None or isinstance(g, Variable) else Variable(g) for g in found]
+    result = [g if g is None or isinstance(g, Variable) else Variable(run.own(g)) for g in found]
     if set_grad:
         for x, g in zip(inputs, result):
             x._grad = g
@@ -181,11 +181,14 @@ class _Pass:
         self._heap: list[tuple[int, int, FunctionNode]] = []
         self._seen: set[int] = set()
         self._numbers = itertools.count()
+        self._given: dict[int, tuple[Any, list[Any]]] = {}  # by what keeps it: arrays that others have
 
     def begin(self, node: VariableNode, start: Any) -> None:
         """Start at a node from a gradient."""
         raw = start._data if isinstance(start, Variable) and not self.double else start
         raw = Variable(raw) if self.double and not isinstance(raw, Variable) else raw
+        if not self.double:
+            self._note_given(raw)
         self._add(node, raw)
 
     def _add(self, node: VariableNode, g: Any) -> None:
@@ -208,7 +211,22 @@ class _Pass:
         for node, g in self._passed:
             variable = node.variable()
             if variable is not None:
-                variable._grad = g
+                variable._grad = self.own(g)
+
+    def own(self, g: Any) -> Any:
+        """A gradient in memory of its own, so that who has it may write there: copied where its elements share memory,
+        or it shares some with another that was given away, or with one to start from. Those of `double` stay."""
+        if g is None or isinstance(g, Variable):
+            return g
+        repeats = any(s == 0 and n > 1 for s, n in zip(g.strides, g.shape))
+        if repeats or any(arrays.meet(g, other) for other in self._given.get(id(arrays.keeper(g)), (None, ()))[1]):
+            g = arrays.copied(g)
+        self._note_given(g)
+        return g
+
+    def _note_given(self, g: Any) -> None:
+        keeper = arrays.keeper(g)
+        self._given.setdefault(id(keeper), (keeper, []))[1].append(g)
 
     def settle(self, node: VariableNode) -> Variable | None:
         """Give a leaf the gradient that was collected for it, if there is one. Returns the leaf, if so."""
@@ -216,7 +234,7 @@ class _Pass:
         if node not in self.grads or node.creator_node is not None or variable is None:
             return None
         g = self.grads.pop(node)
-        variable._grad = g if variable._grad is None else self.sum(variable._grad, g)
+        variable._grad = self.own(g) if variable._grad is None else self.sum(variable._grad, g)
         return variable
 
     def run(self, allowed: set[FunctionNode] | None, visited: Callable[[FunctionNode], None] | None = None) -> None:

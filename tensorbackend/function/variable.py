@@ -333,7 +333,7 @@ class Variable:
         moved = self._fitting(arrays.moved(other._known(), arrays.backend_of(self._data)))
         present = self._grad
         raw = present._data if isinstance(present, Variable) else present
-        self._grad = moved if raw is None else arrays.added(raw, moved)
+        self._grad = arrays.copied(moved) if raw is None else arrays.added(raw, moved)
 
     def initialize(self, shape: tuple[int, ...]) -> None:
         """Make the array of a shape, where a subclass knows how; here `RuntimeError`."""

@@ -29,9 +29,11 @@ class Ref(NamedTuple):
     dtype: np.dtype
 
     def broadcast_to(self, shape: Shape) -> Ref:
-        """The same place read over a larger space: strides of 0 where an axis repeats."""
+        """The same place read over a larger space: strides of 0 where an axis repeats. It leaves out leading axes of
+        length 1 that the space does not have."""
         lead = len(shape) - len(self.shape)
-        strides = tuple(0 if n == 1 and m != 1 else s for n, m, s in zip(self.shape, shape[lead:], self.strides))
+        own, along = self.shape[max(-lead, 0) :], self.strides[max(-lead, 0) :]
+        strides = tuple(0 if n == 1 and m != 1 else s for n, m, s in zip(own, shape[max(lead, 0) :], along))
         return Ref(self.buffer, shape, (0,) * lead + strides, self.offset, self.dtype)
 
 

@@ -355,3 +355,47 @@ def test_a_variable_is_no_list_of_variables(array) -> None:
     for given, name in (((y, [x]), "outputs"), (([y], x), "inputs")):
         with pytest.raises(TypeError, match=rf"grad: {name}\n  given     Variable\n  expected  a list"):
             tb.grad(*given)
+
+
+# Who may write to gradients
+
+
+def test_gradients_may_be_written_to_one_by_one(array, host) -> None:
+    """Where a gradient is one number spread out, or goes to several variables, each has memory of its own."""
+    for between in (lambda x: x, lambda x: x + 1, lambda x: F.reshape(x, (3, 1)), F.identity):
+        x = tb.Variable(array(np.ones(3)))
+        F.sum(between(x)).backward()
+        x.grad[0] = 0
+        assert host(x.grad).tolist() == [0, 1, 1]
+    a, b = (tb.Variable(array(np.ones(3))) for _ in range(2))
+    F.sum(F.square(a + b)).backward()
+    a.grad[:] = 0
+    assert host(b.grad).tolist() == [4, 4, 4]
+    a.cleargrad()
+    a.addgrad(b)
+    a.grad[:] = 7
+    assert host(b.grad).tolist() == [4, 4, 4]
+
+
+def test_the_gradient_to_start_from_stays_the_callers(array, host) -> None:
+    x, g = tb.Variable(array(np.ones(3))), array(np.full(3, 2.0))
+    for retain in (False, True):
+        middle = F.identity(x)
+        y = F.identity(middle)
+        y.grad = g
+        x.cleargrad()
+        y.backward(retain_grad=retain)
+        x.grad[:] = 9
+        assert host(g).tolist() == host(y.grad).tolist() == [2, 2, 2]
+    first, second = tb.grad([y], [x, middle], [tb.Variable(g)])
+    first.array[:] = 5
+    assert host(second).tolist() == host(g).tolist() == [2, 2, 2]
+
+
+def test_gradients_of_parts_are_apart(host) -> None:
+    a, b = tb.Variable(np.ones((4, 2), np.float32)), tb.Variable(np.ones((4, 3), np.float32))
+    y = F.concat((a, b)) * 2
+    y.grad = np.arange(20, dtype=np.float32).reshape(4, 5)
+    y.backward()
+    a.grad[:] = 0
+    assert (b.grad == 2 * y.grad[:, 2:]).all()

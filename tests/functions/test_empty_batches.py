@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,3 +98,20 @@ def test_parameters_without_elements_are_made_and_trained(be, array) -> None:
     optimizer = optimizers.Adam().setup(link)
     optimizer.update(lambda: F.sum(link.out(link.into(array(np.ones((4, 3)))))))
     assert [p.grad.shape for p in link.params()] == [p.shape for p in link.params()]
+
+
+@pytest.mark.parametrize("sizes", list(itertools.product((0, 1, 2), repeat=4)), ids=str)
+def test_bilinear_forms_of_any_size(sizes, array, host) -> None:
+    i, j, k, m = sizes
+    rng = np.random.default_rng(0)
+    numbers = [rng.normal(size=s).astype("f") for s in ((i, j), (i, k), (j, k, m))]
+    a, b, w = (tb.Variable(array(x)) for x in numbers)
+    for function in (lambda: F.bilinear(a, b, w), lambda: F.einsum("ij,ik,jkl->il", a, b, w)):
+        y = function()
+        np.testing.assert_allclose(host(y), np.einsum("ij,ik,jkl->il", *numbers), rtol=1e-5, atol=1e-5)
+        for x in (a, b, w):
+            x.cleargrad()
+        F.sum(y).backward()
+        expected = np.einsum("ij,ik,l->jkl", *numbers[:2], np.ones(m)), np.einsum("ik,jkl->ij", *numbers[1:])
+        for x, g in zip((w, a), expected):
+            np.testing.assert_allclose(host(x.grad), g, rtol=1e-5, atol=1e-5)
