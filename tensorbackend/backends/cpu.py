@@ -118,6 +118,8 @@ class CPUTensor(Tensor):
             item = s.dtype.itemsize
             strides = tuple(n * item for n in s.strides)
             array = self._array = np.ndarray(s.shape, s.dtype, _bytes(storage), self.address - storage.address, strides)
+            if any(step == 0 and n > 1 for step, n in zip(strides, s.shape)):
+                array.flags.writeable = False  # as NumPy's own: to write one element would change others
         return array
 
     def asnumpyarray(self) -> np.ndarray:

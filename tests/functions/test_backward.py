@@ -392,6 +392,12 @@ def test_the_gradient_to_start_from_stays_the_callers(array, host) -> None:
     assert host(second).tolist() == host(g).tolist() == [2, 2, 2]
 
 
+def test_numbers_spread_out_cannot_be_written_to() -> None:
+    y = F.broadcast_to(tb.Variable(np.ones((1, 3), np.float32)), (2, 3))
+    with pytest.raises(ValueError, match="read-only"):
+        y.array[0, 0] = 7
+
+
 def test_gradients_of_parts_are_apart(host) -> None:
     a, b = tb.Variable(np.ones((4, 2), np.float32)), tb.Variable(np.ones((4, 3), np.float32))
     y = F.concat((a, b)) * 2
