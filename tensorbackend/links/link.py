@@ -261,15 +261,18 @@ class Link:
         another device."""
         arrays.check_device(device)
         for link in self.links():
-            link.__dict__["_device"] = device
-            for p in link._params.values():
-                p.to_device(device)
-            for name in link._persistent:
-                value = getattr(link, name)
-                if arrays.is_array(value):
-                    moved = arrays.moved(arrays.plain(value), device)
-                    object.__setattr__(link, name, arrays.presented(moved))
+            link._move(device)
         return self
+
+    def _move(self, device: Any) -> None:
+        """Move what the link itself holds."""
+        self.__dict__["_device"] = device
+        for p in self._params.values():
+            p.to_device(device)
+        for name in self._persistent:
+            value = getattr(self, name)
+            if arrays.is_array(value):
+                object.__setattr__(self, name, arrays.presented(arrays.moved(arrays.plain(value), device)))
 
     def to_cpu(self) -> Link:
         """Move to NumPy. Returns the link."""

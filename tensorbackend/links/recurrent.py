@@ -28,6 +28,11 @@ def _zeros(x: Any, width: int) -> Variable:
     return as_variable(arrays.zeros(arrays.backend_of(data), (data.shape[0], width), data.dtype))
 
 
+def _there(state: Any, device: Any) -> Any:
+    """A state on a device, with its history; None stays None."""
+    return state if state is None or as_variable(state).device is device else F.copy(state, device)
+
+
 class StatelessLSTM(Chain):
     """A step of long short-term memory: (c, h, x) → (c', h'). The forget gates start with a bias of 1."""
 
@@ -70,6 +75,10 @@ class LSTM(StatelessLSTM):
         self.c, self.h = super().forward(self.c, self.h, x)
         return self.h
 
+    def _move(self, device: Any) -> None:
+        super()._move(device)
+        self.c, self.h = _there(self.c, device), _there(self.h, device)
+
 
 class GRU(Chain):
     """A gated recurrent unit (Cho et al. 2014): h' = (1 - z) h + z h̄, with h̄ = tanh(W x + U (r h))."""
@@ -99,6 +108,10 @@ class GRU(Chain):
         proposal = F.tanh(self.W(x) + self.U(r * h))
         self.h = h + z * (proposal - h)
         return self.h
+
+    def _move(self, device: Any) -> None:
+        super()._move(device)
+        self.h = _there(self.h, device)
 
 
 # Sequences, in layers

@@ -169,6 +169,25 @@ def test_lstm(be, array) -> None:
     assert [y.shape for y in stateless(None, None, array(ROWS))] == [(8, 3)] * 2
 
 
+@pytest.mark.parametrize("kind", [L.LSTM, L.GRU])
+def test_states_move_with_the_link(kind, be, array) -> None:
+    stays, moves = tb.ChainList(kind(6, 3)), tb.ChainList(kind(6, 3))
+    moves.copyparams(stays)
+    for link in (stays, moves):
+        link[0](ROWS)
+        link[0](ROWS)
+    before = moves[0].h
+    moves.to_device(be)
+    assert moves[0].h.device is be and (moves[0].h is before) == (be is None)
+    testing.assert_allclose(moves[0](array(ROWS)), stays[0](ROWS).array, atol=1e-5)
+    moves.to_cpu()
+    y = moves[0](ROWS)
+    assert y.device is None
+    testing.assert_allclose(y, stays[0](ROWS).array, atol=1e-5)
+    moves[0].reset_state()
+    assert moves.to_device(be)[0].h is None
+
+
 @pytest.mark.slow
 def test_gaussian_mixture_head(be, array) -> None:
     link = L.GaussianMixture2D(6, 4).to_device(be)
