@@ -146,10 +146,10 @@ class Classifier(Chain):
     """
 
     def __init__(self, predictor: Any, lossfun: Callable[..., Any] = F.softmax_cross_entropy,
-                 accfun: Callable[..., Any] | None = None, compute_accuracy: bool = True) -> None:  # fmt: skip
+                 accfun: Callable[..., Any] | None = F.accuracy, compute_accuracy: bool = True) -> None:  # fmt: skip
         super().__init__()
         self.lossfun = lossfun
-        self.accfun = accfun or (F.accuracy if compute_accuracy else None)
+        self.accfun = accfun
         self.compute_accuracy = compute_accuracy
         self.y = self.loss = self.accuracy = None
         with self.init_scope():
@@ -160,5 +160,6 @@ class Classifier(Chain):
         *inputs, t = arguments
         self.y = self.predictor(*inputs)
         self.loss = self.lossfun(self.y, t)
-        self.accuracy = self.accfun(self.y, t) if self.compute_accuracy else None
+        wanted = self.compute_accuracy and self.accfun is not None
+        self.accuracy = self.accfun(self.y, t) if wanted else None
         return self.loss

@@ -889,8 +889,15 @@ def test_gru_and_maxout_and_scale(be, array) -> None:
 def test_classifier(be, array) -> None:
     model = L.Classifier(network(be), compute_accuracy=False)
     loss = model(array(X), array(T, np.int32))
-    assert loss is model.loss and model.y.shape == (16, 3)
+    assert loss is model.loss and model.y.shape == (16, 3) and model.accuracy is None
     testing.assert_allclose(loss, transcription(1)[0])
+
+
+def test_a_classifier_computes_no_accuracy_without_a_function_of_it(be, array) -> None:
+    without, by_default = L.Classifier(network(be), accfun=None), L.Classifier(network(be))
+    for model in (without, by_default):
+        model(array(X), array(T, np.int32))
+    assert without.accuracy is None and by_default.accfun is F.accuracy and by_default.accuracy.shape == ()
 
 
 # Initializers
