@@ -46,8 +46,8 @@ class Link:
 
     @contextlib.contextmanager
     def init_scope(self) -> Iterator[None]:
-        """A block in which parameters (and, in a chain, links) that are set as attributes are registered; a list of
-        links is no link: set a `ChainList`."""
+        """A block in which parameters (and, in a `Chain`, links) that are set as attributes are registered; a list of
+        links is no link: set a `ChainList`. Links that are set where they are not registered raise `TypeError`."""
         self._ready()
         before, self.__dict__["_within"] = self._within, True
         try:
@@ -62,6 +62,10 @@ class Link:
 
     def __setattr__(self, name: str, value: Any) -> None:
         params = self.__dict__.get("_params", {})
+        if isinstance(value, Link) and self.within_init_scope and not isinstance(self, Chain):
+            head = f"{type(self).__name__}: a link as the attribute {name!r} in init_scope would not be registered"
+            hint = "derive from tb.Chain" + (", or append(link)" if isinstance(self, ChainList) else "")
+            raise TypeError(complain(head, type(value).__name__, "parameters", hint))
         if isinstance(value, Parameter) and (self.within_init_scope or name in params):
             value.name = name
             params[name] = value

@@ -674,6 +674,17 @@ def test_attributes_are_parameters_in_the_scope_alone() -> None:
         link.add_param("b", (1,))
 
 
+@pytest.mark.parametrize(("kind", "hint"), [(tb.Link, "Chain$"), (tb.ChainList, "append"), (tb.Sequential, "append")])
+def test_links_that_would_not_be_registered_are_refused(kind, hint) -> None:
+    link = kind()
+    with pytest.raises(TypeError, match=rf"{kind.__name__}: a link as the attribute 'inner'[\s\S]*Linear[\s\S]*{hint}"):
+        with link.init_scope():
+            link.inner = L.Linear(2, 2)
+    assert not hasattr(link, "inner") and not link.within_init_scope
+    link.inner = L.Linear(2, 2)
+    assert not list(link.params())
+
+
 def test_what_is_set_in_the_place_of_a_parameter_or_link_is_what_is_trained_and_saved() -> None:
     model = network(None)
     model.l1.W = tb.Parameter(1.0, (8, 5))
