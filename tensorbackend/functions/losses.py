@@ -34,8 +34,13 @@ def check_reduce(name: str, reduce: str, choices: tuple[str, ...] = ("mean", "su
 
 
 def reduced(loss: Any, reduce: str) -> Any:
-    """The tree of a loss: its mean, its sum, or as it is ('no')."""
-    return loss if reduce == "no" else o.sum(loss, None, False) if reduce == "sum" else o.mean(loss, None, False)
+    """The tree of a loss: its mean (of none 0), its sum, or as it is ('no')."""
+    return loss if reduce == "no" else o.sum(loss, None, False) if reduce == "sum" else _mean(loss)
+
+
+def _mean(loss: Any) -> Any:
+    """The tree of a mean, which is 0 of no entries: a step without samples changes nothing."""
+    return o.mean(loss, None, False) if loss.size else o.sum(loss, None, False)
 
 
 def expect_labels(t: Any) -> None:
@@ -186,8 +191,8 @@ _SOFTMAX = Rule("softmax_cross_entropy", _softmax, None, _check_softmax, ("x", "
 _SIGMOID = Rule("sigmoid_cross_entropy", _sigmoid, _sigmoid_gradient, _check_sigmoid, ("x", "t"))
 _SQUARED = Rule("squared_error", lambda a, b: o.square(a - b), None, _check_pair, ("x0", "x1"))
 _ABSOLUTE = Rule("absolute_error", lambda a, b: abs(a - b), None, _check_pair, ("x0", "x1"))
-_MEAN_SQUARED = Rule("mean_squared_error", lambda a, b: o.mean(o.square(a - b), None, False), None, _check_pair)
-_MEAN_ABSOLUTE = Rule("mean_absolute_error", lambda a, b: o.mean(abs(a - b), None, False), None, _check_pair)
+_MEAN_SQUARED = Rule("mean_squared_error", lambda a, b: _mean(o.square(a - b)), None, _check_pair)
+_MEAN_ABSOLUTE = Rule("mean_absolute_error", lambda a, b: _mean(abs(a - b)), None, _check_pair)
 _HUBER = Rule("huber_loss", _huber, _huber_gradient, _check_pair, ("x", "t"))
 _CROSS = Rule(
     "cross_entropy", lambda p, y, eps, reduce: reduced(-y * o.log(p + eps), reduce), None, _check_pair, ("yhat", "y")
@@ -229,12 +234,12 @@ def absolute_error(x0: Array, x1: Array) -> Variable:
 
 
 def mean_squared_error(x0: Array, x1: Array) -> Variable:
-    """The mean of (x0 - x1) squared."""
+    """The mean of (x0 - x1) squared; of no elements 0."""
     return _MEAN_SQUARED(x0, x1)
 
 
 def mean_absolute_error(x0: Array, x1: Array) -> Variable:
-    """The mean of |x0 - x1|."""
+    """The mean of |x0 - x1|; of no elements 0."""
     return _MEAN_ABSOLUTE(x0, x1)
 
 

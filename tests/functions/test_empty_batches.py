@@ -82,6 +82,32 @@ def test_gradients_of_nothing_are_zero(name, array, host) -> None:
         assert g.shape == x.shape and g.dtype == x.dtype and not host(g).any()
 
 
+MEANS: dict[str, tuple[Callable[..., Any], int]] = {
+    "bernoulli_nll": (lambda *xs: F.bernoulli_nll(*xs, reduce="mean"), 2),
+    "contrastive": (lambda a, b: F.contrastive(a, b, integers(a, 0)), 2),
+    "cross_entropy": (lambda *xs: F.cross_entropy(*xs, reduce="mean"), 2),
+    "gaussian_kl_divergence": (lambda *xs: F.gaussian_kl_divergence(*xs, reduce="mean"), 2),
+    "gaussian_mixture_2d_nll": (lambda *xs: F.gaussian_mixture_2d_nll(*xs, xs[0][:, :1], xs[0][:, :1], "mean"), 6),
+    "gaussian_nll": (lambda *xs: F.gaussian_nll(*xs, reduce="mean"), 3),
+    "hinge": (lambda x: F.hinge(x, integers(x, 0)), 1),
+    "mean_absolute_error": (F.mean_absolute_error, 2),
+    "mean_squared_error": (F.mean_squared_error, 2),
+    "softmax_cross_entropy": (lambda x: F.softmax_cross_entropy(x, integers(x, 0)), 1),
+    "triplet": (F.triplet, 3),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", MEANS)
+def test_losses_of_nothing_are_zero(name, dtype, array, host) -> None:
+    function, count = MEANS[name]
+    inputs = [tb.Variable(array(np.ones((0, 3)), dtype)) for _ in range(count)]
+    loss = function(*inputs)
+    assert loss.shape == () and loss.dtype == dtype and host(loss) == 0
+    loss.backward(enable_double_backprop=True)
+    assert all(x.grad.shape == (0, 3) for x in inputs)
+
+
 @pytest.mark.parametrize("lengths", [(2, 0), (0, 0)], ids=str)
 def test_sequences_without_steps_have_outputs_without_rows(lengths, array, host) -> None:
     weights = [[tb.Variable(array(np.ones((3, n)))) for n in (2, 3)] for _ in range(2)]
