@@ -51,6 +51,40 @@ class Function:
             self._node = FunctionAdapter(self)
         return self._node
 
+    # What it has of its node: a graph is walked by `variable.creator.inputs`, whatever the style of its functions
+
+    @property
+    def inputs(self) -> tuple[Any, ...] | None:
+        """The nodes of the input variables; None before the call."""
+        return self.node.inputs
+
+    @property
+    def outputs(self) -> tuple[Any, ...] | None:
+        """Weak references to the nodes of the output variables; None before the call."""
+        return self.node.outputs
+
+    @property
+    def rank(self) -> int:
+        """The depth in the graph."""
+        return self.node.rank
+
+    @property
+    def local_function_hooks(self) -> dict[str, Any] | None:
+        """The hooks of this function alone, by name."""
+        return self.node.local_function_hooks
+
+    def add_hook(self, hook: Any, name: str | None = None) -> None:
+        """Call a hook for this function alone. Raises `KeyError` for a name that is taken."""
+        self.node.add_hook(hook, name)
+
+    def delete_hook(self, name: str) -> None:
+        """Take a hook of this function away. Raises `KeyError` for an unknown name."""
+        self.node.delete_hook(name)
+
+    def unchain(self) -> None:
+        """Cut the graph at this function: outputs forget it, and it forgets its inputs."""
+        self.node.unchain()
+
     def __call__(self, *inputs: Any) -> Any:
         """The output's variable, or a tuple of them. Raises `RuntimeError` the second time."""
         if self._called is not None:

@@ -58,6 +58,11 @@ class VariableNode:
         return made
 
     @property
+    def creator(self) -> Any:
+        """As `Variable.creator`."""
+        return getattr(self.creator_node, "function", self.creator_node)
+
+    @property
     def label(self) -> str:
         """Shape and type in short."""
         return f"{self.shape}, {self.dtype}" if self.name is None else f"{self.name}: {self.shape}, {self.dtype}"
@@ -240,8 +245,7 @@ class Variable:
     @property
     def creator(self) -> Any:
         """The function that made it (of an old-style function the function object itself); None for a leaf."""
-        made_by = self.creator_node
-        return getattr(made_by, "function", made_by)
+        return None if self._node is None else self._node.creator
 
     @property
     def label(self) -> str:

@@ -312,6 +312,27 @@ def test_an_old_function_knows_its_node_while_there_is_a_graph(array) -> None:
         _ = function.node
 
 
+def test_a_graph_is_walked_through_old_functions(array) -> None:
+    x, timer = tb.Variable(array([1.0, 2.0])), TimerHook()
+    function = OldUnifiedMulAdd()
+    function.add_hook(timer, "mine")
+    y = function(F.exp(x), x, x)
+    z = y * 2.0
+    assert timer.call_history and function.local_function_hooks == {"mine": timer}
+    function.delete_hook("mine")
+    assert function.local_function_hooks == {}
+    found, waiting = [], [z.creator]
+    while waiting:
+        f = waiting.pop()
+        found.append((f.label, f.rank))
+        waiting += [node.creator for node in f.inputs if node.creator is not None]
+    assert found == [("multiply", 2), ("OldUnifiedMulAdd", 1), ("exp", 0)]
+    assert z.creator.inputs[0].creator is function and [output() for output in function.outputs] == [y.node]
+    node = function.node
+    function.unchain()
+    assert y.creator is None and function.inputs is node.inputs is None
+
+
 class Failing(tb.FunctionNode):
     def forward(self, inputs):
         raise ZeroDivisionError
