@@ -39,11 +39,14 @@ def numerical_grad(
     `f()` gives a tuple of arrays computed from what `inputs` hold; each element of those is moved by `eps` and put
     back. A None in `grad_outputs` leaves that output out. With detection five points are used, and
     `NondifferentiableError` is raised where a parabola through them is off by more than `diff_atol + diff_rtol (max -
-    min)`, or where some are finite and others not; `center_outputs` are the outputs at the inputs as they are.
+    min)`, or where some are finite and others not; `center_outputs` are the outputs at the inputs as they are. Raises
+    `TypeError` for `inputs` and `grad_outputs` that are not all of one kind.
     """
     places = [arrays.plain(x, "numerical_grad: an input") for x in inputs]
+    starts = [g._data if isinstance(g, Variable) else g for g in grad_outputs]
+    given = [arrays.plain(g, "numerical_grad: a gradient") for g in starts if arrays.is_array(g)]
     if places:
-        arrays.only_family("numerical_grad", places)
+        arrays.only_family("numerical_grad", places + given)
     weights = [None if g is None else _host(g).astype(np.float64) for g in grad_outputs]
     found = []
     for x in places:

@@ -510,14 +510,23 @@ def test_double_backward_through_retained_outputs(array) -> None:
 
 
 def test_numerical_gradients_leave_the_inputs_as_they_are(array, host) -> None:
-    x, y = array([1.0, 2.0, 3.0], "float64"), array([2.0, 0.5, 1.0], "float64")
+    x, y, g = (array(values, "float64") for values in ([1.0, 2.0, 3.0], [2.0, 0.5, 1.0], [1.0, 1.0, 1.0]))
     for detects in (False, True):
         found = gradient_check.numerical_grad(
-            lambda: (x * x * x * y,), (x, y), (np.ones(3),), eps=1e-4, detect_nondifferentiable=detects
+            lambda: (x * x * x * y,), (x, y), (g,), eps=1e-4, detect_nondifferentiable=detects
         )
         testing.assert_allclose(found[0], [6.0, 6.0, 27.0], atol=1e-6)
         testing.assert_allclose(found[1], [1.0, 8.0, 27.0], atol=1e-6)
         assert host(x).tolist() == [1.0, 2.0, 3.0] and host(y).tolist() == [2.0, 0.5, 1.0]
+
+
+def test_numerical_gradients_are_of_one_kind(be, array) -> None:
+    x, y = array([1.0, 2.0], "float64"), np.ones(2)
+    if be is None:
+        y = testing.make_backend("interpreter").array(y, min_dims=0)
+    for start in (y, tb.Variable(y)):
+        with pytest.raises(TypeError, match="numerical_grad: arrays of different kinds"):
+            gradient_check.numerical_grad(lambda: (x * x,), (x,), (None, start))
 
 
 def test_kinks_are_told_from_outputs_that_stay(array) -> None:
