@@ -171,15 +171,51 @@ def _mixture(w: Any, m1: Any, m2: Any, s1: Any, s2: Any, c: Any, x1: Any, x2: An
     return w * (o.exp(exponent) / (2 * math.pi * s1 * s2 * o.sqrt(q)))
 
 
-def _mixture_nll(w: Any, m1: Any, m2: Any, s1: Any, s2: Any, c: Any, x1: Any, x2: Any, reduce: str) -> Any:
-    exponent, q = _exponent(m1, m2, o.exp(s1), o.exp(s2), o.tanh(c), x1, x2)
-    logarithms = o.log_softmax(w, 1) + exponent - math.log(2 * math.pi) - s1 - s2 - 0.5 * o.log(q)
-    return reduced(-o.logsumexp(logarithms, 1, False), reduce)
+class _Hats:
+    """What the densities of a mixture with parameters as a network gives them are made of, as trees.
+
+    With t = exp(-2 |c_hat|), 1 - |c| is 2 t / (1 + t) and q = 1 - c² = 1 / cosh² c_hat is 4 t / (1 + t)²: differences
+    of c near ±1, of which few digits would be left, are not formed.
+    """
+
+    def __init__(self, w: Any, m1: Any, m2: Any, s1: Any, s2: Any, c_hat: Any, x1: Any, x2: Any) -> None:
+        self.w, self.s1, self.s2 = w, o.exp(s1), o.exp(s2)
+        self.z1, self.z2 = (x1 - m1) / self.s1, (x2 - m2) / self.s2
+        number = c_hat.dtype.type
+        sign = o.where(c_hat < 0, number(-1), number(1))
+        size = sign * c_hat
+        t = o.exp(-2 * size)
+        least = o.exp(-2 * o.minimum(size, math.acosh(LEAST_Q**-0.5)))
+        self.c = -sign * o.expm1(-2 * size) / (1 + t)
+        self.q = 4 * least / ((1 + least) * (1 + least))
+        self.near = sign * (2 * t / (1 + t))  # sign - c
+        self.apart = self.z1 - sign * self.z2
+        self.product = self.z1 * self.z2
+        self.form = (self.apart * self.apart + 2 * self.near * self.product) / self.q  # Z / q
+        self.logarithms = o.log_softmax(w, 1) - 0.5 * (self.form + o.log(self.q)) - math.log(2 * math.pi) - s1 - s2
+        self.slope1 = (self.apart + self.near * self.z2) / self.q  # (z1 - c z2) / q
+        self.slope2 = (self.near * self.z1 - sign * self.apart) / self.q  # (z2 - c z1) / q
+
+
+def _mixture_nll(*operands: Any, reduce: str) -> Any:
+    return reduced(-o.logsumexp(_Hats(*operands).logarithms, 1, False), reduce)
+
+
+def _mixture_nll_gradient(g: Any, y: Any, *operands: Any, reduce: str) -> tuple[Any, ...]:
+    hats, n = _Hats(*operands), operands[0].shape[0]
+    g = o.reshape(g, (n, 1)) if reduce == "no" else g / max(n, 1) if reduce == "mean" else g
+    share = o.softmax(hats.logarithms, 1)
+    r = g * share
+    gm1, gm2 = -r * hats.slope1 / hats.s1, -r * hats.slope2 / hats.s2
+    gs1, gs2 = r * (1 - hats.z1 * hats.slope1), r * (1 - hats.z2 * hats.slope2)
+    gc = -r * (hats.product + hats.c * (1 - hats.form))
+    gx1, gx2 = o.sum(-gm1, 1, True), o.sum(-gm2, 1, True)
+    return g * (o.softmax(hats.w, 1) - share), gm1, gm2, gs1, gs2, gc, gx1, gx2
 
 
 _NAMES = ("w", "m1", "m2", "s1", "s2", "c", "x1", "x2")
 _MIXTURE = Rule("gaussian_mixture_2d", _mixture, None, _check_mixture, _NAMES)
-_MIXTURE_NLL = Rule("gaussian_mixture_2d_nll", _mixture_nll, None, _check_mixture, _NAMES)
+_MIXTURE_NLL = Rule("gaussian_mixture_2d_nll", _mixture_nll, _mixture_nll_gradient, _check_mixture, _NAMES)
 
 
 def gaussian_mixture_2d(w: Array, m1: Array, m2: Array, s1: Array, s2: Array, c: Array, x1: Array,
@@ -192,7 +228,7 @@ def gaussian_mixture_2d(w: Array, m1: Array, m2: Array, s1: Array, s2: Array, c:
 def gaussian_mixture_2d_nll(w_hat: Array, m1: Array, m2: Array, s1_hat: Array, s2_hat: Array, c_hat: Array, x1: Array,
                             x2: Array, reduce: str = "sum") -> Variable:  # fmt: skip
     """-ln of a mixture's density at x1, x2 (n, 1), of parameters as a network gives them, all (n, K): w = softmax of
-    `w_hat`, s = exp(s_hat), c = tanh(c_hat) (Graves 2013). Finite however far the targets lie. `reduce` is 'sum',
-    'mean' or 'no': (n,)."""
+    `w_hat`, s = exp(s_hat), c = tanh(c_hat) (Graves 2013). Finite however far the targets lie; 1 - c² counts as
+    1e-6 where it is less, in the gradient too. `reduce` is 'sum', 'mean' or 'no': (n,)."""
     check_reduce("gaussian_mixture_2d_nll", reduce)
     return _MIXTURE_NLL(w_hat, m1, m2, s1_hat, s2_hat, c_hat, x1, x2, reduce=reduce)

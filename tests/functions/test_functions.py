@@ -14,7 +14,7 @@ import pytest
 
 import tensorbackend as tb
 import tensorbackend.functions as F
-from tensorbackend import dtypes, optimizers, testing
+from tensorbackend import dtypes, gradient_check, optimizers, testing
 from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
@@ -321,6 +321,35 @@ def test_a_mixture_of_far_targets_has_a_finite_loss(array, host) -> None:
     F.sum(loss).backward()
     assert loss.shape == (2,) and np.isfinite(host(loss)).all() and (host(loss) > 1e4).all()
     assert all(np.isfinite(host(v.grad)).all() for v in names)
+
+
+@pytest.mark.parametrize("c_hat", [0.0, -3.0, 7.5, -7.5, 8.0, 30.0, 200.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_by_correlations_follow_the_formula_near_1_and_behind_the_bound(dtype, c_hat, array, host) -> None:
+    values = [0.0, 0.0, 0.0, 0.2, 0.3, c_hat, 0.1, 0.2]
+    inputs = [tb.Variable(array([[v]], dtype)) for v in values]
+    (found,) = tb.grad([F.gaussian_mixture_2d_nll(*inputs)], inputs[5:6], enable_double_backprop=True)
+    z1, z2 = (values[i + 6] / np.exp(np.array(values[i + 3], np.longdouble)) for i in (0, 1))
+    c, q = np.tanh(np.longdouble(c_hat)), max(1 / np.cosh(np.longdouble(c_hat)) ** 2, 1e-6)
+    expected = -(z1 * z2 + c * (1 - (z1 * z1 + z2 * z2 - 2 * c * z1 * z2) / q))
+    np.testing.assert_allclose(host(found)[0, 0], float(expected), rtol=1e-5 if dtype == "float32" else 1e-9)
+    assert c_hat != 8.0 or abs(float(expected) - 4393.43) < 0.01
+    for g in tb.grad([F.sum(found)], inputs[1:6]):
+        assert np.isfinite(host(g)).all()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "no"])
+@pytest.mark.parametrize("c_hat", [0.0, 2.0, -8.0])
+def test_the_gradient_of_a_mixture_is_differentiated(c_hat, reduce, array) -> None:
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(2, 3)) for _ in range(5)] + [np.full((2, 3), c_hat)] + [np.ones((2, 1)), np.zeros((2, 1))]
+    inputs = [array(x, "float64") for x in data]
+
+    def gradients(*xs: Any) -> Any:
+        return tuple(tb.grad([F.sum(F.gaussian_mixture_2d_nll(*xs, reduce=reduce))], xs, enable_double_backprop=True))
+
+    starts = [array(rng.normal(size=x.shape), "float64") for x in data]
+    gradient_check.check_backward(gradients, inputs, starts, eps=1e-6, atol=1e-4, rtol=1e-4)
 
 
 def test_a_density_without_a_weight_has_a_gradient(array, host) -> None:
