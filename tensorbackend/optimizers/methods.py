@@ -217,6 +217,10 @@ class AdamClock:
         """The steps that a backend counted; None if none did."""
         return max((int(tick.item()) for tick in self._ticks.values()), default=None)
 
+    def ticks(self) -> list[Any]:
+        """The counts on backends."""
+        return list(self._ticks.values())
+
     def _tick(self, backend: Any) -> Any:
         """The count on a backend."""
         if backend not in self._ticks:
@@ -284,6 +288,9 @@ class Adam(GradientMethod):
         made = AdamRule(self.hyperparam, self.amsgrad)
         made.clock = self._clock
         return made
+
+    def _counts(self) -> list[Any]:
+        return self._clock.ticks()
 
     def _advance(self) -> None:
         self._clock.advance(self.t)

@@ -20,6 +20,12 @@ from tensorbackend.graph import ranges
 
 __all__ = ["GradientMethod", "Hyperparameter", "Optimizer", "UpdateRule"]
 
+FIRST_SCALE = 2.0**14
+"""Where a loss scale begins that adapts itself."""
+
+MOST_SCALE = 2.0**15
+"""The largest that it becomes: the next power of two is infinite in float16."""
+
 
 class Hyperparameter:
     """Numbers of a method, as attributes; what is not set is the `parent`'s. Those that the `ranges` of the `method`
@@ -157,6 +163,9 @@ class Optimizer:
         self.t = 0
         self.epoch = 0
         self._loss_scale: float | None = None
+        self._interval: int | None = None  # the steps after which the loss scale doubles; None: it stays
+        self._good_steps = 0
+        self._overflows: dict[Any, Any] = {}  # on each backend: 1 where a gradient is not finite
         self.check_nan_in_grads = False
         self._pre: dict[str, Callable] = {}
         self._post: dict[str, Callable] = {}
@@ -203,30 +212,52 @@ class Optimizer:
 
     @property
     def loss_scale(self) -> float | None:
-        """What losses are multiplied by before backward, and gradients divided by; None: nothing."""
+        """What losses are multiplied by before backward, and gradients divided by; None: nothing. One that is set
+        stays."""
         return self._loss_scale
 
     @loss_scale.setter
     def loss_scale(self, scale: float | None) -> None:
         if scale is not None:
             ranges.check(type(self).__name__, "above 0, and finite", loss_scale=scale)
-        self._loss_scale = scale
+        self._loss_scale, self._interval = scale, None
 
     def set_loss_scale(self, loss_scale: float) -> None:
         """Multiply losses by a number before backward, and divide gradients by it. Raises `ValueError` unless it is
         above 0 and finite."""
         self.loss_scale = loss_scale
 
-    def loss_scaling(self, scale: float = 2.0**14) -> Optimizer:
+    def loss_scaling(self, interval: int = 1000, scale: float | None = None) -> Optimizer:
         """Scale losses, for gradients of halves that would be too small. Hooks see these divided again, as float32.
-        Returns the optimizer."""
-        self.loss_scale = scale
+        Returns the optimizer.
+
+        A step whose gradients are not all finite is left out: parameters, states and `t` stay. Without a `scale` it
+        begins at 2^14, is halved by such a step, and doubles after `interval` others in a row, between 1 and 2^15.
+        Raises `ValueError` for an interval below 1, and a scale that is not above 0 and finite.
+        """
+        ranges.check("loss_scaling", "an int of 1 or more", interval=interval)
+        self.loss_scale = FIRST_SCALE if scale is None else scale
+        self._interval = int(interval) if scale is None else None
+        self._good_steps = 0
         return self
+
+    def _adapt(self, finite: bool) -> None:
+        """Change a loss scale that is not fixed, after a step."""
+        if self._interval is None:
+            return
+        self._good_steps = self._good_steps + 1 if finite else 0
+        if not finite:
+            self._loss_scale = max(self._loss_scale / 2, 1.0)
+        elif self._good_steps >= self._interval:
+            self._loss_scale, self._good_steps = min(self._loss_scale * 2, MOST_SCALE), 0
 
     def serialize(self, serializer: Any) -> None:
         """Save or load the counts and the state of all rules."""
         self.t = int(serializer("t", self.t))
         self.epoch = int(serializer("epoch", self.epoch))
+        if self._interval is not None:
+            self._loss_scale = float(serializer("loss_scale", self._loss_scale))
+            self._good_steps = int(serializer("good_steps", self._good_steps))
         for path, p in self.target.namedparams():
             if p.update_rule is not None:
                 part = serializer
@@ -303,9 +334,12 @@ class GradientMethod(Optimizer):
             self.target.cleargrads()
             backward([loss], loss_scale=self.loss_scale)
             del loss
-        halves = [] if self.loss_scale is None else self._unscale()
-        try:
+        if self.loss_scale is None:
             self._step()
+            return
+        halves = self._unscale()
+        try:
+            self._step_if_finite()
         finally:
             for p in halves:
                 if p._grad is not None:
@@ -321,6 +355,49 @@ class GradientMethod(Optimizer):
         for p in self.target.params():
             p.update()
         self._call(self._post)
+
+    def _step_if_finite(self) -> None:
+        """A step, unless a gradient is not finite: that of a loss which was scaled too much. A captured step, where
+        nothing can be read, is undone by the program."""
+        overflows = self._overflowing()
+        if any(backend._recorder is not None and backend._recorder.is_here() for backend in overflows):
+            params = [p for p in self.target.params() if p._data is not None]
+            states = [x for p in params if p.update_rule is not None for x in p.update_rule.state.values()]
+            changing = [arrays.tensor_of(x) for x in (*(p._data for p in params), *states, *self._counts())]
+            before = [arrays.copied(x) for x in changing]
+            self._step()
+            for x, kept in zip(changing, before):
+                if x.backend in overflows:
+                    x[:] = o.where(o.reshape(overflows[x.backend], (1,) * len(x.shape)) > 0, kept, x)
+            return
+        finite = not any(x.get().any() for x in overflows.values())
+        if finite:
+            self._step()
+        self._adapt(finite)
+
+    def _overflowing(self) -> dict[Any, Any]:
+        """On each backend a tensor of one number, which is not 0 where a gradient is not finite, in any process."""
+        grads: dict[Any, list[Any]] = {} if self.comm is None else {self.comm.backend: []}
+        for p in self.target.params():
+            if p._grad is not None and p._data is not None and p.size:
+                g = arrays.tensor_of(p.grad_var._data)
+                grads.setdefault(g.backend, []).append(g)
+        for backend, there in grads.items():
+            worst = self._overflows.get(backend)
+            if worst is None:
+                worst = self._overflows[backend] = arrays.zeros(backend, (1,), np.dtype(np.float32))
+            each = arrays.zeros(backend, (len(there) + 1,), np.dtype(np.float32))
+            with backend.fuse():
+                for i, g in enumerate(there):
+                    each[i : i + 1] = 1.0 - o.reshape(o.min(o.finite(g)), (1,))
+            worst[:] = o.max(each)
+            if self.comm is not None and self.comm.size > 1 and backend is self.comm.backend:
+                self.comm.allreduce(worst, "max")
+        return {backend: self._overflows[backend] for backend in grads}
+
+    def _counts(self) -> list[Any]:
+        """The arrays that a step changes beside parameters and their states."""
+        return []
 
     def _advance(self) -> None:
         """What a step changes beside parameters and their states."""

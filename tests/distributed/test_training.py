@@ -259,7 +259,7 @@ from tensorbackend.distributed import buckets
 exchanges = []
 pack = buckets._Bucket._pack
 buckets._Bucket._pack = lambda *arguments: exchanges.append(arguments) or pack(*arguments)
-opt.loss_scaling(1024.0)
+opt.loss_scaling(scale=1024.0)
 for step in range(2):
     opt.update(lambda: net(data(comm.rank, step)))
     same(gradients(net), expected((step, {})))
@@ -270,6 +270,25 @@ for path, p in net.namedparams():
 opt.update()
 assert all((g == 1.5).all() for g in gradients(net).values())
 assert len(exchanges) == 18, exchanges
+""",
+    )
+
+
+def test_a_step_that_overflowed_in_one_process_is_left_out_in_all(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+from tensorbackend import links, optimizers
+for overlap in (False, True):
+    net = links.Linear(3, 2, initialW=0).to_device(be)
+    opt = distributed.distributed_optimizer(optimizers.SGD(1.0).setup(net), comm, overlap=overlap).loss_scaling()
+    for value, t in ((np.inf, 0), (2.0, 1)):
+        for p in net.params():
+            p.grad = be.array(np.full(p.shape, 2.0**14 * (value if comm.rank == 1 else 1.0)), min_dims=0)
+        opt.update()
+        assert opt.t == t and opt.loss_scale == 2.0**13, (opt.t, opt.loss_scale)
+        for p in net.params():
+            assert (p.array.get() == -3.0 * t).all(), p.array
 """,
     )
 
@@ -286,7 +305,7 @@ net.b.array = net.b.array.astype(np.float16)
 net.to_device(be)
 opt = distributed.distributed_optimizer(optimizers.SGD(1.0).setup(net), comm, overlap=False)
 opt.use_fp32_update()
-opt.loss_scaling(2.0**14)
+opt.loss_scaling(scale=2.0**14)
 for step in range(2):
     for p in net.params():
         p.grad = be.array(np.full(p.shape, 2.0**14 * 1e-8 * (comm.rank + 1)), dtype=np.float16, min_dims=0)

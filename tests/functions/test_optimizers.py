@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorbackend as tb
+import tensorbackend.functions as F
 from tensorbackend import optimizers, serializers, testing
 from tensorbackend.function import arrays
 from tensorbackend.function.ready import listeners
@@ -114,11 +115,81 @@ def test_listeners_are_told_of_gradients_that_a_loss_scale_changes(be, array) ->
 
     listener = Listener()
     link = link_of(array(np.ones(3)))
-    optimizer = optimizers.SGD(0.5).setup(link).loss_scaling(4.0)
+    optimizer = optimizers.SGD(0.5).setup(link).loss_scaling(scale=4.0)
     set_gradients(link, be, 8.0)
     listeners.add(listener)
     optimizer.update()
     assert told == [(link.p0, 8.0, 2.0)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("method", [optimizers.MomentumSGD, optimizers.Adam])
+def test_a_step_that_overflowed_is_left_out(method, dtype, value, be, array) -> None:
+    links = [link_of(array(np.ones(3), dtype), array(np.ones(2), dtype), array(np.ones(0), dtype)) for _ in range(2)]
+    found = []
+    for link, values in zip(links, ((1.0, value, 2.0), (1.0, 2.0))):
+        optimizer = method(0.5).setup(link).loss_scaling(scale=4.0)
+        optimizer.use_fp32_update()
+        for number in values:
+            for p in link.params():
+                p.grad = array(np.ones(p.shape), dtype)
+            link.p1.grad = array([1.0, number], dtype)
+            optimizer.update()
+            assert all(p.grad.dtype == dtype for p in link.params())
+        assert optimizer.t == 2 and optimizer.loss_scale == 4.0
+        rules = [p.update_rule for p in link.params()]
+        found.append([*(p.array for p in link.params()), *(x for r in rules for x in r.state.values())])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(arrays.to_cpu(a), arrays.to_cpu(b))
+
+
+def test_a_loss_scale_adapts_itself(array) -> None:
+    link = link_of(array(np.ones(2), "float16"))
+    optimizer = optimizers.SGD(2.0**-12).setup(link).loss_scaling(interval=2)
+    big = array([6e4, 0.0], "float16")  # times the scale infinite, until that is 1
+    scales = []
+    for x in (big, *[array([1.0, 1.0], "float16")] * 5):
+        optimizer.update(lambda x=x: F.sum(link.p0 * x))
+        scales.append(optimizer.loss_scale)
+    assert scales == [2.0**13, 2.0**13, 2.0**14, 2.0**14, 2.0**15, 2.0**15] and optimizer.t == 5
+    saved = serializers.DictionarySerializer().save(optimizer)
+    other = optimizers.SGD().setup(link_of(array(np.ones(2), "float16"))).loss_scaling(interval=2)
+    serializers.NpzDeserializer({name: np.array(x) for name, x in saved.items()}).load(other)
+    assert other.loss_scale == 2.0**15 and other._good_steps == optimizer._good_steps == 1
+    for _ in range(20):
+        optimizer.update(lambda: F.sum(link.p0 * big) * np.float16(2.0))
+    assert optimizer.loss_scale == 1.0 and optimizer.t == 5
+    optimizer.loss_scale = 8.0
+    link.p0.grad = array([np.inf, 1.0], "float16")
+    optimizer.update()
+    assert optimizer.loss_scale == 8.0
+
+
+@pytest.mark.parametrize("method", [optimizers.MomentumSGD, optimizers.Adam])
+def test_a_captured_step_that_overflowed_is_left_out(method, be, array, host) -> None:
+    if be is None:
+        pytest.skip("programs are of tensors")
+
+    def trained(capture: bool) -> list[Any]:
+        link = link_of(array(np.ones(3)))
+        optimizer = method(0.5).setup(link).loss_scaling(scale=2.0)
+
+        def step(x: Any) -> None:
+            optimizer.update(lambda: F.sum(link.p0 * x))
+
+        step(array(np.ones(3)))
+        run = be.capture(step, array(np.ones(3))) if capture else step
+        if not capture:
+            step(array(np.ones(3)))
+        for value in (np.inf, 2.0, np.nan, 3.0):
+            run(array([1.0, value, 1.0]))
+        saved = dict(serializers.DictionarySerializer().save(optimizer))
+        t = saved.pop("t")  # which Adam alone counts on the backend
+        return [*map(np.asarray, saved.values()), host(link.p0), np.array(t if method is optimizers.Adam else 0)]
+
+    for plain, captured in zip(trained(False), trained(True), strict=True):
+        assert np.isfinite(plain).all() and (plain == captured).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -103,7 +103,7 @@ def test_leaves_without_gradients_are_not_ready(notes: Notes) -> None:
 def test_an_optimizer_tells_what_it_divides_by_its_loss_scale(notes: Notes) -> None:
     net = L.Scale(W_shape=(1,))
     net.W.name = "W"
-    opt = optimizers.SGD(0.5).setup(net).loss_scaling(8.0)
+    opt = optimizers.SGD(0.5).setup(net).loss_scaling(scale=8.0)
     opt.update(lambda: F.sum(net(tb.Variable(np.full((1, 1), 3, np.float32)))))
     assert notes.told[1:] == [("ready", ["W"]), ("end", []), ("scaled", ["W"])]
     assert notes.grads == {"W": 24.0} and net.W.grad.item() == 3.0

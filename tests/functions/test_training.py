@@ -481,7 +481,7 @@ def test_loss_scaling_leaves_the_step_as_it_is(be, array) -> None:
     for model, scaled in zip(models, (False, True)):
         optimizer = optimizers.SGD(0.1).setup(model)
         if scaled:
-            optimizer.loss_scaling(1024.0)
+            optimizer.loss_scaling(scale=1024.0)
         optimizer.update(loss_of, model, array(X), array(T, np.int32))
     for a, b in zip(models[0].params(), models[1].params()):
         testing.assert_allclose(a, b, atol=1e-6)
@@ -502,7 +502,7 @@ def test_loss_scaling_saves_gradients_that_halves_cannot_hold(fp32, be) -> None:
         link.p = p
     optimizer = optimizers.SGD(1e6)
     optimizer.use_fp32_update(fp32)
-    optimizer.setup(link).loss_scaling(2.0**14)
+    optimizer.setup(link).loss_scaling(scale=2.0**14)
     optimizer.add_hook(doubled)
     optimizer.add_hook(optimizers.WeightDecay(1e-9))
     p.grad = arrays.moved(np.full(3, 2.0**-12, np.float16), be)  # 2^-26 when divided, half of the least float16
@@ -787,9 +787,12 @@ def test_numbers_of_methods_that_make_no_sense_are_refused_whenever_they_are_set
 @pytest.mark.parametrize("scale", [0, -2.0, NAN, INF])
 def test_scales_of_losses_that_make_no_sense_are_refused(scale) -> None:
     optimizer = optimizers.SGD()
-    for refused in (optimizer.set_loss_scale, optimizer.loss_scaling, lambda x: setattr(optimizer, "loss_scale", x)):
+    by_name, by_attribute = lambda x: optimizer.loss_scaling(scale=x), lambda x: setattr(optimizer, "loss_scale", x)
+    for refused in (optimizer.set_loss_scale, by_name, by_attribute):
         with pytest.raises(ValueError, match="loss_scale"):
             refused(scale)
+    with pytest.raises(ValueError, match="loss_scaling: interval"):
+        optimizer.loss_scaling(1024.0)
     assert optimizer.loss_scale is None
 
 
