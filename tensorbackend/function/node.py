@@ -88,12 +88,12 @@ class FunctionNode:
     # Retention
 
     def retain_inputs(self, indexes: Iterable[int]) -> None:
-        """Have these inputs kept for `backward`; called in `forward`."""
-        self._retained_inputs = tuple(indexes)
+        """Have these inputs kept for `backward`; called in `forward`. Raises `TypeError` for what is no sequence."""
+        self._retained_inputs = indexes_of(f"{self.label}: retain_inputs", indexes)
 
     def retain_outputs(self, indexes: Iterable[int]) -> None:
-        """Have these outputs kept for `backward`; called in `forward`."""
-        self._retained_outputs = tuple(indexes)
+        """Have these outputs kept for `backward`; called in `forward`. Raises `TypeError` for what is no sequence."""
+        self._retained_outputs = indexes_of(f"{self.label}: retain_outputs", indexes)
 
     def get_retained_inputs(self) -> tuple[Variable, ...]:
         """The variables of the retained inputs, in the order of the marks; the graph's own, so gradients go through."""
@@ -276,6 +276,13 @@ class FunctionNode:
 
     def __repr__(self) -> str:
         return f"<function {self.label}>"
+
+
+def indexes_of(head: str, indexes: Any) -> tuple[int, ...]:
+    """A sequence of indexes as a tuple. Raises `TypeError` for what is none."""
+    if not isinstance(indexes, Iterable):
+        raise TypeError(complain(head, f"{type(indexes).__name__} {indexes!r}", "a sequence of indexes", "(0,)"))
+    return tuple(indexes)
 
 
 def _wrapped(g: Any) -> Any:

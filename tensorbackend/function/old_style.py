@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
-from tensorbackend.function.node import FunctionNode
+from tensorbackend.function.node import FunctionNode, indexes_of
 from tensorbackend.function.variable import Variable
 
 __all__ = ["Function", "FunctionAdapter"]
@@ -99,12 +99,14 @@ class Function:
         """Check the inputs' types with `type_check.expect`; by default everything is taken."""
 
     def retain_inputs(self, indexes: Iterable[int]) -> None:
-        """Have these inputs alone kept for `backward`; called in `forward`."""
-        self._kept = tuple(indexes)
+        """Have these inputs alone kept for `backward`; called in `forward`. Raises `TypeError` for what is no
+        sequence."""
+        self._kept = indexes_of(f"{self.label}: retain_inputs", indexes)
 
     def retain_outputs(self, indexes: Iterable[int]) -> None:
-        """Have these outputs kept for `backward`, as `output_data`; called in `forward`."""
-        self._kept_outputs = tuple(indexes)
+        """Have these outputs kept for `backward`, as `output_data`; called in `forward`. Raises `TypeError` for what is
+        no sequence."""
+        self._kept_outputs = indexes_of(f"{self.label}: retain_outputs", indexes)
 
     def forward(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The outputs' arrays: `forward_gpu` for tensors of a CUDA backend, `forward_cpu` for all else."""

@@ -406,6 +406,7 @@ class TreeFunction(FunctionNode):
                 inputs.append(as_variable(x))
         self.pattern = tuple(pattern)
         if not inputs:
+            self._refuse_numbers()
             return self.apply(inputs)
         self._applied = True
         return self._linked(inputs, self._outputs(tuple([v._known() for v in inputs])))
@@ -469,6 +470,12 @@ class TreeFunction(FunctionNode):
         made = _Form(self.rule, layouts, pattern, self.params)
         made.checked = bool(lookup("type_check"))
         return made
+
+    def _refuse_numbers(self) -> None:
+        """Refuse numbers without an array."""
+        if self.pattern:
+            given = ", ".join(f"{type(x).__name__} {x!r}" for x in self.pattern)
+            raise TypeError(complain(f"{self.label}: no array among the operands", given, "an array or a variable"))
 
     def _refuse_params(self) -> None:
         """Refuse arrays, and else what has no hash, as parameters: what is remembered is remembered by numbers."""

@@ -23,6 +23,11 @@ def _check(in_types: Any, **params: Any) -> None:
     type_check.expect_float(in_types[0])
 
 
+def _check_masked(in_types: Any) -> None:
+    _check(in_types)
+    type_check.expect_broadcast_shapes(*(t.shape for t in in_types))
+
+
 def _typed(y: Variable, *operands: Any) -> Variable:
     """What random numbers, which are float32, made of halves, in the halves' type; a tree stays one."""
     return y if isinstance(y, Traced) else cast(y, dtypes.promote([x.dtype for x in operands], [], dtypes.FLOAT32))
@@ -39,7 +44,7 @@ _MASK = Rule(
     lambda g, y, x, ratio: (None,),
     _check,
 )
-_MASKED = Rule("dropout", lambda x, mask: x * mask, None, _check, ("x", "mask"))
+_MASKED = Rule("dropout", lambda x, mask: x * mask, None, _check_masked, ("x", "mask"))
 
 
 def dropout(x: Array, ratio: float = 0.5, *, mask: Array | None = None, return_mask: bool = False) -> Any:

@@ -58,7 +58,10 @@ def _check_linear(in_types: Any, axes: int) -> None:
     x, weight, *bias = in_types
     type_check.expect(x.dtype == weight.dtype, weight.ndim == 2, x.ndim > type_check.make_variable(axes - 1, "axes"))
     width = type_check.make_variable(math.prod(x.shape.value[axes:]), f"size of x.shape[{axes}:]")
-    type_check.expect(width == weight.shape[1])
+    fits = width == weight.shape[1]
+    if not fits:  # both shapes are to be seen
+        fits.values += f", of x {x.shape.value} and W {weight.shape.value}"
+    type_check.expect(fits)
     for b in bias:
         type_check.expect(b.dtype == x.dtype, b.ndim == 1, b.shape[0] == weight.shape[0])
 

@@ -15,6 +15,7 @@ from tensorbackend.errors import KeyRefused, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward
 from tensorbackend.function.ready import listeners
+from tensorbackend.function.variable import Variable
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
 
@@ -322,7 +323,7 @@ class GradientMethod(Optimizer):
     def update(self, lossfun: Callable[..., Any] | None = None, *arguments: Any, **keywords: Any) -> None:
         """A step: with `lossfun` its loss of the arguments is differentiated first; without, gradients are there.
 
-        Raises `RuntimeError` before `setup`, `TypeError` for what is no function.
+        Raises `RuntimeError` before `setup`, `TypeError` for what is no function or returns no variable.
         """
         if self.target is None:
             raise RuntimeError(complain("update: no target", "", "a link", "optimizer.setup(link)"))
@@ -331,6 +332,8 @@ class GradientMethod(Optimizer):
                 given, hint = type(lossfun).__name__, "loss.backward(), then update()"
                 raise TypeError(complain("update: lossfun", given, "a function of the arguments", hint))
             loss = lossfun(*arguments, **keywords)
+            if not isinstance(loss, Variable):
+                raise TypeError(complain("update: what the loss function returned", type(loss).__name__, "a variable"))
             self.target.cleargrads()
             backward([loss], loss_scale=self.loss_scale)
             del loss

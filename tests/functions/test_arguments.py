@@ -57,6 +57,12 @@ CASES = {
     "a tensor's axes": (lambda: F.tensordot(X, X.T, axes=None), TypeError, ("tensordot: axes", "None", "a pair")),
     "too many axes": (lambda: F.tensordot(X, X.T, axes=2**40), tb.ShapeError, ("tensordot: axes", "0 to the number")),
     "negative axes": (lambda: F.tensordot(X, X.T, axes=-1), tb.ShapeError, ("tensordot: axes", "-1")),
+    "a mask": (lambda: F.dropout(X, mask=X.T), TypeError,
+               ("dropout: shapes", "x.shape = (2, 3)", "mask.shape = (3, 2)")),
+    "weights of another width": (lambda: F.linear(X, np.ones((4, 5), np.float32)), TypeError,
+                                 ("linear: invalid inputs", "3 != 5, of x (2, 3) and W (4, 5)")),
+    "a number alone": (lambda: F.exp(1.0), TypeError, ("exp: no array", "float 1.0", "an array or a variable")),
+    "numbers alone": (lambda: F.maximum(np.float64(1), 2), TypeError, ("maximum: no array", "float 1.0, int 2")),
     "an expression": (lambda: F.einsum(None, X), TypeError, ("einsum: subscripts", "None", "a text")),
     "operands": (lambda: F.einsum("ij,jk->ik", X, 3), TypeError, ("einsum: operands", "int 3", "a NumPy array")),
     "what is broadcast": (lambda: F.broadcast(X, None), TypeError, ("broadcast: args", "None", "NumPy array")),
@@ -135,6 +141,13 @@ def linear() -> Any:
     return L.Linear(3, 2)
 
 
+def retaining(kind: type, what: str) -> None:
+    class Mine(kind):
+        pass
+
+    getattr(Mine(), f"retain_{what}")(0)
+
+
 OTHERS = {
     "copyparams": (lambda: linear().copyparams(None), ("copyparams: link", "NoneType", "a Link")),
     "addgrads": (lambda: linear().addgrads(X), ("addgrads: link", "ndarray", "a Link")),
@@ -147,6 +160,10 @@ OTHERS = {
     "fused": (lambda: tb.fused(3), ("fused", "int 3", "a function")),
     "using_config": (lambda: tb.using_config([1], 2).__enter__(), ("using_config: name", "[1]", "a str")),
     "update": (lambda: optimizers.SGD(0.1).setup(linear()).update(X), ("update: lossfun", "ndarray", "a function")),
+    "a loss": (lambda: optimizers.SGD(0.1).setup(linear()).update(lambda: 3),
+               ("update: what the loss function returned", "int", "a variable")),
+    "retained inputs": (lambda: retaining(tb.FunctionNode, "inputs"), ("Mine: retain_inputs", "int 0", "a sequence")),
+    "retained outputs": (lambda: retaining(tb.Function, "outputs"), ("Mine: retain_outputs", "int 0", "a sequence")),
     "clipping": (lambda: optimizers.GradientHardClipping(None, 1), ("GradientHardClipping: lower_bound", "NoneType")),
     "Constant": (lambda: initializers.Constant("x"), ("Constant: fill_value", "'x'", "a number")),
     "seed": (lambda: BatchIterator(X, 2, seed=np.ones((2, 3), int)), ("BatchIterator: seed", "ndarray")),
