@@ -18,8 +18,8 @@ from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
 
 __all__ = [
-    "Axes", "Elementwise", "Kind", "Parameter", "Reduction", "Weak", "bind", "broadcast", "by_memory", "elementwise",
-    "merged", "number_text", "reduction",
+    "Axes", "Elementwise", "Kind", "Parameter", "Reduction", "Weak", "bind", "blanked", "broadcast", "by_memory",
+    "elementwise", "merged", "number_text", "reduction",
 ]  # fmt: skip
 
 ALIASES = {
@@ -283,6 +283,11 @@ def _contained(kernel: str, parameters: Sequence[Parameter], label: str, text: s
         expected = "no names with tb_ in front, and no macros for words of the language or parameters"
         raise ValueError(complain(f"{kernel}: {label} takes names that are taken", ", ".join(ours), expected))
     return plain
+
+
+def blanked(text: str) -> str:
+    """The text with strings and comments blanked, letter by letter."""
+    return _STRING_OR_COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def _balanced(text: str) -> bool:

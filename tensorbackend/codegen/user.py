@@ -18,7 +18,8 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.render import ctype
-from tensorbackend.user_kernels import Elementwise, Parameter, Reduction
+from tensorbackend.errors import complain
+from tensorbackend.user_kernels import Elementwise, Parameter, Reduction, blanked
 
 __all__ = ["BLOCK", "CHUNK", "POSITION", "RUN", "SEGMENT", "STRIP", "CPrinter", "Form", "UserPrinter", "UserSource",
            "indexed_by_arrays", "names_position"]  # fmt: skip
@@ -147,6 +148,10 @@ class UserPrinter(ABC):
         """The preamble as the dialect wants its declarations."""
         return preamble
 
+    def _around(self, words: set[str]) -> tuple[list[str], list[str]]:
+        """Lines before and after the preamble, for the words in it that the dialect lacks."""
+        return [], []
+
     @abstractmethod
     def _elementwise(self, spec: Elementwise) -> None:
         """Print the kernel of an elementwise spec."""
@@ -195,7 +200,8 @@ class UserPrinter(ABC):
         self.say(*(f"#define {name} {value}" for name, value in self.spec.macros))
         if preamble.strip():
             blank = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", preamble, flags=re.MULTILINE)
-            self.say(f'#line 1 "{self.spec.name} (preamble)"', self._declared(blank))
+            before, after = self._around(set(re.findall(r"\w+", blank)))
+            self.say(*before, f'#line 1 "{self.spec.name} (preamble)"', self._declared(blank), *after)
 
     def _names(self) -> dict[str, str]:
         """Macros for names that the dialect lacks."""
@@ -396,6 +402,16 @@ FUNCTIONS = {
 """The functions of user texts: how many arguments they take, and what they are in C."""
 
 
+QUALIFIERS = {
+    **dict.fromkeys(("__device__", "__host__", "__constant__", "__forceinline__", "__noinline__"), ""),
+    "inline": "__inline__ __attribute__((__gnu_inline__))",  # compiled even where all calls could be inlined
+}
+"""What preambles say of functions and tables for CUDA C++, in C; the C of the standard compiles no inline function that
+it does not inline."""
+TEMPLATE = re.compile(r"^(?![ \t]*#)[^\n]*\btemplate\s*<[^\n]*", re.MULTILINE)
+CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|endif)", re.MULTILINE)
+
+
 class CPrinter(UserPrinter):
     """C: a kernel of tasks. Loops along memory are plain, so that the compiler makes vector code of them."""
 
@@ -419,6 +435,22 @@ class CPrinter(UserPrinter):
         for word in sorted(words & FUNCTIONS.keys()):
             count, value = FUNCTIONS[word]
             yield f"#define {word}({', '.join(('tb_x', 'tb_y', 'tb_z')[:count])}) {value}"
+
+    def _declared(self, preamble: str) -> str:
+        """The preamble as it is. Raises `ValueError` for a template in it, unless a condition may leave that out."""
+        plain = blanked(preamble)
+        for found in TEMPLATE.finditer(plain):
+            conditions = CONDITION.findall(plain, 0, found.start())
+            if 2 * conditions.count("endif") == len(conditions):
+                given = preamble[found.start() : found.end()].strip()
+                head = f"{self.spec.name}: a template in the preamble, for the CPU"
+                hint = "a function for each type, or the template between #ifdef __CUDACC__ and #endif"
+                raise ValueError(complain(head, given, "C: templates are for devices", hint))
+        return preamble
+
+    def _around(self, words: set[str]) -> tuple[list[str], list[str]]:
+        found = [word for word in QUALIFIERS if word in words]
+        return [f"#define {word} {QUALIFIERS[word]}" for word in found], [f"#undef {word}" for word in found]
 
     def _signature(self, name: str) -> str:
         return (

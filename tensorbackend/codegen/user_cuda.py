@@ -21,10 +21,16 @@ BLANKED = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?
 """What is no declaration: strings, characters, comments, directives."""
 ATTRIBUTES = (r"(?:\s*(?:(?:alignas|__align__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
               r"|\[\[.*?\]\]))*")  # fmt: skip
-ELSEWHERE = re.compile(r"(?:typedef|template|using|extern|namespace|__device__|__constant__)\b"
+ELSEWHERE = re.compile(r"(?:typedef|using|extern|namespace)\b"
                        r"|(?:struct|union|class|enum(?:\s+(?:class|struct))?)\b" + ATTRIBUTES
                        + r"\s*[\w:]*(?:\s+final)?\s*[{:;]")  # fmt: skip
-"""Declarations that are for no side, or say for which."""
+"""Declarations that are for no side, and end with a semicolon."""
+TEMPLATE = re.compile(r"template\s*<(?:[^<>]|<[^<>]*>)*>\s*")
+"""What stands before a declaration, and before what it says of its side."""
+SAID = re.compile(
+    r"(?:(?:static|inline|const|extern|__host__|__forceinline__|__noinline__)\s+)*__(?:device|constant)__\b"
+)
+"""Declarations that say for which side they are."""
 
 
 def argument_counts(pointers: int, sizes: int, strides: int, scalars: int) -> tuple[int, int, int, int]:
@@ -62,8 +68,10 @@ class CudaPrinter(UserPrinter):
         for at, letter in enumerate(plain):
             if fresh and not letter.isspace() and letter != ";":
                 fresh = False
-                ends = ";" if ELSEWHERE.match(plain, at) else ";}"
-                starts += [at] * (ends == ";}")
+                template = TEMPLATE.match(plain, at)
+                start = template.end() if template else at
+                ends = ";" if ELSEWHERE.match(plain, start) else ";}"
+                starts += [start] * (ends == ";}" and not SAID.match(plain, start))
             depth += (letter == "{") - (letter == "}")
             fresh = fresh or (depth == 0 and letter in ends)
         for at in reversed(starts):

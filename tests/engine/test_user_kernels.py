@@ -182,6 +182,46 @@ def test_a_preamble_brings_functions_of_the_users_own(be) -> None:
     np.testing.assert_array_equal(found, numbers((3,)) * 102)
 
 
+@pytest.mark.parametrize("said", ["", "inline", "__device__", "__host__ __device__", "static __forceinline__", "HD"])
+def test_a_preamble_may_say_for_which_side_its_functions_are(be, said) -> None:
+    define = "#define HD __host__ __device__ __noinline__\n"
+    text = f"{define}__constant__ float by[2] = {{1, 2}};\n{said} float sq(float x) {{ return x * x * by[1]; }}"
+    x = numbers((3,))
+    np.testing.assert_array_equal(
+        be.elementwise("float x", "float y", "y = sq(x)", "sides", preamble=text)(x), 2 * x * x
+    )
+
+
+def test_an_inline_function_that_calls_itself(be) -> None:
+    text = "inline float fac(float x) { return x < 2 ? 1 : x * fac(x - 1); }"
+    found = be.elementwise("float x", "float y", "y = fac(x)", "factorial", preamble=text)(np.float32([1, 2, 5]))
+    np.testing.assert_array_equal(found, [1, 2, 120])
+
+
+def test_two_preambles_may_define_one_name(be) -> None:
+    kernels = [
+        be.elementwise("float x", "float y", "y = f(x)", "same", preamble=f"float f(float x) {{ return {text}; }}")
+        for text in ("x", "x + 1")
+    ]
+    x = numbers((3,))
+    assert [kernel(x).tolist() for kernel in (*kernels, *kernels)] == [x.tolist(), (x + 1).tolist()] * 2
+
+
+def test_a_template_is_for_devices(be) -> None:
+    template, x = "template <class T> T sq(T x) { return x * x; }", numbers((3,))
+    either = f"#ifdef __CUDACC__\n{template}\n#else\nfloat sq(float x) {{ return x * x; }}\n#endif"
+    for text in (
+        either,
+        f"{template}\n__device__ float more(float x) {{ return x; }}\nfloat last(float x) {{ return x; }}",
+    ):
+        kernel = be.elementwise("float x", "float y", "y = sq(x)", "shaped", preamble=text)
+        if be.device_type == 1 or text is either:
+            np.testing.assert_array_equal(kernel(x), x * x)
+        else:
+            with pytest.raises(ValueError, match=r"^shaped: a template in the preamble, for the CPU\n.*<class T>"):
+                kernel(x)
+
+
 def test_characters_of_a_preamble_are_no_declarations(be) -> None:
     text = "static int is_brace(int c) { return c == '}' || c == '{'; }\nstatic int any(int c) { return is_brace(c); }"
     found = be.elementwise("int32 x", "int32 y", "y = any(x)", "braces", preamble=text)(np.int32([123, 124, 125]))

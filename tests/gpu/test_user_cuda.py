@@ -25,6 +25,12 @@ struct both second = {1, '{'};
 struct both made(float x) { struct both b = {x, '}'}; return b; }
 float own(float x) { pair p = {x}; return p.a + table[1] + made(x).a + second.a; }
 static float max(float a) { return a; }
+__device__ float squared(float x) { return x * x; }
+static __host__ __device__ __forceinline__ float third(float x) { return squared(x) * x; }
+template <class T, int k = 2> T scaled(T x) { return x * k; }
+template <typename T> struct held { T a; };
+__constant__ float places[2] = {1, 2};
+float last(float x) { held<float> h = {scaled(x)}; return third(h.a) + places[1]; }
 """
 
 
@@ -32,6 +38,11 @@ TYPES = [
     "struct pair { float a; };", "struct __align__(8) pair { float a; };", "union alignas(16) number { int a; };",
     "struct __attribute__((aligned(8))) pair { float a; };", "struct [[maybe_unused]] pair { float a; };",
     "class last final : public pair { };", "enum struct kind : int { A };", "enum { A };", "struct pair;",
+]  # fmt: skip
+SAID = [
+    "__device__ float f(float x) { return x; }", "static __device__ float f(float x) { return x; }",
+    "__host__ __device__ float f(float x) { return x; }", "__constant__ float f[2] = {1, 2};",
+    "template <class T> __device__ T f(T x) { return x; }", "template <class T> struct f { T a; };",
 ]  # fmt: skip
 MARKED = ["struct pair made(struct pair x) { return x; }", "union number two = {1};", "static int brace = '}';"]
 
@@ -74,9 +85,22 @@ def test_types_of_a_preamble_are_for_no_side(before) -> None:
         assert f"__device__ {before}" not in source
 
 
+@pytest.mark.parametrize("before", SAID)
+def test_what_says_its_side_is_left_as_it_is(before) -> None:
+    source = printed_map("z = x", "float32", f"{before}\n{MARKED[0]}").source
+    assert f"\n{before}\n__device__ {MARKED[0]}\n" in source
+
+
+def test_a_template_of_a_function_is_for_the_device() -> None:
+    source = printed_map(
+        "z = x", "float32", "template <class T> T a(T x) { return x; }\nint b(int x) { return x; }"
+    ).source
+    assert "template <class T> __device__ T a(T x) { return x; }\n__device__ int b(int x)" in source
+
+
 @pytest.mark.usefixtures("with_compiler")
 def test_a_preamble_is_for_the_device() -> None:
-    body = 'z = own(x) + max(y) + table[i & 1] + TWICE(x); if (z < 0) printf("%f", z)'
+    body = 'z = own(x) + last(y) + max(y) + table[i & 1] + TWICE(x); if (z < 0) printf("%f", z)'
     compiled(printed_map(body, "float32", PREAMBLE), ARCHITECTURES)
 
 
