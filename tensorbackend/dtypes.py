@@ -47,6 +47,8 @@ def _as_dtype(spec: object) -> np.dtype:
         dtype = np.dtype(spec)  # type: ignore[call-overload]
     except TypeError:
         dtype = None
+    if dtype is not None and not dtype.isnative:
+        dtype = dtype.newbyteorder("=")
     if dtype not in _SUPPORTED:
         names = ", ".join(d.name for d in DTYPES)
         raise DTypeError(complain("dtype: not an element type of tensors", repr(spec), names))

@@ -42,7 +42,7 @@ def numerical_grad(
     min)`, or where some are finite and others not; `center_outputs` are the outputs at the inputs as they are. Raises
     `TypeError` for `inputs` and `grad_outputs` that are not all of one kind.
     """
-    places = [arrays.plain(x, "numerical_grad: an input") for x in inputs]
+    places = [arrays.target(x, "numerical_grad: an input") for x in inputs]
     starts = [g._data if isinstance(g, Variable) else g for g in grad_outputs]
     given = [arrays.plain(g, "numerical_grad: a gradient") for g in starts if arrays.is_array(g)]
     if places:
@@ -319,4 +319,5 @@ def _shifted(x: Any, direction: np.ndarray, distance: float) -> Any:
 
 
 def _like(values: np.ndarray, x: Any, dtype: Any = None) -> Any:
-    return arrays.moved(np.asarray(values, dtype or x.dtype), arrays.backend_of(x))
+    kind = dtypes.as_dtype(dtype or x.dtype)
+    return arrays.moved(np.asarray(values, kind), arrays.backend_of(x))

@@ -34,7 +34,11 @@ class Initializer(Ranged):
 
     def __call__(self, array: Any) -> None:
         """Fill an array in place."""
-        self.fill(arrays.tensor_of(arrays.plain(array, "initializer")))
+        place = arrays.target(array, "initializer")
+        tensor = arrays.tensor_of(place)
+        self.fill(tensor)
+        if type(place) is np.ndarray and tensor._array is not place:  # its layout or byte order is no tensor's
+            np.copyto(place, tensor.asnumpyarray())
 
     def fill(self, tensor: Any) -> None:
         """Fill a tensor in place."""

@@ -131,7 +131,7 @@ class NpzDeserializer:
             return found
         if not arrays.is_array(value):
             return _as_value(path, value, found)
-        arrays.copy_into(arrays.plain(value), found)
+        arrays.copy_into(arrays.target(value), found)
         return value
 
     def load(self, thing: Any) -> None:

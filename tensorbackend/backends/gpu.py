@@ -246,9 +246,11 @@ class GpuBackend(NativeStatements, Backend):
             self.driver.follow(stream)
         dtype, shape, address = dtypes.as_dtype(facts["typestr"]), tuple(facts["shape"]), facts["data"][0]
         steps = facts.get("strides") or tuple(n * dtype.itemsize for n in indexing.contiguous_strides(shape))
-        if address % dtype.itemsize or any(n % dtype.itemsize for n in steps):
-            given = f"{dtype} at address {address} with strides of {tuple(steps)} bytes"
-            raise ShapeError(complain("view: layout", given, "whole elements", "a contiguous copy"))
+        foreign = not np.dtype(facts["typestr"]).isnative
+        if foreign or address % dtype.itemsize or any(n % dtype.itemsize for n in steps):
+            given = f"{facts['typestr']} at address {address} with strides of {tuple(steps)} bytes"
+            expected = "native byte order, whole elements"
+            raise ShapeError(complain("view: layout", given, expected, "a contiguous copy"))
         missing = max(minimum - len(shape), 0)
         strides = tuple(n // dtype.itemsize for n in steps) + (1,) * missing
         view = self._tensor_at(self.structures.tensor(dtype, shape + (1,) * missing, strides, minimum), address)

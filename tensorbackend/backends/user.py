@@ -85,7 +85,8 @@ class _Kernel(TextKernel):
         """A foreign array as a tensor: on its own memory where the backend can reach that, else a copy."""
         be = self.backend
         if isinstance(x, np.ndarray):
-            return be.view(x, min_dims=0) if be._views_host else be.array(x, dtype=x.dtype, min_dims=0)
+            seen = be._views_host and (x.dtype.isnative or p.written)
+            return be.view(x, min_dims=0) if seen else be.array(x, dtype=x.dtype, min_dims=0)
         foreign = hasattr(x, "__dlpack__") or (be.device_type == 1 and hasattr(x, "__cuda_array_interface__"))
         if foreign and hasattr(be, "from_dlpack"):
             return be.from_dlpack(x, min_dims=0)

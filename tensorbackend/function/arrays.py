@@ -24,7 +24,7 @@ from tensorbackend.graph.tensor import Storage, Tensor, share_memory
 __all__ = [
     "added", "backend_of", "copy_into", "described", "device_backend", "evaluated", "filled_like", "fresh",
     "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved", "on_host", "only_family",
-    "placed", "plain", "presented", "tensor_of", "together", "zeros",
+    "placed", "plain", "presented", "target", "tensor_of", "together", "zeros",
 ]  # fmt: skip
 
 _new = object.__new__
@@ -36,18 +36,24 @@ def is_array(x: Any) -> bool:
 
 
 def plain(x: Any, name: str = "array") -> Any:
-    """`x` as a plain array on the same memory. Raises `TypeError` for what is no array."""
+    """`x` as a plain array on the same memory, or a copy in native byte order. Raises `TypeError` for what is no
+    array."""
     if type(x) is np.ndarray:
-        return x
+        return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
     if isinstance(x, Tensor):
         return _plain_tensor(x)
     if isinstance(x, OpTreeNode):
         return evaluated(x)
     if isinstance(x, (np.generic, np.ndarray)):
-        return np.asarray(x)
+        return plain(np.asarray(x), name)
     if hasattr(x, "__cuda_array_interface__"):
         return device_backend().view(x, min_dims=0)
     raise TypeError(complain(f"{name}: not an array", type(x).__name__, "a NumPy array or a tensor"))
+
+
+def target(x: Any, name: str = "array") -> Any:
+    """`x` as a plain array to be written in place: one of NumPy's as it is. Raises `TypeError` for what is no array."""
+    return x if type(x) is np.ndarray else plain(x, name)
 
 
 def _plain_tensor(x: Tensor) -> Tensor:

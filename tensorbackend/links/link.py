@@ -387,7 +387,7 @@ def _set_persistent(link: Link, name: str, value: Any) -> None:
     mine = getattr(link, name)
     if arrays.is_array(mine):
         if value is not mine:
-            arrays.copy_into(arrays.plain(mine), arrays.plain(value))
+            arrays.copy_into(arrays.target(mine), arrays.plain(value))
     else:
         object.__setattr__(link, name, value)
 

@@ -38,6 +38,12 @@ def numbers(shape, dtype="float32", seed=0) -> np.ndarray:
 # Elementwise
 
 
+def test_inputs_may_be_of_another_byte_order(be) -> None:
+    x = numbers((3,), ">f4").astype(">f4")
+    found = be.elementwise(*MULADD)(x, x)
+    assert found.dtype.isnative and found.tolist() == (x * x + 1).tolist()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint64"])
 def test_a_placeholder_takes_the_type_of_the_arguments(be, dtype) -> None:
     x, y = numbers((3, 5), dtype), numbers((5,), dtype, 1)

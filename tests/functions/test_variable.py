@@ -30,6 +30,43 @@ def test_facts(be, array) -> None:
     assert tb.Variable().label == "uninitialized" and "tanh" in y.debug_print()
 
 
+@pytest.mark.parametrize("kind", [">f4", "<f4", ">f8", ">f2"])
+def test_data_of_any_byte_order_is_native(kind) -> None:
+    data = np.array([0.5, 2.0], kind)
+    near = np.dtype(kind).newbyteorder("=")
+    x = tb.Variable(data)
+    F.sum(F.exp(x)).backward()
+    assert all(a.dtype == near and a.dtype.isnative for a in (x.data, x.grad))
+    testing.assert_allclose(x.grad, np.exp(data.astype("f8")), rtol=1e-3)
+    x.grad = data
+    x.array = data
+    assert x.grad.dtype.isnative and x.data.dtype.isnative and F.exp(data).dtype == near
+    assert F.get_item(x, np.array([1, 0], ">i4")).data.tolist() == [2.0, 0.5]
+
+
+def test_tensors_of_any_byte_order_are_native(be) -> None:
+    be = be or arrays.host_backend()
+    data = np.array([[0.5, 2.0]], ">f4")
+    for made in (
+        be.array(data, dtype=data.dtype),
+        be.xp.array(data),
+        be.xp.ones((1, 2)) * data,
+        tb.to_device(be, data),
+    ):
+        assert made.dtype.isnative and made.get().tolist() == [[0.5, 2.0]]
+    with pytest.raises((ShapeError, TypeError)):
+        be.view(data)
+
+
+def test_what_is_written_in_place_keeps_its_byte_order() -> None:
+    data = np.array([0.5, 2.0], ">f4")
+    tb.initializers.Constant(3)(data)
+    assert data.tolist() == [3.0, 3.0] and not data.dtype.isnative
+    (grad,) = tb.gradient_check.numerical_grad(lambda: (data * data,), (data,), (np.ones(2),))
+    testing.assert_allclose(grad, [6.0, 6.0], rtol=1e-2)
+    assert grad.dtype.isnative and data.tolist() == [3.0, 3.0]
+
+
 def test_data_is_the_users_memory(array, host) -> None:
     data = array([1.0, 2.0])
     x = tb.Variable(data)

@@ -350,6 +350,8 @@ def test_arrays_of_other_memory_are_refused(be: GpuBackend) -> None:
     for facts in ({"data": (x.ptr + 2, False)}, {"strides": (18, 4)}):
         with pytest.raises(ShapeError, match="whole elements"):
             be.view(OtherLibrarys(x, **facts))
+    with pytest.raises(ShapeError, match="native byte order"):
+        be.view(OtherLibrarys(x, typestr=">f4"))
     with pytest.raises(DTypeError):
         be.view(OtherLibrarys(x, typestr="<c8"))
 

@@ -31,15 +31,16 @@ def test_types_are_known_by_every_spelling(dtype) -> None:
 @pytest.mark.parametrize(
     ("spelling", "name"),
     [("half", "float16"), ("float", "float32"), ("int", "int64"), ("bool", "bool"), ("f4", "float32"), ("<i2", "int16"),
+     (">f4", "float32"), (">i8", "int64"),
      (float, "float64"), (int, "int64"), (bool, "bool"), (ml_dtypes.bfloat16, "bfloat16")],
 )  # fmt: skip
 def test_other_spellings(spelling, name) -> None:
-    assert dtypes.as_dtype(spelling).name == name
+    assert dtypes.as_dtype(spelling).name == name and dtypes.as_dtype(spelling).isnative
 
 
 @pytest.mark.parametrize(
     "spelling",
-    ["complex64", "float128", "S3", "U4", "O", "M8[s]", ">f4", "f4,i4", "nonsense", 3, [1], object(), ("f4", (2,))],
+    ["complex64", "float128", "S3", "U4", "O", "M8[s]", "f4,i4", "nonsense", 3, [1], object(), ("f4", (2,))],
     ids=lambda s: str(s) if isinstance(s, str) else type(s).__name__,
 )
 def test_other_types_are_refused_with_the_choices(spelling) -> None:
