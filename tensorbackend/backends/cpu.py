@@ -265,6 +265,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
         self.structures.check_open()
         if not isinstance(ary, np.ndarray):
             raise TypeError(complain("view", type(ary).__name__, "a NumPy array", "be.array or be.from_dlpack"))
+        indexing.refuse_mask("view", ary)
         return self.tensor_cls(self, ary=ary, name=name, min_dims=min_dims)
 
     def from_dlpack(self, x: Any, min_dims: int | None = None) -> CPUTensor:

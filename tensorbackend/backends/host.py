@@ -11,6 +11,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends.plans import number
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
+from tensorbackend.graph.indexing import as_array
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.tensor import Tensor, check_cast
 
@@ -81,7 +82,7 @@ def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value
     """
     values = backend._host_view(backend.evaluate(value)) if isinstance(value, Operators) else value
     if not isinstance(values, (bool, int, float)):
-        values = np.asarray(values)
+        values = as_array("assignment", values)
         check_cast(dtype, values)
         values = values if values.ndim or isinstance(value, Operators) else values[()]
     if not isinstance(values, np.ndarray):

@@ -72,7 +72,7 @@ def as_operand(x: Any, backend: Any) -> Any:
     if isinstance(x, np.generic):
         return x.item()
     if isinstance(x, (np.ndarray, list, tuple)):
-        values = np.asarray(x)
+        values = indexing.as_array("array function", x)
         return backend.array(values, dtype=values.dtype, min_dims=0)
     raise TypeError(complain("array function: an argument", type(x).__name__, "an array or a number"))
 

@@ -22,7 +22,7 @@ from tensorbackend.backends.numpy_like import as_operand, presented, reduced, re
 from tensorbackend.backends.xp_arranging import THROUGH_HOST, Arranging, sortable, through_host
 from tensorbackend.errors import ShapeError, complain, is_complaint, ours
 from tensorbackend.graph import composite, contraction
-from tensorbackend.graph.indexing import pad_parts, pad_places, pad_widths
+from tensorbackend.graph.indexing import as_array, pad_parts, pad_places, pad_widths
 from tensorbackend.graph.optree import Operators, apply, source
 from tensorbackend.graph.ranges import check, check_bounds
 from tensorbackend.graph.structure import normalize_axes, one_axis
@@ -113,7 +113,7 @@ class ArrayModule(Arranging):
             return result(a, dtype)
         kind = dtype
         if kind is None:
-            values = np.asarray(a)
+            values = as_array("array", a)
             given = isinstance(a, (np.ndarray, np.generic)) or values.dtype.kind != "f"
             kind = values.dtype if given else self.backend.default_dtype
         return wrapped(self.backend.array(a, dtype=kind, min_dims=0))

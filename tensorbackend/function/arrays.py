@@ -17,6 +17,7 @@ from tensorbackend.backends import numpy_like, registry
 from tensorbackend.backends.anywhere import host_backend
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, complain
+from tensorbackend.graph.indexing import refuse_mask
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor, share_memory
@@ -45,6 +46,7 @@ def plain(x: Any, name: str = "array") -> Any:
     if isinstance(x, OpTreeNode):
         return evaluated(x)
     if isinstance(x, (np.generic, np.ndarray)):
+        refuse_mask(name, x)
         return plain(np.asarray(x), name)
     if hasattr(x, "__cuda_array_interface__"):
         return device_backend().view(x, min_dims=0)

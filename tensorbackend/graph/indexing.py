@@ -296,11 +296,20 @@ def view_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
 
 
 def as_array(name: str, x: Any, dtype: Any = None) -> np.ndarray:
-    """Host data as NumPy's array. Raises `ShapeError` for lists whose entries differ in length."""
+    """Host data as NumPy's array. Raises `ShapeError` for lists whose entries differ in length, `TypeError` for masked
+    arrays."""
+    refuse_mask(name, x)
     try:
         return np.asarray(x, dtype)
     except ValueError as error:
         raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
+
+
+def refuse_mask(name: str, x: Any) -> None:
+    """Raise `TypeError` for a masked array, whose mask would be lost."""
+    if isinstance(x, np.ma.MaskedArray):
+        given = f"masked array of shape {x.shape}"
+        raise TypeError(complain(f"{name}: a masked array", given, "an array without a mask", ".filled(value)"))
 
 
 def pad_widths(pad_width: Any, rank: int) -> Widths:

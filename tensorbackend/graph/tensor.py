@@ -315,7 +315,7 @@ class Tensor(Operators):
 
     def set(self, ary: Any) -> Tensor:
         """Copy host data of the same size in, cast to the tensor's type; returns self."""
-        return self._assign(np.asarray(ary))
+        return self._assign(indexing.as_array("set", ary))
 
     # Reading
 
@@ -477,7 +477,7 @@ class TakeView(OpTreeNode):
 
     def set(self, ary: Any) -> TakeView:
         """Copy host data into the picked entries; returns self."""
-        return self._assign(np.asarray(ary))
+        return self._assign(indexing.as_array("set", ary))
 
     def reshape(self, *shape: Any) -> Any:
         """Refused, as the entries are no view of memory: raises `ShapeError`."""

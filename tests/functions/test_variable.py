@@ -58,6 +58,19 @@ def test_tensors_of_any_byte_order_are_native(be) -> None:
         be.view(data)
 
 
+def test_masks_are_not_dropped(be) -> None:
+    be, masked = be or arrays.host_backend(), np.ma.array([[1.0, 2.0]], mask=[[False, True]])
+    x, y = tb.Variable(np.ones((1, 2))), be.zeros((1, 2))
+    xp, whole = be.xp, slice(None)
+    taking = [tb.Variable, tb.Parameter, tb.to_cpu, F.exp, be.array, be.view, y.set, xp.array, xp.asarray, xp.exp]
+    taking += [lambda m: y + m, lambda m: xp.ones((1, 2)) * m, lambda m: setattr(x, "grad", m)]
+    taking += [lambda m: y.__setitem__(whole, m), lambda m: y.__setitem__([0], m), lambda m: setattr(x, "array", m)]
+    for take in taking:
+        with pytest.raises(TypeError, match=r"masked array[\s\S]*\.filled\(value\)"):
+            take(masked)
+    assert tb.Variable(masked.filled(0)).data.tolist() == [[1.0, 0.0]]
+
+
 def test_what_is_written_in_place_keeps_its_byte_order() -> None:
     data = np.array([0.5, 2.0], ">f4")
     tb.initializers.Constant(3)(data)
