@@ -10,6 +10,7 @@ wait and become a few kernels.
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from tensorbackend.graph.optree import Operators, OpTreeNode, finished
 from tensorbackend.graph.structure import normalize_axes
 from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["NumpyLike", "as_operand", "presented", "result", "wrapped"]
+__all__ = ["REDUCTIONS", "NumpyLike", "as_operand", "check_order", "presented", "result", "wrapped"]
 
 _new = object.__new__
 
@@ -77,10 +78,107 @@ def as_operand(x: Any, backend: Any) -> Any:
     raise TypeError(complain("array function: an argument", type(x).__name__, "an array or a number"))
 
 
-def reduced(name: str, x: Any, axis: Any, keepdims: bool, dtype: Any = None, out: Any = None) -> Any:
-    """A reduction with NumPy's arguments."""
+def check_order(name: str, order: Any) -> None:
+    """Raise `ValueError` for another order of elements than C's."""
+    if order != "C":
+        given, hint = repr(order), "the transpose has the elements in Fortran's order"
+        raise ValueError(complain(f"{name}: order of the elements", given, "'C'", hint))
+
+
+# Reductions with NumPy's arguments: methods of arrays, and functions of `be.xp`
+
+
+def _reduced(name: str, x: Any, axis: Any, keepdims: bool, dtype: Any, out: Any) -> Any:
     axis = tuple(axis) if isinstance(axis, list) else axis
     return result(getattr(composite, name)(x, axis, keepdims), dtype, out)
+
+
+_WITH = {"sum": composite.add, "prod": composite.multiply, "max": composite.maximum, "min": composite.minimum}
+"""How a value to begin from is combined with what the rest gives."""
+
+
+def _from(name: str, x: Any, axis: Any, keepdims: bool, dtype: Any, out: Any, initial: Any) -> Any:
+    """A reduction from a value on, if there is one; the type stays."""
+    if initial is None:
+        return _reduced(name, x, axis, keepdims, dtype, out)
+    if not isinstance(initial, (bool, int, float, np.generic)):
+        raise TypeError(complain(f"{name}: initial", repr(initial)[:80], "a number"))
+    axis = tuple(axis) if isinstance(axis, list) else axis
+    if 0 in x.shape and name in ("max", "min"):  # there may be nothing to choose from
+        axes = normalize_axes(name, axis, len(x.shape))
+        if any(x.shape[a] == 0 for a in axes):
+            kept = [1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes]
+            full = x.backend.full(tuple(kept), initial, x.dtype if dtype is None else dtype, min_dims=0)
+            return result(full, None, out)
+    tree = getattr(composite, name)(x, axis, keepdims)
+    number = initial.item() if isinstance(initial, np.generic) else initial
+    return result(_WITH[name](tree, number), tree.dtype if dtype is None else dtype, out)
+
+
+def _scale(name: str, x: Any, axis: Any, ddof: Any) -> float:
+    """What makes a variance over n elements one over n - `ddof`."""
+    if not isinstance(ddof, (int, float, np.integer, np.floating)):
+        raise TypeError(complain(f"{name}: ddof", repr(ddof)[:80], "a number"))
+    axes = normalize_axes(name, tuple(axis) if isinstance(axis, list) else axis, len(x.shape))
+    count = math.prod(x.shape[a] for a in axes)
+    return count / (count - float(ddof)) if count > ddof else math.inf
+
+
+def _named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The {name} over the axes (None: all), as NumPy's."
+    return function
+
+
+def _sum(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False,
+               initial: Any = None) -> Any:  # fmt: skip
+        return _from(name, self, axis, keepdims, dtype, out, initial)
+
+    return _named(name, method)
+
+
+def _extreme(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None) -> Any:
+        return _from(name, self, axis, keepdims, None, out, initial)
+
+    return _named(name, method)
+
+
+def _mean(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return _reduced(name, self, axis, keepdims, dtype, out)
+
+    return _named(name, method)
+
+
+def _variance(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: Any = 0,
+               keepdims: bool = False) -> Any:  # fmt: skip
+        if type(ddof) is int and ddof == 0:
+            return _reduced(name, self, axis, keepdims, dtype, out)
+        axis = tuple(axis) if isinstance(axis, list) else axis
+        tree = composite.var(self, axis, keepdims) * _scale(name, self, axis, ddof)
+        return result(tree if name == "var" else composite.sqrt(tree), dtype, out)
+
+    return _named(name, method)
+
+
+def _choice(name: str) -> Callable[..., Any]:
+    def method(self: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        return _reduced(name, self, axis, keepdims, None, out)
+
+    return _named(name, method)
+
+
+REDUCTIONS = {
+    **{name: _sum(name) for name in ("sum", "prod")},
+    "mean": _mean("mean"),
+    **{name: _variance(name) for name in ("var", "std")},
+    **{name: _extreme(name) for name in ("max", "min")},
+    **{name: _choice(name) for name in ("argmax", "argmin", "any", "all")},
+}
+"""The reductions of arrays, by name: the array, then NumPy's arguments in NumPy's order."""
 
 
 class NumpyLike:
@@ -126,18 +224,21 @@ class NumpyLike:
             value = _spread(value, super().__getitem__(key).shape)  # tensors take any array of as many elements
         super().__setitem__(key, value)
 
-    def reshape(self, *shape: Any) -> Any:
-        """The elements in C order under another shape: a view where there is one, else a copy."""
+    def reshape(self, *shape: Any, order: str = "C") -> Any:
+        """The elements in C order, the only one, under another shape: a view where there is one, else a copy."""
+        check_order("reshape", order)
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         found = composite.reshape(self, tuple(wanted))
         return result(found) if isinstance(found, OpTreeNode) else found
 
-    def ravel(self) -> Any:
-        """The elements in C order along one axis: a view where there is one, else a copy."""
+    def ravel(self, order: str = "C") -> Any:
+        """The elements in C order, the only one, along one axis: a view where there is one, else a copy."""
+        check_order("ravel", order)
         return self.reshape(-1)
 
-    def flatten(self) -> Any:
-        """A copy of the elements in C order along one axis."""
+    def flatten(self, order: str = "C") -> Any:
+        """A copy of the elements in C order, the only one, along one axis."""
+        check_order("flatten", order)
         return result(composite.reshape(self, (-1,)))
 
     def transpose(self, *axes: Any, out: Any = None) -> Any:
@@ -218,22 +319,6 @@ def _single(dunder: str) -> Callable[[Any], Any]:
     return lambda self: result(getattr(super(NumpyLike, self), f"__{dunder}__")())
 
 
-def _reduction(name: str) -> Callable[..., Any]:
-    def method(self: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        return reduced(name, self, axis, keepdims, dtype, out)
-
-    method.__doc__ = f"The {name} over the axes (None: all), as NumPy's."
-    return method
-
-
-def _choice(name: str) -> Callable[..., Any]:
-    def method(self: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        return reduced(name, self, axis, keepdims, None, out)
-
-    method.__doc__ = f"The {name} over the axes (None: all), as NumPy's."
-    return method
-
-
 def _install() -> None:
     for op in ops.elementwise():
         if op.dunder is None:
@@ -245,10 +330,8 @@ def _install() -> None:
         if hasattr(Operators, f"__r{op.dunder}__"):
             setattr(NumpyLike, f"__r{op.dunder}__", _operator(op.dunder, True))
             setattr(NumpyLike, f"__i{op.dunder}__", _in_place(op.dunder))
-    for name in ("sum", "mean", "prod", "var", "std"):
-        setattr(NumpyLike, name, _reduction(name))
-    for name in ("max", "min", "argmax", "argmin", "any", "all"):
-        setattr(NumpyLike, name, _choice(name))
+    for name, method in REDUCTIONS.items():
+        setattr(NumpyLike, name, method)
     NumpyLike.__hash__ = Operators.__hash__
 
 

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import operator
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.backends.allocation import host_range
-from tensorbackend.backends.numpy_like import as_operand, presented, reduced, result, wrapped
+from tensorbackend.backends.numpy_like import REDUCTIONS, as_operand, check_order, presented, result, wrapped
 from tensorbackend.backends.xp_arranging import THROUGH_HOST, Arranging, sortable, through_host
 from tensorbackend.errors import ShapeError, complain, is_complaint, ours
 from tensorbackend.graph import composite, contraction
@@ -123,6 +124,10 @@ class ArrayModule(Arranging):
         same = isinstance(a, Tensor) and a.backend is self.backend and dtype in (None, a.dtype)
         return presented(a) if same else self.array(a, dtype)
 
+    def copy(self, a: Any) -> Any:
+        """A copy in C order."""
+        return self.array(a)
+
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
         """`a` as an array in C order without gaps."""
         a = self.asarray(a, dtype)
@@ -143,12 +148,14 @@ class ArrayModule(Arranging):
 
     # Shapes
 
-    def reshape(self, a: Any, shape: Any) -> Any:
-        """The elements in C order under another shape: a view where there is one, else a copy."""
+    def reshape(self, a: Any, shape: Any, order: str = "C") -> Any:
+        """The elements in C order, the only one, under another shape: a view where there is one, else a copy."""
+        check_order("reshape", order)
         return self.asarray(a).reshape(shape)
 
-    def ravel(self, a: Any) -> Any:
-        """The elements in C order along one axis."""
+    def ravel(self, a: Any, order: str = "C") -> Any:
+        """The elements in C order, the only one, along one axis."""
+        check_order("ravel", order)
         return self.asarray(a).ravel()
 
     def transpose(self, a: Any, axes: Any = None) -> Any:
@@ -275,8 +282,8 @@ class ArrayModule(Arranging):
         """Products summed over so many last and first axes, or over two lists of axes."""
         return result(contraction.tensordot(self._tree(a), self._tree(b), axes))
 
-    def einsum(self, expression: str, *operands: Any) -> Any:
-        """Einstein's summation, without `...`."""
+    def einsum(self, expression: str, *operands: Any, optimize: Any = False) -> Any:
+        """Einstein's summation, without `...`. `optimize` changes nothing: the order of products is chosen anyway."""
         return result(contraction.einsum(expression, [self._tree(x) for x in operands]))
 
     def outer(self, a: Any, b: Any) -> Any:
@@ -285,14 +292,22 @@ class ArrayModule(Arranging):
 
     # What is no elementwise op of the table
 
+    def divmod(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """The quotients rounded down, and what is left."""
+        return self.floor_divide(a, b), self.remainder(a, b)
+
     def clip(self, a: Any, a_min: Any, a_max: Any) -> Any:
         """Elements between two bounds (None: none)."""
         tree = self._tree(a)
         tree = tree if a_min is None else composite.maximum(tree, self._of(a_min))
         return result(tree if a_max is None else composite.minimum(tree, self._of(a_max)))
 
-    def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """x where the condition holds, else y."""
+    def where(self, condition: Any, x: Any = None, y: Any = None) -> Any:
+        """x where the condition holds, else y; without both the places where it holds, as `nonzero`."""
+        if x is None and y is None:
+            return self.nonzero(condition)
+        if x is None or y is None:
+            raise ValueError(complain("where: one of x and y", "None", "both, or neither"))
         return result(composite.where(self._tree(condition), self._of(x), self._of(y)))
 
     def cumsum(self, a: Any, axis: int | None = None) -> Any:
@@ -400,20 +415,16 @@ def _elementwise(op: ops.Op, name: str) -> Any:
     return function
 
 
-def _reduction(name: str) -> Any:
-    def function(self: ArrayModule, a: Any, axis: Any = None, dtype: Any = None, out: Any = None,
-                 keepdims: bool = False) -> Any:  # fmt: skip
-        return reduced(name, self._tree(a), axis, keepdims, dtype, out)
+def _reduction(name: str, compute: str) -> Any:
+    method = REDUCTIONS[compute]
 
-    function.__name__, function.__doc__ = name, f"The {name} over the axes (None: all)."
-    return function
+    def function(self: ArrayModule, a: Any, *options: Any, **named: Any) -> Any:
+        return method(self._tree(a), *options, **named)
 
-
-def _choice(name: str, compute: str) -> Any:
-    def function(self: ArrayModule, a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-        return reduced(compute, self._tree(a), axis, keepdims, None, out)
-
-    function.__name__, function.__doc__ = name, f"The {compute} over the axes (None: all)."
+    own, taken = inspect.signature(function), inspect.signature(method)
+    first = [*own.parameters.values()][:2]
+    function.__signature__ = taken.replace(parameters=[*first, *[*taken.parameters.values()][1:]])
+    function.__name__, function.__doc__ = name, method.__doc__
     return function
 
 
@@ -422,13 +433,10 @@ def _install() -> None:
         for name in op.methods:
             if name not in vars(ArrayModule):
                 setattr(ArrayModule, name, _elementwise(op, name))
-    for name in ("sum", "mean", "prod", "var", "std"):
-        setattr(ArrayModule, name, _reduction(name))
-    for name in ("max", "min", "argmax", "argmin", "any", "all"):
-        setattr(ArrayModule, name, _choice(name, name))
+    for name, compute in {**{name: name for name in REDUCTIONS}, "amax": "max", "amin": "min"}.items():
+        setattr(ArrayModule, name, _reduction(name, compute))
     for name, typed in THROUGH_HOST.items():
         setattr(ArrayModule, name, through_host(name, typed))
-    ArrayModule.amax, ArrayModule.amin = _choice("amax", "max"), _choice("amin", "min")
     for module in (ArrayModule, RandomModule):
         for name in dir(module):
             if not name.startswith("_") and inspect.isfunction(getattr(module, name)):
@@ -448,12 +456,13 @@ def _said(name: str, function: Any) -> Any:
                 raise
             try:
                 signature.bind(self, *args, **kwargs)
-            except TypeError:
-                raise error from None  # too many arguments, or too few
+                what = str(error)
+            except TypeError:  # too many arguments, too few, or others
+                what = re.sub(r"^[\w.<>]+\(\) ", "", str(error))
             kind = TypeError if isinstance(error, (TypeError, AttributeError)) else ValueError
             given = ", ".join([*map(_described, args), *(f"{k}={_described(x)}" for k, x in kwargs.items())])
             takes = str(signature.replace(parameters=[*signature.parameters.values()][1:], return_annotation=str))
-            raise kind(complain(f"{name}: {error}", given, f"{name}{takes.removesuffix(' -> str')}")) from error
+            raise kind(complain(f"{name}: {what}", given, f"{name}{takes.removesuffix(' -> str')}")) from error
 
     return call
 

@@ -24,6 +24,20 @@ RECIPES = {
     "floor and rest": lambda xp, a, b: a // 2 + a % 2,
     "unary": lambda xp, a, b: -a + abs(b),
     "methods": lambda xp, a, b: a.sum(axis=0) + b.mean(0) + a.max() - b.min(axis=1).sum() + a.var() + a.prod(0),
+    "ddof": lambda xp, a, b: (
+        xp.var(a, ddof=1) + b.std(0, ddof=1) + xp.std(b, (0, 1), None, None, 1) + a.var(1, ddof=3)[0]
+    ),
+    "of one element": lambda xp, a, b: xp.var(a[:1], 0, ddof=1) + a[:1].std(0, keepdims=True, ddof=2),
+    "from a value on": lambda xp, a, b: (
+        a.sum(0, initial=2) + xp.prod(b, 0, initial=3) + a.max(initial=9) + xp.min(b, axis=0, initial=-1, keepdims=True)
+    ),
+    "from a value on, of nothing": lambda xp, a, b: a[:0].max(0, initial=9) + xp.min(a[:, :0], initial=-1) + a[0],
+    "in C's order": lambda xp, a, b: (
+        xp.reshape(a, (3, 2), order="C").ravel("C") + a.T.reshape(6, order="C") + b.flatten("C")
+    ),
+    "places": lambda xp, a, b: xp.where(a > 2)[0] + xp.where(b > 1.9)[1].sum(),
+    "copy": lambda xp, a, b: xp.copy(a) + xp.copy([1, 2, 3]),
+    "divmod": lambda xp, a, b: xp.divmod(a, 4)[0] + xp.divmod(b, a)[1],
     "keepdims": lambda xp, a, b: a / a.sum(axis=1, keepdims=True),
     "positions": lambda xp, a, b: b.argmax(axis=1) + b.argmin(1),
     "astype": lambda xp, a, b: b.astype(xp.int32).astype("float64"),
@@ -58,11 +72,13 @@ RECIPES = {
     "einsum rows": lambda xp, a, b: xp.einsum("ijk,ijl->kl", a[None], b[None]),
     "einsum product": lambda xp, a, b: xp.einsum("ij,ik->jk", a, b) + xp.einsum("ijl,kl->ijk", a[None], b).sum(),
     "einsum back": lambda xp, a, b: xp.einsum("ik,jk", a, b),
+    "einsum, optimised": lambda xp, a, b: xp.einsum("ij,kj->ik", a, b, optimize=True),
     "einsum diagonal": lambda xp, a, b: xp.einsum("ii->i", a @ b.T) + xp.einsum("ij->", a),
     "swap": lambda xp, a, b: xp.swapaxes(a, 0, 1) + xp.moveaxis(b, 0, 1) + xp.transpose(a),
 }
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", RECIPES)
 def test_code_written_once_gives_what_numpy_gives(name, be) -> None:
     xp = np if be is None else be.xp
@@ -401,6 +417,18 @@ def test_a_dropout_written_by_a_user(array, host) -> None:
         (lambda xp, a: xp.stack(3), ("stack: ", "given     3", "stack(")),
         (lambda xp, a: xp.median(a, axis=7), ("median: ", "float32 (3,), axis=7", "median(")),
         (lambda xp, a: xp.random.randint("a", 5, (2,)), ("randint: ", "'a', 5, (2,)", "randint(low")),
+        (
+            lambda xp, a: xp.sum(a, where=1),
+            ("sum: got an unexpected keyword argument 'where'", "where=1", "sum(a", "initial"),
+        ),
+        (lambda xp, a: xp.max(a, 0, nan=1), ("max: got an unexpected keyword argument 'nan'", "max(a", "keepdims")),
+        (lambda xp, a: xp.copy(a).sum(where=1), ("sum() got an unexpected keyword argument 'where'",)),
+        (lambda xp, a: xp.einsum("i", a, fast=1), ("einsum: got an unexpected keyword argument 'fast'", "optimize")),
+        (lambda xp, a: xp.reshape(a, -1, order="F"), ("reshape: order of the elements", "'F'", "'C'")),
+        (lambda xp, a: xp.copy(a).ravel("F"), ("ravel: order of the elements", "'F'", "'C'")),
+        (lambda xp, a: xp.where(a > 1, a), ("where: one of x and y", "both, or neither")),
+        (lambda xp, a: xp.std(a, ddof="x"), ("std: ddof", "'x'", "a number")),
+        (lambda xp, a: xp.copy(a).max(initial=[1]), ("max: initial", "[1]", "a number")),
         (lambda xp, a: xp.tril(a, "x"), ("tril: ", "float32 (3,), 'x'", "tril(")),
     ],
 )
