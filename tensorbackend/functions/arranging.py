@@ -15,14 +15,14 @@ from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule, Traced
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import picking, shapes
-from tensorbackend.functions.arguments import Array
+from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction, indexing, ranges
 from tensorbackend.graph.indexing import as_array, pad_parts, pad_places, pad_widths, repeated_places
 from tensorbackend.graph.parts import Parts
 from tensorbackend.graph.repeating import repeated, tiled
-from tensorbackend.graph.structure import one_axis
+from tensorbackend.graph.structure import normalize_axes, one_axis
 
 __all__ = [
     "bias", "cumprod", "cumsum", "diagonal", "dstack", "einsum", "flip", "fliplr", "flipud", "hstack",
@@ -91,8 +91,11 @@ def _with_three(x: Any) -> Any:
 # Picked and turned
 
 
-def flip(x: Array, axis: int) -> Variable:
-    """The entries along an axis in reverse order."""
+def flip(x: Array, axis: Sizes | None) -> Variable:
+    """The entries along an axis, or several (None: all), in reverse order."""
+    if axis is None or isinstance(axis, (tuple, list)):
+        axes = normalize_axes("flip", None if axis is None else tuple(axis), len(x.shape))
+        return shapes.part(x, tuple(_REVERSED if a in axes else _WHOLE for a in range(len(x.shape))))
     return _flipped("flip", x, axis)
 
 

@@ -303,7 +303,9 @@ def normalize_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def one_axis(name: str, axis: Any, rank: int) -> int:
-    """`axis`, an int, counted from 0. Raises `ShapeError` for one out of range."""
+    """`axis`, an int, counted from 0. Raises `ShapeError` for several, and for one out of range."""
+    if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
+        raise ShapeError(complain(f"{name}: axis is not an integer", repr(axis), "an int"))
     return normalize_axes(name, (axis,), rank)[0]
 
 

@@ -144,6 +144,8 @@ MORE_CASES = {
     "vstack": Case(lambda a, b: F.vstack([a, b]), lambda a, b: np.vstack([a, b]), (normal(3), normal(3))),
     "dstack": Case(lambda a, b: F.dstack([a, b]), lambda a, b: np.dstack([a, b]), (X, Y)),
     "flip": Case(lambda x: F.flip(x, 2), lambda x: np.flip(x, 2), (CUBE,)),
+    "flip, axes": Case(lambda x: F.flip(x, (0, -1)), lambda x: np.flip(x, (0, -1)), (CUBE,)),
+    "flip, all": Case(lambda x: F.flip(x, None), np.flip, (CUBE,)),
     "fliplr": Case(F.fliplr, np.fliplr, (X,)),
     "flipud": Case(F.flipud, np.flipud, (X,)),
     "permutate": Case(lambda x: F.permutate(x, [2, 0, 1], 1), lambda x: x[:, [2, 0, 1]], (X,)),
