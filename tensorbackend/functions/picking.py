@@ -112,6 +112,10 @@ def _is_mask(k: Any) -> bool:
     return getattr(k, "dtype", None) == np.bool_ and len(k.shape) > 0
 
 
+def _is_truth(k: Any) -> bool:
+    return isinstance(k, bool) or (getattr(k, "dtype", None) == np.bool_ and not k.shape)
+
+
 def _masked(mask: Any, lengths: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     """The places where a mask is true, an array for each of its axes."""
     if tuple(mask.shape) != tuple(lengths):
@@ -122,6 +126,9 @@ def _masked(mask: Any, lengths: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 def _place(k: Any, length: int) -> Any:
     """Places along an axis of a length, an array of integers; those on a device are looked at there."""
     array = k if hasattr(k, "shape") else np.asarray(k)
+    if array.dtype == np.bool_ and not array.shape:
+        given = f"a single truth value, {bool(array if isinstance(array, (np.ndarray, np.generic)) else array.get())}"
+        raise IndexError(complain("index: no places", given, "integers or masks; a truth value only by itself"))
     if not dtypes.is_integer(array.dtype):
         raise IndexError(complain("index: an array of another type", f"{array.dtype}", "integers, or truth values"))
     host = isinstance(array, (np.ndarray, np.generic))
@@ -150,11 +157,16 @@ def _index(k: Any) -> Any:
 def get_item(x: Array, slices: Any) -> Variable:
     """The part that an index picks: integers, slices, None, `...`, integer arrays and masks, as in NumPy.
 
-    Raises `IndexError` for places outside, for arrays of other types, and masks of other shapes.
+    A single truth value is an axis in front, of length 1 or 0. Raises `IndexError` for places outside, for arrays of
+    other types, and masks of other shapes.
     """
     if not indexing.is_fancy(slices):
         return shapes.part(x, indexing.hashable(slices))
     x, key = as_variable(x), _key(slices)
+    if len(key) == 1 and _is_truth(key[0]):
+        whole = shapes.part(x, indexing.hashable((None,)))
+        held = key[0].get() if hasattr(key[0], "get") else key[0]
+        return whole if held else shapes.part(whole, indexing.hashable((slice(0),)))
     if len(key) == 1 and x.shape and not _is_mask(key[0]):  # rows: nothing to arrange
         places = arrays.moved(arrays.plain(_place(key[0], x.shape[0])), arrays.backend_of(x._known()))
         return _TAKE(x, places, axis=0)

@@ -71,6 +71,16 @@ def test_indices_are_numpys(where) -> None:
             testing.assert_allclose(x.grad, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("truth", [True, False, np.bool_(True), np.array(False), (True,)], ids=repr)
+def test_a_truth_value_is_an_axis(truth, where) -> None:
+    for index in (truth, placed(truth, where)):
+        x = tb.Variable(arrays.moved(X, where))
+        y = x[index]
+        testing.assert_allclose(y, X[truth], atol=0, rtol=0)
+        F.sum(y).backward()
+        testing.assert_allclose(x.grad, np.full(X.shape, len(X[truth])), atol=0, rtol=0)
+
+
 def test_sums_at_places_are_numpys(where) -> None:
     for key in KEYS.values():
         b = np.random.RandomState(2).normal(size=X[key].shape).astype(np.float32)
@@ -106,6 +116,7 @@ def test_rows_at_equal_places_add_up(rows, axis, count, where) -> None:
         (np.zeros((2, 4), bool), r"mask of another shape[\s\S]*\(2, 4\)[\s\S]*\(3, 4\)"),
         (np.array([0.5]), r"another type[\s\S]*float64"),
         ((0, 0, 0, [1]), "too many indices"),
+        ((0, True), r"no places[\s\S]*a single truth value, True[\s\S]*only by itself"),
     ],
 )
 def test_what_is_no_index_is_refused(key, text, where) -> None:
