@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
@@ -46,10 +46,13 @@ def from_engine(y: Any, rank: int) -> Any:
     return o.transpose(flat, (rank - 1, *range(rank - 1)))
 
 
-def _layer(backend: Any, dtype: Any, n: int, c: int, k: int, image: Sequence[int], window: Sequence[int],
+def _layer(name: str, backend: Any, dtype: Any, n: int, c: int, k: int, image: Sequence[int], window: Sequence[int],
            stride: Sequence[int], pads: Pads, dilate: Sequence[int], groups: int) -> Any:  # fmt: skip
     sizes = images.by_axis(image, window, str=stride, pad=pads, dil=dilate)
-    return backend.conv_layer(dtype, N=n, C=c, K=k, groups=groups, **sizes)
+    try:
+        return backend.conv_layer(dtype, N=n, C=c, K=k, groups=groups, **sizes)
+    except (ShapeError, DTypeError) as error:
+        raise images.named(error, "conv_layer", name) from None
 
 
 def _nothing(x: Any, w: Any, shape: tuple[int, ...]) -> Any:
@@ -63,12 +66,12 @@ def _with_bias(y: Any, bias: tuple[Any, ...]) -> Any:
 
 def _convolution(x: Any, w: Any, *bias: Any, stride: tuple, pads: Pads, dilate: tuple, groups: int) -> Any:
     backend, rank = x.structure.table.backend, len(x.shape)
-    k, window = w.shape[0], w.shape[2:]
+    k, window, name = w.shape[0], w.shape[2:], f"convolution_{rank - 2}d"
     rows = zip(x.shape[2:], window, stride, pads, dilate)
     if any(output_length(n, d * (m - 1) + 1, p, s) < 1 for n, m, s, p, d in rows):
         given = f"images {x.shape[2:]}, filters {window}, pads {pads}, stride {stride}, dilate {dilate}"
-        raise ShapeError(complain(f"convolution_{rank - 2}d: no output", given, "at least one place for a filter"))
-    layer = _layer(backend, x.dtype, max(x.shape[0], 1), x.shape[1], k, x.shape[2:], window, stride, pads, dilate,
+        raise ShapeError(complain(f"{name}: no output", given, "at least one place for a filter"))
+    layer = _layer(name, backend, x.dtype, max(x.shape[0], 1), x.shape[1], k, x.shape[2:], window, stride, pads, dilate,
                    groups)  # fmt: skip
     if x.shape[0] == 0:
         return _with_bias(_nothing(x, w, (0, k, *layer.MPQ[5 - rank :])), bias)
@@ -79,9 +82,9 @@ def _convolution(x: Any, w: Any, *bias: Any, stride: tuple, pads: Pads, dilate: 
 def _deconvolution(x: Any, w: Any, *bias: Any, stride: tuple, pads: Pads, dilate: tuple, groups: int,
                    outsize: tuple) -> Any:  # fmt: skip
     backend, rank = x.structure.table.backend, len(x.shape)
-    maps = w.shape[1] * groups
-    layer = _layer(backend, x.dtype, max(x.shape[0], 1), maps, x.shape[1], outsize, w.shape[2:], stride, pads, dilate,
-                   groups)  # fmt: skip
+    maps, name = w.shape[1] * groups, f"deconvolution_{rank - 2}d"
+    layer = _layer(name, backend, x.dtype, max(x.shape[0], 1), maps, x.shape[1], outsize, w.shape[2:], stride, pads,
+                   dilate, groups)  # fmt: skip
     if x.shape[0] == 0:
         return _with_bias(_nothing(x, w, (0, maps, *outsize)), bias)
     y = apply(BPROP, to_engine(w), to_engine(x), params=(layer.geometry,))

@@ -54,6 +54,11 @@ def output_size(size: int, k: int, stride: int, pad: int, cover_all: bool = Fals
     return output_length(size, dilate * (k - 1) + 1, (pad, pad + stride - 1 if cover_all else pad), stride)
 
 
+def named(error: Exception, engine: str, name: str) -> Exception:
+    """An error of a method of the engine as one of the function that was called."""
+    return type(error)(str(error).replace(f"{engine}: ", f"{name}: ", 1))
+
+
 def by_axis(image: Sequence[int], window: Sequence[int], **each_axis: Sequence[Any]) -> dict[str, Any]:
     """What `conv_layer` and `pool_layer` call sizes of images of one to three axes: `D`, `H`, `W` of the image, `T`,
     `R`, `S` of the window, and what else there is for each axis, as `str_d`, `str_h`, `str_w`."""

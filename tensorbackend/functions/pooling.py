@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
@@ -23,7 +23,7 @@ from tensorbackend.functions import shapes
 from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
-from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, output_size
+from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, named, output_size
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -43,7 +43,8 @@ class _Windows:
     side."""
 
     def __init__(self, name: str, shape: tuple[int, ...], ksize: Any, stride: Any, pad: Any, cover_all: bool) -> None:
-        axes, name = image_axes(name, shape)
+        axes, self.name = image_axes(name, shape)
+        name = self.name
         self.ksize = each(f"{name}: windows", ksize, axes)
         self.stride = self.ksize if stride is None else each(f"{name}: stride", stride, axes)
         before = each(f"{name}: pad", pad, axes, 0)
@@ -72,7 +73,10 @@ class _Windows:
         if layer is None:
             n, c, *image = shape
             sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
-            layer = self._layers[key] = backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+            try:
+                layer = self._layers[key] = backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+            except (ShapeError, DTypeError) as error:
+                raise named(error, "pool_layer", self.name) from None
         return layer
 
 
@@ -295,8 +299,8 @@ def max_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Siz
     """The largest of each window of images (N, C, …) of one to three axes; the first of equal ones gets the gradient.
 
     `stride` None is the window's length; with `cover_all` there is one more where pixels would be left out behind the
-    last. With `return_indices` the result is (variable, array of places in the windows, in row-major order). Raises
-    `ShapeError` for no output.
+    last, but none that begins behind the image. With `return_indices` the result is (variable, array of places in the
+    windows, in row-major order). Raises `ShapeError` for no output.
     """
     node = _Max(_windows("max_pooling", x.shape, ksize, stride, pad, cover_all), x.shape)
     (y,) = node.apply((x,))
