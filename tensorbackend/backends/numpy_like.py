@@ -305,6 +305,21 @@ def _operator(dunder: str, mirrored: bool) -> Callable[[Any, Any], Any]:
     return method
 
 
+def refuse_modulo(modulo: Any) -> None:
+    """Raise `TypeError` for the third argument of `pow`, unless it is None."""
+    if modulo is not None:
+        given, hint = repr(modulo)[:80], "x ** y % modulo"
+        raise TypeError(complain("pow: a modulo is not supported", given, "two arguments", hint))
+
+
+def _power(self: Any, other: Any, modulo: Any = None) -> Any:
+    refuse_modulo(modulo)
+    return _TO_THE_POWER(self, other)
+
+
+_TO_THE_POWER = _operator("pow", False)
+
+
 def _in_place(dunder: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if isinstance(other, np.generic):
@@ -330,6 +345,7 @@ def _install() -> None:
         if hasattr(Operators, f"__r{op.dunder}__"):
             setattr(NumpyLike, f"__r{op.dunder}__", _operator(op.dunder, True))
             setattr(NumpyLike, f"__i{op.dunder}__", _in_place(op.dunder))
+    NumpyLike.__pow__ = _power
     for name, method in REDUCTIONS.items():
         setattr(NumpyLike, name, method)
     NumpyLike.__hash__ = Operators.__hash__

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorbackend.backends.numpy_like import refuse_modulo
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions import elementwise, picking, products, reductions, shapes
@@ -42,6 +43,12 @@ def _item(self: Variable) -> Any:
     return (data if type(data) is np.ndarray else data.get()).reshape(()).item()
 
 
+def _power(self: Variable, other: Any, modulo: Any = None) -> Variable:
+    """self to the power other, with broadcasting. Raises `TypeError` for a modulo."""
+    refuse_modulo(modulo)
+    return elementwise._POWER(self, other)
+
+
 def install() -> None:
     """Give `Variable` its operators and the methods that compute."""
     pairs = {"add": elementwise._ADD, "sub": elementwise._SUBTRACT, "mul": elementwise._MULTIPLY,
@@ -50,6 +57,7 @@ def install() -> None:
     for name, function in pairs.items():
         setattr(Variable, f"__{name}__", _method(function))
         setattr(Variable, f"__r{name}__", _reflected(function))
+    Variable.__pow__ = _power
     Variable.__neg__ = _method(elementwise.negative)
     Variable.__abs__ = _method(elementwise.absolute)
     Variable.__pos__ = _method(elementwise.identity)

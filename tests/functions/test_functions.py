@@ -810,6 +810,14 @@ def test_errors_name_the_function_that_was_called(call, text, array) -> None:
         call(array)
 
 
+def test_a_modulo_is_refused(array) -> None:
+    for x in (tb.Variable(array(IMAGE)), tb.Variable(array(IMAGE)).array):
+        assert pow(x, 2).shape == IMAGE.shape
+        if not isinstance(x, np.ndarray):
+            with pytest.raises(TypeError, match="pow: a modulo is not supported\n  given     3\n"):
+                pow(x, 2, 3)
+
+
 @pytest.mark.parametrize("widths", [-1, 1.5, [1, 2, 3], [[1, 2]] * 3, [(0, -1), (0, 0)]], ids=str)
 @pytest.mark.parametrize("mode", ["constant", "edge"])
 def test_widths_of_padding_are_refused_by_name(widths, mode, array) -> None:
