@@ -124,6 +124,18 @@ class ArrayModule(Arranging):
         same = isinstance(a, Tensor) and a.backend is self.backend and dtype in (None, a.dtype)
         return presented(a) if same else self.array(a, dtype)
 
+    def round(self, a: Any, decimals: int = 0, out: Any = None) -> Any:
+        """Numbers rounded to so many decimals, halves to even. Raises `ValueError` for decimals of integers."""
+        tree = self._tree(a)
+        check("round", "an int", decimals=decimals)
+        if decimals == 0:
+            return result(apply(ops.OPS["rint"], tree, table=self.backend.structures), None, out)
+        if not dtypes.is_float(tree.dtype):
+            raise ValueError(complain("round: decimals of integers", f"{tree.dtype}, decimals={decimals}", "0"))
+        scale = 10.0 ** abs(decimals)
+        whole = apply(ops.OPS["rint"], tree * scale if decimals > 0 else tree / scale, table=self.backend.structures)
+        return result(whole / scale if decimals > 0 else whole * scale, None, out)
+
     def copy(self, a: Any) -> Any:
         """A copy in C order."""
         return self.array(a)
@@ -408,6 +420,10 @@ def _words(backend: Backend, shape: tuple[int, ...]) -> Any:
 
 def _elementwise(op: ops.Op, name: str) -> Any:
     def function(self: ArrayModule, *operands: Any, out: Any = None, dtype: Any = None) -> Any:
+        if len(operands) == op.arity + 1 and out is None:  # as in NumPy, the last one by its place
+            *operands, out = operands
+        if len(operands) != op.arity:
+            raise TypeError(f"{op.arity} operands, and perhaps out, are wanted")
         found = [self._of(x) for x in operands]
         return result(apply(op, *found, table=self.backend.structures), dtype, out)
 

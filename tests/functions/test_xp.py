@@ -440,3 +440,28 @@ def test_errors_from_inside_say_what_was_given_and_what_the_function_takes(call,
     with pytest.raises(TypeError, match="missing 2 required positional arguments"):
         be.xp.roll()
     be.cleanup_backend()
+
+
+def test_elementwise_functions_take_out_by_its_place_and_no_more(xp) -> None:
+    if xp is np:
+        pytest.skip("NumPy's own")
+    a, out = xp.array([0.13, -0.26, 1.37], dtype="float32"), xp.zeros(3, dtype="float32")
+    assert xp.exp(a, out) is out
+    np.testing.assert_allclose(out.get(), np.exp(a.get()), rtol=1e-6)
+    assert xp.maximum(a, 0, out) is out and out.get().min() == 0
+    with pytest.raises(TypeError, match="1 operands"):
+        xp.exp(a, 1, 2, 3)
+    with pytest.raises(TypeError, match="2 operands"):
+        xp.add(a)
+    with pytest.raises(TypeError, match="a tensor"):
+        xp.exp(a, 5)
+
+
+def test_rounding_to_decimals(xp) -> None:
+    if xp is np:
+        pytest.skip("NumPy's own")
+    values = np.array([0.126, -2.65, 13.78, 1250.0], np.float32)
+    for decimals in (0, 1, 2, -2):
+        np.testing.assert_allclose(xp.round(xp.array(values), decimals).get(), np.round(values, decimals), rtol=1e-6)
+    with pytest.raises(ValueError, match="decimals of integers"):
+        xp.round(xp.array([1, 2]), 1)
