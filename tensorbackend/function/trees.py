@@ -82,6 +82,9 @@ class Traced(Variable):
 
     data = array
 
+    def _expect_leaf(self) -> None:
+        self.__reduce__()  # a copy's gradient would be another's
+
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[tuple]]:

@@ -10,6 +10,7 @@ Operators and methods that compute are installed by `tensorbackend.functions`.
 
 from __future__ import annotations
 
+import copy
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -421,8 +422,61 @@ class Variable:
 
     __str__ = __repr__
 
+    # Copies
+
+    def __copy__(self) -> Variable:
+        self._expect_leaf()
+        return self._with(lambda name, value: copy.copy(value) if name == "update_rule" else value)
+
+    def __deepcopy__(self, memo: dict) -> Variable:
+        if UNCHAINED not in memo:
+            self._expect_leaf()
+        made = memo[id(self)] = self._with(lambda name, value: _deep_slot(name, value, memo))
+        if hasattr(self, "__dict__"):
+            made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+    def _expect_leaf(self) -> None:
+        if self.creator_node is not None:
+            self.__reduce__()
+
+    def _with(self, of: Callable[[str, Any], Any]) -> Any:
+        """A leaf of the same class with what `of` gives for the name and value of each slot."""
+        made = _new(type(self))
+        for base in type(self).__mro__:
+            for name in base.__dict__.get("__slots__", ()):
+                if name not in ("__weakref__", "_node") and hasattr(self, name):
+                    setattr(made, name, of(name, getattr(self, name)))
+        made._node = None
+        if hasattr(self, "__dict__"):
+            made.__dict__.update(self.__dict__)
+        return made
+
     def __reduce__(self) -> Any:
         raise TypeError(complain("copy, pickle: a variable belongs to a graph", "", "", "copy, pickle its array"))
+
+
+UNCHAINED = "variables without their graph"
+"""A key of the `memo` of `copy.deepcopy`: while it is there, a variable that a function made is copied as a leaf."""
+
+
+def _deep_slot(name: str, value: Any, memo: dict) -> Any:
+    """What the slot of a copied variable holds."""
+    if name in ("_data", "_grad"):
+        return _deep_array(value._data if isinstance(value, Variable) else value, memo)
+    if name == "update_rule" and value is not None:  # an optimizer's, whose numbers it goes on following
+        made = copy.copy(value)
+        made.state = {key: _deep_array(x, memo) for key, x in value.state.items()}
+        return made
+    return copy.deepcopy(value, memo)
+
+
+def _deep_array(raw: Any, memo: dict) -> Any:
+    """A plain array in new memory, one for all that have it."""
+    if raw is None or id(raw) in memo:
+        return raw if raw is None else memo[id(raw)]
+    made = memo[id(raw)] = arrays.copied(raw)
+    return made
 
 
 def _expect_variable(name: str, x: Any) -> None:

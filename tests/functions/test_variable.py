@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import weakref
@@ -96,6 +97,69 @@ def test_tensors_of_any_rank_rule_are_taken(min_dims) -> None:
     y = F.sum(x * x, axis=0)
     assert y.shape == ((1,) if min_dims else ())
     assert isinstance(x.array, tb.Tensor)
+
+
+@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
+def test_a_leaf_is_copied_with_its_gradient(of, be, array, host) -> None:
+    x = tb.Variable(array([1.0, 2.0]), name="x", grad=array([3.0, 4.0]), requires_grad=False)
+    F.sum(x).array  # noqa: B018  x has a node
+    made = of(x)
+    assert type(made) is tb.Variable and made.name == "x" and not made.requires_grad and made.node is not x.node
+    assert made.device is be and host(made).tolist() == [1, 2] and host(made.grad).tolist() == [3, 4]
+    x.array[:] = 0
+    x.grad[:] = 0
+    shared = [0, 0] if of is copy.copy else None
+    assert (host(made).tolist(), host(made.grad).tolist()) == (shared or [1, 2], shared or [3, 4])
+    empty = of(tb.Variable())
+    assert empty.array is None and empty.grad is None
+
+
+def test_variables_of_one_array_share_one_in_a_deep_copy(array) -> None:
+    x = tb.Variable(array([1.0]))
+    x.grad_var = tb.Variable(array([2.0])) * 2
+    first, other, again = copy.deepcopy([x, tb.Variable(x.array), x])
+    assert first is again and first.array is other.array is not x.array
+    assert first.grad_var.creator is None and x.grad_var.creator is not None
+
+
+@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
+def test_a_parameter_is_copied_with_what_it_is_made_by(of, array, host) -> None:
+    class Mine(tb.Parameter):
+        pass
+
+    p = Mine(7.0, name="W", dtype=np.float64)
+    p.kept = [1]
+    made = of(p)
+    p.kept.append(2)
+    made.initialize((2,))
+    assert (type(made), made.name, made.dtype, made.array.tolist()) == (Mine, "W", np.float64, [7, 7])
+    assert p.array is None and made.kept == ([1, 2] if of is copy.copy else [1])
+    p = tb.Parameter(array([1.0, 2.0]))
+    link = tb.Link()
+    with link.init_scope():
+        link.p = p
+    optimizer = tb.optimizers.MomentumSGD(0.5).setup(link)
+    p.grad = array([1.0, 1.0])
+    p.update()
+    made = of(p)
+    assert made.update_rule is not p.update_rule and made.update_rule.hyperparam.lr == 0.5
+    optimizer.hyperparam.lr = 0.25
+    assert made.update_rule.hyperparam.lr == 0.25
+    before = host(p).copy()
+    made.update()
+    assert (host(p) == before).all() == (of is copy.deepcopy) and (host(made) != before).all()
+    np.testing.assert_allclose(host(made), [-0.2, 0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
+def test_what_a_function_made_is_not_copied(of, array) -> None:
+    y = F.tanh(tb.Variable(array([1.0])))
+    with pytest.raises(TypeError, match="copy, pickle: a variable belongs to a graph\n.*its array"):
+        of(y)
+    with pytest.raises(TypeError, match="a variable belongs to a graph"):
+        tb.fused(lambda x: of(x) * 2)(tb.Variable(array([1.0])))
+    y.unchain()
+    assert of(y).creator is None
 
 
 def test_comparison_and_truth_are_refused(array) -> None:
