@@ -62,6 +62,12 @@ class Communicator(ABC):
         self._reductions: dict[tuple[Structure, int, str], Reduction] = {}
         self._flush = backend.fuse().flush
 
+    def __copy__(self) -> Communicator:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Communicator:
+        return self  # so that copies of links that hold it share it
+
     # ---- what users call
 
     def allreduce(self, tensor: Tensor, op: str = "sum") -> Tensor:

@@ -8,12 +8,14 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tensorbackend.errors import KeyRefused, complain, is_complaint, ours
 from tensorbackend.function import arrays
+from tensorbackend.function.variable import UNCHAINED
 from tensorbackend.functions.arguments import look_through
 from tensorbackend.graph import ranges
 from tensorbackend.links.parameter import Parameter
@@ -290,30 +292,32 @@ class Link:
         """A link of the same kind: with the same arrays ('share'), copies of them ('copy'), or new parameters beside
         copies of persistent values ('init'). Links and parameters that are at several places have one copy.
 
-        Raises `ValueError` for another mode.
+        Other attributes are shared by 'share', else copied as by `copy.deepcopy`; variables among them without the
+        graph that they belong to. Raises `ValueError` for another mode, `TypeError` for an attribute that cannot be
+        copied.
         """
         if mode not in ("share", "copy", "init"):
             raise ValueError(complain("copy: mode", repr(mode), "'share', 'copy' or 'init'"))
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.__dict__.update(_params={}, _persistent=dict(self._persistent), _hooks=dict(self._hooks))
-        with _copying() as copies:
+        with _copying(mode) as copies:
+            memo = copies.memo
+            memo[id(self)] = made
             for name, p in self._params.items():
-                if id(p) not in copies:
-                    copies[id(p)] = _copied(p, mode)
-                made._params[name] = made.__dict__[name] = copies[id(p)]
-        for name in self._persistent if mode != "share" else ():
-            value = getattr(self, name)
-            held = arrays.is_array(value)
-            made.__dict__[name] = arrays.presented(arrays.copied(arrays.plain(value))) if held else copy.deepcopy(value)
-        made.name = None
+                if id(p) not in memo:
+                    memo[id(p)] = _copied(p, mode)
+                made._params[name] = made.__dict__[name] = memo[id(p)]
+            copies.waiting.append((self, self.__dict__, made.__dict__))
+            made.name = None
         return made
 
     def __copy__(self) -> Link:
         return self.copy()
 
     def __deepcopy__(self, memo: dict) -> Link:
-        return self.copy("copy")
+        with _copying("copy", memo):
+            return self.copy("copy")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         hint = "serializers.save_npz(file, link); copy.deepcopy(link) copies"
@@ -336,29 +340,70 @@ class Link:
         return f"<{type(self).__name__} {shown}>" if shown else f"<{type(self).__name__}>"
 
 
-class _Copies(threading.local):
-    """The copies that a thread's outermost `copy` has made, by the ids of what they are of."""
+class _Copies:
+    """What a copy makes: `memo` has the copies by the ids of what they are of, as that of `copy.deepcopy`; `waiting`
+    are links, each with a dict or list of its and the copy of this, in which attributes are still the original's."""
 
-    made: dict[int, Any] | None = None
+    def __init__(self, deep: bool, memo: dict) -> None:
+        self.deep = deep
+        self.memo = memo
+        self.waiting: list[tuple[Link, Any, Any]] = []
+
+    def finish(self) -> None:
+        """Copy what is left, now that links and parameters have copies, in whose place these are found."""
+        while self.waiting:
+            link, held, made = self.waiting.pop()
+            shared = [k for k in held if k in made] if isinstance(held, dict) else range(min(len(held), len(made)))
+            for key in shared:
+                if made[key] is held[key]:
+                    made[key] = _copied_value(link, key, held[key], self.memo)
 
 
-_copies = _Copies()
+class _Here(threading.local):
+    """The copies that a thread's outermost `copy` makes."""
+
+    copies: _Copies | None = None
+
+
+_here = _Here()
 
 
 @contextlib.contextmanager
-def _copying() -> Iterator[dict[int, Any]]:
-    before = _copies.made
-    _copies.made = {} if before is None else before
+def _copying(mode: str, memo: dict | None = None) -> Iterator[_Copies]:
+    """A block in which links are copied: part of one around it, if that has the same `memo` (None: any)."""
+    before, deep = _here.copies, mode != "share"
+    if before is not None and before.deep == deep and (memo is None or memo is before.memo):
+        yield before
+        return
+    copies = _here.copies = _Copies(deep, {} if memo is None else memo)
+    unchained = copies.memo.setdefault(UNCHAINED, copies)
     try:
-        yield _copies.made
+        yield copies
+        if deep:
+            copies.finish()
     finally:
-        _copies.made = before
+        _here.copies = before
+        if unchained is copies:
+            del copies.memo[UNCHAINED]
 
 
-def _copied_link(link: Link, mode: str, copies: dict[int, Any]) -> Link:
-    if id(link) not in copies:
-        copies[id(link)] = link.copy(mode)
-    return copies[id(link)]
+def _copied_link(link: Link, mode: str, copies: _Copies) -> Link:
+    if id(link) not in copies.memo:
+        copies.memo[id(link)] = link.copy(mode)
+    return copies.memo[id(link)]
+
+
+def _copied_value(link: Link, name: Any, value: Any, memo: dict) -> Any:
+    if isinstance(value, ModuleType):
+        return value
+    try:
+        return copy.deepcopy(value, memo)
+    except TypeError as error:
+        if is_complaint(error):
+            raise
+        head = f"copy: {type(link).__name__} holds what cannot be copied"
+        hint = "link.copy('share'), or a __deepcopy__ of its own"
+        raise TypeError(complain(head, f"{name}, a {type(value).__name__}: {error}", "", hint)) from error
 
 
 def _copied(p: Parameter, mode: str) -> Parameter:
@@ -432,7 +477,7 @@ class Chain(Link):
 
     def copy(self, mode: str = "share") -> Chain:
         """As `Link.copy`, with copies of the links inside."""
-        with _copying() as copies:
+        with _copying(mode) as copies:
             made = super().copy(mode)
             made.__dict__["_children"] = {}
             for name, child in self._children.items():
@@ -510,9 +555,10 @@ class ChainList(Link):
 
     def copy(self, mode: str = "share") -> ChainList:
         """As `Link.copy`, with copies of the links inside."""
-        with _copying() as copies:
+        with _copying(mode) as copies:
             made = super().copy(mode)
             made.__dict__["_list"] = [_copied_link(x, mode, copies) if isinstance(x, Link) else x for x in self._list]
+            copies.waiting.append((self, self._list, made._list))
         made._number()
         return made
 

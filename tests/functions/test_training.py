@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import pickle
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -626,6 +627,88 @@ def test_a_link_that_is_copied_deeply_is_one_of_its_own(be) -> None:
     for whole in (chain, optimizers.SGD().setup(chain)):
         with pytest.raises(TypeError, match=r"a link's parameters.*\n.*<Chain>\n.*save_npz"):
             pickle.dumps(whole)
+
+
+class Noted(tb.Chain):
+    """A chain whose attributes refer to itself, to links and parameters of its own, and to others."""
+
+    def __init__(self) -> None:
+        super().__init__(inner=L.Linear(2, 2), list=tb.Sequential(L.Linear(2, 2), self.note))
+        self.history, self.cfg = [], {"k": 1, "owner": self, "W": self.inner.W, "links": [self.list[0]]}
+        self.alias, self.module, self.call = self.history, types, self.note
+        self.inner.owner = self
+        self.other, self.loose = L.Linear(2, 2), tb.Parameter(np.ones(2, np.float32))
+
+    def note(self, x):
+        self.history.append(x)
+        return x
+
+
+@pytest.mark.parametrize("mode", ["deepcopy", "copy", "init"])
+def test_attributes_are_copied_with_what_they_refer_to(mode, be) -> None:
+    """They were those of the original: a copy's history was its history."""
+    m = Noted().to_device(be)
+    m.other.to_device(be)
+    d = copy.deepcopy(m) if mode == "deepcopy" else m.copy(mode)
+    d.history.append(1)
+    d.cfg["k"] = 2
+    assert m.history == [] and m.cfg["k"] == 1 and d.history is d.alias and d.module is types
+    assert d.cfg["owner"] is d.inner.owner is d and d.cfg["W"] is d.inner.W and d.cfg["links"] == [d.list[0]]
+    d.call(2)
+    d.list[1](3)
+    assert d.history == [1, 2, 3] and m.history == []
+    assert d.other is not m.other and d.other.name is None and "other" not in d._children
+    for name, kept in (("inner", mode != "init"), ("other", True)):
+        mine, made = (np.asarray(tb.to_cpu(getattr(x, name).W.array)) for x in (m, d))
+        assert (mine == made).all() == kept and getattr(d, name).W is not getattr(m, name).W
+    assert d.loose is not m.loose and d.loose.array is not m.loose.array
+    shared = m.copy()
+    assert shared.history is m.history and shared.cfg is m.cfg and shared.other is m.other
+
+
+def test_what_contains_a_link_is_copied_as_one() -> None:
+    m = Noted()
+    things, made, again = copy.deepcopy([m.history, m, m.other])
+    assert made.history is things and made.other is again and made.cfg["owner"] is made
+
+
+@pytest.mark.parametrize("of", [copy.deepcopy, lambda m: m.copy("copy"), lambda m: m.repeat(1)[0]],
+                         ids=["deepcopy", "copy", "repeat"])  # fmt: skip
+def test_states_are_copied_without_their_graph(of, be) -> None:
+    x = tb.to_device(be, X)
+    link = L.LSTM(5, 3).to_device(be)
+    link(x)
+    link.states = {"h": [link.h]}
+    made = of(link)
+    assert made.h.creator is None is made.c.creator and link.h.creator is not None
+    assert made.states["h"][0] is made.h is not link.h and made.h.array is not link.h.array
+    assert (np.asarray(tb.to_cpu(made.h.array)) == np.asarray(tb.to_cpu(link.h.array))).all()
+    F.sum(made(x)).backward()
+    assert all(p.grad is None for p in link.params()) and made.upward.W.grad is not None
+    with pytest.raises(TypeError, match="a variable belongs to a graph"):
+        copy.deepcopy([link, link.h * 2])
+
+
+def test_a_copy_of_its_own_may_set_attributes() -> None:
+    class Fresh(tb.Link):
+        def copy(self, mode="share"):
+            made = super().copy(mode)
+            made.seen = "new"
+            del made.lock
+            return made
+
+    link = Fresh()
+    link.seen, link.lock = [1], threading.Lock()
+    made = copy.deepcopy(tb.ChainList(link))
+    assert made[0].seen == "new" and link.seen == [1]
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    link = tb.Link()
+    link.lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"copy: Link holds what cannot be copied\n.*lock, a lock: [\s\S]*'share'"):
+        copy.deepcopy(tb.Chain(inner=link))
+    assert link.copy().lock is link.lock
 
 
 def test_copied_parameters_have_update_rules_of_their_own() -> None:
