@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tensorbackend import dtypes
 from tensorbackend.errors import complain, nearest
 
 __all__ = ["SETTINGS", "Setting", "anywhere", "as_they_are", "config", "everywhere", "using", "when_changed"]
@@ -59,8 +60,16 @@ def count(text: str) -> int:
     return number
 
 
+def floating(given: Any) -> Any:
+    """An element type of floats, in the form given. Raises `ValueError` for another."""
+    if given is None or not dtypes.is_float(dtypes.as_dtype(given)):
+        raise ValueError("expected a floating type")
+    return given
+
+
 READ_AS = {
     _flag: "1 or 0", int: "an int", count: "an int, 1 or more", str: "text",
+    floating: f"one of {', '.join(d.name for d in dtypes.FLOATS)}",
     seconds: f"a number of seconds, at most {MOST_SECONDS:.0f}",
 }  # fmt: skip
 """What a setting's text must be, by the function that reads it."""
@@ -73,7 +82,7 @@ SETTINGS = {
         Setting("jit", "TB_JIT", _flag, True, "Compile trees to C; 0 runs them through NumPy in blocks."),
         Setting("native", "TB_NATIVE", _flag, True, "Use the native node and tensor types where they can be built."),
         Setting("seed", "TB_SEED", int, None, "The random seed when `rng_seed` is not given."),
-        Setting("dtype", "TB_DTYPE", str, "float32", "The default element type when `datatype` is not given."),
+        Setting("dtype", "TB_DTYPE", floating, "float32", "The default element type when `datatype` is not given."),
         Setting(
             "debug",
             "TB_DEBUG",
@@ -180,6 +189,8 @@ def _read(setting: Setting, head: str, given: Any) -> Any:
     try:
         if setting.parse is str:
             return os.fspath(given)
+        if setting.parse is floating:  # types have other forms than text
+            return floating(given)
         return setting.parse(str(int(given) if isinstance(given, bool) else given))
     except (TypeError, ValueError) as error:
         raise ValueError(complain(head, repr(given), READ_AS[setting.parse], setting.doc)) from error
@@ -191,7 +202,7 @@ def _checked(name: str, value: Any) -> Any:
     setting = SETTINGS.get(name)
     if setting is None:
         raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")
-    if name == "dtype" or (value is None and setting.default is None):  # types have other forms than text
+    if value is None and setting.default is None:
         return value
     return _read(setting, f"setting {name}", value)
 

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from tensorbackend import dtypes, settings
 from tensorbackend.errors import DTypeError, complain, nearest
 
@@ -26,14 +28,42 @@ def _flag(variable: str, default: bool) -> bool:
     raise ValueError(complain(f"{variable}: cannot be read", repr(text), "1 or 0"))
 
 
-def _dtype(variable: str, name: Any) -> Any:
-    try:
-        return dtypes.as_dtype(name)
-    except DTypeError as error:
-        raise DTypeError(f"{variable}: {error}") from None
+FLAGS = frozenset({"train", "enable_backprop", "type_check", "debug", "keep_graph_on_report", "deterministic"})
 
 
-class GlobalConfig:
+def _checked(name: str, value: Any) -> Any:
+    """A value for an entry. Raises `DTypeError` for a `dtype` that is no floating type, `TypeError` for a flag that is
+    neither True nor False; other names are the user's."""
+    if name in FLAGS and value is not True and value is not False:
+        if not isinstance(value, (int, np.integer, np.bool_)) or value not in (0, 1):
+            raise TypeError(complain(f"config.{name}", repr(value)[:200], "True or False"))
+        return bool(value)
+    if name == "dtype":
+        found = None
+        with contextlib.suppress(DTypeError):
+            found = None if value is None else dtypes.as_dtype(value)
+        if found is None or found not in dtypes.FLOATS:  # None equals float64
+            floats = ", ".join(d.name for d in dtypes.FLOATS)
+            raise DTypeError(complain("config.dtype", repr(value)[:200], f"a floating type: {floats}"))
+        return found
+    return value
+
+
+class _Entries:
+    """Entries as attributes, checked when they are assigned."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = _checked(name, value)
+
+    def __repr__(self) -> str:
+        return self.show()
+
+    def show(self) -> str:
+        """The entries and their values, one a line."""
+        return _shown(vars(self))
+
+
+class GlobalConfig(_Entries):
     """The entries of all threads that have none of their own.
 
     `train` says whether functions such as dropout behave as in training, `enable_backprop` whether graphs are
@@ -46,17 +76,14 @@ class GlobalConfig:
         self.enable_backprop = True
         self.type_check = _flag("TB_TYPE_CHECK", True)
         self.debug = _flag("TB_NAN_CHECK", False)
-        self.dtype = _dtype("TB_DTYPE", settings.config.dtype)
+        self.dtype = settings.config.dtype
         self.keep_graph_on_report = False
         self.deterministic = True
 
-    def show(self) -> str:
-        """The entries and their values, one a line."""
-        return _shown(vars(self))
 
-
-class LocalConfig(threading.local):
-    """The entries of the calling thread. Deleting one uncovers the global one; unknown names can be set."""
+class LocalConfig(_Entries, threading.local):
+    """The entries of the calling thread. Deleting one uncovers the global one; unknown names can be set. Raises
+    `TypeError` for a flag that is neither True nor False, and a `dtype` that is no floating type."""
 
     def __getattr__(self, name: str) -> Any:
         entries = vars(global_config)
@@ -70,7 +97,7 @@ class LocalConfig(threading.local):
         if name in settings.SETTINGS and name not in vars(global_config):
             setattr(settings.config, name, value)
         else:
-            self.__dict__[name] = value
+            super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *vars(global_config), *settings.SETTINGS})
@@ -98,7 +125,7 @@ def lookup(name: str) -> Any:
 @contextlib.contextmanager
 def using_config(name: str, value: Any) -> Iterator[None]:
     """An entry of this thread inside a `with` block; afterwards it is what it was, or unset again. Settings of the
-    engine are set as by `settings.using`. Raises `TypeError` for what is no name."""
+    engine are set as by `settings.using`. Raises `TypeError` for what is no name, and as assignment does."""
     if not isinstance(name, str):
         given = f"{type(name).__name__} {name!r}"[:200]
         raise TypeError(complain("using_config: name", given, "a str, such as 'train'"))
@@ -106,6 +133,7 @@ def using_config(name: str, value: Any) -> Iterator[None]:
         with settings.using(**{name: value}):
             yield
         return
+    value = _checked(name, value)
     own = config.__dict__
     was_set, before = name in own, own.get(name)
     own[name] = value

@@ -15,6 +15,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import settings
+from tensorbackend.errors import DTypeError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +72,12 @@ def test_unknown_names_are_refused_on_reading_and_free_to_set() -> None:
     del tb.config.mine
 
 
+def test_a_configuration_is_printed_with_its_entries() -> None:
+    with tb.using_config("train", False):
+        assert str(tb.config) == repr(tb.config) == tb.config.show() and "train                False" in str(tb.config)
+    assert "train                True" in str(tb.global_config)
+
+
 def test_no_backprop_mode_records_nothing() -> None:
     x = tb.Variable(np.ones(2, np.float32))
     with tb.no_backprop_mode():
@@ -93,11 +100,40 @@ def test_the_environment_is_read_at_import(variable) -> None:
     assert failed.returncode != 0 and variable in failed.stderr
 
 
-def test_an_unknown_type_in_the_environment_names_the_variable() -> None:
+@pytest.mark.parametrize("name", ["float23", "int32"])
+def test_a_type_of_no_floats_in_the_environment_names_the_variable(name) -> None:
     code = "import tensorbackend as tb; tb.config.train"
-    failed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TB_DTYPE": "float23"},
+    failed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "TB_DTYPE": name},
                             capture_output=True, text=True)  # fmt: skip
-    assert failed.returncode != 0 and "TB_DTYPE" in failed.stderr and "float23" in failed.stderr
+    assert failed.returncode != 0 and "TB_DTYPE" in failed.stderr and name in failed.stderr
+
+
+@pytest.mark.parametrize("name", [np.int32, "bool", "float23", None, 3])
+def test_the_type_of_parameters_is_a_floating_one(name) -> None:
+    """Parameters of integers had their numbers cut off, and no gradient."""
+    with pytest.raises(DTypeError, match=r"config.dtype\n.*\n.*float16, bfloat16, float32, float64"):
+        tb.config.dtype = name
+    with pytest.raises(DTypeError, match="config.dtype"):
+        tb.global_config.dtype = name
+    with pytest.raises(DTypeError, match="config.dtype"), tb.using_config("dtype", name):
+        pytest.fail("entered")
+    assert tb.config.dtype == np.float32 and "dtype" not in tb.config.__dict__
+    with tb.using_config("dtype", "float16"):
+        assert tb.Parameter(1.0, (2,)).dtype == tb.Parameter(1.0).dtype == np.float16
+
+
+@pytest.mark.parametrize("name", ["train", "enable_backprop", "type_check", "debug"])
+def test_flags_are_true_or_false(name) -> None:
+    for wrong in ("x", "False", None, 2, 0.0):
+        with pytest.raises(TypeError, match=rf"config.{name}\n.*{wrong}.*\n.*True or False"):
+            setattr(tb.config, name, wrong)
+        with pytest.raises(TypeError, match=f"config.{name}"), tb.using_config(name, wrong):
+            pytest.fail("entered")
+    with tb.using_config(name, np.bool_(False)):
+        assert getattr(tb.config, name) is False
+    with tb.using_config(name, 1):
+        assert getattr(tb.config, name) is True
+    assert name not in tb.config.__dict__
 
 
 def test_a_block_sets_what_the_engine_reads() -> None:

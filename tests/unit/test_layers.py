@@ -21,7 +21,7 @@ MAY_PRINT = {"bench.py", "__main__.py"}
 
 # Lowest first: a module imports from those before it. A folder counts as one; inside it every import is allowed.
 LAYERS = (
-    "errors arguments settings kernel_files dtypes numerics ops graph user_kernels codegen primitives explain_page "
+    "errors arguments dtypes settings kernel_files numerics ops graph user_kernels codegen primitives explain_page "
     "explain backends stubgen contract_page function function_hooks functions initializers links optimizers "
     "serializers gradient_check iterators utils distributed __init__ api_page docgen testing bench_results bench "
     "bench_page conformance commands __main__"

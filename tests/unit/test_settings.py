@@ -40,6 +40,7 @@ UNREADABLE = [
     *(("TB_THREADS", text) for text in ("0", "-1", "two")),
     *(("TB_COMPILE_TIMEOUT", text) for text in ("soon", "0", "-1", "nan", "inf", "1e7")),
     ("TB_DISTRIBUTED_TIMEOUT", "-1"),
+    *(("TB_DTYPE", text) for text in ("int32", "bool", "float23")),
 ]
 
 
@@ -83,7 +84,7 @@ def test_unreadable_environment_names_variable_and_text(variable, text, monkeypa
         settings.Config()
     assert variable in str(caught.value)
     assert repr(text) in str(caught.value)
-    expected = "expected  (1 or 0|an int(, 1 or more)?|a number of seconds, at most 1000000)$"
+    expected = "expected  (1 or 0|an int(, 1 or more)?|a number of seconds, at most 1000000|one of float16.*float64)$"
     assert re.search(expected, str(caught.value), re.MULTILINE)
 
 
@@ -198,7 +199,7 @@ def test_an_override_of_none_is_an_override(unchanged) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("threads", "x"), ("threads", 0), ("cache", 5), ("seed", 1.5), ("jit", "perhaps"), ("cflags", None),
-     ("compile_timeout", -1)],
+     ("compile_timeout", -1), ("dtype", "int32"), ("dtype", None)],
 )
 def test_values_that_a_setting_cannot_have_are_refused(unchanged, name, value) -> None:
     before = getattr(config, name)
