@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import math
 import re
 from typing import Any
@@ -95,6 +96,82 @@ def test_powers_of_zero_have_gradients_of_any_order(array, host) -> None:
     testing.assert_allclose(gb, [0, 0, 0, np.log(2)])
     testing.assert_allclose(tb.grad([F.sum(ga)], [a])[0], [0, 0, 2, 0])
     testing.assert_allclose(tb.grad([F.sum(0.0**b)], [b])[0], [0, 0, 0, 0])
+
+
+def by_minors(x: np.ndarray, order: int) -> np.ndarray:
+    """A derivative of the determinant of a matrix: what is left of it without so many rows and columns, signed."""
+    found = np.zeros(x.shape * order)
+    for rows in itertools.permutations(range(len(x)), order):
+        for columns in itertools.permutations(range(len(x)), order):
+            rest = np.delete(np.delete(x, rows, 0), columns, 1)
+            ranks = [sum(a > b for i, b in enumerate(at) for a in at[:i]) for at in (rows, columns)]
+            sign = (-1) ** (sum(rows) + sum(columns) + sum(ranks))
+            found[tuple(itertools.chain(*zip(rows, columns, strict=True)))] = sign * np.linalg.det(rest)
+    return found
+
+
+RANKS = [np.random.RandomState(0).normal(size=(4, rank)) @ np.random.RandomState(1).normal(size=(rank, 4))
+         for rank in (4, 3, 2, 1, 0)]  # fmt: skip
+RANKS[1] = np.array([[1.0, 2, 3, 4], [5, 6, 7, 8], [0, 0, 0, 0], [1, 0, -1, 2]])
+SINGULAR = [RANKS[4], RANKS[1], np.eye(4)[[1, 0, 2, 3]] * [1.0, 2, 3, 0], np.eye(4)[[1, 0, 2, 3]] * [0.0, 2, 0, 3]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_determinants_of_any_matrix_have_two_derivatives(dtype, array, host) -> None:
+    """At a matrix of zeros it was LinAlgError."""
+    tolerance = {"rtol": 0, "atol": 1e-4 if dtype == np.float32 else 1e-11}
+    matrices = [*RANKS, *SINGULAR]
+    x, g = tb.Variable(array(matrices, dtype)), tb.Variable(array(np.arange(1, len(matrices) + 1), dtype))
+    direction = np.random.RandomState(2).normal(size=(4, 4))
+    (gx,) = tb.grad([F.batch_det(x)], [x], [g], enable_double_backprop=True)
+    slope = F.sum(gx * array(np.broadcast_to(direction, x.shape), dtype))
+    second, of_g = tb.grad([slope], [x, g], enable_double_backprop=True)
+    for i, matrix in enumerate(matrices):
+        expected = by_minors(matrix, 1)
+        np.testing.assert_allclose(host(gx)[i], (i + 1) * expected, **tolerance)
+        np.testing.assert_allclose(host(of_g)[i], (expected * direction).sum(), **tolerance)
+        expected = np.einsum("ijkl,ij->kl", by_minors(matrix, 2), direction)
+        np.testing.assert_allclose(host(second)[i], (i + 1) * expected, **tolerance)
+    one = tb.Variable(array(matrices[1], dtype))
+    F.det(one).backward()
+    np.testing.assert_allclose(host(one.grad), by_minors(matrices[1], 1), **tolerance)
+
+
+def test_determinants_have_derivatives_of_any_order(array, host) -> None:
+    x = tb.Variable(array(RANKS[0], np.float64))
+    directions = [array(np.random.RandomState(k).normal(size=(4, 4)), np.float64) for k in range(4)]
+    y = F.det(x)
+    for h in directions:
+        (gx,) = tb.grad([y], [x], enable_double_backprop=True)
+        y = F.sum(gx * h)
+    tensor = by_minors(RANKS[0], 4)
+    for h in directions:
+        tensor = np.einsum("ij...,ij->...", tensor, host(h))
+    np.testing.assert_allclose(host(y), tensor, rtol=1e-8)
+    (zeros,) = tb.grad([y], [x])
+    np.testing.assert_allclose(host(zeros), 0, atol=1e-8)
+    with pytest.raises(np.linalg.LinAlgError, match="gradient of gradient of det: a singular matrix"):
+        x.array[...] = 0
+        y = F.det(x)
+        for h in directions[:3]:
+            (gx,) = tb.grad([y], [x], enable_double_backprop=True)
+            y = F.sum(gx * h)
+
+
+def test_determinants_of_what_is_no_number_have_no_gradient_beside_others(array, host) -> None:
+    x = tb.Variable(array([[[math.nan, 0], [0, 0]], [[0, 0], [0, 2]], [[math.inf, 0], [0, 0]]]))
+    (gx,) = tb.grad([F.sum(F.batch_det(x))], [x], enable_double_backprop=True)
+    (second,) = tb.grad([F.sum(gx)], [x])
+    assert host(gx)[1].tolist() == [[2, 0], [0, 0]] and host(second)[1].tolist() == [[1, -1], [-1, 1]]
+    assert np.isnan(host(second)[[0, 2]]).all() and np.isnan(host(gx)[[0, 2]]).any((1, 2)).all()
+
+
+def test_matrices_without_an_inverse_are_named(array) -> None:
+    with pytest.raises(np.linalg.LinAlgError, match=r"^inv: a singular matrix\n.*shape \(2, 2\)\n"):
+        F.inv(array(np.zeros((2, 2))))
+    x = np.stack([np.eye(3), 2 * np.eye(3), np.ones((3, 3)), np.zeros((3, 3))])
+    with pytest.raises(np.linalg.LinAlgError, match=r"^batch_inv: a singular matrix\n.*number 2 of shape \(4, 3, 3\)"):
+        F.batch_inv(array(x))
 
 
 @pytest.mark.parametrize("zeros", [[], [1], [1, 3], [0, 2, 3]], ids=str)
