@@ -170,21 +170,28 @@ def _sigmoid_gradient(g: Any, y: Any, x: Any, t: Any, normalize: bool, reduce: s
 
 
 def _check_pair(in_types: Any, **params: Any) -> None:
-    a, b = in_types
-    type_check.expect_float(a, b)
-    type_check.expect(a.dtype == b.dtype, a.shape == b.shape)
+    first, *others = in_types  # a number in place of an array has no type
+    type_check.expect_float(*in_types)
+    for t in others:
+        type_check.expect(first.dtype == t.dtype, first.shape == t.shape)
 
 
 def _huber(x: Any, t: Any, delta: float, reduce: str) -> Any:
     away = abs(x - t)
     each = o.where(away <= delta, 0.5 * away * away, delta * (away - 0.5 * delta))
-    return each if reduce == "no" else o.sum(each, tuple(range(1, len(x.shape))), False)
+    return each if reduce == "no" else o.sum(each, tuple(range(1, len(each.shape))), False)
 
 
 def _huber_gradient(g: Any, y: Any, x: Any, t: Any, delta: float, reduce: str) -> tuple:
-    g = g if reduce == "no" else o.reshape(g, (x.shape[0], *(1,) * (len(x.shape) - 1)))
-    slope = g * o.clip(x - t, -delta, delta)
+    away = x - t
+    g = g if reduce == "no" else o.reshape(g, (away.shape[0], *(1,) * (len(away.shape) - 1)))
+    slope = g * o.clip(away, -delta, delta)
     return slope, -slope
+
+
+def _cross(p: Any, y: Any, eps: float, reduce: str) -> Any:
+    p = p + eps
+    return reduced(-y * (float(np.log(p)) if isinstance(p, (int, float)) else o.log(p)), reduce)
 
 
 _SOFTMAX = Rule("softmax_cross_entropy", _softmax, None, _check_softmax, ("x", "t", "class_weight"))
@@ -194,9 +201,7 @@ _ABSOLUTE = Rule("absolute_error", lambda a, b: abs(a - b), None, _check_pair, (
 _MEAN_SQUARED = Rule("mean_squared_error", lambda a, b: _mean(o.square(a - b)), None, _check_pair)
 _MEAN_ABSOLUTE = Rule("mean_absolute_error", lambda a, b: _mean(abs(a - b)), None, _check_pair)
 _HUBER = Rule("huber_loss", _huber, _huber_gradient, _check_pair, ("x", "t"))
-_CROSS = Rule(
-    "cross_entropy", lambda p, y, eps, reduce: reduced(-y * o.log(p + eps), reduce), None, _check_pair, ("yhat", "y")
-)
+_CROSS = Rule("cross_entropy", _cross, None, _check_pair, ("yhat", "y"))
 
 
 def softmax_cross_entropy(x: Array, t: Array, normalize: bool = True, class_weight: Array | None = None,
@@ -224,12 +229,12 @@ def sigmoid_cross_entropy(x: Array, t: Array, normalize: bool = True, reduce: st
 
 
 def squared_error(x0: Array, x1: Array) -> Variable:
-    """(x0 - x1) squared, of one shape."""
+    """(x0 - x1) squared, of one shape; either may be a number."""
     return _SQUARED(x0, x1)
 
 
 def absolute_error(x0: Array, x1: Array) -> Variable:
-    """|x0 - x1|, of one shape."""
+    """|x0 - x1|, of one shape; either may be a number."""
     return _ABSOLUTE(x0, x1)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays, type_check
+from tensorbackend.function.config import lookup
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
 from tensorbackend.function.variable import Variable, as_variable
@@ -22,6 +23,7 @@ from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing, ranges
 from tensorbackend.graph.parts import Parts
 from tensorbackend.graph.structure import broadcast_shapes, normalize_axes, one_axis
+from tensorbackend.graph.symbol import as_python
 
 __all__ = [
     "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
@@ -125,10 +127,28 @@ def broadcast_to(x: Array, shape: Sequence[int]) -> Variable:
 
 
 def broadcast(*args: Array) -> Any:
-    """The arguments, broadcast together: a tuple of variables, or the one."""
+    """The arguments, broadcast together: a tuple of variables, or the one. Numbers are of the first array's type."""
+    args = _with_numbers(args)
     shape = broadcast_shapes("broadcast", [x.shape for x in args])
     made = tuple(broadcast_to(x, shape) for x in args)
     return made[0] if len(made) == 1 else made
+
+
+def _with_numbers(args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments, numbers as arrays beside the first array. Raises `TypeError` for numbers alone."""
+    numbers = [isinstance(x, (bool, int, float, np.generic)) for x in args]
+    if not any(numbers):
+        return args
+    if all(numbers):
+        raise TypeError(complain("broadcast: no arrays", ", ".join(map(repr, args))[:200], "one array or more"))
+    first = as_variable(args[numbers.index(False)])
+    return [_number(x, first) if number else x for x, number in zip(args, numbers)]
+
+
+def _number(x: Any, like: Variable) -> Variable:
+    x = as_python(x) if isinstance(x, np.generic) else x
+    kind = dtypes.promote([like.dtype], [type(x)], np.dtype(lookup("dtype")))
+    return as_variable(arrays.filled_like(arrays.zeros(like.device, (), kind), x))
 
 
 # Several arrays

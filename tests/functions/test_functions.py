@@ -206,6 +206,39 @@ def test_gradients_of_long_running_products_take_linear_time(zeros, array, host)
     testing.assert_allclose(g, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("number", [0.5, 1, np.float64(0.5), np.float16(2)])
+@pytest.mark.parametrize("loss", [
+    F.squared_error, F.mean_squared_error, F.absolute_error, F.mean_absolute_error, F.cross_entropy,
+    lambda a, b: F.huber_loss(a, b, 0.75), lambda a, b: F.huber_loss(a, b, 0.75, "no"),
+], ids=["squared", "mean_squared", "absolute", "mean_absolute", "cross_entropy", "huber", "huber_no"])  # fmt: skip
+def test_losses_of_pairs_take_numbers(loss, number, array, host) -> None:
+    """They were a ValueError of unpacking."""
+    values, full = array([[0.25, 2.0, 3.0]]), array(np.full((1, 3), number))
+    for place in (0, 1):
+        x, same = tb.Variable(values), tb.Variable(values)
+        y = loss(x, number) if place == 0 else loss(number, x)
+        expected = loss(same, full) if place == 0 else loss(full, same)
+        assert (y.dtype, y.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(host(y), host(expected), rtol=1e-6, atol=1e-6)
+        F.sum(y).backward()
+        F.sum(expected).backward()
+        np.testing.assert_allclose(host(x.grad), host(same.grad), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [2, 2.5, True, np.float64(2.5)])
+def test_numbers_are_broadcast_beside_arrays(number, be, array, host) -> None:
+    x = tb.Variable(array([[1.0], [2.0]], np.float16))
+    made = F.broadcast(number, x, array(np.zeros(3), np.float16))
+    assert [(y.shape, y.dtype, y.device) for y in made] == [((2, 3), np.float16, be)] * 3
+    assert (host(made[0]) == number).all()
+    F.sum(made[0] * made[1]).backward()
+    assert host(x.grad).tolist() == [[3 * number]] * 2
+    whole = F.broadcast(array([1, 2], np.int32), number)[1]
+    assert whole.dtype == (np.float32 if isinstance(number, float) else np.int32) and (host(whole) == number).all()
+    with pytest.raises(TypeError, match="broadcast: no arrays"):
+        F.broadcast(number, number)
+
+
 def test_losses_of_ignored_and_empty_batches_are_zero(array, host) -> None:
     for x, t in (([[1.0, 2.0]], [-1]), (np.zeros((0, 2)), np.zeros(0))):
         v = tb.Variable(array(x))
