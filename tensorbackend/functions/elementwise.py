@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorbackend import ops
+from tensorbackend.errors import complain
 from tensorbackend.function import type_check
 from tensorbackend.function.trees import Rule
-from tensorbackend.function.variable import Variable
+from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
@@ -106,8 +107,10 @@ _FMOD = Rule("fmod", _fmod, lambda g, y, x, d: (g, -g * o.rint((x - y) / d)), _f
 
 
 def add(*xs: Array) -> Variable:
-    """The sum of two or more operands, with broadcasting."""
-    total = xs[0] if len(xs) == 1 else _ADD(xs[0], xs[1])
+    """The sum of operands, with broadcasting. Raises `TypeError` for none."""
+    if not xs:
+        raise TypeError(complain("add: no inputs", "()", "one array or more"))
+    total = as_variable(xs[0]) if len(xs) == 1 else _ADD(xs[0], xs[1])
     for x in xs[2:]:
         total = _ADD(total, x)
     return total

@@ -274,6 +274,8 @@ def split_axis(x: Array, indices_or_sections: Any, axis: int, force_tuple: bool 
 def separate(x: Array, axis: int = 0) -> tuple[Variable, ...]:
     """The entries along an axis, without it: a tuple of variables."""
     axis = one_axis("separate", axis, len(x.shape))
+    if not x.shape[axis]:
+        return ()
     return tuple(squeeze(part, axis) for part in split_axis(x, x.shape[axis], axis))
 
 

@@ -871,6 +871,23 @@ def test_no_arrays_are_refused_by_name(name) -> None:
         getattr(F, name)([])
 
 
+@pytest.mark.parametrize("name", ["add", "identity"])
+def test_no_operands_are_refused_by_name(name) -> None:
+    with pytest.raises(TypeError, match=f"{name}: no inputs"):
+        getattr(F, name)()
+
+
+def test_the_sum_of_one_is_a_variable(array, host) -> None:
+    y = F.add(array([1.0, 2.0]))
+    assert isinstance(y, tb.Variable) and host(y).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_an_axis_without_entries_is_separated_into_none(axis, array) -> None:
+    assert F.separate(array(np.ones((3, 0))), axis) == ()
+    assert [y.shape for y in F.separate(array(np.ones((3, 0))), 0)] == [(0,)] * 3
+
+
 IMAGE, FILTERS = np.ones((2, 3, 4, 4)), np.ones((3, 3, 2, 2))
 
 
