@@ -75,7 +75,11 @@ class FunctionNode:
         raise NotImplementedError(complain(f"{self.label}: no forward for the GPU", "", "forward or forward_gpu"))
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> Sequence[Any]:
-        """The gradients of the inputs at `target_input_indexes`; by default none has one."""
+        """The gradients of the inputs at `target_input_indexes`; inputs of integers have none. Raises
+        `NotImplementedError` where a subclass does not define it, and one is of floats."""
+        if any(dtypes.is_float(self.inputs[i].dtype) for i in target_input_indexes):
+            hint = "return None for inputs without a gradient"
+            raise NotImplementedError(complain(f"{self.label}: no backward", "", "backward", hint))
         return (None,) * len(target_input_indexes)
 
     def backward_accumulate(

@@ -250,6 +250,25 @@ def test_wrong_gradients_name_function_and_index(result, error, text, array) -> 
     assert x.grad is None
 
 
+class Forgotten(tb.FunctionNode):
+    def forward(self, inputs):
+        return (inputs[0] * 2,)
+
+
+def test_a_forgotten_backward_is_named(array) -> None:
+    """It gave no gradient, silently."""
+    x = tb.Variable(array([1.0, 2.0]))
+    (y,) = Forgotten().apply((x,))
+    with pytest.raises(NotImplementedError, match=r"^Forgotten: no backward\n.*backward"):
+        F.sum(y).backward()
+    with pytest.raises(NotImplementedError, match="Forgotten: no backward"):
+        tb.grad([F.sum(Forgotten().apply((x,))[0])], [x])
+    F.sum(Forgotten().apply((x.array,))[0] * x).backward()
+    (whole,) = Forgotten().apply((tb.Variable(array([1, 2], np.int32)),))
+    whole.grad = array([1, 1], np.int32)
+    whole.backward()
+
+
 def test_an_output_may_be_an_input(array, host) -> None:
     x = tb.Variable(array([1.0, 2.0]))
     (y,) = Returns(lambda x: (x,), lambda g: (g,)).apply((x,))
