@@ -46,7 +46,7 @@ class Initializer(Ranged):
 
 
 class Constant(Initializer):
-    """Every element is a number, or that of an array. Raises `TypeError` for what is neither."""
+    """Every element is a number, or that of an array, broadcast. Raises `TypeError` for what is neither."""
 
     def __init__(self, fill_value: Any) -> None:
         if not isinstance(fill_value, (bool, int, float, np.generic)) and not arrays.is_array(fill_value):
@@ -54,10 +54,17 @@ class Constant(Initializer):
         self.fill_value = fill_value
 
     def fill(self, tensor: Any) -> None:
-        """Assign the value."""
+        """Assign the value. Raises `ShapeError` for an array that does not fit."""
         value = self.fill_value
         if arrays.is_array(value):
-            arrays.copy_into(tensor, arrays.moved(arrays.plain(value), None))
+            values = arrays.moved(arrays.plain(value), None)
+            if values.size != tensor.size:
+                try:
+                    values = np.broadcast_to(values, tensor.shape)
+                except ValueError:
+                    given = f"shape {values.shape}"
+                    raise ShapeError(complain("Constant: fill_value", given, f"shape {tensor.shape}")) from None
+            arrays.copy_into(tensor, values)
         else:
             tensor[:] = value
 

@@ -20,7 +20,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import initializers, optimizers, serializers, testing
-from tensorbackend.errors import DTypeError
+from tensorbackend.errors import DTypeError, ShapeError
 from tensorbackend.function import arrays
 
 
@@ -1020,6 +1020,19 @@ def test_initializers_have_their_deviation(initializer, deviation, array, host) 
     assert abs(values.std() / deviation - 1) < 0.06 and abs(values.mean()) < 4 * deviation / np.sqrt(values.size)
     if isinstance(initializer, initializers.Uniform):
         assert np.abs(values).max() <= deviation * np.sqrt(3) * 1.0001
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [[1.0], [2.0]], 4.0, np.ones((2, 3)), [[[5.0]]]])
+def test_an_array_is_broadcast_to_what_it_fills(values, be, array, host) -> None:
+    values = np.array(values)
+    for given in (values, array(values)):
+        link = tb.Link().to_device(be)
+        if values.ndim > 2:
+            with pytest.raises(ShapeError, match=r"Constant: fill_value\n.*\(1, 1, 1\)\n.*\(2, 3\)"):
+                link.add_param("W", (2, 3), initializer=initializers.Constant(given))
+            continue
+        link.add_param("W", (2, 3), initializer=initializers.Constant(given))
+        np.testing.assert_array_equal(host(link.W), np.broadcast_to(values, (2, 3)))
 
 
 def test_initializers_of_fixed_values(array, host) -> None:
