@@ -135,9 +135,9 @@ class BlockRenderer(PipeRenderer):
         for n in loop:
             i = self.body[n]
             if self._is_kept(n):
-                self.kept_lane = self._last_of("kept", f"{self._output_row(0)} + b", ref)
+                self.kept_lane = self._last_of("kept", f"{self._output_row(0)} + b", ref, lanes)
             elif i.kind == "load" and self._stride_class(self.kernel.inputs[i.slot], self.nest.inner) == "one":
-                buffers[n] = self._last_of(f"{i.slot}", f"p{i.slot} + b", self.kernel.inputs[i.slot])
+                buffers[n] = self._last_of(f"{i.slot}", f"p{i.slot} + b", self.kernel.inputs[i.slot], lanes)
         self.say("#pragma GCC ivdep")
         self.open(f"for (int l = 0; l < {lanes}; ++l)")
         self.say(f"const int j = (m < {lanes} ? 0 : m - {lanes}) + l;")
@@ -149,9 +149,9 @@ class BlockRenderer(PipeRenderer):
         self.kept_lane = ""
         self.close(2)
 
-    def _last_of(self, name: str, place: str, ref: Ref) -> str:
-        """Where lane l of the last vector of a block is read, which begins at a place."""
-        lanes, kind, size = self._lanes(), ctype(ref.dtype), ref.dtype.itemsize
+    def _last_of(self, name: str, place: str, ref: Ref, lanes: int) -> str:
+        """Where lane l of the last vector of a block, or row, of m elements is read, which begins at a place."""
+        kind, size = ctype(ref.dtype), ref.dtype.itemsize
         self.say(f"{kind} t{name}[{lanes}] {ALIGNED};")
         padded = f"(const {kind} *)tb_pad(t{name}, {place}, m * {size}, {lanes * size})"
         self.say(f"const {kind} *const y{name} = m < {lanes} ? {padded} : {place} + m - {lanes};")

@@ -31,22 +31,19 @@ class NearRenderer(BandRenderer):
             self.say(f"const {ctype(refs[slot].dtype)} *const p{slot} = i{slot}{self._offset(slot, refs[slot])};")
         for k, (ref, _) in enumerate(self.kernel.outputs):
             self.say(f"{ctype(ref.dtype)} *const q{k} = {self._output_row(k)}, z{k}[{lanes}] {ALIGNED};")
-        self.say(f"const int over = (int)(to - from) & {lanes - 1}, narrow = to - from < {lanes};")
+        self.say(f"const int m = (int)(to - from), over = m & {lanes - 1};")
         self.open("if (over)")
-        for slot in sorted(set(rows.values())):
-            kind = ctype(refs[slot].dtype)
-            padded = f"(const {kind} *)tb_pad(t{slot}, p{slot} + from, over * {64 // lanes}, 64)"
-            self.say(f"{kind} t{slot}[{lanes}] {ALIGNED};")
-            self.say(f"const {kind} *const w{slot} = narrow ? {padded} : p{slot} + to - {lanes};")
-        self.say(f"const tb_i64 b = narrow ? from : to - {lanes};")
-        self._near_vector(loop, lanes, {n: f"w{slot}[l]" for n, slot in rows.items()}, "z{}[l]")
+        along = sorted(set(rows.values()))
+        last = {slot: self._last_of(f"{slot}", f"p{slot} + from", refs[slot], lanes) for slot in along}
+        self.say(f"const tb_i64 b = m < {lanes} ? from : to - {lanes};")
+        self._near_vector(loop, lanes, {n: last[slot] for n, slot in rows.items()}, "z{}[l]")
         self.close()
         self.open(f"for (tb_i64 b = from; b < to - over; b += {lanes})")
         self._near_vector(loop, lanes, {n: f"p{slot}[at]" for n, slot in rows.items()}, "q{}[at]")
         self.close()
         self.open("if (over)")
         for k in range(len(self.kernel.outputs)):
-            self.say(f"if (narrow) tb_unpad(q{k} + from, z{k}, over * {64 // lanes}, 64);")
+            self.say(f"if (m < {lanes}) tb_unpad(q{k} + from, z{k}, m * {64 // lanes}, 64);")
             self.say(f"else __builtin_memcpy(q{k} + to - {lanes}, z{k}, 64);")
         self.close()
 
