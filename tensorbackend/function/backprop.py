@@ -188,7 +188,7 @@ class _Pass:
         raw = start._data if isinstance(start, Variable) and not self.double else start
         raw = Variable(raw) if self.double and not isinstance(raw, Variable) else raw
         if not self.double:
-            self._note_given(raw)
+            self._beside(raw).append(raw)
         self._add(node, raw)
 
     def _add(self, node: VariableNode, g: Any) -> None:
@@ -218,15 +218,18 @@ class _Pass:
         or it shares some with another that was given away, or with one to start from. Those of `double` stay."""
         if g is None or isinstance(g, Variable):
             return g
+        beside = self._beside(g)
         repeats = any(s == 0 and n > 1 for s, n in zip(g.strides, g.shape))
-        if repeats or any(arrays.meet(g, other) for other in self._given.get(id(arrays.keeper(g)), (None, ()))[1]):
+        if repeats or any(arrays.meet(g, other) for other in beside):
             g = arrays.copied(g)
-        self._note_given(g)
+            beside = self._beside(g)
+        beside.append(g)
         return g
 
-    def _note_given(self, g: Any) -> None:
+    def _beside(self, g: Any) -> list[Any]:
+        """The arrays that others have of the memory of a gradient."""
         keeper = arrays.keeper(g)
-        self._given.setdefault(id(keeper), (keeper, []))[1].append(g)
+        return self._given.setdefault(id(keeper), (keeper, []))[1]
 
     def settle(self, node: VariableNode) -> Variable | None:
         """Give a leaf the gradient that was collected for it, if there is one. Returns the leaf, if so."""
