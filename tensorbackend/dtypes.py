@@ -69,6 +69,15 @@ def as_dtype(spec: object) -> np.dtype:
         raise DTypeError(complain("dtype: not an element type", repr(spec), "a dtype or its name")) from None
 
 
+def as_float(spec: object) -> np.dtype:
+    """The floating type that is meant, as `as_dtype`. Raises `DTypeError` for others, and for None."""
+    found = None if spec is None else as_dtype(spec)
+    if found is None or not is_float(found):
+        names = ", ".join(d.name for d in FLOATS)
+        raise DTypeError(complain("dtype: not a floating type", repr(spec), names))
+    return found
+
+
 def tag(dtype: np.dtype) -> str:
     """The short name used in kernel names and C: f16 bf16 f32 f64 i8 … u64 b8."""
     return _TAGS[dtype]

@@ -61,9 +61,8 @@ def count(text: str) -> int:
 
 
 def floating(given: Any) -> Any:
-    """An element type of floats, in the form given. Raises `ValueError` for another."""
-    if given is None or not dtypes.is_float(dtypes.as_dtype(given)):
-        raise ValueError("expected a floating type")
+    """An element type of floats, in the form given. Raises `DTypeError` for another."""
+    dtypes.as_float(given)
     return given
 
 

@@ -183,12 +183,9 @@ def present_backend(text: str) -> str:
 
 def _dtype(text: str) -> np.dtype:
     try:
-        found = dtypes.as_dtype(text)
+        return dtypes.as_float(text)
     except DTypeError:
-        found = None
-    if found is None or not dtypes.is_float(found):
-        raise argparse.ArgumentTypeError(f"{text!r} given, expected the name of a float type as float32")
-    return found
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected the name of a float type as float32") from None
 
 
 def backend_from_arguments(arguments: argparse.Namespace, **options: Any) -> Backend:

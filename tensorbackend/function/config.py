@@ -39,13 +39,11 @@ def _checked(name: str, value: Any) -> Any:
             raise TypeError(complain(f"config.{name}", repr(value)[:200], "True or False"))
         return bool(value)
     if name == "dtype":
-        found = None
-        with contextlib.suppress(DTypeError):
-            found = None if value is None else dtypes.as_dtype(value)
-        if found is None or found not in dtypes.FLOATS:  # None equals float64
+        try:
+            return dtypes.as_float(value)
+        except DTypeError:
             floats = ", ".join(d.name for d in dtypes.FLOATS)
-            raise DTypeError(complain("config.dtype", repr(value)[:200], f"a floating type: {floats}"))
-        return found
+            raise DTypeError(complain("config.dtype", repr(value)[:200], f"a floating type: {floats}")) from None
     return value
 
 
