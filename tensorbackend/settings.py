@@ -120,6 +120,13 @@ SETTINGS = {
             "Folder of compiled kernels; unset: tensorbackend in XDG_CACHE_HOME, else in ~/.cache.",
         ),
         Setting(
+            "cache_limit",
+            "TB_CACHE_LIMIT",
+            count,
+            1024,
+            "MiB of compiled kernels in that folder at most; those that were not used for longest go.",
+        ),
+        Setting(
             "emulator_order",
             "TB_EMULATOR_ORDER",
             str,

@@ -33,7 +33,6 @@ __all__ = ["DiskCache", "Entry", "cache_for_reading", "cache_for_writing", "fall
 
 log = logging.getLogger(__name__)
 
-DEFAULT_LIMIT = 256 << 20
 INDEX = "plans"
 """The file in which `warm.py` keeps how plans are launched."""
 TRAILER_MAGIC = b"tb-entry"
@@ -45,16 +44,22 @@ USE_PRECISION = 3600.0
 
 
 class DiskCache:
-    """One folder of entries, bounded to `limit` bytes; the least recently used go first.
+    """One folder of entries, bounded to `limit` bytes (None: the setting `cache_limit`); the least recently used go
+    first.
 
     Methods raise `OSError` when the folder cannot be written; reading a missing or damaged entry gives None.
     """
 
-    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, folder: Path, limit: int | None = None) -> None:
         self.folder = folder
         self._where = os.fspath(folder)
-        self.limit = limit
+        self._limit = limit
         self._swept = False
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it may hold."""
+        return config.cache_limit << 20 if self._limit is None else self._limit
 
     def get(self, key: str) -> str | None:
         """The path of the checked library of `key`, or None. A damaged entry is removed, so that it gets rebuilt."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tensorbackend.backends import ahead, compiler, disk_cache, temporary
+from tensorbackend.settings import using
 from tests.native.conftest import FORKS
 
 SOURCE = "long answer(void) { return 42; }\n"
@@ -360,6 +361,16 @@ def test_least_recently_used_entries_go_first(tmp_path):
     assert len(left) >= 8
     assert left == {keys[0], *keys[-(len(left) - 1) :]}
     assert {path.stem for path in cache.folder.glob("*.c")} == left
+
+
+def test_the_setting_bounds_a_cache(tmp_path):
+    cache = disk_cache.DiskCache(tmp_path / "small")
+    with using(cache_limit=1):
+        for number in range(12):
+            store(cache, f"{number:064x}", 150_000, time.time() - 10_000 * (100 - number))
+        assert 4 <= len(entries(cache.folder)) <= 6
+    store(cache, "f" * 64, 600_000, time.time())
+    assert len(entries(cache.folder)) >= 5
 
 
 def test_shared_files_count_once(tmp_path):
