@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorbackend import dtypes
 from tensorbackend.codegen.nest import nest
+from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.plan import Kernel, Primitive, Ref
 
@@ -238,7 +239,7 @@ def _place(ref: Ref, names: dict[int, str]) -> str:
 
 def _loops(kernel: Kernel) -> tuple[str, list[str]]:
     """The loop form in words, and the loop nest as lines."""
-    found = kernel.cache["printed"].nest if "printed" in kernel.cache else nest(kernel)
+    found = kernel.cache["printed"].nest if "printed" in kernel.cache else nest(in_memory_order(kernel))
     shape = found.kernel.shape
     lines = [f"for x{a} in 0..{shape[a]}" for a in found.kept]
     lines += [f"for x{a} in 0..{shape[a]}   (reduced)" for a in found.reduced]

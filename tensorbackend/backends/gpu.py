@@ -43,6 +43,7 @@ from tensorbackend.codegen.nest import COLUMNS, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
+from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.stages import in_stages
 from tensorbackend.graph.tensor import Storage, Tensor, check_min_dims
@@ -405,7 +406,7 @@ class GpuBackend(NativeStatements, Backend):
 def _printed(kernel: Kernel) -> Printed:
     printed = kernel.cache.get("cuda")
     if printed is None:
-        found = nest(kernel)
+        found = nest(in_memory_order(kernel))
         printed = kernel.cache["cuda"] = print_kernel(found, wants_split(found))
     return printed
 

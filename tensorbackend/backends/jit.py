@@ -27,6 +27,7 @@ from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.codegen.segments import LOT
 from tensorbackend.errors import CompileError, complain
+from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.kernel_files import kernel_path
 
@@ -167,6 +168,7 @@ def compile_all(kernels: Sequence[Kernel]) -> None:
 
 def _nest(kernel: Kernel) -> Nest:
     """The loop nest of a kernel that is launched by itself."""
+    kernel = in_memory_order(kernel)
     found = nest(kernel, side_by_side=True)
     if found.short is not None and _reads_once(found) and _bytes(found.kernel) > ROW_BYTES:
         found = nest(kernel)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
+from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.plan import Kernel, Ref
 
 __all__ = [
@@ -153,7 +154,7 @@ def wants_stages(kernel: Kernel) -> bool:
     """Whether each pass of a kernel is to be a kernel of its own: few blocks, several passes over much."""
     if not kernel.axes or math.prod(kernel.shape[a] for a in kernel.axes) < STAGES_FROM * COLUMN_SEGMENT:
         return False
-    found = nest(kernel)
+    found = nest(in_memory_order(kernel))
     axes = found.kernel.axes
     if not axes or wants_split(found) or choose(found).grid[0] >= STAGES_BELOW:
         return False

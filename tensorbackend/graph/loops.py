@@ -2,16 +2,18 @@
 """Loop nests: fewer, longer axes for a kernel, the same for every target.
 
 `collapse` merges neighbouring axes over which everything that the kernel touches is evenly strided, so that kernels
-depend on structure rather than on shapes, and inner loops are long.
+depend on structure rather than on shapes, and inner loops are long. `in_memory_order` brings together what is to merge:
+images that are seen batch first lie in memory with their batch last.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tensorbackend.graph.plan import Kernel, Ref
 
-__all__ = ["collapse"]
+__all__ = ["collapse", "in_memory_order"]
 
 Shape = tuple[int, ...]
 
@@ -45,6 +47,46 @@ def collapse(kernel: Kernel) -> Kernel:
         [(_merged_ref(ref, groups), value) for ref, value in kernel.outputs],
         kernel.reason,
         kernel.in_place,
+    )
+
+
+def in_memory_order(kernel: Kernel) -> Kernel:
+    """The kernel with its axes as its largest operand has them in memory, the outermost first, where more of them merge
+    then.
+
+    Not where the order of axes counts: random numbers are drawn, and the first of equals is found, in C order.
+    """
+    rank = len(kernel.shape)
+    ordered = any(i.kind == "reduce" and i.op.dtype == "index" for i in kernel.body)
+    if kernel.draws or ordered or rank < 2:
+        return kernel
+    largest = sorted(reversed(kernel.operands), key=lambda ref: -math.prod(ref.shape))
+    steps = [[-abs(s) if n != 1 else 0 for n, s in zip(ref.shape, ref.strides)] for ref in largest]
+    order = sorted(range(rank), key=lambda axis: [step[axis] for step in steps])
+    if order == list(range(rank)):
+        return kernel
+    turned = _permuted(kernel, order)
+    return turned if len(collapse(turned).shape) < len(collapse(kernel).shape) else kernel
+
+
+def _permuted(kernel: Kernel, order: list[int]) -> Kernel:
+    """The kernel with axis `order[n]` as its axis n."""
+    position = {axis: n for n, axis in enumerate(order)}
+
+    def turn(entries: Shape) -> Shape:
+        return tuple([entries[axis] for axis in order])
+
+    def turn_ref(ref: Ref) -> Ref:
+        return ref._replace(shape=turn(ref.shape), strides=turn(ref.strides))
+
+    return replace(
+        kernel,
+        shape=turn(kernel.shape),
+        axes=tuple(sorted(position[axis] for axis in kernel.axes)),
+        body=[i._replace(shape=turn(i.shape), axis=position[i.axis]) for i in kernel.body],
+        inputs=[turn_ref(ref) for ref in kernel.inputs],
+        outputs=[(turn_ref(ref), value) for ref, value in kernel.outputs],
+        cache={},
     )
 
 

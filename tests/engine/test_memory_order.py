@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands whose axes lie in memory in another order than they are seen in: kernels go through them as they lie."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorbackend import Backend, Tensor
+from tensorbackend.codegen.nest import nest
+from tensorbackend.graph import composite, fuse
+from tensorbackend.graph.loops import in_memory_order
+from tensorbackend.graph.plan import Kernel
+
+SHAPE = (3, 5, 4, 7)
+ORDERS = list(itertools.permutations(range(4)))
+
+
+def seen(be: Backend, values: np.ndarray, order: tuple[int, ...], dtype: Any = "float32") -> Tensor:
+    """A tensor of values whose axis `order[0]` is the outermost in memory, and so on."""
+    return be.array(values.transpose(order), dtype=dtype, min_dims=0).transpose(*map(int, np.argsort(order)))
+
+
+def kernel_of(tree: Any, target: Tensor) -> Kernel:
+    """The kernel that assigning a tree becomes."""
+    leaves, _ = fuse.walk(tree)
+    (found,) = fuse.schedule([fuse.Statement(target.structure, tree, 0)], [leaves]).steps
+    return found
+
+
+def normalised(be: Backend, x: Tensor, scale: Tensor) -> Any:
+    """Batch normalisation of images that are seen batch first."""
+    away = x - be.mean(x, (0, 2, 3))
+    return away / be.sqrt(be.mean(away * away, (0, 2, 3)) + 1e-5) * scale
+
+
+TREES: dict[str, Callable] = {
+    "map": lambda be, x, scale: x * scale + 1,
+    "sum": lambda be, x, scale: be.sum(x * scale, (0, 2, 3)),
+    "sum of neighbours": lambda be, x, scale: be.sum(x, (1, 2)),
+    "maximum": lambda be, x, scale: be.max(x - scale, (2, 3)),
+    "normalised": normalised,
+}
+
+
+def expected(name: str, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """What the trees are, in float64."""
+    axes = (0, 2, 3)
+    away = x - x.mean(axes, keepdims=True)
+    return {
+        "map": lambda: x * scale + 1,
+        "sum": lambda: (x * scale).sum(axes, keepdims=True),
+        "sum of neighbours": lambda: x.sum((1, 2), keepdims=True),
+        "maximum": lambda: (x - scale).max((2, 3), keepdims=True),
+        "normalised": lambda: away / np.sqrt((away * away).mean(axes, keepdims=True) + 1e-5) * scale,
+    }[name]()
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_order_gives_the_same(backend: Backend, name: str) -> None:
+    """A sum is right to 1e-7 of its terms' sizes: 84 here, of at most 16."""
+    rng = np.random.default_rng(0)
+    values, row = rng.uniform(-4, 4, SHAPE), rng.uniform(1, 4, (1, SHAPE[1], 1, 1))
+    wanted = expected(name, *(v.astype("f").astype("d") for v in (values, row)))
+    scale = backend.array(row, dtype="float32", min_dims=0)
+    for order in ORDERS:
+        tree = TREES[name](backend, seen(backend, values, order), scale)
+        y = seen(backend, np.zeros(wanted.shape), order)
+        y[:] = tree
+        np.testing.assert_allclose(y.get(), wanted, rtol=1e-5, atol=1.4e-4, err_msg=str(order))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("map", (5, 84)), ("sum", (5, 84)), ("normalised", (5, 84))])
+def test_images_with_their_batch_last_in_memory_are_rows(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
+    order = (1, 2, 3, 0)
+    x = seen(backend, np.zeros(SHAPE), order)
+    tree = TREES[name](backend, x, backend.ones((1, SHAPE[1], 1, 1)))
+    target = seen(backend, np.zeros(tree.shape), order)
+    assert nest(in_memory_order(kernel_of(tree, target))).kernel.shape == shape
+
+
+def test_what_lies_in_order_stays(backend: Backend) -> None:
+    x = backend.zeros(SHAPE)
+    for tree in (x + 1, backend.sum(x, (0, 2, 3)), x[:, ::2] * 2):
+        kernel = kernel_of(tree, backend.empty(tree.shape))
+        assert in_memory_order(kernel) is kernel
+
+
+@pytest.mark.parametrize("order", ORDERS[1::4])
+def test_the_first_of_equals_is_the_first_as_seen(backend: Backend, order: tuple[int, ...]) -> None:
+    values = np.zeros(SHAPE)
+    values[:, :, 1, 5] = values[:, :, 3, 2] = 1
+    x = seen(backend, values, order)
+    assert (backend.argmax(x, 3).asnumpyarray()[:, :, 1] == 5).all()
+    assert backend.argmax(x, None).asnumpyarray().item() == SHAPE[3] + 5
+    assert backend.argmin(x - backend.max(x, 3), None).asnumpyarray().item() == SHAPE[3]
+
+
+@pytest.mark.parametrize("axis", range(4))
+def test_positions_are_those_as_seen(backend: Backend, axis: int) -> None:
+    values = np.random.default_rng(1).integers(-9, 9, SHAPE)
+    places = np.arange(SHAPE[axis]).reshape([-1 if a == axis else 1 for a in range(4)])
+    for order in ORDERS:
+        x = seen(backend, values, order)
+        y = seen(backend, values, order)
+        y[:] = x * 2 + composite.positions(x.structure.table, axis, SHAPE)
+        np.testing.assert_array_equal(y.get(), values * 2 + places)
+        total = backend.sum(x * composite.positions(x.structure.table, axis, SHAPE), (0, 2, 3))
+        np.testing.assert_array_equal(total.asnumpyarray(), (values * places).sum((0, 2, 3), keepdims=True))
+
+
+def test_numbers_are_drawn_as_seen(backend: Backend) -> None:
+    drawn = []
+    for order in ((0, 1, 2, 3), (1, 2, 3, 0)):
+        backend.rng_reset()
+        y = seen(backend, np.zeros(SHAPE), order)
+        y[:] = seen(backend, np.zeros(SHAPE), order) + backend.rand()
+        drawn.append(y.get())
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_over_the_memory_that_is_read(backend: Backend) -> None:
+    values = np.random.default_rng(1).uniform(-4, 4, SHAPE)
+    for order in ((1, 2, 3, 0), (3, 2, 1, 0)):
+        x = seen(backend, values, order)
+        wanted = TREES["normalised"](backend, x, backend.ones((1, SHAPE[1], 1, 1))).asnumpyarray()
+        x[:] = TREES["normalised"](backend, x, backend.ones((1, SHAPE[1], 1, 1)))
+        np.testing.assert_allclose(x.get(), wanted, rtol=1e-6, atol=1e-6)
