@@ -57,6 +57,7 @@ from tensorbackend.functions.products import *  # noqa: F403
 from tensorbackend.functions.recurrent import *  # noqa: F403
 from tensorbackend.functions.reductions import *  # noqa: F403
 from tensorbackend.functions.regions import *  # noqa: F403
+from tensorbackend.functions.sequences import *  # noqa: F403
 from tensorbackend.functions.shapes import *  # noqa: F403
 
 __all__ = [name for name in dir() if not (name.startswith("_") or isinstance(globals()[name], _ModuleType))]

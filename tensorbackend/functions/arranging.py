@@ -295,8 +295,8 @@ def cumsum(x: Array, axis: int | None = None) -> Variable:
 
 
 def cumprod(x: Array, axis: int | None = None) -> Variable:
-    """Products of the entries up to each along an axis (None: of all elements in C order). The gradient takes n² / 2
-    products, and is right where there are zeros."""
+    """Products of the entries up to each along an axis (None: of all elements in C order). The gradient is right where
+    there are zeros, too."""
     if axis is None:
         return cumprod(shapes.flatten(x), 0)
     return _CUMPROD(x, axis=one_axis("cumprod", axis, len(x.shape)))

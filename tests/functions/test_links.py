@@ -327,6 +327,48 @@ def test_gradients_of_layers_over_sequences(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", N_STEPS)
+@pytest.mark.parametrize("lengths", [(2, 2), (1, 2)])
+def test_gradients_of_gradients_of_layers_over_sequences(kind, lengths) -> None:
+    with tb.using_config("dtype", np.float64):
+        link = made_n_step(kind)
+    random, states = np.random.RandomState(3), 1 + ("LSTM" in kind)
+    inputs = [*(random.normal(size=(len(link), 2, 2)) for _ in range(states)), *sequences(lengths)]
+
+    def run(*inputs: Any) -> tuple:
+        *last, ys = link(*inputs[:states], inputs[states:])
+        return tuple(y * y for y in (*last, *ys))
+
+    starts = [random.normal(size=y.shape) for y in run(*inputs)]
+    directions = [random.normal(size=x.shape) for x in inputs]
+    gradient_check.check_double_backward(run, tuple(inputs), starts, directions)
+
+
+@pytest.mark.parametrize("kind", ["NStepLSTM", "NStepBiGRU"])
+@pytest.mark.parametrize("wanted", [0, -1])
+def test_layers_over_sequences_go_back_from_one_output(kind, wanted, be, array, host) -> None:
+    """From the last states alone, or from the outputs alone; with no gradient where nothing asks for one."""
+    with tb.using_config("dtype", np.float64):
+        link = made_n_step(kind).to_device(be)
+    xs = [array(x, np.float64) for x in sequences((3, 1))]
+    states = [None] * (1 + ("LSTM" in kind))
+    with tb.using_config("dtype", np.float64):
+        found = link(*states, xs)[wanted]
+        link.cleargrads()
+        loss = sum(F.sum(y) for y in found) if wanted else F.sum(found)
+        loss.backward()
+    weight, place, step = link[0].w0, (0, 1), 1e-6
+    values = []
+    for sign in (1, -1):
+        moved = host(weight).copy()
+        moved[place] += sign * step
+        before, weight.array = weight.array, array(moved, np.float64)
+        found = link(*states, xs)[wanted]
+        values.append(float(host(sum(F.sum(y) for y in found) if wanted else F.sum(found))))
+        weight.array = before
+    assert abs((values[0] - values[1]) / (2 * step) - host(weight.grad)[place]) < 1e-7
+
+
+@pytest.mark.parametrize("kind", N_STEPS)
 def test_layers_over_sequences_are_copied_and_saved(kind, be, array, host) -> None:
     link, xs = made_n_step(kind, None).to_device(be), [array(x) for x in sequences()]
     none = [None] * (1 + ("LSTM" in kind))
