@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from unittest import mock
 
 import pytest
+from _pytest.assertion import util
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
@@ -76,9 +78,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 
 def _rehearse(items: list[pytest.Item], before: pytest.Item) -> None:
-    """Run tests through NumPy, then compile what they need. They are set up and taken down again."""
+    """Run tests through NumPy, then compile what they need. They are set up and taken down again. Nobody asks why one
+    fails: to spell out how much memory differs takes minutes."""
     rehearsal = Rehearsal()
-    with rehearsal.noting():
+    with rehearsal.noting(), mock.patch.object(util, "_reprcompare", None):
         for item, following in zip(items, [*items[1:], before]):
             if item is not following:
                 runtestprotocol(item, log=False, nextitem=following)

@@ -33,7 +33,7 @@ class Rehearsal:
     """The plans that backends ran while it was `noting`, to be compiled by `compile`.
 
     Backends are those with memory that NumPy sees: the CPU's, and the emulator's. A plan that is compiled already runs
-    as always.
+    as always; one that was noted before goes on through NumPy, which may have other bits.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,8 @@ class Rehearsal:
 
     def _standing_in(self, original: Callable[..., None]) -> Callable[..., None]:
         def run(backend: Backend, plan: Plan, targets: list[Tensor], leaves: list[Any]) -> None:
-            is_known = plan.cache.get(True) or plan.cache.get("gpu")
+            noted = self._plans.get(backend, {})
+            is_known = id(plan) not in noted and (plan.cache.get(True) or plan.cache.get("gpu"))
             if is_known or not compiles(backend):
                 original(backend, plan, targets, leaves)
                 return
