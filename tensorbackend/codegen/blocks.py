@@ -290,7 +290,7 @@ class BlockRenderer(PipeRenderer):
             slot = len(self.kernel.inputs) + k
             kind = ctype(ref.dtype)
             self.say(f"{kind} *const q{k} = o{k}{self._offset(slot, ref)};")
-            if self.nest.turned(ref):
+            if self.nest.laid(ref):
                 targets[k] = (self._turned_place(f"laid{k}", "j"), "plain")
             elif self._stride_class(ref, self.nest.inner) != "one":
                 targets[k] = (self._output_place(k, ref), "plain")
@@ -321,7 +321,7 @@ class BlockRenderer(PipeRenderer):
     def _kept_place(self) -> str:
         if self.kept_lane:
             return self.kept_lane
-        if self.nest.turned(self.kernel.outputs[0][0]):
+        if self.nest.laid(self.kernel.outputs[0][0]):
             return self._turned_place("laid0", "(at - from)")
         return f"({self._output_row(0)})[at]"
 

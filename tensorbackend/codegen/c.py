@@ -101,7 +101,7 @@ class _Printer(NearRenderer):
         if not self.nest.passes or len(outputs) != 1 or not self._full_output(0):
             return None, 0
         ref, result = outputs[0]
-        if self._stride_class(ref, self.nest.inner) != "one" and not self.nest.turned(ref):
+        if self._stride_class(ref, self.nest.inner) != "one" and not self.nest.laid(ref):
             return None, 0
         last = self._needed([result])
         for n in reversed(last):
@@ -340,13 +340,13 @@ class _Printer(NearRenderer):
                 tile = f"{self.columns}, (int)n{self.nest.short}, (void *)turned{slot}, {pitch}"
                 self.say(f"tb_turn{ref.dtype.itemsize}((const void *)({first}), {step}, {tile});")
         for k, (ref, _) in enumerate(self.kernel.outputs):
-            if self.nest.turned(ref):
+            if self.nest.laid(ref):
                 self.say(f"{ctype(ref.dtype)} laid{k}[{room}] {ALIGNED};")
 
     def _turn_back(self) -> None:
         """Move results of short rows from their buffers to where the rows lie."""
         for k, (ref, _) in enumerate(self.kernel.outputs):
-            if self.nest.turned(ref):
+            if self.nest.laid(ref):
                 first, step = self._short_rows(f"o{k}", len(self.kernel.inputs) + k, ref)
                 laid = f"(const void *)laid{k}, {self.nest.pitch}"
                 tile = f"(int)n{self.nest.short}, {self.columns}, (void *)({first}), {step}"

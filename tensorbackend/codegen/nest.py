@@ -81,10 +81,14 @@ class Nest:
     near: bool = False
 
     def turned(self, ref: Ref) -> bool:
-        """Whether an operand is read or written through a turned tile."""
+        """Whether an input is read, or an output of short rows written, through a turned tile."""
         if self.short is not None:
             return ref.strides[self.short] == 1 and ref.shape[self.inner] != 1 and ref.strides[self.inner] not in (0, 1)
         return self.tiled is not None and ref.strides[self.tiled] == 1 and ref.shape[self.inner] != 1
+
+    def laid(self, ref: Ref) -> bool:
+        """Whether an output is written through a turned tile: of short rows alone."""
+        return self.short is not None and self.turned(ref)
 
     @property
     def pitch(self) -> int:
@@ -238,11 +242,15 @@ def _turned(ref: Ref, axis: int, inner: int) -> bool:
 
 
 def _inner(kernel: Kernel) -> int:
-    """The axis along which most references are contiguous, or nearly, outputs counting double; the last of equals."""
+    """The axis along which most references are contiguous, or nearly, outputs counting double; the last of equals.
+
+    Of a map those along which outputs are: what is read may lie across.
+    """
     written = [ref for ref, _ in kernel.outputs]
 
-    def score(axis: int) -> tuple[float, int]:
-        return sum(_unit(ref, axis) for ref in kernel.inputs) + sum(2 * _unit(ref, axis) for ref in written), axis
+    def score(axis: int) -> tuple[float, float, int]:
+        into = sum(_unit(ref, axis) for ref in written)
+        return 0 if kernel.axes else into, 2 * into + sum(_unit(ref, axis) for ref in kernel.inputs), axis
 
     best = max(range(len(kernel.shape)), key=score)
     places = any(i.kind == "reduce" and i.op.dtype == "index" for i in kernel.body)

@@ -130,3 +130,44 @@ def test_over_the_memory_that_is_read(backend: Backend) -> None:
         wanted = TREES["normalised"](backend, x, backend.ones((1, SHAPE[1], 1, 1))).asnumpyarray()
         x[:] = TREES["normalised"](backend, x, backend.ones((1, SHAPE[1], 1, 1)))
         np.testing.assert_allclose(x.get(), wanted, rtol=1e-6, atol=1e-6)
+
+
+PLAIN, LAST = (0, 1, 2, 3), (1, 2, 3, 0)
+MIXED = [(PLAIN, LAST), (LAST, PLAIN), ((3, 2, 1, 0), PLAIN), ((0, 2, 3, 1), (3, 0, 1, 2))]
+Axes = tuple[int, ...]
+
+
+@pytest.mark.parametrize(("one", "other"), MIXED)
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_maps_of_what_lies_otherwise(backend: Backend, one: Axes, other: Axes, inputs: int) -> None:
+    """However many inputs lie across, a map is written as its outputs lie, of which some may lie across, too."""
+    shape = (9, 10, 8, 11)
+    values = [np.random.default_rng(k).integers(-9, 9, shape).astype(float) for k in range(inputs + 1)]
+    xs = [seen(backend, v, one) for v in values[:-1]]
+    last = seen(backend, values[-1], other)
+    y, z = seen(backend, 0 * values[0], other), seen(backend, 0 * values[0], one)
+    tree = sum(x * (k + 1) for k, x in enumerate(xs)) + last
+    wanted = sum(v * (k + 1) for k, v in enumerate(values[:-1])) + values[-1]
+    y[:] = tree
+    np.testing.assert_array_equal(y.get(), wanted)
+    with backend.fuse():
+        y[:] = tree * 2
+        z[:] = tree * 3
+    np.testing.assert_array_equal(y.get(), wanted * 2)
+    np.testing.assert_array_equal(z.get(), wanted * 3)
+
+
+@pytest.mark.parametrize(("one", "other"), MIXED)
+def test_reductions_of_what_lies_otherwise(backend: Backend, one: Axes, other: Axes) -> None:
+    shape = (9, 10, 8, 11)
+    values = [np.random.default_rng(k).integers(-9, 9, shape).astype(float) for k in range(4)]
+    x, y, z = (seen(backend, v, one) for v in values[:3])
+    w = seen(backend, values[3], other)
+    for axes in ((0, 2, 3), (1,), (2, 3), (0,), (0, 1, 2, 3)):
+        wanted = (values[0] * values[1] + values[2] + values[3]).sum(axes, keepdims=True)
+        tree = x * y + z + w
+        np.testing.assert_array_equal(backend.sum(tree, axes).asnumpyarray(), wanted)
+        for target in (one, other):
+            out = seen(backend, 0 * values[0], target)
+            out[:] = tree - backend.sum(tree, axes)
+            np.testing.assert_array_equal(out.get(), sum(values[2:]) + values[0] * values[1] - wanted)
