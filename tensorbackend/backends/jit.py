@@ -51,6 +51,8 @@ SPLIT_PASSES_BELOW = 4
 """The same for reductions of several passes, which lose the cache from one to the next."""
 NARROW = 256
 """Strips of fewer columns are read too slowly to be worth it that they stay in cache."""
+NARROW_LOOP = 32
+"""Elements of a row below which most of a loop is remainder."""
 SEGMENTS = 64
 """About how many segments there are at most, so that joining them is little work."""
 ROW_FROM, ROW_BYTES = 32, 16 << 20
@@ -201,10 +203,12 @@ def _compiled(kernels: Sequence[Kernel], nest_of: Callable[[Kernel], Nest] = _ne
 
 
 def _aim(found: Nest) -> str:
-    """What the compiler has to do for a kernel: the ten rounds of random numbers gain by all it knows."""
+    """What the compiler has to do for a kernel: the ten rounds of random numbers gain by all it knows, and loops that
+    are all remainder by vectors of half the length."""
+    narrow = found.by_row and found.kernel.shape[found.inner] < NARROW_LOOP
     if found.kernel.draws:
-        return "speed"
-    return "lanes" if found.form == ROWS else "quick"
+        return "speed, narrow" if narrow else "speed"
+    return "lanes" if found.form == ROWS else "narrow" if narrow else "quick"
 
 
 def _libraries(sources: list[str], aim: str, turns: bool) -> list[Library]:

@@ -67,14 +67,19 @@ _QUICK_FLAGS = (
     "-fno-ipa-pure-const",
     "-fno-ipa-reference",
 )
-# What a source is compiled for, where it is not "speed" (FAST_FLAGS). "lanes": partial results of a row stay in
-# registers once the loops over them are unrolled. "products": -O3 would unroll tiles
-# that are unrolled by hand.
+# A vectorised remainder loop costs more to compile than it saves to run, but where loops are all remainder.
+_PLAIN_ENDS = ("--param", "vect-epilogues-nomask=0")
+# What a source is compiled for. "lanes": partial results of a row stay in registers once the loops over them are
+# unrolled. "narrow": loops over fewer elements than two vectors have. "products": -O3 would unroll tiles that are
+# unrolled by hand.
 AIMS = {
     "gcc": {
-        "quick": _QUICK_FLAGS,
-        "lanes": (*_QUICK_FLAGS, "-fpeel-loops", "-funroll-completely-grow-size"),
-        "products": ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns"),
+        "speed": (*FAST_FLAGS, *_PLAIN_ENDS),
+        "speed, narrow": FAST_FLAGS,
+        "quick": (*_QUICK_FLAGS, *_PLAIN_ENDS),
+        "narrow": _QUICK_FLAGS,
+        "lanes": (*_QUICK_FLAGS, "-fpeel-loops", "-funroll-completely-grow-size", *_PLAIN_ENDS),
+        "products": ("-O2", "-fvect-cost-model=dynamic", "-fno-tree-loop-distribute-patterns", *_PLAIN_ENDS),
     },
 }
 # No C library, no start files: 5 ms off the link. memcpy and memset resolve from the process that loads the kernel.
@@ -92,7 +97,8 @@ SANITIZE_FLAGS = (
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile: additional `flags`, with sanitizers, with the C library linked in; the `aim`, one of `AIMS`."""
+    """How to compile: additional `flags`, with sanitizers, with the C library linked in; the `aim`, one of `AIMS`
+    (compilers without aims: for speed)."""
 
     flags: tuple[str, ...] = ()
     sanitize: bool = False
@@ -235,9 +241,7 @@ _MACHINE_FLAGS = {"x86_64": _X86_FLAGS, "AMD64": _X86_FLAGS, "aarch64": _ARM_FLA
 def _kernel_flags(family: str, zig: bool) -> tuple[str, ...]:
     flags = [*_MACHINE_FLAGS.get(platform.machine(), ()), *NUMERIC_FLAGS, "-fPIC", "-shared", "-w"]
     if family == "gcc":
-        # -pipe lets the assembler work beside the compiler (2 ms); a vectorised remainder loop costs more to compile
-        # than it saves to run.
-        flags += ["-pipe", "--param", "vect-epilogues-nomask=0"]
+        flags += ["-pipe"]  # the assembler works beside the compiler: 2 ms
     if zig:
         flags += ["-fno-sanitize=undefined"]
     if sys.platform.startswith("linux"):

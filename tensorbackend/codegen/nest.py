@@ -118,6 +118,13 @@ class Nest:
         return stores and known and all(ref.strides[self.inner] == 1 for ref in along)
 
     @property
+    def by_row(self) -> bool:
+        """Whether its loops along the inner axis are as long as that is, many times: neither one long run of elements,
+        nor rows that are filled up or printed for their length."""
+        several = bool(self.kept or self.reduced) and not self.width and not self.near
+        return self.form != ROWS and several and self.short is None
+
+    @property
     def passes(self) -> int:
         """How many times the reduced axes are walked before the outputs."""
         return max((i.stage for i in self.kernel.body), default=0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import Backend, Tensor
+from tensorbackend.backends import jit as backends_jit
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import composite, fuse
 from tensorbackend.graph.loops import in_memory_order
@@ -171,3 +172,15 @@ def test_reductions_of_what_lies_otherwise(backend: Backend, one: Axes, other: A
             out = seen(backend, 0 * values[0], target)
             out[:] = tree - backend.sum(tree, axes)
             np.testing.assert_array_equal(out.get(), sum(values[2:]) + values[0] * values[1] - wanted)
+
+
+def test_loops_that_are_all_remainder_are_compiled_for_it(jit: Backend) -> None:
+    for columns, narrow in ((8, True), (31, True), (32, False)):
+        x = seen(jit, np.zeros((columns, 5, 40, 7)), LAST)
+        for tree, aims in (
+            (jit.max(x, (2, 3)), ("quick", "narrow")),
+            (x * jit.rand(), ("speed", "speed, narrow")),
+        ):
+            found = backends_jit._nest(kernel_of(tree, seen(jit, np.zeros(tree.shape), LAST)))
+            assert backends_jit._aim(found) == aims[narrow]
+    assert backends_jit._aim(backends_jit._nest(kernel_of(x[:8] + 1, jit.empty((8, 5, 40, 7))))) == "quick"
