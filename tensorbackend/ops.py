@@ -409,7 +409,7 @@ def _no_code(*arrays: np.ndarray) -> np.ndarray:
 
 
 _define("transpose", 1, _no_code, "", "same", "The axes in another order.", kind=MOVEMENT, params=("axes",),
-        vjp=lambda o, g, z, x: (o.transpose(g, tuple(np.argsort(z.structure.params[0]).tolist())),))  # fmt: skip
+        vjp=lambda o, g, z, x: (o.turned(g, tuple(np.argsort(z.structure.params[0]).tolist())),))  # fmt: skip
 _define("reshape", 1, _no_code, "", "same", "The numbers in C order under another shape.", kind=MOVEMENT,
         params=("shape",), vjp=lambda o, g, z, x: (o.reshape(g, x.shape),))  # fmt: skip
 _define("broadcast", 1, _no_code, "", "same", "Repeated along axes of length 1 to a shape.", kind=MOVEMENT,

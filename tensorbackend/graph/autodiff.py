@@ -193,7 +193,7 @@ def _through_view(tensor: Any, leaf: Any, gradient: Any) -> Any:
     gradient = gradient if isinstance(gradient, Operators) else _spread(gradient, leaf)
     order = _permutation(tensor, leaf)
     if order is not None:
-        return composite.transpose(gradient, order)
+        return composite.turned(gradient, order)
     inside = tensor.start <= leaf.start and leaf.stop <= tensor.stop and leaf.dtype == tensor.dtype
     if inside and tensor.is_contiguous and leaf.is_contiguous and leaf.size == tensor.size:
         return composite.reshape(gradient, tensor.shape)

@@ -99,6 +99,17 @@ def swap_last(x: Any) -> Any:
     return transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
+def turned(gradient: Any, axes: tuple[int, ...]) -> Any:
+    """A gradient that nobody else uses, with its axes in another order: of a product whose last two are exchanged, the
+    product of its factors, exchanged and turned. That is written where it belongs as it is computed."""
+    last = len(axes) - 1
+    if isinstance(gradient, OpTreeNode) and gradient.structure.op is ops.OPS["dot"] and last > 0:
+        if axes == (*range(last - 1), last, last - 1):
+            a, b = gradient.inputs
+            return dot(swap_last(b), swap_last(a))
+    return transpose(gradient, axes)
+
+
 def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
     """The sum of `x` over the axes along which `shape` was broadcast: the adjoint of broadcasting.
 

@@ -19,6 +19,7 @@ from tensorbackend.codegen import c
 from tensorbackend.codegen.c import print_kernel
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import composite, fuse, indexing
+from tensorbackend.graph.autodiff import Autodiff
 from tensorbackend.graph.optree import Operators, apply, nodes_of
 from tensorbackend.graph.plan import Kernel
 from tensorbackend.primitives.conv import FPROP
@@ -627,3 +628,16 @@ def test_a_reshape_at_the_root_reshapes_the_target(backend: Backend) -> None:
     for target in (backend.empty((2, 3, 2, 2), min_dims=0), part):
         target[:] = tree
         np.testing.assert_array_equal(target.get(), (x.get() + 1).reshape(2, 3, 2, 2))
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_the_gradient_of_turned_factors_is_one_product(backend: Backend, lead: tuple[int, ...]) -> None:
+    """Written as it is computed, not turned afterwards."""
+    rng = np.random.default_rng(0)
+    a, w, g = (rng.integers(-4, 5, (*lead, *shape)) for shape in ((5, 4), (6, 4), (5, 6)))
+    x, weights, error = (backend.array(v, dtype="float32", min_dims=0) for v in (a, w, g))
+    product = composite.dot(x, composite.swap_last(weights))
+    (gradient,) = Autodiff(product, backend, error).get_grad_op_tree([weights])
+    (step,) = steps_of(gradient)
+    assert step.op.name == "dot" and step.tail is None
+    np.testing.assert_array_equal(backend.evaluate(gradient).get(), np.swapaxes(g, -1, -2) @ a)
