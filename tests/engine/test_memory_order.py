@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorbackend import Backend, Tensor
+from tensorbackend import Backend, Tensor, testing
 from tensorbackend.backends import jit as backends_jit
 from tensorbackend.codegen.nest import nest
 from tensorbackend.graph import composite, fuse
 from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.plan import Kernel
+
+pytestmark = pytest.mark.rehearsed
 
 SHAPE = (3, 5, 4, 7)
 ORDERS = list(itertools.permutations(range(4)))
@@ -68,7 +70,7 @@ def test_every_order_gives_the_same(backend: Backend, name: str) -> None:
     values, row = rng.uniform(-4, 4, SHAPE), rng.uniform(1, 4, (1, SHAPE[1], 1, 1))
     wanted = expected(name, *(v.astype("f").astype("d") for v in (values, row)))
     scale = backend.array(row, dtype="float32", min_dims=0)
-    for order in ORDERS:
+    for order in testing.some(backend, ORDERS, 3):
         tree = TREES[name](backend, seen(backend, values, order), scale)
         y = seen(backend, np.zeros(wanted.shape), order)
         y[:] = tree
@@ -105,7 +107,7 @@ def test_the_first_of_equals_is_the_first_as_seen(backend: Backend, order: tuple
 def test_positions_are_those_as_seen(backend: Backend, axis: int) -> None:
     values = np.random.default_rng(1).integers(-9, 9, SHAPE)
     places = np.arange(SHAPE[axis]).reshape([-1 if a == axis else 1 for a in range(4)])
-    for order in ORDERS:
+    for order in testing.some(backend, ORDERS, 3 - axis):
         x = seen(backend, values, order)
         y = seen(backend, values, order)
         y[:] = x * 2 + composite.positions(x.structure.table, axis, SHAPE)

@@ -69,7 +69,8 @@ def test_what_was_noted_is_compiled_together(be: Backend, runs: list[int], monke
     with rehearsal.noting():
         rehearsed = program(be)
     rehearsal.compile()
-    assert 0 < len(runs) <= 4 < sum(runs)  # one compiler, with four sets of options
+    sources = sum(runs)  # of the emulator one for all kernels
+    assert 0 < len(runs) <= (4 if sources > 4 else 1)  # one compiler, with four sets of options
     runs.clear()
     be.rng_reset()
     for value, wanted in zip(program(be), rehearsed, strict=True):
