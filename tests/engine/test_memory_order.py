@@ -160,6 +160,7 @@ def test_maps_of_what_lies_otherwise(backend: Backend, one: Axes, other: Axes, i
     np.testing.assert_array_equal(z.get(), wanted * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("one", "other"), MIXED)
 def test_reductions_of_what_lies_otherwise(backend: Backend, one: Axes, other: Axes) -> None:
     shape = (9, 10, 8, 11)

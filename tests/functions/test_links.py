@@ -327,7 +327,7 @@ def test_gradients_of_layers_over_sequences(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", N_STEPS)
-@pytest.mark.parametrize("lengths", [(2, 2), (1, 2)])
+@pytest.mark.parametrize("lengths", [pytest.param((2, 2), marks=pytest.mark.slow), (1, 2)])
 def test_gradients_of_gradients_of_layers_over_sequences(kind, lengths) -> None:
     with tb.using_config("dtype", np.float64):
         link = made_n_step(kind)
