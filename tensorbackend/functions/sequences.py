@@ -81,11 +81,15 @@ _PLAIN = {name: _Unit(1, 2, 1, _rnn(function)) for name, function in (("tanh", e
 
 @dataclass(frozen=True)
 class _Steps:
-    """How units go through sequences of these `lengths`: `count` steps, or `backwards`."""
+    """How units go through sequences of these `lengths`: forwards or `backwards`."""
 
     lengths: tuple[int, ...]
-    count: int
     backwards: bool
+
+    @property
+    def count(self) -> int:
+        """How many steps there are."""
+        return max(self.lengths)
 
     @property
     def columns(self) -> slice:
@@ -107,11 +111,12 @@ def _by_functions(unit: _Unit, steps: _Steps, operands: Sequence[Any]) -> tuple[
     """The states of all steps, (D, T B), and the last cells (D, B) of units that have some: step by step."""
     x, w_in, w, bias, h, *others = operands
     sums = shapes.split_axis(products.matmul(w_in, x) + bias, steps.count, 1)
-    found = list(sums)
+    found, backend = list(sums), arrays.backend_of(h._known())
     for t in range(steps.count)[:: -1 if steps.backwards else 1]:
         new = list(unit.step(sums[t], products.matmul(w, h), h, *others))
-        if not steps.going(t).all():
-            going = arrays.moved(steps.going(t), arrays.backend_of(as_variable(h)._known()))
+        going = steps.going(t)
+        if not going.all():
+            going = arrays.moved(going, backend)
             for k, before in enumerate([h, *others][: unit.states]):
                 new[k] = elementwise.where(going, new[k], before)
         h, *others = new
@@ -252,7 +257,7 @@ def _n_step(name: str, unit: _Unit, n_layers: int, ratio: float, states: list[An
         x, found = dropout(x, ratio) if layer else x, []
         for direction in range(directions):
             k = layer * directions + direction
-            steps = _Steps(lengths, count, direction == 1)
+            steps = _Steps(lengths, direction == 1)
             outputs, new = _layer(unit, steps, x, [picking.get_item(s, k) for s in states], ws[k], bs[k])
             found.append(outputs)
             for kept, s in zip(last, new):

@@ -95,19 +95,21 @@ def drop_axes(x: Any, axis: Any) -> Any:
 
 def swap_last(x: Any) -> Any:
     """The last two axes exchanged."""
-    rank = len(x.shape)
-    return transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+    return transpose(x, _last_swapped(len(x.shape)))
+
+
+def _last_swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2)
 
 
 def turned(gradient: Any, axes: tuple[int, ...]) -> Any:
     """A gradient that nobody else uses, with its axes in another order: of a product whose last two are exchanged, the
     product of its factors, exchanged and turned. That is written where it belongs as it is computed."""
-    last = len(axes) - 1
-    if isinstance(gradient, OpTreeNode) and gradient.structure.op is ops.OPS["dot"] and last > 0:
-        if axes == (*range(last - 1), last, last - 1):
-            a, b = gradient.inputs
-            return dot(swap_last(b), swap_last(a))
-    return transpose(gradient, axes)
+    is_product = isinstance(gradient, OpTreeNode) and gradient.structure.op is ops.OPS["dot"]
+    if not is_product or axes != _last_swapped(len(axes)):
+        return transpose(gradient, axes)
+    a, b = gradient.inputs
+    return dot(swap_last(b), swap_last(a))
 
 
 def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:

@@ -13,14 +13,16 @@ import pytest
 from tensorbackend import Backend, Tensor, testing
 from tensorbackend.backends import jit as backends_jit
 from tensorbackend.codegen.nest import nest
-from tensorbackend.graph import composite, fuse
+from tensorbackend.graph import composite
 from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.plan import Kernel
+from tests.engine.test_schedule import steps_of
 
 pytestmark = pytest.mark.rehearsed
 
 SHAPE = (3, 5, 4, 7)
 ORDERS = list(itertools.permutations(range(4)))
+PLAIN, LAST = (0, 1, 2, 3), (1, 2, 3, 0)
 
 
 def seen(be: Backend, values: np.ndarray, order: tuple[int, ...], dtype: Any = "float32") -> Tensor:
@@ -30,8 +32,7 @@ def seen(be: Backend, values: np.ndarray, order: tuple[int, ...], dtype: Any = "
 
 def kernel_of(tree: Any, target: Tensor) -> Kernel:
     """The kernel that assigning a tree becomes."""
-    leaves, _ = fuse.walk(tree)
-    (found,) = fuse.schedule([fuse.Statement(target.structure, tree, 0)], [leaves]).steps
+    (found,) = steps_of(tree, target)
     return found
 
 
@@ -79,10 +80,9 @@ def test_every_order_gives_the_same(backend: Backend, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "shape"), [("map", (5, 84)), ("sum", (5, 84)), ("normalised", (5, 84))])
 def test_images_with_their_batch_last_in_memory_are_rows(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
-    order = (1, 2, 3, 0)
-    x = seen(backend, np.zeros(SHAPE), order)
+    x = seen(backend, np.zeros(SHAPE), LAST)
     tree = TREES[name](backend, x, backend.ones((1, SHAPE[1], 1, 1)))
-    target = seen(backend, np.zeros(tree.shape), order)
+    target = seen(backend, np.zeros(tree.shape), LAST)
     assert nest(in_memory_order(kernel_of(tree, target))).kernel.shape == shape
 
 
@@ -118,7 +118,7 @@ def test_positions_are_those_as_seen(backend: Backend, axis: int) -> None:
 
 def test_numbers_are_drawn_as_seen(backend: Backend) -> None:
     drawn = []
-    for order in ((0, 1, 2, 3), (1, 2, 3, 0)):
+    for order in (PLAIN, LAST):
         backend.rng_reset()
         y = seen(backend, np.zeros(SHAPE), order)
         y[:] = seen(backend, np.zeros(SHAPE), order) + backend.rand()
@@ -128,14 +128,13 @@ def test_numbers_are_drawn_as_seen(backend: Backend) -> None:
 
 def test_over_the_memory_that_is_read(backend: Backend) -> None:
     values = np.random.default_rng(1).uniform(-4, 4, SHAPE)
-    for order in ((1, 2, 3, 0), (3, 2, 1, 0)):
+    for order in (LAST, (3, 2, 1, 0)):
         x = seen(backend, values, order)
         wanted = TREES["normalised"](backend, x, backend.ones((1, SHAPE[1], 1, 1))).asnumpyarray()
         x[:] = TREES["normalised"](backend, x, backend.ones((1, SHAPE[1], 1, 1)))
         np.testing.assert_allclose(x.get(), wanted, rtol=1e-6, atol=1e-6)
 
 
-PLAIN, LAST = (0, 1, 2, 3), (1, 2, 3, 0)
 MIXED = [(PLAIN, LAST), (LAST, PLAIN), ((3, 2, 1, 0), PLAIN), ((0, 2, 3, 1), (3, 0, 1, 2))]
 Axes = tuple[int, ...]
 
