@@ -23,7 +23,6 @@ pytest_plugins = ["tensorbackend.conformance.plugin"]
 EMULATED_EVERY_DAY = (
     "test_buffers.py", "test_checklist.py", "test_conv.py", "test_deconv.py", "test_hooks.py", "test_lookup.py",
     "test_lrn.py", "test_pool.py", "test_recurrent.py", "test_regions.py", "test_threads.py", "test_timing.py",
-    "test_user_kernel_texts.py",
 )  # fmt: skip
 """Files of tests that run on the CUDA emulator every day too; in ci and long, all do but one."""
 WATCHED = watch.watching
