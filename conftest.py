@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ EMULATED_EVERY_DAY = (
 WATCHED = watch.watching
 HOST_MEMORY = "test_tensor_interop.py"  # tensors on the host's arrays: device memory is tested in tests/gpu
 
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every day, most files of the engine leave the emulator out: it compiles for half a second a kernel.
 
@@ -44,6 +46,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left]
     # Groups take long and stay on one worker: they start first, so that no worker is left with one at the end.
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out tests some at a time."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.dozens import Dozens
+
+    config.option.loadscopereorder = False  # those that have a group come first as it is, however few they are
+    return Dozens(config, log)
 
 
 @pytest.hookimpl(trylast=True)
