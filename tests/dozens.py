@@ -37,3 +37,16 @@ class Dozens(LoadGroupScheduling):
         scope = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][scope].values()):
             del self.assigned_work[node][scope]
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """What a worker that ended leaves goes to the others, but for the test that ended it, which is returned.
+
+        xdist hands that test out again, and ends the next worker, and so on.
+        """
+        left = (unit for unit in self.assigned_work[node].values() if not all(unit.values()))
+        if (unit := next(left, None)) is None:
+            return super().remove_node(node)
+        crashed = next(nodeid for nodeid, done in unit.items() if not done)
+        unit[crashed] = True
+        super().remove_node(node)
+        return crashed
