@@ -192,6 +192,7 @@ def test_compiled(name, agree_compiled) -> None:
     agree(name, ("float32",), False, None)  # NumPy's arrays, on the same kernels
 
 
+@pytest.mark.usefixtures("light")
 @pytest.mark.parametrize("name", in_parts("compiled in all types", [pytest.mark.ci], [pytest.mark.long]))
 def test_compiled_in_all_types(name, agree_compiled) -> None:
     agree_compiled("jit", name, DTYPES, twice=True)
