@@ -34,19 +34,22 @@ class Dozens(LoadGroupScheduling):
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         """Note that a test has ended."""
         super().mark_test_complete(node, item_index, duration)
-        scope = self._split_scope(self.registered_collections[node][item_index])
-        if all(self.assigned_work[node][scope].values()):
-            del self.assigned_work[node][scope]
+        self._forget_if_ended(node, self._split_scope(self.registered_collections[node][item_index]))
 
     def remove_node(self, node: WorkerController) -> str | None:
         """What a worker that ended leaves goes to the others, but for the test that ended it, which is returned.
 
         xdist hands that test out again, and ends the next worker, and so on.
         """
-        left = (unit for unit in self.assigned_work[node].values() if not all(unit.values()))
-        if (unit := next(left, None)) is None:
+        work = self.assigned_work[node]
+        if (scope := next(iter(work), None)) is None:
             return super().remove_node(node)
-        crashed = next(nodeid for nodeid, done in unit.items() if not done)
-        unit[crashed] = True
+        crashed = next(nodeid for nodeid, done in work[scope].items() if not done)
+        work[scope][crashed] = True
+        self._forget_if_ended(node, scope)
         super().remove_node(node)
         return crashed
+
+    def _forget_if_ended(self, node: WorkerController, scope: str) -> None:
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]

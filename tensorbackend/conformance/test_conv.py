@@ -111,8 +111,8 @@ def expected_tail(acc: np.ndarray, old: np.ndarray, tail: dict, hosts: dict[str,
 
 
 @pytest.mark.parametrize(("dtype", "forward"), [
-    *((dtype, True) for dtype in ref.TYPES),
-    *(pytest.param(dtype, False, marks=[pytest.mark.slow] * (dtype != "float32")) for dtype in ref.TYPES),
+    pytest.param(dtype, forward, id=f"{dtype}-{name}", marks=[pytest.mark.slow] * (not forward and dtype != "float32"))
+    for dtype in ref.TYPES for forward, name in ((True, "fprop"), (False, "bprop"))
 ])  # fmt: skip
 @pytest.mark.parametrize("tail", TAILS, ids=lambda t: "-".join(t))
 def test_the_tail_keeps_its_order(backend: Any, dtype: str, tail: dict, forward: bool) -> None:

@@ -448,15 +448,15 @@ def test_gradients_by_correlations_follow_the_formula_near_1_and_behind_the_boun
         assert np.isfinite(host(g)).all()
 
 
+@pytest.mark.parametrize("reduce", ["mean", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sum", "no"))])
 @pytest.mark.parametrize("c_hat", [0.0, 2.0, -8.0])
-def test_the_gradient_of_a_mixture_is_differentiated(c_hat, array) -> None:
-    """Of its mean: each way of reducing has some twenty-five large kernels, and reducing is linear."""
+def test_the_gradient_of_a_mixture_is_differentiated(c_hat, reduce, array) -> None:
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(2, 3)) for _ in range(5)] + [np.full((2, 3), c_hat)] + [np.ones((2, 1)), np.zeros((2, 1))]
     inputs = [array(x, "float64") for x in data]
 
     def gradients(*xs: Any) -> Any:
-        return tuple(tb.grad([F.gaussian_mixture_2d_nll(*xs, reduce="mean")], xs, enable_double_backprop=True))
+        return tuple(tb.grad([F.sum(F.gaussian_mixture_2d_nll(*xs, reduce=reduce))], xs, enable_double_backprop=True))
 
     starts = [array(rng.normal(size=x.shape), "float64") for x in data]
     gradient_check.check_backward(gradients, inputs, starts, eps=1e-6, atol=1e-4, rtol=1e-4)

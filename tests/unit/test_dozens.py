@@ -32,6 +32,12 @@ def test_it(group, i, worker_id):
     if i == 17 and not group and os.environ.get("CRASH"):
         os._exit(3)
     assert i != 30 or group
+
+
+@pytest.mark.xdist_group("single")
+def test_by_itself():
+    if os.environ.get("CRASH"):
+        os._exit(3)
 """
 
 
@@ -43,9 +49,10 @@ def test_each_test_runs_once_and_one_that_ends_its_worker_is_named(tmp_path: Pat
     environment = {"PATH": "", "CRASH": "1"} if crash else {"PATH": ""}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     found = re.findall(r"^\[(gw\d)\] .* (PASSED|FAILED) (\S+)", done.stdout, re.MULTILINE)
-    assert f"{1 + crash} failed, {79 - crash} passed" in done.stdout, done.stdout[-3000:]
-    assert len({name for *_, name in found}) == len(found) == 80
+    assert f"{1 + 2 * crash} failed, {80 - 2 * crash} passed" in done.stdout, done.stdout[-3000:]
+    assert len({name for *_, name in found}) == len(found) == 81
     failed = {name for _, verdict, name in found if verdict == "FAILED"}
-    assert failed == {f"test_some.py::test_it[None-{i}]" for i in ([17, 30] if crash else [30])}
+    ended = {"test_some.py::test_it[None-17]", "test_some.py::test_by_itself@single"} if crash else set()
+    assert failed == {"test_some.py::test_it[None-30]"} | ended
     assert len({worker for worker, _, name in found if name.endswith("@alone")}) == 1
     assert "worker 'gw" in done.stdout if crash else len({worker for worker, *_ in found}) == 2
