@@ -3,9 +3,9 @@
 
 A script describes `Case`s and hands them to a `Session`. Each contender writes into memory that exists (`call`);
 its natural form, which allocates (`allocate`), is timed beside it. Before anything is timed the result is compared
-with float64 NumPy. Then blocks of all contenders and of the roofline probes alternate: a pause, two warm calls, and
-calls timed one by one, or in batches where one call is too short for the clock. A block counts by its median; a row
-reports the median of its blocks and the distance between their quartiles.
+with float64 NumPy. Then blocks of all contenders and of the roofline probes alternate: a pause until no other thread
+computes, two warm calls, and calls timed one by one, or in batches where one call is too short for the clock. A block
+counts by its median; a row reports the median of its blocks and the distance between their quartiles.
 
 What runs in a case is the business of the scripts in `benchmarks/`. Nothing here imports another library's arrays.
 """
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.arguments import output_file, whole
-from tensorbackend.backends import probes, toolchain
+from tensorbackend.backends import probes, toolchain, tuning
 from tensorbackend.backends.native import allowed_cores
 from tensorbackend.backends.registry import present_backend
 from tensorbackend.bench_results import geometric_mean, history, json_text
@@ -187,11 +187,13 @@ def time_blocks(
     protocol: Protocol,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
+    rest: Callable[[], None] = tuning.wait_for_threads,
 ) -> dict[Any, list[float]]:
     """Seconds a call for each `(call, finish)`, one figure a block, with the blocks of all entries alternating.
 
-    Every other round runs backwards, so that no entry always follows the same neighbour. An entry that has used
-    up its budget stops after three blocks.
+    Every other round runs backwards, so that no entry always follows the same neighbour; and a block begins when the
+    neighbour's threads `rest`, which spin for a tenth of a second after a product of NumPy's. An entry that has used up
+    its budget stops after three blocks.
     """
     blocks: dict[Any, list[float]] = {key: [] for key in entries}
     spent = dict.fromkeys(entries, 0.0)
@@ -203,6 +205,7 @@ def time_blocks(
                 if turn >= 3 and spent[key] > protocol.budget:
                     continue
                 sleep(protocol.pause)
+                rest()
                 start = clock()
                 blocks[key].append(_block(*entries[key], protocol, clock))
                 spent[key] += clock() - start

@@ -47,7 +47,7 @@ SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
 
 enum {
     ROUND = MANY_REGISTERS ? 2 : 4,  // steps of k between questions: a tile of few registers is done with a step sooner
-    QUICK_SUMS = MANY_REGISTERS ? 20 : 1 << 10,  // vectors of sums from which on a tile has loops for known strides
+    QUICK_SUMS = MANY_REGISTERS ? 20 : 10,  // vectors of sums from which on a tile has loops for known strides
     LATE = 64 / ROUND,  // rounds before the end at which tiles of four vectors fetch the lines of sums that are far away
 };
 
@@ -71,21 +71,29 @@ enum {
 #define STEP(V, PLUS, MR, NV, u) STEP_OF(V, PLUS, MR, NV, u, ROW_##u, b_k)
 #define ROW_0(i) (row[(i) / 3] + (i) % 3 * a_row)
 #define ROW_1(i) (ROW_0(i) + a_k)
-// Two steps of k where strides are known: of copies of both operands, or of rows along k and a copy. The processor should
-// start little else than loads and multiply-adds.
-#define QUICK(V, PLUS, MR, NV, FIRST, SECOND, ADVANCE_A) \
+// A round of steps of k where strides are known: of copies of both operands, or of rows along k and a copy. The processor
+// should start little else than loads and multiply-adds.
+#define QUICK(V, PLUS, MR, NV, A, ADVANCE_A) \
     for (; quick; --quick) { \
         __builtin_prefetch(soon, 0, 2); \
-        soon += w->soon_step; \
-        STEP_OF(V, PLUS, MR, NV, 0, FIRST, NV * lanes) \
-        STEP_OF(V, PLUS, MR, NV, 1, SECOND, NV * lanes) \
+        soon += ROUND / 2 * w->soon_step; \
+        STEP_OF(V, PLUS, MR, NV, 0, A##_0, NV * lanes) \
+        STEP_OF(V, PLUS, MR, NV, 1, A##_1, NV * lanes) \
+        if (ROUND == 4) { \
+            STEP_OF(V, PLUS, MR, NV, 2, A##_2, NV * lanes) \
+            STEP_OF(V, PLUS, MR, NV, 3, A##_3, NV * lanes) \
+        } \
         ADVANCE_A \
-        b += 2 * NV * lanes; \
+        b += ROUND * NV * lanes; \
     }
 #define COPIED_0(i) (row[0] + (i))
 #define COPIED_1(i) (row[0] + (i) + mr)
+#define COPIED_2(i) (row[0] + (i) + 2 * mr)
+#define COPIED_3(i) (row[0] + (i) + 3 * mr)
 #define ALONG_0(i) ROW_0(i)
 #define ALONG_1(i) (ROW_0(i) + 1)
+#define ALONG_2(i) (ROW_0(i) + 2)
+#define ALONG_3(i) (ROW_0(i) + 3)
 #define ADVANCE(MR, STEPS) { \
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += (STEPS) * a_k; \
         b += (STEPS) * b_k; \
@@ -110,11 +118,11 @@ enum {
             const int64_t all = p - times * (8 / ROUND); \
             int64_t quick = all; \
             if (a_row == 1 && a_k == mr) { \
-                QUICK(V, PLUS, MR, NV, COPIED_0, COPIED_1, row[0] += 2 * MR;) \
+                QUICK(V, PLUS, MR, NV, COPIED, row[0] += ROUND * MR;) \
                 p -= all; \
                 UNROLL for (int i = 1; i < (MR + 2) / 3; ++i) row[i] = row[0] + 3 * i; \
             } else if (a_k == 1) { \
-                QUICK(V, PLUS, MR, NV, ALONG_0, ALONG_1, UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += 2;) \
+                QUICK(V, PLUS, MR, NV, ALONG, UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += ROUND;) \
                 p -= all; \
             } \
         } \

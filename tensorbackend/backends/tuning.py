@@ -21,7 +21,7 @@ from tensorbackend.backends import jit, warm
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive
 
-__all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget"]
+__all__ = ["ENOUGH_NS", "MOST_NS", "choose", "forget", "wait_for_threads"]
 
 ENOUGH_NS, MOST_NS = 200_000, 100_000_000
 """Estimates, on one thread, between which ways are timed: below it cannot matter, above it would take too long."""
@@ -69,7 +69,7 @@ def _fastest(step: Primitive, prepared: Sequence[jit.Prepared]) -> int:
     addresses = [[*firsts, *([room.ctypes.data] if size else [])] for size in scratch]
     numbers = [0] * len(step.scalars)
     times: list[list[float]] = []
-    _wait_for_threads()
+    wait_for_threads()
     while len(times) < 2 or _is_uncertain(len(times) - 1, sum(map(sum, times))):
         times.append([_seconds(way, at, numbers) for way, at in zip(prepared, addresses)])
     found, least = 0, math.inf
@@ -79,7 +79,7 @@ def _fastest(step: Primitive, prepared: Sequence[jit.Prepared]) -> int:
     return found
 
 
-def _wait_for_threads() -> None:
+def wait_for_threads() -> None:
     """Until this process's other threads rest, or a while: they would take a CPU from ways that use all."""
     end = time.perf_counter() + MOST_WAIT_S
     while (start := time.perf_counter()) < end:

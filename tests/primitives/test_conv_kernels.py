@@ -1124,7 +1124,7 @@ def test_timing_waits_for_threads_that_compute(monkeypatch: pytest.MonkeyPatch, 
 
     clock = SimpleNamespace(perf_counter=lambda: now, process_time=lambda: min(now, busy), sleep=sleep)
     monkeypatch.setattr(tuning, "time", clock)
-    tuning._wait_for_threads()
+    tuning.wait_for_threads()
     assert waited - 1e-9 <= now <= waited + 2 * tuning.CALM_S
 
 

@@ -65,8 +65,10 @@ def quiet_session(*arguments: str, probes=lambda case: ()) -> tuple[bench.Sessio
 
 def test_blocks_of_the_contenders_alternate() -> None:
     entries, journal, clock = fakes({"a": 1.0, "b": 1.0})
-    bench.time_blocks(entries, FAST, lambda: clock[0], lambda seconds: journal.append("pause"))
-    blocks = " ".join(journal).split("pause")[1:]
+    bench.time_blocks(
+        entries, FAST, lambda: clock[0], lambda seconds: journal.append("pause"), lambda: journal.append("rest")
+    )
+    blocks = " ".join(journal).split("pause rest")[1:]
     assert [set(block.split()) for block in blocks] == [{"a"}, {"b"}, {"b"}, {"a"}, {"a"}, {"b"}]
 
 
