@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 
-def thinned(share: int, *axes: Sequence[Any]) -> list[Any]:
-    """Parameters for all combinations of values: one in `share` runs every day, the others in `ci`.
+def thinned(share: int, *axes: Sequence[Any], ci: int | None = None) -> list[Any]:
+    """Parameters for all combinations of values: one in `share` runs every day, `ci` more or all others in `ci`.
 
     They lie on the diagonals, as in a Latin square: each value comes every day where another axis has `share` values.
+    What is left over is `long`.
     """
-    every = itertools.product(*map(enumerate, axes))
-    left = [[], [pytest.mark.ci]]
-    return [pytest.param(*(value for _, value in pairs), marks=left[sum(k for k, _ in pairs) % share > 0])
-            for pairs in every]  # fmt: skip
+    marks = [[], *[[pytest.mark.ci]] * (share - 1 if ci is None else ci), *[[pytest.mark.long]] * share]
+    every = ([*zip(*pairs, strict=True)] for pairs in itertools.product(*map(enumerate, axes)))
+    return [pytest.param(*values, marks=marks[sum(places) % share]) for places, values in every]

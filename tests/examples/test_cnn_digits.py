@@ -31,5 +31,5 @@ def test_a_captured_run_has_the_same_numbers(train: Callable) -> None:
 
 @pytest.mark.ci
 def test_the_emulated_gpu_learns_as_the_cpu(train: Callable) -> None:
-    options = ("--epochs", "2", "--maps", "8", "--seed", "1", "--dtype", "float64")
+    options = ("--epochs", "1", "--maps", "8", "--seed", "1", "--dtype", "float64")
     same_numbers(*(train(*options, "-b", name, script_name="cnn_digits.py")[0] for name in ("cpu", "gpu:emulator")))

@@ -186,6 +186,7 @@ def test_interpreted_on_strided_arrays(name) -> None:
     check(name, "float32", shared("interpreter"), strided)
 
 
+@pytest.mark.usefixtures("light")
 @pytest.mark.parametrize("name", in_parts("compiled", [], [pytest.mark.ci]))
 def test_compiled(name, agree_compiled) -> None:
     agree_compiled("jit", name, ("float32",))

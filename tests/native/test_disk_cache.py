@@ -531,7 +531,7 @@ def work(begun):
     for n in range(1000):
         compiler.compile_many([f"long answer(void) {{ return {n}; }}\\nint variant_{n}_{k};" for k in range(2)])
         begun()
-kill_later_and_later(work, 100, 0.004)
+kill_later_and_later(work, 40, 0.01)
 """,
         TB_CACHE=str(cache),
     )

@@ -361,7 +361,7 @@ assert ended_well(pids)
 
 @pytest.mark.ci
 def test_killed_while_it_compiles_the_engine_starts_again(run_python, tmp_path, cc) -> None:
-    """A hundred processes that are killed a little later each, then one that is not."""
+    """Forty processes that are killed a little later each, then one that is not."""
     cache = tmp_path / "cache"
     run_python(USE + "used()", TB_CACHE=str(cache))  # the native types take a second, in which all would be killed
     code = f"""
@@ -377,7 +377,7 @@ def work(begun):
         for bit in range(10):
             y = y + 1 if n >> bit & 1 else y * 2
         be.evaluate(y)
-kill_later_and_later(work, 100, 0.005)
+kill_later_and_later(work, 40, 0.0125)
 """
     run_python(FORKS + code, TB_CACHE=str(cache), timeout=300)
     assert any((cache / "tmp").iterdir()), "none was killed while it compiled"
