@@ -56,12 +56,16 @@ def check_labels(label: str, name: str, t: Any) -> None:
 
 def chosen(x: Any, t: Any) -> Any:
     """The tree (N, C, …) of where the labels t (N, …) choose of x (N, C, …)."""
-    classes = o.positions(x.structure.table, 1, (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
-    return classes == _beside(t)
+    return _classes(x) == _beside(t)
+
+
+def _classes(x: Any) -> Any:
+    """The tree (1, C, …) of the classes of x (N, C, …)."""
+    return o.positions(x.structure.table, 1, (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
 
 
 def _unknown(x: Any, t: Any) -> Any:
-    """The tree (N, …) of where a label is no class of x (N, C, …)."""
+    """The tree of where a label is no class of x (N, C, …)."""
     return (t < 0) | (t >= x.shape[1])
 
 
@@ -77,7 +81,7 @@ def _beside(rows: Any) -> Any:
 
 def marked(x: Any, t: Any) -> Any:
     """The tree of x (N, C, …), with NaN beside labels that are no class, in its value and gradient."""
-    return x * _beside(_mark(x, _unknown(x, t)))
+    return x * _mark(x, _unknown(x, _beside(t)))
 
 
 def picked(x: Any, t: Any) -> Any:
@@ -85,7 +89,7 @@ def picked(x: Any, t: Any) -> Any:
     integers, which have no NaN, these choose nothing."""
     if not dtypes.is_float(x.dtype):
         return o.where(chosen(x, t), x, 0)
-    return o.where(chosen(x, t) | _beside(_unknown(x, t)), marked(x, t), 0)
+    return o.where(chosen(x, t) | _unknown(x, _beside(t)), marked(x, t), 0)
 
 
 def check_classes(name: str, x: Any, t: Any, ignored: int | None = None) -> None:
@@ -123,15 +127,18 @@ def _check_softmax(in_types: Any, **params: Any) -> None:
 
 
 def _softmax(x: Any, t: Any, *weight: Any, normalize: bool, ignore_label: int, reduce: str) -> Any:
+    t = _beside(t)  # and not what is computed of it, which would be computed into memory, in an order of its own
     valid = t != ignore_label
-    logarithms = o.log_softmax(o.where(_beside(valid), x, 0), 1)  # NaN of ignored rows gets to no gradient either
+    logarithms = o.log_softmax(o.where(valid, x, 0), 1)  # NaN of ignored rows gets to no gradient either
     if weight:
         logarithms = logarithms * o.reshape(weight[0], (1, x.shape[1], *(1,) * (len(x.shape) - 2)))
     unknown = _unknown(x, t) & valid
     label = o.where(unknown, 0, t)  # a class, so that NaN gets to the row's gradient
-    each = -o.sum(o.where(chosen(x, label), logarithms, 0), 1, False) * _mark(x, unknown)
+    each = -o.sum(o.where(_classes(x) == label, logarithms, 0), 1) * _mark(x, unknown)
     each = o.where(valid, each, 0)
-    if reduce != "mean":
+    if reduce == "no":
+        return o.drop_axes(each, 1)
+    if reduce == "sum":
         return reduced(each, reduce)
     count = o.maximum(o.sum(valid, None, False), 1) if normalize else max(x.shape[0], 1)
     return o.sum(each, None, False) / count

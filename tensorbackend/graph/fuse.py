@@ -21,9 +21,10 @@ import numpy as np
 
 from tensorbackend import dtypes, ops
 from tensorbackend.graph import indexing
+from tensorbackend.graph.loops import lying_across
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
 from tensorbackend.graph.plan import Instruction, Kernel, Plan, Primitive, Ref, Statement
-from tensorbackend.graph.region import Region, is_gate
+from tensorbackend.graph.region import OPERAND_OF, Region, is_gate
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 from tensorbackend.graph.tensor import share_memory
 
@@ -205,14 +206,17 @@ class Scheduler:
             self._group()
         return Plan(len(self.statements), self.tensors, self.temporaries, self.steps, self.layouts)
 
-    def _temporary(self, shape: Shape, dtype: np.dtype) -> Ref:
+    def _temporary(self, shape: Shape, dtype: np.dtype, order: Shape | None = None) -> Ref:
         # Temporaries are numbered from -1 downwards, so that their buffers need not wait for the tensors' count.
         self.temporaries.append((shape, dtype))
-        return Ref(-len(self.temporaries), shape, indexing.contiguous_strides(shape), 0, dtype)
+        strides = indexing.contiguous_strides(shape) if order is None else indexing.dense_strides(shape, order)
+        return Ref(-len(self.temporaries), shape, strides, 0, dtype)
 
-    def _home(self, node: OpTreeNode) -> Ref:
-        """Memory for the value of a node."""
-        return self._temporary(self.shapes[id(node)], self._kept_type(node))
+    def _home(self, node: OpTreeNode, order: Shape | None = None) -> Ref:
+        """Memory for the value of a node, whose axes lie in an order (None: C order)."""
+        shape = self.shapes[id(node)]
+        fits = order is not None and len(order) == len(shape)
+        return self._temporary(shape, self._kept_type(node), order if fits else None)
 
     def _kept_type(self, node: OpTreeNode) -> np.dtype:
         """The type in which a node's value is in memory: that in which it is computed; `take` moves what there is."""
@@ -398,9 +402,16 @@ class Scheduler:
 
     def _computed(self, region: Region) -> None:
         for position, (value, place, reason) in enumerate(region.outputs):
-            if place is None:
-                region.outputs[position] = (value, self._home(value), reason)
-        self.steps.append(region.kernel())
+            if place is None:  # movements and primitives want C order, kernels that follow what this one reads along
+                order = None if reason.startswith(OPERAND_OF) else region.memory_order()
+                region.outputs[position] = (value, self._home(value, order), reason)
+        kernel = region.kernel()
+        order, across = lying_across(kernel)
+        for n in across:
+            source = kernel.inputs[n]
+            kernel.inputs[n] = self._temporary(source.shape, source.dtype, order)
+            self._copy(source, kernel.inputs[n], "it lies across the largest operand")
+        self.steps.append(kernel)
         for value, place, _ in region.outputs:
             if isinstance(value, OpTreeNode) and place.buffer < 0:
                 self.places.setdefault(id(value), place)
@@ -426,7 +437,7 @@ class Scheduler:
             return
         for x in node.inputs:
             if id(x) not in self.places:
-                self._emit([(x, None, "an operand of " + node.structure.op.name)])
+                self._emit([(x, None, OPERAND_OF + node.structure.op.name)])
         inputs = [self.places[id(x)] for x in node.inputs]
         kind = dtypes.compute(node.structure.dtype)
         alike = all(ref.dtype == inputs[0].dtype for ref in inputs) and dtypes.compute(inputs[0].dtype) == kind

@@ -3,7 +3,8 @@
 
 `collapse` merges neighbouring axes over which everything that the kernel touches is evenly strided, so that kernels
 depend on structure rather than on shapes, and inner loops are long. `in_memory_order` brings together what is to merge:
-images that are seen batch first lie in memory with their batch last.
+images that are seen batch first lie in memory with their batch last. Labels or gates beside them, which do not, are
+`lying_across`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Kernel, Ref
 
-__all__ = ["collapse", "in_memory_order"]
+__all__ = ["collapse", "in_c_order", "in_memory_order", "lying_across"]
 
 Shape = tuple[int, ...]
+WORTH_A_COPY, SMALL = 1 << 14, 4
+"""Elements of the largest operand from which on others may be copied, and how many times as many as theirs they are."""
 
 
 def collapse(kernel: Kernel) -> Kernel:
@@ -57,8 +61,7 @@ def in_memory_order(kernel: Kernel) -> Kernel:
     Not where the order of axes counts: random numbers are drawn, and the first of equals is found, in C order.
     """
     rank = len(kernel.shape)
-    ordered = any(i.kind == "reduce" and i.op.dtype == "index" for i in kernel.body)
-    if kernel.draws or ordered or rank < 2:
+    if rank < 2 or in_c_order(kernel):
         return kernel
     largest = sorted(reversed(kernel.operands), key=lambda ref: -math.prod(ref.shape))
     steps = [[-abs(s) if n != 1 else 0 for n, s in zip(ref.shape, ref.strides)] for ref in largest]
@@ -67,6 +70,31 @@ def in_memory_order(kernel: Kernel) -> Kernel:
         return kernel
     turned = _permuted(kernel, order)
     return turned if len(collapse(turned).shape) < len(collapse(kernel).shape) else kernel
+
+
+def in_c_order(kernel: Kernel) -> bool:
+    """Whether the order of a kernel's axes counts."""
+    return bool(kernel.draws) or any(i.kind == "reduce" and i.op.dtype == "index" for i in kernel.body)
+
+
+def lying_across(kernel: Kernel) -> tuple[Shape, list[int]]:
+    """The order in which the axes of a kernel's largest operand lie in memory, and the inputs to copy into that order.
+
+    These are small and lie in another: a line of them would be read for each number.
+    """
+    largest = max(kernel.operands, key=lambda ref: math.prod(ref.shape))
+    size, order = math.prod(largest.shape), indexing.memory_order(largest.shape, largest.strides)
+    dense = indexing.dense_strides(largest.shape, order)
+    alike = all(n == 1 or s == t for n, s, t in zip(largest.shape, largest.strides, dense))
+    if size < WORTH_A_COPY or not alike or in_c_order(kernel):
+        return order, []
+    small = (n for n, ref in enumerate(kernel.inputs) if SMALL * math.prod(ref.shape) <= size)
+    return order, [n for n in small if _lies_across(kernel.inputs[n], order)]
+
+
+def _lies_across(ref: Ref, order: Shape) -> bool:
+    steps = [abs(ref.strides[axis]) for axis in order if ref.shape[axis] != 1]
+    return 0 not in steps and any(outer < inner for outer, inner in zip(steps, steps[1:]))
 
 
 def _permuted(kernel: Kernel, order: list[int]) -> Kernel:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes, ops
+from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.plan import Instruction, Kernel, Ref
 from tensorbackend.graph.structure import Structure, broadcast_shapes
@@ -20,11 +21,13 @@ from tensorbackend.graph.structure import Structure, broadcast_shapes
 if TYPE_CHECKING:
     from tensorbackend.graph.fuse import Scheduler
 
-__all__ = ["Region", "is_gate"]
+__all__ = ["OPERAND_OF", "Region", "is_gate"]
 
 Shape = tuple[int, ...]
 WHOLE_REDUCTION = 1 << 15
 """Elements above which a reduction to one number is a kernel of its own, so that all cores share it."""
+OPERAND_OF = "an operand of "
+"""How the reason begins of what a movement or primitive reads."""
 
 
 class Region:
@@ -59,7 +62,7 @@ class Region:
             seen.add(id(node))
             if self.is_memory:
                 needed = [x for x in node.inputs if id(x) not in known]
-                missing.update((id(x), (x, "an operand of " + node.structure.op.name)) for x in needed)
+                missing.update((id(x), (x, OPERAND_OF + node.structure.op.name)) for x in needed)
                 continue
             reason = self._must_cut(node, id(node) in roots)
             if reason:
@@ -93,6 +96,16 @@ class Region:
         kept = all(n == m for a, (n, m) in enumerate(zip(self.space, space)) if a not in axes)
         across = [(self.space[a], space[a]) for a in axes]
         return kept and (all(n == 1 for n, _ in across) or all(n == m for n, m in across))
+
+    def memory_order(self) -> Shape | None:
+        """The order in which the largest operand's axes lie in memory; None where none has all axes."""
+        read = {id(x): x for node in self.order for x in node.inputs if isinstance(x, Operators)}
+        places = [self.scheduler.places[key] for key in read if key in self.scheduler.places]
+        whole = [ref for ref in places if len(ref.shape) == self.rank]
+        if not whole:
+            return None
+        largest = max(whole, key=lambda ref: math.prod(ref.shape))
+        return indexing.memory_order(largest.shape, largest.strides)
 
     # Instructions
 

@@ -186,3 +186,49 @@ def test_loops_that_are_all_remainder_are_compiled_for_it(jit: Backend) -> None:
             found = backends_jit._nest(kernel_of(tree, seen(jit, np.zeros(tree.shape), LAST)))
             assert backends_jit._aim(found) == aims[narrow]
     assert backends_jit._aim(backends_jit._nest(kernel_of(x[:8] + 1, jit.empty((8, 5, 40, 7))))) == "quick"
+
+
+LARGE = (4, 8, 32, 32)
+"""More elements than from which on a small operand may be copied."""
+
+
+@pytest.mark.parametrize(("whole", "row"), [(LAST, PLAIN), (PLAIN, LAST), (PLAIN, PLAIN), (LAST, LAST)])
+def test_a_small_operand_that_lies_across_is_copied(backend: Backend, whole: Axes, row: Axes) -> None:
+    """Labels of pixels, say: beside images with their batch last, each would be read from another line."""
+    rng = np.random.default_rng(0)
+    values, labels = rng.integers(-9, 9, LARGE), rng.integers(-9, 9, (4, 1, 32, 32))
+    x, t = seen(backend, values, whole), seen(backend, labels, row)
+    y = seen(backend, values, whole)
+    *copies, last = steps_of(x * t + 1, y)
+    assert [step.reason for step in copies] == ["it lies across the largest operand"] * (whole != row)
+    assert not copies or last.inputs[1] == copies[0].outputs[0][0]
+    y[:] = x * t + 1
+    np.testing.assert_array_equal(y.get(), values * labels + 1)
+    total = backend.sum(x * t, 1).asnumpyarray()
+    np.testing.assert_array_equal(total, (values * labels).sum(1, keepdims=True))
+
+
+def test_what_is_not_copied(backend: Backend) -> None:
+    """Few numbers, one that is large too, one along an axis, and where the order as seen counts."""
+    x = seen(backend, np.zeros(LARGE), LAST)
+    row, part = backend.zeros((4, 1, 32, 32)), backend.zeros((4, 4, 32, 32))
+    few = seen(backend, np.zeros(SHAPE), LAST)
+    trees = [
+        few + backend.zeros((3, 1, 4, 7)), x[:, :4] + part, x + backend.zeros((1, 8, 1, 1)), x + row + backend.rand(),
+        backend.argmax(x + row, 1),
+    ]  # fmt: skip
+    for tree in trees:
+        assert len(steps_of(tree, seen(backend, np.zeros(tree.shape), LAST))) == 1
+
+
+def test_what_is_between_two_kernels_lies_as_what_they_read(backend: Backend) -> None:
+    x = seen(backend, np.random.default_rng(0).uniform(-4, 4, SHAPE), LAST)
+    tree = backend.sum(backend.exp(x - backend.max(x, 1)), (2, 3))
+    first, *_ = steps_of(tree)
+    ((place, _),) = first.outputs
+    assert place.buffer < 0
+    assert np.argsort([-s for n, s in zip(place.shape, place.strides) if n != 1]).tolist() == [1, 2, 0]
+    wanted = np.exp(x.get().astype("d") - x.get().max(1, keepdims=True)).sum((2, 3), keepdims=True)
+    np.testing.assert_allclose(tree.asnumpyarray(), wanted, rtol=1e-5)
+    flat = composite.reshape(backend.exp(x), (3, 140))
+    np.testing.assert_allclose(flat.asnumpyarray(), np.exp(x.get()).reshape(3, 140), rtol=1e-6)
