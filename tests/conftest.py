@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tensorbackend import Backend, testing
-from tensorbackend.conformance.plugin import PROFILE, session_backend
-from tensorbackend.settings import config
+from tensorbackend.conformance.plugin import session_backend
 
 
 @pytest.fixture
@@ -19,13 +18,3 @@ def jit(absent: Callable[[str, str], None]) -> Backend:
     if not testing.compiles(made):
         absent("cpu", "no C compiler works here")
     return made
-
-
-@pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what hundreds of large kernels compute: they are compiled in a third of the time.
-
-    The conformance suite runs kernels as they are compiled for users; in the long profile, these tests do so too.
-    """
-    if PROFILE != "long":
-        monkeypatch.setattr(config, "cflags", f"{config.cflags} -Og".strip())

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from tensorbackend import Backend, testing
 from tensorbackend.backends import registry
 from tensorbackend.errors import complain, nearest
+from tensorbackend.settings import config
 
 __all__ = ["OWN_KINDS", "PROFILE", "session_backend"]
 
@@ -79,6 +80,22 @@ def backend(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) 
         absent("cpu", "no C compiler works here")
     made.rng_reset()
     yield made
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what many large kernels compute: they are compiled in a third of the time.
+
+    The other tests of the suite run kernels as they are compiled for users; in the long profile, all do.
+    """
+    if PROFILE != "long" and "-Og" not in config.cflags:
+        monkeypatch.setattr(config, "cflags", f"{config.cflags} -Og".strip())
+
+
+@pytest.fixture(autouse=True)
+def _effort(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("slow"):
+        request.getfixturevalue("light")
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ _rehearsed = pytest.StashKey[set]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """The marks, and what is remembered."""
-    config.addinivalue_line("markers", "slow: a second or more for a special case; not for every day")
+    config.addinivalue_line("markers", "slow: a second or more for a special case; not for every day, compiled lightly")
     config.addinivalue_line("markers", "rehearsed: a test whose kernels are compiled together with its neighbours'")
     config.stash[_counts] = Counter()
     config.stash[_rehearsed] = set()

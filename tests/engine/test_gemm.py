@@ -195,7 +195,7 @@ TAILED_SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, list(TAILS), TAILED_SHAPES, [0, 1, 2]), ids=str)
+@pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, list(TAILS), TAILED_SHAPES, [0, 1, 2], ci=1), ids=str)
 def test_a_tail_gives_the_bits_of_two_statements(jit, name, shape, layout) -> None:
     m, n, k = shape
     x, y = laid(jit, numbers(0, m, k), layout), laid(jit, numbers(1, k, n), layout)
@@ -482,7 +482,7 @@ FAR_SHAPES = [(1500, 1301, 70), (70, 30_016, 80), (600, 2500, 600)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, FAR_TAILS, FAR_SHAPES, [0, 3, 5]), ids=str)
+@pytest.mark.parametrize(("name", "shape", "layout"), thinned(3, FAR_TAILS, FAR_SHAPES, [0, 3, 5], ci=1), ids=str)
 def test_tails_of_products_beyond_the_caches(jit, name, shape, layout) -> None:
     m, n, k = shape
     x, y = jit.array(numbers(0, m, k)), jit.array(numbers(1, k, n))

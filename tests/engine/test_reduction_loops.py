@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ import pytest
 from tensorbackend import Backend, using
 from tensorbackend.backends import caches, jit, native, warm
 from tensorbackend.backends.cpu import CPUBackend
+from tensorbackend.backends.toolchain import cpu_features
 from tensorbackend.codegen.c import print_kernel
 from tensorbackend.codegen.nest import MANY, SHORT, nest
 from tensorbackend.graph import fuse
@@ -493,7 +493,7 @@ def test_sums_of_float64_are_of_float64(backend: Backend, axis: int) -> None:
         np.testing.assert_allclose(found, values.sum(axis, keepdims=True), rtol=1e-14)
 
 
-VECTORS = ["", "-mno-avx512f", "-mno-avx"] if platform.machine() in ("x86_64", "AMD64") else [""]
+VECTORS = ["", *(f"-mno-{feature}" for feature in ("avx512f", "avx") if feature in cpu_features().split())]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@
     python -m tests.gpu.resources PAGE            writes it into the page, between its marks
     python -m tests.gpu.resources --all FOLDER    compiles all sources that a run of the tests left in FOLDER
                                                   (TB_TEST_SOURCES=FOLDER), for each architecture
-    ... --all FOLDER --part 4                     of the printed kernels, one in 4, for one architecture each
+    ... --all FOLDER --part 4                     of the printed kernels, one in 4; all for one architecture each
 """
 
 from __future__ import annotations
@@ -190,12 +190,11 @@ def groups(sources: Iterable[str], part: int = 1) -> Iterator[tuple[str, int]]:
 
 def compile_all(folder: Path, part: int) -> str:
     """Compile the sources in a folder; says how much that was. If `part` is 1, everything for each architecture, else
-    hand-written sources so, and one in `part` of the printed kernels, for the architectures by turns."""
+    hand-written sources and one in `part` of the printed kernels, for the architectures by turns."""
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cu"))]
     work = []
     for number, (source, kernels) in enumerate(groups(sources, part)):
-        printed = part > 1 and kernels > 1
-        work.append((source, kernels, ARCHITECTURES[number % len(ARCHITECTURES) :][:1] if printed else ARCHITECTURES))
+        work.append((source, kernels, ARCHITECTURES[number % len(ARCHITECTURES) :][:1] if part > 1 else ARCHITECTURES))
     with ProcessPoolExecutor() as pool:
         found = list(pool.map(_compile_group, work))
     count, spilled = (sum(numbers) for numbers in zip(*found))
