@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tensorbackend import Autodiff, Backend, BackendError, DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
 
+pytestmark = pytest.mark.rehearsed
+
 # A backend serves all examples.
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 FLOATS = pytest.mark.parametrize("dtype", ref.TYPES)

@@ -12,6 +12,8 @@ import pytest
 
 from tensorbackend import Backend, BackendError, DTypeError, ShapeError, dtypes
 
+pytestmark = pytest.mark.rehearsed
+
 FLOATS = pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=str)
 INTEGERS = pytest.mark.parametrize("dtype", dtypes.INTEGERS, ids=str)
 EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}

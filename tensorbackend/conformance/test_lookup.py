@@ -14,6 +14,8 @@ from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import lookup
 
+pytestmark = pytest.mark.rehearsed
+
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 WORDS = np.array([[4, 0, 4, 2, 4, 2]], np.int32)
 

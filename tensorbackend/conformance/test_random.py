@@ -12,6 +12,8 @@ import pytest
 
 from tensorbackend import Backend, numerics
 
+pytestmark = pytest.mark.rehearsed
+
 # Counter and key, and the words they give, of the Random123 distribution's known answers for philox4x32-10.
 PUBLISHED = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

@@ -10,6 +10,8 @@ import pytest
 
 from tensorbackend import Backend, testing
 
+pytestmark = pytest.mark.rehearsed
+
 SHAPE = (400, 250)
 SIGMAS = 6.2  # a right generator misses such a bound with a probability below 1e-9
 

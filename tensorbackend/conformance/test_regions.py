@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tensorbackend import DTypeError, ShapeError
 from tensorbackend.conformance import references as ref
 
+pytestmark = pytest.mark.rehearsed
+
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 
 

@@ -17,6 +17,8 @@ import pytest
 from tensorbackend import dtypes
 from tensorbackend.graph.tensor import Tensor
 
+pytestmark = pytest.mark.rehearsed
+
 EVERY_DTYPE = pytest.mark.parametrize("dtype", dtypes.DTYPES, ids=str)
 COLUMN_RULE = [
     ((), {0: (), 1: (1,), 2: (1, 1)}),

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from tensorbackend.graph.tensor import Tensor
 
+pytestmark = pytest.mark.rehearsed
+
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # a backend serves all examples
 ALL = slice(None)
 INTEGERS = [int, np.int64, np.int32, np.uint8]

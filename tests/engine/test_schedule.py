@@ -25,6 +25,8 @@ from tensorbackend.graph.plan import Kernel
 from tensorbackend.primitives.conv import FPROP
 from tensorbackend.testing.trees import Choices, Forest
 
+pytestmark = pytest.mark.rehearsed
+
 
 def steps_of(tree: Any, target: Any = None, overlap: int = 0) -> list[Any]:
     """The kernels and primitive calls that assigning a tree becomes."""

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.slow
 def test_defaults_reach_98_per_cent(train: Callable) -> None:
     output, curves = train()
     assert accuracy_of(output) >= 98.0

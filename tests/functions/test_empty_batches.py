@@ -16,6 +16,8 @@ import tensorbackend.links as L
 from tensorbackend import optimizers
 from tensorbackend.function import arrays
 
+pytestmark = pytest.mark.rehearsed
+
 
 def integers(like: Any, *shape: int) -> Any:
     """Zeros of integers where an array is."""

@@ -20,6 +20,8 @@ from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
 
+pytestmark = pytest.mark.rehearsed
+
 FLAT = {"ceil": np.ceil, "fix": np.fix, "floor": np.floor, "sign": np.sign}
 
 

@@ -17,6 +17,8 @@ from tensorbackend import gradient_check, testing
 from tensorbackend.function.type_check import InvalidType
 from tensorbackend.function_hooks import TimerHook
 
+pytestmark = pytest.mark.rehearsed
+
 
 class SplitMulAdd(tb.FunctionNode):
     """x y + z with separate forwards."""

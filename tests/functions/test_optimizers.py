@@ -15,6 +15,8 @@ from tensorbackend import optimizers, serializers, testing
 from tensorbackend.function import arrays
 from tensorbackend.function.ready import listeners
 
+pytestmark = pytest.mark.rehearsed
+
 
 def link_of(*data: Any) -> tb.Link:
     """A link with parameters of these arrays."""

@@ -14,6 +14,8 @@ from tensorbackend import Backend, testing
 from tensorbackend.function import arrays
 from tests.functions.conftest import KINDS, shared
 
+pytestmark = pytest.mark.rehearsed
+
 X = np.random.RandomState(0).normal(size=(3, 4, 5)).astype(np.float32)
 MASK = X > 0.3
 A, COLUMN = np.array([0, 2, -1]), np.array([[1], [-2]])

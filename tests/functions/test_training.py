@@ -23,6 +23,8 @@ from tensorbackend import initializers, optimizers, serializers, testing
 from tensorbackend.errors import DTypeError, ShapeError
 from tensorbackend.function import arrays
 
+pytestmark = pytest.mark.rehearsed
+
 
 class MLP(tb.Chain):
     """Two layers, whose input size is taken from the first batch."""

@@ -14,6 +14,8 @@ from tensorbackend import dtypes, testing
 from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
 
+pytestmark = pytest.mark.rehearsed
+
 A = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
 B = np.array([[0.5, -1.0, 2.0], [1.5, 0.0, -2.5]], np.float32)
 RECIPES = {

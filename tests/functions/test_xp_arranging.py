@@ -15,6 +15,8 @@ from tensorbackend.backends.xp_arranging import THROUGH_HOST
 from tensorbackend.errors import CaptureError
 from tests.functions.conftest import KINDS, shared
 
+pytestmark = pytest.mark.rehearsed
+
 SHAPES = [(), (1,), (5,), (0,), (3, 4), (1, 5), (4, 0), (2, 3, 4), (2, 0, 3)]
 TYPES = [np.float32, np.float64, np.int8, np.uint16, np.bool_]
 

@@ -41,6 +41,7 @@ def test_by_itself():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crash", [False, True])
 def test_each_test_runs_once_and_one_that_ends_its_worker_is_named(tmp_path: Path, crash: bool) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST.format(root=str(Path(__file__).parents[2])))
