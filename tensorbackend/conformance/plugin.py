@@ -83,13 +83,16 @@ def backend(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) 
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
+def light() -> Iterator[None]:
     """For tests of what many large kernels compute: they are compiled in a third of the time.
 
     The other tests of the suite run kernels as they are compiled for users; in the long profile, all do.
     """
-    if PROFILE != "long" and "-Og" not in config.cflags:
-        monkeypatch.setattr(config, "cflags", f"{config.cflags} -Og".strip())
+    before = config.cflags
+    if PROFILE != "long" and "-Og" not in before:
+        config.cflags = f"{before} -Og".strip()
+    yield
+    config.cflags = before
 
 
 @pytest.fixture(autouse=True)

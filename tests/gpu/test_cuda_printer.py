@@ -140,10 +140,13 @@ def test_common_kernels_spill_nothing(nvrtc: None, architecture: str) -> None:
     assert resources.spilling(table) == []
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("file", resources.TYPES)
-def test_written_kernels_spill_nothing(nvrtc: None, file: str) -> None:
-    table = resources.written_table(file)
+BY_TURNS = [pytest.param(file, architecture, marks=pytest.mark.long if (n + k) % len(ARCHITECTURES) else pytest.mark.ci)
+            for n, file in enumerate(resources.TYPES) for k, architecture in enumerate(ARCHITECTURES)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "architecture"), BY_TURNS)
+def test_written_kernels_spill_nothing(nvrtc: None, file: str, architecture: str) -> None:
+    table = resources.written_table(file, [architecture])
     assert table
     assert resources.spilling(table) == []
 
