@@ -86,7 +86,8 @@ def backend(request: pytest.FixtureRequest, absent: Callable[[str, str], None]) 
 def light() -> Iterator[None]:
     """For tests of what many large kernels compute: they are compiled in a third of the time.
 
-    The other tests of the suite run kernels as they are compiled for users; in the long profile, all do.
+    The other tests of the suite run kernels as they are compiled for users; in the long profile, all do. The setting is
+    assigned, not a `using` block of this thread: tests have threads of their own.
     """
     before = config.cflags
     if PROFILE != "long" and "-Og" not in before:

@@ -198,8 +198,9 @@ def compile_all(folder: Path, part: int) -> str:
     with ProcessPoolExecutor() as pool:
         found = list(pool.map(_compile_group, work))
     count, spilled = (sum(numbers) for numbers in zip(*found))
-    chosen = f", one in {part} of the printed ones," if part > 1 else ""
-    return f"{count} kernels of {len(sources)} sources{chosen} compile for {', '.join(ARCHITECTURES)}; {spilled} spill"
+    chosen, each = (f", one in {part} of the printed ones,", "one of ") if part > 1 else ("", "")
+    where = each + ", ".join(ARCHITECTURES)
+    return f"{count} kernels of {len(sources)} sources{chosen} compile for {where}; {spilled} spill"
 
 
 def _compile_group(asked: tuple[str, int, Iterable[str]]) -> tuple[int, int]:
