@@ -15,12 +15,13 @@ enum {
     PART,      // places of a task
     PANEL,     // maps of a task
     CHANNELS,  // that are added up at a time
+    COPIED,    // whether tasks copy the filters of these
     SLOTS, SLOT_BYTES,  // of scratch, as the kernels say that they need
     AXES,
 };
 
 typedef struct shape {
-    int64_t images, maps_in, maps_out, groups, backward, part, panel, channels;
+    int64_t images, maps_in, maps_out, groups, backward, part, panel, channels, copied;
     axis axes[3];
     int64_t low[3], extent[3];       // of the copy: the input that lies first, and lengths
     int64_t pitch;                   // of the copy: elements from a place to the next
@@ -45,7 +46,7 @@ static void find_extent(const axis *x, int64_t *low, int64_t *extent) {
 static shape read_shape(const int64_t *size) {
     shape s = {
         size[IMAGES], size[MAPS_IN], size[MAPS_OUT], size[GROUPS], size[BACKWARD], size[PART], size[PANEL],
-        size[CHANNELS], .cells = 1, .phases = 1, .in_map = size[IMAGES], .out_map = size[IMAGES],
+        size[CHANNELS], size[COPIED], .cells = 1, .phases = 1, .in_map = size[IMAGES], .out_map = size[IMAGES],
     };
     s.pitch = apart(s.maps_in * s.groups);
     for (int a = 0; a < 3; ++a) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_few.c — what conv.c computes, for few places: filters are read where they lie
+// conv_few.c — what conv.c computes, for few places: filters are read where they lie, or copied for each task
 //
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K). To copy filters takes longer than the products, where each
-//           of them meets few places.
+//           of them meets few places. Where it meets hundreds, tasks forward copy those of a block of channels: rows of
+//           many maps lie in few sets of a cache, and no core sees which comes next.
 // Copy      of the input, one for all tasks, with channels innermost and zeros around: [depth][row][column][image][channel].
 //           So any places make a tile, each from its own address, and no lane is idle, however short rows are; and tiles
 //           are of places that meet the same taps, of which they take no others.
@@ -10,8 +11,8 @@
 //           backward   maps x places. Lanes are channels, which lie side by side in filters and copy; lanes are added up
 //                      at the end.
 //           While tiles multiply one block of channels, the filters of the next one are fetched a few at a time.
-// Order     Sums run over blocks of channels, then channels and taps (backward: taps, then channels, lane by lane). That
-//           depends on shapes alone.
+// Order     Sums run over blocks of channels, then channels and taps (backward, and of copied filters: taps, then channels;
+//           backward lane by lane). That depends on shapes alone.
 // Limits    What lies side by side in the filters are whole vectors in each group; TB_PLAIN.
 // Bound by  multiply-adds, or by reading the filters once
 // Checked   tests/primitives/test_conv_kernels.py; timed by benchmarks/conv.py
@@ -19,6 +20,7 @@
 
 enum {
     PLACES_FORWARD = MANY_REGISTERS ? 8 : 4, VECTORS = 3,
+    PLACES_COPIED = MANY_REGISTERS ? 8 : 6,  // of copied filters; of three vectors PLACES_FORWARD
     MAPS_BACKWARD = MANY_REGISTERS ? 8 : 4, PLACES_BACKWARD = 3,
     AHEAD_LINES = 2,  // of the inputs of a place that are asked for at a time
     AHEAD = 12,  // rows of filters between the one in use and those on their way to the cache, where tiles are few
@@ -113,7 +115,8 @@ typedef struct job {
 
 static void find_taps(job *j) {
     const shape *const s = j->s;
-    const int64_t row = (s->backward ? s->maps_in : s->maps_out) * s->groups;
+    const int64_t maps = (s->backward ? s->maps_in : s->maps_out) * s->groups;
+    const int64_t row = s->copied ? s->channels * s->panel : maps;
     j->taps = 0;
     for (int64_t cell = 0; cell < s->cells; ++cell) {
         const int64_t wide = s->axes[2].taps, high = s->axes[1].taps;
@@ -225,18 +228,28 @@ INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int
                 __builtin_prefetch(x[i] + t->in + (c + line * LINE) * (int64_t)sizeof(TB_T));
 }
 
-// P places x V vectors of maps over channels and taps. `more`: on sums.
+// Sums of P places x V vectors of maps, and their end. `more`: on sums.
+#define TB_NO_SUMS(P, V) \
+    vec sum[P][V]; \
+    UNROLL for (int i = 0; i < P; ++i) \
+        UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0};
+#define TB_PUT_SUMS(P, V) \
+    UNROLL for (int i = 0; i < P; ++i) \
+        UNROLL for (int j = 0; j < V; ++j) { \
+            vec *const to = (vec *)(sums + i * pitch + j * LANES); \
+            if (more) sum[i][j] += *to; \
+            *to = sum[i][j]; \
+        }
+
+// Such tiles over channels and taps.
 #define TB_FORWARD(P, V) \
     static __attribute__((noinline)) void forward_##P##x##V(const TB_T *const *at, int64_t channels, const tap *taps, \
             int64_t count, const rows *filters, TB_T *sums, int64_t pitch, int more) { \
         const int64_t row = filters->row; \
         const TB_S *channel = filters->from, *next = filters->next; \
-        vec sum[P][V]; \
         const char *x[P]; \
-        UNROLL for (int i = 0; i < P; ++i) { \
-            x[i] = (const char *)at[i]; \
-            UNROLL for (int j = 0; j < V; ++j) sum[i][j] = (vec){0}; \
-        } \
+        UNROLL for (int i = 0; i < P; ++i) x[i] = (const char *)at[i]; \
+        TB_NO_SUMS(P, V) \
         expect_inputs(x, P, taps, count, 0, 1); \
         for (int64_t c = 0; c < channels; ++c, channel += filters->channel) { \
             if (c % (AHEAD_LINES * LINE) == 0) expect_inputs(x, P, taps, count, c + LINE, AHEAD_LINES); \
@@ -253,12 +266,7 @@ INLINE void expect_inputs(const char *const *x, int places, const tap *taps, int
                 UNROLL for (int i = 0; i < P; ++i) ADD_ROW(sum[i], (const TB_T *)(x[i] + o), y, V); \
             } \
         } \
-        UNROLL for (int i = 0; i < P; ++i) \
-            UNROLL for (int j = 0; j < V; ++j) { \
-                vec *const to = (vec *)(sums + i * pitch + j * LANES); \
-                if (more) sum[i][j] += *to; \
-                *to = sum[i][j]; \
-            } \
+        TB_PUT_SUMS(P, V) \
     }
 #define TB_FORWARDS(P) TB_FORWARD(P, 1) TB_FORWARD(P, 2) TB_FORWARD(P, 3)
 TB_FORWARDS(1)
@@ -267,6 +275,44 @@ TB_FORWARDS(4)
 #if MANY_REGISTERS
 TB_FORWARDS(7)
 TB_FORWARDS(8)
+#endif
+
+// The inputs of a tap on their way to the cache.
+INLINE void expect_tap(const TB_T *const *at, int places, const tap *t, int64_t channels) {
+    UNROLL for (int i = 0; i < places; ++i)
+        for (int64_t c = 0; c < channels; c += LINE) __builtin_prefetch((const char *)(at[i] + c) + t->in);
+}
+
+// Tiles of copied filters, over taps, then channels.
+#define TB_COPIED(P, V) \
+    static __attribute__((noinline)) void copied_##P##x##V(const TB_T *const *at, int64_t channels, const tap *taps, \
+            int64_t count, const rows *filters, TB_T *sums, int64_t pitch, int more) { \
+        const int64_t step = filters->channel; \
+        const TB_S *next = filters->next; \
+        TB_NO_SUMS(P, V) \
+        for (int64_t n = 0; n < filters->each * channels; ++n, next += filters->row) \
+            UNROLL for (int j = 0; j < V; ++j) __builtin_prefetch(next + j * LANES); \
+        for (const tap *t = taps; t < taps + count; ++t) { \
+            const TB_S *f = filters->from + t->filter; \
+            const TB_T *x[P]; \
+            UNROLL for (int i = 0; i < P; ++i) x[i] = (const TB_T *)((const char *)at[i] + t->in); \
+            if (t + 1 < taps + count) expect_tap(at, P, t + 1, channels); \
+            for (int64_t c = 0; c < channels; ++c, f += step) { \
+                vec y[V]; \
+                UNROLL for (int j = 0; j < V; ++j) y[j] = load(f + j * LANES); \
+                UNROLL for (int i = 0; i < P; ++i) ADD_ROW(sum[i], x[i] + c, y, V); \
+            } \
+        } \
+        TB_PUT_SUMS(P, V) \
+    }
+#define TB_COPIEDS(P) TB_COPIED(P, 1) TB_COPIED(P, 2) TB_COPIED(P, 3)
+TB_COPIEDS(1)
+TB_COPIEDS(4)
+#if MANY_REGISTERS
+TB_COPIEDS(8)
+#else
+TB_COPIED(6, 1)
+TB_COPIED(6, 2)
 #endif
 
 typedef void (*forward)(const TB_T *const *, int64_t, const tap *, int64_t, const rows *, TB_T *, int64_t, int);
@@ -279,14 +325,36 @@ static const forward forwards[PLACES_FORWARD + 1][VECTORS] = {
 #endif
 };
 
+static const forward copieds[PLACES_COPIED + 1][VECTORS] = {
+    [1] = {copied_1x1, copied_1x2, copied_1x3}, [4] = {copied_4x1, copied_4x2, copied_4x3},
+#if MANY_REGISTERS
+    [8] = {copied_8x1, copied_8x2, copied_8x3},
+#else
+    [6] = {copied_6x1, copied_6x2},
+#endif
+};
+
 // How many of so many places a tile takes: sevens, where they leave less over.
-INLINE int64_t tile_places(int64_t places) {
+INLINE int64_t tile_places(const shape *s, int64_t vectors, int64_t places) {
+    if (s->copied) {
+        const int64_t most = vectors < VECTORS ? PLACES_COPIED : PLACES_FORWARD;
+        return places >= most ? most : places >= 4 ? 4 : 1;
+    }
     if (PLACES_FORWARD == 8 && places >= 7) return places == 7 || (places % 8 && places % 7 == 0) ? 7 : 8;
     return places >= 4 ? 4 : places >= 2 ? 2 : 1;
 }
 
+// The filters of some channels, by taps, then channels.
+static void copy_filters(const shape *s, const TB_S *from, int64_t channels, int64_t row, int64_t maps, TB_S *to) {
+    for (int64_t c = 0; c < channels; ++c)
+        for (int64_t cell = 0; cell < s->cells; ++cell, from += row) {
+            TB_S *const at = to + (cell * s->channels + c) * s->panel;
+            for (int64_t m = 0; m < maps; m += LANES) store(at + m, load(from + m));
+        }
+}
+
 // sums[rank][maps of the panel].
-static void run_forward(job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
+static void run_forward(job *j, const TB_S *filters, TB_S *copy, TB_T *sums, TB_R *out) {
     const shape *const s = j->s;
     const int64_t row = s->maps_out * s->groups, pitch = s->panel, vectors = j->maps / LANES;
     const int64_t tiles = ceil_div(j->places, PLACES_FORWARD), many = tiles >= FEWEST_TILES;
@@ -296,13 +364,16 @@ static void run_forward(job *j, const TB_S *filters, TB_T *sums, TB_R *out) {
         const int64_t channels = least(s->channels, s->maps_in - c), last = c + channels == s->maps_in;
         const TB_S *const f = from + c * s->cells * row;
         const TB_S *next = !many ? f + AHEAD * row : last ? from + s->panel : f + channels * s->cells * row;
-        const TB_T *at[PLACES_FORWARD];
+        const TB_T *at[PLACES_COPIED];
+        if (s->copied) copy_filters(s, f, channels, row, j->maps, copy);
         for (int64_t rank = 0, fetched = 0, count; rank < j->places; rank += count, fetched += each) {
-            count = tile_places(j->places - rank);
+            count = tile_places(s, vectors, j->places - rank);
             for (int64_t i = 0; i < count; ++i) at[i] = j->of_rank[rank + i].at + c;
             take_taps(j, rank, count);
-            const rows given = {f, next, row, s->cells * row, fetched < s->cells ? each : 0};
-            forwards[count][vectors - 1](at, channels, j->taken, j->count, &given, sums + rank * pitch, pitch, c > 0);
+            rows given = {f, next, row, s->cells * row, fetched < s->cells ? each : 0};
+            if (s->copied) given.from = copy, given.channel = s->panel;
+            const forward tile = (s->copied ? copieds : forwards)[count][vectors - 1];
+            tile(at, channels, j->taken, j->count, &given, sums + rank * pitch, pitch, c > 0);
             next += channels * each * row;
         }
     }
@@ -403,8 +474,9 @@ static void run_backward(job *j, const TB_S *filters, vec *sums, TB_R *out) {
         }
 }
 
-// Elements of a task's sums; what is found of the taps lies behind them.
+// Elements of a task's sums, and of its filters, copied, which lie behind them, before what is found of the taps.
 INLINE int64_t sum_elements(const shape *s) { return apart(s->part * s->panel * (s->backward ? LANES : 1)); }
+INLINE int64_t copied_elements(const shape *s) { return s->copied ? apart(s->channels * s->cells * s->panel) : 0; }
 
 // A task: a part of the places of a phase for a panel of maps of a group. A tail needs a stride of 1 of the results.
 void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
@@ -415,7 +487,8 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
     const int64_t parts = ceil_div(longest, s.part), panels = ceil_div(s.maps_out, s.panel);
     const int64_t slots = size[SLOTS], slot = take_slot(TB_PLACE(OWN), slots);
     TB_T *const sums = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES]);
-    tap *const taps = (tap *)(sums + sum_elements(&s));
+    TB_S *const copy = (TB_S *)(sums + sum_elements(&s));
+    tap *const taps = (tap *)(copy + copied_elements(&s));
     place *const places = (place *)(taps + 2 * s.cells);
     job j = {.s = &s, .tap = taps, .taken = taps + s.cells, .of_place = places, .of_rank = places + s.part,
              .away = (int64_t (*)[3])(places + 2 * s.part)};
@@ -434,7 +507,7 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
         find_taps(&j);
         find_places(&j, TB_PLACE(DATA));
         if (s.backward) run_backward(&j, TB_PLACE(FILTERS), (vec *)sums, TB_PLACE(RESULT));
-        else run_forward(&j, TB_PLACE(FILTERS), sums, TB_PLACE(RESULT));
+        else run_forward(&j, TB_PLACE(FILTERS), copy, sums, TB_PLACE(RESULT));
         TB_FINISH(s.out_map, j.group * s.maps_out + j.map, j.maps, j.place, j.places);
     }
     give_slot(TB_PLACE(OWN), slot);
@@ -444,6 +517,6 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
 void tb_few_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     out[0] = copied_places(&s) * s.pitch * (int64_t)sizeof(TB_T);
-    out[1] = sum_elements(&s) * (int64_t)sizeof(TB_T) + s.cells * (int64_t)(2 * sizeof(tap) + 3 * sizeof(int64_t));
+    out[1] = (sum_elements(&s) + copied_elements(&s)) * (int64_t)sizeof(TB_T) + s.cells * (int64_t)(2 * sizeof(tap) + 3 * sizeof(int64_t));
     out[1] += 2 * s.part * (int64_t)sizeof(place);
 }

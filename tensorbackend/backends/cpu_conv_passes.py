@@ -171,7 +171,7 @@ class Pass(ABC):
 
     def sizes(self, blocks: Sequence[int], slot_bytes: int) -> list[int]:
         """The words of `size` that conv_copies.h or conv_channels.h reads; `blocks`: those from ROWS to SHARED, or from
-        PART to CHANNELS."""
+        PART to COPIED."""
         g = self.geometry
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         maps = [g.N, maps_in, maps_out, g.groups, self.backward]
@@ -323,7 +323,7 @@ class DepthwiseFewPass(DepthwisePass):
         return "conv_depthwise_few.c", ()
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        return self.sizes((0, 0, 0), slot_bytes)
+        return self.sizes((0, 0, 0, 0), slot_bytes)
 
 
 class FewPass(Pass):
@@ -335,7 +335,7 @@ class FewPass(Pass):
         return "conv_few.c", ()
 
     def _sizes(self, slot_bytes: int = 0) -> list[int]:
-        return self.sizes((self.way.part, self.way.panel, self.way.channels), slot_bytes)
+        return self.sizes((self.way.part, self.way.panel, self.way.channels, int(self.way.copied)), slot_bytes)
 
     def layout(self) -> None:
         """Scratch: the copy of the input, and a slot a thread."""

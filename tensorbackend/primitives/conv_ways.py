@@ -82,12 +82,14 @@ class DepthwiseFew:
 
 @dataclass(frozen=True)
 class Few:
-    """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time."""
+    """Blocks of `conv_few.c`: places and maps of a task, channels that are added up at a time, whether their filters
+    are copied."""
 
     part: int
     panel: int
     channels: int
     tasks: int
+    copied: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ PLACES, SUMS, TILE = 1152, 64, (8, 3)
 ROWS, BYTES = 768, 64 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
 tile of maps, backward: a part of the second-level cache."""
+COPYING, COPIED_ROWS, LINE = 256, 576, 16
+"""Places of a task forward from which on it copies the filters of a block of channels, where these have several taps;
+rows of such a block, about; and channels of which it is a multiple, which are a line of the copy of the input."""
 
 
 def may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
@@ -55,16 +58,25 @@ def blocks(g: ConvGeometry, op: str, facts: Facts) -> Few:
     places = g.N * math.prod(-(-n // step) for n, step in zip(out, steps))
     if op == BPROP:
         panel, most = MAPS, SUMS
-        pieces = -(-maps_in * 4 * MAPS * cells // BYTES)
-        channels = multiple(-(-maps_in // pieces), facts.lanes)
     else:
         vectors, most = maps_out // facts.lanes, PLACES
         panel = min(VECTORS, key=lambda n: (-(-vectors // n) * n, -n)) * facts.lanes
-        channels = -(-maps_in // -(-maps_in * cells // ROWS))
     items = g.groups * math.prod(steps) * -(-maps_out // panel)
     parts = max(-(-places // most), min(-(-TASKS // items), places))
     part = -(-places // parts)
-    return Few(part, panel, channels, items * -(-places // part))
+    copied = op != BPROP and cells > 1 and part >= COPYING
+    if op == BPROP:
+        channels = multiple(_each(maps_in, maps_in * 4 * MAPS * cells, BYTES), facts.lanes)
+    elif copied:
+        channels = multiple(_each(maps_in, maps_in * cells, COPIED_ROWS), LINE)
+    else:
+        channels = _each(maps_in, maps_in * cells, ROWS)
+    return Few(part, panel, channels, items * -(-places // part), copied)
+
+
+def _each(length: int, size: int, most: int) -> int:
+    """Of a length: an even part that has at most so much of its size, about."""
+    return -(-length // -(-size // most))
 
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Few) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -589,8 +590,7 @@ def few(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
     return Backend.allocate_backend("cpu", rng_seed=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("sizes", [
+FEW_PLACES = pytest.mark.parametrize("sizes", [
     {"N": 1, "C": 67, "K": 80, "H": 7, "W": 7, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1},
     {"N": 3, "C": 130, "K": 16, "H": 5, "W": 6, "R": 3, "S": 2, "pad_h": (0, 2), "pad_w": 3},
     {"N": 1, "C": 19, "K": 48, "H": 23, "W": 20, "R": 3, "S": 2, "str_h": 2, "str_w": 3, "pad_h": 1},
@@ -604,14 +604,34 @@ def few(cc: Any, monkeypatch: pytest.MonkeyPatch) -> Backend:
     {"N": 1, "C": 2, "K": 32, "H": 43, "W": 44, "R": 2, "S": 3, "pad_h": 1, "pad_w": 9},
 ], ids=["seven", "pads", "strided", "gaps", "dilated", "deep groups", "one row", "one channel", "kinds of places",
         "many taps", "many places"])  # fmt: skip
-def test_few_places_of_filters_where_they_lie(few: Backend, sizes: dict[str, int], dtype: str) -> None:
-    layer = few.conv_layer(dtype, **sizes)
-    assert chosen(few, layer).startswith("// Few")
+
+
+def right_of_few_places(backend: Backend, sizes: dict[str, int], dtype: str) -> str:
+    """What is chosen for a layer's forward pass; all passes are right."""
+    layer = backend.conv_layer(dtype, **sizes)
     operands = {name: x.astype(dtype) for name, x in drawn(layer).items()}
     most = exact(layer, {name: np.abs(x) for name, x in operands.items()})
     bound = BOUNDS[0] if dtype == "float32" else 1e-14
-    for found, wanted, scale in zip(run(few, layer, operands), exact(layer, operands), most):
+    for found, wanted, scale in zip(run(backend, layer, operands), exact(layer, operands), most):
         assert np.abs(found - wanted).max() <= bound * scale.max()
+    return chosen(backend, layer)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@FEW_PLACES
+def test_few_places_of_filters_where_they_lie(few: Backend, sizes: dict[str, int], dtype: str) -> None:
+    assert right_of_few_places(few, sizes, dtype).startswith("// Few")
+
+
+@FEW_PLACES
+def test_few_places_of_filters_that_each_task_copies(
+    few: Backend, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a line of channels, and one of what is left."""
+    monkeypatch.setattr(few_blocking, "COPYING", 1)
+    monkeypatch.setattr(few_blocking, "COPIED_ROWS", 1)
+    copied = math.prod(sizes.get(n, 1) for n in "TRS") > 1
+    assert f"copied={copied}" in right_of_few_places(few, sizes, "float32")
 
 
 def test_few_places_and_what_follows_them(few: Backend) -> None:
