@@ -49,6 +49,8 @@ STEP_NS, SINGLE_NS = 1.3, 0.7
 """Of a tap of a channel: for each vector of places and a tile's maps, and more for a tile that is not full."""
 TILE_NS, CHUNK_NS, COPY_NS, ROW_NS = 100.0, 40.0, 0.2, 25.0
 """Of a tile; of a tile's sums that are put aside and taken up again; of an element that is copied, and of a row."""
+SMALL_TILE_NS = 15.0
+"""Of a tile of 16 registers, beside other algorithms."""
 UNIT_BYTES, UNIT_STEP_NS, UNIT_COPY_NS, UNIT_HALF = 1400 << 10, 4.5, 0.6, 0.6
 """The same on the matrix unit: with the filters of a tile of maps; of a tap of a channel for a tile; of an element that
 is copied; of half a tile, beside a whole one."""
@@ -540,4 +542,5 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
         moved += math.prod(g.dimI) * APART_NS
     lanes, tiles = _direct_tiles(g, op, facts, way)
     filters = math.prod(g.dimF) * 0.7 + winograd_blocking.far_filters(g)
-    return products * lanes / max(used, 0.25) + moved + tiles * TILE_NS + filters
+    each_tile = SMALL_TILE_NS if facts.few_registers else TILE_NS
+    return products * lanes / max(used, 0.25) + moved + tiles * each_tile + filters

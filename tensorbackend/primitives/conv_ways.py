@@ -40,6 +40,11 @@ class Facts:
     matrix_unit: bool = False
     plain: bool = True
 
+    @property
+    def few_registers(self) -> bool:
+        """Whether vectors have 16 registers, not 32: tiles have fewer sums."""
+        return self.rows * self.width // self.lanes < 16
+
     def tile(self, planes: int) -> Facts:
         """With the rows and width of the matrix unit's tiles, if numbers have `planes` there."""
         return replace(self, rows=EDGE, width=EDGE) if planes else self
