@@ -40,9 +40,10 @@ PLACES, SUMS, TILE = 1152, 64, (8, 3)
 ROWS, BYTES = 768, 64 << 10
 """Rows of filters that are in use at a time, forward: more would meet in the same sets of a cache; bytes of them for a
 tile of maps, backward: a part of the second-level cache."""
-COPYING, COPIED_ROWS, LINE = 256, 576, 16
-"""Places of a task forward from which on it copies the filters of a block of channels, where these have several taps;
-rows of such a block, about; and channels of which it is a multiple, which are a line of the copy of the input."""
+COPYING, COPIED_ROWS, LINE = (256, 24), (288, 576), 16
+"""Places of a task forward from which on it copies the filters of a block of channels, where these have several taps:
+with 32 registers, and with 16, whose tiles read filters twice as often, a line of a row at a time; rows of such a
+block, about, of few places and of many; and channels of which it is a multiple, a line of the copy of the input."""
 
 
 def may_be_few(g: ConvGeometry, op: str, facts: Facts) -> bool:
@@ -64,11 +65,12 @@ def blocks(g: ConvGeometry, op: str, facts: Facts) -> Few:
     items = g.groups * math.prod(steps) * -(-maps_out // panel)
     parts = max(-(-places // most), min(-(-TASKS // items), places))
     part = -(-places // parts)
-    copied = op != BPROP and cells > 1 and part >= COPYING
+    copied = op != BPROP and cells > 1 and part >= COPYING[facts.few_registers]
     if op == BPROP:
         channels = multiple(_each(maps_in, maps_in * 4 * MAPS * cells, BYTES), facts.lanes)
     elif copied:
-        channels = multiple(_each(maps_in, maps_in * cells, COPIED_ROWS), LINE)
+        rows = COPIED_ROWS[part >= COPYING[False]]
+        channels = multiple(_each(maps_in, maps_in * cells, rows), LINE)
     else:
         channels = _each(maps_in, maps_in * cells, ROWS)
     return Few(part, panel, channels, items * -(-places // part), copied)

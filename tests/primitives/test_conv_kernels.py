@@ -628,8 +628,8 @@ def test_few_places_of_filters_that_each_task_copies(
     few: Backend, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of a line of channels, and one of what is left."""
-    monkeypatch.setattr(few_blocking, "COPYING", 1)
-    monkeypatch.setattr(few_blocking, "COPIED_ROWS", 1)
+    monkeypatch.setattr(few_blocking, "COPYING", (1, 1))
+    monkeypatch.setattr(few_blocking, "COPIED_ROWS", (1, 1))
     copied = math.prod(sizes.get(n, 1) for n in "TRS") > 1
     assert f"copied={copied}" in right_of_few_places(few, sizes, "float32")
 
