@@ -2,8 +2,8 @@
 // conv_few.c — what conv.c computes, for few places: filters are read where they lie, or copied for each task
 //
 // Layout    images (C, D, H, W, N), filters (C, T, R, S, K). To copy filters takes longer than the products, where each
-//           of them meets few places. Where it meets hundreds, tasks forward copy those of a block of channels: rows of
-//           many maps lie in few sets of a cache, and no core sees which comes next.
+//           of them meets few places. Where it meets dozens or hundreds (`few_blocking.py`), tasks forward copy those of a
+//           block of channels: rows of many maps lie in few sets of a cache, and no core sees which comes next.
 // Copy      of the input, one for all tasks, with channels innermost and zeros around: [depth][row][column][image][channel].
 //           So any places make a tile, each from its own address, and no lane is idle, however short rows are; and tiles
 //           are of places that meet the same taps, of which they take no others.
@@ -517,6 +517,6 @@ void tb_few(void *const *ptr, const int64_t *size, const int64_t *stride, const 
 void tb_few_needs(const int64_t *size, int64_t *out) {
     const shape s = read_shape(size);
     out[0] = copied_places(&s) * s.pitch * (int64_t)sizeof(TB_T);
-    out[1] = (sum_elements(&s) + copied_elements(&s)) * (int64_t)sizeof(TB_T) + s.cells * (int64_t)(2 * sizeof(tap) + 3 * sizeof(int64_t));
-    out[1] += 2 * s.part * (int64_t)sizeof(place);
+    out[1] = (sum_elements(&s) + copied_elements(&s)) * (int64_t)sizeof(TB_T);
+    out[1] += s.cells * (int64_t)(2 * sizeof(tap) + 3 * sizeof(int64_t)) + 2 * s.part * (int64_t)sizeof(place);
 }
