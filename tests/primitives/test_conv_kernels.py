@@ -619,8 +619,12 @@ def right_of_few_places(backend: Backend, sizes: dict[str, int], dtype: str) -> 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @FEW_PLACES
-def test_few_places_of_filters_where_they_lie(few: Backend, sizes: dict[str, int], dtype: str) -> None:
-    assert right_of_few_places(few, sizes, dtype).startswith("// Few")
+def test_few_places_of_filters_where_they_lie(
+    few: Backend, sizes: dict[str, int], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few_blocking, "COPYING", (1 << 30, 1 << 30))
+    way = right_of_few_places(few, sizes, dtype)
+    assert way.startswith("// Few") and "copied=False" in way
 
 
 @FEW_PLACES
