@@ -240,7 +240,13 @@ def _split(x: Any, axis: int, lengths: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(o.slice(x, part) for part in _parts(axis, lengths))
 
 
+def _separate(x: Any, axis: int) -> tuple[Any, ...]:
+    before = (slice(None),) * axis
+    return tuple(o.slice(x, (*before, i)) for i in range(x.shape[axis]))
+
+
 _SPLIT = Rule("split_axis", _split, names=("x",))
+_SEPARATE = Rule("separate", _separate, names=("x",))
 
 
 def split_axis(x: Array, indices_or_sections: Any, axis: int, force_tuple: bool = True) -> Any:
@@ -276,7 +282,7 @@ def separate(x: Array, axis: int = 0) -> tuple[Variable, ...]:
     axis = one_axis("separate", axis, len(x.shape))
     if not x.shape[axis]:
         return ()
-    return tuple(squeeze(part, axis) for part in split_axis(x, x.shape[axis], axis))
+    return _SEPARATE(x, axis=axis)
 
 
 # Copies
