@@ -95,15 +95,17 @@ _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*"([^"\n]+)"')  # in a comment, too:
 
 
 def _headers(source: str) -> list[bytes]:
-    if '"' not in source:
-        return []
-    names = sorted(set(_INCLUDE.findall(source.encode())))
-    return [_header_digest(name.decode()) for name in names]
+    return [_header_digest(name) for name in _included(source)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _included(source: str) -> list[str]:
+    return sorted({name.decode() for name in _INCLUDE.findall(source.encode())})
 
 
 def _header_digest(name: str) -> bytes:
     """A digest of a header and all it includes; of its name alone when it is missing (the compiler will complain)."""
-    path = kernel_dir() / "c" / name
+    path = os.path.join(kernel_dir(), "c", name)
     try:
         facts = os.stat(path)
     except FileNotFoundError:
@@ -112,10 +114,10 @@ def _header_digest(name: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)
-def _read_header(path: Path, modified: int, size: int) -> bytes:
+def _read_header(path: str, modified: int, size: int) -> bytes:
     """`modified` and `size` are here to be part of what the answer is remembered for."""
     digest = hashlib.sha256()
-    waiting, seen = [path], {path.resolve()}
+    waiting, seen = [Path(path)], {Path(path).resolve()}
     while waiting:
         including = waiting.pop()
         text = including.read_bytes()
@@ -220,7 +222,7 @@ def compile_many(
     libc: bool = False,
     aim: str = "speed",
     merge: bool = False,
-    expand: Callable[[str], str] = str,
+    expander: Callable[[], Callable[[str], str]] | None = None,
 ) -> list[Library]:
     """The libraries of `sources`, from this process, from disk, or compiled now, at most two compilers at a time.
 
@@ -229,15 +231,16 @@ def compile_many(
     An `aim` other than speed (`toolchain.AIMS`) saves compile time, for sources of which there may be hundreds.
     `merge` puts several sources in one translation unit, which halves the time of each; it is for sources of which all
     names at file scope, macros included, are distinct or come from guarded headers. A merged unit that does not compile
-    is taken apart. `expand` turns a source into the text to compile, when it must be compiled; what it does may depend
-    on the source and the headers it includes alone. Raises `CompileError` when there is no compiler, or it fails, or
-    hangs longer than the setting `compile_timeout`.
+    is taken apart. `expander()`, asked for once when something must be compiled, turns a source into the text to
+    compile; what it does may depend on the source and the headers it includes alone. Raises `CompileError` when there
+    is no compiler, or it fails, or hangs longer than the setting `compile_timeout`.
     """
     options = Options(tuple(flags), sanitize, libc, aim)
     keys = [_key(source, options) for source in sources]
     missing = {key: source for key, source in zip(keys, sources) if load(key) is None}
     if missing:
         with _compiling.now:
+            expand = str if expander is None else expander()
             call = _CompilerCall(require_compiler().arguments(options), config.compile_timeout, expand, config.debug)
             _compile_missing(missing, call, merge)
     return [_require_loaded(key) for key in keys]

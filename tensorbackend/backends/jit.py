@@ -124,7 +124,7 @@ def prepare(kernel: Kernel) -> Prepared:
 
 def user_library(source: str, sanitize: bool) -> Library:
     """The library of a user kernel, compiled or found. Raises `CompileError`."""
-    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expand=_expander())[0]
+    return compiler.compile_many([source], flags=FLAGS, sanitize=sanitize, libc=True, expander=_expander)[0]
 
 
 class Tail(NamedTuple):
@@ -159,7 +159,7 @@ def compile_text(source: str) -> Library:
     """The library of a hand-written kernel's text; it includes `kernel.h`. Raises `CompileError`."""
     if calls_turns(source):
         share_turns()
-    return compiler.compile_many([source], flags=FLAGS, sanitize=settings.config.sanitize, expand=_expander())[0]
+    return compiler.compile_many([source], flags=FLAGS, sanitize=settings.config.sanitize, expander=_expander)[0]
 
 
 def compile_all(kernels: Sequence[Kernel]) -> None:
@@ -216,7 +216,7 @@ def _libraries(sources: list[str], aim: str, turns: bool) -> list[Library]:
         share_turns()
     merge = len(sources) > 1
     sanitize = settings.config.sanitize
-    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim, merge=merge, expand=_expander())
+    return compiler.compile_many(sources, flags=FLAGS, sanitize=sanitize, aim=aim, merge=merge, expander=_expander)
 
 
 def _expander() -> Callable[[str], str]:
@@ -359,15 +359,14 @@ def _strip(found: Nest, across: int) -> int:
 
 def _bytes(kernel: Kernel) -> int:
     """The bytes that a kernel reads and writes at least."""
-    return _distinct_bytes([*kernel.inputs, *(ref for ref, _ in kernel.outputs)])
+    found = kernel.cache.get("bytes")
+    if found is None:
+        found = kernel.cache["bytes"] = _distinct_bytes(kernel.operands)
+    return found
 
 
 def _distinct_bytes(references: Iterable[Ref]) -> int:
-    return sum(_distinct(ref.shape, ref.strides) * ref.dtype.itemsize for ref in references)
-
-
-def _distinct(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return math.prod(n for n, s in zip(shape, strides) if s != 0)
+    return sum([math.prod([n for n, s in zip(r.shape, r.strides) if s]) * r.dtype.itemsize for r in references])
 
 
 def _nanoseconds(kernel: Kernel, nbytes: int, passes: int) -> float:

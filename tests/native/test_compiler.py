@@ -326,7 +326,7 @@ def test_source_is_expanded_only_when_it_is_compiled(cache, forget):
 
     source = "long answer(void) { return ANSWER; }\n"
     for _ in range(2):
-        library = compiler.compile_many([source], expand=expand)[0]
+        library = compiler.compile_many([source], expander=lambda: expand)[0]
         assert call(library) == 42
         forget()
     assert calls == [source]
