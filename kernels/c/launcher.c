@@ -20,12 +20,13 @@
 // Groups     statements of a `with be.fuse():` block that run together: see launcher/groups.h.
 // Checks     those that Python makes of every statement are made here too, or the statement goes to Python.
 // Parts      launcher/python.h Python's ABI, nodes.h nodes, memo.h what is remembered, operators.h nodes from operators and
-//            methods, views.h views, statements.h a statement by itself, groups.h those that wait, calls.h primitives;
-//            here assignment and the types.
+//            methods, views.h views, statements.h a statement by itself, groups.h those that wait, calls.h primitives,
+//            memory.h fresh memory; here assignment and the types.
 // Python     3.10 to 3.14, with the interpreter lock.
 // Locking    the interpreter lock protects everything here. It is given up around long launches only, and the backend's
 //            own lock is then held. Statements are whole to other threads: a short one runs without the backend's lock
 //            only where nobody holds that, which the lock tells the memo, and then no other thread can begin.
+#include "launcher/memory.h"
 #include "launcher/operators.h"
 #include "launcher/views.h"
 #include "launcher/groups.h"
@@ -136,6 +137,7 @@ static object *make_operands_type(void) {
 static object *make_memo_type(void) {
     static method_def methods[] = {
         {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
+        {"allocate", memo_allocate, ONE_ARGUMENT, "A Storage of so many bytes, or None for Python to make it."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},
         {"acquire", memo_acquire, NO_ARGUMENTS, "Wait until the backend's lock is this thread's."},
         {"release", memo_release, NO_ARGUMENTS, "Give the backend's lock back."},
@@ -151,6 +153,11 @@ static object *make_memo_type(void) {
     type_slot slots[] = {{TP_DEALLOC, memo_free}, {TP_TRAVERSE, memo_traverse}, {TP_CLEAR, memo_forget},
                          {TP_METHODS, methods}, {0, 0}};
     return make_type("tensorbackend.backends.launcher.Memo", sizeof(memo), COLLECTED, slots, NULL);
+}
+
+static object *make_memory_type(void) {
+    type_slot slots[] = {{TP_DEALLOC, memory_free}, {0, 0}};
+    return make_type("tensorbackend.backends.launcher.Memory", sizeof(memory), 0, slots, NULL);
 }
 
 static object *make_method_type(void) {
@@ -203,8 +210,9 @@ object *tb_launcher_start(object *facts) {
     object *operands_type = make_operands_type();
     memo_type = make_memo_type();
     method_type = make_method_type();
+    memory_type = make_memory_type();
     object *types = PyTuple_New(3);
-    if (!node_type || !operands_type || !memo_type || !method_type || !types)
+    if (!node_type || !operands_type || !memo_type || !method_type || !memory_type || !types)
         return NULL;
     PyTuple_SetItem(types, 0, kept(node_type));
     PyTuple_SetItem(types, 1, operands_type);

@@ -172,7 +172,7 @@ def _runtime_memory(nbytes: int) -> Storage:
 
 def _bytes(storage: Storage) -> np.ndarray:
     owner = storage.owner
-    if isinstance(owner, np.ndarray) and owner.dtype.hasobject:  # as `_runtime_memory` has it
+    if not isinstance(owner, np.ndarray) or owner.dtype.hasobject:  # the runtime's
         raw = (ctypes.c_ubyte * max(storage.nbytes, 1)).from_address(storage.address)
         raw.owner = owner
         return np.frombuffer(raw, np.uint8)
@@ -232,7 +232,8 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def _allocate(self, nbytes: int) -> Storage:
         if self.jit:
-            return _runtime_memory(nbytes)
+            found = None if self._native is None else self.structures.memo.allocate(nbytes)
+            return _runtime_memory(nbytes) if found is None else found
         try:
             raw = np.empty(max(nbytes, 1) + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # NumPy calls a size beyond any address a ValueError

@@ -268,8 +268,8 @@ def _facts() -> tuple:
     tensor = _slots(Tensor, "structure", "storage", "rounding", "span", "address", "start", "stop", "_array", "base",
                     "name", "persist_values")  # fmt: skip
     offsets = (OpTreeNode.__basicsize__, *node, *tensor, *_slots(Structure, "table", "combs"),
-               *_slots(RememberingTable, "memo"), *_slots(Storage, "writable"), _slice_offset(),
-               bytes.__basicsize__ - 1)  # fmt: skip
+               *_slots(RememberingTable, "memo"), _slice_offset(), bytes.__basicsize__ - 1,
+               *_slots(Storage, "address", "nbytes", "owner", "writable"))  # fmt: skip
     runtime = native.runtime()
     addresses = tuple(runtime.address(name) for name in ("tb_run_list", "tb_alloc", "tb_free"))
     return objects, offsets, _operators(), addresses, slice(None)

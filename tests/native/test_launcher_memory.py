@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tensorbackend import testing
+from tensorbackend.backends import native
 from tensorbackend.graph.optree import nodes_of
 from tests.native.statements import assert_no_references_left, counts, tensors
 
@@ -55,6 +56,42 @@ assert be.structures.memo.counts()[2] > 1_000_000
 print(resident() - before)
 """
     assert int(run_python(code).stdout) < 1024
+
+
+def test_memory_goes_back_with_its_last_reference(be) -> None:
+    gc.collect()
+    before = native.runtime().stats().in_use
+    for nbytes in (0, 1, 100, 4096, 1 << 20):
+        storage = be._allocate(nbytes)
+        owner = storage.owner
+        assert type(owner).__name__ == "Memory"
+        assert not gc.is_tracked(owner)  # or it would be finalized with the cycle that it is in, before others use it
+        assert storage.nbytes == nbytes
+        assert storage.writable is True
+        assert storage.address % 64 == 0
+        assert native.runtime().stats().in_use >= before + nbytes
+        del storage
+        assert native.runtime().stats().in_use > before
+        del owner
+        assert native.runtime().stats().in_use == before
+
+
+def test_memory_that_only_python_can_make(be) -> None:
+    allocate = be.structures.memo.allocate
+    assert [allocate(x) for x in (-1, 1 << 70, (1 << 20) + 1, 1.0, np.int64(8), True, None)] == [None] * 7
+    big, odd = be._allocate((1 << 20) + 1), be._allocate(np.int64(8))
+    assert isinstance(big.owner, np.ndarray)
+    assert (big.nbytes, odd.nbytes) == ((1 << 20) + 1, 8)
+
+
+def test_arrays_keep_fresh_memory(be) -> None:
+    x = be.empty((3, 5))
+    x[:] = 7
+    array = np.asarray(x)
+    del x
+    others = [be.zeros((3, 5)) for _ in range(20)]
+    assert (array == 7).all()
+    del others
 
 
 def test_nodes_in_cycles_are_collected(be) -> None:

@@ -39,6 +39,7 @@ enum { MP_ASS_SUBSCRIPT = 3, MP_SUBSCRIPT = 5, NB_ABSOLUTE = 6, NB_ADD, NB_AND, 
 extern void Py_IncRef(object *), Py_DecRef(object *);
 extern object *PyObject_Init(object *, object *), *PyType_GenericAlloc(object *, length);
 extern void PyObject_GC_Track(void *), PyObject_GC_UnTrack(void *), PyObject_GC_Del(void *);
+extern void PyObject_Free(void *);
 extern void PyObject_ClearWeakRefs(object *);
 extern object *PyType_FromSpecWithBases(type_spec *, object *);
 extern int PyType_IsSubtype(object *, object *);
@@ -52,7 +53,7 @@ extern int PyDict_SetItem(object *, object *, object *);
 extern object *PyVectorcall_Call(object *, object *, object *);
 extern void *PyLong_AsVoidPtr(object *);
 extern long long PyLong_AsLongLong(object *), PyLong_AsLongLongAndOverflow(object *, int *);
-extern object *PyLong_FromLongLong(long long);
+extern object *PyLong_FromLongLong(long long), *PyLong_FromVoidPtr(void *);
 extern double PyFloat_AsDouble(object *);
 extern object *PyBytes_FromStringAndSize(const char *, length);
 extern length PyBytes_Size(object *);
@@ -94,7 +95,8 @@ static struct {
     length node_size, node_structure, node_inputs, node_draw;
     length tensor_structure, tensor_storage, tensor_rounding, tensor_span, tensor_address, tensor_start, tensor_stop;
     length tensor_array, tensor_base, tensor_name, tensor_persist_values;
-    length structure_table, structure_combs, table_memo, storage_writable, slice_start, bytes_data;
+    length structure_table, structure_combs, table_memo, slice_start, bytes_data;
+    length storage_address, storage_nbytes, storage_owner, storage_writable;
 } at;
 
 static struct {
