@@ -269,6 +269,8 @@ class _Form:
             self._outputs.append((number, layout, layout.extent[1] if layout else 0, None, view))
             self.results.append(layout or structure)
         self._several = sum(layout is not None for _, layout, *_ in self._outputs) > 1
+        number, layout, nbytes, *others = self._outputs[0] if len(self._outputs) == 1 else (None,) * 5
+        self._one = (number, layout, nbytes) if layout is not None and others == [None, None] else None
 
     def _order_of(self, i: int, shape: tuple[int, ...], parts: bool = False) -> tuple[int, ...] | None:
         """In which order axes of output i lie in memory: a gradient's as its input's; else as the rule says, or as
@@ -312,6 +314,11 @@ class _Form:
     def run(self, tensors: Sequence[Any], draws: Sequence[int]) -> list[Any]:
         """The outputs for tensors of these layouts."""
         values = self.template.make(tensors, draws)
+        if self._one is not None:  # one tree, written as it is
+            number, layout, nbytes = self._one
+            made = arrays.placed(self.backend, layout, self.backend._allocate(nbytes))
+            made[:] = values[number]
+            return [made]
         if not self._several:
             return [self._output(values, *output) for output in self._outputs]
         with self.backend.fuse():
