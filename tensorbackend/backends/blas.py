@@ -11,11 +11,15 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 __all__ = ["Blas", "library", "threads_for"]
+
+MAPS = Path("/proc/self/maps")
+"""What files the process has in memory."""
 
 SHARED_FROM = 1 << 25
 """Multiply-adds from which on a product is worth sharing: about a millisecond of one core."""
@@ -38,13 +42,11 @@ class Blas(NamedTuple):
 @functools.cache
 def library() -> Blas | None:
     """The OpenBLAS that NumPy has loaded; None without one."""
-    try:
-        mapped = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return None
-    paths = sorted({line.split()[-1] for line in mapped if "openblas" in line and ".so" in line})
-    for path, (begin, end) in itertools.product(paths, _NAMES):
-        functions = ctypes.CDLL(path)
+    for path, (begin, end) in itertools.product(_mapped(), _NAMES):
+        try:
+            functions = ctypes.CDLL(path, os.RTLD_NOLOAD)
+        except OSError:  # another file is there now, as after an update of NumPy
+            continue
         names = [f"{begin}openblas_{name}_num_threads{end}" for name in ("set", "get")]
         names += [f"{begin}cblas_{letter}gemm{end}" for letter in "sd"]
         if all(hasattr(functions, name) for name in names):
@@ -52,6 +54,17 @@ def library() -> Blas | None:
             products = {"float32": single, "float64": double}
             return Blas(Path(path).name, bool(end), set_threads, get_threads, products)
     return None
+
+
+def _mapped() -> list[str]:
+    """The files of this process's OpenBLAS. Folders may have any name, with spaces too."""
+    try:
+        lines = MAPS.read_bytes().split(b"\n")
+    except OSError:
+        return []
+    # A line is a range of addresses, rights, offset, device, inode, and the file's name, which may lack.
+    names = (line.split(maxsplit=5)[-1] for line in lines if b"openblas" in line and b".so" in line)
+    return sorted({os.fsdecode(name) for name in names})
 
 
 @contextlib.contextmanager
