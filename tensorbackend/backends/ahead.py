@@ -76,7 +76,7 @@ class Waiting:
     def feed(self, unit: Path) -> None:
         """Let it compile a file. If it has ended meanwhile, its end says so."""
         try:
-            os.write(self.process.stdin.fileno(), f'#include "{unit}"\n'.encode())
+            os.write(self.process.stdin.fileno(), os.fsencode(f'#include "{unit}"\n'))
         except BrokenPipeError:
             return
         finally:

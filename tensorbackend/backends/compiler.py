@@ -88,7 +88,7 @@ def _key(source: str, options: Options) -> str:
 def _common_digest(compiler: Compiler, options: Options, cflags: str) -> hashlib._Hash:
     """What all keys of one compiler, one set of options and one setting of TB_CFLAGS begin with."""
     facts = ["1", *compiler.command, compiler.version, cpu_features(), *compiler.words(options)]
-    return hashlib.sha256("\0".join(facts).encode())
+    return hashlib.sha256("\0".join(facts).encode(errors="surrogateescape"))
 
 
 _INCLUDE = re.compile(rb'#[ \t]*include[ \t]*"([^"\n]+)"')  # in a comment, too: searched ten times as fast
@@ -330,7 +330,7 @@ def _compile_group(cache: disk_cache.DiskCache, call: _CompilerCall, group: dict
     with cache.workspace() as folder:
         written = [folder / f"kernel{index or ''}.c" for index in range(len(group))]
         for path, source in zip(written, group.values()):
-            path.write_text(call.expand(source))
+            path.write_text(call.expand(source), encoding="utf-8")
         unit = written[0] if len(group) == 1 else _write_unit(folder, written)
         library = folder / "library.so"
         failure = _run_compiler(cache, call, unit, library)
@@ -352,7 +352,7 @@ def _raise_if_full(message: str) -> None:
 
 def _write_unit(folder: Path, written: list[Path]) -> Path:
     unit = folder / "unit.c"
-    unit.write_text("".join(f'#include "{path}"\n' for path in written))
+    unit.write_bytes(os.fsencode("".join(f'#include "{path}"\n' for path in written)))
     return unit
 
 
@@ -448,7 +448,7 @@ def _marked_lines(message: str, name: str, kept: Path) -> list[str]:
     """The lines of the kept source that `message`, which calls it `name`, complains of, with their neighbours."""
     at = {int(number) for number in re.findall(rf"{re.escape(name)}:(\d+):\d+: (?:fatal )?error", message)}
     shown = []
-    for number, text in enumerate(kept.read_text().splitlines(), start=1):
+    for number, text in enumerate(kept.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         if any(abs(number - line) <= 2 for line in at):
             shown.append(f"{'>' if number in at else ' '}{number:5d}  {text}")
     return _shorten(shown, 40)

@@ -130,7 +130,7 @@ class EmulatorDriver(HostDriver):
 
     def _fault(self, function: Function, grid: Triple, block: Triple, report: Report, order: str) -> KernelFault:
         module = function.handle[0]
-        place = f"{report.file.decode()}:{report.line}" if report.line else ""
+        place = f"{os.fsdecode(report.file)}:{report.line}" if report.line else ""
         if report.program_counter:
             place = module.locate(report.program_counter)
         rows = [f"{function.name}: {report.message.decode()}"]

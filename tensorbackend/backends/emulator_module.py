@@ -91,7 +91,8 @@ class Report(ctypes.Structure):
 @functools.cache
 def runtime() -> ctypes.CDLL:
     """The scheduler, compiled once, its functions visible to the modules loaded after it."""
-    library = compiler.compile_source(kernel_path("cuda/emulator.cpp").read_text(), flags=RUNTIME_FLAGS, libc=True)
+    source = kernel_path("cuda/emulator.cpp").read_text(encoding="utf-8")
+    library = compiler.compile_source(source, flags=RUNTIME_FLAGS, libc=True)
     loaded = ctypes.CDLL(os.fspath(library.path), mode=ctypes.RTLD_GLOBAL)
     loaded.emulator_allocate.argtypes = [ctypes.c_size_t]
     loaded.emulator_allocate.restype = ctypes.c_void_p
@@ -132,7 +133,7 @@ class EmulatorModule(Module):
         if base is None or tool is None:
             return ""
         command = [tool, "-i", "-e", self.path, hex(address - base)]
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split("\n")
+        lines = os.fsdecode(subprocess.run(command, capture_output=True, timeout=30).stdout).split("\n")
         places = [line.partition(" (discriminator")[0] for line in lines if ":" in line and "??" not in line]
         ours = [place for place in places if not place.rpartition(":")[0].endswith("/emulator.h")]
         return self._shorten(ours[0]) if ours else ""
@@ -161,7 +162,7 @@ class EmulatorModule(Module):
             return self._lines[place]
         file, _, number = place.rpartition(":")
         try:
-            return Path(file).read_text().splitlines()[int(number) - 1].strip()
+            return Path(file).read_text(encoding="utf-8").splitlines()[int(number) - 1].strip()
         except (OSError, ValueError, IndexError):
             return ""
 

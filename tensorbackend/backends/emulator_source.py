@@ -59,7 +59,7 @@ def _write_out(text: str, name: str, seen: set[str]) -> str:
         if not header or header in seen:
             return ""
         seen.add(header)
-        inner = _write_out(_without_comments(path.read_text()), os.fspath(path), seen)
+        inner = _write_out(_without_comments(path.read_text(encoding="utf-8")), os.fspath(path), seen)
         line = text.count("\n", 0, found.start()) + 2
         return f"#line 1 {_quoted(os.fspath(path))}\n{inner}\n#line {line} {_quoted(name)}"
 

@@ -20,10 +20,14 @@ starting = Lock()
 
 def ask(command: list[str], timeout: float, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program to its end: what it said, as text. Raises `OSError` where it cannot be started, and
-    `subprocess.TimeoutExpired` after `timeout` seconds, when it has been stopped."""
+    `subprocess.TimeoutExpired` after `timeout` seconds, when it has been stopped.
+
+    Names of files in that text are Python's: bytes that the locale has no characters for are kept as surrogates.
+    """
     pipe = subprocess.PIPE
     with starting.now:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True,
+                                   errors="surrogateescape", env=env)  # fmt: skip
     with process:
         try:
             stdout, stderr = process.communicate(timeout=timeout)

@@ -70,7 +70,7 @@ def _contents(cache: DiskCache, entry: Entry) -> str:
     path = cache.source(entry.key)
     if not path.is_file():
         return "(no source kept)"
-    text = path.read_text(errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace")
     found = _COMMENT.findall(text) or _FUNCTION.findall(text)
     return " ".join(found) or " ".join(text.split()[:4])
 

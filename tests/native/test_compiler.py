@@ -113,6 +113,15 @@ def test_program_that_is_no_c_compiler_is_refused(monkeypatch):
     assert "neither gcc nor clang" in compiler.compiler_status()
 
 
+def test_program_that_answers_in_no_text_is_refused(monkeypatch, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nprintf '\\377\\376'\n")
+    program.chmod(0o755)
+    monkeypatch.setitem(config._values, "cc", str(program))
+    assert compiler.find_compiler() is None
+    assert "neither gcc nor clang" in compiler.compiler_status()
+
+
 def test_no_compiler_at_all_is_explained(monkeypatch, tmp_path):
     monkeypatch.setitem(config._values, "cc", None)
     monkeypatch.delenv("CC", raising=False)

@@ -170,6 +170,31 @@ def test_a_read_only_cache_serves_what_it_holds(run_python, tmp_path, cc) -> Non
     assert sorted(os.listdir(cache)) == before
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cpu", "gpu:emulator"])
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["", "C"])
+def test_folders_and_texts_hold_characters_that_the_locale_lacks(
+    run_python, tmp_path, cc, kind: str, locale: dict[str, str]
+) -> None:
+    folder = tmp_path / "caché, 日本 \udcff"
+    folder.mkdir()
+    done = run_python(
+        f"""
+import tensorbackend as tb
+be = tb.gen_backend({kind!r})
+x = be.ones((2, 3))
+scaled = be.elementwise("T x", "T z", "/* gr\\xf6\\xdfer */ z = x * 3", "scaled")
+x[:] = be.square(scaled(x)) + be.dot(x, x.T)[:, :1]
+print(x.get()[0, 0])
+""",
+        TB_CACHE=os.fspath(folder / "cache"),
+        TMPDIR=os.fspath(folder),
+        **locale,
+    )
+    assert done.stdout == "12.0\n"
+    assert len(list((folder / "cache").glob("*.so"))) >= 3
+
+
 # Processes and threads
 
 
