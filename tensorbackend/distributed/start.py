@@ -17,13 +17,14 @@ from tensorbackend.settings import config
 
 __all__ = ["init", "processes"]
 
-def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **options: Any) -> Communicator:
+def init(backend: Backend | str | None = "cpu", *, timeout: float | None = None, **options: Any) -> Communicator:
     """The communicator of this process. Call it once, in every process.
 
-    `backend` is one that exists, or the name of one to make, with `options` as `gen_backend` takes them; a GPU backend
-    that is made here takes the device number `local_rank` of its machine, unless `device_id` is given. With
-    `rng_seed`, every process makes the same random numbers until `comm.seed(seed)` sets them apart. After `timeout`
-    seconds without an exchange (None: TB_DISTRIBUTED_TIMEOUT) every process prints where it is, and all end.
+    `backend` is one that exists, or the name of one to make (None: `TB_BACKEND`, else 'cpu'), with `options` as
+    `gen_backend` takes them; a GPU backend that is made here takes the device number `local_rank` of its machine,
+    unless `device_id` is given. With `rng_seed`, every process makes the same random numbers until `comm.seed(seed)`
+    sets them apart. After `timeout` seconds without an exchange (None: TB_DISTRIBUTED_TIMEOUT) every process prints
+    where it is, and all end.
 
     An exception that nobody catches ends all processes, after its traceback. Raises `BackendError` when processes were
     started together but mpi4py (or, on GPUs, NCCL) is missing, with the pip command.
@@ -31,6 +32,7 @@ def init(backend: Backend | str = "cpu", *, timeout: float | None = None, **opti
     if processes() == 1:
         return Alone(backend if isinstance(backend, Backend) else gen_backend(backend, **options))
     world = _world()
+    backend = config.backend if backend is None else backend
     if not isinstance(backend, Backend):
         if backend.partition(":")[0] == "gpu":
             options.setdefault("device_id", local_rank(world))

@@ -48,7 +48,7 @@ def launch(mpi: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProce
     """Run a text of Python in n processes, with `comm`, `be`, `np` and `distributed` at hand."""
 
     def run(
-        n: int, text: str, *options: str, backend: str = "cpu", **env: str
+        n: int, text: str, *options: str, backend: str | None = "cpu", **env: str
     ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"
         script.write_text(HEAD + INIT.format(backend) + textwrap.dedent(text), encoding="utf-8")

@@ -252,6 +252,13 @@ def test_wrong_arguments_are_refused(alone: distributed.Communicator) -> None:
         alone.allgather(x[0, 0].reshape(()))
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_backend_that_is_not_named_is_that_of_the_settings(launch: Callable, n: int) -> None:
+    """As scripts pass on what `add_backend_arguments` leaves open."""
+    done = launch(n, "sys.stdout.write(f'{be.driver.name} {comm.rank}\\n')", backend=None, TB_BACKEND="gpu:emulator")
+    assert sorted(done.stdout.splitlines()) == [f"emulator {rank}" for rank in range(n)], done.stderr
+
+
 def test_processes_that_disagree_are_refused(launch: Callable) -> None:
     done = launch(2, "comm.allreduce(be.ones((2 + comm.rank, 2)))", TB_CHECK="1")
     assert done.returncode != 0
