@@ -77,9 +77,11 @@ class ParallelTraining:
         )
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint."""
-        stored = distributed.load_checkpoint(path)
-        for name, tensor in self._tensors().items():
+        """Go on from a checkpoint. Raises `ValueError` for one of another network."""
+        stored, tensors = distributed.load_checkpoint(path), self._tensors()
+        if stored.keys() != {*tensors, "steps", "epoch"}:
+            raise ValueError("a checkpoint of another network")
+        for name, tensor in tensors.items():
             tensor[:] = stored[name]
         self.steps, self.batches.epoch = int(stored["steps"]), int(stored["epoch"])
 
@@ -104,13 +106,16 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a convolutional network in several processes.")
     parser.add_argument("--epochs", type=whole(1), default=12, help="passes over the data (default: %(default)s)")
     parser.add_argument("--maps", type=whole(1), nargs="+", default=[32, 64],
-                        help="maps of each block (default: 32 64)")  # fmt: skip
+                        help="maps of each block, at most three (default: 32 64)")  # fmt: skip
     parser.add_argument("--compress", choices=["float16", "bfloat16"], help="exchange gradients as halves")
     parser.add_argument("--checkpoint", type=output_file, help="file to keep the state in, and to go on from")
     parser.add_argument("--curve", type=output_file, help="write the costs of the epochs as JSON")
     tb.add_backend_arguments(parser)
-    parser.set_defaults(backend="cpu", seed=1, dtype="float32", batch_size=64)
-    return parser.parse_args()
+    parser.set_defaults(seed=1, batch_size=64)
+    found = parser.parse_args()
+    if len(found.maps) > 3:
+        parser.error("images of 8 x 8 pixels can be halved three times: --maps takes at most three numbers")
+    return found
 
 
 def main() -> None:
@@ -120,14 +125,20 @@ def main() -> None:
     try:
         comm = distributed.init(arguments.backend, rng_seed=arguments.seed, datatype=arguments.dtype,
                                 batch_size=arguments.batch_size, **threads)  # fmt: skip
-    except tb.BackendError as error:
-        sys.exit(f"parallel_digits.py: --backend {arguments.backend}: {error}")
+    except (tb.BackendError, ValueError) as error:
+        sys.exit(f"parallel_digits.py: --backend: {error}")
     train_set, _, test_set = load(comm.backend, arguments.seed)
-    batches = distributed.ShardedBatches(comm, train_set.labels.shape[1], arguments.batch_size, arguments.seed)
+    try:
+        batches = distributed.ShardedBatches(comm, train_set.labels.shape[1], arguments.batch_size, arguments.seed)
+    except tb.ShapeError as error:
+        sys.exit(f"parallel_digits.py: --batch-size: {error}")
     network = convolutional(comm.backend, arguments.maps, keep=None)
     training = ParallelTraining(comm, network, batches, arguments.compress)
     if arguments.checkpoint is not None and arguments.checkpoint.exists():
-        training.resume(arguments.checkpoint)
+        try:
+            training.resume(arguments.checkpoint)
+        except (OSError, ValueError) as error:
+            sys.exit(f"parallel_digits.py: --checkpoint {arguments.checkpoint}: {error}")
 
     costs, start = [], time.perf_counter()
     while batches.epoch < arguments.epochs:

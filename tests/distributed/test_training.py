@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -550,3 +551,31 @@ def test_the_convnet_learns_with_compressed_gradients(train: Callable[..., list[
 def test_the_example_says_how_it_is_called() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "--help"], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0 and "--checkpoint" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("wrong", "setting", "message"),
+    [
+        ("--batch-size=4000", {}, "--batch-size: .*4000 of 1077"),
+        ("--maps=1", {}, "--checkpoint other.npz: a checkpoint of another network"),
+        ("--backend=cpu:x", {}, "--backend: .*has no drivers"),
+        ("--maps=1", {"TB_BACKEND": "nosuch"}, "--backend: backend 'nosuch'"),
+    ],
+)
+def test_what_the_example_cannot_do_is_told_in_a_line(
+    tmp_path: Path, wrong: str, setting: dict[str, str], message: str
+) -> None:
+    np.savez(tmp_path / "other.npz", value0=1.0)
+    line = [sys.executable, SCRIPT, wrong, "--checkpoint", "other.npz"]
+    done = subprocess.run(line, env=environment(**setting), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and re.match(f"parallel_digits.py: {message}", done.stderr, re.DOTALL), done.stderr
+
+
+def test_the_example_follows_the_settings(tmp_path: Path) -> None:
+    line = [sys.executable, SCRIPT, "--maps", "1", "--epochs", "1", "--curve", "curve.json"]
+    tests = []
+    for dtype in ("float16", "float32"):
+        done = subprocess.run(line, env=environment(TB_DTYPE=dtype), cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        tests.append(json.loads((tmp_path / "curve.json").read_text())["test"])
+    assert np.float16(tests[0]) == tests[0] != tests[1]

@@ -69,6 +69,7 @@ def test_halves_learn(train: Callable, dtype: str) -> None:
     "char_rnn.py --temperature nan", "parallel_digits.py --maps 0", "parallel_digits.py --batch-size 0",
     "parallel_digits.py --seed -1", "parallel_digits.py --backend nosuch", "parallel_digits.py --curve /nowhere/x.json",
     "char_rnn.py --length 0", "mlp_digits.py --dtype int32", "mlp_digits.py --plot x.xyz", "char_rnn.py --plot x",
+    "parallel_digits.py --maps 1 1 1 1",
 ])  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_by_their_option(
     script: Callable, wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
