@@ -122,7 +122,7 @@ class Writer:
             c = getattr(self.recurrent, "c", None)
             if n >= len(start) - 1:
                 p = self.cost.fprop(self.scores.fprop(h, training=False)).get()[:, 0].astype(np.float64)
-                p **= 1 / temperature
+                p = (p / p.max()) ** (1 / temperature)  # the largest stays 1: a temperature near 0 leaves that one
                 text += self.characters[be.rng.choice(len(p), p=p / p.sum())]
         return text
 
@@ -149,13 +149,13 @@ def train(writer: Writer, arguments: argparse.Namespace) -> list[float]:
     costs: list[float] = []
     step: Callable = writer.learn
     for number in range(1, arguments.iterations + 1):
-        windows = (*writer.windows(arguments.samples), number)
+        windows = (*writer.windows(arguments.batch_size), number)
         writer.total[:] = 0
         if arguments.capture and number == 1:
             step = writer.be.capture(writer.learn, *windows)
         else:
             step(*windows)
-        costs.append(float(writer.total.get()[0, 0]) / (arguments.samples * arguments.steps))
+        costs.append(float(writer.total.get()[0, 0]) / (arguments.batch_size * arguments.steps))
         if number % max(arguments.iterations // 4, 1) == 0:
             sample = writer.write(arguments.start, min(60, arguments.length), arguments.temperature)
             print(f"iteration {number:5}   cost {costs[-1]:.4f}   {sample!r}", flush=True)
@@ -168,7 +168,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--text", type=Path, default=None, help="file to learn (default: the Zen of Python)")
     parser.add_argument("--cell", choices=CELLS, default="lstm", help="(default: %(default)s)")
     parser.add_argument("--hidden", type=whole(1), default=128, help="units (default: %(default)s)")
-    parser.add_argument("--samples", type=whole(1), default=16, help="windows of an iteration (default: %(default)s)")
     parser.add_argument("--steps", type=whole(1), default=48, help="characters of a window (default: %(default)s)")
     parser.add_argument("--iterations", type=whole(1), default=400, help="(default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=0.3, help="of samples (default: %(default)s)")
@@ -179,7 +178,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=image_file, default=Path("out/char_rnn.png"),
                         help="image (default: %(default)s)")  # fmt: skip
     tb.add_backend_arguments(parser)
-    parser.set_defaults(seed=1)
+    parser.set_defaults(seed=1, batch_size=16)
     found = parser.parse_args(arguments)
     if not found.temperature > 0:
         parser.error("--temperature is above 0")
@@ -198,8 +197,8 @@ def main() -> None:
         arguments.plot.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, UnicodeDecodeError) as error:
         sys.exit(f"char_rnn.py: {error}")
-    arguments.batch_size = arguments.samples * arguments.steps
     be = tb.backend_from_arguments(arguments)
+    be.bsz = arguments.batch_size * arguments.steps
     writer = Writer(be, text, arguments.cell, arguments.hidden, arguments.steps)
     unknown = sorted(set(arguments.start) - set(writer.characters))
     if unknown or not arguments.start:

@@ -202,7 +202,8 @@ def draw(history: History, test_accuracy: float, description: str, path: Path) -
         ax.set_xlabel("epoch")
         ax.set_ylabel(label)
         ax.grid(alpha=0.3)
-    axes[0].set_yscale("log")
+    if any(np.isfinite(e[0]) for e in history.train + history.validation):  # else training has run away at once
+        axes[0].set_yscale("log")
     axes[1].axhline(100 * test_accuracy, color="C2", linestyle="--", label=f"test: {test_accuracy:.2%}")
     lowest = history.validation[0][1] if len(epochs) >= 10 else min(e[1] for e in history.train + history.validation)
     axes[1].set_ylim(top=100.5, bottom=min(95, 100 * lowest - 1))
@@ -221,12 +222,20 @@ def share(text: str) -> float:
     return number
 
 
+def rate(text: str) -> float:
+    """A learning rate on the command line: above 0, and finite."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{number} given, expected above 0 and finite")
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser, epochs: int, plot: str) -> None:
     """What the digits examples have in common: epochs, optimizer, capture, the plot, and the backend's arguments."""
     parser.add_argument("--epochs", type=whole(1), default=epochs, help="passes over the data (default: %(default)s)")
     parser.add_argument("--keep", type=share, default=0.5, help="share that dropout keeps (default: %(default)s)")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=None, help="learning rate (default: the optimizer's)")
+    parser.add_argument("--rate", type=rate, default=None, help="learning rate (default: the optimizer's)")
     parser.add_argument("--capture", action="store_true", help="record a step once and repeat it by one call")
     parser.add_argument("--plot", type=image_file, default=Path(plot), help="image (default: %(default)s)")
     tb.add_backend_arguments(parser)

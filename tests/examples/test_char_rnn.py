@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
-SHORT = ("--iterations", "40", "--hidden", "24", "--samples", "8", "--steps", "12")
-TINY = ("--iterations", "4", "--hidden", "8", "--samples", "4", "--steps", "6", "--length", "5")
+SHORT = ("--iterations", "40", "--hidden", "24", "--batch-size", "8", "--steps", "12")
+TINY = ("--iterations", "4", "--hidden", "8", "--batch-size", "4", "--steps", "6", "--length", "5")
 
 
 def costs_of(output: str) -> list[float]:
@@ -45,6 +45,18 @@ def test_a_seed_repeats_a_run_captured_or_not(script: Callable, cell: str) -> No
 def test_the_emulated_gpu_has_the_same_costs(script: Callable) -> None:
     cpu, gpu = (costs_of(script("char_rnn.py", *TINY, "--backend", name)[0]) for name in ("cpu", "gpu:emulator"))
     assert cpu == pytest.approx(gpu, abs=2e-4)
+
+
+@pytest.mark.slow
+def test_the_batch_size_is_the_number_of_windows(script: Callable) -> None:
+    few, many = (costs_of(script("char_rnn.py", *TINY, "--batch-size", size)[0]) for size in ("4", "5"))
+    assert few != many
+
+
+@pytest.mark.slow
+def test_a_temperature_near_zero_leaves_the_likeliest(script: Callable) -> None:
+    texts = [script("char_rnn.py", *TINY, "--temperature", t)[0].splitlines()[-1] for t in ("1e-9", "1e-320")]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.slow

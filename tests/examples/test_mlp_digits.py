@@ -56,6 +56,12 @@ def test_options_choose_optimizer_activation_type_and_backend(train: Callable) -
 
 
 @pytest.mark.slow
+def test_a_rate_at_which_training_runs_away_ends_with_its_costs(train: Callable) -> None:
+    output, _ = train("--epochs", "1", "--hidden", "4", "--rate", "1e300")
+    assert re.search(r"^test +nan ", output, re.MULTILINE)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_learn(train: Callable, dtype: str) -> None:
     output, _ = train("--epochs", "12", "--hidden", "64", "--dtype", dtype)
@@ -69,7 +75,7 @@ def test_halves_learn(train: Callable, dtype: str) -> None:
     "char_rnn.py --temperature nan", "parallel_digits.py --maps 0", "parallel_digits.py --batch-size 0",
     "parallel_digits.py --seed -1", "parallel_digits.py --backend nosuch", "parallel_digits.py --curve /nowhere/x.json",
     "char_rnn.py --length 0", "mlp_digits.py --dtype int32", "mlp_digits.py --plot x.xyz", "char_rnn.py --plot x",
-    "parallel_digits.py --maps 1 1 1 1",
+    "parallel_digits.py --maps 1 1 1 1", "mlp_digits.py --rate nan", "cnn_digits.py --rate -1",
 ])  # fmt: skip
 def test_numbers_that_make_no_sense_are_refused_by_their_option(
     script: Callable, wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
