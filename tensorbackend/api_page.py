@@ -58,7 +58,8 @@ def _tables(module: ModuleType) -> Iterator[tuple[str, list[str]]]:
 def _rows(name: str, value: Any, whole: bool) -> Iterator[str]:
     """The row of a name; of a class, then those of its own methods and properties, unless another section has them."""
     if not callable(value):
-        yield _row(name, "", f"{_first_sentence(type(value))}")
+        said = f"By name: {', '.join(value)}." if isinstance(value, dict) else _first_sentence(type(value))
+        yield _row(name, "", said)
         return
     yield _row(name, _parameters(value), _first_sentence(value))
     if not inspect.isclass(value) or name == "Backend" or not whole and _has_section(value):

@@ -177,6 +177,12 @@ def test_every_method_of_the_stub_that_the_table_makes_has_a_doc() -> None:
     assert ast.get_docstring(shown["softmax"])
 
 
+def test_the_page_of_names_tells_what_dictionaries_hold() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert "| `SETTINGS` | By name: backend, jit, " in page
+    assert "dict() ->" not in page
+
+
 def test_help_of_the_docs_writes_nothing() -> None:
     before = {path: path.stat().st_mtime_ns for path in docgen.generated()}
     done = subprocess.run([sys.executable, "-m", "tensorbackend.docgen", "--help"], capture_output=True, text=True,
