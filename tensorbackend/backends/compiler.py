@@ -34,6 +34,7 @@ from tensorbackend.backends.toolchain import (
     cpu_features,
     find_compiler,
     require_compiler,
+    require_sanitizers,
     sanitizer_libraries,
 )
 from tensorbackend.errors import CompileError
@@ -233,8 +234,11 @@ def compile_many(
     names at file scope, macros included, are distinct or come from guarded headers. A merged unit that does not compile
     is taken apart. `expander()`, asked for once when something must be compiled, turns a source into the text to
     compile; what it does may depend on the source and the headers it includes alone. Raises `CompileError` when there
-    is no compiler, or it fails, or hangs longer than the setting `compile_timeout`.
+    is no compiler, or it fails, or hangs longer than the setting `compile_timeout`, or `sanitize` asks for sanitizers
+    that are not loaded.
     """
+    if sanitize:
+        require_sanitizers()
     options = Options(tuple(flags), sanitize, libc, aim)
     keys = [_key(source, options) for source in sources]
     missing = {key: source for key, source in zip(keys, sources) if load(key) is None}

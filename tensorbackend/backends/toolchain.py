@@ -6,6 +6,7 @@ Importing this module starts nothing; the first question about a compiler runs i
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import itertools
@@ -31,6 +32,7 @@ __all__ = [
     "cpu_features",
     "find_compiler",
     "require_compiler",
+    "require_sanitizers",
     "sanitizer_libraries",
 ]
 
@@ -261,6 +263,13 @@ def sanitizer_libraries() -> list[str]:
     names = {"gcc": ["libasan.so", "libubsan.so"], "clang": [f"libclang_rt.asan-{platform.machine()}.so"]}
     answers = [_ask([*compiler.command, f"-print-file-name={name}"]) for name in names[compiler.family]]
     return [answer.stdout.strip() for answer in answers]
+
+
+def require_sanitizers() -> None:
+    """Raise `CompileError` where the process was started without them: they end one that loads them later."""
+    if not hasattr(ctypes.CDLL(None), "__asan_init"):
+        line = f"LD_PRELOAD='{' '.join(sanitizer_libraries())}' ASAN_OPTIONS=detect_leaks=0 TB_SANITIZE=1 python ..."
+        raise CompileError(complain("TB_SANITIZE: the sanitizers have to be loaded before Python", "", "", line))
 
 
 @functools.cache

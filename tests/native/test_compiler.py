@@ -593,6 +593,26 @@ function(ctypes.c_void_p(block), ctypes.c_long(16))
     assert "heap-buffer-overflow" in done.stderr
 
 
+@pytest.mark.slow
+def test_sanitizers_that_are_not_loaded_are_an_error_not_the_end(run_python, cc):
+    code = """
+import tensorbackend as tb
+be = tb.gen_backend("cpu")
+x = be.ones((2, 3))
+with tb.using(sanitize=True):
+    try:
+        x[:] = be.exp(x)
+    except tb.CompileError as error:
+        print(error)
+x[:] = be.exp(x)
+"""
+    said = run_python(code).stdout
+    assert "TB_SANITIZE" in said
+    assert f"LD_PRELOAD='{' '.join(compiler.sanitizer_libraries())}'" in said
+    assert "TB_SANITIZE" in run_python("import tensorbackend as tb; tb.gen_backend('cpu').ones((2, 3))", check=False,
+                                       TB_SANITIZE="1").stderr  # fmt: skip
+
+
 def test_other_compilers_of_this_machine_compile_kernels(cache, monkeypatch):
     for name in ("gcc", "clang"):
         if shutil.which(name):
