@@ -4,7 +4,8 @@
 An entry is `<key>.so` with `<key>.c` beside it: a library, or a cubin of a CUDA device. The file ends in a trailer
 that holds its own checksum, so an entry is one file: it appears by one rename, and a truncated or altered one is seen
 before it is loaded. Any number of processes may share a folder, and any of them may be killed at any moment: what they
-leave behind lies in `tmp/` and is removed later. What a key is made of, and what a library contains, is decided in
+leave behind lies in `tmp/` and is removed later. The folder may be one of the user's, with other files in it: only
+names that this module gives are counted and removed. What a key is made of, and what a library contains, is decided in
 `compiler.py` (libraries) and `cubins.py`.
 """
 
@@ -15,6 +16,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -33,6 +35,10 @@ __all__ = ["DiskCache", "Entry", "cache_for_reading", "cache_for_writing", "fall
 
 log = logging.getLogger(__name__)
 
+NAMES = re.compile(r"([0-9a-f]{64})\.(?:so|c)")
+"""How files of entries are called: a key has 64 hexadecimal digits."""
+TEMPORARY = "tb-compile-"
+"""What names of folders in `tmp/` begin with."""
 INDEX = "plans"
 """The file in which `warm.py` keeps how plans are launched."""
 TRAILER_MAGIC = b"tb-entry"
@@ -112,7 +118,7 @@ class DiskCache:
         self._sweep_once()
         temporaries = self.folder / "tmp"
         os.makedirs(temporaries, mode=0o700, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=temporaries))
+        return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{os.getpid()}-", dir=temporaries))
 
     def put(self, keys: list[str], library: Path) -> list[Path]:
         """Take `library`, a file of a `workspace`, in as the entry of each of `keys`; the paths of the entries.
@@ -166,7 +172,7 @@ class DiskCache:
         """Remove what killed processes left behind."""
         oldest = time.time() - TEMPORARY_LIFETIME
         for entry in _scan(self.folder / "tmp"):
-            if _modified(entry) < oldest:
+            if entry.name.startswith(TEMPORARY) and _modified(entry) < oldest:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
     def entries(self) -> list[Entry]:
@@ -255,14 +261,14 @@ class Entry:
 def _entries(folder: Path) -> list[Entry]:
     by_key: dict[str, Entry] = {}
     for found in _scan(folder):
-        key, dot, suffix = found.name.rpartition(".")
-        if suffix not in ("so", "c"):
+        name = NAMES.fullmatch(found.name)
+        if name is None:
             continue
         try:
             facts = found.stat()
         except FileNotFoundError:
             continue
-        entry = by_key.setdefault(key, Entry(key, []))
+        entry = by_key.setdefault(name[1], Entry(name[1], []))
         entry.names.append(found.name)
         entry.size += facts.st_size // facts.st_nlink
         entry.used = max(entry.used, facts.st_mtime)

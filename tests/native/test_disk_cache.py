@@ -416,7 +416,7 @@ def test_use_is_noted_but_not_at_every_load(cache, forget):
 
 
 def test_leftovers_of_killed_processes_are_removed_later(cache):
-    old, new = cache / "tmp" / "1-old", cache / "tmp" / "1-new"
+    old, new = cache / "tmp" / "tb-compile-1-old", cache / "tmp" / "tb-compile-1-new"
     for folder in (old, new):
         folder.mkdir(parents=True)
         (folder / "library.so").write_bytes(b"half of a librar")
@@ -426,6 +426,24 @@ def test_leftovers_of_killed_processes_are_removed_later(cache):
     compiler.compile_source(SOURCE)
     assert not old.exists()
     assert new.exists()
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
+    """Whoever names a folder of his own as TB_CACHE keeps what he has there: sources, libraries, a `tmp`."""
+    cache = disk_cache.DiskCache(tmp_path / "project", limit=100_000)
+    (cache.folder / "tmp" / "2024-notes").mkdir(parents=True, mode=0o700)
+    others = [cache.folder / name for name in ("main.c", "libmine.so", "abc.def.c", "tmp/2024-notes/a.txt")]
+    long_ago = time.time() - 2 * disk_cache.TEMPORARY_LIFETIME
+    for path in others:
+        path.write_bytes(bytes(50_000))
+        os.utime(path, (long_ago, long_ago))
+    os.utime(cache.folder / "tmp" / "2024-notes", (long_ago, long_ago))
+    for n in range(4):
+        store(cache, f"{n:064x}", 40_000, time.time() - 100 + n)
+    assert 1 <= len(cache.entries()) <= 2
+    cache.clear()
+    assert not cache.entries()
+    assert all(path.exists() for path in others)
 
 
 def test_file_locks_are_a_help_not_a_need(cache, monkeypatch):
