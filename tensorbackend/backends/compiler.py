@@ -430,14 +430,18 @@ def _error(failure: _Failure, unit: Path, kept: Path) -> CompileError:
     message = failure.message.replace(folder, "")
     command = [os.fspath(kept) if word == os.fspath(unit) else word.replace(folder, "") for word in failure.command]
     rows = [
-        f"the C compiler {failure.ending}",
-        f"  command   {shlex.join(command)}",
-        _block("message", _shorten(message.strip().splitlines(), 30)),
+        failed(f"the C compiler {failure.ending}", shlex.join(command), message),
         _block("source", _marked_lines(message, unit.name, kept)),
         f"  kept      {kept}",
         "  try       the command by hand on the kept source; TB_JIT=0 computes without a compiler",
     ]
     return CompileError("\n".join(row for row in rows if row))
+
+
+def failed(head: str, command: str, message: str) -> str:
+    """The rows of an error that say what was run, and what it said."""
+    rows = [head, f"  command   {command}", _block("message", _shorten(message.strip().splitlines(), 30))]
+    return "\n".join(row for row in rows if row)
 
 
 def _block(label: str, lines: list[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import shlex
 import struct
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ from tensorbackend.codegen.library import Definitions
 from tensorbackend.codegen.nest import COLUMNS, MAP, ROWS, Nest, nest
 from tensorbackend.codegen.render import Printed
 from tensorbackend.codegen.segments import LOT
-from tensorbackend.errors import CompileError, complain
+from tensorbackend.errors import CompileError
 from tensorbackend.graph.loops import in_memory_order
 from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.kernel_files import kernel_path
@@ -239,7 +240,7 @@ def _definitions(call: tuple[str, ...]) -> Definitions:
         raise CompileError(f"the preprocessor of the kernel headers: {error}{slow}") from error
     if done.returncode:
         head = f"the C compiler failed (exit status {done.returncode}) on the kernel headers"
-        raise CompileError(complain(head, " ".join(arguments), "", done.stderr.strip()))
+        raise CompileError(compiler.failed(head, shlex.join(arguments), done.stderr))
     return Definitions(done.stdout)
 
 

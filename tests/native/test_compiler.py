@@ -307,7 +307,7 @@ def test_kernel_calls_its_own_function_not_a_namesake(cache):
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo out of order >&2; exit 3", r"(?s)exit status 3\) on the kernel headers.*out of order"),
+        ("echo out of order >&2; exit 3", r"(?s)exit status 3\) on the kernel headers\n  command .*\n  message   out"),
         ("sleep 1000", r"kernel headers: .*timed out after 1\.0 seconds \(setting TB_COMPILE_TIMEOUT\)"),
         ("exec kill -9 $$", "exit status -9"),
     ],
