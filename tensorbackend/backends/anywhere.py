@@ -156,8 +156,11 @@ registry.when_made(_seed_host)
 def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:
     """A decorator that remembers a function's results by its arguments, which must be hashable.
 
-    With `for_each_device`, results also belong to the global backend of the call: another has its own.
+    With `for_each_device`, results also belong to the global backend of the call: another has its own. Raises
+    `TypeError` where the parentheses are forgotten.
     """
+    if callable(for_each_device):
+        raise TypeError(complain("memoize", "a function", "for_each_device, True or False", "@tb.memoize()"))
 
     def decorate(function: _F) -> _F:
         results: dict[tuple, Any] = {}

@@ -394,6 +394,14 @@ def test_types_are_checked_when_they_were_not_at_first(be: Backend) -> None:
         rule(x, w)
 
 
+def test_memoize_without_parentheses_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"@tb\.memoize\(\)"):
+
+        @tb.memoize
+        def double(x: int) -> int:
+            return 2 * x
+
+
 def test_memoized_functions_tell_arguments_apart() -> None:
     seen = []
 
