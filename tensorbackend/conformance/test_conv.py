@@ -167,6 +167,20 @@ def test_update_scales_and_sums(backend: Any, dtype: str) -> None:
     np.testing.assert_allclose(grad_bias.get()[:, 0], e.reshape(layer.K, -1).sum(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("taps", [1, 3])
+def test_update_and_sums_see_one_value_of_an_error_that_is_an_expression(backend: Any, taps: int) -> None:
+    """Of one that draws random numbers, or reads what is written."""
+    layer = backend.conv_layer("float32", N=4, C=2, K=3, H=5, W=5, R=taps, S=taps, pad_h=taps // 2, pad_w=taps // 2)
+    I, grad_F, sums = backend.ones(layer.dimI), backend.zeros(layer.dimF), backend.empty(layer.dimS)
+    backend.update_conv(layer, I, backend.rand(shape=layer.dimO) - 0.5, grad_F, grad_bias=sums)
+    middle = grad_F.get()[0, 0, taps // 2, taps // 2]  # this tap meets no padding
+    np.testing.assert_allclose(middle, sums.get()[:, 0], rtol=1e-5, atol=1e-4)
+    grad_F[:] = 100.0
+    backend.update_conv(layer, I, backend.ones(layer.dimO) * (backend.max(grad_F) - 99.0), grad_F, grad_bias=sums)
+    np.testing.assert_allclose(grad_F.get()[0, 0, taps // 2, taps // 2], 100.0, rtol=1e-5)
+    np.testing.assert_allclose(sums.get(), np.full((3, 1), 100.0), rtol=1e-5)
+
+
 def test_operands_may_be_views(backend: Any) -> None:
     layer = backend.conv_layer("float32", **SMALL)
     (I, i), (F, f) = tensors(backend, "float32", layer.dimI, layer.dimF)

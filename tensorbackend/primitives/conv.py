@@ -311,6 +311,9 @@ class Convolution:
         tail = _Tail(self, "update_conv", layer, dims, output, None, None, None, alpha, beta, False, False, 0.0)
         if grad_bias is not None:
             operands.check_column("update_conv", "grad_bias", grad_bias, layer.K, I, E, grad_F)
+            if not isinstance(E, Tensor):  # once: it may be random, or read grad_F
+                E = self.evaluate(E)
+                dims["E"] = (E, layer.dimO)
         timed = operands.repeated(self, repeat, lambda: tail.run(UPDATE), layer.flops, "update_conv")
         if grad_bias is not None:
             operands.sums_of_maps(grad_bias, E, layer.dimO)
