@@ -211,6 +211,7 @@ BAD: list[tuple[dict[str, Callable], type, str]] = [
     ({"h_ff_s": lambda be: [be.zeros((5, 4))] * 5 + [be.zeros((5, 3))]}, ShapeError, r"h_ff_s\[5\][\s\S]*\(5, 3\)"),
     ({"h_ff_s": lambda be: be.zeros((6, 5))}, TypeError, "h_ff_s[\\s\\S]*Tensor[\\s\\S]*a list"),
     ({"h_prev_s": lambda be: [np.zeros((5, 4))] * 6}, TypeError, r"h_prev_s\[0\][\s\S]*ndarray"),
+    ({"h_prev_s": lambda be: [be.empty((), min_dims=0)] * 6}, ShapeError, r"shape of h_prev_s\[0\]"),
     ({"num_steps": lambda be: 0}, ShapeError, "num_steps"),
     ({"num_steps": lambda be: float("nan")}, ShapeError, "num_steps[\\s\\S]*nan"),
     ({"num_steps": lambda be: "6"}, ShapeError, "num_steps[\\s\\S]*'6'"),

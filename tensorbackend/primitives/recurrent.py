@@ -67,7 +67,7 @@ def _check_steps(be: Any, name: str, used: int, rows: int, dtype: Any, **lists: 
             if isinstance(steps[t], Tensor) and steps[t].structure in right:  # most are views of one layout
                 continue
             if columns is None and isinstance(steps[t], Tensor):
-                columns = steps[t].shape[-1]
+                columns = steps[t].shape[-1] if steps[t].shape else 1
             check_tensor(be, name, f"{what}[{t}]", steps[t], (rows, columns), dtype)
             right.add(steps[t].structure)
 
