@@ -320,6 +320,24 @@ def test_lengths_hold_the_number_of_steps(backend: Any) -> None:
                 backend.compound_lstm_unroll_fprop(*sizes, lengths=lengths)
 
 
+@KINDS
+@pytest.mark.parametrize("nout", [1, 4, 5])
+def test_lengths_may_have_any_shape(backend: Any, kind: str, nout: int) -> None:
+    """A column, as an array of a list is: it was taken for lengths of rows where there are as many rows as samples."""
+    case = Case(kind, nout=nout, lengths=[6, 0, 3, 1], dtype="float32")
+    t = case.forward(backend)
+    row, h = case.flags.pop("lengths"), t["h"].get()
+    gradients, case.lengths = None, None
+    for lengths in (row, backend.array([6, 0, 3, 1], dtype=np.int32), row.reshape(2, 2), row[:, ::-1].T[::-1]):
+        case.flags["lengths"] = lengths
+        found = case.forward(backend)
+        np.testing.assert_array_equal(found["h"].get(), h)
+        back = case.back(backend, found)
+        gradients = gradients or back
+        for name, gradient in gradients.items():
+            np.testing.assert_array_equal(back[name], gradient)
+
+
 def test_overlapping_outputs_are_refused(backend: Any) -> None:
     given_ = arguments(backend)
     both = backend.zeros((40, 24))

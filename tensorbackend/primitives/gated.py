@@ -34,7 +34,7 @@ __all__ = ["Gated"]
 class _Steps:
     """The steps of a pass over buffers with `num_steps` steps of N columns, `used` of them run.
 
-    `lengths` (1, N) are the samples' own numbers of steps, or None.
+    `lengths` are the samples' own numbers of steps, N in any shape and here as (1, N), or None.
     """
 
     def __init__(self, be: Any, name: str, h: Any, num_steps: int, num_used_steps: int | None, reverse: bool,
@@ -49,6 +49,7 @@ class _Steps:
         if lengths is not None:
             operands.check_integers(name, num_steps + 1, lengths=(lengths, (1, self.N)))
             operands.check_home(be, lengths)
+            self.lengths = composite.reshape(lengths, (1, self.N))  # be.array makes a column of a list
 
     def check(self, **named: tuple[Any, int, int]) -> None:
         """That operands are tensors of the type with so many rows and columns."""
@@ -203,10 +204,10 @@ class Gated:
         c and gates, which only the backward pass reads, may both be None. All of one float type; step t is in columns
         t N to (t + 1) N. `h_init`, `c_init` (nout, N) are the state before the first step (None: zeros, a reset); they
         may be steps of h and c. `reverse` begins at the last step; only the first `num_used_steps` are run, if that is
-        not None. With `lengths` (integers, (1, N)) a sample's state is passed on unchanged from its step `lengths` on,
-        and a reversed one begins before it. For two directions, call twice, with halves of the rows of one buffer as h.
-        Everything is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, `BackendError`, and `ValueError`
-        when outputs overlap operands or each other.
+        not None. With `lengths` (N integers in any shape) a sample's state is passed on unchanged from its step
+        `lengths` on, and a reversed one begins before it. For two directions, call twice, with halves of the rows of
+        one buffer as h. Everything is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, `BackendError`,
+        and `ValueError` when outputs overlap operands or each other.
         """
         steps = _Steps(self, "compound_lstm_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
