@@ -82,9 +82,10 @@ class Nest:
 
     def turned(self, ref: Ref) -> bool:
         """Whether an input is read, or an output of short rows written, through a turned tile."""
-        if self.short is not None:
-            return ref.strides[self.short] == 1 and ref.shape[self.inner] != 1 and ref.strides[self.inner] not in (0, 1)
-        return self.tiled is not None and ref.strides[self.tiled] == 1 and ref.shape[self.inner] != 1
+        along = self.tiled if self.short is None else self.short
+        if along is None or ref.strides[along] != 1:
+            return False
+        return ref.shape[self.inner] != 1 and ref.strides[self.inner] not in (0, 1)
 
     def laid(self, ref: Ref) -> bool:
         """Whether an output is written through a turned tile: of short rows alone."""

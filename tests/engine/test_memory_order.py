@@ -160,6 +160,18 @@ def test_maps_of_what_lies_otherwise(backend: Backend, one: Axes, other: Axes, i
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_maps_of_what_lies_across_and_repeated_rows(backend: Backend, dtype: str) -> None:
+    """Inputs that lie across go by tiles; beside them, a view of the same elements in each row does not."""
+    across = np.random.default_rng(0).integers(-9, 9, (16, 20)).astype(dtype)
+    column = np.arange(16, dtype=dtype)[:, None]
+    repeated = backend.xp.broadcast_to(backend.array(column, dtype=dtype), (16, 20))
+    assert repeated.strides == (1, 0)
+    y = backend.empty((16, 20), dtype=dtype)
+    y[:] = seen(backend, across, (1, 0), dtype) + repeated
+    np.testing.assert_array_equal(y.get(), across + column)
+
+
 @pytest.mark.parametrize(("one", "other"), MIXED)
 def test_reductions_of_what_lies_otherwise(backend: Backend, one: Axes, other: Axes) -> None:
     shape = (9, 10, 8, 11)
