@@ -293,12 +293,13 @@ class GradientMethod(Optimizer):
             object.__setattr__(self, name, value)
 
     def __deepcopy__(self, memo: dict) -> GradientMethod:
-        """A copy with a copy of the target, whose rules follow the copy's numbers."""
+        """A copy with a copy of the target, whose rules follow the copy's numbers and count of steps."""
         made = memo[id(self)] = object.__new__(type(self))
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
         for p in made.target.params() if made.target is not None else ():
             if p.update_rule is not None and p.update_rule.hyperparam._parent is self.hyperparam:
                 p.update_rule.hyperparam.__dict__["_parent"] = made.hyperparam
+                p.update_rule.clock = copy.deepcopy(p.update_rule.clock, memo)
         return made
 
     def create_update_rule(self) -> UpdateRule:

@@ -255,6 +255,25 @@ def test_the_step_and_the_decay_of_adam_are_scaled_by_eta(be, array) -> None:
     testing.assert_allclose(link.p0, np.full(3, 2.0 - 0.5 * (0.125 + 0.25 * 2.0)), atol=1e-6)
 
 
+def test_a_copy_of_adam_goes_on_counting(be, array) -> None:
+    """By itself: steps of the copy are those that the original makes, before and after."""
+    optimizer = optimizers.Adam(alpha=0.5).setup(link_of(array(np.zeros(3), np.float64)))
+    for n in range(3):
+        set_gradients(optimizer.target, be, n + 1.0)
+        optimizer.update()
+    made = copy.deepcopy(optimizer)
+    for one in (made, optimizer):
+        for n in range(3, 6):
+            set_gradients(one.target, be, n + 1.0)
+            one.update()
+    np.testing.assert_array_equal(*(arrays.to_cpu(o.target.p0.array) for o in (made, optimizer)))
+    m, v, expected = 0.0, 0.0, 0.0
+    for n in range(1, 7):
+        m, v = m + 0.1 * (n - m), v + 0.001 * (n * n - v)
+        expected -= 0.5 * np.sqrt(1 - 0.999**n) / (1 - 0.9**n) * m / (np.sqrt(v) + 1e-8)
+    testing.assert_allclose(made.target.p0, np.full(3, expected), rtol=1e-9)
+
+
 def test_rates_that_are_not_used_any_more_are_forgotten(be, array) -> None:
     link = link_of(array(np.ones(3)))
     optimizer = optimizers.Adam().setup(link)
