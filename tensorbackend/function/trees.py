@@ -10,6 +10,7 @@ is one again. What backward has to keep is found out from what the gradient's tr
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.graph import indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.keys import exact
-from tensorbackend.graph.optree import Operators, OpTreeNode, source
+from tensorbackend.graph.optree import Operators, OpTreeNode, nodes_of, source
 from tensorbackend.graph.parts import Parts, gathered, roots_and_starts
 from tensorbackend.graph.symbol import as_python, is_symbol
 from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
@@ -36,10 +37,12 @@ _NUMBERS = (bool, int, float)
 
 
 class _Trace(threading.local):
-    """How many random nodes this thread's trace has, and the calls of rules on traced variables, if they are noted."""
+    """How many random nodes this thread's trace has; the calls of rules on traced variables, if they are noted; and, if
+    a gradient is to be differentiated, the rules' own gradients for results of such calls, by these nodes' ids."""
 
     draws = 0
     calls: list[tuple] | None = None
+    rules: dict[int, Callable[[Any], list[tuple]]] | None = None
 
 
 _trace = _Trace()
@@ -94,6 +97,31 @@ def noting() -> Iterator[list[tuple]]:
         yield _trace.calls
     finally:
         _trace.calls = before
+
+
+@contextlib.contextmanager
+def _ruled() -> Iterator[dict[int, Callable[[Any], list[tuple]]]]:
+    """A block in which the gradients of rules that are called on traced variables are kept beside their results."""
+    before = _trace.rules
+    _trace.rules = {} if before is None else before
+    try:
+        yield _trace.rules
+    finally:
+        _trace.rules = before
+
+
+def _keep_rule(rules: dict[int, Callable[[Any], list[tuple]]], call: tuple) -> None:
+    """Have a call's own gradient hold for its results, which trees of gradients read: the ops' may differ, as where
+    operands are equal. A result that is part of an operand is that operand's maker's."""
+    rule, _, taken, given = call
+    if rule.gradient is None:
+        return
+    below = {id(node) for x in taken if isinstance(x, OpTreeNode) for node in nodes_of(x)}
+
+    def gradients(i: int, g: Any) -> list[tuple]:
+        return list(zip(taken, differentiated(*call, [g if k == i else None for k in range(len(given))])))
+
+    rules.update((id(y), functools.partial(gradients, i)) for i, y in enumerate(given) if id(y) not in below)
 
 
 def differentiated(rule: Any, params: dict[str, Any], taken: Sequence[Any], given: Sequence[Any],
@@ -152,6 +180,8 @@ class Rule:
             raise TypeError(complain(f"fused: {self.name} is no tree", "", "functions that are trees, as most of F"))
         given = tuple(opaque(y) if any(y is x for x in taken) else y for y in given)
         _trace.calls.append((self, params, taken, given))
+        if _trace.rules is not None:
+            _keep_rule(_trace.rules, _trace.calls[-1])
         made = tuple(map(Traced.of, given))
         return made if isinstance(found, tuple) else made[0]
 
@@ -206,10 +236,11 @@ class _GradientRule:
         starts = [next(rest) if there else None for there in self._there]
         if rule.gradient is not None:
             return self._by_rule(inputs, outputs, starts)
-        found = rule.compute(*_filled(form.pattern, inputs), **form.params)
+        with _ruled() as rules:
+            found = rule.compute(*_filled(form.pattern, inputs), **form.params)
         values = [y if i in self._kept[1] else None for i, y in enumerate(outputs)]
         traced = roots_and_starts(found if isinstance(found, tuple) else (found,), values, starts)
-        return tuple(differentiate(*traced, [inputs[i] for i in self._targets]))
+        return tuple(differentiate(*traced, [inputs[i] for i in self._targets], rules))
 
     def _by_rule(self, inputs: list[Any], outputs: list[Any], starts: list[Any]) -> tuple[Any, ...]:
         form = self._form

@@ -8,7 +8,8 @@ trees, so that gradients are templates too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tensorbackend import dtypes, ops
@@ -163,12 +164,17 @@ def _simple(node: OpTreeNode, inputs: tuple[Any, ...]) -> Any:
 
 
 def differentiate(
-    roots: Sequence[Any], values: Sequence[Any], starts: Sequence[Any], leaves: Sequence[Any]
+    roots: Sequence[Any],
+    values: Sequence[Any],
+    starts: Sequence[Any],
+    leaves: Sequence[Any],
+    rules: Mapping[int, Callable[[Any], Iterable[tuple[Any, Any]]]] = MappingProxyType({}),
 ) -> list[Any]:
     """The gradients with respect to `leaves`, which are nodes of `opaque`: trees, or None where there is none.
 
     `roots` are trees, `values` tensors that hold their values (None: not at hand), and `starts` their gradients (None:
-    none). Raises `ValueError` where an op has no derivative.
+    none). `rules` are those that hold for nodes, by id, in place of their ops': of a node's gradient each makes nodes
+    below it, with their gradients. Raises `ValueError` where an op has no derivative.
     """
     flowing: dict[int, Any] = {}
     held: dict[int, Any] = {}
@@ -184,7 +190,8 @@ def differentiate(
         g = flowing.get(id(node))
         if g is None or id(node) in wanted or not node.inputs:
             continue
-        for x, gx in zip(node.inputs, _rule(node, g, held.get(id(node)))):
+        own = rules.get(id(node))
+        for x, gx in zip(node.inputs, _rule(node, g, held.get(id(node)))) if own is None else own(g):
             if gx is not None and isinstance(x, OpTreeNode) and dtypes.is_float(x.dtype):
                 _flow(flowing, x, fitted(gx, x))
     return [flowing.get(id(x)) for x in leaves]

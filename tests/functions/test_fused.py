@@ -40,6 +40,32 @@ def test_values_and_gradients_are_those_of_the_parts(function, array) -> None:
     gradient_check.check_double_backward(tb.fused(function), [array(A, "float64"), array(B, "float64")], grads, second)
 
 
+_inner = tb.fused(lambda x: F.relu(x) * F.maximum(x, x))
+AT_EDGES = {
+    "maximum": lambda x: F.maximum(x, x) * x,
+    "minimum": lambda x: F.square(F.minimum(x * x, x)),
+    "relu": lambda x: F.relu(x) * x,
+    "clipped_relu": lambda x: F.clipped_relu(x, 2.0) * x,
+    "in another": lambda x: _inner(x) * F.relu(x) * x,
+    "of several results": lambda x: F.sum(F.add(*F.broadcast(F.maximum(x, x), F.relu(x)))) * x,
+}
+
+
+@pytest.mark.parametrize("name", AT_EDGES)
+def test_every_gradient_of_the_parts_holds_where_operands_are_equal(name, array, host) -> None:
+    """In the first, second and third derivative a function's own rule counts, not those of the ops it is made of."""
+    results = []
+    for f in (AT_EDGES[name], tb.fused(AT_EDGES[name])):
+        x = tb.Variable(array([-1.0, 0.0, 2.0, 1.0], "float64"))
+        found = [f(x)]
+        for _ in range(3):
+            (g,) = tb.grad([F.sum(found[-1] * (found[-1] + 1.0))], [x], enable_double_backprop=True)
+            found.append(g)
+        results.append([host(y) for y in found])
+    for a, b in zip(*results, strict=True):
+        testing.assert_allclose(a, b, rtol=1e-12)
+
+
 def shared(x, y):
     return x * x + y * y * y, F.identity(x)
 
