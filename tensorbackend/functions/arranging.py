@@ -19,7 +19,7 @@ from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.losses import check_classes, expect_labels, picked
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import contraction, indexing, ranges
-from tensorbackend.graph.indexing import as_array, pad_parts, pad_places, pad_widths, repeated_places
+from tensorbackend.graph.indexing import as_integers, pad_parts, pad_places, pad_widths, repeated_places
 from tensorbackend.graph.parts import Parts
 from tensorbackend.graph.repeating import repeated, tiled
 from tensorbackend.graph.structure import normalize_axes, one_axis
@@ -124,7 +124,7 @@ def permutate(x: Array, indices: Any, axis: int = 0, inv: bool = False) -> Varia
     """
     axis = one_axis("permutate", axis, len(x.shape))
     indices = indices.array if isinstance(indices, Variable) else indices
-    places = as_array("permutate: indices", indices.get() if hasattr(indices, "structure") else indices)
+    places = as_integers("permutate: indices", indices.get() if hasattr(indices, "structure") else indices)
     there = np.arange(x.shape[axis])
     if places.dtype.kind not in "iu" or not np.array_equal(np.sort(places, axis=None), there) or places.ndim != 1:
         raise ValueError(complain("permutate: indices", f"{places}", f"each of 0 to {x.shape[axis] - 1} once"))

@@ -151,7 +151,7 @@ def _key(slices: Any) -> tuple:
 
 def _index(k: Any) -> Any:
     k = k.array if isinstance(k, Variable) else k
-    return indexing.as_array("indices", k, None if k else np.int64) if isinstance(k, list) else k
+    return indexing.as_integers("indices", k) if isinstance(k, list) else k
 
 
 def get_item(x: Array, slices: Any) -> Variable:

@@ -17,8 +17,8 @@ import numpy as np
 from tensorbackend.errors import ShapeError, complain
 
 __all__ = [
-    "SliceKey", "as_array", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides", "extent",
-    "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_parts", "pad_places",
+    "SliceKey", "as_array", "as_integers", "basic", "check_rank", "combs", "contiguous_strides", "dense_strides",
+    "extent", "hashable", "is_fancy", "meet", "memory_order", "nested", "overlaps_itself", "pad_parts", "pad_places",
     "pad_widths", "repeated_places", "reshaped", "runs", "unhashed", "view_strides", "whole", "without_leading",
 ]  # fmt: skip
 
@@ -305,6 +305,11 @@ def as_array(name: str, x: Any, dtype: Any = None) -> np.ndarray:
         raise ShapeError(complain(f"{name}: not an array", str(error), "rows of equal length")) from None
 
 
+def as_integers(name: str, x: Any) -> np.ndarray:
+    """As `as_array`, where integers are wanted: a list of none is of integers, not of floats as for NumPy."""
+    return as_array(name, x, np.int64 if isinstance(x, (list, tuple)) and not x else None)
+
+
 def refuse_mask(name: str, x: Any) -> None:
     """Raise `TypeError` for a masked array, whose mask would be lost."""
     if isinstance(x, np.ma.MaskedArray):
@@ -328,7 +333,7 @@ def pad_widths(pad_width: Any, rank: int) -> Widths:
 def repeated_places(repeats: Any, length: int) -> np.ndarray:
     """The places along an axis of which each is repeated. Raises `ValueError` for other numbers than ints of 0 or more,
     one for all or one for each."""
-    times = as_array("repeat: repeats", repeats)
+    times = as_integers("repeat: repeats", repeats)
     if times.dtype.kind not in "iu" or times.ndim > 1 or times.size not in (1, length) or times.min(initial=0) < 0:
         raise ValueError(complain("repeat: repeats", f"{repeats}", f"an int of 0 or more, or {length} of them"))
     return np.repeat(np.arange(length, dtype=np.int64), times)

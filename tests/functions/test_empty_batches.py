@@ -143,3 +143,12 @@ def test_bilinear_forms_of_any_size(sizes, array, host) -> None:
         expected = np.einsum("ij,ik,l->jkl", *numbers[:2], np.ones(m)), np.einsum("ik,jkl->ij", *numbers[1:])
         for x, g in zip((w, a), expected):
             np.testing.assert_allclose(host(x.grad), g, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("empty", [[], (), np.zeros(0, np.int32)], ids=repr)
+def test_lists_of_none_are_of_integers(empty, array) -> None:
+    x = tb.Variable(array(np.ones((2, 0))))
+    for y in (F.repeat(x, empty, 1), F.permutate(x, empty, 1), F.permutate(x, empty, 1, inv=True)):
+        assert y.shape == (2, 0)
+    with pytest.raises(ValueError, match="repeat: repeats"):
+        F.repeat(x, empty, 0)
