@@ -18,8 +18,8 @@ from tensorbackend import dtypes
 from tensorbackend.errors import DTypeError, ShapeError, complain
 
 __all__ = [
-    "Axes", "Elementwise", "Kind", "Parameter", "Reduction", "Weak", "bind", "blanked", "broadcast", "by_memory",
-    "elementwise", "merged", "number_text", "reduction",
+    "KEYWORDS", "Axes", "Elementwise", "Kind", "Parameter", "Reduction", "Weak", "bind", "blanked", "broadcast",
+    "by_memory", "elementwise", "merged", "number_text", "reduction",
 ]  # fmt: skip
 
 ALIASES = {

@@ -19,7 +19,7 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.codegen.render import ctype
 from tensorbackend.errors import complain
-from tensorbackend.user_kernels import Elementwise, Parameter, Reduction, blanked
+from tensorbackend.user_kernels import KEYWORDS, Elementwise, Parameter, Reduction, blanked
 
 __all__ = ["BLOCK", "CHUNK", "POSITION", "RUN", "SEGMENT", "STRIP", "CPrinter", "Form", "UserPrinter", "UserSource",
            "indexed_by_arrays", "names_position"]  # fmt: skip
@@ -195,7 +195,7 @@ class UserPrinter(ABC):
         values = {"INFINITY": "TB_INF_F32", "NAN": "TB_NAN_F32", **self._names()}
         self.say(*(f"#define {word} {value}" for word, value in values.items() if word in words))
         macros = {word for word in words if re.search(rf"#\s*define\s+{word}\b", preamble)}
-        own = {word for word in words if re.search(rf"\b{word}\s*\([^;{{}}()]*\)\s*\{{", preamble)}
+        own = {w for w in words - KEYWORDS if re.search(rf"\b{w}\s*\([^;{{}}()]*\)\s*\{{", preamble)}
         self.say(*self._functions(words - own - macros, own))
         self.say(*(f"#define {name} {value}" for name, value in self.spec.macros))
         if preamble.strip():

@@ -90,6 +90,10 @@ def elementwise_texts() -> list[Text]:
         Text("5.1 in place", ("T x", "T z", "z = z * 2 + x", "in_out"), (x, x.copy()), lambda x, z: x * 2 + x),
         Text("5.1 a preamble", ("T x", "T z", "z = twice(x) + ONE", "with_preamble"), (x,), lambda x: x * 2 + 1,
              options={"preamble": "#define ONE 1\nstatic float twice(float v) { return v + v; }"}),
+        Text("5.1 blocks in the preamble", ("T x", "T z", "if (x > 0) { z = rest(x); } else { z = x; }", "blocks"),
+             (x,), lambda x: np.where(x > 0, x % 1, x),
+             options={"preamble": "static float rest(float v) {\n  while (v >= 1) { v -= 1; }\n"
+                      "  switch ((int)v) { case 0: break; }\n  if (v < 0) { return 0; }\n  return v;\n}"}),
         Text("5.1 a table in the preamble", ("int32 k", "float z", "z = table[k & 3]", "tabled"), (n,),
              lambda n: np.array([5, 6, 7, 8], F4)[n & 3],
              options={"preamble": "static const float table[4] = {5, 6, 7, 8};"}),
