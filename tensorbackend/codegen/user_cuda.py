@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tensorbackend.codegen.geometry import THREADS
 from tensorbackend.codegen.user import FUNCTIONS, UserPrinter
-from tensorbackend.user_kernels import Elementwise, Reduction
+from tensorbackend.user_kernels import Elementwise, Reduction, blanked
 
 __all__ = ["CudaPrinter", "argument_counts"]
 
@@ -31,6 +31,8 @@ SAID = re.compile(
     r"(?:(?:static|inline|const|extern|__host__|__forceinline__|__noinline__)\s+)*__(?:device|constant)__\b"
 )
 """Declarations that say for which side they are."""
+MEMBERS = {"x", "y", "z", "w"}
+"""What follows a dot in CUDA's own names: `blockIdx.x`."""
 
 
 def argument_counts(pointers: int, sizes: int, strides: int, scalars: int) -> tuple[int, int, int, int]:
@@ -57,8 +59,12 @@ class CudaPrinter(UserPrinter):
     def _functions(self, words: set[str], own: set[str]) -> Iterator[str]:
         for word in sorted(words & FUNCTIONS.keys()):
             yield f"#define {word}(...) tb_user_{word}(__VA_ARGS__)"
+        text = blanked("\n".join([self.spec.preamble, *self._texts().values()]))
         for word in sorted(own):  # CUDA has functions of many names already
-            yield f"#define {word}(...) tb_own_{word}(__VA_ARGS__)"
+            if word not in MEMBERS and re.search(rf"\b{word}\b(?!\s*\()", text):  # its address, or another's name
+                yield f"#define {word} tb_own_{word}"
+            else:
+                yield f"#define {word}(...) tb_own_{word}(__VA_ARGS__)"
 
     def _declared(self, preamble: str) -> str:
         """The preamble with its functions and variables for the device."""

@@ -94,6 +94,11 @@ def elementwise_texts() -> list[Text]:
              (x,), lambda x: np.where(x > 0, x % 1, x),
              options={"preamble": "static float rest(float v) {\n  while (v >= 1) { v -= 1; }\n"
                       "  switch ((int)v) { case 0: break; }\n  if (v < 0) { return 0; }\n  return v;\n}"}),
+        Text("5.1 a function by its address",
+             ("T x", "T z", "float (*f)(float) = i % 2 ? twice : off; z = f(x)", "by_address"), (y,),
+             lambda x: np.where(np.arange(4) % 2, x + x, x - 1),
+             options={"preamble": "static float twice(float v) { return v + v; }\n"
+                      "static float off(float v) { struct { float twice; } one = {1}; return v - one.twice; }"}),
         Text("5.1 a table in the preamble", ("int32 k", "float z", "z = table[k & 3]", "tabled"), (n,),
              lambda n: np.array([5, 6, 7, 8], F4)[n & 3],
              options={"preamble": "static const float table[4] = {5, 6, 7, 8};"}),
