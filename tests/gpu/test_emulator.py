@@ -248,6 +248,26 @@ def test_read_in_front_of_a_buffer(forward, source):
     assert "4 bytes in front of a buffer of 4096 bytes" in str(error)
 
 
+FAR = """
+struct far_args { float *o; long long at; };
+extern "C" __global__ void far(const far_args a) { a.o[a.at] = 1.0f; }
+"""
+
+
+@pytest.mark.parametrize("at, message", [
+    (1 << 10, "byte 4096 of a buffer of 256 bytes"), (1 << 20, "byte 4194304 of a buffer of 256 bytes"),
+    (-(1 << 20), "4194304 bytes in front of a buffer of 256 bytes"), (-500, "wrote in front of a buffer of 256 bytes"),
+])  # fmt: skip
+def test_an_access_far_away_meets_no_other_buffer(at, message):
+    driver = open_driver("emulator")
+    function = driver.compile(FAR, "far.cu").function("far")
+    addresses = [driver.allocate(1 << 20), driver.allocate(256), driver.allocate(1 << 20)]  # neighbours on both sides
+    with pytest.raises(KernelFault, match=message):
+        driver.launch(function, (1,), (1,), 0, struct.pack("qq", addresses[1], at))
+    for address in addresses:
+        driver.free(address)
+
+
 def test_missing_barrier_shows_in_the_order_of_threads(source, make_bench):
     a = floats(64)
     results = {}

@@ -34,7 +34,7 @@ static bool describe_buffer(unsigned char *at) {
     const UsingBuffers alone;
     for (size_t i = 0; i < buffer_count; ++i) {
         const Buffer &buffer = buffers[i];
-        if (at < buffer.pages - page_size() || at >= buffer.guard + page_size()) continue;
+        if (!is_near(at, buffer)) continue;
         size_t size = (size_t)(buffer.end - buffer.start);
         if (at >= buffer.end) complain({}, "out of bounds: byte %zu of a buffer of %zu bytes", at - buffer.start, size);
         else complain({}, "out of bounds: %zu bytes in front of a buffer of %zu bytes", buffer.start - at, size);
@@ -47,11 +47,11 @@ static void describe_address(unsigned char *at) {
     if (describe_buffer(at)) return;
     for (const Site *site = used_sites; site; site = site->next) {
         Buffer buffer = site_buffer(site);
-        if (at < buffer.pages - page_size() || at >= buffer.guard + page_size()) continue;
+        if (!is_near(at, buffer)) continue;
         complain({}, "out of bounds: byte %td of the shared array %s of %zu bytes", at - site->memory, site->name, site->size);
         return;
     }
-    if (dynamic_shared.pages && at >= dynamic_shared.pages - page_size() && at < dynamic_shared.guard + page_size()) {
+    if (dynamic_shared.pages && is_near(at, dynamic_shared)) {
         complain({}, "out of bounds: byte %td of %u bytes of dynamic shared memory", at - dynamic_shared.start, setup->shared);
         return;
     }

@@ -15,20 +15,25 @@
 
 static size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-static Buffer map_guarded(size_t size) {
+static Buffer map_guarded(size_t size, size_t around) {
     size_t page = page_size(), body = round_up(size ? size : 1, page);
-    void *map = mmap(nullptr, body + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *map = mmap(nullptr, body + 2 * around, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return {};
-    unsigned char *pages = (unsigned char *)map + page, *guard = pages + body;
+    unsigned char *pages = (unsigned char *)map + around, *guard = pages + body;
     if (mprotect(pages, body, PROT_READ | PROT_WRITE) != 0) {
-        munmap(map, body + 2 * page);
+        munmap(map, body + 2 * around);
         return {};
     }
-    return {guard - size, guard, pages, guard};
+    return {guard - size, guard, pages, guard, around};
 }
 
 static void unmap_guarded(const Buffer &buffer) {
-    munmap(buffer.pages - page_size(), (size_t)(buffer.guard - buffer.pages) + 2 * page_size());
+    munmap(buffer.pages - buffer.around, (size_t)(buffer.guard - buffer.pages) + 2 * buffer.around);
+}
+
+// Whether an address is in a buffer, or in what cannot be touched around it.
+static bool is_near(const unsigned char *at, const Buffer &buffer) {
+    return at >= buffer.pages - buffer.around && at < buffer.guard + buffer.around;
 }
 
 static bool untouched(const unsigned char *from, const unsigned char *to) {
@@ -64,7 +69,8 @@ struct UsingBuffers {
 
 void *emulator_allocate(Size size) {
     const UsingBuffers alone;
-    Buffer buffer = map_guarded(round_up(size, 16));
+    Buffer buffer = map_guarded(round_up(size, 16), WIDE);
+    if (!buffer.pages) buffer = map_guarded(round_up(size, 16), page_size());  // where address space is limited
     if (!buffer.pages) return nullptr;
     buffer.end = buffer.start + size;
     if (buffer_count == buffer_room) {
@@ -104,13 +110,13 @@ bool emulator_contains(const void *address, Size size) {
 
 static Buffer site_buffer(const Site *site) {
     unsigned char *pages = (unsigned char *)((uintptr_t)site->memory / page_size() * page_size());
-    return {site->memory, site->memory + site->size, pages, site->guard};
+    return {site->memory, site->memory + site->size, pages, site->guard, page_size()};
 }
 
 void *emulator_shared(Site *site, Size size, Size alignment, const char *name) {
     if (site->block_number == block_number) return site->memory;
     if (!site->memory) {
-        Buffer buffer = map_guarded(round_up(size, alignment));
+        Buffer buffer = map_guarded(round_up(size, alignment), page_size());
         if (!buffer.pages) emulator_fail({}, "the host has no memory for shared array %s", name);
         *site = {name, buffer.start, buffer.guard, size, 0, nullptr};
     }
@@ -132,7 +138,7 @@ void *emulator_shared(Site *site, Size size, Size alignment, const char *name) {
 void *emulator_dynamic_shared(void) { return dynamic_shared.start; }
 
 static void prepare_dynamic_shared() {
-    if (!dynamic_shared.pages) dynamic_shared = map_guarded(256 << 10);
+    if (!dynamic_shared.pages) dynamic_shared = map_guarded(256 << 10, page_size());
     dynamic_shared.start = dynamic_shared.guard - round_up(setup->shared, 16);
     dynamic_shared.end = dynamic_shared.start + setup->shared;
     unsigned char *front = (unsigned char *)front_of(dynamic_shared);

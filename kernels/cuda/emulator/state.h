@@ -17,7 +17,8 @@ using namespace emulator;
 static const unsigned WARP = 32;
 static const unsigned MAX_THREADS = 1024;
 static const size_t STACK = 64 << 10;
-static const size_t FRONT = 64;  // bytes in front of an allocation that are looked at
+static const size_t FRONT = 4096;  // bytes in front of an allocation that are looked at
+static const size_t WIDE = 16 << 20;  // bytes before and after an allocation that cannot be touched, if there is room
 
 enum State { RUNNING, READY, AT_BARRIER, AT_WARP, DONE };
 
@@ -41,9 +42,11 @@ struct Warp {
     unsigned existing, waiting, done;
 };
 
-// A range with guard pages around `pages`; what is used of it ends `slack` bytes before the second guard.
+// A range from `pages` to `guard`, with `around` bytes before and after it that cannot be touched; `start` to `end` of it
+// is used.
 struct Buffer {
     unsigned char *start, *end, *pages, *guard;
+    size_t around;
 };
 
 static Thread threads[MAX_THREADS];
