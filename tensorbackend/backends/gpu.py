@@ -105,7 +105,12 @@ class GPUTensor(Tensor):
         }
 
     def __dlpack__(self, **keywords: Any) -> Any:
-        """A capsule of the device's memory through CuPy; on the emulator, of a copy on the host."""
+        """A capsule of the device's memory through CuPy; on the emulator, of a copy on the host.
+
+        Raises `BufferError` for bfloat16, without CuPy, and on the emulator for `copy=False`.
+        """
+        if self.backend.driver.facts.emulated and keywords.get("copy") is False:
+            raise BufferError(complain("DLPack: the emulator's memory is copied", "copy=False", "copy=None"))
         return self._exporter().__dlpack__(**keywords)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -281,6 +281,8 @@ def test_emulated_memory_is_not_offered_to_devices(be: GpuBackend) -> None:
     x = be.array(numbers(3, 4))
     assert not hasattr(x, "__cuda_array_interface__")
     np.testing.assert_array_equal(np.from_dlpack(x), x.get())
+    with pytest.raises(BufferError, match="copy=False"):
+        x.__dlpack__(copy=False)
     copied = x.asnumpyarray()
     copied[:] = 0
     assert (x.get() == numbers(3, 4)).all()
