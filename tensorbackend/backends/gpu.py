@@ -24,7 +24,9 @@ from tensorbackend import dtypes, settings
 from tensorbackend.backends import cuda_primitives, cuda_regions, disk_cache, memory, native, recipes, watch
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cuda_launch import NotedLaunch, Place, stand_ins
+from tensorbackend.backends.cuda_primitives import Runner
 from tensorbackend.backends.driver import Driver, Function, open_driver
+from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.launcher import NativeStatements
 from tensorbackend.backends.plans import Action, CompiledPlan, number_format, placed, references
 from tensorbackend.backends.user_launch import DeviceTarget, Target
@@ -314,12 +316,17 @@ class GpuBackend(NativeStatements, Backend):
         return self._array_at(tensor.structure, tensor.address).copy(order="C")
 
     def _array_at(self, ref: Any, address: int) -> np.ndarray:
+        array, whole, low = self._host_array(ref)
+        with self._lock:
+            self.driver.download(whole, address + low)
+        return array
+
+    def _host_array(self, ref: Any) -> tuple[np.ndarray, np.ndarray, int]:
+        """An array on the host as `ref` lies, its bytes, and how far the first of these is from the first element."""
         item = ref.dtype.itemsize
         low, high = indexing.extent(ref.shape, ref.strides, item)
         whole = self._host_memory(high - low)
-        with self._lock:
-            self.driver.download(whole, address + low)
-        return np.ndarray(ref.shape, ref.dtype, whole, -low, tuple(s * item for s in ref.strides))
+        return np.ndarray(ref.shape, ref.dtype, whole, -low, tuple(s * item for s in ref.strides)), whole, low
 
     def _host_memory(self, nbytes: int) -> np.ndarray:
         """Bytes for a transfer: pinned, so that the device reads or writes them itself, unless they are very many."""
@@ -468,11 +475,26 @@ class GpuPlan(CompiledPlan):
             runner.run([bases[number] + offset for number, offset in where])
 
 
+def _prepare_on_host(backend: GpuBackend, step: Primitive) -> Runner:
+    """A primitive that has no kernel: its NumPy meaning, on copies on the host."""
+    interpreter, read = Interpreter(), len(step.inputs)
+
+    def run(addresses: list[int]) -> None:
+        inputs = [backend._array_at(ref, address) for ref, address in zip(step.inputs, addresses)]
+        outputs = [backend._host_array(ref) for ref in step.written]
+        with np.errstate(all="ignore"):
+            interpreter.primitive(step, inputs, [array for array, _, _ in outputs])
+        for address, (_, whole, low) in zip(addresses[read:], outputs):
+            backend.driver.upload(address + low, whole)
+
+    return run
+
+
 class PreparedPrimitive:
     """A primitive made ready: `run(addresses)` launches."""
 
     def __init__(self, backend: GpuBackend, step: Primitive, operands: int) -> None:
-        self.run = PRIMITIVES[step.op.name](backend, step)
+        self.run = PRIMITIVES.get(step.op.name, _prepare_on_host)(backend, step)
         self._driver = backend.driver
         self._operands = operands
         self._repeated: list[native.Launch] = []

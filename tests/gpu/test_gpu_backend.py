@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorbackend import Backend, BackendError, Block, DTypeError, ShapeError, gen_backend, testing
+from tensorbackend import Backend, BackendError, Block, DTypeError, ShapeError, gen_backend, ops, testing
 from tensorbackend.backends import compiler, gpu, registry
 from tensorbackend.backends.driver import open_driver
 from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.graph import composite
+from tensorbackend.graph.optree import apply
 from tensorbackend.settings import using
 from tensorbackend.testing.trees import Choices, Forest
 from tests.thinned import thinned
@@ -462,3 +463,36 @@ def test_digits_train_as_on_the_cpu(cpu: Backend, absent: Callable, monkeypatch:
     assert math.isfinite(expected[-1])
     assert expected[-10:].mean() < 0.5 * expected[0]
     np.testing.assert_allclose(emulated, expected, rtol=LOSSES_WITHIN)
+
+
+def _sorted_rows(x: np.ndarray, falling: bool) -> np.ndarray:
+    return np.sort(x, axis=-1)[..., ::-1] if falling else np.sort(x, axis=-1)
+
+
+def _sorted_and_places(x: np.ndarray, *unused: float) -> tuple[np.ndarray, np.ndarray]:
+    return np.sort(x, axis=-1), np.argsort(x, axis=-1, kind="stable")
+
+
+SORTED = ops.Op("sorted_rows", 1, ops.PRIMITIVE, _sorted_rows, "", "same", "Rows in order.", params=("falling",),
+                shape=lambda op, inputs, params: (inputs[0].shape, params))  # fmt: skip
+PLACED = ops.call("sorted_places", 1, _sorted_and_places, "Rows in order, and where they were.", lambda *unused: 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_a_primitive_without_a_kernel_runs_through_numpy(be: GpuBackend, dtype: str) -> None:
+    values = np.float32([[3, -1, 2], [5, 9, -7]])
+    x = be.array(values, dtype=dtype)
+    tree = apply(SORTED, x.T[::-1] * 2, params=(True,)) + 1
+    expected = np.sort(values.T[::-1] * 2, axis=-1)[:, ::-1] + 1
+    np.testing.assert_array_equal(be.evaluate(tree).get().astype(np.float32), expected)
+    program = be.capture(lambda t: be.evaluate(apply(SORTED, t, params=(False,))), x)
+    np.testing.assert_array_equal(program(x).get().astype(np.float32), np.sort(values, axis=-1))
+    assert be.evaluate(apply(SORTED, be.empty((0, 3)), params=(True,))).shape == (0, 3)
+
+
+def test_a_call_without_a_kernel_has_several_results(be: GpuBackend) -> None:
+    values = np.float32([[3, -1, 2], [5, 9, -7]])
+    x, y, places = be.array(values), be.empty((2, 3)), be.empty((2, 3), dtype="int32")
+    be._call(PLACED, (None, 1.0, 0.0), [y, places], [x])
+    np.testing.assert_array_equal(y.get(), np.sort(values))
+    np.testing.assert_array_equal(places.get(), np.argsort(values))
