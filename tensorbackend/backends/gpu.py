@@ -476,18 +476,28 @@ class GpuPlan(CompiledPlan):
 
 
 def _prepare_on_host(backend: GpuBackend, step: Primitive) -> Runner:
-    """A primitive that has no kernel: its NumPy meaning, on copies on the host."""
+    """A primitive that has no kernel: its NumPy meaning, on copies on the host. A warning says so, once for each."""
+    _tell_of_host(step.op.name)
     interpreter, read = Interpreter(), len(step.inputs)
 
     def run(addresses: list[int]) -> None:
         inputs = [backend._array_at(ref, address) for ref, address in zip(step.inputs, addresses)]
         outputs = [backend._host_array(ref) for ref in step.written]
-        with np.errstate(all="ignore"):
-            interpreter.primitive(step, inputs, [array for array, _, _ in outputs])
-        for address, (_, whole, low) in zip(addresses[read:], outputs):
-            backend.driver.upload(address + low, whole)
+        with backend._lock:
+            for address, (array, whole, low) in zip(addresses[read:], outputs):
+                if array.nbytes < whole.nbytes:  # between its elements lies what stays
+                    backend.driver.download(whole, address + low)
+            with np.errstate(all="ignore"):
+                interpreter.primitive(step, inputs, [array for array, _, _ in outputs])
+            for address, (_, whole, low) in zip(addresses[read:], outputs):
+                backend.driver.upload(address + low, whole)
 
     return run
+
+
+@functools.cache
+def _tell_of_host(name: str) -> None:
+    _log.warning("tensorbackend: %s has no CUDA kernel; its operands go to the host, and its results back", name)
 
 
 class PreparedPrimitive:

@@ -26,6 +26,7 @@ from tensorbackend.backends.emulator import ORDERS
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import apply
+from tensorbackend.primitives import lookup, lrn, pool, regions
 from tensorbackend.settings import using
 from tensorbackend.testing.trees import Choices, Forest
 from tests.thinned import thinned
@@ -492,7 +493,26 @@ def test_a_primitive_without_a_kernel_runs_through_numpy(be: GpuBackend, dtype: 
 
 def test_a_call_without_a_kernel_has_several_results(be: GpuBackend) -> None:
     values = np.float32([[3, -1, 2], [5, 9, -7]])
-    x, y, places = be.array(values), be.empty((2, 3)), be.empty((2, 3), dtype="int32")
+    x, wide, places = be.array(values), be.ones((2, 6)), be.empty((2, 3), dtype="int32")
+    y = wide[:, ::2]
     be._call(PLACED, (None, 1.0, 0.0), [y, places], [x])
     np.testing.assert_array_equal(y.get(), np.sort(values))
+    np.testing.assert_array_equal(wide.get()[:, 1::2], np.ones((2, 3)))
     np.testing.assert_array_equal(places.get(), np.argsort(values))
+
+
+def test_it_is_told_once_that_a_primitive_has_no_kernel(be: GpuBackend, caplog: pytest.LogCaptureFixture) -> None:
+    gpu._tell_of_host.cache_clear()
+    for n in (3, 4):
+        be.evaluate(apply(SORTED, be.ones((2, n)), params=(False,)))
+    assert [record.getMessage() for record in caplog.records] == [
+        "tensorbackend: sorted_rows has no CUDA kernel; its operands go to the host, and its results back"
+    ]
+
+
+def test_all_primitives_of_the_engine_have_kernels() -> None:
+    """`unslice` becomes assignments; the recurrent layers' steps are products and statements."""
+    calls = {x.name for m in (lookup, lrn, pool, regions) for x in vars(m).values() if isinstance(x, ops.Op)}
+    primitives = {x.name for x in ops.OPS.values() if x.kind == ops.PRIMITIVE} - {"unslice"}
+    assert len(calls) == 8
+    assert calls | primitives == set(gpu.PRIMITIVES)
