@@ -47,7 +47,7 @@ static void fiber_main() {
 }
 
 static bool new_fiber() {
-    Buffer buffer = map_guarded(STACK, page_size());
+    Buffer buffer = map_guarded(STACK, BELOW);
     if (!buffer.pages) return false;
     Fiber &fiber = fibers[fiber_count];
     fiber.stack = buffer.pages;

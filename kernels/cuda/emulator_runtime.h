@@ -51,7 +51,7 @@ struct Binding {
 struct Site {
     const char *name;
     unsigned char *memory, *guard;
-    Size size;
+    Size size, around;
     unsigned long long block_number;  // of the block that filled it last
     Site *next;                       // used by the same block
 };

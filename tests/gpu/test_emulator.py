@@ -268,6 +268,15 @@ def test_an_access_far_away_meets_no_other_buffer(at, message):
         driver.free(address)
 
 
+def test_a_large_frame_is_an_overflow_of_the_stack():
+    driver = open_driver("emulator")
+    text = "{ volatile float all[50000]; all[a.at] = 1.0f; a.o[0] = all[a.at]; }"
+    function = driver.compile(FAR.replace("{ a.o[a.at] = 1.0f; }", text), "frame.cu").function("far")
+    with pytest.raises(KernelFault, match="stack overflow"):
+        driver.launch(function, (1,), (1,), 0, struct.pack("qq", driver.allocate(256), 0))
+    driver.close()
+
+
 def test_missing_barrier_shows_in_the_order_of_threads(source, make_bench):
     a = floats(64)
     results = {}

@@ -55,7 +55,7 @@ static void describe_address(unsigned char *at) {
         complain({}, "out of bounds: byte %td of %u bytes of dynamic shared memory", at - dynamic_shared.start, setup->shared);
         return;
     }
-    if (at >= current_fiber->stack - page_size() && at < current_fiber->stack) {
+    if (at >= current_fiber->stack - BELOW && at < current_fiber->stack) {
         complain({}, "stack overflow: a thread has %zu KiB", STACK >> 10);
         return;
     }

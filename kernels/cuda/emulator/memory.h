@@ -18,7 +18,7 @@ static size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / un
 static Buffer map_guarded(size_t size, size_t around) {
     size_t page = page_size(), body = round_up(size ? size : 1, page);
     void *map = mmap(nullptr, body + 2 * around, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) return {};
+    if (map == MAP_FAILED) return around > page ? map_guarded(size, page) : Buffer();  // addresses may be limited
     unsigned char *pages = (unsigned char *)map + around, *guard = pages + body;
     if (mprotect(pages, body, PROT_READ | PROT_WRITE) != 0) {
         munmap(map, body + 2 * around);
@@ -70,7 +70,6 @@ struct UsingBuffers {
 void *emulator_allocate(Size size) {
     const UsingBuffers alone;
     Buffer buffer = map_guarded(round_up(size, 16), WIDE);
-    if (!buffer.pages) buffer = map_guarded(round_up(size, 16), page_size());  // where address space is limited
     if (!buffer.pages) return nullptr;
     buffer.end = buffer.start + size;
     if (buffer_count == buffer_room) {
@@ -110,15 +109,15 @@ bool emulator_contains(const void *address, Size size) {
 
 static Buffer site_buffer(const Site *site) {
     unsigned char *pages = (unsigned char *)((uintptr_t)site->memory / page_size() * page_size());
-    return {site->memory, site->memory + site->size, pages, site->guard, page_size()};
+    return {site->memory, site->memory + site->size, pages, site->guard, site->around};
 }
 
 void *emulator_shared(Site *site, Size size, Size alignment, const char *name) {
     if (site->block_number == block_number) return site->memory;
     if (!site->memory) {
-        Buffer buffer = map_guarded(round_up(size, alignment), page_size());
+        Buffer buffer = map_guarded(round_up(size, alignment), WIDE);
         if (!buffer.pages) emulator_fail({}, "the host has no memory for shared array %s", name);
-        *site = {name, buffer.start, buffer.guard, size, 0, nullptr};
+        *site = {name, buffer.start, buffer.guard, size, buffer.around, 0, nullptr};
     }
     static_shared += (unsigned)size;
     if (static_shared > 48u << 10) emulator_fail({}, "more than 48 KiB of static shared memory, with array %s", name);
@@ -138,7 +137,7 @@ void *emulator_shared(Site *site, Size size, Size alignment, const char *name) {
 void *emulator_dynamic_shared(void) { return dynamic_shared.start; }
 
 static void prepare_dynamic_shared() {
-    if (!dynamic_shared.pages) dynamic_shared = map_guarded(256 << 10, page_size());
+    if (!dynamic_shared.pages) dynamic_shared = map_guarded(256 << 10, WIDE);
     dynamic_shared.start = dynamic_shared.guard - round_up(setup->shared, 16);
     dynamic_shared.end = dynamic_shared.start + setup->shared;
     unsigned char *front = (unsigned char *)front_of(dynamic_shared);

@@ -19,6 +19,7 @@ static const unsigned MAX_THREADS = 1024;
 static const size_t STACK = 64 << 10;
 static const size_t FRONT = 4096;  // bytes in front of an allocation that are looked at
 static const size_t WIDE = 16 << 20;  // bytes before and after an allocation that cannot be touched, if there is room
+static const size_t BELOW = 1 << 20;  // the same of a stack
 
 enum State { RUNNING, READY, AT_BARRIER, AT_WARP, DONE };
 
