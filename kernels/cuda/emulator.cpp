@@ -178,7 +178,7 @@ int emulator_launch(const Setup *wanted, const Binding *module, Report *answer) 
     stack_t before = catch_signals();
     run_grid();
     release_signals(before);
-    if (!failed) check_buffers();
+    check_buffers();
     if (failed) renew_fibers();
     fflush(stdout);
     return !failed;

@@ -57,14 +57,22 @@ class Buffers:
 
 def run_twice(buffers: Buffers, run: Callable[[bool, int], None], name: str) -> None:
     """Call `run(again, fill)` twice on the same memory, the second time in another order. Leaves what the first run
-    left. Raises `KernelFault` for a buffer in which the two left different bytes."""
+    left, also where a run fails. Raises `KernelFault` for a buffer in which the two left different bytes."""
     before = {address: buffers.bytes(address).copy() for address in tuple(buffers.sizes)}
-    run(False, FILL)
+    try:
+        run(False, FILL)
+    except KernelFault:
+        _keep(buffers, before, {address: buffers.bytes(address) for address in before})
+        raise
     first = {address: buffers.bytes(address).copy() for address in before}
     fills = {address: OTHER_FILL + 1 + number % 160 for number, address in enumerate(tuple(buffers.fresh))}
     for address, values in before.items():
         buffers.bytes(address)[:] = fills.get(address, values)
-    run(True, OTHER_FILL)
+    try:
+        run(True, OTHER_FILL)
+    except KernelFault:
+        _keep(buffers, before, first)
+        raise
     wrong = []
     for address, once in first.items():
         again = buffers.bytes(address)
@@ -79,6 +87,14 @@ def run_twice(buffers: Buffers, run: Callable[[bool, int], None], name: str) -> 
             buffers.fresh.discard(address)
     if wrong:
         raise _fault(name, int(np.argmax(wrong[0])), int(wrong[0].sum()), wrong[0].size)
+
+
+def _keep(buffers: Buffers, before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
+    """Leave in buffers what they held `after` a kernel that then failed; it wrote those in which bytes have changed."""
+    for address, values in after.items():
+        buffers.bytes(address)[:] = values
+        if (values != before[address]).any():
+            buffers.fresh.discard(address)
 
 
 def _fault(name: str, byte: int, count: int, size: int) -> KernelFault:

@@ -467,6 +467,29 @@ extern "C" __global__ void ones(const ones_args a) { a.o[threadIdx.x] = a.a ? a.
     driver.free(a)
 
 
+PARTLY = """
+struct partly_args { float *o; long long at; };
+extern "C" __global__ void partly(const partly_args a) {
+    a.o[threadIdx.x] = 1.0f;
+    if (a.at) a.o[a.at] = 1.0f;
+}
+"""
+
+
+@pytest.mark.parametrize("at", [1 << 10, -2, 63])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_kernel_that_failed_is_not_held_against_the_next(both, at):
+    """It wrote a part of a buffer, and perhaps around it."""
+    driver = open_driver("emulator", twice=both)
+    function = driver.compile(PARTLY).function("partly")
+    first, second = driver.allocate(250), driver.allocate(250)
+    with pytest.raises(KernelFault):
+        driver.launch(function, (1,), (32,), 0, struct.pack("qq", first, at))
+    for address in (second, first):
+        driver.launch(function, (1,), (32,), 0, struct.pack("qq", address, 0))
+    driver.close()
+
+
 def test_memory_may_be_given_back_while_a_kernel_runs_twice(twice, monkeypatch):
     driver = twice.driver
     o, garbage = driver.allocate(128), [driver.allocate(4096)]
