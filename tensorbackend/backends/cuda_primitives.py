@@ -52,7 +52,7 @@ CONV_NARROW = 16
 """Rows of a tile for few maps."""
 CONV_BLOCKS = 256
 """Blocks that the filters' gradient is shared among, about."""
-MOST = 2**31 - 1 - CONV_DEPTH
+MOST = 2**31 - 1 - CONV_TILE - CONV_DEPTH
 """Cells, places along an axis and terms up to which 32 bits count them: on a device, in less time than 64."""
 MACROS = {
     "conv": ("TB_X", "TB_Y", "TB_C", "TB_ROWS", "TB_COLUMNS", "TB_DEPTH", "TB_INT"),

@@ -122,6 +122,13 @@ def test_terms_beyond_32_bits_are_counted_in_64(monkeypatch: pytest.MonkeyPatch)
         be.cleanup_backend()
 
 
+def test_the_last_row_of_the_last_tile_is_counted_in_32_bits() -> None:
+    tile = cuda_primitives.CONV_TILE
+    for most in range(2**31 - 2 * tile, 2**31):
+        last = -(-most // tile) * tile - 1 + cuda_primitives.CONV_DEPTH
+        assert cuda_primitives._counter(most) == "tb_i64" or last < 2**31, most
+
+
 @pytest.mark.parametrize("op", ["max", "avg"])
 @pytest.mark.parametrize(
     ("window", "pad", "place"),
