@@ -146,10 +146,12 @@ def _form(op: ops.Op) -> Callable:
 
 def _whole(name: str, values: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """An op on integers or truth values: in 64 bits, wrapped to the type."""
+    forms = _TRUTHS if dtype == BOOL else _WHOLE
+    assert name in forms, f"{name}: the oracle needs a form on {'truth values' if dtype == BOOL else 'integers'}"
     if dtype == BOOL:
-        return _TRUTHS[name](*values)
+        return forms[name](*values)
     wide = [v.astype(np.uint64 if dtype.kind == "u" else np.int64) for v in values]
-    return np.asarray(_WHOLE[name](*wide)).astype(dtype)
+    return np.asarray(forms[name](*wide)).astype(dtype)
 
 
 def _integer_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
