@@ -267,6 +267,35 @@ def test_check_knows_that_floats_were_truncated(backend, dtype) -> None:
         total[:] = backend.prod(x, axis=1)
 
 
+@pytest.mark.filterwarnings("error")
+def test_check_knows_that_terms_cancel(backend) -> None:
+    x = np.random.default_rng(0).standard_normal((300, 7)).astype(np.float32)
+    x = backend.array(x - x.mean(0))
+    with using(check=True):
+        sums = backend.evaluate(backend.sum(x, axis=0))
+        backend.evaluate(backend.sum(x * 3 - sums, axis=0) + backend.where(x > 1e30, x, 0))
+        backend.evaluate(backend.sum(x * np.inf, axis=0))
+
+
+def test_check_finds_a_sum_that_lacks_a_term(backend, monkeypatch) -> None:
+    x, y = backend.array(np.ones((300, 7)) * np.resize([1, -1], (300, 1))), backend.empty((1, 7))
+    x[0] = 1.001
+
+    def short(calls):
+        for call in calls:
+
+            def run(call=call) -> None:
+                call.run()
+                backend._upload(y, np.zeros((1, 7)))
+
+            yield call._replace(run=run)
+
+    ran = watch.run
+    monkeypatch.setattr(watch, "run", lambda be, plan, names, calls: ran(be, plan, names, short(calls)))
+    with using(check=True), pytest.raises(BackendError, match="differs"):
+        y[:] = backend.sum(x, axis=0)
+
+
 def test_check_passes_what_is_right(backend, tensors) -> None:
     x, b, y = tensors
     with using(check=True):
