@@ -31,7 +31,8 @@ class Setting:
     doc: str
 
 
-def _flag(text: str) -> bool:
+def flag(text: str) -> bool:
+    """Yes or no. Raises `ValueError` for what is neither."""
     lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
         return True
@@ -67,7 +68,7 @@ def floating(given: Any) -> Any:
 
 
 READ_AS = {
-    _flag: "1 or 0", int: "an int", count: "an int, 1 or more", str: "text",
+    flag: "1 or 0", int: "an int", count: "an int, 1 or more", str: "text",
     floating: f"one of {', '.join(d.name for d in dtypes.FLOATS)}",
     seconds: f"a number of seconds, at most {MOST_SECONDS:.0f}",
 }  # fmt: skip
@@ -78,8 +79,8 @@ SETTINGS = {
     s.name: s
     for s in [
         Setting("backend", "TB_BACKEND", str, "cpu", "The backend that `gen_backend()` makes when none is named."),
-        Setting("jit", "TB_JIT", _flag, True, "Compile trees to C; 0 runs them through NumPy in blocks."),
-        Setting("native", "TB_NATIVE", _flag, True, "Use the native node and tensor types where they can be built."),
+        Setting("jit", "TB_JIT", flag, True, "Compile trees to C; 0 runs them through NumPy in blocks."),
+        Setting("native", "TB_NATIVE", flag, True, "Use the native node and tensor types where they can be built."),
         Setting("seed", "TB_SEED", int, None, "The random seed when `rng_seed` is not given."),
         Setting("dtype", "TB_DTYPE", floating, "float32", "The default element type when `datatype` is not given."),
         Setting(
@@ -91,18 +92,18 @@ SETTINGS = {
             "kernel that runs, with time and share of the roofline; 3: the trees, and why each kernel is "
             "one of its own; 4: the source of each kernel when it is made; 5: the compiler's commands.",
         ),
-        Setting("check", "TB_CHECK", _flag, False, "Compare each kernel that runs with the interpreter; slow."),
+        Setting("check", "TB_CHECK", flag, False, "Compare each kernel that runs with the interpreter; slow."),
         Setting(
             "tune",
             "TB_TUNE",
-            _flag,
+            flag,
             True,
             "Time candidates when a shape comes first; 0 lets the shape alone decide.",
         ),
         Setting(
             "matrix_unit",
             "TB_MATRIX_UNIT",
-            _flag,
+            flag,
             True,
             "Multiply large matrices on the processor's matrix unit (AMX): a float32 as three bfloat16 numbers.",
         ),
@@ -110,7 +111,7 @@ SETTINGS = {
         Setting("cc", "TB_CC", str, None, "The C compiler; unset: CC, cc, gcc or clang on PATH, or ziglang."),
         Setting("cflags", "TB_CFLAGS", str, "", "Flags added to every compilation."),
         Setting(
-            "sanitize", "TB_SANITIZE", _flag, False, "Compile kernels with the address and undefined-behaviour checks."
+            "sanitize", "TB_SANITIZE", flag, False, "Compile kernels with the address and undefined-behaviour checks."
         ),
         Setting(
             "cache",
@@ -178,6 +179,9 @@ class Config:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *SETTINGS]
+
+    def __reduce__(self) -> str:
+        return "config"  # there is one: copies are it, and another process has its own
 
     def __repr__(self) -> str:
         return "\n".join(f"{name:<16} {getattr(self, name)!r}" for name in SETTINGS)

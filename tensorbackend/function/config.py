@@ -23,9 +23,10 @@ __all__ = ["config", "force_backprop_mode", "global_config", "lookup", "no_backp
 
 def _flag(variable: str, default: bool) -> bool:
     text = os.environ.get(variable, "")
-    if text in ("", "0", "1"):
-        return default if text == "" else text == "1"
-    raise ValueError(complain(f"{variable}: cannot be read", repr(text), "1 or 0"))
+    try:
+        return settings.flag(text) if text else default
+    except ValueError:
+        raise ValueError(complain(f"{variable}: cannot be read", repr(text), "1 or 0")) from None
 
 
 FLAGS = frozenset({"train", "enable_backprop", "type_check", "debug", "keep_graph_on_report", "deterministic"})

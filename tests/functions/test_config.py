@@ -95,7 +95,9 @@ def test_the_environment_is_read_at_import(variable) -> None:
         return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, variable: text},
                               capture_output=True, text=True)  # fmt: skip
 
-    assert run("1").stdout.split() == [str(variable == "TB_NAN_CHECK"), "True", "float32"]
+    for yes in ("1", "yes", "True"):
+        assert run(yes).stdout.split() == [str(variable == "TB_NAN_CHECK"), "True", "float32"]
+    assert run("off").stdout.split() == ["False", str(variable == "TB_NAN_CHECK"), "float32"]
     failed = run("perhaps")
     assert failed.returncode != 0 and variable in failed.stderr
 

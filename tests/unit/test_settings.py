@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -238,3 +240,7 @@ def test_repr_shows_every_value() -> None:
         lines = dict(line.split(maxsplit=1) for line in repr(config).splitlines())
     assert set(lines) == set(settings.SETTINGS)
     assert lines["debug"] == "5"
+
+
+def test_the_settings_are_one_object() -> None:
+    assert copy.copy(config) is copy.deepcopy(config) is pickle.loads(pickle.dumps(config)) is config
