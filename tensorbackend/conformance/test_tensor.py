@@ -337,6 +337,31 @@ def test_transpose_property(backend, shape, min_dims) -> None:
     np.testing.assert_array_equal(t.T.T.get(), host)
 
 
+@pytest.mark.parametrize("number", [2, 2.0, np.float32(2), np.int64(2)], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("min_dims", [0, 2])
+def test_a_tree_of_numbers_leaves_the_rank_rule_to_tensors(backend, number, min_dims) -> None:
+    scale = backend.sqrt(number)
+    x = backend.ones((2, 3, 4), min_dims=min_dims)
+    for plain, scaled in ((x, x * scale), (x, scale * x), (x, backend.evaluate(x * scale)), (x[0], x[0] * scale)):
+        assert scaled.T.shape == plain.T.shape
+        assert scaled[0].shape == plain[0].shape
+    assert backend.evaluate(scale).shape == ()
+    np.testing.assert_allclose((scale + np.arange(3.0)).get(), np.sqrt(2) + np.arange(3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("min_dims", [0, 2])
+def test_trees_without_tensors_follow_the_rank_rule_of_their_backend(make_another, min_dims) -> None:
+    be = make_another(rng_seed=1, min_dims=min_dims)
+    x = be.ones((2, 3, 4))
+    forms = be.rand(shape=x.shape), be.rand(shape=x.shape) + be.sqrt(2.0), be.broadcast_to(be.sqrt(2.0), x.shape)
+    for tree in (*forms, *map(be.evaluate, forms)):
+        assert tree.T.shape == x.T.shape
+        assert tree[0][0].shape == x[0][0].shape
+    other = be.ones(x.shape, min_dims=2 - min_dims)
+    for tree in (other * be.rand(), other * be.rand(shape=x.shape), be.take(other * be.rand(), [0, 1], 0)):
+        assert tree.T.shape == other.T.shape
+
+
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (-1, 0, 1), (1, 2, 0)], ids=str)
 def test_transpose_with_axes_is_a_view(backend, axes) -> None:
     host = numbers(2, 3, 4)

@@ -139,7 +139,8 @@ def _leaf(op: ops.Op, x: Any, operands: tuple, table: StructureTable) -> Any:
 
 def _array_leaf(op: ops.Op, x: np.ndarray, operands: tuple, table: StructureTable) -> Any:
     """A NumPy operand, copied to the backend with the rank it has."""
-    min_dims = min((t.structure.min_dims for t in operands if isinstance(t, Operators)), default=0)
+    beside = [t.structure for t in operands if isinstance(t, Operators)]
+    min_dims = min((s.min_dims for s in beside if s.ruled or s.shape != ()), default=0)  # no rule comes of numbers
     if x.ndim < min_dims:
         n = x.shape[0]
         raise ShapeError(

@@ -24,7 +24,6 @@ Shape = tuple[int, ...]
 
 MAX_STRUCTURES = 1 << 16
 MAX_PLANS = 1 << 13
-MAX_RANK = 16
 _INTS = frozenset((int,))
 UNKNOWN = -1
 """The length of an axis that the partner or the target decides (onehot, rand)."""
@@ -36,11 +35,12 @@ class Structure:
     `operands` is the type in which the op's operands are read; `weak` is the Python type of a number leaf, and
     `strides` (in elements), `extent` (lowest and highest byte offset) and `combs` (see `indexing.combs`) are those of a
     tensor leaf, of which `nested` says that no two elements can share memory. A `shape` of None, or an axis of length
-    -1, is decided by the partner or the target. `digest` is for `forms.py`.
+    -1, is decided by the partner or the target. `min_dims` is the rank rule: the least of tensors', where `ruled` says
+    that there are some, else the backend's. `digest` is for `forms.py`.
     """
 
     __slots__ = ("__weakref__", "combs", "digest", "dtype", "extent", "flexible", "inputs", "min_dims", "nested", "op",
-                 "operands", "params", "shape", "strides", "table", "weak")  # fmt: skip
+                 "operands", "params", "ruled", "shape", "strides", "table", "weak")  # fmt: skip
 
     def __init__(
         self, table: StructureTable, op: ops.Op | None, inputs: tuple, shape: Shape | None, dtype: Any
@@ -55,7 +55,8 @@ class Structure:
         self.operands = dtype
         self.weak: type | None = None
         self.strides: Shape | None = None
-        self.min_dims = 2
+        self.min_dims: int = table.backend.min_dims
+        self.ruled = False
         self.extent = (0, 0)
         self.combs = b""
         self.nested = True
@@ -135,7 +136,7 @@ class StructureTable(dict):
         found = self.get(key)
         if found is None:
             found = Structure(self, None, (), shape, dtype)
-            found.strides, found.min_dims = strides, min_dims
+            found.strides, found.min_dims, found.ruled = strides, min_dims, True
             found.extent = indexing.extent(shape, strides, dtype.itemsize)
             found.combs = indexing.combs(shape, strides, dtype.itemsize)
             found.nested = indexing.nested(shape, strides)
@@ -158,7 +159,6 @@ class StructureTable(dict):
             strong = not issubclass(kind, (bool, int, float)) or issubclass(kind, np.generic)
             found = Structure(self, None, (), (), dtypes.as_dtype(kind) if strong else None)
             found.weak = None if strong else next(base for base in (bool, int, float) if issubclass(kind, base))
-            found.min_dims = MAX_RANK
             self.remember((kind,), found)
         return found
 
@@ -169,7 +169,8 @@ class StructureTable(dict):
         found = Structure(self, op, inputs, shape, dtype)
         found.params, found.operands = params, operands
         ranked = inputs[:1] if op.name in ("take", "put") else inputs  # indices keep the rank rule of what they index
-        found.min_dims = min((s.min_dims for s in ranked if s.weak is None), default=0 if inputs else 2)
+        found.ruled = any(s.ruled for s in ranked)
+        found.min_dims = min((s.min_dims for s in ranked if s.ruled), default=found.min_dims)
         return self.remember(key, found)
 
 
