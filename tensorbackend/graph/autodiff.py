@@ -18,6 +18,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, nodes_of
+from tensorbackend.graph.structure import unknown_shape
 from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 
 __all__ = ["Autodiff", "fitted"]
@@ -45,6 +46,8 @@ class Autodiff:
         self.op_tree = op_tree
         self.be = be
         shape = op_tree.shape if isinstance(op_tree, Operators) else ()
+        if shape is None:
+            raise unknown_shape("Autodiff: the tree's shape")
         if next_error is not None and tuple(next_error.shape) != tuple(shape):
             raise ShapeError(complain("Autodiff: next_error", f"shape {next_error.shape}", f"the tree's shape {shape}"))
         self.next_error = next_error

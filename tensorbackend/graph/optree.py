@@ -9,6 +9,7 @@ one checks shapes and types and computes nothing; `t[:] = node`, `out=` or `be.e
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from tensorbackend import dtypes, ops
 from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.order import operands_first
-from tensorbackend.graph.structure import Structure, StructureTable, as_axis
+from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, as_axis, unknown_shape
 from tensorbackend.graph.symbol import known
 
 __all__ = [
@@ -258,16 +259,19 @@ class Operators:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.structure.shape)
+        """The number of axes. Raises `ShapeError` where the partner or the target decides it, as of `rand()` alone."""
+        shape = self.structure.shape
+        if shape is None:
+            raise unknown_shape("ndim: the number of axes")
+        return len(shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
-        size = 1
-        for length in self.structure.shape:
-            size *= length
-        return size
+        """The number of elements. Raises `ShapeError` where the partner or the target decides it."""
+        shape = self.structure.shape
+        if shape is None or UNKNOWN in shape:
+            raise unknown_shape("size: the number of elements")
+        return math.prod(shape)
 
     @property
     def backend(self) -> Any:
@@ -317,7 +321,7 @@ class Operators:
         return self._move("transpose", self._reversed_axes())
 
     def _reversed_axes(self) -> tuple[int, ...]:
-        rank = len(self.structure.shape)
+        rank = self.ndim
         if rank <= 2 or self.structure.min_dims == 0:
             return tuple(range(rank))[::-1]
         return (0, *range(rank - 1, 0, -1))
@@ -327,8 +331,9 @@ class Operators:
 
     def item(self) -> Any:
         """The only element, as a Python number. Raises `ShapeError` when there is more than one."""
-        if self.structure.shape is None or self.size != 1:
-            raise ShapeError(complain("item: not one element", f"shape {self.structure.shape}", "one element"))
+        shape = self.structure.shape
+        if shape is None or math.prod(shape) != 1:
+            raise ShapeError(complain("item: not one element", f"shape {shape}", "one element"))
         return self.get().reshape(()).item()
 
     def __float__(self) -> float:
@@ -406,8 +411,10 @@ class OpTreeNode(Operators):
         raise TypeError(complain("int: a tensor's is its address, and an op-tree has none", "", "", "int(tree.item())"))
 
     def __len__(self) -> int:
-        if not self.structure.shape:
+        if not self.ndim:
             raise TypeError("len() of an expression without axes")
+        if self.structure.shape[0] == UNKNOWN:
+            raise unknown_shape("len: the length of the first axis")
         return self.structure.shape[0]
 
     def __iter__(self) -> Iterator[OpTreeNode]:

@@ -313,15 +313,14 @@ def one_axis(name: str, axis: Any, rank: int) -> int:
 def sized(op: ops.Op, structure: Structure) -> Shape:
     """The shape of an operand that must be known here. Raises `ShapeError` when a partner would have to decide it."""
     if structure.shape is None or UNKNOWN in structure.shape:
-        raise ShapeError(
-            complain(
-                f"{op.name}: the operand's shape is not known",
-                "an expression of rand or onehot alone",
-                "a shape",
-                "combine it with a tensor first, or assign it to one",
-            )
-        )
+        raise unknown_shape(f"{op.name}: the operand's shape")
     return structure.shape
+
+
+def unknown_shape(what: str) -> ShapeError:
+    """The error of who asks for what a partner or the target would have to decide."""
+    given, hint = "an expression of rand or onehot alone", "combine it with a tensor first, or assign it to one"
+    return ShapeError(complain(f"{what} is not known", given, "a shape", hint))
 
 
 _NO_IDENTITY = ("max", "min", "argmax", "argmin")
