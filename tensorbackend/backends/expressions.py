@@ -80,10 +80,12 @@ class Expressions:
         return finished(composite.take(a, places, axis), out)
 
     def _as_indices(self, indices: Any) -> Tensor | None:
-        """Indices as an integer tensor (a row or column becomes 1-D), or None when they are not integers."""
-        if isinstance(indices, Tensor):
+        """Indices as an integer tensor (a row or column becomes 1-D), or None when they are not integers. A tree is
+        computed here."""
+        if isinstance(indices, Operators):
             if not dtypes.is_integer(indices.dtype):
                 return None
+            indices = indices if isinstance(indices, Tensor) else self.evaluate(indices)
             flat = indices.structure.min_dims == 2 and indices.ndim == 2 and 1 in indices.shape
             along = next((s for n, s in zip(indices.shape, indices.strides) if n != 1), 1)
             return indices._view((indices.size,), (along,), 0) if flat else indices

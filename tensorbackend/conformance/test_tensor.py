@@ -513,6 +513,16 @@ def test_take_of_a_tree(backend) -> None:
     np.testing.assert_array_equal(backend.evaluate(picked).get(), host[[3, 1]] * 2)
 
 
+def test_places_may_be_a_tree(backend) -> None:
+    host = numbers(4, 6)
+    t, places = backend.array(host), backend.array([0, 2], dtype=np.int32)
+    for tree in (places + 1, (places + 1).T):
+        np.testing.assert_array_equal(backend.evaluate(backend.take(t, tree, 0)).get(), host[[1, 3]])
+        np.testing.assert_array_equal(backend.evaluate(t[tree]).get(), host[[1, 3]])
+    with pytest.raises(TypeError, match="indices must be integers"):
+        backend.take(t, places * 0.5, 0)
+
+
 @pytest.mark.parametrize("of", [copy.copy, copy.deepcopy, lambda t: t.backend.copy(t)], ids=["copy", "deepcopy", "be"])
 def test_copies_have_memory_of_their_own(backend, of) -> None:
     t = backend.array(numbers(3, 4), dtype=np.float16)

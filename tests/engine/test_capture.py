@@ -321,6 +321,16 @@ def test_assigning_to_picked_entries(backend: Backend) -> None:
     both_ways(backend, step, calls, [y])
 
 
+def test_places_may_be_a_tree(backend: Backend) -> None:
+    def largest(x: Tensor) -> Tensor:
+        return backend.evaluate(backend.take(x, backend.argmax(x, axis=0), 1))
+
+    host = np.array([[1, 5, 3], [4, 2, 6], [0, 9, 9]], np.float32)
+    program = backend.capture(largest, backend.array(host))
+    for values in (host, host[::-1]):
+        np.testing.assert_array_equal(program(backend.array(values)).get(), values[:, values.argmax(0)])
+
+
 def test_assigning_to_picked_entries_in_a_block(backend: Backend, caplog: Any) -> None:
     y, z = backend.ones((4,)), backend.zeros((3, 1))
     rows, places = np.array([[1.0], [2.0]]), [0, 2]
