@@ -462,6 +462,16 @@ def test_large_logits_do_not_overflow(backend: Backend, name: str) -> None:
     assert np.isfinite(backend.evaluate(getattr(backend, name)(x, axis=1)).get()).all()
 
 
+@pytest.mark.parametrize("axes", [[0, 2], [-1], [np.int64(1), 0], []], ids=str)
+def test_axes_of_logsumexp_may_be_a_list(backend: Backend, axes: list) -> None:
+    host = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 8
+    x = backend.array(host)
+    for keepdims in (True, False):
+        expected = np.log(np.exp(host).sum(tuple(axes), keepdims=keepdims))
+        found = backend.evaluate(backend.logsumexp(x, axis=axes, keepdims=keepdims))
+        np.testing.assert_allclose(found.get(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_logsumexp_of_minus_infinity(backend: Backend) -> None:
     x = backend.full((2, 3), -INF)
     assert backend.evaluate(backend.logsumexp(x, axis=1)).tolist() == [[-INF], [-INF]]

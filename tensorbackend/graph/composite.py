@@ -89,7 +89,7 @@ def slice(x: Any, key: tuple) -> Any:
 
 def drop_axes(x: Any, axis: Any) -> Any:
     """`x` without the axes of length 1 at `axis` (None: all axes)."""
-    axes = normalize_axes("squeeze", axis, len(x.shape))
+    axes = normalize_axes("squeeze", as_axis("squeeze", axis), len(x.shape))
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
 
