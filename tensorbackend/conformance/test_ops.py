@@ -462,6 +462,14 @@ def test_large_logits_do_not_overflow(backend: Backend, name: str) -> None:
     assert np.isfinite(backend.evaluate(getattr(backend, name)(x, axis=1)).get()).all()
 
 
+@pytest.mark.parametrize("name", ["mean", "var", "std", "norm", "logsumexp", "softmax", "log_softmax", "max"])
+def test_a_wrong_axis_is_told_in_the_name_of_the_function(backend: Backend, name: str) -> None:
+    x = backend.ones((3, 4))
+    for axis, what in ((5, "no such axis"), ((0, 0), "an axis is named twice"), (1.5, "axis is not an integer")):
+        with pytest.raises(ShapeError, match=f"^{name}: {what}"):
+            getattr(backend, name)(x, axis=axis)
+
+
 @pytest.mark.parametrize("axes", [[0, 2], [-1], [np.int64(1), 0], []], ids=str)
 def test_axes_of_logsumexp_may_be_a_list(backend: Backend, axes: list) -> None:
     host = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 8

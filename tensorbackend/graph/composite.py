@@ -184,6 +184,14 @@ def onehot(indices: Any, axis: int) -> OpTreeNode:
 # Statistics
 
 
+def _over(name: str, by: str, a: Any, axis: Any, keepdims: bool = True) -> Any:
+    """A reduction as part of an expression, in whose name it is said what is wrong with the axis."""
+    try:
+        return _do(by, a, axis, keepdims)
+    except ShapeError as error:
+        raise ShapeError(str(error).replace(f"{by}:", f"{name}:", 1)) from None
+
+
 def _count(a: Any, axis: Any) -> int:
     axes = normalize_axes("mean", as_axis("mean", axis), len(a.shape))
     return math.prod(a.shape[x] for x in axes)
@@ -191,20 +199,20 @@ def _count(a: Any, axis: Any) -> int:
 
 def mean(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The sum over the axes divided by their count; NaN of nothing."""
-    total = _do("sum", a, axis, keepdims)
+    total = _over("mean", "sum", a, axis, keepdims)
     count = _count(a, axis)
     return total if count == 1 and dtypes.is_float(total.dtype) else total / float(count)
 
 
 def var(a: Any, axis: Any = None, keepdims: bool = True, binary: bool = False) -> Any:
     """The population variance mean((a - mean a)^2); `binary`: the square x x is x times its nearest power of two."""
-    away = a - mean(a, axis)
+    away = a - _over("var", "mean", a, axis)
     return mean(away * _do("pow2near", away) if binary else _do("sqr", away), axis, keepdims)
 
 
 def std(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """The square root of the population variance."""
-    return _do("sqrt", var(a, axis, keepdims))
+    return _do("sqrt", _over("std", "var", a, axis, keepdims))
 
 
 def _real(a: Any) -> Any:
@@ -220,27 +228,19 @@ def _wide(a: Any) -> Any:
 def norm(a: Any, axis: Any = None, keepdims: bool = True, ord: float = 2) -> Any:
     """The vector norm over the axes: (sum |a|^ord)^(1/ord); `ord` 1, 2, inf, or another positive number."""
     if ord == 2:
-        return _do("sqrt", _do("sum", _do("sqr", _real(a)), axis, keepdims))
+        return _do("sqrt", _over("norm", "sum", _do("sqr", _real(a)), axis, keepdims))
     if ord == 1:
-        return _do("sum", abs(_wide(a)), axis, keepdims)
+        return _over("norm", "sum", abs(_wide(a)), axis, keepdims)
     if ord == math.inf:
-        return _do("max", abs(_wide(a)), axis, keepdims)
+        return _over("norm", "max", abs(_wide(a)), axis, keepdims)
     if not isinstance(ord, (int, float, np.floating, np.integer)) or not ord > 0:
         raise ValueError(complain("norm: ord", repr(ord), "a number above 0"))
-    return _do("sum", abs(_real(a)) ** ord, axis, keepdims) ** (1.0 / ord)
-
-
-def _largest(name: str, a: Any, axis: Any) -> Any:
-    """The largest over an axis; what is wrong with the axis is said in the name of the expression."""
-    try:
-        return _do("max", a, axis)
-    except ShapeError as error:
-        raise ShapeError(str(error).replace("max:", f"{name}:", 1)) from None
+    return _over("norm", "sum", abs(_real(a)) ** ord, axis, keepdims) ** (1.0 / ord)
 
 
 def logsumexp(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
     """ln of the sum of exp(a), without overflow; -infinity where all a are."""
-    top = _largest("logsumexp", a, axis)
+    top = _over("logsumexp", "max", a, axis)
     safe = _do("where", _do("finite", top), top, 0.0)
     total = _do("log", _do("sum", _do("exp", a - safe), axis)) + safe
     return total if keepdims else drop_axes(total, axis)
@@ -255,13 +255,13 @@ def _below(a: Any, most: Any) -> Any:
 
 def softmax(a: Any, axis: Any = None) -> Any:
     """exp(a - max a) / sum exp(a - max a) over `axis` (None: all)."""
-    e = _do("exp", _below(a, _largest("softmax", a, axis)))
+    e = _do("exp", _below(a, _over("softmax", "max", a, axis)))
     return e * (1.0 / _do("sum", e, axis))  # the sum is at least 1; one division a row, not one an element
 
 
 def log_softmax(a: Any, axis: Any = None) -> Any:
     """The logarithm of softmax: a - max a - ln sum exp(a - max a)."""
-    most = _largest("log_softmax", a, axis)
+    most = _over("log_softmax", "max", a, axis)
     away = _below(a, most)
     if most.shape == away.shape and dtypes.is_float(away.dtype):  # of one number each: 0, or NaN
         return away
