@@ -59,19 +59,16 @@ def run_twice(buffers: Buffers, run: Callable[[bool, int], None], name: str) -> 
     """Call `run(again, fill)` twice on the same memory, the second time in another order. Leaves what the first run
     left, also where a run fails. Raises `KernelFault` for a buffer in which the two left different bytes."""
     before = {address: buffers.bytes(address).copy() for address in tuple(buffers.sizes)}
+    first: dict[int, np.ndarray] = {}
     try:
         run(False, FILL)
-    except KernelFault:
-        _keep(buffers, before, {address: buffers.bytes(address) for address in before})
-        raise
-    first = {address: buffers.bytes(address).copy() for address in before}
-    fills = {address: OTHER_FILL + 1 + number % 160 for number, address in enumerate(tuple(buffers.fresh))}
-    for address, values in before.items():
-        buffers.bytes(address)[:] = fills.get(address, values)
-    try:
+        first = {address: buffers.bytes(address).copy() for address in before}
+        fills = {address: OTHER_FILL + 1 + number % 160 for number, address in enumerate(tuple(buffers.fresh))}
+        for address, values in before.items():
+            buffers.bytes(address)[:] = fills.get(address, values)
         run(True, OTHER_FILL)
     except KernelFault:
-        _keep(buffers, before, first)
+        _give_up(buffers, before, first)
         raise
     wrong = []
     for address, once in first.items():
@@ -89,11 +86,13 @@ def run_twice(buffers: Buffers, run: Callable[[bool, int], None], name: str) -> 
         raise _fault(name, int(np.argmax(wrong[0])), int(wrong[0].sum()), wrong[0].size)
 
 
-def _keep(buffers: Buffers, before: dict[int, np.ndarray], after: dict[int, np.ndarray]) -> None:
-    """Leave in buffers what they held `after` a kernel that then failed; it wrote those in which bytes have changed."""
-    for address, values in after.items():
+def _give_up(buffers: Buffers, before: dict[int, np.ndarray], first: dict[int, np.ndarray]) -> None:
+    """After a kernel that failed: leave what its first run left, if that ended (`first`). Buffers in which bytes have
+    changed were written."""
+    for address, values in first.items():
         buffers.bytes(address)[:] = values
-        if (values != before[address]).any():
+    for address, values in before.items():
+        if (buffers.bytes(address) != values).any():
             buffers.fresh.discard(address)
 
 

@@ -182,9 +182,8 @@ def _check_stacked(in_types: Any, axis: int) -> None:
 
 def _stacked(*xs: Any, axis: int) -> Parts:
     shape = xs[0].shape
-    before = (slice(None),) * axis
-    parts = [((*before, i), x) for i, x in enumerate(xs)]
-    return Parts((*shape[:axis], len(xs), *shape[axis:]), xs[0].dtype, parts)
+    whole = (*shape[:axis], len(xs), *shape[axis:])
+    return Parts(whole, xs[0].dtype, list(zip(_entries(axis, len(xs)), xs)))
 
 
 @functools.cache
@@ -198,6 +197,12 @@ def _parts(axis: int, lengths: Sequence[int]) -> list[tuple]:
     ends = [0, *itertools.accumulate(lengths)]
     whole = (slice(None),) * axis
     return [(*whole, slice(a, b)) for a, b in zip(ends, ends[1:])]
+
+
+def _entries(axis: int, count: int) -> list[tuple]:
+    """The indices of the entries of an axis."""
+    whole = (slice(None),) * axis
+    return [(*whole, i) for i in range(count)]
 
 
 def concat(xs: Sequence[Array], axis: int = 1) -> Variable:
@@ -241,8 +246,7 @@ def _split(x: Any, axis: int, lengths: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def _separate(x: Any, axis: int) -> tuple[Any, ...]:
-    before = (slice(None),) * axis
-    return tuple(o.slice(x, (*before, i)) for i in range(x.shape[axis]))
+    return tuple(o.slice(x, entry) for entry in _entries(axis, x.shape[axis]))
 
 
 _SPLIT = Rule("split_axis", _split, names=("x",))
