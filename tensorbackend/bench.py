@@ -35,7 +35,7 @@ import numpy as np
 
 from tensorbackend.arguments import output_file, whole
 from tensorbackend.backends import probes, toolchain, tuning
-from tensorbackend.backends.native import allowed_cores
+from tensorbackend.backends.cores import allowed_cores
 from tensorbackend.backends.registry import present_backend
 from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.dtypes import as_dtype, is_float

@@ -17,7 +17,7 @@
 //           matrix unit tasks of products of moderate size copy both operands: what several of them need stays in the slot of
 //           the thread that they run on. Elsewhere they copy their rows of a alone where k is not long: a copy that another
 //           core wrote before, or has read since, takes twice as long to write again.
-// Few       few columns: gemm_few.h, along k or along the rows, whichever lie side by side in a.
+// Few       few columns, with TB_FEW: gemm_few.h, along k or along the rows, whichever lie side by side in a.
 // Order     An element adds up its k products one after the other, in blocks of `kc` and, where a long k is shared among
 //           tasks, in segments that are added in their order. That depends on shapes alone, never on threads.
 // Tail      When a task's block is complete, `tail`, an ordinary elementwise kernel over rows and columns, runs on it.
@@ -58,7 +58,7 @@ enum {
     PHASE_ROWS,    // rows of a that are copied together
     PHASE_COLUMNS, // columns of b that are copied together
     TASK_ROWS, TASK_COLUMNS,
-    TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column: gemm_few.h
+    TILE_ROWS, PANEL,     // a tile's rows and columns; 1 column with TB_FEW
     PACK_A,        // whether a is copied
     PACK_B,        // the first column of b that is copied
     TOGETHER,      // columns that a task copies of b before it uses them: lines of the next ones come meanwhile
@@ -70,7 +70,7 @@ enum {
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
     SUMS,          // which pointer the sums go to; the last is scratch
     RUN,           // tb_run
-    TILES,         // tb_gemm_tiles
+    TILES, WIDE_TILES,  // tb_gemm_tiles of narrow and wide ones, or 0
     TAIL,          // the kernel that follows, or 0
     INNER,         // its inner axis
     TURNED,        // the length of its square tiles, or 0
@@ -299,6 +299,9 @@ static block block_of(const call *g, int64_t task) {
     return at;
 }
 
+#if defined(TB_FEW)
+#include "gemm_few.h"
+#else
 // A copy that a task has of its own, or none: from step `k0` of the phase and row or column `first` of the round on, its
 // panels or tiles `apart` elements from one another. If `kept`, it has all steps, and stays in the slot for the next task.
 typedef struct copy {
@@ -546,8 +549,7 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
     if (memory)
         give_slot(slots, slot);
 }
-
-#include "gemm_few.h"
+#endif
 
 // Rows whose segments a task adds up: their sums stay in the first-level cache meanwhile.
 static inline int64_t joined_rows(const call *g) { return ceiling(JOINED, g->size[N]); }
@@ -605,7 +607,7 @@ static void one_round(call *g) {
     const int64_t tasks = g->row_tasks * g->column_tasks * g->batches * size[SPLITS];
     const double steps = (double)least(size[PHASE_K], size[SPLIT_K]) * (double)size[SPLITS];
     const double flops = 2.0 * (double)g->rows * (double)ceiling(g->columns, LANES) * LANES * steps * (double)g->batches;
-    launch(g, size[PANEL] == 1 ? multiply_few : multiply, tasks, (int64_t)(flops / 100), 0);
+    launch(g, multiply, tasks, (int64_t)(flops / 100), 0);
 }
 
 // One task: the whole product. ptr {a, b, the tail's operands but the product, or the target; scratch}; size as above;

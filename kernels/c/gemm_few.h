@@ -6,12 +6,12 @@
 // Sweeps    Where rows lie side by side in a: LINES steps of k are added to the sums of CHUNK rows (of all columns), which wait in cache.
 //           So a comes as a few long streams; along k, each step would touch another page.
 
-enum {
 #if TB_VECTOR == 64 || defined(__aarch64__)
-    DOT_ROWS = 8,  // two vectors of sums each
+#define DOT_ROWS 8  // two vectors of sums each
 #else
-    DOT_ROWS = 4,
+#define DOT_ROWS 4
 #endif
+enum {
     DOT_CHUNK = 512,  // elements of a row that are widened at a time
     LINES = 8,
 #ifdef TB_PLAIN_A
@@ -61,15 +61,21 @@ static inline TB_T total(vector x) {
                 sum[i][0] += *(const vector *)(a[i] + p) * *(const vector *)(b + p); \
                 sum[i][1] += *(const vector *)(a[i] + p + LANES) * *(const vector *)(b + p + LANES); \
             } \
-        UNROLL for (int i = 0; i < ROWS; ++i) { \
-            TB_T rest = 0; \
-            for (int64_t q = p; q < k; ++q) rest += a[i][q] * b[q]; \
-            out[i] = total(sum[i][0] + sum[i][1]) + rest; \
-        } \
+        TB_T rest[ROWS] = {0}; \
+        for (; p < k; ++p) \
+            UNROLL for (int i = 0; i < ROWS; ++i) rest[i] += a[i][p] * b[p]; \
+        UNROLL for (int i = 0; i < ROWS; ++i) out[i] = total(sum[i][0] + sum[i][1]) + rest[i]; \
     }
-DOTS(1) DOTS(2) DOTS(3) DOTS(4) DOTS(5) DOTS(6) DOTS(7) DOTS(8)
-static void (*const dots[])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {
-    dots_1, dots_2, dots_3, dots_4, dots_5, dots_6, dots_7, dots_8};
+DOTS(1) DOTS(2) DOTS(3) DOTS(4)
+#if DOT_ROWS == 8
+DOTS(5) DOTS(6) DOTS(7) DOTS(8)
+#endif
+static void (*const dots[DOT_ROWS])(int64_t, const TB_T *const *, const TB_T *, TB_T *) = {
+    dots_1, dots_2, dots_3, dots_4,
+#if DOT_ROWS == 8
+    dots_5, dots_6, dots_7, dots_8,
+#endif
+};
 
 // DOT_ROWS rows of a block, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
 static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, sums to, int add) {
@@ -163,8 +169,8 @@ static void sweeps_of_block(const call *g, const block *at, int64_t k, sums to) 
     }
 }
 
-// Tasks as those of `multiply`.
-static void multiply_few(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
+// Tasks: blocks of rows by segments of k by batches.
+static void multiply(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                          int64_t end) {
     const call *const g = ptr[0];
     (void)size, (void)stride, (void)scalar;

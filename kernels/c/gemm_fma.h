@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm_fma.h — the copies of gemm.c for the tiles of gemm_tiles.c: panels of b as [k][columns], tiles of a as [k][rows]
 #include "amx.h"
+#include "gemm_rows.h"
 
 // How many elements of TB_T hold the copy of n elements.
 static inline int64_t packed(int64_t n) { return n; }
@@ -11,19 +12,21 @@ static inline int vectors_of(int64_t columns) {
     return vectors == 3 ? 4 : vectors;
 }
 
-static inline const tiles *tiles_of(const call *g) { return (const tiles *)g->size[TILES]; }
+// Whether so many columns go by tiles of half a vector, of so many rows.
+static inline int halves(int64_t columns, int64_t rows) {
+    return columns == LANES / 2 && rows <= ((TB_T)0.5 == 0 ? 0 : ROWS_HALF);
+}
 
 // Columns of a panel as copied: whole vectors, half of one, or one.
 static inline int64_t width_of(const call *g, int64_t columns) {
-    if (columns == LANES / 2 && g->size[TILE_ROWS] <= tiles_of(g)->half_rows)
+    if (halves(columns, g->size[TILE_ROWS]))
         return columns;
     return g->size[PANEL] == 1 ? 1 : vectors_of(columns) * LANES;
 }
 
 static inline void run_tile(const call *g, int vectors, int rows, const work *w) {
-    const tiles *const has = tiles_of(g);
-    if (w->columns == LANES / 2 && rows <= has->half_rows) has->half[rows - 1](w);
-    else has->whole[vectors - 1][rows - 1](w);
+    const tiles *const has = (const tiles *)g->size[vectors > 1 ? WIDE_TILES : TILES];
+    (halves(w->columns, rows) ? has->half : has->whole[vectors - 1])[rows - 1](w);
 }
 
 // Writes `to[p * width + j] = from[j * step + p]` for p < SQUARE, j < wanted. TURNS: by shuffles of registers, from wherever

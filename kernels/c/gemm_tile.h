@@ -39,10 +39,9 @@ typedef struct work {
 
 typedef void (*tile)(const work *w);
 
-// The tiles of 1, 2, … vectors of columns and 1, 2, … rows (0: none), and those of half a vector, of up to so many rows.
+// The tiles of 1, 2, … vectors of columns and 1, 2, … rows, and those of half a vector (0: none here).
 typedef struct tiles {
     tile whole[MOST_VECTORS][MOST_ROWS], half[MOST_ROWS];
-    int64_t half_rows;
 } tiles;
 
 // Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.

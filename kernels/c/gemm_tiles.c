@@ -2,10 +2,11 @@
 // gemm_tiles.c — the tiles of gemm.c for any processor: multiply-adds on vectors
 //
 // A tile of MR rows by NV vectors of columns keeps its sums in registers while k runs; entries of `a` are spread over a
-// vector as they are loaded. All types that add up in TB_T share these, whose compiler works beside that of gemm.c.
+// vector as they are loaded. All types that add up in TB_T share these. Compiled twice, beside gemm.c and one another: once
+// for tiles of one vector of columns and of half a vector, once for wider ones.
 //
-// Macros    TB_T; TB_WHOLE where it is of integers, which have fewer tiles: multiplying them takes longer than loading them.
-#include "amx.h"
+// Macros    TB_T; TB_WHOLE where it is of integers; TB_WIDE_TILES for the wider tiles
+#include "gemm_rows.h"
 #include "gemm_tile.h"
 
 // PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to
@@ -47,7 +48,6 @@ SPREAD_PRODUCT(half_plus_product_spread, half_vector, half_plus_product)
 
 enum {
     ROUND = MANY_REGISTERS ? 2 : 4,  // steps of k between questions: a tile of few registers is done with a step sooner
-    QUICK_SUMS = MANY_REGISTERS ? 20 : 10,  // vectors of sums from which on a tile has loops for known strides
     LATE = 64 / ROUND,  // rounds before the end at which tiles of four vectors fetch the lines of sums that are far away
 };
 
@@ -181,62 +181,64 @@ enum {
 #define HALF_HIGHS half_tile_5_1, half_tile_6_1, half_tile_7_1, half_tile_8_1
 #define HALF_TOPS half_tile_9_1, half_tile_10_1, half_tile_11_1, half_tile_12_1
 
+// The tiles of 1, 2 and 4 vectors of columns, and of half a vector, which may stay where they lie.
 #if TB_VECTOR == 64 && defined(TB_WHOLE)
-LOW(1) LOW(2) LOW(4) TILE(5, 4) TILE(6, 4)
-#define WHOLE_TILES {LOWS(1)}, {LOWS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}
+#define MAKE_1 LOW(1)
+#define MAKE_2 LOW(2)
+#define MAKE_4 LOW(4) TILE(5, 4) TILE(6, 4)
+#define TILES_1 LOWS(1)
+#define TILES_2 LOWS(2)
+#define TILES_4 LOWS(4), tile_5_4, tile_6_4
 #elif TB_VECTOR == 64
-LOW(1) HIGH(1) TOP(1) LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2) LOW(4) TILE(5, 4) TILE(6, 4)
-#define WHOLE_TILES \
-    {LOWS(1), HIGHS(1), TOPS(1)}, {LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2}, {0}, {LOWS(4), tile_5_4, tile_6_4}
+#define MAKE_1 LOW(1) HIGH(1) TOP(1)
+#define MAKE_2 LOW(2) HIGH(2) TOP(2) TILE(13, 2) TILE(14, 2)
+#define MAKE_4 LOW(4) TILE(5, 4) TILE(6, 4)
+#define TILES_1 LOWS(1), HIGHS(1), TOPS(1)
+#define TILES_2 LOWS(2), HIGHS(2), TOPS(2), tile_13_2, tile_14_2
+#define TILES_4 LOWS(4), tile_5_4, tile_6_4
 #elif defined(__aarch64__)
-LOW(1) HIGH(1) LOW(2) HIGH(2) LOW(4) TILE(5, 4) TILE(6, 4)
-#define WHOLE_TILES {LOWS(1), HIGHS(1)}, {LOWS(2), HIGHS(2)}, {0}, {LOWS(4), tile_5_4, tile_6_4}
+#define MAKE_1 LOW(1) HIGH(1)
+#define MAKE_2 LOW(2) HIGH(2)
+#define MAKE_4 LOW(4) TILE(5, 4) TILE(6, 4)
+#define TILES_1 LOWS(1), HIGHS(1)
+#define TILES_2 LOWS(2), HIGHS(2)
+#define TILES_4 LOWS(4), tile_5_4, tile_6_4
 #else
-LOW(1) HIGH(1) LOW(2) TILE(5, 2) TILE(6, 2) TILE(1, 4) TILE(2, 4)
-#define WHOLE_TILES {LOWS(1), HIGHS(1)}, {LOWS(2), tile_5_2, tile_6_2}, {0}, {tile_1_4, tile_2_4}
+#define MAKE_1 LOW(1) HIGH(1)
+#define MAKE_2 LOW(2) TILE(5, 2) TILE(6, 2)
+#define MAKE_4 TILE(1, 4) TILE(2, 4)
+#define TILES_1 LOWS(1), HIGHS(1)
+#define TILES_2 LOWS(2), tile_5_2, tile_6_2
+#define TILES_4 tile_1_4, tile_2_4
+#endif
+#if defined(TB_WHOLE) || TB_VECTOR < 32
+#define MAKE_HALF
+#define TILES_HALF 0
+#elif TB_VECTOR == 64
+#define MAKE_HALF HALF_LOW HALF_HIGH HALF_TOP
+#define TILES_HALF HALF_LOWS, HALF_HIGHS, HALF_TOPS
+#else
+#define MAKE_HALF HALF_LOW HALF_HIGH
+#define TILES_HALF HALF_LOWS, HALF_HIGHS
 #endif
 
-// Tiles of half a vector of columns, which may stay where they lie.
-#if TB_VECTOR == 64 && !defined(TB_WHOLE)
-HALF_LOW HALF_HIGH HALF_TOP
-#define HALF_TILES HALF_LOWS, HALF_HIGHS, HALF_TOPS
-enum { HALF_ROWS = 12 };
-#elif TB_VECTOR == 32 && !defined(TB_WHOLE)
-HALF_LOW HALF_HIGH
-#define HALF_TILES HALF_LOWS, HALF_HIGHS
-enum { HALF_ROWS = 8 };
+#define ARE(MOST, ...) _Static_assert(sizeof((tile[]){__VA_ARGS__}) == (MOST) * sizeof(tile), "gemm_rows.h says otherwise");
+#if defined(TB_WIDE_TILES)
+MAKE_2 MAKE_4
+#if defined(TB_WHOLE)
+ARE(WHOLE_ROWS_2, TILES_2)
 #else
-#define HALF_TILES 0
-enum { HALF_ROWS = 0 };
+ARE(ROWS_2, TILES_2)
 #endif
-
-const tiles tb_gemm_tiles = {{WHOLE_TILES}, {HALF_TILES}, HALF_ROWS};
-
-static int64_t count(const tile *of) {
-    int64_t rows = 0;
-    while (rows < MOST_ROWS && of[rows]) ++rows;
-    return rows;
-}
-
-// Whether the processor begins two multiply-adds of 64 bytes a cycle, of four or five instructions: Intel's before those with
-// a matrix unit. Elsewhere such multiply-adds are one a cycle, or there is room for all else.
-static int has_little_room(void) {
-#if defined(__x86_64__) && TB_VECTOR == 64 && !defined(__AMX_TILE__)
-    uint32_t leaf = 0, name, others[2] = {0};
-    __asm__("cpuid" : "+a"(leaf), "=b"(name), "+c"(others[0]), "=d"(others[1]));
-    return name == 0x756e6547;  // "Genu"
+ARE(ROWS_4, TILES_4)
+const tiles tb_gemm_tiles = {{{0}, {TILES_2}, {0}, {TILES_4}}, {0}};
 #else
-    return 0;
+MAKE_1 MAKE_HALF
+#if defined(TB_WHOLE)
+ARE(WHOLE_ROWS_1, TILES_1)
+#else
+ARE(ROWS_1, TILES_1)
+ARE(ROWS_HALF ? ROWS_HALF : 1, TILES_HALF)
 #endif
-}
-
-// Lanes of a vector; the most rows of a tile of 1, 2, … vectors of columns (0: there is no such tile); whether there is a
-// matrix unit for gemm_amx.h; the most rows of a tile of half a vector; QUICK_SUMS, if they count (or 0).
-void tb_gemm_facts(int64_t *out) {
-    out[0] = LANES;
-    for (int v = 0; v < MOST_VECTORS; ++v)
-        out[1 + v] = count(tb_gemm_tiles.whole[v]);
-    out[1 + MOST_VECTORS] = may_use_unit();
-    out[2 + MOST_VECTORS] = HALF_ROWS;
-    out[3 + MOST_VECTORS] = has_little_room() ? QUICK_SUMS : 0;
-}
+const tiles tb_gemm_tiles = {{{TILES_1}}, {TILES_HALF}};
+#endif

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tensorbackend.backends import ahead, disk_cache, toolchain
+from tensorbackend.backends.cores import allowed_cores
 from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.pipeline import pipeline
 from tensorbackend.backends.toolchain import (
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-PARALLEL_COMPILERS = 2
+MOST_COMPILERS = 8  # at a time
 # How many seconds to wait for another process that compiles the same kernel before doing it here as well. As long as a
 # compiler may take by default: on a crowded machine all who wait would start one at once, and crowd it the more.
 PATIENCE = 60.0
@@ -225,7 +226,7 @@ def compile_many(
     merge: bool = False,
     expander: Callable[[], Callable[[str], str]] | None = None,
 ) -> list[Library]:
-    """The libraries of `sources`, from this process, from disk, or compiled now, at most two compilers at a time.
+    """The libraries of `sources`, from this process, from disk, or compiled now, as many at a time as there are cores.
 
     `flags` are added to the compiler's own. `sanitize` builds with the address and undefined-behaviour sanitizers,
     whose run-time libraries must be loaded first (`sanitizer_libraries`). `libc` links the C library and start files.
@@ -300,11 +301,16 @@ def _groups(sources: dict[str, str], merge: bool) -> list[dict[str, str]]:
     """Which sources are compiled together: each alone, or all in as many groups as compilers may run."""
     if not merge:
         return [{key: source} for key, source in sources.items()]
-    groups: list[dict[str, str]] = [{} for _ in range(PARALLEL_COMPILERS)]
+    groups: list[dict[str, str]] = [{} for _ in range(_lanes())]
     for key in sorted(sources, key=lambda key: len(sources[key]), reverse=True):
         shortest = min(groups, key=lambda group: sum(map(len, group.values())))
         shortest[key] = sources[key]
     return [group for group in groups if group]
+
+
+def _lanes() -> int:
+    """How many compilers may run at a time. On one core, too, one may wait for the disk while another computes."""
+    return min(max(allowed_cores(), 2), MOST_COMPILERS)
 
 
 def _compile_groups(
@@ -318,7 +324,7 @@ def _compile_groups(
 
 def _map_in_lanes(function: Callable[[_T], _R], values: Sequence[_T]) -> list[_R]:
     """`map` on as many threads as compilers may run. An exception stops what has not begun."""
-    lanes = ThreadPoolExecutor(PARALLEL_COMPILERS)
+    lanes = ThreadPoolExecutor(_lanes())
     try:
         try:
             begun = [lanes.submit(function, value) for value in values]

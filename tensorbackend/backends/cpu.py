@@ -33,6 +33,7 @@ from tensorbackend.backends import (
 )  # fmt: skip
 from tensorbackend.backends.allocation import check_room
 from tensorbackend.backends.base import Backend
+from tensorbackend.backends.cores import allowed_cores
 from tensorbackend.backends.host import host_key, host_picked, host_values, picked_shape
 from tensorbackend.backends.interpreter import Interpreter
 from tensorbackend.backends.plans import (
@@ -385,7 +386,7 @@ def _thread_count(threads: int | None) -> int:
     """The threads asked for: the argument, `TB_THREADS`, `OMP_NUM_THREADS`, or the cores allowed."""
     outer = re.match(r"\s*\d+", os.environ.get("OMP_NUM_THREADS", ""))  # "4,2": of nested regions; read as C reads it
     if threads is None:
-        return settings.config.threads or int(outer[0] if outer else 0) or native.allowed_cores()
+        return settings.config.threads or int(outer[0] if outer else 0) or allowed_cores()
     if not isinstance(threads, (int, np.integer)) or threads < 1:
         raise ValueError(complain("threads", repr(threads), "an int, 1 or more"))
     return threads

@@ -28,7 +28,6 @@ from tensorbackend.backends import (
     tuning,
     written,
 )
-from tensorbackend.backends.compiler import Library
 from tensorbackend.backends.cpu_conv import prepare_conv
 from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
@@ -50,10 +49,13 @@ SMALL_TASK = 64
 """Batches of a task of `gemm_small.c`."""
 
 
-def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0, file: str = "gemm.c") -> str:
-    """The text of gemm.c, or another, for these types; on the matrix unit with so many planes, if any."""
+def _source(
+    a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0, few: bool = False, file: str = "gemm.c"
+) -> str:
+    """The text of gemm.c, or another, for these types: on the matrix unit with so many planes, or for few columns."""
     lines = ['#include "half.h"'] if dtypes.is_half(a) or dtypes.is_half(b) else []
     lines += [f"#define TB_PLANES {planes}"] if planes else []
+    lines += ["#define TB_FEW"] if few else []
     lines.append(f"#define TB_T {written.c_type(sum_type)}")
     for name, dtype in (("A", a), ("B", b)):
         lines.append(f"#define TB_{name} {written.c_type(dtype)}")
@@ -62,17 +64,18 @@ def _source(a: np.dtype, b: np.dtype, sum_type: np.dtype, planes: int = 0, file:
     return "\n".join([*lines, f'#include "{file}"', ""])
 
 
-def _tiles_source(sum_type: np.dtype) -> str:
-    """The text of gemm_tiles.c for types that add up in this one."""
-    whole = "#define TB_WHOLE\n" if sum_type.kind in "iu" else ""
-    return f'#define TB_T {written.c_type(sum_type)}\n{whole}#include "gemm_tiles.c"\n'
+def _tiles_source(sum_type: np.dtype, wide: bool) -> str:
+    """The text of gemm_tiles.c for types that add up in this one: tiles of one vector of columns at most, or wider."""
+    macros = "#define TB_WIDE_TILES\n" * wide + "#define TB_WHOLE\n" * (sum_type.kind in "iu")
+    return f'#define TB_T {written.c_type(sum_type)}\n{macros}#include "gemm_tiles.c"\n'
 
 
-@functools.lru_cache(maxsize=256)
-def _facts(library: Library) -> Facts:
-    """What a compiled gemm_tiles.c has."""
+@functools.lru_cache(maxsize=64)
+def _facts(sum_type: np.dtype, found: native.Runtime) -> Facts:
+    """The tiles for types that add up in this one."""
     facts = (ctypes.c_int64 * 8)()
-    library.function("tb_gemm_facts")(facts)
+    ask = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(found.address("tb_gemm_facts"))
+    ask(sum_type.itemsize, sum_type.kind in "iu", facts)
     return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]), facts[6], facts[7])
 
 
@@ -131,9 +134,7 @@ class _Product:
         self.step = step
         self.out = step.output
         self.lengths = self.out.shape[:-2]
-        self.source = _source(x.dtype, y.dtype, self.out.dtype)
-        self.library, self.tiles = written.libraries((self.source, _tiles_source(self.out.dtype)), "products")
-        facts = _facts(self.tiles)
+        facts = _facts(self.out.dtype, native.runtime())
         self.in_target = step.tail is None or (
             step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
         )
@@ -144,14 +145,16 @@ class _Product:
         )  # fmt: skip
         self.planes = PLANES.get(x.dtype.name, 0) if facts.matrix_unit and x.dtype == y.dtype else 0
         by = gemm.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
-        if by is not None:
-            self.source = _source(x.dtype, y.dtype, self.out.dtype, self.planes)
-            self.library = written.library(self.source, "products")
-        else:
+        if by is None:
             self.planes = 0
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
         self.by = by
         self.given = given.swapped() if self.by.swap else given
+        kinds = () if self.planes else gemm.kinds_of_tiles(self.given, by, facts)
+        self.source = _source(x.dtype, y.dtype, self.out.dtype, self.planes, few=by.panel == 1)
+        texts = [_tiles_source(self.out.dtype, wide) for wide in kinds]
+        self.library, *tiles = written.libraries((self.source, *texts), "products")
+        self.tiles = dict(zip(kinds, tiles))
         self.sums = sums
         moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (x, y, self.out))
         self.far = caches.go_past(moved)
@@ -185,7 +188,8 @@ class _Product:
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
             by.pack_b, by.own, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"),
-            self.tiles.address("tb_gemm_tiles"), tail, *sizes,
+            *(self.tiles[kind].address("tb_gemm_tiles") if kind in self.tiles else 0 for kind in (False, True)), tail,
+            *sizes,
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native runtime: thread pool, launches and memory, bound with ctypes.
 
-`runtime()` builds `kernels/c/runtime.c` and `allocator.c` on first use and gives the one `Runtime` of the process. A
-`Launch` is packed once, so that repeating it costs one call. When a launch is shared among threads, and how memory is
-kept, is decided in C.
+`runtime()` builds `kernels/c/runtime.c`, `allocator.c` and `gemm_facts.c` on first use and gives the one `Runtime` of
+the process. A `Launch` is packed once, so that repeating it costs one call. When a launch is shared among threads, and
+how memory is kept, is decided in C.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tensorbackend.backends.compiler import Library, compile_source
+from tensorbackend.backends.cores import allowed_cores, control_group_limit
 from tensorbackend.settings import config
 
-__all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "allowed_cores", "has_runtime", "runtime"]
+__all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "has_runtime", "runtime"]
 
-SOURCE = '#include "runtime.c"\n#include "allocator.c"\n'
+SOURCE = '#include "runtime.c"\n#include "allocator.c"\n#include "gemm_facts.c"\n'
 # The library is never unloaded: its sleeping workers would be left without code.
 FLAGS = ("-O1", "-pthread", "-Wl,-z,nodelete")
 # Taking the interpreter lock back may wait for other threads, so short launches keep it.
 KEEP_LOCK_BELOW_NS = 20_000
-CONTROL_GROUP = Path("/sys/fs/cgroup")  # where a container's limits are
 HEAD = 7  # words of a tb_launch: fn, tasks, cost, ptr, size, stride, scalar
 
 
@@ -225,7 +224,7 @@ def runtime() -> Runtime:
     """The runtime of this process, built or loaded on the first call. Raises `CompileError` without a compiler."""
     made = Runtime(compile_source(SOURCE, flags=FLAGS, libc=True))
     made.set_threads()
-    memory = _control_group_limit("memory.max")
+    memory = control_group_limit("memory.max")
     if memory:
         physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         made.set_memory_limit(min(memory, physical) // 4)
@@ -242,24 +241,6 @@ def _default_threads() -> int:
     if config.threads is not None:
         return config.threads
     return 0 if os.environ.get("OMP_NUM_THREADS") else allowed_cores()
-
-
-def allowed_cores() -> int:
-    """The cores this process may use, no more than a container allows CPU time for."""
-    cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    return min(_control_group_limit("cpu.max") or cores, cores)
-
-
-def _control_group_limit(name: str) -> int:
-    """The limit that a container sets: whole CPUs for `cpu.max`, bytes for `memory.max`; 0 when there is none."""
-    try:
-        words = (CONTROL_GROUP / name).read_text().split()
-    except OSError:
-        return 0
-    if not words or words[0] == "max":
-        return 0
-    period = int(words[1]) if len(words) > 1 else 1
-    return max(1, -(-int(words[0]) // period))
 
 
 def _readable(nbytes: int) -> str:

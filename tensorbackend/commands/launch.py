@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tensorbackend.arguments import whole
-from tensorbackend.backends.native import allowed_cores
+from tensorbackend.backends.cores import allowed_cores
 from tensorbackend.backends.temporary import temporary_folder
 from tensorbackend.commands import Failure
 from tensorbackend.errors import complain

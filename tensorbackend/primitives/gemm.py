@@ -218,6 +218,15 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     return next((by for by in found if _order(given, by) == order), wanted)
 
 
+def kinds_of_tiles(x: Matrices, by: Blocking, facts: Facts) -> tuple[bool, ...]:
+    """Which texts of gemm_tiles.c a product by multiply-adds needs (`x` as it is computed): False for that of tiles of
+    one vector of columns at most, True for that of wider ones."""
+    if by.panel == 1:
+        return ()
+    widths = {by.panel if x.n >= by.panel else 0, x.n % by.panel} - {0}
+    return tuple(sorted({width > facts.lanes for width in widths}))
+
+
 def _order(given: Matrices, by: Blocking) -> tuple[bool, int, int]:
     """Whether sums are those of dots; the steps of k that are added up by themselves, and of these again."""
     x = given.swapped() if by.swap else given

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorbackend.backends import compiler, native
+from tensorbackend.backends import compiler, cores, native
 from tensorbackend.backends.cpu import CPUBackend
 from tensorbackend.kernel_files import kernel_dir
 from tensorbackend.settings import config
@@ -391,7 +391,7 @@ def test_number_of_threads_is_checked_and_bounded(runtime):
 def test_containers_share_of_cpus_bounds_the_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setitem(config._values, "threads", None)
-    monkeypatch.setattr(native, "_control_group_limit", lambda name: {"cpu.max": 1}[name])
+    monkeypatch.setattr(cores, "control_group_limit", lambda name: {"cpu.max": 1}[name])
     assert native._default_threads() == 1
     assert CPUBackend(jit=False).threads == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -401,9 +401,9 @@ def test_containers_share_of_cpus_bounds_the_threads(monkeypatch):
 @pytest.mark.parametrize("text, limit", [("max 100000", 0), ("250000 100000", 3), ("1000 100000", 1), ("4096", 4096)])
 def test_control_group_limits_are_read(monkeypatch, tmp_path, text, limit):
     (tmp_path / "file").write_text(text + "\n")
-    monkeypatch.setattr(native, "CONTROL_GROUP", tmp_path)
-    assert native._control_group_limit("file") == limit
-    assert native._control_group_limit("absent") == 0
+    monkeypatch.setattr(cores, "CONTROL_GROUP", tmp_path)
+    assert cores.control_group_limit("file") == limit
+    assert cores.control_group_limit("absent") == 0
 
 
 # Fork and exit --------------------------------------------------------------------------------------------------------

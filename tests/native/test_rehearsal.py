@@ -64,7 +64,7 @@ def test_values_are_numpys_and_nothing_is_compiled(be: Backend, runs: list[int])
 
 
 def test_what_was_noted_is_compiled_together(be: Backend, runs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "PARALLEL_COMPILERS", 1)
+    monkeypatch.setattr(compiler, "_lanes", lambda: 1)
     rehearsal = Rehearsal()
     with rehearsal.noting():
         rehearsed = program(be)
