@@ -14,6 +14,7 @@
 #include "runtime.h"
 #include "slots.h"
 #include "tail.h"
+#include "tile_sizes.h"
 #include "vector.h"
 enum {
     LANES = TB_VECTOR / (int)sizeof(TB_T),
@@ -22,8 +23,8 @@ enum {
     NV = EDGE / LANES,
     TILE = EDGE,
 #else
-    MR = TB_VECTOR == 64 ? 8 : 4,
-    NV = TB_VECTOR == 16 ? 2 : 3,
+    MR = CONV_MAPS,
+    NV = CONV_VECTORS,
     TILE = MR,
 #endif
     WIDTH = NV * LANES,
@@ -120,13 +121,5 @@ enum {
     tb_run_tail(stride, ptr + 2, scalar, TB_PLACE(RESULT), sizeof(TB_R), PLACES_OF_A_MAP, MAP, MAPS, PLACE, COUNT)
 
 #include "conv_strided.h"
-
-// out: LANES, TILE, WIDTH, whether there is a matrix unit for TB_PLANES.
-void tb_conv_facts(int64_t *out) {
-    out[0] = LANES;
-    out[1] = TILE;
-    out[2] = WIDTH;
-    out[3] = may_use_unit();
-}
 
 #endif

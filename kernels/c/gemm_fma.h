@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm_fma.h — the copies of gemm.c for the tiles of gemm_tiles.c: panels of b as [k][columns], tiles of a as [k][rows]
 #include "amx.h"
-#include "gemm_rows.h"
+#include "tile_sizes.h"
 
 // How many elements of TB_T hold the copy of n elements.
 static inline int64_t packed(int64_t n) { return n; }

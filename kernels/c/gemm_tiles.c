@@ -6,7 +6,7 @@
 // for tiles of one vector of columns and of half a vector, once for wider ones.
 //
 // Macros    TB_T; TB_WHOLE where it is of integers; TB_WIDE_TILES for the wider tiles
-#include "gemm_rows.h"
+#include "tile_sizes.h"
 #include "gemm_tile.h"
 
 // PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to
@@ -222,7 +222,7 @@ enum {
 #define TILES_HALF HALF_LOWS, HALF_HIGHS
 #endif
 
-#define ARE(MOST, ...) _Static_assert(sizeof((tile[]){__VA_ARGS__}) == (MOST) * sizeof(tile), "gemm_rows.h says otherwise");
+#define ARE(MOST, ...) _Static_assert(sizeof((tile[]){__VA_ARGS__}) == (MOST) * sizeof(tile), "tile_sizes.h says otherwise");
 #if defined(TB_WIDE_TILES)
 MAKE_2 MAKE_4
 #if defined(TB_WHOLE)

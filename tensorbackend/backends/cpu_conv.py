@@ -3,27 +3,24 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
 from tensorbackend import dtypes, settings
-from tensorbackend.backends import jit, tuning, written
+from tensorbackend.backends import jit, native, tuning, written
 from tensorbackend.backends.cpu_conv_around import pass_of
-from tensorbackend.backends.cpu_conv_passes import Pass, source_of
+from tensorbackend.backends.cpu_conv_passes import Pass
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_ways import Direct, Facts
 
 __all__ = ["facts", "prepare_conv"]
 
+
 def facts(dtype: np.dtype) -> Facts:
     """What the kernels for an element type have. Raises `CompileError`."""
-    said = (ctypes.c_int64 * 4)()
-    written.library(source_of("conv.h", dtype, dtype)).function("tb_conv_facts")(said)
-    lanes, rows, width, unit = said
-    plain = dtypes.compute(dtype) == dtype
-    return Facts(lanes, rows, width, bool(unit) and settings.config.matrix_unit, plain)
+    computed = dtypes.compute(dtype)
+    lanes, rows, width, unit, *_ = native.runtime().facts("conv", computed.itemsize)
+    return Facts(lanes, rows, width, bool(unit) and settings.config.matrix_unit, computed == dtype)
 
 
 def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) -> jit.Prepared:

@@ -7,8 +7,6 @@ inputs, what the tail reads beside the product, the target; then scratch.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -70,13 +68,10 @@ def _tiles_source(sum_type: np.dtype, wide: bool) -> str:
     return f'#define TB_T {written.c_type(sum_type)}\n{macros}#include "gemm_tiles.c"\n'
 
 
-@functools.lru_cache(maxsize=64)
-def _facts(sum_type: np.dtype, found: native.Runtime) -> Facts:
+def _facts(sum_type: np.dtype) -> Facts:
     """The tiles for types that add up in this one."""
-    facts = (ctypes.c_int64 * 8)()
-    ask = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(found.address("tb_gemm_facts"))
-    ask(sum_type.itemsize, sum_type.kind in "iu", facts)
-    return Facts(facts[0], tuple(facts[1:5]), bool(facts[5]), facts[6], facts[7])
+    lanes, *rows, unit, half_rows, quick_sums = native.runtime().facts("gemm", sum_type.itemsize, sum_type.kind in "iu")
+    return Facts(lanes, tuple(rows), bool(unit), half_rows, quick_sums)
 
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
@@ -134,7 +129,7 @@ class _Product:
         self.step = step
         self.out = step.output
         self.lengths = self.out.shape[:-2]
-        facts = _facts(self.out.dtype, native.runtime())
+        facts = _facts(self.out.dtype)
         self.in_target = step.tail is None or (
             step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native runtime: thread pool, launches and memory, bound with ctypes.
 
-`runtime()` builds `kernels/c/runtime.c`, `allocator.c` and `gemm_facts.c` on first use and gives the one `Runtime` of
+`runtime()` builds `kernels/c/runtime.c`, `allocator.c` and `facts.c` on first use and gives the one `Runtime` of
 the process. A `Launch` is packed once, so that repeating it costs one call. When a launch is shared among threads, and
 how memory is kept, is decided in C.
 """
@@ -20,7 +20,7 @@ from tensorbackend.settings import config
 
 __all__ = ["Launch", "LaunchList", "MemoryStats", "Runtime", "has_runtime", "runtime"]
 
-SOURCE = '#include "runtime.c"\n#include "allocator.c"\n#include "gemm_facts.c"\n'
+SOURCE = '#include "runtime.c"\n#include "allocator.c"\n#include "facts.c"\n'
 # The library is never unloaded: its sleeping workers would be left without code.
 FLAGS = ("-O1", "-pthread", "-Wl,-z,nodelete")
 # Taking the interpreter lock back may wait for other threads, so short launches keep it.
@@ -136,6 +136,12 @@ class Runtime:
         self._reset_peak = ctypes.CFUNCTYPE(None)(address("tb_alloc_reset_peak"))
         self._set_threads = ctypes.CFUNCTYPE(number, number)(address("tb_set_threads"))
         self._get_threads = ctypes.CFUNCTYPE(number)(address("tb_get_threads"))
+
+    def facts(self, primitive: str, *arguments: int) -> list[int]:
+        """What the kernels of a primitive ("gemm" or "conv") have: the numbers of a function of `kernels/c/facts.c`."""
+        found = (ctypes.c_int64 * 8)()
+        self.library.function(f"tb_{primitive}_facts")(*map(ctypes.c_int64, arguments), found)
+        return list(found)
 
     def address(self, name: str) -> int:
         """The address of a function of the runtime, for native callers: `tb_run`, `tb_run_list`, `tb_alloc`, ..."""

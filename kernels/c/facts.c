@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemm_facts.c — what the tiles of gemm_tiles.c are, for who chooses among them before any is compiled
+// facts.c — what the kernels of products and convolutions have, for who chooses among them before any is compiled
 #include "amx.h"
-#include "gemm_rows.h"
+#include "tile_sizes.h"
 
 // Whether the processor begins two multiply-adds of 64 bytes a cycle, of four or five instructions: Intel's before those with
 // a matrix unit. Elsewhere such multiply-adds are one a cycle, or there is room for all else.
@@ -15,7 +15,7 @@ static int has_little_room(void) {
 #endif
 }
 
-// Of sums of so many bytes, `whole` if they are integers: lanes of a vector; the most rows of a tile of 1 to 4 vectors of columns
+// Of sums of so many bytes, `whole` if they are integers, in gemm_tiles.c: lanes of a vector; the most rows of a tile of 1 to 4 vectors of columns
 // (0: there is no such tile); whether there is a matrix unit for gemm_amx.h; the most rows of a tile of half a vector;
 // QUICK_SUMS, if they count (or 0).
 void tb_gemm_facts(int64_t bytes, int64_t whole, int64_t *out) {
@@ -27,4 +27,12 @@ void tb_gemm_facts(int64_t bytes, int64_t whole, int64_t *out) {
     out[5] = may_use_unit();
     out[6] = whole ? 0 : ROWS_HALF;
     out[7] = has_little_room() ? QUICK_SUMS : 0;
+}
+
+// Of sums of so many bytes: lanes of a vector, maps and places of a tile of conv.h, whether there is a matrix unit for TB_PLANES.
+void tb_conv_facts(int64_t bytes, int64_t *out) {
+    out[0] = TB_VECTOR / bytes;
+    out[1] = CONV_MAPS;
+    out[2] = CONV_VECTORS * out[0];
+    out[3] = may_use_unit();
 }
