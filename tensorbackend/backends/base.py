@@ -239,12 +239,14 @@ class Backend(
     def allocate_backend(name: str, **kargs: Any) -> Backend:
         """A backend by name, with the constructor's arguments; the global backend stays.
 
-        A driver may follow the name: 'gpu:emulator'. Raises `ValueError` for an unknown name, or a driver of a backend
-        without drivers, `TypeError` for an option that the backend does not take.
+        A driver may follow the name: 'gpu:emulator'. Raises `ValueError` for an unknown name, a driver of a backend
+        without drivers, or another one as `driver`, `TypeError` for an option that the backend does not take.
         """
         if not isinstance(name, str):
             raise ValueError(complain("backend: no name", repr(name), ", ".join(sorted(Backend.backends))))
         name, _, driver = name.partition(":")
+        if driver and kargs.get("driver") not in (None, driver):
+            raise ValueError(complain(f"backend '{name}:{driver}': driver", repr(kargs["driver"]), repr(driver)))
         if driver:
             kargs["driver"] = driver
         cls = Backend.backends.get(name)

@@ -186,12 +186,19 @@ def check_numbers(name: str, **named: Any) -> None:
 
 
 def numbers(name: str, **named: Any) -> list[float]:
-    """Scales and powers as Python's floats. Raises as `check_numbers`.
+    """Scales and powers as Python's floats. Raises as `check_numbers`, and `OverflowError` for larger integers.
 
     A NumPy scalar of a narrow type would round what is worked out with it, and a tensor's value would be read once.
     """
     check_numbers(name, **named)
-    return [float(x) for x in named.values()]
+    return [_double(f"{name}: {letter}", x) for letter, x in named.items()]
+
+
+def _double(head: str, x: Any) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        raise OverflowError(complain(head, f"{int(x).bit_length()} bits", "a number that fits float64")) from None
 
 
 def check_function(name: str, what: str, f: Any, method: str = "") -> None:

@@ -380,6 +380,13 @@ for _method, _names in (("fprop_pool", "alpha beta"), ("bprop_pool", "alpha beta
             refused(f"{_method} {_name} {_kind}", call, TypeError, f"{_method}: {_name}", _kind, "a number")
         call = lambda b, m=_method, n=_name: scaled(b, m, **{n: b.be.ones((1, 1))})  # noqa: E731
         refused(f"{_method} {_name} a tensor", call, TypeError, f"{_method}: {_name}", "a number")
+        call = lambda b, m=_method, n=_name: scaled(b, m, **{n: 10**400})  # noqa: E731
+        refused(f"{_method} {_name} large", call, OverflowError, f"{_method}: {_name}", "1329 bits", "fits float64")
+
+# Drivers
+
+refused("two drivers", lambda b: Backend.allocate_backend("gpu:emulator", driver="pycuda"), ValueError, "gpu:emulator",
+        "'pycuda'", "'emulator'")  # fmt: skip
 
 # Seeds
 
