@@ -70,7 +70,7 @@ enum {
     PLACE_A, PLACE_B, PLACE_T,  // places in scratch of the copies, and of sums that have no place elsewhere
     SUMS,          // which pointer the sums go to; the last is scratch
     RUN,           // tb_run
-    TILES, WIDE_TILES,  // tb_gemm_tiles of narrow and wide ones, or 0
+    HALF_TILES, TILES, WIDE_TILES,  // tb_gemm_tiles of half a vector of columns, of one and of more, or 0
     TAIL,          // the kernel that follows, or 0
     INNER,         // its inner axis
     TURNED,        // the length of its square tiles, or 0

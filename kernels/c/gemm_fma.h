@@ -25,8 +25,8 @@ static inline int64_t width_of(const call *g, int64_t columns) {
 }
 
 static inline void run_tile(const call *g, int vectors, int rows, const work *w) {
-    const tiles *const has = (const tiles *)g->size[vectors > 1 ? WIDE_TILES : TILES];
-    (halves(w->columns, rows) ? has->half : has->whole[vectors - 1])[rows - 1](w);
+    const int kind = halves(w->columns, rows) ? HALF_TILES : vectors > 1 ? WIDE_TILES : TILES;
+    ((const tiles *)g->size[kind])->of[vectors - 1][rows - 1](w);
 }
 
 // Writes `to[p * width + j] = from[j * step + p]` for p < SQUARE, j < wanted. TURNS: by shuffles of registers, from wherever

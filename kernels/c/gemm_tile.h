@@ -39,9 +39,9 @@ typedef struct work {
 
 typedef void (*tile)(const work *w);
 
-// The tiles of 1, 2, … vectors of columns and 1, 2, … rows, and those of half a vector (0: none here).
+// The tiles of 1, 2, … vectors of columns, or of half a vector, and of 1, 2, … rows (0: none here).
 typedef struct tiles {
-    tile whole[MOST_VECTORS][MOST_ROWS], half[MOST_ROWS];
+    tile of[MOST_VECTORS][MOST_ROWS];
 } tiles;
 
 // Sums that do not fill whole vectors of contiguous results: halves of vectors as far as they go, then one by one.

@@ -2,10 +2,10 @@
 // gemm_tiles.c — the tiles of gemm.c for any processor: multiply-adds on vectors
 //
 // A tile of MR rows by NV vectors of columns keeps its sums in registers while k runs; entries of `a` are spread over a
-// vector as they are loaded. All types that add up in TB_T share these. Compiled twice, beside gemm.c and one another: once
-// for tiles of one vector of columns and of half a vector, once for wider ones.
+// vector as they are loaded. All types that add up in TB_T share these. Tiles of half a vector of columns, of one and of more
+// are compiled when a product needs them, beside gemm.c.
 //
-// Macros    TB_T; TB_WHOLE where it is of integers; TB_WIDE_TILES for the wider tiles
+// Macros    TB_T; TB_WHOLE where it is of integers; TB_HALF_TILES or TB_WIDE_TILES for the others than those of one vector
 #include "tile_sizes.h"
 #include "gemm_tile.h"
 
@@ -211,10 +211,7 @@ enum {
 #define TILES_2 LOWS(2), tile_5_2, tile_6_2
 #define TILES_4 tile_1_4, tile_2_4
 #endif
-#if defined(TB_WHOLE) || TB_VECTOR < 32
-#define MAKE_HALF
-#define TILES_HALF 0
-#elif TB_VECTOR == 64
+#if TB_VECTOR == 64
 #define MAKE_HALF HALF_LOW HALF_HIGH HALF_TOP
 #define TILES_HALF HALF_LOWS, HALF_HIGHS, HALF_TOPS
 #else
@@ -223,22 +220,22 @@ enum {
 #endif
 
 #define ARE(MOST, ...) _Static_assert(sizeof((tile[]){__VA_ARGS__}) == (MOST) * sizeof(tile), "tile_sizes.h says otherwise");
-#if defined(TB_WIDE_TILES)
+#if defined(TB_WHOLE)
+enum { MOST_OF_1 = WHOLE_ROWS_1, MOST_OF_2 = WHOLE_ROWS_2 };
+#else
+enum { MOST_OF_1 = ROWS_1, MOST_OF_2 = ROWS_2 };
+#endif
+#if defined(TB_HALF_TILES)
+MAKE_HALF
+ARE(ROWS_HALF, TILES_HALF)
+const tiles tb_gemm_tiles = {{{TILES_HALF}}};
+#elif defined(TB_WIDE_TILES)
 MAKE_2 MAKE_4
-#if defined(TB_WHOLE)
-ARE(WHOLE_ROWS_2, TILES_2)
-#else
-ARE(ROWS_2, TILES_2)
-#endif
+ARE(MOST_OF_2, TILES_2)
 ARE(ROWS_4, TILES_4)
-const tiles tb_gemm_tiles = {{{0}, {TILES_2}, {0}, {TILES_4}}, {0}};
+const tiles tb_gemm_tiles = {{{0}, {TILES_2}, {0}, {TILES_4}}};
 #else
-MAKE_1 MAKE_HALF
-#if defined(TB_WHOLE)
-ARE(WHOLE_ROWS_1, TILES_1)
-#else
-ARE(ROWS_1, TILES_1)
-ARE(ROWS_HALF ? ROWS_HALF : 1, TILES_HALF)
-#endif
-const tiles tb_gemm_tiles = {{{TILES_1}}, {TILES_HALF}};
+MAKE_1
+ARE(MOST_OF_1, TILES_1)
+const tiles tb_gemm_tiles = {{{TILES_1}}};
 #endif

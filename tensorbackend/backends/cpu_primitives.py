@@ -62,10 +62,12 @@ def _source(
     return "\n".join([*lines, f'#include "{file}"', ""])
 
 
-def _tiles_source(sum_type: np.dtype, wide: bool) -> str:
-    """The text of gemm_tiles.c for types that add up in this one: tiles of one vector of columns at most, or wider."""
-    macros = "#define TB_WIDE_TILES\n" * wide + "#define TB_WHOLE\n" * (sum_type.kind in "iu")
-    return f'#define TB_T {written.c_type(sum_type)}\n{macros}#include "gemm_tiles.c"\n'
+def _tiles_source(sum_type: np.dtype, kind: str) -> str:
+    """The text of gemm_tiles.c for types that add up in this one, and one of `gemm.TILES`."""
+    macros = [f"#define TB_T {written.c_type(sum_type)}"]
+    macros += [f"#define TB_{kind.upper()}_TILES"] if kind != "one" else []
+    macros += ["#define TB_WHOLE"] if sum_type.kind in "iu" else []
+    return "\n".join([*macros, '#include "gemm_tiles.c"', ""])
 
 
 def _facts(sum_type: np.dtype) -> Facts:
@@ -145,11 +147,11 @@ class _Product:
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
         self.by = by
         self.given = given.swapped() if self.by.swap else given
-        kinds = () if self.planes else gemm.kinds_of_tiles(self.given, by, facts)
+        kinds = [] if self.planes else gemm.kinds_of_tiles(self.given, by, facts)
         self.source = _source(x.dtype, y.dtype, self.out.dtype, self.planes, few=by.panel == 1)
-        texts = [_tiles_source(self.out.dtype, wide) for wide in kinds]
+        texts = [_tiles_source(self.out.dtype, kind) for kind in kinds]
         self.library, *tiles = written.libraries((self.source, *texts), "products")
-        self.tiles = dict(zip(kinds, tiles))
+        self.tiles = {kind: library.address("tb_gemm_tiles") for kind, library in zip(kinds, tiles)}
         self.sums = sums
         moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (x, y, self.out))
         self.far = caches.go_past(moved)
@@ -183,8 +185,7 @@ class _Product:
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
             by.pack_b, by.own, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"),
-            *(self.tiles[kind].address("tb_gemm_tiles") if kind in self.tiles else 0 for kind in (False, True)), tail,
-            *sizes,
+            *(self.tiles.get(kind, 0) for kind in gemm.TILES), tail, *sizes,
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip

@@ -136,6 +136,10 @@ class Facts:
         return max(rows * vectors for vectors, rows in enumerate(self.rows, start=1)) < 16
 
 
+TILES = "half", "one", "wide"
+"""Kinds of tiles of gemm_tiles.c: of half a vector of columns, of one, of more. Each is compiled by itself."""
+
+
 @dataclass(frozen=True)
 class Matrices:
     """A product: lengths, strides in elements of a (row, k), b (k, column) and the sums (row, column).
@@ -218,13 +222,16 @@ def choose(given: Matrices, facts: Facts, may_swap: bool = True) -> Blocking:
     return next((by for by in found if _order(given, by) == order), wanted)
 
 
-def kinds_of_tiles(x: Matrices, by: Blocking, facts: Facts) -> tuple[bool, ...]:
-    """Which texts of gemm_tiles.c a product by multiply-adds needs (`x` as it is computed): False for that of tiles of
-    one vector of columns at most, True for that of wider ones."""
-    if by.panel == 1:
-        return ()
-    widths = {by.panel if x.n >= by.panel else 0, x.n % by.panel} - {0}
-    return tuple(sorted({width > facts.lanes for width in widths}))
+def kinds_of_tiles(x: Matrices, by: Blocking, facts: Facts) -> list[str]:
+    """Which of `TILES` a product by multiply-adds needs (`x` as it is computed)."""
+    kinds = set()
+    for width in (by.panel if x.n >= by.panel > 1 else 0, x.n % by.panel):
+        half = facts.half_rows > 0 and width == facts.lanes // 2
+        if half:
+            kinds.add("half")
+        if width and (not half or by.tile_rows > facts.half_rows):
+            kinds.add("wide" if width > facts.lanes else "one")
+    return [kind for kind in TILES if kind in kinds]
 
 
 def _order(given: Matrices, by: Blocking) -> tuple[bool, int, int]:

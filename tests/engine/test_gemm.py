@@ -418,7 +418,13 @@ def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None
             assert not width or by.tile_rows <= facts.rows[(4 if vectors == 3 else vectors) - 1]
         phases = [min(by.phase_columns, x.n - first) for first in range(0, x.n, by.phase_columns)]
         panels = {min(by.panel, columns - first) for columns in phases for first in range(0, columns, by.panel)}
-        assert set(gemm.kinds_of_tiles(x, by, facts)) == {columns > facts.lanes for columns in panels}
+        rows = {min(by.tile_rows, max(x.m, 1)), x.m % by.tile_rows} - {0}
+        needed = {
+            "half" if facts.half_rows >= height and columns == facts.lanes // 2
+            else "one" if columns <= facts.lanes else "wide"
+            for columns in panels for height in rows
+        }  # fmt: skip
+        assert needed <= set(gemm.kinds_of_tiles(x, by, facts)) <= needed | {"half"}
     assert by.task_rows % by.tile_rows == by.task_columns % by.panel == by.phase_columns % by.panel == 0
     assert by.splits * by.split_k >= x.k and (by.splits - 1) * by.split_k < max(x.k, 1)
     assert by.pack_b % by.panel == 0 or by.pack_b == x.n
