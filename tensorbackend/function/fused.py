@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbackend.errors import complain
-from tensorbackend.function.config import lookup
+from tensorbackend.function.config import force_backprop_mode, lookup
 from tensorbackend.function.trees import Rule, Traced, differentiated, noting
 from tensorbackend.graph.templates import opaque
 
@@ -46,7 +46,7 @@ class _FusedRule(Rule):
 
     def _run(self, operands: Sequence[Any], keywords: tuple) -> tuple[Any, list[tuple]]:
         """What the function gives for trees, and what it called."""
-        with noting() as calls:
+        with force_backprop_mode(), noting() as calls:  # what is noted does not depend on where it is called
             arguments = [Traced.of(x) if hasattr(x, "structure") else x for x in operands]
             found = self._fn(*arguments, **dict(keywords))
         made = found if isinstance(found, tuple) else (found,)

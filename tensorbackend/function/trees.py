@@ -85,6 +85,13 @@ class Traced(Variable):
 
     data = array
 
+    def unchain(self) -> None:
+        """Refused: there is no graph yet."""
+        hint = "with tb.no_backprop_mode(): ..."
+        raise TypeError(complain("fused: unchain", "inside the function", "functions of variables", hint))
+
+    unchain_backward = unchain
+
     def _expect_leaf(self) -> None:
         self.__reduce__()  # a copy's gradient would be another's
 
@@ -179,7 +186,7 @@ class Rule:
         if any(isinstance(y, Parts) for y in given):
             raise TypeError(complain(f"fused: {self.name} is no tree", "", "functions that are trees, as most of F"))
         given = tuple(opaque(y) if any(y is x for x in taken) else y for y in given)
-        _trace.calls.append((self, params, taken, given))
+        _trace.calls.append((self if lookup("enable_backprop") else _cut, params, taken, given))
         if _trace.rules is not None:
             _keep_rule(_trace.rules, _trace.calls[-1])
         made = tuple(map(Traced.of, given))
@@ -187,6 +194,10 @@ class Rule:
 
     def __repr__(self) -> str:
         return f"<rule {self.name}>"
+
+
+_cut = Rule("without a graph", lambda *operands: operands, lambda g, y, *operands, **params: (None,) * len(operands))
+"""What is noted in place of a rule that is called where no graph is recorded: nothing flows through its results."""
 
 
 def _tree_of(name: str, x: Any) -> Any:

@@ -66,6 +66,30 @@ def test_every_gradient_of_the_parts_holds_where_operands_are_equal(name, array,
         testing.assert_allclose(a, b, rtol=1e-12)
 
 
+def without_a_graph(x):
+    with tb.no_backprop_mode():
+        a, b = F.broadcast(F.relu(x), _inner(x))
+        with tb.force_backprop_mode():
+            c = F.sin(a * x)
+    return a * b * c * x * x
+
+
+def test_nothing_flows_through_what_is_called_where_no_graph_is_recorded(array, host) -> None:
+    results = []
+    for f in (without_a_graph, tb.fused(without_a_graph), tb.fused(lambda x: tb.fused(without_a_graph)(x) * 1.0)):
+        x = tb.Variable(array([0.5, 1.0], "float64"))
+        found = [f(x)]
+        for _ in range(2):
+            found += tb.grad([F.sum(F.square(found[-1]))], [x], enable_double_backprop=True)
+        results.append([host(y) for y in found])
+    for a, b, c in zip(*results, strict=True):
+        testing.assert_allclose(a, b, rtol=1e-12)
+        testing.assert_allclose(a, c, rtol=1e-12)
+    with tb.no_backprop_mode():
+        y = tb.fused(chain)(x, x)
+    assert y.creator is None
+
+
 def shared(x, y):
     return x * x + y * y * y, F.identity(x)
 
@@ -121,6 +145,8 @@ def test_what_cannot_be_fused_is_refused(array) -> None:
         tb.fused(lambda x: x * w)(x)
     with pytest.raises(TypeError, match="array"):
         tb.fused(lambda x: x * x.array)(x)
+    with pytest.raises(TypeError, match="unchain"):
+        tb.fused(lambda x: F.exp(x).unchain() or x)(x)
     with pytest.raises(TypeError, match="does not come of the arguments"):
         tb.fused(lambda x: 3)(x)
     testing.assert_allclose(tb.fused(lambda x: x * array([2.0, 3.0]))(x), [2.0, 6.0])
