@@ -27,7 +27,7 @@ from tensorbackend.backends.waves import Node, waves
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.indexing import extent
 from tensorbackend.graph.plan import Kernel, Primitive
-from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol
+from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol, known
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class Program:
 
     def _result(self, kind: str, what: Any, leaves: Sequence[Any]) -> Any:
         if kind == "number":
-            return self._values[self._numbers[id(what)]] if is_symbol(what) and self._values else what
+            return self._values[self._numbers[id(what)]] if is_symbol(what) and self._values else known(what)
         if kind == "argument":
             return leaves[what]
         if kind == "tensor":

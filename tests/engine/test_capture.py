@@ -189,6 +189,12 @@ def test_numbers_of_all_kinds_take_effect(backend: Backend) -> None:
     both_ways(backend, step, calls, [y, m])
 
 
+def test_the_result_of_the_capture_has_numbers(backend: Backend) -> None:
+    program = backend.capture(lambda x, k: (x, [2 * k + 1, k, 7]), backend.ones((2, 2)), 3)
+    assert [type(n) for n in program.result[1]] == [int] * 3
+    assert program.result[1] == [7, 3, 7]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("compare", [
     lambda x, k: x < k, lambda x, k: k < x, lambda x, k: k == x, lambda x, k: k != x * 1, lambda x, k: x >= k,
