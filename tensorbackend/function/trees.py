@@ -28,7 +28,7 @@ from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, nodes_of, source
 from tensorbackend.graph.parts import Parts, gathered, roots_and_starts
-from tensorbackend.graph.symbol import as_python, is_symbol
+from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.graph.templates import Template, differentiate, opaque, placeholder
 
 __all__ = ["Rule", "Traced", "TreeFunction", "differentiated", "normal", "noting", "uniform"]
@@ -168,7 +168,7 @@ class Rule:
 
     def __call__(self, *operands: Any, **params: Any) -> Any:
         if params:
-            params = {name: as_python(x) if isinstance(x, np.generic) else x for name, x in params.items()}
+            params = {name: x.item() if isinstance(x, np.generic) else x for name, x in params.items()}
         if _trace.calls is not None and any(isinstance(x, Traced) for x in operands):
             return self._traced(operands, params)
         node = TreeFunction(self, params)
@@ -205,7 +205,7 @@ def _tree_of(name: str, x: Any) -> Any:
     if isinstance(x, Traced):
         return x._data
     if isinstance(x, np.generic):
-        return as_python(x)
+        return x.item()
     if isinstance(x, _NUMBERS):
         return x
     if isinstance(x, Variable) and x._requires_grad:
@@ -450,7 +450,7 @@ class TreeFunction(FunctionNode):
                 pattern.append(None)
                 inputs.append(x)
             elif isinstance(x, np.generic):  # first: NumPy's float64 is a float too, and its type would count
-                pattern.append(as_python(x))
+                pattern.append(x.item())
             elif isinstance(x, _NUMBERS):
                 pattern.append(x)
             else:

@@ -23,7 +23,6 @@ from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing, ranges
 from tensorbackend.graph.parts import Parts
 from tensorbackend.graph.structure import broadcast_shapes, normalize_axes, one_axis
-from tensorbackend.graph.symbol import as_python
 
 __all__ = [
     "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
@@ -146,7 +145,7 @@ def _with_numbers(args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _number(x: Any, like: Variable) -> Variable:
-    x = as_python(x) if isinstance(x, np.generic) else x
+    x = x.item() if isinstance(x, np.generic) else x
     kind = dtypes.promote([like.dtype], [type(x)], np.dtype(lookup("dtype")))
     return as_variable(arrays.filled_like(arrays.zeros(like.device, (), kind), x))
 

@@ -17,7 +17,7 @@ import numpy as np
 from tensorbackend.errors import CaptureError, DTypeError, complain, user_line
 from tensorbackend.graph.order import operands_first
 
-__all__ = ["Arithmetic", "Symbol", "as_python", "is_symbol", "known"]
+__all__ = ["Arithmetic", "Symbol", "is_symbol", "known"]
 
 _NUMBERS = (bool, int, float, np.generic)
 
@@ -29,7 +29,6 @@ class Symbol:
     """
 
     __slots__ = ("function", "operands", "value")
-    __array_ufunc__ = None
 
     def __init__(self, value: Any, function: Callable[..., Any] | None = None, operands: tuple = ()) -> None:
         self.value = value
@@ -44,6 +43,15 @@ class Symbol:
     def dtype(self) -> np.dtype:
         """The type of a NumPy scalar."""
         return self.value.dtype
+
+    def item(self) -> Symbol:
+        """A NumPy scalar as Python's number, which changes no type."""
+        return Symbol(self.value.item(), _item, (self,))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **keywords: Any) -> Any:
+        if method != "__call__" or keywords or ufunc.nout > 1 or not all(isinstance(x, _NUMBERS) for x in operands):
+            return _refused("a NumPy function")(self)
+        return Symbol(ufunc(*map(known, operands)), ufunc, operands)
 
     def __str__(self) -> str:
         return str(self.value)
@@ -62,11 +70,6 @@ def is_symbol(x: Any) -> bool:
 def known(x: Any) -> Any:
     """The number, or the value that a symbol had when the program was captured."""
     return x.value if type(x) is Symbol else x
-
-
-def as_python(x: Any) -> Any:
-    """A NumPy number, or the symbol of one, as Python's number, which changes no type."""
-    return Symbol(x.value.item(), _item, (x,)) if type(x) is Symbol else x.item()
 
 
 _item = operator.methodcaller("item")
@@ -104,18 +107,18 @@ def _compared(self: Symbol, other: Any) -> Any:
     return NotImplemented if hasattr(other, "structure") else _refused("a comparison")(self, other)
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    _method, _reflected = _binary(getattr(operator, _name))
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"):
+    _method, _reflected = _binary(getattr(operator, f"__{_name}__"))
     setattr(Symbol, f"__{_name}__", _method)
     setattr(Symbol, f"__r{_name}__", _reflected)
-for _name in ("neg", "pos", "abs"):
+for _name in ("neg", "pos", "abs", "invert"):
     setattr(Symbol, f"__{_name}__", _unary(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Symbol, f"__{_name}__", _compared)
 for _name, _what in {
     "bool": "the truth value", "hash": "the hash", "float": "the float", "int": "the integer", "index": "the integer",
     "complex": "the value", "round": "the rounded value", "trunc": "the integer", "floor": "the integer",
-    "ceil": "the integer", "divmod": "the quotient",
+    "ceil": "the integer", "divmod": "the quotient", "rdivmod": "the quotient",
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _refused(_what))
 del _name, _what, _method, _reflected

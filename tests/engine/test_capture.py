@@ -195,6 +195,31 @@ def test_the_result_of_the_capture_has_numbers(backend: Backend) -> None:
     assert program.result[1] == [7, 3, 7]
 
 
+@pytest.mark.parametrize("use", [
+    lambda x, n: n.item() * x, lambda x, n: x.backend.xp.sqrt(x) * n, lambda x, n: n - x.backend.xp.exp(x),
+    lambda x, n: x.backend.xp.maximum(n, x), lambda x, n: x.backend.xp.sum(x, initial=n),
+    lambda x, n: np.sqrt(n) * x, lambda x, n: x - np.maximum(np.float32(2) * n, 3), lambda x, n: np.log1p(n / 10) * x,
+])  # fmt: skip
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32])
+def test_numpys_numbers_and_functions_of_numbers_take_effect(backend: Backend, use: Callable, kind: type) -> None:
+    x = numbers(backend, (2, 3), 1)
+    y = backend.zeros((2, 3))
+
+    def step(n: Any) -> None:
+        y[:] = use(x, n)
+
+    both_ways(backend, step, [(kind(2),), (kind(5),)], [y])
+
+
+def test_bits_of_numbers_take_effect(backend: Backend) -> None:
+    x, y = numbers(backend, (2, 3), 1), backend.zeros((2, 3))
+
+    def step(n: int) -> None:
+        y[:] = x * (n << 1 | n & 1) + (~n ^ 3) - (64 >> n)
+
+    both_ways(backend, step, [(2,), (5,)], [y])
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("compare", [
     lambda x, k: x < k, lambda x, k: k < x, lambda x, k: k == x, lambda x, k: k != x * 1, lambda x, k: x >= k,
@@ -517,7 +542,8 @@ def test_what_cannot_be_repeated_is_refused_by_line(backend: Backend, x: Tensor,
 @pytest.mark.parametrize(
     "use",
     [lambda k: 1 if k > 0 else 2, lambda k: math.sqrt(k), lambda k: [5, 6][k], bool, float, int, round, hash,
-     lambda k: k == 2, lambda k: range(k), lambda k: max(k, 3)],
+     lambda k: k == 2, lambda k: range(k), lambda k: max(k, 3), lambda k: divmod(7, k), lambda k: np.divmod(k, 2),
+     lambda k: np.ones(2) * k, lambda k: np.add(k, 1, dtype=float)],
 )  # fmt: skip
 def test_a_number_that_would_be_fixed_is_refused_by_line(backend: Backend, use: Callable) -> None:
     y = backend.zeros((2, 2))
