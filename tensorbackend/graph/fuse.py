@@ -241,9 +241,10 @@ class Scheduler:
             self._copy(goal, target, "the target overlaps what is read")
 
     def _group(self) -> None:
-        """Statements over one space as few kernels: a later one that reads an earlier target takes its value."""
+        """Statements over one space as few kernels: a later one that reads an earlier target takes its value, one that
+        writes it has the last word."""
         written: dict[tuple, OpTreeNode] = {}
-        outputs: list[tuple[Any, Ref | None, str]] = []
+        outputs: dict[tuple, tuple[Any, Ref | None, str]] = {}
         for index, statement in enumerate(self.statements):
             s = statement.target
             value = self._replaced(statement.value, written)
@@ -254,13 +255,14 @@ class Scheduler:
                 value = apply(ops.OPS["broadcast"], value, params=(s.shape,))
                 self.shapes[id(value)] = s.shape
             self.kept_alive.append(value)
-            outputs.append((value, Ref(index, s.shape, s.strides, 0, s.dtype), "the statements of be.fuse()"))
+            target = Ref(index, s.shape, s.strides, 0, s.dtype)
+            outputs[statement.address, s] = (value, target, "the statements of be.fuse()")
             if isinstance(value, OpTreeNode):
                 whole = apply(ops.OPS["broadcast"], value, params=(s.shape,)) if value.shape != s.shape else value
                 self.shapes[id(whole)] = s.shape
                 self.kept_alive.append(whole)
                 written[statement.address, s] = whole
-        self._emit(outputs)
+        self._emit(list(outputs.values()))
 
     def _replaced(self, root: Any, written: dict[tuple, OpTreeNode]) -> Any:
         """The tree with tensors that an earlier statement wrote replaced by what it wrote there."""

@@ -313,6 +313,24 @@ def test_statements_that_would_not_be_one_kernel_with_the_same_bits_run_alone(ba
         np.testing.assert_array_equal(x.get(), y.get())
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "bool"])
+@pytest.mark.parametrize("length", [7, 48, 1000])
+def test_the_last_statement_that_writes_a_view_has_the_last_word(backend: Backend, dtype: str, length: int) -> None:
+    values = np.arange(length) % 50
+    x, y = backend.array(values, dtype=dtype, min_dims=1), backend.zeros((length,), dtype, min_dims=1)
+    with backend.fuse():
+        y[:] = x
+        y[:] = 1
+    assert (y.get() == 1).all()
+    with backend.fuse():
+        y[:] = 0
+        x[:] = x
+        y[:] = x
+        x[:] = 1
+    np.testing.assert_array_equal(y.get(), values.astype(y.dtype))
+    assert (x.get() == 1).all()
+
+
 def test_a_value_that_was_spread_is_read_as_a_whole(backend: Backend) -> None:
     """One row is assigned to all: the sum of its columns is seven times that row."""
     forget_plans(backend)
