@@ -427,9 +427,9 @@ class Backend(
     def fuse(self) -> FuseBlock:
         """Assignments inside the `with` block run together, in as few kernels as possible; their values are the same.
 
-        An Adam step is one pass over memory. What was stated runs at the block's end, before anything is read or an
-        exception leaves it, and wherever a statement cannot join those before it. Blocks may nest; each thread has
-        its own.
+        Sums may be added up in another order, beside operands that lie in memory otherwise. An Adam step is one pass
+        over memory. What was stated runs at the block's end, before anything is read or an exception leaves it, and
+        wherever a statement cannot join those before it. Blocks may nest; each thread has its own.
         """
         return self._block
 
