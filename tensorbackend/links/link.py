@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import KeyRefused, complain, is_complaint, ours
+from tensorbackend.errors import KeyRefused, ShapeError, complain, is_complaint, ours
 from tensorbackend.function import arrays
 from tensorbackend.function.variable import UNCHAINED
 from tensorbackend.functions.arguments import look_through
@@ -199,22 +199,21 @@ class Link:
 
     def addgrads(self, link: Link) -> None:
         """Add another link's gradients, parameter by parameter; of two that are at several places of both, once. Raises
-        `KeyError` for a link that lacks one of the parameters."""
+        `KeyError` for a link that lacks one of the parameters, `ShapeError` for another shape, before anything is
+        changed."""
         pairs = self._beside("addgrads", link)
         for p, other in {(id(p), id(other)): (p, other) for p, other in pairs}.values():
             p.addgrad(other)
 
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
         """Take the numbers of another link's parameters and persistent values. Raises `KeyError` for a link that lacks
-        one of the parameters."""
-        for p, other in self._beside("copyparams", link):
+        one of them, `ShapeError` for another shape, before anything is changed."""
+        pairs = self._beside("copyparams", link)
+        kept = self._persistent_beside(link) if copy_persistent else []
+        for p, other in pairs:
             p.copydata(other)
-        if copy_persistent:
-            theirs = dict(link.namedlinks())
-            for path, mine in self.namedlinks():
-                for name in mine._persistent:
-                    value = getattr(theirs[path], name)
-                    _set_persistent(mine, name, value if arrays.is_array(value) else copy.deepcopy(value))
+        for mine, name, value in kept:
+            _set_persistent(mine, name, value if arrays.is_array(value) else copy.deepcopy(value))
 
     def _beside(self, what: str, link: Link) -> list[tuple[Any, Any]]:
         """The parameters, each with the other link's of the same path."""
@@ -222,10 +221,29 @@ class Link:
             raise TypeError(complain(f"{what}: link", type(link).__name__, "a Link"))
         others = dict(link.namedparams())
         pairs = list(self.namedparams())
-        for path, _ in pairs:
+        for path, p in pairs:
             if path not in others:
                 raise KeyRefused(complain(f"{what}: a parameter that the other link lacks", ", ".join(others), path))
+            other = others[path]
+            if p.is_initialized and other.is_initialized and p.shape != other.shape:
+                raise ShapeError(complain(f"{what}: another shape", f"{path} {other.shape}", str(p.shape)))
         return [(p, others[path]) for path, p in pairs]
+
+    def _persistent_beside(self, link: Link) -> list[tuple[Link, str, Any]]:
+        """The links inside with the names of their persistent values, each with the other link's value."""
+        theirs = dict(link.namedlinks())
+        found = []
+        for path, mine in self.namedlinks():
+            for name in mine._persistent:
+                place, held = f"{path.rstrip('/')}/{name}", getattr(mine, name)
+                if path not in theirs or not hasattr(theirs[path], name):
+                    raise KeyRefused(complain("copyparams: a value that the other link lacks", "", place))
+                value = getattr(theirs[path], name)
+                if arrays.is_array(held) and not (arrays.is_array(value) and value.shape == held.shape):
+                    given = f"{place} {getattr(value, 'shape', type(value).__name__)}"
+                    raise ShapeError(complain("copyparams: another shape", given, str(held.shape)))
+                found.append((mine, name, value))
+        return found
 
     def enable_update(self) -> None:
         """Let optimizers change the parameters."""

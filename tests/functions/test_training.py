@@ -581,6 +581,31 @@ def test_a_link_that_lacks_a_parameter_is_refused_before_anything_is_written(met
     assert link.W.grad is None
 
 
+@pytest.mark.parametrize("method", ["copyparams", "addgrads"])
+def test_a_link_of_another_shape_is_refused_before_anything_is_written(method) -> None:
+    link, other = (tb.Chain(l1=L.Linear(2, 2), l2=L.Linear(2, n)) for n in (3, 4))
+    for p in other.params():
+        p.grad = np.ones(p.shape, np.float32)
+    before = link.l1.W.array.copy()
+    with pytest.raises(ShapeError, match=rf"{method}: another shape\n.*/l2/W \(4, 2\)\n.*\(3, 2\)"):
+        getattr(link, method)(other)
+    assert (link.l1.W.array == before).all() and link.l1.W.grad is None
+
+
+@pytest.mark.parametrize(("wrong", "error"), [
+    ({"avg_var": np.ones(4, np.float32)}, ShapeError), ({"avg_var": 1.0}, ShapeError), ({}, KeyError),
+], ids=["shape", "number", "none"])  # fmt: skip
+def test_persistent_values_that_do_not_fit_are_refused_before_anything_is_written(wrong, error) -> None:
+    link, other = tb.Chain(bn=L.BatchNormalization(3)), tb.Chain(bn=L.BatchNormalization(3))
+    other.bn.gamma.array[:] = 2
+    del other.bn.avg_var
+    for name, value in wrong.items():
+        other.bn.add_persistent(name, value)
+    with pytest.raises(error, match="copyparams: .*(\n.*)?/bn/avg_var"):
+        link.copyparams(other)
+    assert (link.bn.gamma.array == 1).all()
+
+
 @pytest.mark.parametrize("model", [
     tb.Chain(l1=L.Linear(2, 3)), tb.ChainList(L.Linear(2, 3)), tb.Sequential(L.Linear(2, 3), F.relu), L.Linear(2, 3),
 ], ids=lambda model: type(model).__name__)  # fmt: skip
