@@ -68,8 +68,8 @@ class Scale(Link):
 
     def forward(self, x: Array, *others: Array) -> Variable:
         """The product with W, or with the argument where the link has no W."""
-        y = x * _aligned(others[0] if others else self.W, len(x.shape), self.axis)
-        return y if self.b is None else y + _aligned(self.b, len(x.shape), self.axis)
+        y = F.scale(x, others[0] if others else self.W, self.axis)
+        return y if self.b is None else F.bias(y, self.b, self.axis)
 
 
 class Bias(Link):
@@ -84,11 +84,7 @@ class Bias(Link):
 
     def forward(self, x: Array, *others: Array) -> Variable:
         """The sum with b, or with the argument where the link has no b."""
-        return x + _aligned(others[0] if others else self.b, len(x.shape), self.axis)
-
-
-def _aligned(w: Any, rank: int, axis: int) -> Variable:
-    return F.reshape(w, (*w.shape, *(1,) * (rank - axis - len(w.shape))))
+        return F.bias(x, others[0] if others else self.b, self.axis)
 
 
 class Maxout(Link):

@@ -1010,6 +1010,17 @@ def test_gru_and_maxout_and_scale(be, array) -> None:
     assert gru.h is None
 
 
+@pytest.mark.parametrize("link", [L.Scale, L.Bias])
+def test_what_is_aligned_to_axes_may_count_them_from_the_end(link) -> None:
+    x, w = np.ones((2, 3, 4), np.float32), np.arange(12, dtype=np.float32).reshape(3, 4)
+    made = link(-2, w.shape)
+    next(made.params()).array[:] = w
+    testing.assert_allclose(made(x), x * w if link is L.Scale else x + w)
+    for axis, shape in ((3, (4,)), (2, (3, 4))):
+        with pytest.raises(ShapeError if axis == 3 else ValueError, match=f"{link.__name__.lower()}: "):
+            link(axis, shape)(x)
+
+
 def test_classifier(be, array) -> None:
     model = L.Classifier(network(be), compute_accuracy=False)
     loss = model(array(X), array(T, np.int32))
