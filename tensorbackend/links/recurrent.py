@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tensorbackend import functions as F
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays
@@ -41,10 +43,8 @@ class StatelessLSTM(Chain):
         in_size, out_size = (None, in_size) if out_size is None else (in_size, out_size)
         self.state_size = out_size
         with self.init_scope():
-            self.upward = Linear(in_size, 4 * out_size)
+            self.upward = Linear(in_size, 4 * out_size, initial_bias=np.tile([0.0, 0.0, forget_bias, 0.0], out_size))
             self.lateral = Linear(out_size, 4 * out_size, nobias=True)
-        gates = self.upward.b.array.reshape(out_size, 4)
-        gates[:, 2] = forget_bias
 
     def forward(self, c: Array, h: Array, x: Array) -> tuple[Variable, Variable]:
         """The next states (c', h'); None stands for zeros."""

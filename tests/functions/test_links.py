@@ -163,7 +163,8 @@ def test_lstm(be, array) -> None:
     for _ in range(3):
         c, h = lstm(c, ROWS @ w["/upward/W"].T + w["/upward/b"] + h @ w["/lateral/W"].T)
         testing.assert_allclose(link(array(ROWS)), h, atol=1e-5)
-    assert w["/upward/b"].reshape(3, 4)[:, 2].tolist() == [1.0] * 3
+    for made in (link, link.copy("init"), *link.repeat(2)):
+        assert arrays.to_cpu(made.upward.b.array).reshape(3, 4).tolist() == [[0.0, 0.0, 1.0, 0.0]] * 3
     learns(link, array(ROWS))
     stateless = L.StatelessLSTM(6, 3).to_device(be)
     assert [y.shape for y in stateless(None, None, array(ROWS))] == [(8, 3)] * 2
