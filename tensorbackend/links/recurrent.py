@@ -71,9 +71,13 @@ class LSTM(StatelessLSTM):
         self.c, self.h = as_variable(c), as_variable(h)
 
     def forward(self, x: Array) -> Variable:
-        """The next h."""
-        self.c, self.h = super().forward(self.c, self.h, x)
-        return self.h
+        """The next h. x may have fewer rows than the states, as with `F.lstm`: those of the others stay."""
+        h, over = self.h, []
+        if h is not None and x.shape[:1] < h.shape[:1]:
+            h, *over = F.split_axis(h, list(x.shape[:1]), 0)
+        self.c, y = super().forward(self.c, h, x)
+        self.h = F.concat([y, *over], 0) if over else y
+        return y
 
     def _move(self, device: Any) -> None:
         super()._move(device)

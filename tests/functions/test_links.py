@@ -170,6 +170,21 @@ def test_lstm(be, array) -> None:
     assert [y.shape for y in stateless(None, None, array(ROWS))] == [(8, 3)] * 2
 
 
+def test_states_of_sequences_that_have_ended_stay(be, array) -> None:
+    link, alone = (L.LSTM(6, 3).to_device(be) for _ in range(2))
+    alone.copyparams(link)
+    first = link(array(ROWS))
+    for n in (5, 2, 0):
+        assert link(array(ROWS[:n])).shape == (n, 3) and link.c.shape == link.h.shape == (8, 3)
+    testing.assert_allclose(arrays.to_cpu(link.h.array)[5:], arrays.to_cpu(first.array)[5:])
+    for _ in range(3):
+        last = alone(array(ROWS[:2]))
+    testing.assert_allclose(arrays.to_cpu(link.h.array)[:2], last, atol=1e-6)
+    F.sum(link.h).backward()
+    link.reset_state()
+    assert link.c is link.h is None and np.isfinite(arrays.to_cpu(link.lateral.W.grad)).all()
+
+
 @pytest.mark.parametrize("kind", [L.LSTM, L.GRU])
 def test_states_move_with_the_link(kind, be, array) -> None:
     stays, moves = tb.ChainList(kind(6, 3)), tb.ChainList(kind(6, 3))
