@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorbackend import functions as F
 from tensorbackend import initializers
+from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import ranges
@@ -37,9 +38,16 @@ class Linear(Link):
     def forward(self, x: Array, n_batch_axes: int = 1) -> Variable:
         """The map of x (N, …), seen as (N, in_size)."""
         if not self.W.is_initialized:
-            self.in_size = math.prod(x.shape[n_batch_axes:])
+            self.in_size = _width("Linear", x, n_batch_axes)
             self.W.initialize((self.out_size, self.in_size))
         return F.linear(x, self.W, self.b, n_batch_axes)
+
+
+def _width(name: str, x: Any, n_batch_axes: int = 1) -> int:
+    """The numbers of a sample. Raises `ShapeError` for arrays without axes behind the batch's."""
+    if len(x.shape) <= n_batch_axes:
+        raise ShapeError(complain(f"{name}: x", f"shape {tuple(x.shape)}", f"axes behind the batch's {n_batch_axes}"))
+    return math.prod(x.shape[n_batch_axes:])
 
 
 class Parameter(Link):
@@ -103,7 +111,7 @@ class Maxout(Link):
     def forward(self, x: Array) -> Variable:
         """The largest values, (N, out_size)."""
         if not self.W.is_initialized:
-            self.W.initialize((self.out_size * self.pool_size, math.prod(x.shape[1:])))
+            self.W.initialize((self.out_size * self.pool_size, _width("Maxout", x)))
         y = F.linear(x, self.W, self.b)
         return F.max(F.reshape(y, (y.shape[0], self.out_size, self.pool_size)), 2)
 

@@ -12,7 +12,7 @@ from tensorbackend import initializers
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions.arguments import Array
-from tensorbackend.functions.images import each
+from tensorbackend.functions.images import each, expect_images
 from tensorbackend.graph import ranges
 from tensorbackend.links.link import Link
 from tensorbackend.links.parameter import Parameter
@@ -53,6 +53,7 @@ class _Filters(Link):
 
     def _prepare(self, x: Any) -> None:
         if not self.W.is_initialized:
+            expect_images(type(self).__name__, x)
             self._check_groups(x.shape[1])
             self.W.initialize(self._shape(x.shape[1]))
 

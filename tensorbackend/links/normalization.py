@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorbackend import functions as F
 from tensorbackend import initializers
+from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable
@@ -89,5 +90,7 @@ class LayerNormalization(Ranged, Link):
         """The normalized x (N, size)."""
         for p in (self.gamma, self.beta):
             if not p.is_initialized:
+                if len(x.shape) != 2:
+                    raise ShapeError(complain("LayerNormalization: x", f"shape {tuple(x.shape)}", "(N, size)"))
                 p.initialize((x.shape[1],))
         return F.layer_normalization(x, self.gamma, self.beta, self.eps)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import gradient_check, optimizers, serializers, testing
+from tensorbackend.errors import ShapeError
 from tensorbackend.function import arrays
 
 IMAGES = np.random.RandomState(0).normal(size=(2, 4, 6, 5)).astype(np.float32)
@@ -28,6 +30,21 @@ def learns(link: Any, *inputs: Any) -> None:
     before = [arrays.to_cpu(p.array).copy() for p in link.params()]
     optimizer.update()
     assert before and all((arrays.to_cpu(p.array) != b).any() for p, b in zip(link.params(), before))
+
+
+@pytest.mark.parametrize(("make", "wrong", "right"), [
+    (lambda: L.Linear(2), (6,), (8, 6)), (lambda: L.Linear(None, 2), (), (8, 6)),
+    (lambda: L.Maxout(None, 2, 3), (6,), (8, 6)), (lambda: L.LayerNormalization(), (6,), (8, 6)),
+    (lambda: L.LayerNormalization(), (8, 2, 3), (8, 6)), (lambda: L.LSTM(2), (6,), (8, 6)),
+    (lambda: L.Convolution2D(None, 4, 3), (3, 8, 8), (1, 3, 8, 8)),
+    (lambda: L.Convolution2D(None, 4, 3), (8,), (1, 3, 8, 8)),
+    (lambda: L.Deconvolution2D(None, 4, 3), (3, 8, 8), (1, 3, 8, 8)),
+])  # fmt: skip
+def test_a_first_call_that_is_refused_leaves_sizes_open(make, wrong, right) -> None:
+    link = make()
+    with pytest.raises(ShapeError, match=f": x\n.*shape {re.escape(str(wrong))}|: images\n.*"):
+        link(np.ones(wrong, np.float32))
+    assert link(np.ones(right, np.float32)).shape[0] == right[0]
 
 
 def test_convolution(be, array) -> None:
