@@ -180,6 +180,10 @@ class Optimizer:
         self.t = self.epoch = 0
         return self
 
+    def _expect_target(self, what: str) -> None:
+        if self.target is None:
+            raise RuntimeError(complain(f"{what}: no target", "", "a link", "optimizer.setup(link)"))
+
     def new_epoch(self) -> None:
         """Count an epoch."""
         self.epoch += 1
@@ -253,7 +257,8 @@ class Optimizer:
             self._loss_scale, self._good_steps = min(self._loss_scale * 2, MOST_SCALE), 0
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the counts and the state of all rules."""
+        """Save or load the counts and the state of all rules. Raises `RuntimeError` before `setup`."""
+        self._expect_target("serialize")
         self.t = int(serializer("t", self.t))
         self.epoch = int(serializer("epoch", self.epoch))
         if self._interval is not None:
@@ -326,8 +331,7 @@ class GradientMethod(Optimizer):
 
         Raises `RuntimeError` before `setup`, `TypeError` for what is no function or returns no variable.
         """
-        if self.target is None:
-            raise RuntimeError(complain("update: no target", "", "a link", "optimizer.setup(link)"))
+        self._expect_target("update")
         if lossfun is not None:
             if not callable(lossfun):
                 given, hint = type(lossfun).__name__, "loss.backward(), then update()"

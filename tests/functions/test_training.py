@@ -523,6 +523,11 @@ def test_an_optimizer_without_a_target_says_so() -> None:
     for arguments in ((), (lambda: tb.Variable(np.float32(1)),)):
         with pytest.raises(RuntimeError, match="setup"):
             optimizers.Adam().update(*arguments)
+    with pytest.raises(RuntimeError, match="serialize: no target"):
+        serializers.save_npz(io.BytesIO(), optimizers.SGD())
+    with pytest.raises(RuntimeError, match="serialize: no target"):
+        serializers.NpzDeserializer({"t": np.array(1), "epoch": np.array(0)}).load(optimizer := optimizers.Adam())
+    assert optimizer.t == 0
 
 
 def test_links_have_paths_and_copies() -> None:
