@@ -33,8 +33,10 @@ class BatchIterator:
     def __init__(self, arrays: Sequence[Any], batch_size: int, shuffle: bool = True, seed: int = 0, rank: int = 0,
                  size: int = 1) -> None:  # fmt: skip
         self.arrays = tuple(arrays) if isinstance(arrays, (tuple, list)) else (arrays,)
-        if not all(hasattr(x, "__len__") for x in self.arrays):
-            raise TypeError(complain("BatchIterator", ", ".join(type(x).__name__ for x in self.arrays), "arrays"))
+        listed = any(isinstance(x, (list, tuple, str)) for x in self.arrays)
+        if listed or not all(getattr(x, "shape", hasattr(x, "__len__")) for x in self.arrays):
+            given = ", ".join(type(x).__name__ for x in self.arrays)
+            raise TypeError(complain("BatchIterator", given, "arrays of one axis or more", "np.asarray(samples)"))
         lengths = {len(x) for x in self.arrays}
         if len(lengths) != 1:
             given = ", ".join(str(np.shape(x)) for x in self.arrays) or "none"

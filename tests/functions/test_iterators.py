@@ -48,6 +48,9 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="rank"):
         BatchIterator(X, 2, rank=2, size=2)
     assert list(BatchIterator(X[:0], 2)) == []
+    for none in ((X, [1, 2, 3]), "abc", np.array(3.0), 3):
+        with pytest.raises(TypeError, match=r"BatchIterator\n.*\n.*arrays of one axis"):
+            BatchIterator(none, 2)
 
 
 @pytest.mark.parametrize("place", [{"epoch": -1, "position": 0}, {"epoch": 0, "position": -3}], ids=str)
