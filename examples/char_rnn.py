@@ -203,6 +203,8 @@ def main() -> None:
     unknown = sorted(set(arguments.start) - set(writer.characters))
     if unknown or not arguments.start:
         sys.exit(f"char_rnn.py: --start {arguments.start!r} has to be characters of the text; not in it: {unknown}")
+    if len(writer.characters) == 1:
+        sys.exit("char_rnn.py: --text needs two different characters or more")
     start = time.perf_counter()
     costs = train(writer, arguments)
     seconds = time.perf_counter() - start

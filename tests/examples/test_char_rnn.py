@@ -67,6 +67,9 @@ def test_any_text_can_be_learned_and_wrong_starts_are_named(script: Callable, tm
     assert "abcdabcdabcd" in output
     with pytest.raises(AssertionError, match="not in it: \\['x'\\]"):
         script("char_rnn.py", "--text", str(text), "--start", "x")
+    text.write_text("aaaa", encoding="utf-8")
+    with pytest.raises(AssertionError, match="two different characters"):
+        script("char_rnn.py", "--text", str(text), "--start", "a")
 
 
 @pytest.mark.slow
