@@ -103,18 +103,18 @@ class NpzDeserializer:
             _as_value(path, value, self.npz[path])
         return True
 
-    def _expect(self, path: str, shape: tuple[int, ...], dtype: Any) -> None:
-        """Raise `ValueError` for an array of another shape, or that is neither of a type nor of numbers."""
+    def _expect(self, path: str, shape: tuple[int, ...] | None, dtype: Any) -> None:
+        """Raise `ValueError` for an array of another shape (None: any), or that is neither of a type nor of numbers."""
         found = self.npz[path]
-        if found.shape != shape:
+        if shape is not None and found.shape != shape:
             raise ValueError(complain(f"load: {path}", f"shape {found.shape}", f"shape {shape}"))
         if found.dtype != dtype and not _holds_numbers(found):
             wanted = f"numbers that become {dtype}"
             raise ValueError(complain(f"load: {path}", f"array of {found.dtype}", wanted))
 
-    def expect(self, key: str, shape: tuple[int, ...], dtype: Any) -> None:
-        """Check what will be loaded where there is no array yet. Raises `ValueError` for one of another shape, and for
-        what are no numbers."""
+    def expect(self, key: str, shape: tuple[int, ...] | None, dtype: Any) -> None:
+        """Check what will be loaded where there is no array yet. Raises `ValueError` for one of another shape (None:
+        any will do), and for what are no numbers."""
         path = f"{self.path}{key}"
         if path in self.npz and f"{path}{_ABSENT}" not in self.npz and not self._ignores(path):
             self._expect(path, shape, dtype)

@@ -439,6 +439,8 @@ def _copied(p: Parameter, mode: str) -> Parameter:
 
 
 def _serialize_parameter(serializer: Any, name: str, p: Parameter) -> None:
+    if p._data is None and hasattr(serializer, "expect"):
+        serializer.expect(name, None, p.dtype)
     found = serializer(name, None if p._data is None else p.array)
     if p._data is None and found is not None:
         p.initialize(found.shape)

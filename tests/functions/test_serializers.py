@@ -233,6 +233,18 @@ def test_what_is_no_number_changes_nothing(place, wrong, be) -> None:
     assert state() == before
 
 
+@pytest.mark.parametrize("wrong", [np.array([["1", "2"]]), np.zeros((1, 2), complex)])
+def test_what_is_no_number_is_refused_where_there_is_no_array_yet(wrong, be) -> None:
+    link = tb.Chain(a=L.Linear(2, 3), b=L.Linear(None, 1)).to_device(be)
+    stored = dict(serializers.DictionarySerializer().save(tb.Chain(a=L.Linear(2, 3), b=L.Linear(2, 1))))
+    before = arrays.to_cpu(link.a.W.array).copy()
+    with pytest.raises(ValueError, match="load: b/W"):
+        serializers.NpzDeserializer({**stored, "b/W": wrong}).load(link)
+    assert not link.b.W.is_initialized and (arrays.to_cpu(link.a.W.array) == before).all()
+    serializers.NpzDeserializer(stored).load(link)
+    assert arrays.to_cpu(link.b.W.array).shape == (1, 2)
+
+
 @each_format
 def test_a_shape_that_differs_changes_nothing(save, load) -> None:
     file = io.BytesIO()
