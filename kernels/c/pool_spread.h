@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// pool_spread.h — the way back of square windows over one map, of images of which a vector holds two or more
+// pool_spread.h — the way back of square windows over one map, of so few images that a vector holds a pixel's
 //
 // Part of pool.c, with its macros. What a row of windows sends is laid down once, with zeros around, and kept for the
 // rows of pixels that follow. Neighbouring windows are a vector; the rows of pixels of a stride are worked out together,
 // one vector for each place in it, across and down, and those across are then joined by turns.
 #define SENDERS ((TB_ACROSS - 1) / TB_STEP + 1)  // windows along an axis that may hold a pixel
 #define LAID 16384                                // numbers of rows of windows that are kept, at most
+#define BEFORE ((SENDERS - 1) * LANES)            // zeros before a row of windows, at least those that pixel 0 asks
 #define EACH(i, count) _Pragma("GCC unroll 4") for (int i = 0; i < (count); ++i)
 
 // Rows of windows that were laid: what they send, places of the largest, and their numbers. The last sends nothing.
@@ -24,7 +25,7 @@ typedef struct {
 
 TB_FN fan fan_of(const sizes *g, const plan *p) {
     const tb_i64 images = g->images, pixels = LANES / images;
-    fan d = {pixels * images, (higher(p->pixels, g->out[3]) + 1) * images + 3 * LANES, {{0}}};
+    fan d = {pixels * images, (higher(p->pixels, g->out[3]) + 1) * images + BEFORE + 2 * LANES, {{0}}};
     for (tb_i64 l = 0; l < TB_STEP * d.useful; ++l) {
         const tb_i64 pixel = l / images;
         d.joined[l / d.useful][l % d.useful] = (TB_N)(pixel % TB_STEP * LANES + pixel / TB_STEP * images + l % images);
@@ -176,7 +177,7 @@ TB_FN void spread_rows(const sizes *g, const plan *p, void *const *ptr, const tb
         for (int a = 0; a < SENDERS; ++a) {
             const tb_i64 q = i - (SENDERS - 1) + a, there = inner(other, c, d, q);
             const int none = q < 0 || q >= g->out[2];
-            const tb_i64 slot = none ? SENDERS : (tb_i64)((tb_u64)q % SENDERS), at = slot * by.pitch + LANES;
+            const tb_i64 slot = none ? SENDERS : (tb_i64)((tb_u64)q % SENDERS), at = slot * by.pitch + BEFORE;
             const tb_i64 row = (c * g->in[1] + d) * g->out[2] + q;
             o.sent[a] = kept.sent + at, o.places[a] = kept.places + at;
             if (none || kept.numbers[slot] == row) continue;

@@ -4,6 +4,7 @@ go past them and lines are asked for ahead."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensorbackend as tb
-from tensorbackend.backends import caches, cpu_pool
+from tensorbackend.backends import caches, compiler, cpu_pool
 from tensorbackend.conformance import references as ref
 from tensorbackend.conformance.test_pool import check_both_passes
 from tests.thinned import thinned
@@ -138,6 +139,20 @@ def test_places_in_the_padding_or_in_no_window_send_nothing(near: tb.Backend, ce
     near.bprop_pool(layer, near.array(errors), grad, near.array(winners, dtype="uint8"))
     wanted[...] = ref.pooled_back(layer, errors, np.zeros(layer.dimI), None, winners)
     np.testing.assert_array_equal(around.get(), expected)
+
+
+FULL_STACK = "void fill(void) { volatile float all[1 << 16]; for (int i = 0; i < 1 << 16; ++i) all[i] = 9; }"
+
+
+@pytest.mark.parametrize("N", [5, 8])
+def test_nothing_is_sent_from_before_the_first_window(near: tb.Backend, N: int) -> None:
+    """Of more images than half a vector of 32 bytes, whatever is in memory there."""
+    layer = layer_of(near, "avg", (3, 1, 0), N)
+    errors, grad = near.full(layer.dimO, 9), near.empty(layer.dimI)
+    near.bprop_pool(layer, errors, grad)
+    ctypes.CFUNCTYPE(None)(compiler.compile_source(FULL_STACK).address("fill"))()
+    near.bprop_pool(layer, errors, grad)
+    np.testing.assert_allclose(grad.get(), ref.pooled_back(layer, errors.get(), None, None, None), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("op", "window", "N"), [
