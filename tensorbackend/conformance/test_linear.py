@@ -646,6 +646,7 @@ REFUSED: dict[str, tuple[Callable, type, str]] = {
     "kahan type": (lambda be, t: be.compensated_sum(t["b"], t["d"], t["b"]), DTypeError, "float64"),
     "kahan scale": (lambda be, t: be.compensated_sum(t["a"], t["a"], t["a"], None), TypeError, "cmp_scale"),
     "kahan overlap": (lambda be, t: be.compensated_sum(t["a"], t["a"], t["b"][:3, :4]), ValueError, "overlap"),
+    "kahan lost": (lambda be, t: be.compensated_sum(t["c"], t["b"][:3], t["b"][:3]), ValueError, "overlap"),
     "bias": (lambda be, t: be.add_fc_bias(t["a"], t["b"]), ShapeError, r"\(4, 5\)"),
     "bias gradient": (lambda be, t: be.update_fc_bias(t["a"], t["b"]), ShapeError, r"\(4, 5\)"),
     "binarize": (lambda be, t: be.binarize(t["a"], t["b"]), ShapeError, r"\(4, 5\)"),

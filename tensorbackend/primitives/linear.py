@@ -221,6 +221,7 @@ class LinearAlgebra:
             given = f"{sum_tensor.shape}, {cmp_tensor.shape}, {add_tensor.shape}"
             raise ShapeError(complain("compensated_sum: shapes differ", given, "one shape"))
         _check_distinct("compensated_sum", sum_tensor, cmp_tensor, add_tensor)
+        _check_distinct("compensated_sum", cmp_tensor, add_tensor)
         for x in (sum_tensor, cmp_tensor, add_tensor):
             operands.check_home(self, x)
         check_writable(sum_tensor)
