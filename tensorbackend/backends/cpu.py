@@ -177,8 +177,6 @@ def _bytes(storage: Storage) -> np.ndarray:
         raw = (ctypes.c_ubyte * max(storage.nbytes, 1)).from_address(storage.address)
         raw.owner = owner
         return np.frombuffer(raw, np.uint8)
-    if isinstance(owner, np.ndarray) and owner.dtype == np.uint8 and owner.ndim == 1:
-        return owner
     if owner.flags.c_contiguous and storage.address == owner.__array_interface__["data"][0]:
         return owner.reshape(-1).view(np.uint8)
     return _window(storage)
