@@ -133,7 +133,7 @@ class CPUTensor(Tensor):
         wanted = self.structure.dtype if dtype is None else np.dtype(dtype)
         if copy is False and wanted != self.structure.dtype:
             raise ValueError(complain("asarray: a copy is needed", f"{self.structure.dtype} to {wanted}", "copy=None"))
-        return self._tensor.copy() if copy else self._tensor.astype(wanted, copy=False)
+        return self._tensor.astype(wanted, copy=bool(copy))
 
     @property
     def __array_interface__(self) -> dict:
