@@ -439,9 +439,10 @@ def out_of_range(name: str, place: int, entry: int, length: int) -> IndexError:
 
 
 def _check_places(name: str, places: np.ndarray, length: int) -> None:
-    """Raise `IndexError` for unsigned places beyond signed ones, which NumPy would count from the end of an axis."""
-    if places.dtype == np.uint64 and (places >> np.uint64(63)).any():
-        place = int(np.argmax(places >> np.uint64(63)))
+    """Raise `IndexError` for places that an axis does not have; NumPy would count huge unsigned ones from its end."""
+    wrong = (places < -length) | (places >= length)
+    if wrong.any():
+        place = int(np.argmax(wrong))
         raise out_of_range(name, place, places.flat[place], length)
 
 

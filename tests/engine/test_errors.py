@@ -162,8 +162,9 @@ refused("onehot axis", lambda b: b.be.onehot(b.n, 2), ShapeError, "axis=2", "0 f
 # Indices
 
 refused("index", lambda b: b.t[3], IndexError, "3", "-3 to 2")
-refused("index of a list", lambda b: b.be.evaluate(b.t[[3]]), IndexError, "3")
-refused("take out of range", lambda b: b.be.take(b.t, [0, 4], 1, out=b.be.zeros((3, 2))), IndexError, "4")
+refused("index of a list", lambda b: b.be.evaluate(b.t[[3]]), IndexError, "take: a place out of range", "3")
+refused("take out of range", lambda b: b.be.take(b.t, [0, 4], 1, out=b.be.zeros((3, 2))), IndexError, "a place", "4")
+refused("take of nothing", lambda b: b.be.evaluate(b.t[:0][[0]]), IndexError, "take: a place out of range", "0")
 refused("take into a tensor", lambda b: write(b, (ALL, slice(2)), b.be.take(b.t, [0, 4], 1)), IndexError, "4")
 refused("take of fractions", lambda b: b.be.take(b.t, [0.5], 0), DTypeError, "[0.5]", "integers")
 refused("take by floats", lambda b: b.be.take(b.t, b.t, 0), DTypeError, "integers")
