@@ -390,6 +390,8 @@ MASKS = {
     "list": lambda host: [True, False, True],
     "columns": lambda host: (ALL, np.array([False, True, True, False])),
     "none": lambda host: np.zeros(host.shape, bool),
+    "true": lambda host: (True, ALL, 1),
+    "false": lambda host: (Ellipsis, 1, 2, np.False_),
 }
 
 

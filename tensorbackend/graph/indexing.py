@@ -175,7 +175,11 @@ def is_fancy(key: Any) -> bool:
 
 
 def _is_int(k: Any) -> bool:
-    return isinstance(k, (int, np.integer)) and not isinstance(k, (bool, np.bool_))
+    return isinstance(k, (int, np.integer)) and not _is_truth(k)
+
+
+def _is_truth(k: Any) -> bool:
+    return isinstance(k, (bool, np.bool_))
 
 
 def expand(key: Any, rank: int, consumed: int | None = None) -> tuple:
@@ -185,7 +189,7 @@ def expand(key: Any, rank: int, consumed: int | None = None) -> tuple:
     if consumed is not None:
         used = consumed
     else:
-        used = len(parts) if plain else sum(k is not None and k is not Ellipsis for k in parts)
+        used = len(parts) if plain else sum(not (k is None or k is Ellipsis or _is_truth(k)) for k in parts)
     if used > rank:
         raise IndexError(complain("index: too many indices", f"{used} for {rank} axes", f"at most {rank}"))
     whole = (slice(None),) * (rank - used)

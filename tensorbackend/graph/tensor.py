@@ -268,7 +268,7 @@ class Tensor(Operators):
         """Reading by arrays: a writable view of the entries for one index array, a copy otherwise."""
         self.structure.table.check_open()
         key = _computed(key)
-        parts = indexing.expand(key, self.ndim) if not isinstance(key, list) else (key,)
+        parts = indexing.expand(key, self.ndim)
         arrays = [(i, k) for i, k in enumerate(parts) if not (k is None or isinstance(k, slice))]
         if len(arrays) == 1 and None not in [k if k is None else 0 for k in parts]:
             axis, picked = arrays[0]

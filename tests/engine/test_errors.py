@@ -170,6 +170,7 @@ refused("take of fractions", lambda b: b.be.take(b.t, [0.5], 0), DTypeError, "[0
 refused("take by floats", lambda b: b.be.take(b.t, b.t, 0), DTypeError, "integers")
 refused("scatter out of range", lambda b: write(b, ([0, 3], [0, 0]), 1), IndexError, "3")
 refused("too many indices", lambda b: b.t[0, 0, 0], IndexError, "3 for 2 axes")
+refused("a list for no axes", lambda b: b.be.ones((), min_dims=0)[[0]], IndexError, "1 for 0 axes")
 refused("two ellipses", lambda b: b.t[..., ...], IndexError, "ellipsis")
 refused("tree by arrays", lambda b: (b.t + 1)[[0, 1]], TypeError, "be.evaluate")
 
