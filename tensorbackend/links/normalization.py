@@ -87,7 +87,7 @@ class LayerNormalization(Ranged, Link):
             self.beta = Parameter(initializers.as_initializer(0 if initial_beta is None else initial_beta), size)
 
     def forward(self, x: Array) -> Variable:
-        """The normalized x (N, size)."""
+        """The normalized x (N, size). Raises `ShapeError` for another rank."""
         for p in (self.gamma, self.beta):
             if not p.is_initialized:
                 if len(x.shape) != 2:
