@@ -36,6 +36,12 @@ class Dozens(LoadGroupScheduling):
         super().mark_test_complete(node, item_index, duration)
         self._forget_if_ended(node, self._split_scope(self.registered_collections[node][item_index]))
 
+    def _reschedule(self, node: WorkerController) -> None:
+        """xdist fails for a worker that has yet to collect, as where two have ended and the first one's successor is
+        there. It gets its tests when it has collected."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def remove_node(self, node: WorkerController) -> str | None:
         """What a worker that ended leaves goes to the others, but for the test that ended it, which is returned.
 

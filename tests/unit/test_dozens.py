@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+from tests.dozens import Dozens
 
 CONFTEST = """
 import sys
@@ -57,3 +60,13 @@ def test_each_test_runs_once_and_one_that_ends_its_worker_is_named(tmp_path: Pat
     assert failed == {"test_some.py::test_it[None-30]"} | ended
     assert len({worker for worker, _, name in found if name.endswith("@alone")}) == 1
     assert "worker 'gw" in done.stdout if crash else len({worker for worker, *_ in found}) == 2
+
+
+def test_a_worker_that_has_yet_to_collect_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr(LoadGroupScheduling, "_reschedule", lambda self, node: given.append(node))
+    work = Dozens.__new__(Dozens)
+    work.registered_collections = {"early": ["test"]}
+    for node in ("early", "late"):
+        work._reschedule(node)
+    assert given == ["early"]
