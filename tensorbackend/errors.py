@@ -110,4 +110,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the known names most like `name`, or all of them when none is alike."""
     known = sorted(known)
     close = difflib.get_close_matches(str(name), known, n=3)
-    return f"one of {', '.join(close or known)}"
+    return f"one of {', '.join(close or known)}" if known else "none: there are no names"

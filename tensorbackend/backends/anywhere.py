@@ -171,6 +171,11 @@ def memoize(for_each_device: bool = False) -> Callable[[_F], _F]:
             device = registry.current_backend() if for_each_device and registry.has_backend() else None
             named = tuple([(name, exact(x)) for name, x in sorted(keywords.items(), key=lambda item: item[0])])
             key = (id(device), exact(arguments), named)
+            try:
+                hash(key)
+            except TypeError as error:
+                hint = "tuples in place of lists"
+                raise TypeError(complain("memoize: arguments", str(error), "values with a hash", hint)) from None
             with _lock.now:
                 if key not in results:
                     results[key] = (function(*arguments, **keywords), device)

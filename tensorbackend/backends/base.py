@@ -414,8 +414,8 @@ class Backend(
         Arguments and results are tensors and numbers, also in tuples, lists and dictionaries. A call takes tensors of
         the same layouts and other numbers, and does what `fn` would: random draws go on, and tensors that `fn` finds
         elsewhere (weights) are read and written in place. What `fn` decides in Python is decided once. docs/capture.md
-        says more. Raises `CaptureError` for what cannot be repeated: a host read, a branch on an argument;
-        `TypeError` for what is no function.
+        says more. Raises `CaptureError` for what cannot be repeated: a host read, a branch on an argument, a list
+        among them that is changed; `TypeError` for what is no function.
         """
         from tensorbackend.backends.program import capture
 

@@ -24,7 +24,7 @@ from tensorbackend.backends.capture import Call, Memory, Recorder, stand_in
 from tensorbackend.backends.plans import ALIGNMENT, letter, word
 from tensorbackend.backends.replay import Replay
 from tensorbackend.backends.waves import Node, waves
-from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.errors import BackendError, CaptureError, DTypeError, ShapeError, complain
 from tensorbackend.graph.indexing import extent
 from tensorbackend.graph.plan import Kernel, Primitive
 from tensorbackend.graph.symbol import Arithmetic, Symbol, is_symbol, known
@@ -51,11 +51,22 @@ def capture(backend: Backend, function: Callable, arguments: tuple) -> Program:
     recorder = Recorder(backend, [x for x in stand_ins if isinstance(x, Tensor)])
     given = iter(stand_ins)
     with recorder.recording():
-        result = function(*rebuild(form, lambda: next(given)))
+        passed = rebuild(form, lambda: next(given))
+        before = _contents(passed)
+        result = function(*passed)
+        if _contents(passed) != before:
+            what, hint = "capture: the function changes a list or dictionary that it is given", "return what it makes"
+            raise CaptureError(complain(what, "", "arguments that stay as they are", hint))
         out: list[Any] = []
         out_form = flatten(result, out)
     del result
     return Program(backend, function, form, leaves, stand_ins, recorder, out_form, out)
+
+
+def _contents(arguments: Any) -> tuple[Any, list[int]]:
+    """The form of arguments, and which leaves they have."""
+    leaves: list[Any] = []
+    return flatten(arguments, leaves), list(map(id, leaves))
 
 
 def _plain_types(form: tuple, leaves: Sequence[Any]) -> tuple[type, ...] | None:

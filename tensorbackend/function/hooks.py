@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorbackend.errors import KeyRefused, complain
 
-__all__ = ["FunctionHook", "watching"]
+__all__ = ["FunctionHook", "name_of", "watching"]
 
 
 class _Here(threading.local):
@@ -58,6 +58,13 @@ class FunctionHook:
 
     def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         """After `backward`."""
+
+
+def name_of(hook: Any) -> str:
+    """A hook's name. Raises `TypeError` for what has none."""
+    if not isinstance(getattr(hook, "name", None), str):
+        raise TypeError(complain("add_hook", type(hook).__name__, "a hook with a `name`", "or name=..."))
+    return hook.name
 
 
 def watching(function: Any) -> tuple[Any, ...]:

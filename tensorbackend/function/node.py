@@ -262,9 +262,9 @@ class FunctionNode:
     # Hooks
 
     def add_hook(self, hook: Any, name: str | None = None) -> None:
-        """Call a hook for this node alone. Raises `KeyError` for a name that is taken."""
+        """Call a hook for this node alone. Raises `KeyError` for a name that is taken, `TypeError` for no hook."""
         own = self.local_function_hooks or {}
-        key = name or hook.name
+        key = name or hooks.name_of(hook)
         if key in own:
             raise KeyRefused(complain(f"{self.label}: a hook of this name", repr(key), "another name"))
         self.local_function_hooks = {**own, key: hook}

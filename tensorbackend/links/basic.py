@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbackend import functions as F
@@ -75,8 +75,8 @@ class Scale(Link):
             self.b = Weights(0, W_shape) if bias_term else None
 
     def forward(self, x: Array, *others: Array) -> Variable:
-        """The product with W, or with the argument where the link has no W."""
-        y = F.scale(x, others[0] if others else self.W, self.axis)
+        """The product with W, or with the argument where the link has no W. Raises `TypeError` without either."""
+        y = F.scale(x, _second("Scale: W", others, getattr(self, "W", None)), self.axis)
         return y if self.b is None else F.bias(y, self.b, self.axis)
 
 
@@ -91,8 +91,14 @@ class Bias(Link):
                 self.b = Weights(0, shape)
 
     def forward(self, x: Array, *others: Array) -> Variable:
-        """The sum with b, or with the argument where the link has no b."""
-        return F.bias(x, others[0] if others else self.b, self.axis)
+        """The sum with b, or with the argument where the link has no b. Raises `TypeError` without either."""
+        return F.bias(x, _second("Bias: b", others, getattr(self, "b", None)), self.axis)
+
+
+def _second(head: str, given: Sequence[Any], own: Any) -> Any:
+    if not given and own is None:
+        raise TypeError(complain(head, "neither a shape nor an argument", "one of them", "link(x, y)"))
+    return given[0] if given else own
 
 
 class Maxout(Link):

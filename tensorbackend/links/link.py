@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend.errors import KeyRefused, ShapeError, complain, is_complaint, ours
-from tensorbackend.function import arrays
+from tensorbackend.errors import DTypeError, KeyRefused, ShapeError, complain, is_complaint, nearest, ours
+from tensorbackend.function import arrays, hooks
 from tensorbackend.function.variable import UNCHAINED
 from tensorbackend.functions.arguments import look_through
 from tensorbackend.graph import ranges
@@ -173,9 +173,9 @@ class Link:
     def add_hook(self, hook: Any, name: str | None = None) -> Link:
         """Call a hook's `forward_preprocess` and `forward_postprocess` around each call. Returns the link.
 
-        Raises `KeyError` for a name that another hook has.
+        Raises `KeyError` for a name that another hook has, `TypeError` for what is no hook.
         """
-        key = name or hook.name
+        key = name or hooks.name_of(hook)
         if key in self._hooks:
             raise KeyRefused(complain("link: a hook of this name", repr(key), "another name"))
         self._hooks[key] = hook
@@ -183,6 +183,8 @@ class Link:
 
     def delete_hook(self, name: str) -> None:
         """Take a hook away. Raises `KeyError` for an unknown name."""
+        if name not in self._hooks:
+            raise KeyRefused(complain("link: no such hook", repr(name), nearest(name, self._hooks)))
         del self._hooks[name]
 
     # All parameters at once
@@ -199,9 +201,12 @@ class Link:
 
     def addgrads(self, link: Link) -> None:
         """Add another link's gradients, parameter by parameter; of two that are at several places of both, once. Raises
-        `KeyError` for a link that lacks one of the parameters, `ShapeError` for another shape, before anything is
-        changed."""
+        `KeyError` for a link that lacks one of the parameters, `ShapeError` for another shape, `DTypeError` for another
+        type, before anything is changed."""
         pairs = self._beside("addgrads", link)
+        for p, other in pairs:
+            if p.is_initialized and other.is_initialized and p.dtype != other.dtype:
+                raise DTypeError(complain(f"addgrads: {p.name}", str(other.dtype), str(p.dtype)))
         for p, other in {(id(p), id(other)): (p, other) for p, other in pairs}.values():
             p.addgrad(other)
 
@@ -480,7 +485,9 @@ class Chain(Link):
         super().__delattr__(name)
 
     def __getitem__(self, name: str) -> Link:
-        """The link of a name."""
+        """The link of a name. Raises `KeyError` for an unknown one."""
+        if name not in self._children:
+            raise KeyRefused(complain("Chain: no such link", repr(name), nearest(name, self._children)))
         return self._children[name]
 
     def add_link(self, name: str, link: Link) -> None:

@@ -36,11 +36,16 @@ def _there(state: Any, device: Any) -> Any:
 
 
 class StatelessLSTM(Chain):
-    """A step of long short-term memory: (c, h, x) → (c', h'). The forget gates start with a bias of 1."""
+    """A step of long short-term memory: (c, h, x) → (c', h'). The forget gates start with a bias of 1.
+
+    Raises `TypeError` without a size of the state.
+    """
 
     def __init__(self, in_size: int | None, out_size: int | None = None, forget_bias: float = 1.0) -> None:
         super().__init__()
         in_size, out_size = (None, in_size) if out_size is None else (in_size, out_size)
+        if out_size is None:
+            raise TypeError(complain(f"{type(self).__name__}: out_size", "None", "how many units there are"))
         self.state_size = out_size
         with self.init_scope():
             self.upward = Linear(in_size, 4 * out_size, initial_bias=np.tile([0.0, 0.0, forget_bias, 0.0], out_size))

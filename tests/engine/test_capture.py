@@ -647,6 +647,16 @@ def test_a_block_left_open_is_refused(backend: Backend, x: Tensor) -> None:
     np.testing.assert_array_equal(x.get(), before + 1)
 
 
+@pytest.mark.parametrize("change", [
+    lambda given, x: given["list"].append(x), lambda given, x: given["list"].reverse(), lambda given, x: given.pop("n"),
+], ids=["longer", "turned", "shorter"])  # fmt: skip
+def test_lists_and_dictionaries_among_the_arguments_stay(backend: Backend, x: Tensor, change: Callable) -> None:
+    with pytest.raises(CaptureError, match="changes a list or dictionary"):
+        backend.capture(change, {"list": [x, x[:1], 2.0], "n": 1}, x)
+    program = backend.capture(lambda given, x: sorted(given)[0], {"list": [x], "n": 1}, x)
+    assert program.result == "list"
+
+
 def test_an_error_inside_leaves_the_backend_as_it_was(backend: Backend, x: Tensor) -> None:
     def step(x: Tensor) -> None:
         x[:] = x * 0

@@ -402,6 +402,15 @@ def test_memoize_without_parentheses_is_refused() -> None:
             return 2 * x
 
 
+def test_memoized_functions_name_what_has_no_hash() -> None:
+    @tb.memoize()
+    def length(x: list) -> int:
+        return len(x)
+
+    with pytest.raises(TypeError, match="memoize: arguments\n.*'list'"):
+        length([1])
+
+
 def test_memoized_functions_tell_arguments_apart() -> None:
     seen = []
 

@@ -14,7 +14,7 @@ import tensorbackend as tb
 import tensorbackend.functions as F
 import tensorbackend.links as L
 from tensorbackend import gradient_check, optimizers, serializers, testing
-from tensorbackend.errors import ShapeError
+from tensorbackend.errors import DTypeError, ShapeError
 from tensorbackend.function import arrays
 
 IMAGES = np.random.RandomState(0).normal(size=(2, 4, 6, 5)).astype(np.float32)
@@ -427,3 +427,26 @@ def test_layers_over_sequences_refuse_what_cannot_be() -> None:
         L.NStepBiGRU(0, 3, 2, 0.0)
     with pytest.raises(ValueError, match="n_step_gru: 1 layers\n.*0, 2"):
         L.NStepGRU(1, 3, 2, 0.0)(np.ones((1, 0, 2), np.float32), [np.ones((1, 3), np.float32)])
+
+
+def test_links_say_what_they_lack() -> None:
+    chain, x = tb.Chain(a=L.Linear(2, 3)), np.ones((2, 3), np.float32)
+    for call, error, said in (
+        (lambda: chain["b"], KeyError, "'b'\n.*one of a"), (lambda: tb.Chain()["b"], KeyError, "there are no names"),
+        (lambda: chain.delete_hook("h"), KeyError, "no such hook"), (lambda: chain.add_hook(3), TypeError, "int"),
+        (lambda: L.Scale()(x), TypeError, "Scale: W"), (lambda: L.Bias()(x), TypeError, "Bias: b"),
+        (lambda: L.LSTM(None), TypeError, "LSTM: out_size"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=said):
+            call()
+
+
+def test_addgrads_refuses_another_type_before_anything_is_changed() -> None:
+    mine, other = (tb.Chain(a=L.Linear(2, 3), b=L.Linear(3, 1)) for _ in range(2))
+    other.b.W.array = other.b.W.array.astype(np.float64)
+    for link in (mine, other):
+        for p in link.params():
+            p.grad = np.ones_like(p.array)
+    with pytest.raises(DTypeError, match="addgrads: W"):
+        mine.addgrads(other)
+    assert all((p.grad == 1).all() for p in mine.params())
