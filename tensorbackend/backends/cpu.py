@@ -88,7 +88,7 @@ class CPUTensor(Tensor):
         minimum = backend.min_dims if min_dims is None else min_dims
         check_min_dims(minimum)
         wanted = ary.shape + (1,) * (minimum - ary.ndim)
-        ary = ary.reshape(wanted)
+        ary = np.asarray(ary).reshape(wanted)  # not a matrix, whose parts have two axes
         kind = dtypes.as_dtype(ary.dtype)
         if not ary.dtype.isnative or any(s % kind.itemsize for s in ary.strides):
             given = f"{ary.dtype} with strides of {ary.strides} bytes"

@@ -174,6 +174,15 @@ def test_view_follows_the_column_rule(backend) -> None:
     assert backend.view(np.array(5.0)).shape == (1, 1)
 
 
+def test_view_of_a_matrix_is_one_of_an_array(backend) -> None:
+    host = numbers(2, 3).view(np.matrix)
+    t = backend.view(host, min_dims=0)
+    assert type(t.get()) is type(t.asnumpyarray()) is np.ndarray
+    assert t[[0, 1], [1, 2]].tolist() == [1, 5]
+    t[[0, 1], [1, 2]] = [7, 8]
+    assert host.tolist() == [[0, 7, 2], [3, 4, 8]]
+
+
 def test_view_of_a_read_only_array_can_be_read_alone(backend) -> None:
     host = numbers(2, 3)
     host.flags.writeable = False
