@@ -26,7 +26,11 @@ def host_range(start: Any, stop: Any, step: Any) -> np.ndarray:
     step of 0."""
     check("arange", "a finite number", start=start, **({} if stop is None else {"stop": stop}))
     check("arange", "a finite number, not 0", step=step)
-    return np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+    try:
+        return np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
+    except ValueError:
+        ends = f"0 to {start}" if stop is None else f"{start} to {stop}"
+        raise ValueError(complain("arange: too many numbers", f"{ends} by {step}", "as many as memory holds")) from None
 
 
 def check_batch_size(name: str, size: Any) -> None:

@@ -88,6 +88,7 @@ class CPUTensor(Tensor):
         minimum = backend.min_dims if min_dims is None else min_dims
         check_min_dims(minimum)
         wanted = ary.shape + (1,) * (minimum - ary.ndim)
+        indexing.check_rank("array view", len(wanted))
         ary = np.asarray(ary).reshape(wanted)  # not a matrix, whose parts have two axes
         kind = dtypes.as_dtype(ary.dtype)
         if not ary.dtype.isnative or any(s % kind.itemsize for s in ary.strides):
@@ -243,9 +244,11 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def _given_memory(self, memory: Any, nbytes: int) -> Storage:
         try:
+            if getattr(getattr(memory, "dtype", None), "hasobject", False):
+                raise TypeError
             raw = np.frombuffer(np.asarray(memory) if isinstance(memory, Tensor) else memory, np.uint8)
         except (TypeError, ValueError, BufferError):
-            given, expected = type(memory).__name__, "a contiguous array, or a buffer"
+            given, expected = type(memory).__name__, "a contiguous array of numbers, or a buffer"
             raise TypeError(complain("allocator: what it gave", given, expected)) from None
         if not raw.flags.writeable:
             raise ValueError(complain("allocator: memory that may not be written", type(memory).__name__, ""))

@@ -66,7 +66,7 @@ def picked_shape(shape: tuple[int, ...], key: Any) -> tuple[int, ...]:
     if isinstance(key, np.ndarray) and key.dtype.kind in "iu" and shape and _all_within(key, shape[0]):
         return (*key.shape, *shape[1:])
     if isinstance(key, np.ndarray) and key.dtype == np.bool_ and key.shape == shape[: key.ndim]:
-        return (np.count_nonzero(key), *shape[key.ndim :])
+        return (int(np.count_nonzero(key)), *shape[key.ndim :])
     return host_picked(np.broadcast_to(np.False_, shape), key).shape
 
 

@@ -189,7 +189,7 @@ class Runtime:
         """
         if threads is not None and threads < 1:
             raise ValueError(f"set_threads: expected at least 1 thread, given {threads}")
-        return self._set_threads(_default_threads() if threads is None else threads)
+        return self._set_threads(_default_threads() if threads is None else min(threads, 1 << 30))
 
     def alloc(self, nbytes: int) -> int:
         """The address of `nbytes` bytes, aligned to 64, contents undefined. `MemoryError` names the size asked for."""

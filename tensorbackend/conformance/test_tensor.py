@@ -163,7 +163,7 @@ def test_memory_that_no_tensor_can_have_is_refused(backend) -> None:
         backend.empty((3, 4), allocator=lambda nbytes: bytes_of(nbytes - 1))
     with pytest.raises(ValueError, match="not aligned"):
         backend.empty((3, 4), allocator=lambda nbytes: bytes_of(nbytes + 1)[1:])
-    for nothing in (None, "memory", 1.5, [1, 2]):
+    for nothing in (None, "memory", 1.5, [1, 2], np.zeros(99, object)):
         with pytest.raises(TypeError, match="what it gave"):
             backend.empty((3, 4), allocator=lambda nbytes, nothing=nothing: nothing)
     for allocator in (3, "pool", np.zeros(3)):

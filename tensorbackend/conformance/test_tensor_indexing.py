@@ -28,6 +28,7 @@ TWO_AXES = [
     (slice(0, 2), (2, 4)),
     (slice(None, None, -2), (2, 4)),
     (slice(5, 9), (0, 4)),
+    (slice(0, 1, 2**70), (1, 4)),
     ((Ellipsis, 1), (3, 1)),
     ((1, Ellipsis), (1, 4)),
     (Ellipsis, (3, 4)),

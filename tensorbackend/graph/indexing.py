@@ -223,7 +223,7 @@ def basic(key: Any, shape: Shape, strides: Shape, min_dims: int) -> tuple[Shape,
             count = max(0, math.ceil((stop - start) / step))
             offset += start * stride if count else 0
             new_shape.append(count)
-            new_strides.append(stride * step)
+            new_strides.append(stride * step if count > 1 else stride)  # of one element, by any step
             continue
         i = operator.index(part)
         if not -length <= i < length:

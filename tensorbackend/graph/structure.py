@@ -296,7 +296,8 @@ def normalize_axes(name: str, axis: Any, rank: int) -> tuple[int, ...]:
     axes = _whole_axes(name, axis, axis if isinstance(axis, tuple) else (axis,))
     for a in axes:
         if not -rank <= a < rank:
-            raise ShapeError(complain(f"{name}: no such axis", f"axis={axis} of rank {rank}", f"-{rank} to {rank - 1}"))
+            expected = f"-{rank} to {rank - 1}" if rank else "None: there are no axes"
+            raise ShapeError(complain(f"{name}: no such axis", f"axis={axis} of rank {rank}", expected))
     found = sorted(int(a) % rank for a in axes)
     if len(set(found)) < len(found):
         raise ShapeError(complain(f"{name}: an axis is named twice", f"axis={axis}", "each axis once"))

@@ -385,6 +385,9 @@ for _method, _names in (("fprop_pool", "alpha beta"), ("bprop_pool", "alpha beta
         call = lambda b, m=_method, n=_name: scaled(b, m, **{n: 10**400})  # noqa: E731
         refused(f"{_method} {_name} large", call, OverflowError, f"{_method}: {_name}", "1329 bits", "fits float64")
 
+refused("an axis of no axes", lambda b: b.be.sum(b.be.array(3.0, min_dims=0), axis=0), ShapeError, "rank 0", "no axes")
+refused("arange of too many", lambda b: b.be.arange(1e30), ValueError, "0 to 1e+30 by 1")
+
 # Drivers
 
 refused("two drivers", lambda b: Backend.allocate_backend("gpu:emulator", driver="pycuda"), ValueError, "gpu:emulator",

@@ -236,8 +236,9 @@ def test_windows_that_overlap_cannot_be_written(backend, shape, steps, shared) -
         np.array(["a"]),
         np.array([1j]),
         np.array([object()]),
+        np.ones((1,) * 17),
     ],
-    ids=["byte order", "odd strides", "strings", "complex", "objects"],
+    ids=["byte order", "odd strides", "strings", "complex", "objects", "17 axes"],
 )
 def test_arrays_that_no_tensor_can_view(backend, host) -> None:
     with pytest.raises((TypeError, ValueError), match=r"expected|dtype"):

@@ -384,7 +384,7 @@ make(threads=10**6)
 def test_number_of_threads_is_checked_and_bounded(runtime):
     with pytest.raises(ValueError, match="expected at least 1 thread, given 0"):
         runtime.set_threads(0)
-    assert runtime.set_threads(10**6) == 512
+    assert runtime.set_threads(10**6) == runtime.set_threads(2**70) == 512
     assert runtime.set_threads(2) == runtime.threads == 2
 
 
