@@ -19,6 +19,7 @@ from tensorbackend.function.config import lookup, using_config
 from tensorbackend.function.node import FunctionNode, check_gradient, refuse_nan
 from tensorbackend.function.ready import Countdown, listeners
 from tensorbackend.function.variable import Variable, VariableNode, as_variable
+from tensorbackend.graph import ranges
 
 __all__ = ["backward", "grad"]
 
@@ -136,6 +137,8 @@ def _start(y: Variable, given: Any, loss_scale: float | None) -> Any:
     if y._grad is not None:
         return y._grad
     data = y._known()
+    if loss_scale is not None:
+        ranges.check("backward", "a number", loss_scale=loss_scale)
     if data.size != 1:
         head = "backward: a start gradient must be set for a variable of more than one element"
         raise RuntimeError(complain(head, f"shape {y.shape}", "one element", "y.grad = ... first, or F.sum(y)"))

@@ -241,6 +241,15 @@ def test_one_element_with_axes_warns(array) -> None:
     testing.assert_allclose(x.grad, [[24.0]])
 
 
+def test_a_loss_scale_is_a_number(array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    with pytest.raises(TypeError, match=r"backward: loss_scale\s+given +str"):
+        F.sum(x).backward(loss_scale="4")
+    with pytest.raises(TypeError, match=r"backward: loss_scale\s+given +list"):
+        tb.grad([F.sum(x)], [x], loss_scale=[4.0, 4.0])
+    assert x.grad is None
+
+
 def test_gradients_add_up_until_cleared(array) -> None:
     x = tb.Variable(array([1.0, 2.0]))
     y = F.sum(x * 3)
