@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tensorbackend import dtypes
@@ -11,7 +12,7 @@ from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule, Traced, normal, uniform
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions.arguments import Array
-from tensorbackend.functions.products import linear
+from tensorbackend.functions.products import check_linear, linear
 from tensorbackend.functions.shapes import cast
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import ranges
@@ -109,6 +110,7 @@ def zoneout(h: Array, x: Array, ratio: float = 0.5) -> Variable:
 
 def _drop_connect(x: Any, w: Any, mask: Any, *bias: Any, keep: float) -> Any:
     kept = w * mask / keep
+    x = o.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
     if len(mask.shape) == 2:
         y = o.dot(x, o.swap_last(kept))
     else:
@@ -116,22 +118,31 @@ def _drop_connect(x: Any, w: Any, mask: Any, *bias: Any, keep: float) -> Any:
     return y + bias[0] if bias else y
 
 
-_CONNECT = Rule("simplified_dropconnect", _drop_connect, None, None, ("x", "W", "mask", "b"))
+def _check_connect(in_types: Any, **params: Any) -> None:
+    x, weight, mask, *bias = in_types
+    check_linear((x, weight, *bias), axes=1)
+    each = type_check.make_variable((x.shape.value[0], *weight.shape.value), "(N, *W.shape)")
+    type_check.expect(mask.shape == (weight.shape if mask.ndim.value == 2 else each))
+
+
+_CONNECT = Rule("simplified_dropconnect", _drop_connect, None, _check_connect, ("x", "W", "mask", "b"))
 _WEIGHT_MASK = Rule(
     "simplified_dropconnect",
     lambda x, w, ratio, batchwise: o.where(
         uniform(w, (x.shape[0], *w.shape) if batchwise else w.shape) >= ratio, 1.0, 0.0
     ),
     lambda g, y, x, w, ratio, batchwise: (None, None),
+    lambda in_types, **params: check_linear(in_types, axes=1),
+    ("x", "W"),
 )
 
 
 def simplified_dropconnect(x: Array, W: Array, b: Array | None = None, ratio: float = 0.5, train: bool = True,
                            mask: Array | None = None, use_batchwise_mask: bool = True) -> Variable:  # fmt: skip
-    """`linear` of x (N, D) with weights (M, D) of which each is dropped at probability `ratio`, anew for each sample
+    """`linear` of x (N, …) with weights (M, D) of which each is dropped at probability `ratio`, anew for each sample
     (or once), the others divided by 1 - ratio (Wan et al. 2013). `mask`, (N, M, D) or (M, D), is used if given.
 
-    Raises `ValueError` for a ratio outside [0, 1).
+    Raises `ValueError` for a ratio outside [0, 1), `InvalidType` as `linear` and for masks of other shapes.
     """
     ranges.check("simplified_dropconnect", "0 or more, and below 1", ratio=ratio)
     bias = () if b is None else (b,)

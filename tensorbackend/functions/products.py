@@ -54,7 +54,7 @@ def _linear(x: Any, weight: Any, *bias: Any, axes: int) -> Any:
     return y if axes == 1 else o.reshape(y, (*lead, y.shape[-1]))
 
 
-def _check_linear(in_types: Any, axes: int) -> None:
+def check_linear(in_types: Any, axes: int) -> None:
     x, weight, *bias = in_types
     type_check.expect(x.dtype == weight.dtype, weight.ndim == 2, x.ndim > type_check.make_variable(axes - 1, "axes"))
     width = type_check.make_variable(math.prod(x.shape.value[axes:]), f"size of x.shape[{axes}:]")
@@ -80,7 +80,7 @@ def _check_batched(in_types: Any, transa: bool, transb: bool) -> None:
 
 
 _MATMUL = Rule("matmul", _matmul, None, _check_matmul, ("a", "b"))
-_LINEAR = Rule("linear", _linear, None, _check_linear, ("x", "W", "b"))
+_LINEAR = Rule("linear", _linear, None, check_linear, ("x", "W", "b"))
 _BATCH_MATMUL = Rule("batch_matmul", _batched, None, _check_batched, ("a", "b"))
 
 

@@ -628,6 +628,20 @@ def test_functions_that_draw_keep_the_type(array, host, dtype) -> None:
     assert tb.fused(lambda x: F.dropout(x * 2, 0.25))(x).dtype == kind
 
 
+def test_dropped_weights_take_what_linear_takes(array, host) -> None:
+    x, w, b = array(np.arange(12.0).reshape(3, 2, 2)), array(np.ones((5, 4))), array(np.ones(5))
+    for shape in ((5, 4), (3, 5, 4)):
+        y = F.simplified_dropconnect(x, w, b, mask=array(np.ones(shape)))
+        np.testing.assert_allclose(host(y), 2 * host(F.linear(x, w, b)) - 1)
+    drop = F.simplified_dropconnect
+    for refused in (
+        lambda: drop(x[:, :1, :1], w), lambda: drop(x, w[:, :1]), lambda: drop(x, w, w), lambda: drop(b, w),
+        lambda: drop(x, b), lambda: drop(x, w, mask=w[:1]), lambda: drop(x, w, mask=array(np.ones((1, 5, 4)))),
+    ):  # fmt: skip
+        with pytest.raises(InvalidType, match="simplified_dropconnect: invalid inputs"):
+            refused()
+
+
 def test_operators_of_variables(array, host) -> None:
     x, a = tb.Variable(array([[1.0, -2.0], [3.0, 4.0]])), np.array([[1.0, -2.0], [3.0, 4.0]])
     pairs = [
