@@ -271,6 +271,7 @@ def pad_sequence(xs: Sequence[Array], length: int | None = None, padding: float 
 def transpose_sequence(xs: Sequence[Array]) -> tuple[Variable, ...]:
     """Sequences (n, …), the longest first, as their first entries, their second entries, and so on, each (B, …) for
     those that are so long. Raises `ValueError` for another order, `InvalidType` for entries of several shapes."""
+    _expect_sequences("transpose_sequence", xs)
     lengths = [x.shape[0] for x in xs]
     if sorted(lengths, reverse=True) != lengths:
         raise ValueError(complain("transpose_sequence: lengths", str(lengths), "the longest first"))

@@ -75,6 +75,7 @@ CASES = {
     "filters of places": (lambda: F.local_convolution_2d(IMAGES, X), tb.ShapeError, ("filters W", "(2, 3)")),
     "groups of a vector": (lambda: F.group_normalization(X[0], 1, X[0], X[0]), tb.ShapeError, ("(3,)", "(N, C, …)")),
     "sequences without length": (lambda: F.pad_sequence([np.float32(1)]), tb.ShapeError, ("pad_sequence", "()")),
+    "steps of none": (lambda: F.transpose_sequence([np.float32(1)]), tb.ShapeError, ("transpose_sequence", "()")),
     "a label": (lambda: F.accuracy(X, np.array([0, 1]), "x"), TypeError, ("accuracy: ignore_label", "str")),
     "classes": (lambda: F.f1_score(X, np.array([0, 1]), -1), ValueError, ("label_num", "-1", "1 or more")),
     "no sampler": (lambda: F.negative_sampling(X, np.array([0, 1]), X, None, 2), TypeError,
