@@ -64,10 +64,15 @@ def dropout(x: Array, ratio: float = 0.5, *, mask: Array | None = None, return_m
     return (y, mask) if return_mask else y
 
 
-_GAUSSIAN = Rule("gaussian", lambda mean, ln_var: mean + o.exp(0.5 * ln_var) * normal(mean), None, _check)
+_GAUSSIAN = Rule(
+    "gaussian",
+    lambda mean, ln_var: mean + o.exp(0.5 * ln_var) * normal(mean, (mean + ln_var).shape),
+    None,
+    _check,
+)
 _RRELU = Rule("rrelu", lambda x, low, high: o.where(x >= 0, x, x * (low + (high - low) * uniform(x))), None, _check)
 _RRELU_MEAN = Rule("rrelu", lambda x, slope: o.where(x >= 0, x, x * slope), None, _check)
-_ZONEOUT = Rule("zoneout", lambda h, x, ratio: o.where(uniform(h) < ratio, h, x), None, _check)
+_ZONEOUT = Rule("zoneout", lambda h, x, ratio: o.where(uniform(h, (h + x).shape) < ratio, h, x), None, _check)
 _ZONEOUT_MEAN = Rule("zoneout", lambda h, x, ratio: h * ratio + x * (1 - ratio), None, _check)
 
 

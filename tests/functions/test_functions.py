@@ -628,6 +628,14 @@ def test_functions_that_draw_keep_the_type(array, host, dtype) -> None:
     assert tb.fused(lambda x: F.dropout(x * 2, 0.25))(x).dtype == kind
 
 
+@pytest.mark.parametrize("shapes", [((2, 1), (2, 50)), ((1, 50), (2, 50)), ((2, 50), (2, 1))])
+def test_each_element_of_a_broadcast_has_its_own_draw(array, host, shapes) -> None:
+    a, b = array(np.zeros(shapes[0])), array(np.ones(shapes[1]))
+    assert len(np.unique(host(F.gaussian(a, b)))) == 100
+    kept = host(F.zoneout(a, b))
+    assert (kept[:, :1] != kept).any() and (kept[0] != kept[1]).any()
+
+
 def test_dropped_weights_take_what_linear_takes(array, host) -> None:
     x, w, b = array(np.arange(12.0).reshape(3, 2, 2)), array(np.ones((5, 4))), array(np.ones(5))
     for shape in ((5, 4), (3, 5, 4)):
