@@ -285,14 +285,20 @@ def mean_axis02(x: Array) -> Variable:
 _IGNORING = Rule("embed_id", lambda rows, ids, label: o.where(o.reshape(ids == label, (*ids.shape, 1)), 0, rows))
 
 
+def _expect_words(in_types: Any) -> None:
+    type_check.expect(in_types[0].ndim == 2)
+
+
 def embed_id(x: Array, W: Array, ignore_label: int | None = None) -> Variable:
     """The rows of W (words, D) of integers x (…): (…, D). `ignore_label` gives zeros and no gradient; the gradients of
-    a word add up. Raises `InvalidType` for x of no integers, `IndexError` in debug mode for an integer that is no row.
+    a word add up. Raises `InvalidType` for x of no integers and W of another rank, `IndexError` in debug mode for an
+    integer that is no row.
     """
     if ignore_label is not None:
         ranges.check("embed_id", "an int", ignore_label=ignore_label)
-    ids = arrays.plain(as_variable(x).array)
+    ids, words = arrays.plain(as_variable(x).array), as_variable(W)
     check_labels("embed_id", "x", ids)
+    type_check.checked("embed_id", _expect_words, [(words.shape, words.dtype)], ("W",))
     if lookup("debug"):
         refuse_labels("embed_id", arrays.moved(ids, None), W.shape[0], ignore_label)
     if ignore_label is None:

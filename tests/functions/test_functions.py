@@ -848,6 +848,7 @@ def test_an_axis_out_of_range_is_no_other_axis(name, axis, array) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
+        (lambda x, t: F.embed_id(np.arange(2), np.ones(3)), TypeError, "embed_id: .*W.ndim == 2"),
         (lambda x, t: F.embed_id(t, x), TypeError, "embed_id: .*float32.*x.dtype is an integer type"),
         (lambda x, t: F.accuracy(x, t), TypeError, "accuracy: .*float32.*t.dtype is an integer type"),
         (lambda x, t: F.negative_sampling(x, t, x, lambda s: np.zeros(s, np.int32), 2), TypeError,
