@@ -179,7 +179,8 @@ def test_other_flags_and_headers_invalidate(ways: Ways, forget: Callable, tmp_pa
 def test_the_sources_are_all_that_schedules_and_prints() -> None:
     """Whatever these modules import of the package is hashed, but for texts of errors and what runs compilers."""
     aside = {"errors.py", "settings.py", "numerics.py"}
-    aside |= {f"backends/{name}.py" for name in ("ahead", "cores", "disk_cache", "locks", "pipeline", "programs", "temporary")}
+    compiling = "ahead", "cores", "disk_cache", "locks", "pipeline", "programs", "temporary"
+    aside |= {f"backends/{name}.py" for name in compiling}
     hashed = set(map(Path, warm.source_files()))
     waiting = [warm.PACKAGE / "backends/jit.py", warm.PACKAGE / "graph/tails.py", warm.PACKAGE / "graph/forms.py"]
     seen: set[Path] = set()
