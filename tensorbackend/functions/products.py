@@ -55,6 +55,7 @@ def _linear(x: Any, weight: Any, *bias: Any, axes: int) -> Any:
 
 
 def check_linear(in_types: Any, axes: int) -> None:
+    """Raise `InvalidType` for what `linear` does not take: x, W and perhaps b, with so many batch axes."""
     x, weight, *bias = in_types
     type_check.expect(x.dtype == weight.dtype, weight.ndim == 2, x.ndim > type_check.make_variable(axes - 1, "axes"))
     width = type_check.make_variable(math.prod(x.shape.value[axes:]), f"size of x.shape[{axes}:]")
