@@ -15,9 +15,9 @@ static int has_little_room(void) {
 #endif
 }
 
-// Of sums of so many bytes, `whole` if they are integers, in gemm_tiles.c: lanes of a vector; the most rows of a tile of 1 to 4 vectors of columns
-// (0: there is no such tile); whether there is a matrix unit for gemm_amx.h; the most rows of a tile of half a vector;
-// QUICK_SUMS, if they count (or 0).
+// Of gemm_tiles.c, for sums of so many bytes, `whole` if they are integers: lanes of a vector; the most rows of a tile of 1 to
+// 4 vectors of columns (0: there is no such tile); whether there is a matrix unit for gemm_amx.h; the most rows of a tile of
+// half a vector; QUICK_SUMS, if they count (or 0).
 void tb_gemm_facts(int64_t bytes, int64_t whole, int64_t *out) {
     out[0] = TB_VECTOR / bytes;
     out[1] = whole ? WHOLE_ROWS_1 : ROWS_1;
@@ -29,7 +29,8 @@ void tb_gemm_facts(int64_t bytes, int64_t whole, int64_t *out) {
     out[7] = has_little_room() ? QUICK_SUMS : 0;
 }
 
-// Of sums of so many bytes: lanes of a vector, maps and places of a tile of conv.h, whether there is a matrix unit for TB_PLANES.
+// Of conv.h, for sums of so many bytes: lanes of a vector, maps and places of a tile, whether there is a matrix unit for
+// TB_PLANES.
 void tb_conv_facts(int64_t bytes, int64_t *out) {
     out[0] = TB_VECTOR / bytes;
     out[1] = CONV_MAPS;

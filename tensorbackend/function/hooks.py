@@ -63,7 +63,7 @@ class FunctionHook:
 def name_of(hook: Any) -> str:
     """A hook's name. Raises `TypeError` for what has none."""
     if not isinstance(getattr(hook, "name", None), str):
-        raise TypeError(complain("add_hook", type(hook).__name__, "a hook with a `name`", "or name=..."))
+        raise TypeError(complain("add_hook", type(hook).__name__, "a hook with a `name`", "add_hook(hook, name)"))
     return hook.name
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import DTypeError, KeyRefused, ShapeError, complain
+from tensorbackend.errors import DTypeError, KeyRefused, ShapeError, complain, nearest
 from tensorbackend.function import arrays, hooks, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.variable import Variable, VariableNode, as_variable
@@ -274,7 +274,7 @@ class FunctionNode:
         """Take a hook of this node away. Raises `KeyError` for an unknown name."""
         own = dict(self.local_function_hooks or {})
         if name not in own:
-            raise KeyRefused(complain(f"{self.label}: no such hook", repr(name), f"one of {', '.join(own) or 'none'}"))
+            raise KeyRefused(complain(f"{self.label}: no such hook", repr(name), nearest(name, own)))
         own.pop(name).deleted(self)
         self.local_function_hooks = own
 
