@@ -50,6 +50,9 @@ cache beside the rows, and half as many would come from memory in pieces that ar
 MANY_ROWS, OWN_COLUMNS, OWN_LEAST = 96, 2, 1024
 """Rows from which on each number of such a copy is used so often that columns need only be so many times as many, and
 enough for some tasks."""
+THIN_ROWS, THIN_K, THIN_SUMS = 48, 64, 1 << 17
+"""Rows and sums at most, and steps of k that are used at a time, of a product that reads a b of no cache in place, in
+whole rows, with k cut into segments."""
 LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
 of its rows and columns, and rows and columns at least; columns and sums at most."""
@@ -250,6 +253,10 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel, facts)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
+    thin = strewn and _is_thin(x)
+    if thin:
+        splits, split_k = _cut(x.k)
+        block_k = THIN_K
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
@@ -266,6 +273,8 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
     rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
     rows = _evenly(-(-x.m // tile_rows), rows // tile_rows) * tile_rows if own_a else rows
+    if thin:
+        rows, columns = multiple(x.m, tile_rows), multiple(x.n, panel)
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b, 0, own_a,
@@ -608,13 +617,27 @@ def _evenly(length: int, most: int) -> int:
     return min(range(max(most * 3 // 4, 1), most * 11 // 8 + 1), key=idle)
 
 
+def _is_thin(x: Matrices) -> bool:
+    """Whether each task should read whole rows of b, and a segment of k of them.
+
+    Parts of rows that are far apart are read at a fraction of the speed of memory.
+    """
+    few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1
+    return few and x.n * x.k > FAR and x.k >= 2 * LEAST_SEGMENT
+
+
+def _cut(k: int) -> tuple[int, int]:
+    """Segments of a long k, and their length."""
+    length = multiple(max(-(-k // SEGMENTS), LEAST_SEGMENT), BLOCK_K * 4)
+    return -(-k // length), length
+
+
 def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
     """How many segments k has, and their length."""
     tiles = -(-x.m // tile_rows) * -(-x.n // panel) * x.batches
     if tiles >= FEW_TILES or x.batches != 1 or x.k < 2 * LEAST_SEGMENT:
         return 1, max(x.k, 1)
-    length = multiple(max(-(-x.k // SEGMENTS), LEAST_SEGMENT), BLOCK_K * 4)
-    return -(-x.k // length), length
+    return _cut(x.k)
 
 
 def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:

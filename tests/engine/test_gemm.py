@@ -138,7 +138,7 @@ def test_small_products_have_a_kernel_of_their_own(jit) -> None:
 
 LONG = [
     (1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097),
-    (2500, 3, 61),
+    (2500, 3, 61), (9, 513, 8_300), (520, 17, 8_200),
 ]  # fmt: skip
 
 
@@ -446,6 +446,16 @@ def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None
     copied = by.phase_rows if by.pack_a and not by.own_a else 0
     copied += 0 if by.own else min(max(x.n - by.pack_b, 0), by.phase_columns)
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
+
+
+@pytest.mark.parametrize(("m", "n", "k", "thin"), [
+    (16, 1024, 131_072, True), (24, 2048, 16_384, True), (49, 1024, 131_072, False), (16, 16_384, 16_384, False),
+    (16, 1024, 4096, False), (16, 100, 8192, False),
+])  # fmt: skip
+def test_a_few_rows_times_a_long_k_read_whole_rows_of_b(m, n, k, thin) -> None:
+    """Each task a segment of k: parts of rows that are far apart come from memory at a fraction of its speed."""
+    by = gemm.choose(gemm.Matrices(m, n, k, 1, (k, 1), (n, 1), (n, 1)), gemm.Facts(16, (12, 14, 0, 6)))
+    assert (by.splits > 1 and by.task_columns >= n and by.block_k == gemm.THIN_K) == thin
 
 
 def test_blocks_of_rows_that_tasks_of_the_matrix_unit_keep_have_a_bit_each() -> None:
