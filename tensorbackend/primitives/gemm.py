@@ -50,9 +50,10 @@ cache beside the rows, and half as many would come from memory in pieces that ar
 MANY_ROWS, OWN_COLUMNS, OWN_LEAST = 96, 2, 1024
 """Rows from which on each number of such a copy is used so often that columns need only be so many times as many, and
 enough for some tasks."""
-THIN_ROWS, THIN_K, THIN_SUMS = 48, 64, 1 << 17
-"""Rows and sums at most, and steps of k that are used at a time, of a product that reads a b of no cache in place, in
-whole rows, with k cut into segments."""
+THIN_ROWS, THIN_SUMS = 48, 1 << 17
+"""Rows and sums at most of a product that reads a b of no cache in place, a segment of k a task."""
+THIN_K, THIN_SEGMENT, THIN_COLUMNS, THIN_TASKS = 64, 1024, 256, 16
+"""Steps of k that it uses at a time, and of a segment at least; columns of a task at least, and tasks, about."""
 LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
 of its rows and columns, and rows and columns at least; columns and sums at most."""
@@ -255,7 +256,7 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
     thin = strewn and _is_thin(x)
     if thin:
-        splits, split_k = _cut(x.k)
+        splits, split_k = _cut(x.k, THIN_SEGMENT)
         block_k = THIN_K
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
         block_k = _even(split_k, ONE_PANEL // panel)
@@ -274,7 +275,8 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
     rows = _evenly(-(-x.m // tile_rows), rows // tile_rows) * tile_rows if own_a else rows
     if thin:
-        rows, columns = multiple(x.m, tile_rows), multiple(x.n, panel)
+        pieces = max(min(THIN_TASKS // splits, x.n // THIN_COLUMNS), 1)
+        rows, columns = multiple(x.m, tile_rows), multiple(-(-x.n // pieces), panel)
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b, 0, own_a,
@@ -478,7 +480,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
             for pack_b, cost_b in _costs_of_b(x, height, panel, facts):
                 cost = cost_a + cost_b + stored + _multiplying(x, vectors, height, pack_a, pack_b, facts)
                 yield _Way(cost * _waiting(x, panel), swap, panel, height, pack_a, pack_b)
-            if _may_own(x) and not ((_is_long(x) or _is_small(x)) and pack_a):
+            if _may_own(x) and not _is_thin(x) and not ((_is_long(x) or _is_small(x)) and pack_a):
                 copies = (1 + _row_parts(x, panel)) / 2 if _is_small(x) else 1
                 own = copies * x.n * x.k * (OWN_LINES if x.b[1] == 1 else _copying(x.b))
                 cost = cost_a + stored + _multiplying(x, vectors, height, pack_a, True, facts)
@@ -618,17 +620,17 @@ def _evenly(length: int, most: int) -> int:
 
 
 def _is_thin(x: Matrices) -> bool:
-    """Whether each task should read whole rows of b, and a segment of k of them.
+    """Whether tasks should read long pieces of the rows of b where they lie, and a segment of k each.
 
-    Parts of rows that are far apart are read at a fraction of the speed of memory.
+    Short pieces that are far apart are read at a fraction of the speed of memory.
     """
-    few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1
-    return few and x.n * x.k > FAR and x.k >= 2 * LEAST_SEGMENT
+    few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1 and x.n >= THIN_COLUMNS
+    return few and x.plain_b and x.b[1] == 1 and x.n * x.k > FAR and x.k >= 2 * THIN_SEGMENT
 
 
-def _cut(k: int) -> tuple[int, int]:
-    """Segments of a long k, and their length."""
-    length = multiple(max(-(-k // SEGMENTS), LEAST_SEGMENT), BLOCK_K * 4)
+def _cut(k: int, least: int) -> tuple[int, int]:
+    """Segments of a long k, and their length: of `least` steps at least, and a multiple."""
+    length = multiple(max(-(-k // SEGMENTS), least), least)
     return -(-k // length), length
 
 
@@ -637,7 +639,7 @@ def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
     tiles = -(-x.m // tile_rows) * -(-x.n // panel) * x.batches
     if tiles >= FEW_TILES or x.batches != 1 or x.k < 2 * LEAST_SEGMENT:
         return 1, max(x.k, 1)
-    return _cut(x.k)
+    return _cut(x.k, LEAST_SEGMENT)
 
 
 def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:

@@ -138,7 +138,7 @@ def test_small_products_have_a_kernel_of_their_own(jit) -> None:
 
 LONG = [
     (1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097),
-    (2500, 3, 61), (9, 513, 8_300), (520, 17, 8_200),
+    (2500, 3, 61), (9, 513, 8_300), (520, 17, 8_200), (30, 1100, 4_000),
 ]  # fmt: skip
 
 
@@ -448,14 +448,15 @@ def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None
     assert copied * by.phase_k * by.splits * by.round_ <= 4 * gemm.COPIED
 
 
-@pytest.mark.parametrize(("m", "n", "k", "thin"), [
-    (16, 1024, 131_072, True), (24, 2048, 16_384, True), (49, 1024, 131_072, False), (16, 16_384, 16_384, False),
-    (16, 1024, 4096, False), (16, 100, 8192, False),
+@pytest.mark.parametrize(("m", "n", "k", "segments"), [
+    (16, 1024, 131_072, 16), (48, 2048, 16_384, 16), (24, 4096, 4096, 4), (49, 1024, 131_072, 0),
+    (16, 16_384, 16_384, 0), (16, 1024, 2048, 0), (16, 100, 65_536, 0),
 ])  # fmt: skip
-def test_a_few_rows_times_a_long_k_read_whole_rows_of_b(m, n, k, thin) -> None:
-    """Each task a segment of k: parts of rows that are far apart come from memory at a fraction of its speed."""
+def test_a_few_rows_times_a_long_k_read_long_pieces_of_b(m, n, k, segments) -> None:
+    """Short pieces that are far apart come from memory at a fraction of its speed."""
     by = gemm.choose(gemm.Matrices(m, n, k, 1, (k, 1), (n, 1), (n, 1)), gemm.Facts(16, (12, 14, 0, 6)))
-    assert (by.splits > 1 and by.task_columns >= n and by.block_k == gemm.THIN_K) == thin
+    assert (by.block_k == gemm.THIN_K) == bool(segments)
+    assert not segments or (by.splits == segments and by.task_columns >= gemm.THIN_COLUMNS and not by.own)
 
 
 def test_blocks_of_rows_that_tasks_of_the_matrix_unit_keep_have_a_bit_each() -> None:
