@@ -91,7 +91,7 @@ STRIDED_BACK, APART_NS = 1.05, 1.0
 """How much longer products of the gradient by the images take with strides; of a result that is put between
 others."""
 UNIT_DIRECT, UNIT_SHARED = 185, 230
-"""Operations of `conv.c` a nanosecond on the matrix unit; those of all lanes where copies are shared."""
+"""Operations of all lanes of `conv.c` a nanosecond on the matrix unit; and where copies are shared."""
 SHARED_FILTER_NS = 0.6
 """Of a number of the filters that a task copies itself."""
 DEPTHWISE, DEPTHWISE_MAP_NS = 60, 150.0
@@ -528,7 +528,8 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
     # Few maps leave rows of a tile empty.
     if way.planes:
         used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
-        return g.flops / UNIT_DIRECT / used + math.prod(g.dimF) * 1.5
+        lanes = _tile_lanes(g, way.rows, way.columns, way.flat, EDGE) / (way.rows * way.columns * g.N)
+        return g.flops / UNIT_DIRECT * lanes / used + math.prod(g.dimF) * 1.5
     used = maps_out / _tile_rows(maps_out, facts) / (_beyond(g, facts, way) if op == BPROP else 1.0)
     products = g.flops / DIRECT_PRODUCTS
     if op == FPROP and not way.flat:  # tiles leave out taps that meet padding
