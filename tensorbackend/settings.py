@@ -17,7 +17,7 @@ from typing import Any
 from tensorbackend import dtypes
 from tensorbackend.errors import complain, nearest
 
-__all__ = ["SETTINGS", "Setting", "anywhere", "as_they_are", "config", "everywhere", "using", "when_changed"]
+__all__ = ["SETTINGS", "Setting", "anywhere", "as_they_are", "checked", "config", "everywhere", "using", "when_changed"]
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Config:
             raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        value = self._values[name] = _checked(name, value)
+        value = self._values[name] = checked(name, value)
         if self._local.kept is not None:
             self._local.kept[name] = value
         _tell()
@@ -206,7 +206,7 @@ def _read(setting: Setting, head: str, given: Any) -> Any:
         raise ValueError(complain(head, repr(given), READ_AS[setting.parse], setting.doc)) from error
 
 
-def _checked(name: str, value: Any) -> Any:
+def checked(name: str, value: Any) -> Any:
     """A value that is assigned, as the environment's text for it would be read. Raises `AttributeError` for a name that
     no setting has, `ValueError` for what cannot be read."""
     setting = SETTINGS.get(name)
@@ -299,7 +299,7 @@ def using(**overrides: Any) -> Iterator[Config]:
 
     Raises `AttributeError` for a name that no setting has, `ValueError` for a value that it cannot have.
     """
-    overrides = {name: _checked(name, value) for name, value in overrides.items()}
+    overrides = {name: checked(name, value) for name, value in overrides.items()}
     local = config._local
     before = local.overrides
     try:

@@ -203,7 +203,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     `jit` (None: the setting `jit`) compiles trees to C; False, or no compiler, runs them through NumPy in cache-sized
     blocks. `threads` is how many threads kernels are shared among (None: the setting, `OMP_NUM_THREADS`, or all cores
-    allowed; one number for the process).
+    allowed; one number for the process). Raises `ValueError` for a `jit` that is neither yes nor no.
     """
 
     backend_name = "cpu"
@@ -215,7 +215,7 @@ class CPUBackend(launcher.NativeStatements, Backend):
 
     def __init__(self, *arguments: Any, jit: bool | None = None, threads: int | None = None, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
-        self.jit = (settings.config.jit if jit is None else bool(jit)) and _has_compiler()
+        self.jit = (settings.config.jit if jit is None else settings.checked("jit", jit)) and _has_compiler()
         self.threads = _thread_count(threads)
         if self.jit and (threads is not None or native.has_runtime()):  # which an earlier backend may have told
             self.threads = native.runtime().set_threads(threads)

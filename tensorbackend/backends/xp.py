@@ -26,7 +26,7 @@ from tensorbackend.graph import composite, contraction
 from tensorbackend.graph.indexing import as_array, pad_parts, pad_places, pad_widths
 from tensorbackend.graph.optree import Operators, apply, source
 from tensorbackend.graph.ranges import check, check_bounds
-from tensorbackend.graph.structure import normalize_axes, one_axis
+from tensorbackend.graph.structure import moved_axes, normalize_axes, one_axis
 from tensorbackend.graph.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -154,9 +154,9 @@ class ArrayModule(Arranging):
         values = host_range(start, stop, step)
         return self.array(values, dtype or (self.backend.default_dtype if values.dtype.kind == "f" else values.dtype))
 
-    def eye(self, n: int, m: int | None = None, dtype: Any = None) -> Any:
-        """Ones on the diagonal of a matrix of zeros."""
-        return self.array(np.eye(n, m), dtype or self.backend.default_dtype)
+    def eye(self, n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Any:
+        """Ones on the k-th diagonal, counted to the right, of a matrix of zeros of n rows and m (None: n) columns."""
+        return self.array(np.eye(n, m, operator.index(k)), dtype or self.backend.default_dtype)
 
     # Shapes
 
@@ -182,14 +182,10 @@ class ArrayModule(Arranging):
         order[first], order[second] = second, first
         return self.transpose(a, order)
 
-    def moveaxis(self, a: Any, source: int, destination: int) -> Any:
-        """One axis moved to another place, as a view."""
+    def moveaxis(self, a: Any, source: Any, destination: Any) -> Any:
+        """One axis or several moved to other places, as a view. Raises `ShapeError` unless there are as many places."""
         a = self.asarray(a)
-        rank = len(a.shape)
-        source, destination = (one_axis("moveaxis", x, rank) for x in (source, destination))
-        order = [x for x in range(rank) if x != source]
-        order.insert(destination, source)
-        return self.transpose(a, order)
+        return self.transpose(a, moved_axes("moveaxis", source, destination, len(a.shape)))
 
     def expand_dims(self, a: Any, axis: Any) -> Any:
         """A new axis of length 1, or several."""

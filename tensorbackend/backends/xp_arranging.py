@@ -154,13 +154,23 @@ class Arranging:
             return result(repeated(a, repeats, axis))
         return self.take(a, repeated_places(_on_host(repeats), a.shape[axis]), axis)
 
-    def roll(self, a: Any, shift: int, axis: int | None = None) -> Any:
-        """The entries moved on by `shift` places along an axis (None: all elements, in C order), round its end."""
+    def roll(self, a: Any, shift: Any, axis: Any = None) -> Any:
+        """The entries moved on by `shift` places along an axis (None: all elements, in C order), round its end; several
+        of either go in pairs. Raises `ValueError` where there are not as many."""
         a = self.asarray(a)
         if axis is None:
             return self.roll(a.ravel(), shift, 0).reshape(a.shape)
-        axis = one_axis("roll", axis, len(a.shape))
-        end = a.shape[axis] - operator.index(shift) % max(a.shape[axis], 1)
+        shifts, axes = (tuple(x) if isinstance(x, (tuple, list)) else (x,) for x in (shift, axis))
+        count = max(len(shifts), len(axes))
+        if {len(shifts), len(axes)} - {1, count} or not shifts or not axes:
+            raise ValueError(complain("roll: shifts and axes", f"{shift} and {axis}", "as many of both, or one of one"))
+        for each, along in zip(shifts * (count // len(shifts)), axes * (count // len(axes))):
+            a = self._rolled(a, operator.index(each), one_axis("roll", along, len(a.shape)))
+        return a
+
+    def _rolled(self, a: Any, shift: int, axis: int) -> Any:
+        """The entries moved on along one axis."""
+        end = a.shape[axis] - shift % max(a.shape[axis], 1)
         before = (slice(None),) * axis
         return self.concatenate([a[(*before, slice(end, None))], a[(*before, slice(0, end))]], axis)
 

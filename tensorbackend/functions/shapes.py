@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.node import FunctionNode
@@ -22,7 +22,7 @@ from tensorbackend.functions.arguments import Array, Axis, Sizes
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing, ranges
 from tensorbackend.graph.parts import Parts
-from tensorbackend.graph.structure import broadcast_shapes, normalize_axes, one_axis
+from tensorbackend.graph.structure import broadcast_shapes, moved_axes, normalize_axes, one_axis
 
 __all__ = [
     "broadcast", "broadcast_to", "cast", "concat", "copy", "expand_dims", "flatten", "moveaxis", "reshape",
@@ -83,15 +83,7 @@ def swapaxes(x: Array, axis1: int, axis2: int) -> Variable:
 
 def moveaxis(x: Array, source: Axis, destination: Axis) -> Variable:
     """Axes moved to other places, the rest in their order. Raises `ShapeError` unless there are as many places."""
-    rank = len(x.shape)
-    named = [tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in (source, destination)]
-    if len({len(normalize_axes("moveaxis", axes, rank)) for axes in named}) > 1:
-        raise ShapeError(complain("moveaxis: numbers of axes differ", f"{source} to {destination}", "as many places"))
-    sources, places = ([a % rank for a in axes] for axes in named)
-    order = [a for a in range(rank) if a not in sources]
-    for place, axis in sorted(zip(places, sources)):
-        order.insert(place, axis)
-    return transpose(x, order)
+    return transpose(x, moved_axes("moveaxis", source, destination, len(x.shape)))
 
 
 def rollaxis(x: Array, axis: int, start: int = 0) -> Variable:

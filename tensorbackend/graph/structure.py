@@ -311,6 +311,21 @@ def one_axis(name: str, axis: Any, rank: int) -> int:
     return normalize_axes(name, (axis,), rank)[0]
 
 
+def moved_axes(name: str, source: Any, destination: Any, rank: int) -> tuple[int, ...]:
+    """The axes in their order once those of `source` are at the places of `destination`: an int or several each.
+
+    Raises `ShapeError` for one out of range or repeated, and unless there are as many places as axes.
+    """
+    named = [tuple(a) if isinstance(a, (tuple, list)) else (a,) for a in (source, destination)]
+    if len({len(normalize_axes(name, axes, rank)) for axes in named}) > 1:
+        raise ShapeError(complain(f"{name}: numbers of axes differ", f"{source} to {destination}", "as many places"))
+    sources, places = ([int(a) % rank for a in axes] for axes in named)
+    order = [a for a in range(rank) if a not in sources]
+    for place, axis in sorted(zip(places, sources)):
+        order.insert(place, axis)
+    return tuple(order)
+
+
 def sized(op: ops.Op, structure: Structure) -> Shape:
     """The shape of an operand that must be known here. Raises `ShapeError` when a partner would have to decide it."""
     if structure.shape is None or UNKNOWN in structure.shape:

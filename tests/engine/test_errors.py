@@ -205,6 +205,7 @@ for _value in (np.str_("1"), np.bytes_(b"1"), np.complex64(1), np.datetime64("20
             f"assign {_value.dtype}{_where}", lambda b, k=_key, v=_value: write(b, k, v), DTypeError, str(_value.dtype)
         )
 refused("add complex array", lambda b: b.t + np.ones((3, 4), complex), DTypeError, "complex128")
+refused("array of a huge int", lambda b: b.be.array([1, 2**70]), DTypeError, "beyond 64 bits", f"{2**70}")
 refused("add object array", lambda b: b.t + np.full((3, 4), None), DTypeError, "object")
 refused("add complex number", lambda b: b.t + np.complex64(1), DTypeError, "complex64")
 for _name, _call in {

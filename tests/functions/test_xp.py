@@ -58,6 +58,8 @@ RECIPES = {
     "expand twice": lambda xp, a, b: xp.expand_dims(a, (0, -2)) + xp.expand_dims(b[0], [0]),
     "broadcast": lambda xp, a, b: xp.broadcast_to(a[0], (4, 3)) * 1,
     "makers": lambda xp, a, b: xp.zeros((2, 3)) + xp.ones_like(a) + xp.full((3,), 2.0) + xp.eye(2, 3),
+    "eye": lambda xp, a, b: xp.eye(3, k=1) + xp.eye(3, 3, -2) + xp.eye(3),
+    "moveaxis": lambda xp, a, b: xp.moveaxis(a[None], (0, -1), (2, 0)) + xp.moveaxis(b, 0, 1)[None, 0, :, None],
     "arange": lambda xp, a, b: a[xp.arange(2), xp.arange(2)] + xp.arange(2),
     "array": lambda xp, a, b: xp.array([1, 2, 3]) + xp.asarray(a),
     "cumsum": lambda xp, a, b: xp.cumsum(a, axis=1) + a.cumsum(0),

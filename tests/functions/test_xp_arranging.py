@@ -69,6 +69,8 @@ ONE = {
     "repeat along": lambda xp, a: xp.repeat(a, 2, -1), "repeat each": lambda xp, a: xp.repeat(a, [2, 0, 1], 1),
     "roll": lambda xp, a: [xp.roll(a, s) for s in (0, 2, -7)],
     "roll along": lambda xp, a: xp.roll(a, 3, 1),
+    "roll along several": lambda xp, a: [xp.roll(a, (1, -2), (0, 1)), xp.roll(a, 2, (1, -1)), xp.roll(a, (1, 2), 0)],
+    "roll all twice": lambda xp, a: xp.roll(a, (1, 3)),
     "split": lambda xp, a: xp.split(a, 2), "split last": lambda xp, a: xp.split(a, 2, -1),
     "split at": lambda xp, a: xp.split(a, [1, 1, 3, 9]), "split at ends": lambda xp, a: xp.split(a, (-1,), 1),
     "split in none": lambda xp, a: xp.split(a, 0), "array_split": lambda xp, a: xp.array_split(a, 3, -1),
@@ -159,7 +161,8 @@ def test_what_is_none_is_refused_by_name(be: Any) -> None:
         (lambda: xp.repeat(x, [1, 2], 0), "repeats"), (lambda: xp.repeat(x, 1.5), "repeats"),
         (lambda: xp.tile(x, -1), "tile: reps"), (lambda: xp.diag(x[None]), "diag"), (lambda: xp.triu(1.0), "triu"),
         (lambda: xp.meshgrid(x, indexing="yx"), "'yx'"), (lambda: xp.flip(x, 2), "flip"),
-        (lambda: xp.roll(x, 1, 5), "roll"), (lambda: xp.median(x, 7), "out of bounds"),
+        (lambda: xp.roll(x, 1, 5), "roll"), (lambda: xp.roll(x, (1, 2), (0, 1, 1)), r"roll: [\s\S]*\(1, 2\)"),
+        (lambda: xp.roll(x, (), 0), "roll"), (lambda: xp.median(x, 7), "out of bounds"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=text):
             call()

@@ -244,3 +244,10 @@ def test_repr_shows_every_value() -> None:
 
 def test_the_settings_are_one_object() -> None:
     assert copy.copy(config) is copy.deepcopy(config) is pickle.loads(pickle.dumps(config)) is config
+
+
+def test_jit_of_a_backend_is_read_as_the_setting_is() -> None:
+    allocate = tensorbackend.Backend.allocate_backend
+    assert not allocate("cpu", jit="no").jit and not allocate("cpu", jit=0).jit
+    with pytest.raises(ValueError, match=r"jit[\s\S]*'perhaps'[\s\S]*1 or 0"):
+        allocate("cpu", jit="perhaps")
