@@ -264,7 +264,7 @@ def test_which_kernels_become_tails(backend) -> None:
 
 WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
 THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40),
-            (40, 70, 50_000)]  # fmt: skip
+            (40, 70, 50_000), (9, 520, 8_300)]  # fmt: skip
 FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2)),
          gemm.Facts(16, (12, 14, 0, 6), half_rows=12, quick_sums=20)]  # fmt: skip
 
