@@ -257,13 +257,17 @@ class Optimizer:
             self._loss_scale, self._good_steps = min(self._loss_scale * 2, MOST_SCALE), 0
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the counts and the state of all rules. Raises `RuntimeError` before `setup`."""
+        """Save or load the counts and the state of all rules. Raises `RuntimeError` before `setup`, `ValueError` for
+        counts below 0 and a loss scale that is not above 0 and finite."""
         self._expect_target("serialize")
-        self.t = int(serializer("t", self.t))
-        self.epoch = int(serializer("epoch", self.epoch))
+        counts = {name: int(serializer(name, getattr(self, name))) for name in ("t", "epoch")}
+        scale, steps = self._loss_scale, self._good_steps
         if self._interval is not None:
-            self._loss_scale = float(serializer("loss_scale", self._loss_scale))
-            self._good_steps = int(serializer("good_steps", self._good_steps))
+            scale = float(serializer("loss_scale", scale))
+            steps = int(serializer("good_steps", steps))
+            ranges.check(type(self).__name__, "above 0, and finite", loss_scale=scale)
+        ranges.check(type(self).__name__, "an int of 0 or more", **counts, good_steps=steps)
+        self.t, self.epoch, self._loss_scale, self._good_steps = *counts.values(), scale, steps
         for path, p in self.target.namedparams():
             if p.update_rule is not None:
                 part = serializer

@@ -358,6 +358,16 @@ def test_an_optimizer_is_loaded_before_its_parameters_are_there(be, array) -> No
         assert arrays.backend_of(second) is be
 
 
+@pytest.mark.parametrize(("name", "number"), [("t", -1), ("epoch", -2), ("loss_scale", 0.0), ("good_steps", -3)])
+def test_counts_and_scales_of_an_optimizer_that_cannot_be_are_refused(name, number) -> None:
+    optimizer = optimizers.SGD().setup(L.Linear(2, 3)).loss_scaling()
+    stored = serializers.DictionarySerializer().save(optimizer)
+    stored |= {"t": np.array(7), name: np.array(number)}
+    with pytest.raises(ValueError, match=rf"SGD: {name}\n[\s\S]*{number}"):
+        serializers.NpzDeserializer(stored).load(optimizer)
+    assert optimizer.t == 0 and optimizer.loss_scale == 2.0**14
+
+
 @each_format
 def test_a_state_of_another_shape_changes_nothing(save, load) -> None:
     first, second = (optimizers.MomentumSGD().setup(L.Linear(2, n, nobias=True)) for n in (3, 4))
