@@ -50,8 +50,8 @@ cache beside the rows, and half as many would come from memory in pieces that ar
 MANY_ROWS, OWN_COLUMNS, OWN_LEAST = 96, 2, 1024
 """Rows from which on each number of such a copy is used so often that columns need only be so many times as many, and
 enough for some tasks."""
-THIN_ROWS, THIN_SUMS = 48, 1 << 17
-"""Rows and sums at most of a product that reads a b of no cache in place, a segment of k a task."""
+THIN_ROWS, THIN_SUMS, THIN_LANES = 48, 1 << 17, 8
+"""Rows and sums at most of a product that reads a b of no cache in place, a segment of k a task; lanes at least."""
 THIN_K, THIN_SEGMENT, THIN_COLUMNS, THIN_TASKS = 64, 1024, 256, 16
 """Steps of k that it uses at a time, and of a segment at least; columns of a task at least, and tasks, about."""
 LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
@@ -254,7 +254,7 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel, facts)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
-    thin = strewn and _is_thin(x)
+    thin = strewn and _is_thin(x, facts)
     if thin:
         splits, split_k = _cut(x.k, THIN_SEGMENT)
         block_k = THIN_K
@@ -480,7 +480,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
             for pack_b, cost_b in _costs_of_b(x, height, panel, facts):
                 cost = cost_a + cost_b + stored + _multiplying(x, vectors, height, pack_a, pack_b, facts)
                 yield _Way(cost * _waiting(x, panel), swap, panel, height, pack_a, pack_b)
-            if _may_own(x) and not _is_thin(x) and not ((_is_long(x) or _is_small(x)) and pack_a):
+            if _may_own(x) and not _is_thin(x, facts) and not ((_is_long(x) or _is_small(x)) and pack_a):
                 copies = (1 + _row_parts(x, panel)) / 2 if _is_small(x) else 1
                 own = copies * x.n * x.k * (OWN_LINES if x.b[1] == 1 else _copying(x.b))
                 cost = cost_a + stored + _multiplying(x, vectors, height, pack_a, True, facts)
@@ -619,11 +619,13 @@ def _evenly(length: int, most: int) -> int:
     return min(range(max(most * 3 // 4, 1), most * 11 // 8 + 1), key=idle)
 
 
-def _is_thin(x: Matrices) -> bool:
+def _is_thin(x: Matrices, facts: Facts) -> bool:
     """Whether tasks should read long pieces of the rows of b where they lie, and a segment of k each.
 
-    Short pieces that are far apart are read at a fraction of the speed of memory.
+    Short pieces that are far apart are read at a fraction of the speed of memory. Tiles must be wide for that.
     """
+    if facts.few_registers or facts.lanes < THIN_LANES:
+        return False
     few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1 and x.n >= THIN_COLUMNS
     return few and x.plain_b and x.b[1] == 1 and x.n * x.k > FAR and x.k >= 2 * THIN_SEGMENT
 

@@ -457,6 +457,8 @@ def test_a_few_rows_times_a_long_k_read_long_pieces_of_b(m, n, k, segments) -> N
     by = gemm.choose(gemm.Matrices(m, n, k, 1, (k, 1), (n, 1), (n, 1)), gemm.Facts(16, (12, 14, 0, 6)))
     assert (by.block_k == gemm.THIN_K) == bool(segments)
     assert not segments or (by.splits == segments and by.task_columns >= gemm.THIN_COLUMNS and not by.own)
+    narrow = gemm.choose(gemm.Matrices(m, n, k, 1, (k, 1), (n, 1), (n, 1)), gemm.Facts(8, (6, 6, 0, 3)))
+    assert narrow.block_k != gemm.THIN_K
 
 
 def test_blocks_of_rows_that_tasks_of_the_matrix_unit_keep_have_a_bit_each() -> None:
