@@ -207,8 +207,8 @@ def _read(setting: Setting, head: str, given: Any) -> Any:
 
 
 def checked(name: str, value: Any) -> Any:
-    """A value that is assigned, as the environment's text for it would be read. Raises `AttributeError` for a name that
-    no setting has, `ValueError` for what cannot be read."""
+    """A value for a setting, as the environment's text for it would be read. Raises `AttributeError` for a name that no
+    setting has, `ValueError` for what cannot be read."""
     setting = SETTINGS.get(name)
     if setting is None:
         raise AttributeError(f"no setting {name!r}: try {nearest(name, SETTINGS)}")

@@ -234,8 +234,9 @@ def host_array(value: Any, name: str) -> np.ndarray:
         return value.get()
     values = indexing.as_array(name, value)
     if values.dtype.kind not in "biuf" and not dtypes.is_float(values.dtype):
-        if values.dtype == object and values.size and all(isinstance(v, int) for v in values.flat):
-            given, expected = f"{max(values.flat, key=abs)}", "-2**63 to 2**64 - 1"
-            raise DTypeError(complain(f"{name}: an integer beyond 64 bits", given, expected, "float(...)"))
+        beyond = [v for v in values.flat if isinstance(v, int) and not -(2**63) <= v < 2**64]
+        if beyond:
+            expected = "-2**63 to 2**64 - 1"
+            raise DTypeError(complain(f"{name}: an integer beyond 64 bits", str(beyond[0]), expected, "float(...)"))
         raise DTypeError(complain(f"{name}: not numbers", f"{type(value).__name__} of {values.dtype}", "numbers"))
     return values

@@ -162,8 +162,8 @@ class Arranging:
             return self.roll(a.ravel(), shift, 0).reshape(a.shape)
         shifts, axes = (tuple(x) if isinstance(x, (tuple, list)) else (x,) for x in (shift, axis))
         count = max(len(shifts), len(axes))
-        if {len(shifts), len(axes)} - {1, count} or not shifts or not axes:
-            raise ValueError(complain("roll: shifts and axes", f"{shift} and {axis}", "as many of both, or one of one"))
+        if not count or {len(shifts), len(axes)} - {1, count}:
+            raise ValueError(complain("roll: shifts and axes", f"{shift} and {axis}", "as many, or one of either"))
         for each, along in zip(shifts * (count // len(shifts)), axes * (count // len(axes))):
             a = self._rolled(a, operator.index(each), one_axis("roll", along, len(a.shape)))
         return a

@@ -260,14 +260,14 @@ class Optimizer:
         """Save or load the counts and the state of all rules. Raises `RuntimeError` before `setup`, `ValueError` for
         counts below 0 and a loss scale that is not above 0 and finite."""
         self._expect_target("serialize")
-        counts = {name: int(serializer(name, getattr(self, name))) for name in ("t", "epoch")}
+        t, epoch = int(serializer("t", self.t)), int(serializer("epoch", self.epoch))
         scale, steps = self._loss_scale, self._good_steps
         if self._interval is not None:
             scale = float(serializer("loss_scale", scale))
             steps = int(serializer("good_steps", steps))
             ranges.check(type(self).__name__, "above 0, and finite", loss_scale=scale)
-        ranges.check(type(self).__name__, "an int of 0 or more", **counts, good_steps=steps)
-        self.t, self.epoch, self._loss_scale, self._good_steps = *counts.values(), scale, steps
+        ranges.check(type(self).__name__, "an int of 0 or more", t=t, epoch=epoch, good_steps=steps)
+        self.t, self.epoch, self._loss_scale, self._good_steps = t, epoch, scale, steps
         for path, p in self.target.namedparams():
             if p.update_rule is not None:
                 part = serializer

@@ -485,12 +485,17 @@ def _tile_rows(maps: int, facts: Facts) -> int:
     return maps - left + (0 if not left else 2 if left == 1 else 5 if left <= 4 < facts.rows else facts.rows)
 
 
+def _filled_up(g: ConvGeometry, way: Direct, edge: int) -> float:
+    """How many lanes tiles of `edge` have for each that is an output."""
+    return _tile_lanes(g, way.rows, way.columns, way.flat, edge) / (way.rows * way.columns * g.N)
+
+
 def _direct_tiles(g: ConvGeometry, op: str, facts: Facts, way: Direct) -> tuple[float, float]:
     """How many lanes tiles of `conv.c` have for each that is an output; and how many tiles there are."""
     _, maps_out, _, out = sides(g, op)
-    lanes, width = (_tile_lanes(g, way.rows, way.columns, way.flat, edge) for edge in (facts.lanes, facts.width))
+    width = _tile_lanes(g, way.rows, way.columns, way.flat, facts.width)
     items = g.groups * math.prod(out) / (way.rows * way.columns) * -(-maps_out // facts.rows)
-    return lanes / (way.rows * way.columns * g.N), items * width / facts.width
+    return _filled_up(g, way, facts.lanes), items * width / facts.width
 
 
 def nanoseconds(g: ConvGeometry, op: str, facts: Facts, way: Way) -> float:
@@ -528,8 +533,7 @@ def _counted(g: ConvGeometry, op: str, facts: Facts, way: Depthwise | DepthwiseF
     # Few maps leave rows of a tile empty.
     if way.planes:
         used = maps_out * maps_in / (EDGE * _unit_tiles(maps_out) * _unit_channels(g, maps_in))
-        lanes = _tile_lanes(g, way.rows, way.columns, way.flat, EDGE) / (way.rows * way.columns * g.N)
-        return g.flops / UNIT_DIRECT * lanes / used + math.prod(g.dimF) * 1.5
+        return g.flops / UNIT_DIRECT * _filled_up(g, way, EDGE) / used + math.prod(g.dimF) * 1.5
     used = maps_out / _tile_rows(maps_out, facts) / (_beyond(g, facts, way) if op == BPROP else 1.0)
     products = g.flops / DIRECT_PRODUCTS
     if op == FPROP and not way.flat:  # tiles leave out taps that meet padding

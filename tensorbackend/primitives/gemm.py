@@ -251,13 +251,11 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     pack_b = 0 if way.pack_b else _columns_in_place(x, panel, tile_rows, facts)
     if way.own:
         return _own_blocking(x, way, facts)
+    if not way.pack_b and _is_thin(x, facts):
+        return _thin_blocking(x, way, pack_b)
     splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel, facts)
     block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
-    thin = strewn and _is_thin(x, facts)
-    if thin:
-        splits, split_k = _cut(x.k, THIN_SEGMENT)
-        block_k = THIN_K
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
         block_k = _even(split_k, ONE_PANEL // panel)
     if panel == 1:
@@ -274,12 +272,33 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
     rows, columns = _task(x, tile_rows, panel, steps, min(max(work, LEAST_TASK), MOST_TASK))
     rows = _evenly(-(-x.m // tile_rows), rows // tile_rows) * tile_rows if own_a else rows
-    if thin:
-        pieces = max(min(THIN_TASKS // splits, x.n // THIN_COLUMNS), 1)
-        rows, columns = multiple(x.m, tile_rows), multiple(-(-x.n // pieces), panel)
     return Blocking(
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b, 0, own_a,
+    )  # fmt: skip
+
+
+def _is_thin(x: Matrices, facts: Facts) -> bool:
+    """Whether tasks should read long pieces of the rows of b where they lie, and a segment of k each.
+
+    Short pieces that are far apart are read at a fraction of the speed of memory. Tiles must be wide for that.
+    """
+    if facts.few_registers or facts.lanes < THIN_LANES:
+        return False
+    few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1 and x.n >= THIN_COLUMNS
+    return few and x.plain_b and x.b[1] == 1 and x.n * x.k > FAR and x.k >= 2 * THIN_SEGMENT
+
+
+def _thin_blocking(x: Matrices, way: _Way, pack_b: int) -> Blocking:
+    """The blocking of such a product: all rows a task, and the columns in as many pieces as make enough tasks."""
+    splits, split_k = _cut(x.k, THIN_SEGMENT)
+    pieces = max(min(THIN_TASKS // splits, x.n // THIN_COLUMNS), 1)
+    rows, phase_columns = multiple(x.m, way.tile_rows), multiple(min(x.n, SIDE), way.panel)
+    copied = (rows if way.pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
+    phase_k, _ = _phase(copied * splits, split_k, THIN_K, 1)
+    return Blocking(
+        way.swap, 1, splits, split_k, phase_k, THIN_K, rows if way.pack_a else x.m, phase_columns,
+        rows, multiple(-(-x.n // pieces), way.panel), way.tile_rows, way.panel, way.pack_a, pack_b,
     )  # fmt: skip
 
 
@@ -310,8 +329,10 @@ def _together(x: Matrices, facts: Facts) -> int:
     return OWN_COPY if within and facts.quick_sums else TOGETHER
 
 
-def _may_own(x: Matrices) -> bool:
+def _may_own(x: Matrices, facts: Facts) -> bool:
     """Whether tasks may copy b themselves: few rows, of which a copy stays in cache, and more of b than does."""
+    if _is_thin(x, facts):
+        return False
     many = x.m >= MANY_ROWS and x.n >= OWN_LEAST
     columns, size = (OWN_COLUMNS, FAR // 16) if many else (TASKS, FAR // 2)
     wide = x.m <= OWN_ROWS and x.m * x.k <= COPIED and x.n * x.k > size and x.n >= columns * x.m
@@ -480,7 +501,7 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
             for pack_b, cost_b in _costs_of_b(x, height, panel, facts):
                 cost = cost_a + cost_b + stored + _multiplying(x, vectors, height, pack_a, pack_b, facts)
                 yield _Way(cost * _waiting(x, panel), swap, panel, height, pack_a, pack_b)
-            if _may_own(x) and not _is_thin(x, facts) and not ((_is_long(x) or _is_small(x)) and pack_a):
+            if _may_own(x, facts) and not ((_is_long(x) or _is_small(x)) and pack_a):
                 copies = (1 + _row_parts(x, panel)) / 2 if _is_small(x) else 1
                 own = copies * x.n * x.k * (OWN_LINES if x.b[1] == 1 else _copying(x.b))
                 cost = cost_a + stored + _multiplying(x, vectors, height, pack_a, True, facts)
@@ -617,17 +638,6 @@ def _evenly(length: int, most: int) -> int:
         return -length % part + -(-length // part) % 2 * part // 4, abs(part - most)
 
     return min(range(max(most * 3 // 4, 1), most * 11 // 8 + 1), key=idle)
-
-
-def _is_thin(x: Matrices, facts: Facts) -> bool:
-    """Whether tasks should read long pieces of the rows of b where they lie, and a segment of k each.
-
-    Short pieces that are far apart are read at a fraction of the speed of memory. Tiles must be wide for that.
-    """
-    if facts.few_registers or facts.lanes < THIN_LANES:
-        return False
-    few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1 and x.n >= THIN_COLUMNS
-    return few and x.plain_b and x.b[1] == 1 and x.n * x.k > FAR and x.k >= 2 * THIN_SEGMENT
 
 
 def _cut(k: int, least: int) -> tuple[int, int]:

@@ -206,6 +206,7 @@ for _value in (np.str_("1"), np.bytes_(b"1"), np.complex64(1), np.datetime64("20
         )
 refused("add complex array", lambda b: b.t + np.ones((3, 4), complex), DTypeError, "complex128")
 refused("array of a huge int", lambda b: b.be.array([1, 2**70]), DTypeError, "beyond 64 bits", f"{2**70}")
+refused("array of int objects", lambda b: b.be.array(np.array([1, 2], object)), DTypeError, "not numbers", "object")
 refused("add object array", lambda b: b.t + np.full((3, 4), None), DTypeError, "object")
 refused("add complex number", lambda b: b.t + np.complex64(1), DTypeError, "complex64")
 for _name, _call in {
