@@ -538,7 +538,7 @@ def _zero(out: np.ndarray | None = None) -> np.ndarray:
 ZERO = Op("zero", 0, ELEMENTWISE, _zero, "0", "same", "0.", flops=0)
 """What surrounds the operand of `unslice`; no tree holds it."""
 GATE = Op("gate", 2, ELEMENTWISE, numerics.gate, _call("gate", 2), "float", "sig(x) * tanh(y), which divides once.",
-          ulps=6.0, half_ulps=120.0, flops=33)  # fmt: skip
+          ulps=7.5, half_ulps=120.0, flops=30)  # fmt: skip
 """Kernels of float32 and halves have it for the product; no tree holds it."""
 
 

@@ -189,33 +189,31 @@ TB_FN float tb_sigmoid_f32(float x) {
     return x < 0.0f ? z : 1.0f - z;
 }
 
-// sigmoid(x) tanh(z) in one division, from x = w - n ln 2 and |z| = h + k ln(2)/2: e^w is (o + w) / (o - w) with the even
-// function o = w coth(w/2), so that with v = tanh(h) and u = 2^-k it is
-// (o + w) / (o + w + 2^n (o - w)) times (1 - u + (1 + u) v) / (1 + u + (1 - u) v). Powers of the first are taken times
-// 2^-26, so that 2^n stays in range. Limits are set on bits, of x on one side at a time, as fewer instructions than
-// comparisons need; they lose a NaN, which comes in again at the end. Bound 6.0
+// sigmoid(x) tanh(z) in one division: 1 / (1 + 2^n 2^g) with -x log2(e) = n + g, times z P(z^2) / Q(z^2), a minimax fit up
+// to 9, beyond which tanh is 1. The first divisor is taken times 2^-36, so that no quotient on the way is denormal and none
+// overflows. Limits are set on bits, a side at a time in the order that gives two minima, as fewer instructions than
+// comparisons need; they lose a NaN, which comes in again at the end. Bound 7.5
 TB_FN float tb_gate_f32(float x, float z) {
-    tb_u32 i = tb_bits_f32(x);
-    tb_i32 j = (tb_i32)(i < 0xC2D10000u ? i : 0xC2D10000u);             // not below -104.5, where sigmoid is 0
-    float y = tb_from_bits_f32((tb_u32)(j < 0x41F00000 ? j : 0x41F00000));  // nor above 30, where it is 1
-    float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 101.0f);
-    float n = t - (TB_ROUND_F32 + 101.0f);
-    float w = TB_FMA_F32(n, 1.42860677e-6f, TB_FMA_F32(n, 0.693145752f, y));
-    float p = w * w;
-    float o = TB_FMA_F32(TB_P1(F32, p, 0.16666618f, -0.00276599056f), p, 2.0f);
-    float e = tb_from_bits_f32(tb_bits_f32(o + w) - (26u << 23));
-    float s = tb_from_bits_f32(tb_bits_f32(t) << 23);
-    tb_u32 l = tb_bits_f32(z) & ~TB_SIGN_F32;
-    float a = tb_from_bits_f32(l < 0x41120000u ? l : 0x41120000u);      // min(|z|, 9.125), beyond which tanh is 1
-    float k = TB_FMA_F32(a, -2.88539004f, TB_ROUND_F32 + 127.0f);
-    float h = TB_FMA_F32(k - (TB_ROUND_F32 + 127.0f), 0.34657359f, a);
+    tb_u32 i = tb_bits_f32(x), j = tb_bits_f32(z);
+    i = i < 0xC2D10000u ? i : 0xC2D10000u;                              // not below -104.5, where sigmoid is 0
+    j = j < 0xC1100000u ? j : 0xC1100000u;                              // not below -9
+    tb_i32 k = (tb_i32)i, l = (tb_i32)j;
+    k = k < 0x41F00000 ? k : 0x41F00000;                                // nor above 30, where it is 1
+    l = l < 0x41100000 ? l : 0x41100000;                                // nor above 9
+    float y = tb_from_bits_f32((tb_u32)k), h = tb_from_bits_f32((tb_u32)l);
+    float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 91.0f);
+    float g = TB_FMA_F32(y, -1.44269502f, (TB_ROUND_F32 + 91.0f) - t);
+    g = TB_FMA_F32(y, -1.92596303e-8f, g);
+    float p = TB_P6(F32, g, 1.0f, 0.693147182f, 0.240226477f, 0.0555033199f, 0.0096184453f, 0.00133990543f, 0.00015351946f);
+    float d = TB_FMA_F32(p, tb_from_bits_f32(tb_bits_f32(t) << 23), 0x1p-36f);
     float q = h * h;
-    float v = TB_FMA_F32(TB_P2(F32, q, -0.33333322f, 0.13331152f, -0.0527178943f), q * h, h);
-    float u = tb_from_bits_f32(tb_bits_f32(k) << 23);
-    float d = TB_FMA_F32(s, o - w, e) * TB_FMA_F32(1.0f - u, v, 1.0f + u);
-    tb_u32 r = tb_bits_f32(e / d * TB_FMA_F32(1.0f + u, v, 1.0f - u));
-    r = (r < 0x3F800000u ? r : 0x3F800000u) | (tb_bits_f32(z) & TB_SIGN_F32);
-    return tb_unordered(x, z) ? TB_NAN_F32 : tb_from_bits_f32(r);
+    float n = TB_FMA_F32(TB_P3(F32, q, 0.133839786f, 0.00349899265f, 2.06612003e-5f, 1.34196929e-8f), h * q, h);
+    d *= TB_P4(F32, q, 1.0f, 0.46717301f, 0.0258901939f, 0.000329103292f, 7.80468611e-7f);
+    tb_i32 r = (tb_i32)tb_bits_f32(n / d * 0x1p-36f);
+    r = r < 0x3F800000 ? r : 0x3F800000;                                // rounded, it may be beyond 1 or -1
+    tb_u32 u = (tb_u32)r;
+    u = u < 0xBF800000u ? u : 0xBF800000u;
+    return tb_unordered(x, z) ? TB_NAN_F32 : tb_from_bits_f32(u);
 }
 
 // |x| <= 0.92: odd polynomial; beyond: 1 - 2^P(|x|), P fitted to log2(erfc). A NaN takes the first. Bound 1.1
