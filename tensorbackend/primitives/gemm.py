@@ -50,9 +50,9 @@ cache beside the rows, and half as many would come from memory in pieces that ar
 MANY_ROWS, OWN_COLUMNS, OWN_LEAST = 96, 2, 1024
 """Rows from which on each number of such a copy is used so often that columns need only be so many times as many, and
 enough for some tasks."""
-THIN_ROWS, THIN_SUMS, THIN_LANES = 48, 1 << 17, 8
+THIN_ROWS, THIN_SUMS, THIN_LANES = 48, 1 << 20, 8
 """Rows and sums at most of a product that reads a b of no cache in place, a segment of k a task; lanes at least."""
-THIN_K, THIN_SEGMENT, THIN_COLUMNS, THIN_TASKS = 64, 1024, 256, 16
+THIN_K, THIN_SEGMENT, THIN_COLUMNS, THIN_TASKS = 64, 640, 256, 16
 """Steps of k that it uses at a time, and of a segment at least; columns of a task at least, and tasks, about."""
 LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
@@ -115,6 +115,8 @@ have all of the few rows or columns; how few those are; and steps of k that are 
 KEPT_MULTIPLY, KEPT_START, KEPT_COPY, KEPT_FROM_MEMORY = 0.00105, 55000.0, 0.12, 0.03
 """Nanoseconds of such tasks: of a multiply-add of a pair of planes; once a launch; of copying a number of a plane; and
 more of one whose operand has more than `FAR`."""
+KEPT_PIECES = 0.3
+"""Nanoseconds more of a number of such an operand whose k is not along memory: a task then reads short pieces of it."""
 PAIRS = {1: 1, 2: 4, 3: 6}
 """Products of planes that make one product."""
 
@@ -291,9 +293,12 @@ def _is_thin(x: Matrices, facts: Facts) -> bool:
 
 def _thin_blocking(x: Matrices, way: _Way, pack_b: int) -> Blocking:
     """The blocking of such a product: all rows a task, and the columns in as many pieces as make enough tasks."""
-    splits, split_k = _cut(x.k, THIN_SEGMENT)
+    segments = min(1 << (x.k // THIN_SEGMENT).bit_length() - 1, SEGMENTS)  # threads share a power of two evenly
+    split_k = multiple(-(-x.k // segments), THIN_K)
+    splits = -(-x.k // split_k)
     pieces = max(min(THIN_TASKS // splits, x.n // THIN_COLUMNS), 1)
-    rows, phase_columns = multiple(x.m, way.tile_rows), multiple(min(x.n, SIDE), way.panel)
+    rows = multiple(x.m, way.tile_rows)
+    phase_columns = multiple(x.n if pack_b == x.n else min(x.n, SIDE), way.panel)
     copied = (rows if way.pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
     phase_k, _ = _phase(copied * splits, split_k, THIN_K, 1)
     return Blocking(
@@ -428,7 +433,8 @@ def _cost_in_planes(x: Matrices, planes: int) -> float:
     """Nanoseconds of one batch on the matrix unit, on one thread."""
     m, n, k = _in_blocks(x)
     if _may_keep(x, planes):
-        return _kept_cost(m, n, k, planes, x.batches)
+        pieces = sum(size for size, step in ((m * k, x.a[1]), (n * k, x.b[0])) if size > FAR and step != 1)
+        return _kept_cost(m, n, k, planes, x.batches) + pieces * KEPT_PIECES
     return _unit_cost(m, n, k, planes, _lies_in_blocks(x, planes), x.batches)
 
 
@@ -449,7 +455,7 @@ def _kept_cost(m: int, n: int, k: int, planes: int, batches: int) -> float:
     """Nanoseconds of one batch where tasks copy both operands, on one thread."""
     far = sum(operand for operand in (m * k, n * k) if operand > FAR)
     copies = (m + n) * k * KEPT_COPY + far * KEPT_FROM_MEMORY
-    return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + KEPT_START / batches
+    return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + _storing(m, n) + KEPT_START / batches
 
 
 def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
@@ -457,10 +463,13 @@ def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int
     pairs = PAIRS[planes]
     copies = (n + (0 if in_place else m)) * k * planes
     each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
-    far = sum(operand for operand in (m * k, n * k) if operand > FAR) * planes
-    stored = m * n if m * n > FAR else 0
-    waits = far * UNIT_FROM_MEMORY + stored * UNIT_TO_MEMORY
-    return m * n * k * pairs * UNIT_MULTIPLY + copies * each + waits + pairs * UNIT_START / batches
+    waits = sum(operand for operand in (m * k, n * k) if operand > FAR) * planes * UNIT_FROM_MEMORY
+    return m * n * k * pairs * UNIT_MULTIPLY + copies * each + waits + _storing(m, n) + pairs * UNIT_START / batches
+
+
+def _storing(m: int, n: int) -> float:
+    """Nanoseconds of the sums of the matrix unit on their way to memory, or to a cache that other cores share."""
+    return m * n * UNIT_TO_MEMORY * (1 if m * n > FAR else 0.5 if m * n > FAR // 4 else 0)
 
 
 def _unit_task(m: int, n: int, batches: int) -> tuple[int, int]:

@@ -449,8 +449,9 @@ def assert_sound(x: gemm.Matrices, by: gemm.Blocking, facts: gemm.Facts) -> None
 
 
 @pytest.mark.parametrize(("m", "n", "k", "segments"), [
-    (16, 1024, 131_072, 16), (48, 2048, 16_384, 16), (24, 4096, 4096, 4), (49, 1024, 131_072, 0),
-    (16, 16_384, 16_384, 0), (16, 1024, 2048, 0), (16, 100, 65_536, 0),
+    (16, 1024, 131_072, 16), (48, 2048, 16_384, 16), (24, 4096, 4096, 4), (35, 8457, 1760, 2), (32, 9216, 5000, 4),
+    (16, 65_536, 2048, 2), (49, 1024, 131_072, 0), (17, 65_536, 2048, 0), (16, 1024, 2048, 0), (16, 8192, 1279, 0),
+    (16, 100, 65_536, 0),
 ])  # fmt: skip
 def test_a_few_rows_times_a_long_k_read_long_pieces_of_b(m, n, k, segments) -> None:
     """Short pieces that are far apart come from memory at a fraction of its speed."""
