@@ -176,6 +176,7 @@ def get_item(x: Array, slices: Any) -> Variable:
 def scatter_add(a: Array, slices: Any, b: Array) -> Variable:
     """a with b added at the places of an index; places that are named twice get both. Raises as `get_item`."""
     a, b, key = as_variable(a), as_variable(b), _key(slices)
+    b = shapes.cast(b, dtypes.promote([a.dtype, b.dtype], [int], dtypes.FLOAT32))  # b's own type may not hold the sums
     if indexing.is_fancy(key):
         return elementwise.add(a, _Lookup(a, key).put(b))
     part = indexing.basic(key, a.shape, (0,) * len(a.shape), 0)[0]

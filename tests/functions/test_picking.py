@@ -94,6 +94,19 @@ def test_sums_at_places_are_numpys(where) -> None:
         testing.assert_allclose(a, X, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "added", "of"),
+    [("int64", 100, "int8"), ("int64", 1, "bool"), ("bool", 1, "bool"), ("float32", 2050, "float16")],
+)
+def test_sums_at_places_have_the_type_of_the_result(dtype, added, of, where) -> None:
+    """That of what is added may be too narrow for a sum: three truths are 3, as in NumPy's sums."""
+    a, b = arrays.moved(np.ones(3, dtype), where), arrays.moved(np.full(4, added, of), where)
+    found = arrays.to_cpu(F.scatter_add(a, [2, 0, 2, 2], b).array)
+    assert found.dtype == (np.int64 if dtype == "bool" else dtype)
+    one = float(np.asarray(added, of))
+    np.testing.assert_array_equal(found, [1 + one, 1, 1 + 3 * one])
+
+
 @pytest.mark.parametrize("count", [5, 50])
 @pytest.mark.parametrize(("rows", "axis"), [(7, 0), (7, 1), (300, 0), (300, 1)])
 def test_rows_at_equal_places_add_up(rows, axis, count, where) -> None:
