@@ -459,9 +459,11 @@ class HostPlan(CompiledPlan):
 
     def recipe(self, leaves: list[Any]) -> tuple | None:
         """The plan as native code runs it; None when it needs Python: primitives that NumPy runs or that may refuse
-        what they read after others wrote, or drew, unusual numbers."""
+        what they read after others wrote, or drew, unusual numbers, draws of kernels that write nothing."""
         if any(prepared is None for prepared, _, _, _ in self.steps):
             return None
+        if self.draws and {leaf for *_, step in self.steps for leaf in step.draws} != set(drawn(leaves)):
+            return None  # numbers that nothing takes are counted all the same
         targets = self.plan.targets
         sources = [recipes.TARGET - k for k in range(targets)] + self.plan.tensors + [recipes.ARENA]
         steps, check, checked = [], -1, 0

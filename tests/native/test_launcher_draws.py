@@ -53,8 +53,17 @@ def some_with_numbers(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
     z[:] = noise * x
 
 
+def into_nothing(be: tb.Backend, x: Any, y: Any, z: Any) -> None:
+    y[:0] = be.rand() + 1
+    z[:] = be.dot(be.rand(shape=(SHAPE[0], 0)), be.randn(shape=(0, SHAPE[1])))
+    with be.fuse():
+        y[2:2] = be.randn() * x[2:2]
+        z[2:2] = y[2:2] + be.rand()
+    y[:] = x * be.rand()
+
+
 @pytest.mark.parametrize(
-    "statements", [one, several, one_twice, over_two_kernels, grouped, by_methods, some_with_numbers]
+    "statements", [one, several, one_twice, over_two_kernels, grouped, by_methods, some_with_numbers, into_nothing]
 )
 def test_draws_are_those_of_python(be: tb.Backend, plain: tb.Backend, statements: Callable) -> None:
     results, hits = [], counts(be)[2]
