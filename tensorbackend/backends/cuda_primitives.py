@@ -78,8 +78,8 @@ def element(dtype: np.dtype) -> str:
 
 
 def wide(dtype: np.dtype) -> str:
-    """The type in which numbers of a type add up."""
-    return "double" if dtype == np.float32 else element(dtype)
+    """The type in which numbers of a type add up; of truths one is as true as two."""
+    return {"float32": "double", "bool": "bool"}.get(dtype.name) or element(dtype)
 
 
 def written_function(backend: GpuBackend, file: str, name: str, *values: Any) -> Any:

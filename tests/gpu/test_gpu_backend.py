@@ -179,6 +179,12 @@ def test_places_are_taken_put_and_checked(be: GpuBackend) -> None:
     np.testing.assert_array_equal(x.get(), before)
 
 
+def test_truths_at_one_place_are_true_once(be: GpuBackend) -> None:
+    truths = be.array(np.ones((3, 2)), dtype=bool)
+    found = be.evaluate(composite.put(truths, be.array([1, 1, -1], dtype=np.int64, min_dims=0), (4, 2), 0) * 1).get()
+    np.testing.assert_array_equal(found, [[0, 0], [1, 1], [0, 0], [1, 1]])
+
+
 def test_places_are_checked_where_they_lie(be: GpuBackend) -> None:
     """Every other column of places, from the end: what lies between is not looked at, and what lies behind is."""
     x, places = be.array(numbers(6, 5)), np.array([[9, 1, 9, -6], [9, 5, 9, 0]])
