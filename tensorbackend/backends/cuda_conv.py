@@ -87,8 +87,7 @@ def columns_of(backend: GpuBackend, step: Primitive) -> Columns | None:
     """How a pass goes by products; None where it goes by the tiled kernel: without cuBLAS, of groups, of few
     operations, of other types, where filters or errors have gaps."""
     (x, y), (g,), out = step.inputs, step.params, step.output
-    images = {"conv": (x,), "conv_update": (x,)}.get(step.op.name, ())
-    dense = all(_is_dense(ref) for ref in (x, y, out) if ref not in images)
+    dense = all(map(_is_dense, (x, y, out) if step.op.name == "conv_bprop" else (y, out)))
     known = x.dtype == y.dtype and x.dtype.name in TYPES and out.dtype.name in COMPUTE
     if backend.driver.blas is None or g.groups != 1 or g.flops < PRODUCTS_FROM or not dense or not known:
         return None

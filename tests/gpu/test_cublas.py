@@ -249,6 +249,23 @@ def test_filters_and_errors_with_gaps_do_not(make: Callable, library: ctypes.CDL
     assert calls(library) == before
 
 
+@pytest.mark.parametrize("layout", [name for name in IMAGES if name != "rows"])
+def test_images_with_gaps_that_are_filters_or_errors_too_do_not(make: Callable, library: ctypes.CDLL, layout: str,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
+    be, before = make(rng_seed=0), calls(library)
+    layer = be.conv_layer("float32", 4, 4, 4, H=3, W=3, R=3, S=3, pad_h=1, pad_w=1)
+    g = layer.geometry
+    images = np.round(numbers(*g.dimI) * 4)
+    x = IMAGES[layout](be, images.reshape(-1, 4)).reshape(g.dimI)  # one tensor, without another for its shape
+    y, dw = be.empty(layer.dimO2), be.empty(layer.dimF2)
+    be.fprop_conv(layer, x, x, y)
+    be.update_conv(layer, x, x, dw)
+    np.testing.assert_array_equal(y.get(), fprop_reference(images, images, g).reshape(layer.dimO2))
+    np.testing.assert_array_equal(dw.get(), update_reference(images, images, g).reshape(layer.dimF2))
+    assert calls(library) == before
+
+
 def test_places_beyond_the_output_are_none_of_the_part(make: Callable, library: ctypes.CDLL,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """A filter's first cell would meet depth 2^16 of one; in lines of 2^16 each, that is line 2^32."""
