@@ -47,7 +47,7 @@ TB_USER_ONE(round, tb_user_away)
 
 TB_FN float tb_user_abs(float x) { return tb_abs_f32(x); }
 TB_FN double tb_user_abs(double x) { return tb_abs_f64(x); }
-template <class A> TB_FN A tb_user_abs(A x) { return x < 0 ? -x : x; }
+template <class A> TB_FN auto tb_user_abs(A x) { return x < 0 ? -x : x; }  // of short integers an int, as in C
 template <class A> TB_FN int tb_user_isnan(A x) { return x != x; }
 template <class A> TB_FN int tb_user_isinf(A x) { return tb_abs_f64((double)x) == TB_INF_F64; }
 

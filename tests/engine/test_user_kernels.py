@@ -182,6 +182,15 @@ def test_the_functions_are_those_of_the_type(be, dtype) -> None:
     np.testing.assert_allclose(both(x, y), np.maximum(x, y) + 10 * np.minimum(x, y) + x**y + (x * y + y), rtol=1e-6)
 
 
+def test_the_magnitude_of_a_short_integer_is_an_int(be) -> None:
+    for dtype in ("int8", "int16"):
+        lowest = np.iinfo(dtype).min
+        magnitude = be.elementwise(f"{dtype} x", "int32 y, float32 z", "y = abs(x); z = abs(x) + x", "magnitude")
+        found, none = magnitude(np.array([lowest, -5, 0], dtype))
+        np.testing.assert_array_equal(found, [-lowest, 5, 0])
+        np.testing.assert_array_equal(none, 0)
+
+
 def test_a_preamble_brings_functions_of_the_users_own(be) -> None:
     text = "static float max(float a, float b) { return a * 100 + b; }\n#define TWICE(x) (2 * (x))"
     found = be.elementwise("float x", "float y", "y = max(x, TWICE(x))", "own", preamble=text)(numbers((3,)))
