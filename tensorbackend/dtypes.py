@@ -143,10 +143,10 @@ def cast(values: np.ndarray, dtype: np.dtype, out: np.ndarray | None = None) -> 
         out = np.empty(values.shape, dtype)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    if values.dtype == dtype:
+    if dtype == BOOL:  # bytes of bools, too, may be others than 0 and 1, as in a view of an image
+        np.not_equal(values.view(np.uint8) if values.dtype == BOOL else values, 0, out=out)
+    elif values.dtype == dtype:
         out[...] = values
-    elif dtype == BOOL:
-        np.not_equal(values, 0, out=out)
     elif is_integer(dtype) and (values.dtype.kind == "f" or is_float(values.dtype)):
         _saturate(values, dtype, out)
     elif is_half(dtype) and values.dtype.itemsize == 8:

@@ -260,7 +260,8 @@ class CPUBackend(launcher.NativeStatements, Backend):
             native.runtime().trim()
 
     def view(self, ary: np.ndarray, name: str | None = None, min_dims: int | None = None) -> CPUTensor:
-        """A tensor on the memory of a NumPy array, without a copy; read-only if the array is.
+        """A tensor on the memory of a NumPy array, without a copy; read-only if the array is. Bytes of bools have to be
+        0 or 1, as NumPy writes them; those of others `be.array` takes.
 
         Raises `TypeError` for other objects, `ShapeError` for foreign byte orders, and for strides or addresses that
         are no multiples of an element.

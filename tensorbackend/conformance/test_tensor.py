@@ -91,6 +91,20 @@ def test_array_copies(backend) -> None:
     np.testing.assert_array_equal(t.get(), numbers(2, 3))
 
 
+def test_truths_of_any_bytes_are_taken_as_0_and_1(backend) -> None:
+    host = np.array([[0, 1, 2], [255, 0, 128]], np.uint8).view(np.bool_)  # a mask as an image has it
+    expected = np.array([[0, 1, 1], [1, 0, 1]])
+    assigned, put, picked = (backend.zeros(host.shape, dtype=bool, min_dims=0) for _ in range(3))
+    assigned[:] = host
+    put.set(host.T.copy().T)
+    picked[[1, 0]] = host[::-1]
+    for t in (backend.array(host, dtype=bool, min_dims=0), assigned, put, picked):
+        np.testing.assert_array_equal(t.get().view(np.uint8), expected)
+        np.testing.assert_array_equal(backend.evaluate(t * 3).get(), expected * 3)
+    ones = backend.ones(host.shape, min_dims=0)
+    np.testing.assert_array_equal(backend.evaluate(ones * host).get(), expected)
+
+
 @pytest.mark.parametrize("bounds", [(5,), (2, 7), (1, 2, 0.25), (5, 0, -2)], ids=str)
 def test_arange_counts_like_numpy(backend, bounds) -> None:
     np.testing.assert_array_equal(backend.arange(*bounds, min_dims=0).get(), np.arange(*bounds, dtype=np.float32))

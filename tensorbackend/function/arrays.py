@@ -126,7 +126,7 @@ def described(x: Any) -> str:
 
 def tensor_of(x: Any) -> Tensor:
     """A plain array as a plain tensor on the same memory (a copy of a NumPy array with a layout or at an address that
-    tensors cannot have)."""
+    tensors cannot have, or of truths of other bytes than 0 and 1)."""
     if type(x) is not np.ndarray:
         return x
     host = host_backend()
@@ -135,8 +135,9 @@ def tensor_of(x: Any) -> Tensor:
     except KeyError:
         layout = _host_layout(host, x)
     address = x.ctypes.data if x.size else x.__array_interface__["data"][0]
-    if layout is None or address % layout.dtype.alignment:
-        return tensor_of(np.array(x, dtypes.as_dtype(x.dtype), order="C"))
+    odd = layout is None or address % layout.dtype.alignment
+    if odd or (layout.dtype == dtypes.BOOL and x.view(np.uint8).max(initial=0) > 1):
+        return tensor_of(dtypes.cast(x, dtypes.as_dtype(x.dtype)))
     low, high = layout.extent
     made = placed(host, layout, Storage(address + low, high - low, x, x.flags.writeable))
     made.start, made.stop, made.address = address + low, address + high, address

@@ -985,6 +985,12 @@ def test_labels_of_a_summary_are_classes(array, host) -> None:
         F.classification_summary(y, t, ignore_label=-2)
 
 
+def test_truths_of_any_bytes_are_0_and_1() -> None:
+    mask = np.array([0, 1, 255, 2], np.uint8).view(np.bool_)
+    np.testing.assert_array_equal(F.multiply(np.full(4, 3, np.float32), mask).array, [0, 3, 3, 3])
+    assert mask.view(np.uint8).tolist() == [0, 1, 255, 2]
+
+
 def misaligned(values: Any) -> np.ndarray:
     """A copy at an address that is no multiple of an element."""
     values = np.asarray(values)
