@@ -70,6 +70,13 @@ def _check_product(name: str, a: tuple, b: tuple, c: tuple) -> None:
         raise ShapeError(complain(f"{name}: shapes", f"A {a}, B {b}, C {c}", "A (m, k), B (k, n), C (m, n)"))
 
 
+def _check_matrices(name: str, A: Tensor, B: Tensor, C: Tensor) -> None:
+    _check_product(name, A.shape, B.shape, C.shape)
+    if not len(A.shape) == len(B.shape) == len(C.shape) == 2:
+        given = f"A {A.shape}, B {B.shape}, C {C.shape}"
+        raise ShapeError(complain(f"{name}: matrices only", given, "2 axes each", "be.batched_dot for batches"))
+
+
 def _check_sums(name: str, bsum: Any, C: Any, *inputs: Any) -> None:
     """That the row sums of C have a place of their own, on its backend, that can be written."""
     _check_tensors(f"{name}: bsum", bsum)
@@ -122,9 +129,7 @@ class LinearAlgebra:
         """
         operands.check_numbers("compound_dot", alpha=alpha, beta=beta)
         _check_one_type("compound_dot", A, B, C)
-        _check_product("compound_dot", A.shape, B.shape, C.shape)
-        if len(A.shape) != 2 or len(B.shape) != 2:
-            raise ShapeError(complain("compound_dot: matrices only", f"{A.shape} and {B.shape}", "2 axes each"))
+        _check_matrices("compound_dot", A, B, C)
         _check_distinct("compound_dot", C, A, B)
         if bsum is not None:
             _check_sums("compound_dot", bsum, C, A, B)
@@ -175,7 +180,7 @@ class LinearAlgebra:
         A (m, k), B (k, n), C (m, n); `beta` has no effect; `bsum` as in `compound_dot`.
         """
         _check_tensors("xnor_compound_dot", A, B, C)
-        _check_product("xnor_compound_dot", A.shape, B.shape, C.shape)
+        _check_matrices("xnor_compound_dot", A, B, C)
         _check_distinct("xnor_compound_dot", C, A, B)
         if bsum is not None:
             _check_sums("xnor_compound_dot", bsum, C, A, B)
@@ -236,13 +241,25 @@ class LinearAlgebra:
         cmp_tensor._assign(y - (sum_tensor - before))
 
     def update_fc_bias(self, err: Any, out: Any) -> Tensor:
-        """out = the sums of `err` (nout, N) over its rows' entries: the bias gradient (nout, 1) of a dense layer."""
+        """out = the sums of `err` (nout, N) over its rows' entries: the bias gradient (nout, 1) of a dense layer.
+
+        Raises `ShapeError` for another size of `out`.
+        """
         check_target("update_fc_bias: out", out)
-        return out._assign(self.sum(err, 1))
+        sums = self.sum(err, 1)
+        if math.prod(out.shape) != math.prod(sums.shape):
+            raise ShapeError(complain("update_fc_bias: shape of out", f"{out.shape}", f"{sums.shape}"))
+        return out._assign(sums)
 
     def add_fc_bias(self, inputs: Any, bias: Any) -> Any:
-        """inputs += bias, a column (nout, 1) beside (nout, N); returns `inputs`."""
+        """inputs += bias, a column (nout, 1) beside (nout, N); returns `inputs`.
+
+        Raises `ShapeError` for a bias of another shape that is no number.
+        """
         check_target("add_fc_bias: inputs", inputs)
+        shape, column = getattr(bias, "shape", None), (*inputs.shape[:1], 1)
+        if shape and shape != column:
+            raise ShapeError(complain("add_fc_bias: shape of bias", f"{shape}", f"{column}"))
         return inputs._assign(self.add(inputs, bias))
 
 
