@@ -152,9 +152,12 @@ def _holds_numbers(found: np.ndarray) -> bool:
 
 
 def _as_value(path: str, value: Any, found: np.ndarray) -> Any:
-    """What was found, as a number or list of a value's type."""
+    """What was found, as a number or list of a value's type; a count's is whole."""
     try:
-        return type(value)(found.tolist())
+        made = type(value)(found.tolist())
+        if isinstance(value, (int, np.integer)) and made != found:
+            raise ValueError
+        return made
     except (TypeError, ValueError, OverflowError) as error:
         given = f"{found.tolist()!r} ({found.dtype})"
         raise ValueError(complain(f"load: {path}", given, f"what becomes {type(value).__name__}")) from error

@@ -196,7 +196,7 @@ class Allocation:
             raise ValueError(complain("iobuf: no batch size", given, "an int above 0", todo))
         if isinstance(dim0, (tuple, list)):
             pair = len(dim0) == 2
-            shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(dim0), self.bsz)
+            shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(as_shape(dim0, 0)), self.bsz)
         else:
             shape = (dim0, self.bsz)
         if shared is None:

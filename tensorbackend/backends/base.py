@@ -40,7 +40,7 @@ from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, broadcast_shapes, sized
-from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_writable, overlap
+from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_min_dims, check_writable, overlap
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
 from tensorbackend.primitives.geometry import output_length, pad_pair, positive
@@ -184,8 +184,7 @@ class Backend(
         self.default_dtype = self._default_type(default_dtype)
         if compat_mode not in (None, "caffe"):
             raise ValueError(complain("compat_mode", repr(compat_mode), "None or 'caffe'"))
-        if min_dims not in (0, 1, 2):
-            raise ValueError(complain("min_dims", repr(min_dims), "0, 1 or 2"))
+        check_min_dims(min_dims)
         if enable_winograd not in (False, 2, 4, True):
             raise ValueError(complain("enable_winograd", repr(enable_winograd), "True (as 4), 4, 2 or False"))
         if not isinstance(scratch_size, (int, np.integer)) or scratch_size < 0:

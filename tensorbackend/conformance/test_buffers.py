@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorbackend import Backend, Block
+from tensorbackend import Backend, Block, ShapeError
 
 
 @pytest.fixture
@@ -30,6 +30,12 @@ def test_iobuf_shapes(sized, dim0, shape) -> None:
     t = sized.iobuf(dim0, dtype=np.float16, name="deltas", persist_values=False, parallelism="Data")
     assert (t.shape, t.dtype, t.name, t.persist_values) == (shape, np.float16, "deltas", False)
     assert not t.get().any()
+
+
+@pytest.mark.parametrize("dim0", [-5, (3, -4), (-2, -3), (-2, -3, 4)], ids=str)
+def test_iobuf_refuses_negative_lengths(sized, dim0) -> None:
+    with pytest.raises(ShapeError, match="negative"):
+        sized.iobuf(dim0)
 
 
 def test_iobuf_refuses_shared_memory_that_is_none_of_its_own(sized) -> None:

@@ -276,6 +276,7 @@ refused("unknown op", lambda b: tensorbackend.OpTreeNode.build("tan2", b.t, None
 refused("unknown setting", lambda b: tensorbackend.config.debugg, AttributeError, "'debugg'", "debug")
 refused("default type", lambda b: Backend.allocate_backend("cpu", default_dtype="int8"), ValueError, "int8", "float32")
 refused("min_dims", lambda b: Backend.allocate_backend("cpu", min_dims=3), ValueError, "3", "0, 1 or 2")
+refused("min_dims of a float", lambda b: Backend.allocate_backend("cpu", min_dims=2.0), ValueError, "2.0", "0, 1 or 2")
 refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
 refused("histogram bins", lambda b: b.be.set_hist_buffers(0, 0), ValueError, "0", "1 or more")
 refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")

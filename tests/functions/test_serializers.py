@@ -368,6 +368,17 @@ def test_counts_and_scales_of_an_optimizer_that_cannot_be_are_refused(name, numb
     assert optimizer.t == 0 and optimizer.loss_scale == 2.0**14
 
 
+@pytest.mark.parametrize(("name", "number"), [("t", 3.7), ("epoch", np.float32(0.5)), ("good_steps", 2.5)])
+def test_counts_that_are_not_whole_are_refused(name, number) -> None:
+    optimizer = optimizers.SGD().setup(L.Linear(2, 3)).loss_scaling()
+    stored = serializers.DictionarySerializer().save(optimizer) | {"t": np.array(7.0), name: np.array(number)}
+    with pytest.raises(ValueError, match=rf"load: {name}\n[\s\S]*{number}[\s\S]*becomes int"):
+        serializers.NpzDeserializer(stored).load(optimizer)
+    assert optimizer.t == optimizer.epoch == 0
+    serializers.NpzDeserializer(stored | {name: np.array(3.0)}).load(optimizer)
+    assert optimizer.t == (3 if name == "t" else 7)
+
+
 @each_format
 def test_a_state_of_another_shape_changes_nothing(save, load) -> None:
     first, second = (optimizers.MomentumSGD().setup(L.Linear(2, n, nobias=True)) for n in (3, 4))
