@@ -522,7 +522,10 @@ _define("unslice", 1, _no_code, "", "first", "Zeros with x at an index, the adjo
 
 
 def _histogram(x: np.ndarray, offset: float, bins: int) -> np.ndarray:
-    return np.bincount(numerics.histogram_bin(x, offset, bins).ravel(), minlength=bins).reshape(1, bins)
+    counts = np.zeros((1, bins), np.int64)
+    for block in np.nditer(x, ["external_loop", "buffered", "zerosize_ok"], order="K", buffersize=1 << 16):
+        np.add.at(counts[0], numerics.histogram_bin(block, offset, bins), 1)
+    return counts
 
 
 _define("histogram", 1, _histogram, "", "int32", "Counts of clamp(rint(log2 |x|) - offset, 0, bins - 1).",

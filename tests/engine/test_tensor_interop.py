@@ -380,3 +380,20 @@ def test_repeated_statements_hold_no_more_memory(backend) -> None:
         assert statements(500) - before < 20_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_histograms_take_blocks_of_a_tensor(backend, dtype) -> None:
+    host = np.broadcast_to(np.array([[1], [2], [4], [16], [0], [3]], dtype), (6, 1 << 18))
+    t = backend.view(host)
+    backend.set_hist_buffers(6, 0)
+    tracemalloc.start()
+    try:
+        counts = t.hist("x").get()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        backend.dump_hist_data()
+        backend.set_hist_buffers(64, -48)
+    np.testing.assert_array_equal(counts, np.array([[2, 1, 2, 0, 1, 0]]) << 18)
+    assert most < 12 * host.size  # halves are widened as a whole
