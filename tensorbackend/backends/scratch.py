@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.errors import complain
+from tensorbackend.graph.structure import StructureTable
 
 __all__ = ["ScratchMemory"]
 
@@ -29,6 +30,7 @@ def _rounded(name: str, size: Any) -> int:
 class ScratchMemory:
     """The scratch methods of the contract; `Backend` inherits them."""
 
+    structures: StructureTable
     _allocate: Callable[[int], Any]
     scratch_size = 0
     """The bytes that are planned."""
@@ -53,6 +55,7 @@ class ScratchMemory:
 
     def scratch_buffer_offset(self, size: int) -> int:
         """The address of the next `size` bytes. Raises `RuntimeError` when fewer are left of what was planned."""
+        self.structures.check_open()
         wanted, planned = self.scratch_offset + _rounded("scratch_buffer", size), self.scratch_size
         if wanted > planned:
             given = f"{size} bytes from {self.scratch_offset} on"

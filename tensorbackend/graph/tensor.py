@@ -451,6 +451,7 @@ class TakeView(OpTreeNode):
 
     def _assign(self, value: Any) -> TakeView:
         tensor, indices = self.inputs
+        tensor.structure.table.check_open()
         (axis,) = self.structure.params
         tensor.backend._scatter_rounded(tensor, (slice(None),) * axis + (indices,), value)
         return self

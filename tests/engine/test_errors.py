@@ -473,6 +473,7 @@ CLOSED: dict[str, Call] = {
     "take": lambda b: b.be.take(b.t, [0], 0),
     "evaluate": lambda b: b.be.evaluate(b.t),
     "iobuf": lambda b: b.be.iobuf(3),
+    "scratch": lambda b: b.be.scratch_buffer(0),
 }
 
 
@@ -481,7 +482,7 @@ def test_a_closed_backend_can_be_read_and_no_more(kind) -> None:
     be = testing.make_backend(kind, rng_seed=0)
     be.bsz = 4
     b = Bench(be, Backend.allocate_backend("cpu", jit=False))
-    tree, view = b.t + 1, b.t.T[::2]
+    tree, view, picked = b.t + 1, b.t.T[::2], be.take(b.t, [0], 0)
     before = b.values()
     be.cleanup_backend()
     be.cleanup_backend()
@@ -490,8 +491,9 @@ def test_a_closed_backend_can_be_read_and_no_more(kind) -> None:
         with pytest.raises(BackendError, match="closed"):
             call(b)
             pytest.fail(f"{name} was taken", pytrace=False)
-    with pytest.raises(BackendError, match="closed"):
-        be.evaluate(tree)
+    for call in (lambda: be.evaluate(tree), lambda: picked.fill(1)):
+        with pytest.raises(BackendError, match="closed"):
+            call()
     with pytest.raises(BackendError, match="closed"):
         b.foreign[:] = b.t
     for now, then in zip(b.values(), before):
