@@ -24,7 +24,7 @@ from tensorbackend.backends.user_launch import Run, Target, Work
 from tensorbackend.backends.user_texts import described, described_form, explained
 from tensorbackend.codegen.user import POSITION, Form, UserSource, indexed_by_arrays, names_position
 from tensorbackend.errors import BackendError, CompileError, ShapeError, complain
-from tensorbackend.graph import indexing
+from tensorbackend.graph import indexing, ranges
 from tensorbackend.graph.structure import as_axis
 from tensorbackend.graph.tensor import Tensor, check_writable, share_memory
 from tensorbackend.user_kernels import Elementwise, Parameter, Reduction, Weak, bind, broadcast, by_memory, merged
@@ -191,12 +191,15 @@ def all_host(arguments: Sequence[Any]) -> bool:
 
 class ElementwiseKernel(_Kernel):
     """A kernel over elements. Call it with inputs, then outputs (those left out are made), and `size` if all arrays are
-    raw; the pointer style takes all its parameters and returns None. Make it with `Backend.elementwise`."""
+    raw; the pointer style takes all its parameters and returns None. Make it with `Backend.elementwise`. Raises
+    `ValueError` or `TypeError` for a `size` that is no int of 0 or more."""
 
     spec: Elementwise
 
     def __call__(self, *arguments: Any, size: int | None = None) -> Any:
         self.backend.structures.check_open()
+        if size is not None and (type(size) is not int or size < 0):
+            ranges.check(self.name, "an int of 0 or more", size=size)
         tokens = tokens_of(arguments, self.backend.tensor_cls)
         known = self._known.get((size, *tokens))
         if known is not None and not self._observed():

@@ -162,6 +162,22 @@ def test_raw_arrays_are_indexed_by_the_body(be) -> None:
         fill(y)
 
 
+@pytest.mark.parametrize("size", [-1, True, 2.0, np.float32(2), float("nan"), "2", [2]], ids=repr)
+def test_a_size_is_an_int_of_0_or_more(be, size) -> None:
+    y = be.zeros((3,), dtype="float32")
+    fill = be.elementwise("", "raw T y", "y[i] = 1", "fill_sized")
+    by_pointer = be.elementwise("float *y", "y[i] = 1", "fill_pointer")
+    for kernel in (fill, by_pointer):
+        for known in (1, 2):
+            kernel(y, size=known)
+        y[:] = 0
+        with pytest.raises((TypeError, ValueError), match=f"{kernel.name}: size"):
+            kernel(y, size=size)
+        assert not y.get().any()
+        kernel(y, size=np.int64(2))
+        assert y.get().tolist() == [1, 1, 0]
+
+
 FUNCTIONS = {
     "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "sqrt": np.sqrt, "tanh": np.tanh, "sin": np.sin,
     "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
