@@ -199,7 +199,8 @@ def number(value: Any, dtype: np.dtype) -> Any:
     if dtypes.is_integer(dtype):
         return dtypes.cast(np.float64(value), dtype)[()]
     try:
-        return dtype.type(value)
+        with np.errstate(over="ignore"):  # beyond the type lie its infinities
+            return dtype.type(value)
     except OverflowError:
         raise _out_of_range(value, f"a number that fits {dtype}") from None
 

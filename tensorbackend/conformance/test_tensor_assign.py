@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, using
 
 pytestmark = pytest.mark.rehearsed
 
@@ -279,3 +279,17 @@ def test_truth_values_are_numbers(backend, value) -> None:
     t = backend.zeros((2, 2))
     t[:] = value
     assert t.tolist() == [[1.0, 1.0]] * 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_numbers_beyond_a_type_are_infinite_in_silence(backend, dtype, check) -> None:
+    t = backend.zeros((4, 2), dtype=dtype)
+    with using(check=check):
+        t[:1] = -1e300
+        t[[1]] = 1e300
+        t[np.array([False, False, True, False])] = 1e300
+        t[t > 1] = -1e300
+        t[3:] = t[3:] - 1e300
+    assert t.tolist() == [[-np.inf] * 2] * 4
