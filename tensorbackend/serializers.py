@@ -195,7 +195,7 @@ def save_npz(file: Any, obj: Any, compression: bool = True) -> None:
 
 def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = True) -> None:
     """Write arrays by name as an .npz, beside its place and then into it: whoever is killed, what is there is whole.
-    bfloat16, which NumPy's files lack, is stored as float32.
+    A pipe or a device is written into at once. bfloat16, which NumPy's files lack, is stored as float32.
 
     Raises `OSError` where the folder cannot be written, `TypeError` for what are no arrays by name.
     """
@@ -223,11 +223,17 @@ def _path(file: Any) -> Path:
 
 @contextmanager
 def _opened(file: Any) -> Iterator[Any]:
-    """A file object, or a file that takes its place at a path once it is whole."""
+    """A file object, or a file that takes its place at a path, or where a link there leads, once it is whole; a pipe or
+    a device keeps its place."""
     if hasattr(file, "write"):
         yield file
         return
     path = _path(file)
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as out:
+            yield out
+        return
+    path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as out:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import ml_dtypes
@@ -366,6 +367,28 @@ def test_counts_and_scales_of_an_optimizer_that_cannot_be_are_refused(name, numb
     with pytest.raises(ValueError, match=rf"SGD: {name}\n[\s\S]*{number}"):
         serializers.NpzDeserializer(stored).load(optimizer)
     assert optimizer.t == 0 and optimizer.loss_scale == 2.0**14
+
+
+@each_format
+def test_a_pipe_is_written_into_and_a_link_followed(save, load, tmp_path) -> None:
+    pipe, target, link = (tmp_path / name for name in ("pipe", "target", "link"))
+    os.mkfifo(pipe)
+    target.write_bytes(b"before")
+    link.symlink_to(target.name)
+    first, second, third = (L.Linear(2, 3) for _ in range(3))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        save(pipe, first)
+        load(io.BytesIO(os.read(reader, 1 << 16)), second)
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    save(link, first)
+    load(target, third)
+    assert link.is_symlink()
+    assert {p.name for p in tmp_path.iterdir()} == {"pipe", "target", "link"}
+    for other in (second, third):
+        np.testing.assert_array_equal(first.W.array, other.W.array)
 
 
 @pytest.mark.parametrize(("name", "number"), [("t", 3.7), ("epoch", np.float32(0.5)), ("good_steps", 2.5)])
