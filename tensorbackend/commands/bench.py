@@ -123,16 +123,26 @@ def _command(script: Path, options: argparse.Namespace, json_file: Any) -> list[
     return [sys.executable, str(script), *words, *["--quick"] * options.quick]
 
 
+def _read(path: Path) -> Any:
+    """What is in a file of results. Raises `Failure` for one that is not whole."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise Failure(f"{path} is no whole JSON file ({error}): remove it, or measure it again") from None
+
+
 def _report(options: argparse.Namespace) -> Iterator[str]:
-    """Measure every family, unless all is measured, and write the page. Raises `Failure` without a folder for it, with
-    nothing to show, and at the end for families that failed."""
+    """Measure every family, unless all is measured, and write the page. Raises `Failure` where it cannot be written,
+    with nothing to show, for results that are not whole, and at the end for families that failed."""
     if not options.report.parent.is_dir():
         raise Failure(f"{options.report}: no folder {options.report.parent}")
+    if options.report.is_dir():
+        raise Failure(f"{options.report} is a folder")
     failed: list[str] = []
     if not options.measured:
         yield from _with_progress(_known().items(), lambda family: _measured(*family, options, failed), "family")
-    found = [json.loads(path.read_text("utf-8")) for path in sorted(options.results.glob("*.json"))]
-    documents = [document for document in found if "rows" in document]
+    found = [_read(path) for path in sorted(options.results.glob("*.json"))]
+    documents = [document for document in found if isinstance(document, dict) and "rows" in document]
     if not documents:
         why = f"{', '.join(failed)} failed" if failed else "nothing can be measured here"
         why = "measure first, without --measured" if options.measured else why

@@ -103,6 +103,18 @@ def test_a_family_that_this_machine_cannot_run_is_no_failure(
     assert command_line.main(["bench", "--report", str(tmp_path / "out.html"), "--results", str(tmp_path)]) == 0
 
 
+def test_results_that_are_not_whole_are_named(
+    document: dict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(document))
+    (tmp_path / "others.json").write_text("[1]")
+    asked = ["bench", "--report", str(tmp_path / "out.html"), "--measured", "--results", str(tmp_path)]
+    assert command_line.main(asked) == 0
+    (tmp_path / "half.json").write_text(json.dumps(document)[:40])
+    assert command_line.main(asked) == 1
+    assert re.search(r"half\.json is no whole JSON file", capsys.readouterr().err)
+
+
 def test_no_results_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["bench", "--report", str(tmp_path / "out.html"), "--measured", "--results", str(tmp_path)]
     assert command_line.main(asked) == 1
