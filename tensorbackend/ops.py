@@ -524,7 +524,7 @@ _define("unslice", 1, _no_code, "", "first", "Zeros with x at an index, the adjo
 def _histogram(x: np.ndarray, offset: float, bins: int) -> np.ndarray:
     counts = np.zeros((1, bins), np.int64)
     for block in np.nditer(x, ["external_loop", "buffered", "zerosize_ok"], order="K", buffersize=1 << 16):
-        np.add.at(counts[0], numerics.histogram_bin(block, offset, bins), 1)
+        counts[0] += np.bincount(numerics.histogram_bin(block, offset, bins), minlength=bins)
     return counts
 
 
