@@ -42,6 +42,7 @@ enum {
     NEAR = 1 << 16,  // elements of b, or of sums, that are in the second-level cache wherever they lie
     FAR = 1 << 22,   // elements of a that are in no cache
     JOINED = 1 << 12, // elements whose segments a task adds up, about
+    JOINED_ROWS = 64, // rows of them at most, if they are the columns of the result
     OPERANDS = 32,
     RANK = 16,
 };
@@ -551,30 +552,42 @@ static void multiply(void *const *ptr, const int64_t *size, const int64_t *strid
 }
 #endif
 
-// Rows whose segments a task adds up: their sums stay in the first-level cache meanwhile.
-static inline int64_t joined_rows(const call *g) { return ceiling(JOINED, g->size[N]); }
+// What a task takes whose segments are added up: sums that stay in the first-level cache meanwhile, whole rows, or if rows and
+// columns have changed places, whole lines of the columns that the result has.
+typedef struct part_of_sums {
+    int64_t rows, columns;
+} part_of_sums;
 
-// Tasks: blocks of rows, whose segments are added up in order.
+static part_of_sums joined_part(const call *g) {
+    const int64_t m = g->size[M], n = g->size[N];
+    const int64_t columns = g->size[SWAP] ? least(n, ceiling(JOINED, least(m, JOINED_ROWS))) : n;
+    return (part_of_sums){least(m, ceiling(JOINED, columns)), columns};
+}
+
+// Tasks: blocks of columns by blocks of rows, whose segments are added up in order.
 static void join(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                  int64_t end) {
     const call *const g = ptr[0];
-    const int64_t m = g->size[M], n = g->size[N], each = joined_rows(g);
+    const int64_t m = g->size[M], n = g->size[N];
     const int64_t *const step = pair_of(g, 2);
+    const part_of_sums each = joined_part(g);
     (void)size, (void)stride, (void)scalar;
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t first = task * each, last = least(first + each, m);
+        int64_t column_task = task;
+        const int64_t i0 = remainder_of(&column_task, ceiling(m, each.rows)) * each.rows, j0 = column_task * each.columns;
+        const int64_t rows = least(each.rows, m - i0), columns = least(each.columns, n - j0);
         TB_T *const parts = (TB_T *)(g->scratch + g->size[PLACE_T]);
+        TB_T *const out = g->ptr[g->size[SUMS]];
         sums to = {parts, n, 1};
-        for (int64_t split = 1; split < g->size[SPLITS]; ++split) {
-            const TB_T *const part = parts + split * m * n;
-            for (int64_t at = first * n; at < last * n; ++at) parts[at] += part[at];
-        }
-        if (!g->size[TAIL]) {
-            TB_T *const out = g->ptr[g->size[SUMS]];
-            for (int64_t i = first; i < last; ++i)
-                for (int64_t j = 0; j < n; ++j) out[i * step[0] + j * step[1]] = parts[i * n + j];
-        }
-        finish(g, 0, first, 0, last - first, n, &to);
+        for (int64_t split = 1; split < g->size[SPLITS]; ++split)
+            for (int64_t i = i0; i < i0 + rows; ++i) {
+                TB_T *const row = parts + i * n;
+                const TB_T *const part = row + split * m * n;
+                for (int64_t j = j0; j < j0 + columns; ++j) row[j] += part[j];
+            }
+        for (int64_t i = i0; i < i0 + rows && !g->size[TAIL]; ++i)
+            for (int64_t j = j0; j < j0 + columns; ++j) out[i * step[0] + j * step[1]] = parts[i * n + j];
+        finish(g, 0, i0, j0, rows, columns, &to);
     }
 }
 
@@ -632,6 +645,9 @@ void tb_gemm(void *const *ptr, const int64_t *size, const int64_t *stride, const
                 }
         }
     }
-    if (size[SPLITS] > 1 && size[N])
-        launch(g, join, ceiling(size[M], joined_rows(g)), size[M] * size[N] * size[SPLITS] / 4, 0);
+    if (size[SPLITS] > 1 && size[M] && size[N]) {
+        const part_of_sums each = joined_part(g);
+        const int64_t tasks = ceiling(size[M], each.rows) * ceiling(size[N], each.columns);
+        launch(g, join, tasks, size[M] * size[N] * size[SPLITS] / 4, 0);
+    }
 }
