@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorbackend.errors import complain
-from tensorbackend.function.config import force_backprop_mode, lookup
+from tensorbackend.function.config import force_backprop_mode, lookup, using_config
 from tensorbackend.function.trees import Rule, Traced, differentiated, noting
 from tensorbackend.graph.templates import opaque
 
@@ -24,7 +24,8 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     `fn` may use functions of `tensorbackend.functions` that are trees, which the operators are; keywords are fixed
     values that can be hashed. It is run when inputs of a new layout come, not in each call. Variables that need
-    gradients must be arguments. Raises `TypeError` for functions that are no trees, and for what is none.
+    gradients must be arguments, and so must what random numbers are drawn for. Raises `TypeError` for functions that
+    are no trees, and for what is none.
     """
     if not callable(fn):
         raise TypeError(complain("fused", f"{type(fn).__name__} {fn!r}"[:200], "a function", "@tb.fused"))
@@ -44,9 +45,10 @@ class _FusedRule(Rule):
         super().__init__(f"fused {getattr(fn, '__name__', 'function')}", self._trees, self._gradients)
         self._fn = fn
 
-    def _run(self, operands: Sequence[Any], keywords: tuple) -> tuple[Any, list[tuple]]:
+    def _run(self, operands: Sequence[Any], train: bool, keywords: tuple) -> tuple[Any, list[tuple]]:
         """What the function gives for trees, and what it called."""
-        with force_backprop_mode(), noting() as calls:  # what is noted does not depend on where it is called
+        # What is noted does not depend on where it is called; backward may be called in another mode than forward.
+        with force_backprop_mode(), using_config("train", train), noting() as calls:
             arguments = [Traced.of(x) if hasattr(x, "structure") else x for x in operands]
             found = self._fn(*arguments, **dict(keywords))
         made = found if isinstance(found, tuple) else (found,)
@@ -57,21 +59,21 @@ class _FusedRule(Rule):
         return found, calls
 
     def _trees(self, *operands: Any, train: bool, keywords: tuple) -> Any:
-        found, _ = self._run(operands, keywords)
+        found, _ = self._run(operands, train, keywords)
         return tuple(y._data for y in found) if isinstance(found, tuple) else found._data
 
     def _gradients(self, g: Any, y: Any, *operands: Any, train: bool, keywords: tuple) -> tuple[Any, ...]:
         nodes = [opaque(x) if hasattr(x, "structure") else x for x in operands]
-        found, calls = self._run(nodes, keywords)
+        found, calls = self._run(nodes, train, keywords)
         made, starts = (found, g) if isinstance(found, tuple) else ((found,), (g,))
         flowing: dict[int, Any] = {}
         for y, start in zip(made, starts):
             if start is not None:
                 _flow(flowing, y._data, start)
-        for rule, params, taken, given in reversed(calls):
+        for rule, params, taken, given, draws in reversed(calls):
             grads = [flowing.pop(id(y), None) for y in given]
             if any(g is not None for g in grads):
-                for x, gx in zip(taken, differentiated(rule, params, taken, given, grads)):
+                for x, gx in zip(taken, differentiated(rule, params, taken, given, draws, grads)):
                     if gx is not None:
                         _flow(flowing, x, gx)
         return tuple(flowing.get(id(x)) for x in nodes)

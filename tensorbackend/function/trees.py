@@ -97,8 +97,19 @@ class Traced(Variable):
 
 
 @contextlib.contextmanager
+def _drawing_from(first: int) -> Iterator[None]:
+    """A block whose first random node has this number; afterwards numbers go on as before it."""
+    before, _trace.draws = _trace.draws, first
+    try:
+        yield
+    finally:
+        _trace.draws = before
+
+
+@contextlib.contextmanager
 def noting() -> Iterator[list[tuple]]:
-    """A block in which calls of rules on traced variables are noted: (rule, params, operands, results), as trees."""
+    """A block in which calls of rules on traced variables are noted: (rule, params, operands, results, draws before),
+    operands and results as trees."""
     before, _trace.calls = _trace.calls, []
     try:
         yield _trace.calls
@@ -120,7 +131,7 @@ def _ruled() -> Iterator[dict[int, Callable[[Any], list[tuple]]]]:
 def _keep_rule(rules: dict[int, Callable[[Any], list[tuple]]], call: tuple) -> None:
     """Have a call's own gradient hold for its results, which trees of gradients read: the ops' may differ, as where
     operands are equal. A result that is part of an operand is that operand's maker's."""
-    rule, _, taken, given = call
+    rule, _, taken, given, _ = call
     if rule.gradient is None:
         return
     below = {id(node) for x in taken if isinstance(x, OpTreeNode) for node in nodes_of(x)}
@@ -131,16 +142,18 @@ def _keep_rule(rules: dict[int, Callable[[Any], list[tuple]]], call: tuple) -> N
     rules.update((id(y), functools.partial(gradients, i)) for i, y in enumerate(given) if id(y) not in below)
 
 
-def differentiated(rule: Any, params: dict[str, Any], taken: Sequence[Any], given: Sequence[Any],
+def differentiated(rule: Any, params: dict[str, Any], taken: Sequence[Any], given: Sequence[Any], draws: int,
                    grads: Sequence[Any]) -> list[Any]:  # fmt: skip
-    """The gradients at the operands of a noted call, of those at its results: trees, None for numbers."""
+    """The gradients at the operands of a noted call, of those at its results: trees, None for numbers. What the call
+    drew, its gradient draws again: that of a fused function calls the function."""
     trees = [x for x in taken if isinstance(x, OpTreeNode)]
     if rule.gradient is None:
         by_tree = dict(zip(map(id, trees), differentiate(given, [None] * len(given), grads, trees)))
         return [by_tree.pop(id(x), None) for x in taken]
     single = len(given) == 1
     g, y = (grads[0], given[0]) if single else (tuple(grads), tuple(given))
-    found = rule.gradient(g, y, *taken, **params)
+    with _drawing_from(draws):
+        found = rule.gradient(g, y, *taken, **params)
     return [gx if gx is None or not isinstance(x, OpTreeNode) else fitted(gx, x) for x, gx in zip(taken, found)]
 
 
@@ -181,12 +194,13 @@ class Rule:
         if self.check is not None and lookup("type_check"):
             types = [(x.shape, x.dtype) for x in taken if isinstance(x, OpTreeNode)]
             type_check.checked(self.name, lambda t: self.check(t, **params), types, self.names)
+        draws = _trace.draws
         found = self.compute(*taken, **params)
         given = found if isinstance(found, tuple) else (found,)
         if any(isinstance(y, Parts) for y in given):
             raise TypeError(complain(f"fused: {self.name} is no tree", "", "functions that are trees, as most of F"))
         given = tuple(opaque(y) if any(y is x for x in taken) else y for y in given)
-        _trace.calls.append((self if lookup("enable_backprop") else _cut, params, taken, given))
+        _trace.calls.append((self if lookup("enable_backprop") else _cut, params, taken, given, draws))
         if _trace.rules is not None:
             _keep_rule(_trace.rules, _trace.calls[-1])
         made = tuple(map(Traced.of, given))
@@ -279,13 +293,13 @@ class _Form:
         self.rule, self.layouts, self.pattern, self.params = rule, layouts, pattern, params
         self.backend = layouts[0].table.backend
         tensors = [placeholder(s, i) for i, s in enumerate(layouts)]
-        _trace.draws = 0
-        found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
+        with _drawing_from(0):  # a function that is traced may call others, on arrays that are no arguments
+            found = rule.compute(*_filled(pattern, [opaque(t) for t in tensors]), **params)
+            self.draws = _trace.draws
         self.single = not isinstance(found, tuple)
         made = [gathered(y) for y in ((found,) if self.single else found)]
         flat = [tree for y in made for tree in ([t for _, t in y.parts] if isinstance(y, Parts) else [_kept_axes(y)])]
         self.template = Template(flat, tensors)
-        self.draws = _trace.draws
         self._place_outputs(made)
         self._gradients: dict[tuple, _GradientRule] = {}
         self._kept: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -479,6 +493,9 @@ class TreeFunction(FunctionNode):
         if self._draws is None:
             backend = form.backend
             if form.draws:
+                if _trace.calls is not None:  # they would be drawn once for good, and others in the gradient
+                    head = f"fused: {self.label} draws random numbers for what does not come of the arguments"
+                    raise TypeError(complain(head, "", "an argument of the fused function"))
                 backend._flush()  # what waits in a `fuse` block was stated before, and draws before
             self._draws = [backend._next_draw() for _ in range(form.draws)]
         outputs = form.run(tensors, self._draws)

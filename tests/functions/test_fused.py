@@ -131,6 +131,36 @@ def test_random_numbers_are_the_same_both_ways(array, host) -> None:
         assert (host(tb.fused(lambda x: F.dropout(x * 2, 0.5))(x)) == 2).all()
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_the_way_back_is_that_of_the_mode_in_which_it_was_called(train, array, host) -> None:
+    x = tb.Variable(array(np.ones((30, 30))))
+    with tb.using_config("train", train):
+        y = tb.fused(lambda x: F.dropout(x, 0.5))(x)
+    with tb.using_config("train", not train):
+        F.sum(y).backward()
+    assert (host(x.grad) == host(y)).all() and (0 in host(y)) == train
+
+
+_dropped = tb.fused(lambda x: F.dropout(x, 0.5))
+NESTED = {
+    "once": lambda x, c: _dropped(x),
+    "before": lambda x, c: _dropped(x) + 16 * F.dropout(x, 0.5),
+    "behind": lambda x, c: 16 * F.dropout(x, 0.5) + _dropped(x),
+    "twice": lambda x, c: _dropped(_dropped(x)),
+    "around a constant": lambda x, c: F.dropout(x, 0.5) + 16 * F.dropout(F.exp(c) * x, 0.5),
+}
+
+
+@pytest.mark.parametrize("function", NESTED.values(), ids=NESTED)
+def test_random_numbers_of_what_is_called_within_are_the_same_both_ways(function, array, host) -> None:
+    x, c = tb.Variable(array(np.ones((30, 30)))), array(np.zeros((30, 30)))
+    y = tb.fused(lambda x: function(x, c) * x)(x)  # masks times the square of x
+    (gx,) = tb.grad([F.sum(y)], [x], enable_double_backprop=True)
+    (ggx,) = tb.grad([F.sum(gx)], [x])
+    assert (host(gx) == 2 * host(y)).all() and (host(ggx) == 2 * host(y)).all()
+    assert len(np.unique(host(y))) == (2 if function in (NESTED["once"], NESTED["twice"]) else 4)
+
+
 def test_ties_are_those_of_the_parts(array, host) -> None:
     x = tb.Variable(array([0.0, 1.0]))
     F.sum(tb.fused(lambda x: F.relu(x) + F.relu(x))(x)).backward()
@@ -149,6 +179,8 @@ def test_what_cannot_be_fused_is_refused(array) -> None:
         tb.fused(lambda x: F.exp(x).unchain() or x)(x)
     with pytest.raises(TypeError, match="does not come of the arguments"):
         tb.fused(lambda x: 3)(x)
+    with pytest.raises(TypeError, match="dropout draws random numbers for what does not come of the arguments"):
+        tb.fused(lambda x: x * F.dropout(array([1.0, 2.0])))(x)
     testing.assert_allclose(tb.fused(lambda x: x * array([2.0, 3.0]))(x), [2.0, 6.0])
 
 
