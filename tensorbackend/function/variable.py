@@ -133,13 +133,13 @@ class Variable:
 
     @array.setter
     def array(self, value: Any) -> None:
-        self._data = None if value is None else arrays.plain(value, "Variable.array")
+        before, self._data = self._data, None if value is None else arrays.plain(value, "Variable.array")
         node = self._node
         if node is None or self._data is None or node.creator_node is not None:
             return
-        if node.data is None:
+        if node.shape is None:
             node.shape, node.dtype = self._data.shape, self._data.dtype
-        elif node.data is not self._data:  # graphs keep the array that they saw
+        elif self._data is not before:  # graphs keep the array that they saw, be it by its shape and type alone
             self._node = None
 
     data = array

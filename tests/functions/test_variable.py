@@ -284,6 +284,19 @@ def test_graphs_keep_the_array_they_saw(array, host) -> None:
     assert host(x.grad).tolist() == [2, 4, 8]
 
 
+def test_graphs_that_kept_no_array_keep_its_shape_and_type(array, host) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    before = F.sum(x)
+    x.array = array([1.0, 2.0, 4.0], np.float64)
+    after = F.sum(x * 2)
+    before.backward()
+    assert host(x.grad).tolist() == [1, 1] and x.grad.dtype == np.float32
+    x.cleargrad()
+    after.backward()
+    assert host(x.grad).tolist() == [2, 2, 2] and x.grad.dtype == np.float64
+    assert tb.grad([before], [x]) == [None] and host(tb.grad([after], [x])[0].array).tolist() == [2, 2, 2]
+
+
 def test_no_gradient_is_changed_in_place(array, host) -> None:
     x, z = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 2.0]))
     start = array([1.0, 1.0])
