@@ -261,8 +261,8 @@ def together(x: Any) -> Any:
 
 
 def on_host(label: str, method: Any, inputs: tuple[Any, ...], backend: Any) -> Any:
-    """What a method gives that works on NumPy arrays: tensors are seen as arrays on their memory, and results of
-    theirs become tensors of the backend (None: all are NumPy's)."""
+    """What a method gives that works on NumPy arrays: tensors are seen as arrays, on their memory where the host has
+    it, and results of theirs become tensors of the backend (None: all are NumPy's)."""
     if backend is None:
         return method(inputs)
     seen = tuple(None if x is None else x.asnumpyarray() for x in inputs)
@@ -283,7 +283,7 @@ def _seen_again(label: str, y: Any, seen: tuple[Any, ...], inputs: tuple[Any, ..
     if not isinstance(y, np.ndarray):
         given = f"{type(y).__name__} where the inputs were NumPy arrays"
         raise TypeError(complain(f"{label}: a result for the CPU", given, "NumPy arrays"))
-    return backend.view(y, min_dims=0)
+    return backend.view(y, min_dims=0) if backend._views_host else moved(y, backend)
 
 
 def zeros(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

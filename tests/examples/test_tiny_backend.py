@@ -42,6 +42,33 @@ def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 150
 
 
+FUNCTIONS = """
+import numpy as np, tensorbackend as tb, tensorbackend.functions as F, tiny_backend
+def forward_cpu(self, inputs):
+    self.retain_inputs((0,))
+    (x,) = inputs
+    return x * x, np.float32(len(x)), x
+def backward_cpu(self, inputs, grads):
+    return (2 * inputs[0] * grads[0],)
+def backward(self, indexes, grads):
+    return (2 * self.get_retained_inputs()[0] * grads[0],)
+New = type("New", (tb.FunctionNode,), {"forward_cpu": forward_cpu, "backward": backward})
+Old = type("Old", (tb.Function,), {"forward_cpu": forward_cpu, "backward_cpu": backward_cpu})
+be = tb.gen_backend("tiny")
+for apply in (lambda x: New().apply((x,)), lambda x: Old()(x)):
+    x = tb.Variable(be.array([1, 2, 3], min_dims=0))
+    y, count, same = apply(x)
+    F.sum(y).backward()
+    places = {v.device is be for v in (y, count, same)}
+    print(y.array.tolist(), x.grad.tolist(), count.array.item(), same.array.tolist(), places)
+"""
+
+
+def test_functions_for_the_cpu_run_on_it(tmp_path) -> None:
+    expected = "[1.0, 4.0, 9.0] [2.0, 4.0, 6.0] 3.0 [1.0, 2.0, 3.0] {True}"
+    assert run("-c", FUNCTIONS, folder=tmp_path).splitlines() == [expected] * 2
+
+
 @pytest.mark.slow
 def test_it_passes_some_families(tmp_path) -> None:
     said = conformance(tmp_path, "-k", QUICK)
