@@ -273,8 +273,9 @@ class _GradientRule:
         operands = _filled(form.pattern, inputs)
         found = self._rule.gradient(g, y, *operands, **form.params)
         by_operand = dict(zip((id(x) for x in operands), found))
-        gradients = [by_operand[id(inputs[i])] for i in self._targets]
-        return tuple(None if gx is None else fitted(gx, inputs[i]) for i, gx in zip(self._targets, gradients))
+        targets = [inputs[i] for i in self._targets]
+        gradients = [by_operand[id(x)] if dtypes.is_float(x.dtype) else None for x in targets]
+        return tuple(None if gx is None else fitted(gx, x) for x, gx in zip(targets, gradients))
 
     @staticmethod
     def _stand_ins(layouts: Sequence[Any], kept: tuple[int, ...], rest: Any) -> list[Any]:

@@ -39,6 +39,15 @@ def test_flat_functions_have_no_gradient(name, array, host) -> None:
     assert x.grad is None
 
 
+@pytest.mark.parametrize("function", [F.maximum, F.minimum, tb.fused(lambda x, n: x * n)])
+def test_integers_have_no_gradient_from_rules_of_functions_own(function, array, host) -> None:
+    x, n = tb.Variable(array([1.0, 3.0])), tb.Variable(array([2, 2], np.int32))
+    y = function(x, n)
+    y.grad = array([0.5, 0.5])
+    y.backward()
+    assert n.grad is None and x.grad.dtype == np.float32 and host(x.grad).any()
+
+
 def test_integers_that_are_cast_have_no_gradient(array, host) -> None:
     x, n = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1, 2], np.int32))
     F.sum(F.cast(x, np.float64) * 0.5 + F.cast(n, np.float64) * 0.5).backward()
