@@ -65,7 +65,8 @@ class _FusedRule(Rule):
     def _gradients(self, g: Any, y: Any, *operands: Any, train: bool, keywords: tuple) -> tuple[Any, ...]:
         nodes = [opaque(x) if hasattr(x, "structure") else x for x in operands]
         found, calls = self._run(nodes, train, keywords)
-        made, starts = (found, g) if isinstance(found, tuple) else ((found,), (g,))
+        made = found if isinstance(found, tuple) else (found,)
+        starts = g if isinstance(g, tuple) else (g,)  # one alone comes bare from a function that is fused with this
         flowing: dict[int, Any] = {}
         for y, start in zip(made, starts):
             if start is not None:

@@ -112,6 +112,17 @@ def test_gradients_of_operands_that_are_the_same_or_spread(function, array) -> N
         testing.assert_allclose(a, b, atol=1e-12)
 
 
+def test_a_tuple_of_one_may_come_of_what_is_called_within(array) -> None:
+    single = tb.fused(lambda x: (F.relu(x) * x,))
+    results = []
+    for f in (lambda x: F.relu(x) * x * F.tanh(x), tb.fused(lambda x: single(x)[0] * F.tanh(x))):
+        x = tb.Variable(array(A, "float64"))
+        (gx,) = tb.grad([F.sum(f(x))], [x], enable_double_backprop=True)
+        results.append([gx, *tb.grad([F.sum(F.square(gx))], [x])])
+    for a, b in zip(*results):
+        testing.assert_allclose(a, b, atol=1e-12)
+
+
 def test_it_is_one_node_and_one_kernel(be, array) -> None:
     x, y = tb.Variable(array(A)), array(A + 1)
     z = tb.fused(chain)(x, y, slope=0.25)
