@@ -14,6 +14,7 @@ from typing import Any
 from tensorbackend.errors import complain
 from tensorbackend.function.config import force_backprop_mode, lookup, using_config
 from tensorbackend.function.trees import Rule, Traced, differentiated, noting
+from tensorbackend.function.variable import Variable
 from tensorbackend.graph.templates import opaque
 
 __all__ = ["fused"]
@@ -23,9 +24,9 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn` as one function node: it takes variables, arrays and numbers, and gives a variable, or a tuple of them.
 
     `fn` may use functions of `tensorbackend.functions` that are trees, which the operators are; keywords are fixed
-    values that can be hashed. It is run when inputs of a new layout come, not in each call. Variables that need
-    gradients must be arguments, and so must what random numbers are drawn for. Raises `TypeError` for functions that
-    are no trees, and for what is none.
+    values that can be hashed, and no variables. It is run when inputs of a new layout come, not in each call. Variables
+    that need gradients must be arguments (in a fused function that is defined in another, those of the other, too), and
+    so must what random numbers are drawn for. Raises `TypeError` for functions that are no trees, and for what is none.
     """
     if not callable(fn):
         raise TypeError(complain("fused", f"{type(fn).__name__} {fn!r}"[:200], "a function", "@tb.fused"))
@@ -33,6 +34,10 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        for name, x in keywords.items():
+            if isinstance(x, Variable):  # what is noted would be of the array that it has now
+                given = f"{name}: {type(x).__name__} {x.label}"
+                raise TypeError(complain("fused: a variable by keyword", given, "an argument by position"))
         return rule(*arguments, train=lookup("train"), keywords=tuple(sorted(keywords.items())))
 
     return wrapper
@@ -53,7 +58,7 @@ class _FusedRule(Rule):
             found = self._fn(*arguments, **dict(keywords))
         made = found if isinstance(found, tuple) else (found,)
         for y in made:
-            if not isinstance(y, Traced):
+            if not isinstance(y, Traced) or y._calls is not calls:
                 given = f"{self.name}: {type(y).__name__}"
                 raise TypeError(complain("fused: a result that does not come of the arguments", given, "variables"))
         return found, calls

@@ -67,16 +67,23 @@ def normal(like: Any, shape: tuple[int, ...] | None = None) -> OpTreeNode:
 
 
 class Traced(Variable):
-    """A variable that stands for a tree, which is its `_data`: what functions that are fused work on."""
+    """A variable that stands for a tree, which is its `_data`: what functions that are fused work on. `_calls` are the
+    calls of the function that it is in."""
 
-    __slots__ = ()
+    __slots__ = ("_calls",)
 
     @classmethod
     def of(cls, tree: Any) -> Traced:
         """The variable of a tree."""
         made = object.__new__(cls)
         made._data, made._node, made._grad, made._requires_grad, made._name = tree, None, None, True, None
+        made._calls = _trace.calls
         return made
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is of the function that is traced now: not of one that calls this one."""
+        return self._calls is _trace.calls
 
     @property
     def array(self) -> Any:
@@ -91,6 +98,17 @@ class Traced(Variable):
         raise TypeError(complain("fused: unchain", "inside the function", "functions of variables", hint))
 
     unchain_backward = unchain
+
+    def item(self, *arguments: Any, **keywords: Any) -> Any:
+        """Refused: there are no numbers yet."""
+        return self.array
+
+    copydata = debug_print = to_device = item
+
+    def backward(self, *arguments: Any, **keywords: Any) -> None:
+        """Refused: there is no graph yet."""
+        hint = "backward() of the result, or tb.grad"
+        raise TypeError(complain("fused: backward", "inside the function", "functions of variables", hint))
 
     def _expect_leaf(self) -> None:
         self.__reduce__()  # a copy's gradient would be another's
@@ -216,7 +234,7 @@ _cut = Rule("without a graph", lambda *operands: operands, lambda g, y, *operand
 
 def _tree_of(name: str, x: Any) -> Any:
     """An operand of a function that is fused, as a tree or a number."""
-    if isinstance(x, Traced):
+    if isinstance(x, Traced) and x.is_here:
         return x._data
     if isinstance(x, np.generic):
         return x.item()
@@ -224,7 +242,7 @@ def _tree_of(name: str, x: Any) -> Any:
         return x
     if isinstance(x, Variable) and x._requires_grad:
         head = f"fused: {name} of a variable that is no argument, and needs a gradient"
-        raise TypeError(complain(head, repr(x.label), "an argument of the fused function"))
+        raise TypeError(complain(head, repr(x.label), "an argument of the fused function, by position"))
     return opaque(arrays.tensor_of(as_variable(x)._known()))
 
 

@@ -195,6 +195,33 @@ def test_what_cannot_be_fused_is_refused(array) -> None:
     testing.assert_allclose(tb.fused(lambda x: x * array([2.0, 3.0]))(x), [2.0, 6.0])
 
 
+@pytest.mark.parametrize("use", [lambda x: x.item(), lambda x: x.debug_print(), lambda x: x.to_cpu(),
+                                 lambda x: x.copydata(x), lambda x: x.backward()])  # fmt: skip
+def test_numbers_that_are_not_there_yet_are_refused(use, array) -> None:
+    """Memory that there is not was read."""
+    with pytest.raises(TypeError, match=r"fused: (a variable's array|backward)\s+given     inside the function"):
+        tb.fused(lambda x: (use(x), x)[1])(tb.Variable(array([2.0])))
+
+
+def test_variables_of_a_fused_function_around_are_arguments_too(array) -> None:
+    """The way back through them would be lost."""
+    x = tb.Variable(array([1.0, 2.0]))
+    with pytest.raises(TypeError, match="multiply of a variable that is no argument"):
+        tb.fused(lambda x: tb.fused(lambda y: y * x)(F.tanh(x)))(x)
+    with pytest.raises(TypeError, match="does not come of the arguments"):
+        tb.fused(lambda x: tb.fused(lambda y: x)(F.tanh(x)))(x)
+    product = tb.fused(lambda x, y: x * y)
+    for call in (lambda x: product(x, y=x), tb.fused(lambda x: product(x, y=F.tanh(x)))):
+        with pytest.raises(TypeError, match="a variable by keyword\\s+given     y: "):
+            call(x)
+    results = []
+    for f in (lambda x: x * F.tanh(x), tb.fused(lambda x: product(x, F.tanh(x)))):
+        x.cleargrad()
+        F.sum(f(x)).backward()
+        results.append(x.grad)
+    testing.assert_allclose(*results)
+
+
 ALIKE = [0, 1, False, True, 0.0, 1.0, -0.0, -1, -1.0, np.float32(0.0), np.float32(-0.0)]
 
 
