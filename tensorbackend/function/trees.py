@@ -85,6 +85,13 @@ class Traced(Variable):
         """Whether it is of the function that is traced now: not of one that calls this one."""
         return self._calls is _trace.calls
 
+    def _known(self) -> Any:
+        """The tree. Raises `TypeError` once the function is over: there never are numbers."""
+        if _trace.calls is None:
+            given, expected = "used outside of the function", "what the function returns"
+            raise TypeError(complain("fused: a variable from inside", given, expected))
+        return self._data
+
     @property
     def array(self) -> Any:
         """Refused: there are no numbers yet."""

@@ -203,6 +203,15 @@ def test_numbers_that_are_not_there_yet_are_refused(use, array) -> None:
         tb.fused(lambda x: (use(x), x)[1])(tb.Variable(array([2.0])))
 
 
+@pytest.mark.parametrize("use", [lambda x: x + 1, F.sum, lambda x: F.concat([x, x], 0), tb.fused(F.exp)])
+def test_variables_from_inside_are_of_no_use_outside(use, array) -> None:
+    """Memory that there is not was read."""
+    kept = []
+    tb.fused(lambda x: kept.append(F.tanh(x)) or x * 2)(tb.Variable(array([0.5])))
+    with pytest.raises(TypeError, match="fused: a variable from inside|no argument"):
+        use(kept[0])
+
+
 def test_variables_of_a_fused_function_around_are_arguments_too(array) -> None:
     """The way back through them would be lost."""
     x = tb.Variable(array([1.0, 2.0]))
