@@ -38,7 +38,8 @@ def fused(fn: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(x, Variable):  # what is noted would be of the array that it has now
                 given = f"{name}: {type(x).__name__} {x.label}"
                 raise TypeError(complain("fused: a variable by keyword", given, "an argument by position"))
-        return rule(*arguments, train=lookup("train"), keywords=tuple(sorted(keywords.items())))
+        mode = (lookup("train"), lookup("type_check"))
+        return rule(*arguments, mode=mode, keywords=tuple(sorted(keywords.items())))
 
     return wrapper
 
@@ -50,12 +51,14 @@ class _FusedRule(Rule):
         super().__init__(f"fused {getattr(fn, '__name__', 'function')}", self._trees, self._gradients)
         self._fn = fn
 
-    def _run(self, operands: Sequence[Any], train: bool, keywords: tuple) -> tuple[Any, list[tuple]]:
+    def _run(self, operands: Sequence[Any], mode: tuple[bool, bool], keywords: tuple) -> tuple[Any, list[tuple]]:
         """What the function gives for trees, and what it called."""
+        train, checks = mode
         # What is noted does not depend on where it is called; backward may be called in another mode than forward.
-        with force_backprop_mode(), using_config("train", train), noting() as calls:
-            arguments = [Traced.of(x) if hasattr(x, "structure") else x for x in operands]
-            found = self._fn(*arguments, **dict(keywords))
+        with force_backprop_mode(), using_config("train", train), using_config("type_check", checks):
+            with noting() as calls:
+                arguments = [Traced.of(x) if hasattr(x, "structure") else x for x in operands]
+                found = self._fn(*arguments, **dict(keywords))
         made = found if isinstance(found, tuple) else (found,)
         for y in made:
             if not isinstance(y, Traced) or y._calls is not calls:
@@ -63,13 +66,13 @@ class _FusedRule(Rule):
                 raise TypeError(complain("fused: a result that does not come of the arguments", given, "variables"))
         return found, calls
 
-    def _trees(self, *operands: Any, train: bool, keywords: tuple) -> Any:
-        found, _ = self._run(operands, train, keywords)
+    def _trees(self, *operands: Any, mode: tuple[bool, bool], keywords: tuple) -> Any:
+        found, _ = self._run(operands, mode, keywords)
         return tuple(y._data for y in found) if isinstance(found, tuple) else found._data
 
-    def _gradients(self, g: Any, y: Any, *operands: Any, train: bool, keywords: tuple) -> tuple[Any, ...]:
+    def _gradients(self, g: Any, y: Any, *operands: Any, mode: tuple[bool, bool], keywords: tuple) -> tuple[Any, ...]:
         nodes = [opaque(x) if hasattr(x, "structure") else x for x in operands]
-        found, calls = self._run(nodes, train, keywords)
+        found, calls = self._run(nodes, mode, keywords)
         made = found if isinstance(found, tuple) else (found,)
         starts = g if isinstance(g, tuple) else (g,)  # one alone comes bare from a function that is fused with this
         flowing: dict[int, Any] = {}

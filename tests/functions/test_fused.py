@@ -142,6 +142,14 @@ def test_random_numbers_are_the_same_both_ways(array, host) -> None:
         assert (host(tb.fused(lambda x: F.dropout(x * 2, 0.5))(x)) == 2).all()
 
 
+def test_what_was_not_checked_is_checked_later(array) -> None:
+    function, operands = tb.fused(lambda x, y: F.squared_error(x, y)), (array(A), array(A[:1]))
+    with tb.using_config("type_check", False):
+        assert function(*operands).shape == A.shape
+    with pytest.raises(TypeError, match="squared_error: invalid inputs"):
+        function(*operands)
+
+
 @pytest.mark.parametrize("train", [True, False])
 def test_the_way_back_is_that_of_the_mode_in_which_it_was_called(train, array, host) -> None:
     x = tb.Variable(array(np.ones((30, 30))))
