@@ -216,6 +216,7 @@ class Rule:
     def _traced(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """The result for trees, and a note of the call."""
         taken = [_tree_of(self.name, x) for x in operands]
+        _only_family(self.name, [x for x in taken if isinstance(x, OpTreeNode)])
         if self.check is not None and lookup("type_check"):
             types = [(x.shape, x.dtype) for x in taken if isinstance(x, OpTreeNode)]
             type_check.checked(self.name, lambda t: self.check(t, **params), types, self.names)
@@ -251,6 +252,17 @@ def _tree_of(name: str, x: Any) -> Any:
         head = f"fused: {name} of a variable that is no argument, and needs a gradient"
         raise TypeError(complain(head, repr(x.label), "an argument of the fused function, by position"))
     return opaque(arrays.tensor_of(as_variable(x)._known()))
+
+
+def _only_family(name: str, trees: Sequence[OpTreeNode]) -> None:
+    """Raise `TypeError` when NumPy arrays and tensors, or tensors of several backends, are mixed as operands."""
+    backends = [x.backend for x in trees]
+    if any(backend is not backends[0] for backend in backends):
+        host = arrays.host_backend()
+        given = " and ".join("numpy.ndarray" if b is host else f"tensor of {b!r}" for b in backends)
+        hint = "to_cpu, to_gpu or to_device moves an array"
+        expected = "all NumPy arrays, or all tensors of one backend"
+        raise TypeError(complain(f"fused: {name} of arrays of different kinds", given, expected, hint))
 
 
 class _GradientRule:

@@ -203,6 +203,13 @@ def test_what_cannot_be_fused_is_refused(array) -> None:
     testing.assert_allclose(tb.fused(lambda x: x * array([2.0, 3.0]))(x), [2.0, 6.0])
 
 
+def test_arrays_of_other_kinds_are_refused_as_what_they_are(be, array) -> None:
+    x = tb.Variable(array([1.0, 2.0]))
+    other = np.ones(2, np.float32) if be is not None else testing.make_backend("interpreter").ones((2,))
+    with pytest.raises(TypeError, match=r"multiply of arrays of different kinds[\s\S]*numpy.ndarray"):
+        tb.fused(lambda x: x * other)(x)
+
+
 @pytest.mark.parametrize("use", [lambda x: x.item(), lambda x: x.debug_print(), lambda x: x.to_cpu(),
                                  lambda x: x.copydata(x), lambda x: x.backward()])  # fmt: skip
 def test_numbers_that_are_not_there_yet_are_refused(use, array) -> None:
