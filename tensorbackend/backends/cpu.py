@@ -48,7 +48,7 @@ from tensorbackend.backends.plans import (
 )
 from tensorbackend.backends.random_numbers import drawn
 from tensorbackend.backends.user_launch import HostTarget, Target
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import BackendError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.forms import KnownPlan, leads_back
 from tensorbackend.graph.optree import OpTreeNode
@@ -381,7 +381,10 @@ class CPUBackend(launcher.NativeStatements, Backend):
         return array_at(address, ref)
 
     def _user_target(self) -> Target:
-        return HostTarget() if self.jit else super()._user_target()
+        if self.jit:
+            return HostTarget()
+        hint = "gen_backend('cpu') with a C compiler (python -m tensorbackend info), without jit=False and TB_JIT=0"
+        raise BackendError(complain(f"{self!r}: user kernels need a C compiler", "it runs without one", "", hint))
 
 
 def _thread_count(threads: int | None) -> int:

@@ -94,5 +94,5 @@ class UserKernels:
 
     def _user_target(self) -> Target:
         """Where user kernels are compiled and run. Raises `BackendError` when nothing compiles them here."""
-        hint = "gen_backend('cpu') with a C compiler (python -m tensorbackend info), without jit=False and TB_JIT=0"
-        raise BackendError(complain(f"{self!r}: user kernels need a C compiler", "it runs without one", "", hint))
+        hint = "gen_backend('cpu'); a class of one's own defines _user_target"
+        raise BackendError(complain(f"{self!r}: user kernels", "no target for them", "a backend that has one", hint))

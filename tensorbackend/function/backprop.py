@@ -33,7 +33,7 @@ def backward(
 ) -> None:
     """Run back from several variables, and add to the gradient of each leaf; flags as `Variable.backward`.
 
-    `grad_outputs` are the start gradients (None: the outputs' own).
+    `grad_outputs` are the start gradients (None: the outputs' own). Raises `TypeError` inside a fused function.
     """
     _check_lists(outputs, (), grad_outputs, None)
     starting = [(y, _start(y, g, loss_scale)) for y, g in zip(outputs, grad_outputs or [None] * len(outputs))]
@@ -84,7 +84,8 @@ def grad(
 
     Nobody's `grad` is touched unless `set_grad`; only what lies between inputs and outputs is visited. `grad_outputs`
     are start gradients (None: ones for a single element, or the output's own `grad`), `grad_inputs` are added. Raises
-    as assignment to `grad` where one of either does not fit, and `TypeError` for a variable in place of a list.
+    as assignment to `grad` where one of either does not fit, and `TypeError` for a variable in place of a list, and
+    inside a fused function.
     """
     _check_lists(outputs, inputs, grad_outputs, grad_inputs)
     for x, g in zip(inputs, grad_inputs or ()):
@@ -121,6 +122,7 @@ def _check_lists(outputs: Any, inputs: Any, grad_outputs: Any, grad_inputs: Any)
     for x in (*outputs, *inputs):
         if not isinstance(x, Variable):
             raise TypeError(complain("backward: outputs and inputs", type(x).__name__, "lists of variables"))
+        x._expect_graph()
 
 
 def _raw_or_variable(g: Any, double: bool) -> Any:

@@ -114,7 +114,10 @@ class Traced(Variable):
 
     def backward(self, *arguments: Any, **keywords: Any) -> None:
         """Refused: there is no graph yet."""
-        hint = "backward() of the result, or tb.grad"
+        self._expect_graph()
+
+    def _expect_graph(self) -> None:
+        hint = "backward() of the result, or tb.grad, outside of it"
         raise TypeError(complain("fused: backward", "inside the function", "functions of variables", hint))
 
     def _expect_leaf(self) -> None:

@@ -440,6 +440,9 @@ class Variable:
         if self.creator_node is not None:
             self.__reduce__()
 
+    def _expect_graph(self) -> None:
+        """Raise where no pass can go back from here: inside a fused function."""
+
     def _with(self, of: Callable[[str, Any], Any]) -> Any:
         """A leaf of the same class with what `of` gives for the name and value of each slot."""
         made = _new(type(self))

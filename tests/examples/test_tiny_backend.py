@@ -69,6 +69,21 @@ def test_functions_for_the_cpu_run_on_it(tmp_path) -> None:
     assert run("-c", FUNCTIONS, folder=tmp_path).splitlines() == [expected] * 2
 
 
+USER = """
+import tensorbackend as tb, tiny_backend
+be = tb.gen_backend("tiny")
+try:
+    be.elementwise("float x", "float y", "y = x", "same")(be.ones((2,)))
+except tb.BackendError as error:
+    print(error)
+"""
+
+
+def test_user_kernels_are_refused_for_want_of_a_target(tmp_path) -> None:
+    said = run("-c", USER, folder=tmp_path)
+    assert "user kernels" in said and "_user_target" in said and "compiler" not in said
+
+
 @pytest.mark.slow
 def test_it_passes_some_families(tmp_path) -> None:
     said = conformance(tmp_path, "-k", QUICK)

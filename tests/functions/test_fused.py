@@ -211,7 +211,8 @@ def test_arrays_of_other_kinds_are_refused_as_what_they_are(be, array) -> None:
 
 
 @pytest.mark.parametrize("use", [lambda x: x.item(), lambda x: x.debug_print(), lambda x: x.to_cpu(),
-                                 lambda x: x.copydata(x), lambda x: x.backward()])  # fmt: skip
+                                 lambda x: x.copydata(x), lambda x: x.backward(), lambda x: tb.backward([F.sum(x)]),
+                                 lambda x: tb.grad([F.sum(x)], [x])])  # fmt: skip
 def test_numbers_that_are_not_there_yet_are_refused(use, array) -> None:
     """Memory that there is not was read."""
     with pytest.raises(TypeError, match=r"fused: (a variable's array|backward)\s+given     inside the function"):
