@@ -274,7 +274,7 @@ class Backend(
 
     def cleanup_backend(self) -> None:
         """Free the device's resources, once the statements that run in other threads have ended. Tensors can still be
-        read with `get()`; all else raises. Safe to call twice."""
+        read with `get()`; what makes, writes or computes raises. Safe to call twice."""
         with self._lock:
             if self.closed:
                 return
