@@ -99,9 +99,9 @@ LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
 UNIT_MULTIPLY, UNIT_START = 0.0013, 16000.0
 """Nanoseconds of a multiply-add of the matrix unit, and of what a pair of planes costs beside them."""
-UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.4
+UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.28
 """Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
-UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.3, 1.0
+UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.1, 1.0
 """Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more."""
 UNIT_PANEL = 49152
 """Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
