@@ -571,14 +571,13 @@ static void join(void *const *ptr, const int64_t *size, const int64_t *stride, c
     const int64_t m = g->size[M], n = g->size[N];
     const int64_t *const step = pair_of(g, 2);
     const part_of_sums each = joined_part(g);
+    TB_T *const parts = (TB_T *)(g->scratch + g->size[PLACE_T]), *const out = g->ptr[g->size[SUMS]];
+    const sums to = {parts, n, 1};
     (void)size, (void)stride, (void)scalar;
     for (int64_t task = begin; task < end; ++task) {
         int64_t column_task = task;
         const int64_t i0 = remainder_of(&column_task, ceiling(m, each.rows)) * each.rows, j0 = column_task * each.columns;
         const int64_t rows = least(each.rows, m - i0), columns = least(each.columns, n - j0);
-        TB_T *const parts = (TB_T *)(g->scratch + g->size[PLACE_T]);
-        TB_T *const out = g->ptr[g->size[SUMS]];
-        sums to = {parts, n, 1};
         for (int64_t split = 1; split < g->size[SPLITS]; ++split)
             for (int64_t i = i0; i < i0 + rows; ++i) {
                 TB_T *const row = parts + i * n;

@@ -189,18 +189,22 @@ TB_FN float tb_sigmoid_f32(float x) {
     return x < 0.0f ? z : 1.0f - z;
 }
 
+// x within limits that are given in bits, of a number below 0 and of one above. Two minima, the one of unsigned and the other of
+// signed bits: fewer instructions than comparisons need. A NaN becomes a limit.
+TB_FN float tb_within_f32(float x, tb_u32 least, tb_i32 most) {
+    tb_u32 u = tb_bits_f32(x);
+    u = u < least ? u : least;
+    tb_i32 i = (tb_i32)u;
+    i = i < most ? i : most;
+    return tb_from_bits_f32((tb_u32)i);
+}
+
 // sigmoid(x) tanh(z) in one division: 1 / (1 + 2^n 2^g) with -x log2(e) = n + g, times z P(z^2) / Q(z^2), a minimax fit up
 // to 9, beyond which tanh is 1. The first divisor is taken times 2^-36, so that no quotient on the way is denormal and none
-// overflows. Limits are set on bits, a side at a time in the order that gives two minima, as fewer instructions than
-// comparisons need; they lose a NaN, which comes in again at the end. Bound 7.5
+// overflows. A NaN, which limits lose, comes in again at the end. Bound 7.5
 TB_FN float tb_gate_f32(float x, float z) {
-    tb_u32 i = tb_bits_f32(x), j = tb_bits_f32(z);
-    i = i < 0xC2D10000u ? i : 0xC2D10000u;                              // not below -104.5, where sigmoid is 0
-    j = j < 0xC1100000u ? j : 0xC1100000u;                              // not below -9
-    tb_i32 k = (tb_i32)i, l = (tb_i32)j;
-    k = k < 0x41F00000 ? k : 0x41F00000;                                // nor above 30, where it is 1
-    l = l < 0x41100000 ? l : 0x41100000;                                // nor above 9
-    float y = tb_from_bits_f32((tb_u32)k), h = tb_from_bits_f32((tb_u32)l);
+    float y = tb_within_f32(x, 0xC2D10000u, 0x41F00000);                // -104.5, where sigmoid is 0, to 30, where it is 1
+    float h = tb_within_f32(z, 0xC1100000u, 0x41100000);                // -9 to 9
     float t = TB_FMA_F32(y, -1.44269502f, TB_ROUND_F32 + 91.0f);
     float g = TB_FMA_F32(y, -1.44269502f, (TB_ROUND_F32 + 91.0f) - t);
     g = TB_FMA_F32(y, -1.92596303e-8f, g);
@@ -209,11 +213,8 @@ TB_FN float tb_gate_f32(float x, float z) {
     float q = h * h;
     float n = TB_FMA_F32(TB_P3(F32, q, 0.133839786f, 0.00349899265f, 2.06612003e-5f, 1.34196929e-8f), h * q, h);
     d *= TB_P4(F32, q, 1.0f, 0.46717301f, 0.0258901939f, 0.000329103292f, 7.80468611e-7f);
-    tb_i32 r = (tb_i32)tb_bits_f32(n / d * 0x1p-36f);
-    r = r < 0x3F800000 ? r : 0x3F800000;                                // rounded, it may be beyond 1 or -1
-    tb_u32 u = (tb_u32)r;
-    u = u < 0xBF800000u ? u : 0xBF800000u;
-    return tb_unordered(x, z) ? TB_NAN_F32 : tb_from_bits_f32(u);
+    float r = tb_within_f32(n / d * 0x1p-36f, 0xBF800000u, 0x3F800000); // rounded, it may be beyond 1 or -1
+    return tb_unordered(x, z) ? TB_NAN_F32 : r;
 }
 
 // |x| <= 0.92: odd polynomial; beyond: 1 - 2^P(|x|), P fitted to log2(erfc). A NaN takes the first. Bound 1.1
