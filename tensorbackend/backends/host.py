@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.backends.plans import number
+from tensorbackend.backends.plans import quiet_number
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
 from tensorbackend.graph.indexing import as_array
@@ -58,7 +58,7 @@ def filled(target: Tensor, key: Any, value: Any) -> OpTreeNode | None:
         return None
     if type(value) not in (bool, int, float) or target.dtype == np.uint64:  # whose numbers are not all Python's
         return None
-    return composite.where(mask, number(value, dtypes.compute(target.dtype)).item(), target)
+    return composite.where(mask, quiet_number(value, dtypes.compute(target.dtype)).item(), target)
 
 
 def picked_shape(shape: tuple[int, ...], key: Any) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def host_values(backend: Backend, dtype: np.dtype, shape: tuple[int, ...], value
         check_cast(dtype, values)
         values = values if values.ndim or isinstance(value, Operators) else values[()]
     if not isinstance(values, np.ndarray):
-        values = np.asarray(number(values, dtypes.compute(dtype)))
+        values = np.asarray(quiet_number(values, dtypes.compute(dtype)))
     column = values.ndim == 2 and values.shape[1] == 1 and len(shape) == 1  # what a rank rule makes of one axis
     if column and isinstance(value, Operators) and value.structure.min_dims == 2:
         values = values.reshape(-1)

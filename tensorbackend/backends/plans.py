@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number",
-    "number_format", "placed", "references", "word", "written",
+    "number_format", "placed", "quiet_number", "references", "word", "written",
 ]  # fmt: skip
 
 ALIGNMENT = 64
@@ -199,10 +199,15 @@ def number(value: Any, dtype: np.dtype) -> Any:
     if dtypes.is_integer(dtype):
         return dtypes.cast(np.float64(value), dtype)[()]
     try:
-        with np.errstate(over="ignore"):  # beyond the type lie its infinities
-            return dtype.type(value)
+        return dtype.type(value)
     except OverflowError:
         raise _out_of_range(value, f"a number that fits {dtype}") from None
+
+
+def quiet_number(value: Any, dtype: np.dtype) -> Any:
+    """The same where NumPy's warnings are on: beyond a type lie its infinities."""
+    with np.errstate(over="ignore"):
+        return number(value, dtype)
 
 
 def word(value: Any, dtype: np.dtype) -> float | int:

@@ -194,7 +194,7 @@ def call_of(backend: Backend, action: Any, addresses: list[int], scalars: list[A
         found = [backend._array_at(ref, address) for ref, address in zip(action.refs, addresses)]
         return found[:reads], found[reads:]
 
-    numbers = [plans.number(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
+    numbers = [plans.quiet_number(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
     make = functools.partial(action.run, addresses, scalars, draws, key)
     return Call(step, make, arrays, addresses[reads : len(action.refs)], action.source, numbers, draws, key)
 

@@ -23,9 +23,9 @@ from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor, share_memory
 
 __all__ = [
-    "added", "backend_of", "copy_into", "described", "device_backend", "evaluated", "filled_like", "fresh",
-    "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved", "on_host", "only_family",
-    "placed", "plain", "presented", "target", "tensor_of", "together", "zeros",
+    "added", "backend_of", "copy_into", "described", "device_backend", "different_kinds", "evaluated", "filled_like",
+    "fresh", "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved", "on_host",
+    "only_family", "placed", "plain", "presented", "target", "tensor_of", "together", "zeros",
 ]  # fmt: skip
 
 _new = object.__new__
@@ -108,15 +108,15 @@ def only_family(name: str, arrays: Sequence[Any]) -> Any:
     found = backend_of(first)
     for x in arrays:
         if backend_of(x) is not found:
-            raise TypeError(
-                complain(
-                    f"{name}: arrays of different kinds",
-                    f"{described(first)} and {described(x)}",
-                    "all NumPy arrays, or all tensors of one backend",
-                    "to_cpu, to_gpu or to_device moves an array",
-                )
-            )
+            raise different_kinds(f"{name}:", f"{described(first)} and {described(x)}")
     return found
+
+
+def different_kinds(head: str, given: str) -> TypeError:
+    """The refusal of NumPy arrays beside tensors, or of tensors of several backends."""
+    hint = "to_cpu, to_gpu or to_device moves an array"
+    expected = "all NumPy arrays, or all tensors of one backend"
+    return TypeError(complain(f"{head} arrays of different kinds", given, expected, hint))
 
 
 def described(x: Any) -> str:

@@ -263,9 +263,7 @@ def _only_family(name: str, trees: Sequence[OpTreeNode]) -> None:
     if any(backend is not backends[0] for backend in backends):
         host = arrays.host_backend()
         given = " and ".join("numpy.ndarray" if b is host else f"tensor of {b!r}" for b in backends)
-        hint = "to_cpu, to_gpu or to_device moves an array"
-        expected = "all NumPy arrays, or all tensors of one backend"
-        raise TypeError(complain(f"fused: {name} of arrays of different kinds", given, expected, hint))
+        raise arrays.different_kinds(f"fused: {name} of", given)
 
 
 class _GradientRule:

@@ -102,7 +102,8 @@ UNIT_MULTIPLY, UNIT_START = 0.0013, 16000.0
 UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.28
 """Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
 UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.1, 1.0
-"""Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more."""
+"""Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more (half
+of it where there are more than a quarter)."""
 UNIT_PANEL = 49152
 """Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
 UNIT_ROWS, UNIT_COLUMNS = 256, 1024
@@ -453,8 +454,7 @@ def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
 
 def _kept_cost(m: int, n: int, k: int, planes: int, batches: int) -> float:
     """Nanoseconds of one batch where tasks copy both operands, on one thread."""
-    far = sum(operand for operand in (m * k, n * k) if operand > FAR)
-    copies = (m + n) * k * KEPT_COPY + far * KEPT_FROM_MEMORY
+    copies = (m + n) * k * KEPT_COPY + _of_far(m, n, k) * KEPT_FROM_MEMORY
     return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + _storing(m, n) + KEPT_START / batches
 
 
@@ -463,8 +463,13 @@ def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int
     pairs = PAIRS[planes]
     copies = (n + (0 if in_place else m)) * k * planes
     each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
-    waits = sum(operand for operand in (m * k, n * k) if operand > FAR) * planes * UNIT_FROM_MEMORY
+    waits = _of_far(m, n, k) * planes * UNIT_FROM_MEMORY
     return m * n * k * pairs * UNIT_MULTIPLY + copies * each + waits + _storing(m, n) + pairs * UNIT_START / batches
+
+
+def _of_far(m: int, n: int, k: int) -> int:
+    """The numbers of the operands that are in no cache."""
+    return sum(operand for operand in (m * k, n * k) if operand > FAR)
 
 
 def _storing(m: int, n: int) -> float:
@@ -649,18 +654,13 @@ def _evenly(length: int, most: int) -> int:
     return min(range(max(most * 3 // 4, 1), most * 11 // 8 + 1), key=idle)
 
 
-def _cut(k: int, least: int) -> tuple[int, int]:
-    """Segments of a long k, and their length: of `least` steps at least, and a multiple."""
-    length = multiple(max(-(-k // SEGMENTS), least), least)
-    return -(-k // length), length
-
-
 def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
     """How many segments k has, and their length."""
     tiles = -(-x.m // tile_rows) * -(-x.n // panel) * x.batches
     if tiles >= FEW_TILES or x.batches != 1 or x.k < 2 * LEAST_SEGMENT:
         return 1, max(x.k, 1)
-    return _cut(x.k, LEAST_SEGMENT)
+    length = multiple(max(-(-x.k // SEGMENTS), LEAST_SEGMENT), LEAST_SEGMENT)
+    return -(-x.k // length), length
 
 
 def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:
