@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -543,6 +543,20 @@ ZERO = Op("zero", 0, ELEMENTWISE, _zero, "0", "same", "0.", flops=0)
 GATE = Op("gate", 2, ELEMENTWISE, numerics.gate, _call("gate", 2), "float", "sig(x) * tanh(y), which divides once.",
           ulps=7.5, half_ulps=120.0, flops=30)  # fmt: skip
 """Kernels of float32 and halves have it for the product; no tree holds it."""
+
+_RADICAND = "tb_radicand_{t}({x})"
+_ROOT = f"tb_sqrt_{{t}}({_RADICAND})"
+
+POWERS: dict[float, Op] = {
+    y: replace(OPS["pow"], code=code, ulps=ulps, flops=flops)
+    for y, code, ulps, flops in [
+        (0, "1", 0.0, 0), (1, "{x}", 0.0, 0), (2, "{x} * {x}", 0.5, 1), (3, "{x} * {x} * {x}", 1.5, 2),
+        (4, "({x} * {x}) * ({x} * {x})", 2.5, 2), (-1, "1 / {x}", 0.5, 4), (-2, "(1 / {x}) * (1 / {x})", 2.5, 5),
+        (0.5, _ROOT, 0.5, 7), (-0.5, f"1 / {_ROOT}", 1.5, 11), (1.5, f"{_RADICAND} * {_ROOT}", 1.5, 8),
+        (-1.5, f"(1 / {_RADICAND}) * (1 / {_ROOT})", 3.5, 16),
+    ]
+}  # fmt: skip
+"""Powers by numbers that need no logarithm: by others they take ten times as long. Bounds add up what is rounded."""
 
 
 def elementwise() -> list[Op]:

@@ -28,6 +28,9 @@ TB_FN float tb_sign_f32(float x) {
 // Bound 1.5
 TB_FN float tb_rsqrt_f32(float x) { return 1.0f / tb_sqrt_f32(x); }
 
+// What a power of 1/2 takes the square root of: as IEEE 754 has powers, -0 counts as 0 and -Inf as Inf
+TB_FN float tb_radicand_f32(float x) { return x == -TB_INF_F32 ? TB_INF_F32 : x + 0.0f; }
+
 // ---- exponentials -------------------------------------------------------------------------------------------------
 
 // (2^f - 1) / f for |f| <= 1/2

@@ -28,6 +28,9 @@ TB_FN double tb_sign_f64(double x) {
 // Bound 1.5
 TB_FN double tb_rsqrt_f64(double x) { return 1.0 / tb_sqrt_f64(x); }
 
+// As tb_radicand_f32
+TB_FN double tb_radicand_f64(double x) { return x == -TB_INF_F64 ? TB_INF_F64 : x + 0.0; }
+
 // The rounding error of s = a + b
 TB_FN double tb_sum_error_f64(double a, double b, double s) {
     double c = s - a;

@@ -94,6 +94,12 @@ def test_gradient_of_a_broadcast_operand(backend: Backend, op: ops.Op) -> None:
     check(backend, apply(op, 1.7, x), [x])
 
 
+def test_gradient_of_powers_by_numbers(backend: Backend) -> None:
+    x = numbers(backend, (3, 5), 0.5, 3.0)
+    for y in testing.some(backend, (2, 3, 4, -1, -2, 0.5, -0.5, 1.5, -1.5, 1.7), 0, part=3):
+        check(backend, x**y, [x])
+
+
 def test_gradient_of_where(backend: Backend) -> None:
     x, y, c = (numbers(backend, shape, seed=s) for s, shape in enumerate(((3, 4), (4,), (3, 1))))
     check(backend, backend.where(c > 0, x * x, backend.exp(y)), [x, y, c])

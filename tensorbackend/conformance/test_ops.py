@@ -229,6 +229,45 @@ def test_edges(backend: Backend, name: str, operands: tuple[float, ...], expecte
         assert expected != 0 or np.signbit(value.astype(np.float64)) == np.signbit(expected)
 
 
+EXPONENTS = [0, 1, 2, 3, 4, 5, -1, -2, -3, 0.5, -0.5, 1.5, -1.5, 1.7, 2.0, -1.0, 3.0, INF, NAN]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "uint8", "bool"])
+def test_powers_by_numbers(backend: Backend, dtype: str) -> None:
+    (values,) = testing.sample(ops.OPS["sqr"], ((97,),), dtype, special=True)
+    x = tensors(backend, [values])[0]
+    exponents = testing.some(backend, EXPONENTS, len(dtype), part=3)
+    allowed = [y for y in exponents if dtype in ("float32", "float64") or abs(y) < 9]
+    if dtype == "uint8":
+        allowed = [y for y in allowed if isinstance(y, float) or y >= 0]
+    with np.errstate(all="ignore"):
+        check(backend, *[x**y for y in allowed], *[backend.power(x, y) for y in allowed[::4]])
+
+
+def test_a_power_is_of_its_own_exponent(backend: Backend) -> None:
+    x = backend.array([0.5, 3.0], min_dims=0)
+    for _ in range(3):
+        for y in (1.7, 2, 2.0, 5, 3, 0.5, 2.5, -1):
+            for power in (x**y, backend.power(x, y)):
+                testing.assert_close(backend.evaluate(power).get(), np.power([0.5, 3.0], y), 4 * 2.0**-24)
+
+
+POWER_EDGES = [
+    (0.0, 0, 1.0), (NAN, 0, 1.0), (-INF, 0.5, INF), (-0.0, 0.5, 0.0), (-4.0, 0.5, NAN), (-0.0, -0.5, INF),
+    (-INF, -0.5, 0.0), (INF, -0.5, 0.0), (-0.0, 1.5, 0.0), (-INF, 1.5, INF), (-1.0, 1.5, NAN), (-0.0, -1.5, INF),
+    (-INF, -1.5, 0.0), (-2.0, -1.5, NAN), (-0.0, -1, -INF), (-INF, -1, -0.0), (-0.0, -2, INF), (-INF, -2, 0.0),
+    (-0.0, 3, -0.0), (-INF, 3, -INF), (-INF, 4, INF), (-0.0, 2, 0.0), (NAN, -1.5, NAN), (-0.0, 1, -0.0),
+]  # fmt: skip
+
+
+def test_edges_of_powers_by_numbers(backend: Backend) -> None:
+    for dtype in testing.some(backend, ("float32", "float16", "float64", "bfloat16"), part=2):
+        for x, y, expected in testing.some(backend, POWER_EDGES, 0, part=8):
+            value = backend.evaluate(backend.array([x], dtype=dtype, min_dims=0) ** y).get()
+            testing.assert_close(value, np.array([expected]))
+            assert expected != 0 or np.signbit(value.astype(np.float64)) == np.signbit(expected)
+
+
 INTEGER_EDGES = [
     ("floordiv", "int32", (7, 0), 0), ("mod", "int32", (7, 0), 0), ("floordiv", "int8", (-7, 2), -4),
     ("mod", "int8", (-7, 2), 1), ("pow", "int32", (2, -1), 0), ("pow", "int32", (-1, -3), -1),

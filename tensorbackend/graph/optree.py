@@ -27,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 _NUMBERS = (bool, int, float, np.generic)
+_POW = ops.OPS["pow"]
 _new = object.__new__
 
 
@@ -35,6 +36,8 @@ def apply(op: ops.Op, *operands: Any, params: tuple = (), table: StructureTable 
 
     Raises `ShapeError`, `DTypeError`, `BackendError` as the op's rules say, and `TypeError` for other operands.
     """
+    if op is _POW:
+        op = _power_by(*operands)
     structures = [getattr(x, "structure", None) or x.__class__ for x in operands]
     if table is None:
         for structure in structures:  # no generator: that would be two more calls for each node
@@ -95,6 +98,14 @@ def _within_range(node: OpTreeNode) -> OpTreeNode:
     is_below = number < limits.min  # refused if the number may come within the range in another call of a program
     holds = name == "ne" or name in (("gt", "ge") if is_below else ("lt", "le"))
     return apply(ops.OPS["ge" if holds else "lt"], x, int(limits.min))
+
+
+def _power_by(x: Any, y: Any) -> ops.Op:
+    """The op that takes x to the power y: one of `ops.POWERS` where y is a number whose power needs no logarithm."""
+    if type(y) not in (int, float):  # a symbol's class is a number's, its type is not
+        return _POW
+    whole = type(y) is int and y < 0 and not (isinstance(x, Operators) and dtypes.is_float(x.structure.dtype))
+    return _POW if whole else ops.POWERS.get(y, _POW)
 
 
 def _build(op: ops.Op, operands: tuple, params: tuple, table: StructureTable) -> OpTreeNode:
@@ -185,7 +196,7 @@ def _understood(op: ops.Op, other: Any, node: Any) -> Any:
 def _binary(op: ops.Op) -> tuple[Callable, Callable]:
     """The methods `x op y` and the reflected one: a look-up and a node when the form is known."""
 
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Any, other: Any, op: ops.Op = op) -> Any:
         structure = self.structure
         try:
             key = (op, structure, other.structure)
@@ -213,8 +224,11 @@ def _binary(op: ops.Op) -> tuple[Callable, Callable]:
         node = method(self, other)
         return _within_range(node) if other.__class__ is int else node
 
-    method.__doc__ = reflected.__doc__ = compare.__doc__ = op.doc
-    return compare if op.name in _MIRRORED else method, reflected
+    def power(self: Any, other: Any) -> Any:
+        return method(self, other, _power_by(self, other))
+
+    method.__doc__ = reflected.__doc__ = compare.__doc__ = power.__doc__ = op.doc
+    return compare if op.name in _MIRRORED else power if op is _POW else method, reflected
 
 
 def _unary(op: ops.Op) -> Callable:

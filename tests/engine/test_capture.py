@@ -189,6 +189,19 @@ def test_numbers_of_all_kinds_take_effect(backend: Backend) -> None:
     both_ways(backend, step, calls, [y, m])
 
 
+def test_powers_by_numbers_that_change_are_of_each_call(backend: Backend) -> None:
+    x, y = numbers(backend, (2, 3), 1), backend.zeros((2, 3))
+
+    def step(by: float) -> None:
+        y[:] = abs(x) ** by
+
+    program = backend.capture(step, 2.0)
+    for by in (2.0, 0.5, 1.7, 3.0):
+        program(by)
+        error = 4 * 2.0**-23  # as good as NumPy's, and pow's own is better
+        np.testing.assert_allclose(y.get(), abs(x.get().astype(np.float64)) ** by, rtol=error)
+
+
 def test_the_result_of_the_capture_has_numbers(backend: Backend) -> None:
     program = backend.capture(lambda x, k: (x, [2 * k + 1, k, 7]), backend.ones((2, 2)), 3)
     assert [type(n) for n in program.result[1]] == [int] * 3

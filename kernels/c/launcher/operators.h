@@ -41,9 +41,26 @@ static inline int may_be_beyond(object *x) {
     return x->type == py.int_ && (unsigned long long)PyLong_AsLongLongAndOverflow(x, &(int){0}) > 127;
 }
 
+// What tells powers apart whose exponent is a number: one of the small integers that Python keeps, where twice that number
+// is a small one. NULL for others and for other ops.
+static inline object *exponent_of(object *op, object *x) {
+    if (op != operators[POW].op || !(x->type == py.int_ || x->type == py.float_))
+        return NULL;
+    double value = PyFloat_AsDouble(x), twice = 2 * value;
+    if (value == -1 && PyErr_Occurred()) {  // an integer beyond all doubles
+        PyErr_Clear();
+        return NULL;
+    }
+    if (!(twice >= -8 && twice <= 8) || twice != (int)twice)
+        return NULL;
+    object *number = PyLong_FromLongLong((int)twice + 8);
+    Py_DecRef(number);  // Python keeps those from -5 to 256
+    return number;
+}
+
 static inline object *binary(int number, object *a, object *b) {
     object *const operands[2] = {a, b};
-    object *const key[OPERANDS + 1] = {operators[number].op, key_of(a), key_of(b)};
+    object *const key[OPERANDS + 1] = {operators[number].op, key_of(a), key_of(b), exponent_of(operators[number].op, b)};
     int a_owns = key[1] && key[1] != a->type;
     if (key[1] && key[2] && (number > GE || !(may_be_beyond(a) || may_be_beyond(b)))) {
         object *node = known_node(memo_of(key[a_owns ? 1 : 2]), key, operands, 2);
@@ -150,6 +167,8 @@ static object *method_call(object *self, object *const *arguments, size_t count,
     int n = (int)f->arity, known = !names && by_place == n;
     for (int i = 0; known && i < n; i++)
         known = (key[i + 1] = key_of(arguments[i])) != NULL;
+    if (known && n == 2)
+        key[3] = exponent_of(f->op, arguments[1]);
     int beyond = 0;
     for (int i = 0; known && f->compares && i < n; i++)
         beyond |= may_be_beyond(arguments[i]);
