@@ -156,7 +156,13 @@ class ArrayModule(Arranging):
 
     def eye(self, n: int, m: int | None = None, k: int = 0, dtype: Any = None) -> Any:
         """Ones on the k-th diagonal, counted to the right, of a matrix of zeros of n rows and m (None: n) columns."""
-        return self.array(np.eye(n, m, operator.index(k)), dtype or self.backend.default_dtype)
+        k = operator.index(k)
+        made = self.zeros((n, n if m is None else m), dtype)
+        rows, columns = made.shape
+        first, count = (k, min(rows, columns - k)) if k >= 0 else (-k * columns, min(rows + k, columns))
+        if count > 0:
+            made.reshape(-1)[first : first + (count - 1) * (columns + 1) + 1 : columns + 1] = 1
+        return made
 
     # Shapes
 

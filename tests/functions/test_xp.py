@@ -59,6 +59,9 @@ RECIPES = {
     "broadcast": lambda xp, a, b: xp.broadcast_to(a[0], (4, 3)) * 1,
     "makers": lambda xp, a, b: xp.zeros((2, 3)) + xp.ones_like(a) + xp.full((3,), 2.0) + xp.eye(2, 3),
     "eye": lambda xp, a, b: xp.eye(3, k=1) + xp.eye(3, 3, -2) + xp.eye(3),
+    "eyes": lambda xp, a, b: xp.concatenate(
+        [xp.eye(n, m, k).ravel() for n in (0, 1, 3) for m in (None, 0, 1, 4) for k in range(-4, 6)]
+    ),
     "moveaxis": lambda xp, a, b: xp.moveaxis(a[None], (0, -1), (2, 0)) + xp.moveaxis(b, 0, 1)[None, 0, :, None],
     "arange": lambda xp, a, b: a[xp.arange(2), xp.arange(2)] + xp.arange(2),
     "array": lambda xp, a, b: xp.array([1, 2, 3]) + xp.asarray(a),
