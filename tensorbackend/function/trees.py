@@ -440,11 +440,11 @@ class _Form:
 
 
 def _kept_axes(y: Any) -> Any:
-    """A tree; where it is a reduction without its axes, and then has one axis at most, the reduction with them: it may
-    share a kernel with others of its space."""
+    """A tree; where it is what was made of a reduction, without its axes, and then has one axis at most, what has them:
+    it may share a kernel with others of its space."""
     if isinstance(y, OpTreeNode) and y.structure.op.name == "reshape" and len(y.shape) <= 1:
         (x,) = y.inputs
-        if isinstance(x, OpTreeNode) and x.structure.op.kind == ops.REDUCTION and x.size == y.size:
+        if isinstance(x, OpTreeNode) and x.structure.op.kind in (ops.REDUCTION, ops.ELEMENTWISE) and x.size == y.size:
             return x
     return y
 

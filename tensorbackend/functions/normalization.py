@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorbackend import ops
+from tensorbackend import dtypes, ops
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.config import lookup
@@ -47,7 +47,37 @@ def _normalized(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, An
     mean = o.mean(x, axes, True)
     centred = x - mean
     variance = o.mean(centred * centred, axes, True)
-    return centred / o.sqrt(variance + eps), mean, variance
+    return centred * o.rsqrt(variance + eps), mean, variance
+
+
+def _gradients(g: Any, y: Any, x: Any, gamma: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any]:
+    """The gradients at x, and at gamma and beta along x, of those at the outputs (None: none): with h = (x - mean) /
+    sqrt(variance + eps), h gamma + beta, the mean and the variance, which lie along x.
+
+    Halves find the last two anew: as they are stored, they are not exact enough.
+    """
+    (gy, g_mean, g_variance), (_, mean, variance) = g, y
+    if dtypes.is_half(x.dtype):
+        _, mean, variance = _normalized(x, axes, eps)
+    count, g_beta = max(math.prod(x.shape[a] for a in axes), 1), gy
+    scale = o.rsqrt(variance + eps)
+    h = (x - mean) * scale
+    gx, g_gamma = None, None
+    if gy is not None:
+        gh, g_gamma = gy * gamma, gy * h
+        gx = (gh - o.mean(gh, axes, True) - h * o.mean(gh * h, axes, True)) * scale
+    for more in (
+        None if g_mean is None else g_mean / float(count),
+        None if g_variance is None else (x - mean) * (g_variance * (2.0 / count)),
+    ):
+        gx = gx if more is None else more if gx is None else gx + more
+    return gx, g_gamma, g_beta
+
+
+def _batch_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple:
+    g, y = ([v if v is None or i == 0 else _spread(v, x, axes) for i, v in enumerate(vs)] for vs in (g, y))
+    gx, *others = _gradients(g, y, x, _spread(gamma, x, axes), axes, eps)
+    return gx, *(None if v is None else o.reshape(o.sum(v, axes), gamma.shape) for v in others)
 
 
 def _batch(x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
@@ -58,7 +88,7 @@ def _batch(x: Any, gamma: Any, beta: Any, eps: float, axes: tuple[int, ...]) -> 
 
 def _fixed(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float, axes: tuple[int, ...]) -> Any:
     gamma, beta, mean, var = (_spread(v, x, axes) for v in (gamma, beta, mean, var))
-    return (x - mean) / o.sqrt(var + eps) * gamma + beta
+    return (x - mean) * (o.rsqrt(var + eps) * gamma) + beta
 
 
 def _check_channels(in_types: Any, axes: tuple[int, ...], **params: Any) -> None:
@@ -70,7 +100,7 @@ def _check_channels(in_types: Any, axes: tuple[int, ...], **params: Any) -> None
         type_check.expect(t.shape == expected, t.dtype == x.dtype)
 
 
-_BATCH = Rule("batch_normalization", _batch, None, _check_channels, ("x", "gamma", "beta"))
+_BATCH = Rule("batch_normalization", _batch, _batch_gradients, _check_channels, ("x", "gamma", "beta"))
 _FIXED = Rule("fixed_batch_normalization", _fixed, None, _check_channels, ("x", "gamma", "beta", "mean", "var"))
 
 
@@ -119,27 +149,51 @@ def _check_layer(in_types: Any, **params: Any) -> None:
         type_check.expect(t.ndim == 1, t.shape[0] == x.shape[1])
 
 
-_LAYER = Rule(
-    "layer_normalization",
-    lambda x, gamma, beta, eps: _normalized(x, (1,), eps)[0] * gamma + beta,
-    None,
-    _check_layer,
-    ("x", "gamma", "beta"),
-)
+def _layer(x: Any, gamma: Any, beta: Any, eps: float, alone: bool) -> Any:
+    """The output, and what gradients need of it unless there are none, and it is to be `alone`."""
+    standard, mean, variance = _normalized(x, (1,), eps)
+    y = standard * gamma + beta
+    return y if alone else (y, mean, variance)
+
+
+def _layer_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, eps: float, alone: bool) -> tuple:
+    gx, *others = _gradients(g, y, x, gamma, (1,), eps)
+    return gx, *(None if v is None else o.reshape(o.sum(v, 0), gamma.shape) for v in others)
+
+
+_LAYER = Rule("layer_normalization", _layer, _layer_gradients, _check_layer, ("x", "gamma", "beta"))
 
 
 def layer_normalization(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Variable:
     """Rows of x (N, D) with mean 0 and variance 1, times gamma (D,) plus beta (D,) (Ba et al. 2016)."""
     ranges.check("layer_normalization", "0 or more, and finite", eps=eps)
-    return _LAYER(x, gamma, beta, eps=float(eps))
+    if not lookup("enable_backprop"):
+        return _LAYER(x, gamma, beta, eps=float(eps), alone=True)
+    return _LAYER(x, gamma, beta, eps=float(eps), alone=False)[0]
 
 
-def _group(x: Any, gamma: Any, beta: Any, groups: int, eps: float) -> Any:
+def _apart(x: Any, gamma: Any, beta: Any, groups: int) -> tuple[Any, Any, Any]:
+    """The groups of x as an axis of their own, with gamma and beta along it."""
     n, c, *rest = x.shape
-    apart = o.reshape(x, (n, groups, c // groups, math.prod(rest)))
     along = (1, groups, c // groups, 1)
-    scaled = _normalized(apart, (2, 3), eps)[0] * o.reshape(gamma, along) + o.reshape(beta, along)
-    return o.reshape(scaled, x.shape)
+    return o.reshape(x, (n, *along[1:3], math.prod(rest))), o.reshape(gamma, along), o.reshape(beta, along)
+
+
+def _group(x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool) -> Any:
+    """As `_layer`."""
+    apart, gamma, beta = _apart(x, gamma, beta, groups)
+    standard, mean, variance = _normalized(apart, (2, 3), eps)
+    y = o.reshape(standard * gamma + beta, x.shape)
+    return y if alone else (y, mean, variance)
+
+
+def _group_gradients(
+    g: Any, y: Any, x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool
+) -> tuple:  # fmt: skip
+    apart, along, _ = _apart(x, gamma, beta, groups)
+    gy = None if g[0] is None else o.reshape(g[0], apart.shape)
+    gx, *others = _gradients((gy, *g[1:]), y, apart, along, (2, 3), eps)
+    return o.reshape(gx, x.shape), *(None if v is None else o.reshape(o.sum(v, (0, 3)), gamma.shape) for v in others)
 
 
 def _check_group(in_types: Any, **params: Any) -> None:
@@ -150,7 +204,7 @@ def _check_group(in_types: Any, **params: Any) -> None:
         type_check.expect(t.ndim == 1, t.shape[0] == x.shape[1])
 
 
-_GROUP = Rule("group_normalization", _group, None, _check_group, ("x", "gamma", "beta"))
+_GROUP = Rule("group_normalization", _group, _group_gradients, _check_group, ("x", "gamma", "beta"))
 
 
 def group_normalization(x: Array, groups: int, gamma: Array, beta: Array, eps: float = 1e-5) -> Variable:
@@ -162,7 +216,9 @@ def group_normalization(x: Array, groups: int, gamma: Array, beta: Array, eps: f
         raise ShapeError(complain("group_normalization: x", f"shape {x.shape}", "(N, C, …)"))
     if groups < 1 or x.shape[1] % groups:
         raise ShapeError(complain("group_normalization", f"{groups} groups of {x.shape[1]} channels", "a divisor"))
-    return _GROUP(x, gamma, beta, groups=groups, eps=float(eps))
+    if not lookup("enable_backprop"):
+        return _GROUP(x, gamma, beta, groups=groups, eps=float(eps), alone=True)
+    return _GROUP(x, gamma, beta, groups=groups, eps=float(eps), alone=False)[0]
 
 
 def _normalize(x: Any, eps: float, axis: Any) -> Any:

@@ -94,6 +94,34 @@ def test_lengths_of_rows_let_nan_through(array, host) -> None:
     np.testing.assert_array_equal(host(F.normalize(x)), [[np.nan, np.nan], [0, 0]])
 
 
+def standard(x: tb.Variable, axes: tuple[int, ...]) -> tb.Variable:
+    away = x - F.broadcast_to(F.mean(x, axes, keepdims=True), x.shape)
+    return away / F.broadcast_to(F.sqrt(F.mean(away * away, axes, keepdims=True) + 1e-5), x.shape)
+
+
+@pytest.mark.parametrize(("name", "normalized", "defined"), [
+    ("layer", F.layer_normalization, lambda x, c, d: standard(x, (1,)) * c + d),
+    ("batch", lambda x, c, d: F.batch_normalization(x, c, d, eps=1e-5), lambda x, c, d: standard(x, (0,)) * c + d),
+    ("group", lambda x, c, d: F.group_normalization(x, 2, c, d),
+     lambda x, c, d: F.reshape(standard(F.reshape(x, (5, 2, 3)), (2,)), (5, 6)) * c + d),
+])  # fmt: skip
+def test_normalizations_have_gradients_of_any_order(array, host, name, normalized, defined) -> None:
+    random = np.random.default_rng(5)
+    given = [random.normal(size=shape) for shape in ((5, 6), 6, 6)]
+    rows = []
+    for function in (normalized, defined):
+        x, c, d = (tb.Variable(array(v)) for v in given)
+        y, row = F.sum(function(x, c, d) ** 3), []
+        for _ in range(3):
+            gradients = tb.grad([y], [x, c], enable_double_backprop=True)
+            row += [host(g) for g in gradients]
+            y = F.sum(gradients[0] ** 2) + F.sum(gradients[1] ** 2)
+        rows.append(row)
+    for made, expected in zip(*rows, strict=True):
+        error = 1e-9 if made.dtype == np.float64 else 1e-3
+        np.testing.assert_allclose(made, expected, rtol=error, atol=error * abs(expected).max())
+
+
 def test_powers_of_zero_have_gradients_of_any_order(array, host) -> None:
     x = tb.Variable(array([0.0, 1.0, 2.0]))
     for exponent, orders in ((0, [[0, 0, 0]]), (1, [[1, 1, 1], [0, 0, 0]]), (2, [[0, 2, 4], [2, 2, 2], [0, 0, 0]])):
