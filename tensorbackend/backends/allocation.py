@@ -205,7 +205,7 @@ class Allocation:
         if shared.structure.table is not self.structures:
             given, hint = f"a tensor of {shared.backend!r}", "a buffer made by this backend"
             raise BackendError(complain("iobuf: shared memory of another backend", given, repr(self), hint))
-        fits = shared.shape == shape and dtype in (None, shared.dtype)
+        fits = shared.shape == shape and (dtype is None or dtype == shared.dtype)
         out = shared if fits else shared.share(shape, dtype, name)
         return out._assign(0)
 

@@ -121,7 +121,7 @@ class ArrayModule(Arranging):
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
         """`a` as an array of the backend; itself if it is one, of that type."""
-        same = isinstance(a, Tensor) and a.backend is self.backend and dtype in (None, a.dtype)
+        same = isinstance(a, Tensor) and a.backend is self.backend and (dtype is None or dtype == a.dtype)
         return presented(a) if same else self.array(a, dtype)
 
     def round(self, a: Any, decimals: int = 0, out: Any = None) -> Any:

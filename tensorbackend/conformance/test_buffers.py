@@ -78,6 +78,9 @@ def test_iobuf_in_shared_memory_is_zeroed(sized) -> None:
 
 
 def test_iobuf_in_shared_memory_of_another_type(sized) -> None:
+    narrow = sized.ones((4, 8), np.float32)
+    with pytest.raises(ValueError, match="256 contiguous bytes"):
+        sized.iobuf(4, dtype=np.dtype(np.float64), shared=narrow)
     shared = sized.ones((4, 8))
     t = sized.iobuf(4, dtype=np.float16, shared=shared)
     assert (t.shape, t.dtype, t.ptr) == ((4, 8), np.float16, shared.ptr)

@@ -23,9 +23,9 @@ from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Storage, Tensor, share_memory
 
 __all__ = [
-    "added", "backend_of", "copy_into", "described", "device_backend", "different_kinds", "evaluated", "filled_like",
-    "fresh", "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved", "on_host",
-    "only_family", "placed", "plain", "presented", "target", "tensor_of", "together", "zeros",
+    "added", "as_type", "backend_of", "copy_into", "described", "device_backend", "different_kinds", "evaluated",
+    "filled_like", "fresh", "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved",
+    "on_host", "only_family", "placed", "plain", "presented", "target", "tensor_of", "together", "zeros",
 ]  # fmt: skip
 
 _new = object.__new__
@@ -297,9 +297,14 @@ def zeros(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 
 def copied(x: Any) -> Any:
     """A plain array in new memory."""
+    return x.copy() if type(x) is np.ndarray else as_type(x, x.dtype)
+
+
+def as_type(x: Any, dtype: np.dtype) -> Any:
+    """A plain array as another type, in new memory."""
     if type(x) is np.ndarray:
-        return x.copy()
-    out = fresh(backend_of(x), x.shape, x.dtype)
+        return x.astype(dtype)
+    out = fresh(backend_of(x), x.shape, dtype)
     out[:] = x
     return out
 

@@ -357,7 +357,7 @@ class _Form:
                 continue
             number, structure = next(traced)
             layout = view = None
-            if structure is not None and (structure.op is not None or dtype not in (None, structure.dtype)):
+            if structure is not None and (structure.op or (dtype is not None and dtype != structure.dtype)):
                 kind, shape = dtype or structure.dtype, y.shape
                 layout = _dense(structure.table, kind, shape, self._order_of(i, shape))
                 view = None if shape == structure.shape else _dense(structure.table, kind, structure.shape, None)

@@ -294,17 +294,11 @@ class _Cast(FunctionNode):
     def _run_forward(self, data: tuple[Any, ...]) -> tuple[Any, ...]:
         (x,) = data
         self._before = x.dtype
-        return (x.astype(self._dtype) if type(x) is np.ndarray else _as_type(x, self._dtype),)
+        return (arrays.as_type(x, self._dtype),)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradient in the type that there was; none for what were no floats."""
         return (cast(grad_outputs[0], self._before) if dtypes.is_float(self._before) else None,)
-
-
-def _as_type(x: Any, dtype: np.dtype) -> Any:
-    out = arrays.fresh(arrays.backend_of(x), x.shape, dtype)
-    out[:] = x
-    return out
 
 
 def cast(x: Array, dtype: Any) -> Variable:
@@ -326,7 +320,7 @@ class _Copy(FunctionNode):
         self._from = arrays.backend_of(x)
         if self._from is not self._device:
             return (arrays.moved(x, self._device),)
-        return (x.copy() if self._from is None else _as_type(x, x.dtype),)
+        return (arrays.copied(x),)
 
     def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradient where the input was."""

@@ -20,7 +20,7 @@ class Parameter(Variable):
     """A variable with an initializer: a number, an array, a callable that fills one, or None for LeCunNormal.
 
     Without a `shape` (an array brings its own) it is not initialised until `initialize(shape)` is called. Its type is
-    that of the array, else `config.dtype`. `update_rule` is an optimizer's.
+    `dtype`, else that of the array, else `config.dtype`. `update_rule` is an optimizer's.
     """
 
     __slots__ = ("_device", "_dtype", "_initializer", "update_rule")
@@ -33,7 +33,7 @@ class Parameter(Variable):
         if arrays.is_array(initializer) and shape is None:
             data = arrays.plain(initializer)
             self._device = arrays.backend_of(data)
-            self._data = data if self._dtype in (None, data.dtype) else data.astype(self._dtype)
+            self._data = data if self._dtype is None or self._dtype == data.dtype else arrays.as_type(data, self._dtype)
             return
         self._initializer = as_initializer(initializer)
         if shape is not None:

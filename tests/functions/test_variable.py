@@ -122,6 +122,13 @@ def test_variables_of_one_array_share_one_in_a_deep_copy(array) -> None:
     assert first.grad_var.creator is None and x.grad_var.creator is not None
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_a_parameter_of_an_array_has_the_type_that_is_asked_for(dtype, be, array, host) -> None:
+    p = tb.Parameter(array([1.0, 2.0]), dtype=dtype)
+    assert (p.dtype, p.array.dtype, p.device) == (np.dtype(dtype), np.dtype(dtype), be)
+    assert host(p).tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
 def test_a_parameter_is_copied_with_what_it_is_made_by(of, array, host) -> None:
     class Mine(tb.Parameter):

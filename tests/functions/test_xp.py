@@ -209,6 +209,16 @@ def test_a_diagonal_is_added_to(xp) -> None:
     testing.assert_allclose(a, expected)
 
 
+@pytest.mark.parametrize("wanted", ["float16", "float64"])
+def test_an_array_of_another_type_is_not_taken_as_it_is(wanted, xp) -> None:
+    a = xp.array(A)
+    for dtype in (wanted, np.dtype(wanted), getattr(np, wanted)):  # NumPy takes the type float64 for None
+        for make in (xp.asarray, xp.ascontiguousarray):
+            made = make(a, dtype)
+            assert (made.dtype, make(made, dtype).dtype) == (np.dtype(wanted),) * 2
+            testing.assert_allclose(made, A)
+
+
 def test_results_have_memory_of_their_own(xp) -> None:
     a = xp.array(A)
     b = a * 2
