@@ -6,6 +6,7 @@ No pickle is written or read.
 
 from __future__ import annotations
 
+import itertools
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -221,6 +222,10 @@ def _path(file: Any) -> Path:
     raise TypeError(complain("file", f"{type(file).__name__} {file!r}"[:200], "a path, or a file object"))
 
 
+_number = itertools.count()
+"""Of files on their way: a signal's handler or another thread may save to the same path meanwhile."""
+
+
 @contextmanager
 def _opened(file: Any) -> Iterator[Any]:
     """A file object, or a file that takes its place at a path, or where a link there leads, once it is whole; a pipe or
@@ -234,7 +239,7 @@ def _opened(file: Any) -> Iterator[Any]:
             yield out
         return
     path = Path(os.path.realpath(path))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{next(_number)}.part")
     try:
         with open(beside, "wb") as out:
             yield out

@@ -369,6 +369,25 @@ def test_counts_and_scales_of_an_optimizer_that_cannot_be_are_refused(name, numb
     assert optimizer.t == 0 and optimizer.loss_scale == 2.0**14
 
 
+def test_a_file_that_is_saved_while_it_is_saved_is_whole(tmp_path) -> None:
+    path = tmp_path / "state.npz"
+    found = []
+
+    class Interrupted(dict):
+        def items(self):
+            yield "a", np.arange(1000)
+            serializers.write_npz(path, {"b": np.arange(3)})  # as the handler of a signal does
+            found.append(serializers.read_npz(path))
+            yield "c", np.arange(5)
+
+    serializers.write_npz(path, Interrupted())
+    found.append(serializers.read_npz(path))
+    assert [{name: x.tolist() for name, x in held.items()} for held in found] == [
+        {"b": [0, 1, 2]}, {"a": [*range(1000)], "c": [*range(5)]}
+    ]  # fmt: skip
+    assert os.listdir(tmp_path) == ["state.npz"]
+
+
 @each_format
 def test_a_pipe_is_written_into_and_a_link_followed(save, load, tmp_path) -> None:
     pipe, target, link = (tmp_path / name for name in ("pipe", "target", "link"))
