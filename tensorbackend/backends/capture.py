@@ -458,9 +458,12 @@ class Recorder:
 
 
 def stand_in(x: Tensor) -> Tensor:
-    """The same tensor as an object of its own, so that a function's use of its argument can be told."""
+    """The same tensor as an object of its own, so that a function's use of its argument can be told: what it is a view
+    of it is told by, too, but for a tensor that is the same view, in whose place a function would take it."""
     view = x._view(x.structure.shape, x.structure.strides, 0)
-    view.__dict__.update(x.__dict__)
+    same = x.base is not None and x.base.address == x.address and x.base.shape == x.shape
+    view.base = None if same else x.base
+    view.__dict__.update(x._own_attributes())
     return view
 
 

@@ -61,10 +61,11 @@ def target(x: Any, name: str = "array") -> Any:
 def _plain_tensor(x: Tensor) -> Tensor:
     s = x.structure
     own = s.table.backend.tensor_cls
-    if s.min_dims == 0 and type(x) is own:
-        return x
-    if type(x.base) is own and x.base.structure is s and x.base.address == x.address:
-        return x.base
+    if s.min_dims == 0:
+        if type(x) is own:
+            return x
+        if type(x.base) is own and x.base.structure is s and x.base.address == x.address:
+            return x.base
     made = _new(own)
     made._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), x.storage, x.address)
     made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding

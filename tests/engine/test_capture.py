@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorbackend as tb
+import tensorbackend.functions as F
 from tensorbackend import Backend, CaptureError, DTypeError, ShapeError, Tensor, testing
 from tensorbackend.backends import native
 
@@ -333,6 +334,40 @@ def test_views_of_arguments_and_other_memory_than_the_captured_ones(backend: Bac
         return big[n : n + 3, 2 * n : 2 * n + 4]
 
     both_ways(backend, step, [(part(0),), (part(1),), (part(3),)], [y])
+
+
+class Tripled(tb.FunctionNode):
+    """A function of arrays as users see them."""
+
+    def forward(self, inputs: tuple) -> tuple:
+        return (inputs[0] * 3,)
+
+
+@pytest.mark.parametrize("min_dims", [0, 2])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda be, x: F.tanh(tb.Variable(x)).array,
+        lambda be, x: Tripled().apply((x,))[0].array,
+        lambda be, x: be.evaluate(tb.Variable(x).array * 2),
+        lambda be, x: be.evaluate(be.xp.asarray(x) * 2),
+        lambda be, x: be.xp.pad(be.xp.asarray(x), 1, "wrap"),
+        lambda be, x: be.evaluate((x if x.base is None else x.base) * 2),
+    ],
+)
+def test_an_argument_seen_as_another_object_is_still_the_argument(
+    backend: Backend, read: Callable, min_dims: int
+) -> None:
+    x, y, z = (backend.array(numbers(backend, (3, 4), n), min_dims=min_dims) for n in range(3))
+    seen = tb.Variable(x).array, backend.xp.asarray(x)  # which the tensor knows, and gives again
+    both_ways(backend, lambda t: read(backend, t), [(x,), (y,), (z,)], [])
+    both_ways(backend, lambda t: read(backend, t), [(backend.xp.array(t),) for t in (x, y, z)], [])
+    assert all(t.get().tobytes() == x.get().tobytes() for t in seen)
+
+
+def test_what_an_argument_is_a_view_of_is_no_argument(backend: Backend) -> None:
+    big = numbers(backend, (6, 4), 4)
+    both_ways(backend, lambda x: backend.evaluate(x.base[:2] + x), [(big[n : n + 2],) for n in range(3)], [])
 
 
 def test_host_numbers_inside_are_as_they_were(backend: Backend) -> None:
