@@ -22,7 +22,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph.structure import Structure
-from tensorbackend.graph.tensor import Tensor
+from tensorbackend.graph.tensor import Tensor, check_writable
 from tensorbackend.settings import anywhere, config, when_changed
 
 __all__ = ["OPERATIONS", "Alone", "Communicator", "Reduction"]
@@ -74,11 +74,12 @@ class Communicator(ABC):
         """Replace `tensor`, in every process, by the sum, mean or maximum over processes of its elements.
 
         Halves are added in float32 and rounded once. The order of additions depends on the number of processes alone,
-        so a run repeats to the last bit. Returns `tensor`. Raises `ValueError` for another `op`, `DTypeError` for a
-        mean of integers or a sum of booleans, `BackendError` for a tensor of another backend.
+        so a run repeats to the last bit. Returns `tensor`. Raises `ValueError` for another `op` and for a tensor that
+        may not be written, `DTypeError` for a mean of integers or a sum of booleans, `BackendError` for a tensor of
+        another backend.
         """
         try:
-            reduce = self._reductions[tensor.structure, tensor.address, op]
+            reduce = self._reductions[tensor.structure, tensor.address, op] if tensor.storage.writable else None
         except (AttributeError, KeyError):
             reduce = None
         if reduce is None:
@@ -91,8 +92,8 @@ class Communicator(ABC):
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> Tensor:
         """Replace `tensor` in every process by that of process `root`. Returns it. Raises `ValueError` for a `root`
-        that is not a rank."""
-        self._check(tensor, "broadcast")
+        that is not a rank, and for a tensor that may not be written."""
+        self._check(tensor, "broadcast", writes=True)
         if not (isinstance(root, (int, np.integer)) and 0 <= root < self.size):
             raise ValueError(complain("broadcast", f"root {root!r}", f"a rank, 0 to {self.size - 1}"))
         self._begin("broadcast", tensor, int(root))
@@ -248,7 +249,7 @@ class Communicator(ABC):
 
     def _reduction(self, tensor: Tensor, op: str) -> Reduction:
         """What `allreduce` does with tensors of this layout at this place: worked out, checked and remembered."""
-        self._check(tensor, "allreduce", op)
+        self._check(tensor, "allreduce", op, writes=True)
         key = (tensor.structure, tensor.address, op)
         if key not in self._reductions:
             if len(self._reductions) >= MAX_REDUCTIONS:
@@ -322,7 +323,7 @@ class Communicator(ABC):
         tensor[:] = flat.reshape(tensor.shape)
         self._flush()
 
-    def _check(self, tensor: Any, name: str, op: str = "max", axes: bool = False) -> None:
+    def _check(self, tensor: Any, name: str, op: str = "max", axes: bool = False, writes: bool = False) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(complain(name, type(tensor).__name__, "a tensor"))
         if tensor.backend is not self.backend:
@@ -331,6 +332,8 @@ class Communicator(ABC):
             raise ValueError(complain(name, f"op {op!r}", f"one of {', '.join(OPERATIONS)}"))
         if op == "mean" and not dtypes.is_float(tensor.dtype) or op == "sum" and tensor.dtype == dtypes.BOOL:
             raise DTypeError(complain(name, f"op {op!r} of {tensor.dtype}", "numbers, and floats for a mean"))
+        if writes:
+            check_writable(tensor)
         if axes and not tensor.shape:
             raise ShapeError(complain(name, "a tensor without axes", "at least one axis", "tensor.reshape(1)"))
 

@@ -12,6 +12,7 @@ from tensorbackend.errors import BackendError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.ready import listeners
 from tensorbackend.function.variable import Variable
+from tensorbackend.graph.tensor import check_writable
 from tensorbackend.links import Link
 from tensorbackend.optimizers import Optimizer
 
@@ -157,6 +158,7 @@ def distributed_optimizer(optimizer: Optimizer, comm: Communicator, nbytes: int 
         if tensor.backend is not comm.backend:
             given, hint = f"{path} of {tensor.backend}", "link.to_device(comm.backend)"
             raise BackendError(complain("distributed_optimizer", given, f"{comm.backend}", hint))
+        check_writable(tensor)
         tensors.append(tensor)
     hook = AverageGradients(comm, nbytes, compress)
     optimizer.add_hook(hook)

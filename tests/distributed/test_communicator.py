@@ -252,6 +252,28 @@ def test_wrong_arguments_are_refused(alone: distributed.Communicator) -> None:
         alone.allgather(x[0, 0].reshape(()))
 
 
+def test_what_may_not_be_written_is_refused(check: Callable[..., None]) -> None:
+    check(
+        2,
+        """
+values = np.full((3, 1), float(comm.rank))
+x = be.view(values)
+comm.allreduce(x, "mean")
+values.flags.writeable = False
+read_only = be.view(values)  # at a place of which the exchange is known
+for y in (read_only, be.broadcast_to(be.ones((3, 1)), (3, 2))):
+    for exchange in (comm.allreduce, comm.broadcast, comm.start_allreduce):
+        try:
+            exchange(y)
+        except ValueError as error:
+            assert "assignment: " in str(error)
+        else:
+            raise AssertionError("written")
+assert (x.get() == 0.5).all()
+""",
+    )
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_backend_that_is_not_named_is_that_of_the_settings(launch: Callable, n: int) -> None:
     """As scripts pass on what `add_backend_arguments` leaves open."""
