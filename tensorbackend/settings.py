@@ -198,7 +198,7 @@ def _read(setting: Setting, head: str, given: Any) -> Any:
     """A setting's value from a text, or from what is written as one. Raises `ValueError` for what it cannot be."""
     try:
         if setting.parse is str:
-            return os.fspath(given)
+            return os.fsdecode(given)
         if setting.parse is floating:  # types have other forms than text
             return floating(given)
         return setting.parse(str(int(given) if isinstance(given, bool) else given))

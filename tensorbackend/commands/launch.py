@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     n = cores if options.n is None else options.n
     if not Path(options.script).is_file():
         raise Failure(complain("launch", f"no file {options.script}", "a Python script"))
-    threads = os.environ.get("TB_THREADS", str(max(1, cores // n)))
-    env = {**os.environ, "TB_THREADS": threads, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)}
+    threads = os.environ.get("TB_THREADS") or str(max(1, cores // n))
+    env = {**os.environ, "TB_THREADS": threads, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or threads}
     if options.timeout is not None:
         env["TB_DISTRIBUTED_TIMEOUT"] = str(options.timeout)
     script = [options.script, *options.rest]

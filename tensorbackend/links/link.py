@@ -649,6 +649,7 @@ class Sequential(ChainList):
 
     def repeat(self, n_repeat: int, mode: str = "init") -> Sequential:
         """The layers so many times one after the other, each time as copies."""
+        ranges.check("repeat", "an int of 0 or more", n_repeat=n_repeat)
         made = Sequential()
         for _ in range(n_repeat):
             made.extend(self.copy(mode)._list)

@@ -61,12 +61,12 @@ class BatchNormalization(Ranged, Link):
         gamma, beta = self._factor("gamma", 1.0, x), self._factor("beta", 0.0, x)
         if not lookup("train"):
             return F.fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps, axis)
-        decay = self.decay
-        if finetune:
+        decay = 1.0 - 1.0 / (self.N + 1) if finetune else self.decay
+        y = F.batch_normalization(x, gamma, beta, eps=self.eps, running_mean=self.avg_mean,
+                                  running_var=self.avg_var, decay=decay, axis=axis)  # fmt: skip
+        if finetune:  # a call that was refused does not count
             self.N += 1
-            decay = 1.0 - 1.0 / self.N
-        return F.batch_normalization(x, gamma, beta, eps=self.eps, running_mean=self.avg_mean,
-                                     running_var=self.avg_var, decay=decay, axis=axis)  # fmt: skip
+        return y
 
     def start_finetuning(self) -> None:
         """Have the next calls with `finetune` average from anew."""

@@ -281,6 +281,12 @@ def test_a_backend_that_is_not_named_is_that_of_the_settings(launch: Callable, n
     assert sorted(done.stdout.splitlines()) == [f"emulator {rank}" for rank in range(n)], done.stderr
 
 
+def test_an_empty_number_of_threads_is_none(launch: Callable) -> None:
+    done = launch(1, "sys.stdout.write(' '.join(map(os.environ.get, ('TB_THREADS', 'OMP_NUM_THREADS'))))",
+                  TB_THREADS="", OMP_NUM_THREADS="")  # fmt: skip
+    assert len(done.stdout.split()) == 2 and int(done.stdout.split()[0]) >= 1, done.stderr
+
+
 def test_processes_that_disagree_are_refused(launch: Callable) -> None:
     done = launch(2, "comm.allreduce(be.ones((2 + comm.rank, 2)))", TB_CHECK="1")
     assert done.returncode != 0

@@ -154,6 +154,7 @@ OTHERS = {
     "addgrads": (lambda: linear().addgrads(X), ("addgrads: link", "ndarray", "a Link")),
     "add_persistent": (lambda: linear().add_persistent([1], 2), ("Linear: a name", "[1]", "a str")),
     "repeat": (lambda: linear().repeat(2.5), ("repeat: n_repeat", "2.5")),
+    "repeated layers": (lambda: tb.Sequential(linear()).repeat(-1), ("repeat: n_repeat", "-1")),
     "addgrad": (lambda: tb.Variable(X).addgrad(X), ("addgrad", "ndarray", "a Variable")),
     "copydata": (lambda: tb.Variable(X).copydata(None), ("copydata", "NoneType", "a Variable")),
     "matmul": (lambda: tb.Variable(X) @ 3, ("matmul: b", "int 3", "a NumPy array")),

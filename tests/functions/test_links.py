@@ -80,6 +80,9 @@ def test_batch_normalization_keeps_running_statistics(be, array) -> None:
     testing.assert_allclose(y, expected, atol=1e-4)
     testing.assert_allclose(link.avg_mean, learned)
     link.start_finetuning()
+    with pytest.raises(TypeError, match="invalid inputs"):
+        link(x[:, :3], finetune=True)
+    assert link.N == 0
     link(x, finetune=True)
     testing.assert_allclose(link.avg_mean, mean)
     assert link.N == 1

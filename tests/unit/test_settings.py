@@ -215,6 +215,8 @@ def test_values_that_a_setting_cannot_have_are_refused(unchanged, name, value) -
 def test_texts_and_paths_are_read_as_in_the_environment(tmp_path) -> None:
     with using(jit="no", threads="2", cache=tmp_path, dtype=np.float64):
         assert (config.jit, config.threads, config.cache, config.dtype) == (False, 2, str(tmp_path), np.float64)
+    with using(cache=os.fsencode(tmp_path)):
+        assert config.cache == str(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["debugg", "seeds", "nothing_like_it"])
