@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -74,10 +75,11 @@ class Known:
 
     `prepared` is the launch; `made` the layouts of outputs to make (as NumPy arrays if `host`); `written` are the
     arguments that it writes; `apart` pairs of arguments that must not overlap (True: but may be one view); `shapes` the
-    extents and combs of arrays. Addresses of the arrays among `values` and the numbers are all that a call adds.
+    extents and combs of arrays; `units` of what the addresses of arrays are multiples. Addresses of the arrays among
+    `values` and the numbers are all that a call adds.
     """
 
-    __slots__ = ("apart", "host", "made", "prepared", "shapes", "written")
+    __slots__ = ("apart", "host", "made", "prepared", "shapes", "units", "written")
 
     def __init__(self, prepared: Prepared, values: Sequence[Any], made: list[Structure], host: bool,
                  written: list[int], apart: list[tuple[int, int, bool]]) -> None:  # fmt: skip
@@ -88,16 +90,19 @@ class Known:
         self.apart = apart
         layouts = [getattr(x, "structure", None) for x in values]
         self.shapes = [(*s.extent, s.combs) if isinstance(s, Structure) else (0, 0, b"") for s in layouts]
+        self.units = [s.dtype.alignment if isinstance(s, Structure) else 1 for s in layouts]
 
     def __call__(self, backend: Any, arguments: Sequence[Any]) -> Sequence[Any] | None:
         """Make the call. Returns the arguments and the outputs made; None when something that it writes may not be
-        written, or overlaps what it must not."""
+        written, or overlaps what it must not, or an array lies where no element of its type may."""
         for k in self.written:
             x = arguments[k]
             if not (x.flags.writeable if self.host else x.storage.writable):
                 return None
         if self.host:
             places = [_host_address(x) if type(x) is np.ndarray else 0 for x in arguments]
+            if any(map(operator.mod, places, self.units)):
+                return None
         else:
             places = [getattr(x, "address", 0) for x in arguments]
         for j, k, may_be_one in self.apart:

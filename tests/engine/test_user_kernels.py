@@ -485,6 +485,22 @@ def test_known_layouts_do_not_hide_what_may_not_be_written() -> None:
     made.cleanup_backend()
 
 
+def test_known_layouts_do_not_hide_where_no_element_may_lie() -> None:
+    made = tensorbackend.Backend.allocate_backend("cpu", min_dims=0)
+    if not made.jit:
+        pytest.skip("no C compiler works here")
+    shift = made.elementwise("T x", "T y", "y = x + 1", "shift_elsewhere")
+    total = made.reduction("T x", "T y", "x", "a + b", "y = a", "0", "total_elsewhere")
+    odd = np.ndarray((3,), np.float32, bytearray(16), 1)
+    for _ in range(2):
+        for call in (lambda x: shift(x), lambda x: shift(np.zeros(3, "f4"), x), lambda x: total(x)):
+            call(np.zeros(3, "f4"))
+            with pytest.raises(ValueError, match="alignment"):
+                call(odd)
+    assert not odd.any()
+    made.cleanup_backend()
+
+
 def test_looking_shows_user_kernels(be, caplog) -> None:
     muladd = be.elementwise(*MULADD)
     x = be.array(numbers((3, 4)))
