@@ -58,12 +58,12 @@ class Constant(Initializer):
         value = self.fill_value
         if arrays.is_array(value):
             values = arrays.moved(arrays.plain(value), None)
-            if values.size != tensor.size:
-                try:
-                    values = np.broadcast_to(values, tensor.shape)
-                except ValueError:
-                    given = f"shape {values.shape}"
-                    raise ShapeError(complain("Constant: fill_value", given, f"shape {tensor.shape}")) from None
+            mine, other = ([n for n in shape if n != 1] for shape in (tensor.shape, values.shape))
+            try:  # a rank rule may have made a column of a vector
+                values = values.reshape(tensor.shape) if mine == other else np.broadcast_to(values, tensor.shape)
+            except ValueError:
+                given = f"shape {values.shape}"
+                raise ShapeError(complain("Constant: fill_value", given, f"shape {tensor.shape}")) from None
             arrays.copy_into(tensor, values)
         else:
             tensor[:] = value

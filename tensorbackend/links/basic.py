@@ -10,6 +10,7 @@ from typing import Any
 from tensorbackend import functions as F
 from tensorbackend import initializers
 from tensorbackend.errors import ShapeError, complain
+from tensorbackend.function import arrays
 from tensorbackend.function.variable import Variable
 from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import ranges
@@ -102,7 +103,10 @@ def _second(head: str, given: Sequence[Any], own: Any) -> Any:
 
 
 class Maxout(Link):
-    """The largest of `pool_size` linear maps, for each of `out_size` outputs."""
+    """The largest of `pool_size` linear maps, for each of `out_size` outputs.
+
+    W is (out_size pool_size, in_size); arrays among the initializers may have an axis each for outputs and maps.
+    """
 
     def __init__(self, in_size: int | None, out_size: int, pool_size: int, initialW: Any = None,
                  initial_bias: Any = None) -> None:  # fmt: skip
@@ -111,8 +115,13 @@ class Maxout(Link):
         self.out_size, self.pool_size = out_size, pool_size
         shape = None if in_size is None else (out_size * pool_size, in_size)
         with self.init_scope():
-            self.W = Weights(initializers.as_initializer(initialW), shape)
-            self.b = Weights(0 if initial_bias is None else initial_bias, out_size * pool_size)
+            self.W = Weights(initializers.as_initializer(self._by_rows(initialW, 3)), shape)
+            self.b = Weights(0 if initial_bias is None else self._by_rows(initial_bias, 2), out_size * pool_size)
+
+    def _by_rows(self, x: Any, axes: int) -> Any:
+        """An initial value; an array of so many axes with the first two as one."""
+        apart = arrays.is_array(x) and x.shape[:2] == (self.out_size, self.pool_size) and len(x.shape) == axes
+        return x.reshape(self.out_size * self.pool_size, *x.shape[2:]) if apart else x
 
     def forward(self, x: Array) -> Variable:
         """The largest values, (N, out_size)."""
