@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from pathlib import Path
 from tensorbackend.backends import programs
 from tensorbackend.backends.locks import Lock
 from tensorbackend.backends.toolchain import compiler_environment
+from tensorbackend.errors import CompileError
 
 __all__ = ["PATIENCE", "Waiting", "drop_all", "keep", "start", "stop", "take"]
 
@@ -38,15 +40,19 @@ _log = logging.getLogger(__name__)
 
 
 def start(command: list[str], folder: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes."""
+    """Start a compiler that keeps its temporary files in `folder`, as the leader of a group of processes. Raises
+    `CompileError` where it cannot be started."""
     environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
     with programs.starting.now:
         return _popen(command, environment, stdin)
 
 
 def _popen(command: list[str], environment: dict[str, str], stdin: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            env=environment, start_new_session=True)  # fmt: skip
+    try:
+        return subprocess.Popen(command, bufsize=0, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                env=environment, start_new_session=True)  # fmt: skip
+    except OSError as error:  # it is gone, or there are too many processes: not a matter of files that are written
+        raise CompileError(f"the C compiler cannot be started: {error}\n  command   {shlex.join(command)}") from error
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -59,7 +65,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 class Waiting:
     """A compiler that waits, and will write `library` into a `folder` of its own, which goes with it.
 
-    `command(unit, library)` is how a compiler is started on a source. Raises `OSError` where that fails.
+    `command(unit, library)` is how a compiler is started on a source. Raises `CompileError` where it cannot be started,
+    `OSError` where the folder cannot be written.
     """
 
     def __init__(self, folder: Path, command: Callable[[Path, Path], list[str]]) -> None:
@@ -69,9 +76,13 @@ class Waiting:
         unit.write_text(f'#include "{INPUT}"\n')
         self.command = command(unit, self.library)
         environment = {**compiler_environment(), "TMPDIR": os.fspath(folder)}
-        with programs.starting.now:
-            self.process = _popen(self.command, environment, subprocess.PIPE)
-            _open.add(self)
+        try:
+            with programs.starting.now:
+                self.process = _popen(self.command, environment, subprocess.PIPE)
+                _open.add(self)
+        except CompileError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def feed(self, unit: Path) -> None:
         """Let it compile a file. If it has ended meanwhile, its end says so."""
@@ -106,7 +117,7 @@ def keep(key: Hashable, begin: Callable[[], Waiting]) -> None:
         if key not in _kept:
             try:
                 begun = begin()
-            except OSError as error:
+            except (OSError, CompileError) as error:
                 _log.debug("tensorbackend: no compiler is started ahead: %s", error)
                 return
             if _kept.setdefault(key, begun) is not begun:  # a finalizer or a signal's handler has begun one meanwhile

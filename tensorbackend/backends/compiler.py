@@ -389,7 +389,10 @@ def _run_steps(cache: disk_cache.DiskCache, call: _CompilerCall, unit: Path, lib
         return False
     key = (cache.folder, *call.arguments, *environment.items())
     begin = lambda: ahead.Waiting(cache.new_folder(), command)  # noqa: E731
-    steps = ahead.take(key) or begin()
+    try:
+        steps = ahead.take(key) or begin()
+    except CompileError:  # the compiler may still do it by itself
+        return False
     try:
         steps.feed(unit)
         ahead.keep(key, begin)

@@ -104,6 +104,19 @@ def test_a_timer_that_comes_late_ends_none_that_began_since(begun, monkeypatch) 
     assert ahead._timer is None
 
 
+def test_steps_that_cannot_be_started_are_the_compilers(begun, cache, monkeypatch) -> None:
+    started = ahead.subprocess.Popen
+
+    def refuse(command, **options):
+        if command[0] == "/bin/sh":
+            raise BlockingIOError("too many processes")
+        return started(command, **options)
+
+    monkeypatch.setattr(ahead.subprocess, "Popen", refuse)
+    assert answer(1) == 1
+    assert not begun and not list((cache / "tmp").iterdir())
+
+
 def test_a_compiler_that_died_while_it_waited_is_made_up_for(begun) -> None:
     assert answer(1) == 1
     os.killpg(begun[1].process.pid, signal.SIGKILL)

@@ -559,6 +559,19 @@ def test_missing_function_names_the_source(cache):
         library.address("question")
 
 
+def test_a_compiler_that_cannot_be_started_is_no_matter_of_the_disk(cache, monkeypatch, imitation, caplog):
+    path = Path(imitation('exec $real "$@"'))
+    monkeypatch.setitem(config._values, "cc", str(path))
+    assert call(compiler.compile_source(ANSWER % 1)) == 1
+    path.unlink()
+    with pytest.raises(CompileError, match=rf"cannot be started: .*{path.name}.*\n  command   {path}"):
+        compiler.compile_source(ANSWER % 2)
+    assert not caplog.records
+    assert not list((cache / "tmp").iterdir())
+    path = Path(imitation('exec $real "$@"'))
+    assert cache in compiler.compile_source(ANSWER % 2).path.parents
+
+
 def test_full_disk_moves_to_the_temporary_folder(cache, monkeypatch, imitation, caplog):
     marker = cache.parent / "full"
     marker.touch()
