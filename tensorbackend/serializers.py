@@ -98,6 +98,9 @@ class NpzDeserializer:
             return True
         if arrays.is_array(value):
             self._expect(path, value.shape, value.dtype)
+            if not arrays.is_writable(value):
+                hint = "a copy in its place"
+                raise ValueError(complain(f"load: {path}", "a read-only array", "one that may be written", hint))
         else:
             found, listed = self.npz[path], isinstance(value, (list, tuple))  # lists are of any length
             self._expect(path, found.shape if listed else (), float if listed else found.dtype)
@@ -137,7 +140,8 @@ class NpzDeserializer:
 
     def load(self, thing: Any) -> None:
         """Load a link or an optimizer. Raises `KeyError` for what is missing, if `strict`, and `ValueError` for a shape
-        that differs and for what are no numbers, before anything is changed; `TypeError` for another object."""
+        that differs, for what are no numbers and for an array that may not be written, before anything is changed;
+        `TypeError` for another object."""
         _check_thing("load", thing)
         thing.serialize(_Checker(self.npz, self.path, self.strict, self._ignored))
         thing.serialize(self)

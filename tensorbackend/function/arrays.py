@@ -24,8 +24,9 @@ from tensorbackend.graph.tensor import Storage, Tensor, share_memory
 
 __all__ = [
     "added", "as_type", "backend_of", "copy_into", "described", "device_backend", "different_kinds", "evaluated",
-    "filled_like", "fresh", "get_array_module", "host_backend", "is_array", "keeper", "meet", "module_of", "moved",
-    "on_host", "only_family", "placed", "plain", "presented", "target", "tensor_of", "together", "zeros",
+    "filled_like", "fresh", "get_array_module", "host_backend", "is_array", "is_writable", "keeper", "meet",
+    "module_of", "moved", "on_host", "only_family", "placed", "plain", "presented", "target", "tensor_of", "together",
+    "zeros",
 ]  # fmt: skip
 
 _new = object.__new__
@@ -56,6 +57,11 @@ def plain(x: Any, name: str = "array") -> Any:
 def target(x: Any, name: str = "array") -> Any:
     """`x` as a plain array to be written in place: one of NumPy's as it is. Raises `TypeError` for what is no array."""
     return x if type(x) is np.ndarray else plain(x, name)
+
+
+def is_writable(x: Any) -> bool:
+    """Whether an array may be written in place."""
+    return x.flags.writeable if isinstance(x, np.ndarray) else plain(x).storage.writable
 
 
 def _plain_tensor(x: Tensor) -> Tensor:

@@ -369,6 +369,21 @@ def test_counts_and_scales_of_an_optimizer_that_cannot_be_are_refused(name, numb
     assert optimizer.t == 0 and optimizer.loss_scale == 2.0**14
 
 
+@each_format
+def test_what_may_not_be_written_is_refused_and_nothing_changes(save, load, be) -> None:
+    file, link = io.BytesIO(), tb.Chain(a=L.Linear(2, 2), b=L.Linear(2, 2)).to_device(be)
+    save(file, tb.Chain(a=L.Linear(2, 2), b=L.Linear(2, 2)))
+    values = np.ones((2, 2), np.float32)
+    values.flags.writeable = False
+    if be is not None and not be._views_host:
+        pytest.skip("memory of its own")
+    link.b.W.array = values if be is None else be.view(values)
+    before = numbers(link)
+    with pytest.raises(ValueError, match="load: b/W\n.*read-only"):
+        load(io.BytesIO(file.getvalue()), link)
+    assert numbers(link) == before
+
+
 def test_a_file_that_is_saved_while_it_is_saved_is_whole(tmp_path) -> None:
     path = tmp_path / "state.npz"
     found = []
