@@ -34,7 +34,11 @@ class FunctionHook:
         if self.name in _here.hooks:
             raise KeyRefused(complain("function hook: a hook of this name is there", repr(self.name), "another name"))
         _here.hooks[self.name] = self
-        self.added(None)
+        try:
+            self.added(None)
+        except BaseException:  # there will be no end of the block
+            del _here.hooks[self.name]
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -267,8 +267,8 @@ class FunctionNode:
         key = name or hooks.name_of(hook)
         if key in own:
             raise KeyRefused(complain(f"{self.label}: a hook of this name", repr(key), "another name"))
-        self.local_function_hooks = {**own, key: hook}
         hook.added(self)
+        self.local_function_hooks = {**own, key: hook}
 
     def delete_hook(self, name: str) -> None:
         """Take a hook of this node away. Raises `KeyError` for an unknown name."""

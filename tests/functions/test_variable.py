@@ -502,6 +502,26 @@ def test_hooks_see_functions(array) -> None:
     assert "forward tanh\n  input 0: shape (1, 2) float32" in text.getvalue() and "backward sum" in text.getvalue()
 
 
+def test_a_hook_that_refuses_to_begin_is_not_there(array) -> None:
+    class Refusing(FunctionHook):
+        name = "Refusing"
+
+        def added(self, function):
+            raise RuntimeError("not now")
+
+        def forward_preprocess(self, function, in_data):
+            raise AssertionError("called")
+
+    x, y = tb.Variable(array([1.0])), tb.Variable(array([2.0]))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="not now"), Refusing():
+            pytest.fail("entered")
+    node = (x + y).creator_node
+    with pytest.raises(RuntimeError, match="not now"):
+        node.add_hook(Refusing())
+    assert not node.local_function_hooks
+
+
 def test_hooks_see_arrays_that_behave_as_numpys(array) -> None:
     class Sizes(FunctionHook):
         name = "Sizes"
