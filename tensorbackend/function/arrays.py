@@ -308,9 +308,10 @@ def copied(x: Any) -> Any:
 
 
 def as_type(x: Any, dtype: np.dtype) -> Any:
-    """A plain array as another type, in new memory."""
+    """A plain array as another type, in new memory: NumPy's as what storing into a tensor gives."""
     if type(x) is np.ndarray:
-        return x.astype(dtype)
+        with np.errstate(all="ignore"):
+            return dtypes.cast(x, dtype, np.empty_like(x, dtype))
     out = fresh(backend_of(x), x.shape, dtype)
     out[:] = x
     return out

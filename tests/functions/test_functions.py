@@ -54,6 +54,18 @@ def test_integers_that_are_cast_have_no_gradient(array, host) -> None:
     assert n.grad is None and host(x.grad).tolist() == [0.5, 0.5]
 
 
+@pytest.mark.filterwarnings("error")
+def test_casts_are_those_of_the_engine(be, array, host) -> None:
+    x = array([[300.0, -5.0, np.nan], [1e20, -1.5, np.inf]], np.float64)
+    assert host(F.cast(x, "uint8")).tolist() == [[255, 0, 0], [255, 0, 255]]
+    assert host(F.cast(x, "int64")).tolist() == [[300, -5, 0], [2**63 - 1, -1, 2**63 - 1]]
+    assert host(F.cast(x, "float16")).tolist()[1] == [np.inf, -1.5, np.inf]
+    assert host(F.cast(array([1e300], np.float64), "float32")).tolist() == [np.inf]
+    assert F.cast(x, "float32").array.shape == (2, 3)
+    if be is None:
+        assert F.cast(x.T, "float32").array.strides == (4, 12)
+
+
 def test_ties(array, host) -> None:
     a, b = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 0.0]))
     for function, first, second in ((F.maximum, [1, 1], [0, 0]), (F.minimum, [1, 0], [0, 1])):
