@@ -171,7 +171,8 @@ def _host_layout(host: Any, x: np.ndarray) -> Structure | None:
 def filled_like(x: Any, value: float) -> Any:
     """A plain array of the same kind, shape and type with every element `value`."""
     if type(x) is np.ndarray:
-        return np.full(x.shape, value, x.dtype)
+        with np.errstate(all="ignore"):
+            return np.full(x.shape, value, x.dtype)
     out = fresh(x.structure.table.backend, x.structure.shape, x.structure.dtype)
     out[:] = value
     return out
@@ -200,7 +201,10 @@ def module_of(x: Any) -> Any:
 
 def added(a: Any, b: Any) -> Any:
     """The sum of two plain arrays of one kind, shape and type, in new memory."""
-    return np.asarray(a + b) if type(a) is np.ndarray else evaluated(a + b)
+    if type(a) is not np.ndarray:
+        return evaluated(a + b)
+    with np.errstate(all="ignore"):
+        return np.asarray(a + b)
 
 
 def keeper(x: Any) -> Any:
@@ -233,7 +237,9 @@ def moved(x: Any, backend: Any) -> Any:
 def copy_into(target: Any, source: Any) -> None:
     """Overwrite a plain array with the numbers of another, which may be of another kind."""
     if type(target) is np.ndarray:
-        np.copyto(target, source if type(source) is np.ndarray else source.get(), casting="unsafe")
+        values = np.broadcast_to(source if type(source) is np.ndarray else source.get(), target.shape)
+        with np.errstate(all="ignore"):
+            dtypes.cast(values, target.dtype, target)
     elif backend_of(source) is backend_of(target):
         target[:] = source
     else:

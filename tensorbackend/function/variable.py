@@ -408,7 +408,8 @@ class Variable:
             values = None if raw is None else np.asarray(as_array(raw), dtype=np.float64)
             if values is None or not values.size:
                 lines.append(f"  {name}: {'none' if values is None else 'empty'}")
-            else:
+                continue
+            with np.errstate(all="ignore"):
                 lines.append(f"  {name}: mean {values.mean():.6g}, std {values.std():.6g}, "
                              f"min {values.min():.6g}, max {values.max():.6g}")  # fmt: skip
         made_by = self.creator_node

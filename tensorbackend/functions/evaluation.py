@@ -72,9 +72,10 @@ def r2_score(pred: Array, true: Array, sample_weight: Array | None = None,
     if found.shape != right.shape:
         raise ShapeError(complain("r2_score: shapes", f"{found.shape} and {right.shape}", "one shape"))
     wide = right.astype(np.float64)
-    error, spread = ((found - wide) ** 2).sum(0), ((wide - wide.mean(0)) ** 2).sum(0)
-    score = np.where(spread != 0, 1 - error / np.where(spread != 0, spread, 1), 0.0)
-    return _variable(score if multioutput == "raw_values" else score.mean(), found.dtype, backend)
+    with np.errstate(all="ignore"):
+        error, spread = ((found - wide) ** 2).sum(0), ((wide - wide.mean(0)) ** 2).sum(0)
+        score = np.where(spread != 0, 1 - error / np.where(spread != 0, spread, 1), 0.0)
+        return _variable(score if multioutput == "raw_values" else score.mean(), found.dtype, backend)
 
 
 def classification_summary(y: Array, t: Array, label_num: int | None = None, beta: float = 1.0,

@@ -66,6 +66,24 @@ def test_casts_are_those_of_the_engine(be, array, host) -> None:
         assert F.cast(x.T, "float32").array.strides == (4, 12)
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_a_type_draw_no_warning(be, array, host) -> None:
+    x = tb.Variable(array(1.0))
+    (x * 3e38 + x * 3e38).backward()
+    assert host(x.grad) == np.inf
+    (x * -np.inf).backward()
+    assert np.isnan(host(x.grad))
+    F.sum(x).backward(loss_scale=1e300)
+    x.copydata(tb.Variable(np.array(1e300)))
+    assert host(x) == np.inf
+    assert "max inf" in x.debug_print()
+    n = tb.Variable(array([1, 2], np.uint8))
+    n.copydata(tb.Variable(np.array([300.0, -1.0])))
+    assert host(n).tolist() == [255, 0]
+    y = np.array([1e200, 1.0, -np.inf])
+    assert np.isnan(host(F.r2_score(array(y, np.float64), array(y, np.float64))))
+
+
 def test_ties(array, host) -> None:
     a, b = tb.Variable(array([1.0, 2.0])), tb.Variable(array([1.0, 0.0]))
     for function, first, second in ((F.maximum, [1, 1], [0, 0]), (F.minimum, [1, 0], [0, 1])):
