@@ -218,7 +218,7 @@ class Link:
         for p, other in pairs:
             p.copydata(other)
         for mine, name, value in kept:
-            _set_persistent(mine, name, value if arrays.is_array(value) else copy.deepcopy(value))
+            _set_persistent(mine, name, _own_value(mine, name, value))
 
     def _beside(self, what: str, link: Link) -> list[tuple[Any, Any]]:
         """The parameters, each with the other link's of the same path."""
@@ -450,6 +450,17 @@ def _serialize_parameter(serializer: Any, name: str, p: Parameter) -> None:
     if p._data is None and found is not None:
         p.initialize(found.shape)
         arrays.copy_into(p._data, arrays.plain(found))
+
+
+def _own_value(link: Link, name: str, value: Any) -> Any:
+    """Another link's persistent value for a link: an array where there is none yet as its own, on its device."""
+    if not arrays.is_array(value):
+        return copy.deepcopy(value)
+    if arrays.is_array(getattr(link, name)):
+        return value
+    there = arrays.plain(value)
+    moved = arrays.moved(there, link._device)
+    return arrays.presented(arrays.copied(moved) if moved is there else moved)
 
 
 def _set_persistent(link: Link, name: str, value: Any) -> None:

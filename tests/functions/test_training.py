@@ -1092,6 +1092,22 @@ def test_arrays_of_outputs_and_maps_fill_a_maxout() -> None:
     np.testing.assert_array_equal(link.b.array, same.b.array)
 
 
+def test_an_array_that_a_link_takes_over_is_its_own(be, array, host) -> None:
+    def holding(value: Any) -> tb.Link:
+        link = tb.Link()
+        link.add_persistent("held", value)
+        return link
+
+    other = holding(np.arange(3.0)).to_device(be)
+    for before in (None, 5.0):
+        for device in (be, None):
+            link = holding(before).to_device(device)
+            link.copyparams(other)
+            assert host(link.held).tolist() == [0, 1, 2] and arrays.backend_of(arrays.plain(link.held)) is device
+            link.held[:] = 7
+            assert host(other.held).tolist() == [0, 1, 2]
+
+
 def test_a_column_fills_a_vector() -> None:
     column = testing.make_backend("interpreter").array([1.0, 2.0])
     assert column.shape == (2, 1)
