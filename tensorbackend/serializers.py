@@ -124,7 +124,8 @@ class NpzDeserializer:
             self._expect(path, shape, dtype)
 
     def __call__(self, key: str, value: Any) -> Any:
-        """Load a value: into an array in place, which keeps device and type; a number is returned."""
+        """Load a value: into an array in place, which keeps device and type; a number is returned, and of None an array
+        of one's own."""
         path = f"{self.path}{key}"
         if not self._holds(path, value):
             return value
@@ -132,7 +133,7 @@ class NpzDeserializer:
             return None
         found = self.npz[path]
         if value is None:
-            return found
+            return found.copy()
         if not arrays.is_array(value):
             return _as_value(path, value, found)
         arrays.copy_into(arrays.target(value), found)

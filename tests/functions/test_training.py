@@ -1108,6 +1108,16 @@ def test_an_array_that_a_link_takes_over_is_its_own(be, array, host) -> None:
             assert host(other.held).tolist() == [0, 1, 2]
 
 
+def test_links_loaded_from_one_dictionary_share_nothing() -> None:
+    stored = {"held": np.arange(3.0)}
+    links = [tb.Link(), tb.Link()]
+    for link in links:
+        link.add_persistent("held", None)
+        serializers.NpzDeserializer(stored).load(link)
+    links[0].held[:] = 7
+    assert links[1].held.tolist() == stored["held"].tolist() == [0, 1, 2]
+
+
 def test_a_column_fills_a_vector() -> None:
     column = testing.make_backend("interpreter").array([1.0, 2.0])
     assert column.shape == (2, 1)
