@@ -100,7 +100,8 @@ def grad(
         found = [run.grads.get(x.node) for x in inputs]
         for i, g in enumerate(grad_inputs or ()):
             if g is not None:
-                found[i] = _raw_or_variable(g, enable_double_backprop) if found[i] is None else run.sum(found[i], g)
+                own = _raw_or_variable(g, enable_double_backprop)
+                found[i] = run.given(own) if found[i] is None else run.sum(found[i], own)
     run.store_passed()
     result = [g if g is None or isinstance(g, Variable) else Variable(run.own(g)) for g in found]
     if set_grad:
@@ -192,9 +193,13 @@ class _Pass:
         """Start at a node from a gradient."""
         raw = start._data if isinstance(start, Variable) and not self.double else start
         raw = Variable(raw) if self.double and not isinstance(raw, Variable) else raw
+        self._add(node, self.given(raw))
+
+    def given(self, g: Any) -> Any:
+        """A gradient that is a caller's, and stays it."""
         if not self.double:
-            self._beside(raw).append(raw)
-        self._add(node, raw)
+            self._beside(g).append(g)
+        return g
 
     def _add(self, node: VariableNode, g: Any) -> None:
         before = self.grads.get(node)

@@ -104,6 +104,14 @@ def test_grad_keeps_gradients_on_the_way_if_asked_for(array) -> None:
         assert y.grad[0] == scale
 
 
+def test_gradients_are_not_the_arrays_that_they_were_given(array, host) -> None:
+    x, apart = tb.Variable(array([1.0, 2.0])), tb.Variable(array([3.0, 4.0]))
+    given = array([5.0, 6.0])
+    for found in tb.grad([F.sum(x)], [apart, x, apart], grad_inputs=[given] * 3):
+        found.array[:] = 9
+    assert host(given).tolist() == [5, 6]
+
+
 def test_a_gradient_that_is_added_brings_no_history_unless_wanted(array) -> None:
     x, apart = tb.Variable(array([3.0])), tb.Variable(array([3.0]))
     given = tb.Variable(array([1.0])) * 2
