@@ -27,7 +27,9 @@ __all__ = [
 
 
 class DictionarySerializer:
-    """Collects arrays in a dictionary, `target`, under paths such as 'l1/W'."""
+    """Collects copies of arrays in a dictionary, `target`, under paths such as 'l1/W'."""
+
+    _copies = True
 
     def __init__(self, target: dict[str, Any] | None = None, path: str = "") -> None:
         self.target = {} if target is None else target
@@ -35,7 +37,7 @@ class DictionarySerializer:
 
     def __getitem__(self, name: str) -> DictionarySerializer:
         """The serializer of a part."""
-        return DictionarySerializer(self.target, f"{self.path}{name}/")
+        return type(self)(self.target, f"{self.path}{name}/")
 
     def __call__(self, key: str, value: Any) -> Any:
         """Store a value: an array, a number, a list of numbers, or None for what is not there yet. Returns it."""
@@ -45,7 +47,7 @@ class DictionarySerializer:
             given = f"{self.path}{key}: {type(value).__name__}"
             raise TypeError(complain("serializer: a value that is no array", given, "an array, a number or numbers"))
         path = f"{self.path}{key}"
-        self.target[path] = host
+        self.target[path] = host.copy() if self._copies and isinstance(value, np.ndarray) else host
         if value is None:
             self.target[f"{path}{_ABSENT}"] = np.asarray(True)
         return value
@@ -55,6 +57,12 @@ class DictionarySerializer:
         _check_thing("save", thing)
         thing.serialize(self)
         return self.target
+
+
+class _AtOnce(DictionarySerializer):
+    """Collects what is written to a file at once: NumPy's arrays as they are."""
+
+    _copies = False
 
 
 _ABSENT = ".absent"
@@ -194,7 +202,7 @@ class RandomState:
 def save_npz(file: Any, obj: Any, compression: bool = True) -> None:
     """Write a link or an optimizer to a file (a path or a file object) that `numpy.load` reads. At a path there is at
     any moment a whole file, this one or the one before. bfloat16, which NumPy's files lack, is stored as float32."""
-    collected = DictionarySerializer().save(obj)
+    collected = _AtOnce().save(obj)
     with _opened(file) as out:
         _write_npz(out, collected, compression)
 
@@ -286,7 +294,7 @@ def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = N
     if metadata is not None and not isinstance(metadata, Mapping):
         raise TypeError(complain("save_safetensors: metadata", repr(metadata)[:200], "a dict of texts by name"))
     safetensors = _safetensors()
-    target = DictionarySerializer().save(obj)
+    target = _AtOnce().save(obj)
     stored = {name: np.asarray(x, order="C") for name, x in target.items()}
     with _opened(file) as out:
         out.write(safetensors.numpy.save(stored, dict(metadata) if metadata else None))
