@@ -290,7 +290,9 @@ class Program:
             if found.dtype != wanted.dtype:
                 raise DTypeError(complain(f"program: the type of {name}", str(found.dtype), str(wanted.dtype)))
             if (found.shape, found.strides, found.min_dims) != (wanted.shape, wanted.strides, wanted.min_dims):
-                given, expected = ((f"{s.shape} with strides {s.strides}") for s in (found, wanted))
+                given, expected = (f"{s.shape} with strides {s.strides}" for s in (found, wanted))
+                if given == expected:  # what an index makes of them differs
+                    given, expected = (f"{s.shape} of min_dims {s.min_dims}" for s in (found, wanted))
                 raise ShapeError(complain(f"program: the layout of {name}", given, expected, "capture again"))
 
     def _refuses(self, k: int, tensor: Tensor) -> bool:

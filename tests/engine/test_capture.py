@@ -612,6 +612,8 @@ def test_layouts_types_and_numbers_that_changed(backend: Backend, x: Tensor) -> 
         program(numbers(backend, (4, 3), 1), 1.0)
     with pytest.raises(ShapeError, match="layout of argument 0"):
         program(numbers(backend, (4, 3), 1).T, 1.0)
+    with pytest.raises(ShapeError, match=r"layout of argument 0(.|\n)*of min_dims 0(.|\n)*of min_dims 2"):
+        program(backend.array(x, min_dims=0), 1.0)
     with pytest.raises(DTypeError, match=r"type of argument 0(.|\n)*float64(.|\n)*float32"):
         program(numbers(backend, (3, 4), 1, "float64"), 1.0)
     with pytest.raises(ShapeError, match="layout of argument 1"):
