@@ -152,7 +152,7 @@ class Program:
             elif id(x) in arguments:
                 self._out.append(("argument", arguments[id(x)]))
             elif (k := recorder.argument_of(x)) is not None:
-                self._out.append(("view", (tensors[k], x.structure, x.address - recorder.views[k].address)))
+                self._out.append(("view", (tensors[k], type(x), x.structure, x.address - recorder.views[k].address)))
             else:
                 self._out.append(("tensor", x))
 
@@ -337,10 +337,11 @@ class Program:
             return leaves[what]
         if kind == "tensor":
             return what
-        number, structure, offset = what
+        number, cls, structure, offset = what
         base = leaves[number]
-        view = base._view(base.structure.shape, base.structure.strides, 0)
+        view = object.__new__(cls)  # which may be an array's, where the argument is a tensor
         view._place(structure, base.storage, base.address + offset)
+        view.base, view.name, view.persist_values, view.rounding = base, base.name, base.persist_values, base.rounding
         return view
 
     # Looking

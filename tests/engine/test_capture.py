@@ -365,6 +365,17 @@ def test_an_argument_seen_as_another_object_is_still_the_argument(
     assert all(t.get().tobytes() == x.get().tobytes() for t in seen)
 
 
+def test_views_of_arguments_are_arrays_where_the_functions_are(backend: Backend) -> None:
+    x, y = numbers(backend, (3, 4), 0), numbers(backend, (3, 4), 1)
+    for seen in (lambda t: F.reshape(t, (4, 3)).array, lambda t: backend.xp.asarray(t)[1:], lambda t: t[1:]):
+        program = backend.capture(seen, x)
+        for arguments in ((x, y), (backend.array(x, min_dims=2), y)):
+            for t in arguments:
+                found, wanted = program(t), seen(t)
+                assert (type(found), found.structure, found.address) == (type(wanted), wanted.structure, wanted.address)
+                assert_same(found, wanted.get())
+
+
 def test_what_an_argument_is_a_view_of_is_no_argument(backend: Backend) -> None:
     big = numbers(backend, (6, 4), 4)
     both_ways(backend, lambda x: backend.evaluate(x.base[:2] + x), [(big[n : n + 2],) for n in range(3)], [])
