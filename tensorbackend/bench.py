@@ -40,6 +40,7 @@ from tensorbackend.backends.registry import present_backend
 from tensorbackend.bench_results import geometric_mean, history, json_text
 from tensorbackend.dtypes import as_dtype, is_float
 from tensorbackend.errors import CompileError, DTypeError, complain
+from tensorbackend.serializers import whole_file
 
 __all__ = [
     "FULL", "NOT_HERE", "QUICK", "Absent", "Case", "Contender", "Protocol", "Row", "Session", "WrongResult", "aligned",
@@ -591,7 +592,8 @@ class Session:
         if self.options.json:
             path = Path(self.options.json)
             document = self.document(lines) | {"history": history(path)}
-            path.write_text(json_text(document))
+            with whole_file(path) as out:  # it holds the history
+                out.write(json_text(document).encode())
         if self.options.plot:
             plot(self.rows, self.options.plot)
         bad = [r for r in self.rows if r.failed]

@@ -203,7 +203,7 @@ def save_npz(file: Any, obj: Any, compression: bool = True) -> None:
     """Write a link or an optimizer to a file (a path or a file object) that `numpy.load` reads. At a path there is at
     any moment a whole file, this one or the one before. bfloat16, which NumPy's files lack, is stored as float32."""
     collected = _AtOnce().save(obj)
-    with _opened(file) as out:
+    with whole_file(file) as out:
         _write_npz(out, collected, compression)
 
 
@@ -215,7 +215,7 @@ def write_npz(path: Any, arrays: Mapping[str, np.ndarray], compression: bool = T
     """
     if not isinstance(arrays, Mapping):
         raise TypeError(complain("write_npz: arrays", type(arrays).__name__, "a dict of arrays by name"))
-    with _opened(path) as out:
+    with whole_file(path) as out:
         _write_npz(out, arrays, compression)
 
 
@@ -240,7 +240,7 @@ _number = itertools.count()
 
 
 @contextmanager
-def _opened(file: Any) -> Iterator[Any]:
+def whole_file(file: Any) -> Iterator[Any]:
     """A file object, or a file that takes its place at a path, or where a link there leads, once it is whole; a pipe or
     a device keeps its place."""
     if hasattr(file, "write"):
@@ -296,7 +296,7 @@ def save_safetensors(file: Any, obj: Any, metadata: Mapping[str, str] | None = N
     safetensors = _safetensors()
     target = _AtOnce().save(obj)
     stored = {name: np.asarray(x, order="C") for name, x in target.items()}
-    with _opened(file) as out:
+    with whole_file(file) as out:
         out.write(safetensors.numpy.save(stored, dict(metadata) if metadata else None))
 
 

@@ -280,6 +280,22 @@ def test_json_holds_rows_machine_protocol_and_summary(tmp_path) -> None:
     assert os.sep not in document["script"]
 
 
+def test_a_result_stays_where_the_next_is_not_written(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "result.json"
+    session, _ = quiet_session("--json", str(file), "--quick")
+    session.run([case({"ours": lambda: contender("ours", kind="ours")})])
+    assert session.finish() == 0
+    before = file.read_text()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        session.finish()
+    assert file.read_text() == before and os.listdir(tmp_path) == ["result.json"]
+
+
 def test_only_and_without_choose_cases_and_contenders() -> None:
     session, written = quiet_session("--only", "double 4 float", "--without", "a,b")
     makers = {name: (lambda name=name: contender(name)) for name in "abc"}
