@@ -143,6 +143,26 @@ def test_an_embedding_that_ignores_is_captured(be, array) -> None:
     testing.assert_allclose(program(array(places, np.int32)), expected)
 
 
+def test_a_state_of_ones_own_goes_on_in_a_program(be, array) -> None:
+    """As docs/capture.md has it: that of the link is replaced in each call."""
+    if be is None:
+        pytest.skip("programs are of tensors")
+    link = L.GRU(3, 2).to_device(be)
+    plain, h = link.copy("copy"), array(np.zeros((4, 2)))
+
+    def step(x: Any) -> None:
+        link.set_state(h)
+        h[:] = link(x).array
+
+    inputs = [array(np.full((4, 3), k)) for k in range(3)]
+    program = be.capture(step, inputs[0])
+    for x in inputs[1:]:
+        program(x)
+    for x in inputs:
+        plain(x)
+    np.testing.assert_array_equal(h.get(), plain.h.array.get())
+
+
 def test_bilinear(be, array) -> None:
     for nobias in (False, True):
         link = L.Bilinear(6, 6, 2, nobias=nobias).to_device(be)
