@@ -168,7 +168,7 @@ def _placed(g: Any, x: Any, t: Any) -> Any:
 
 def _selected(x: Any, t: Any) -> Any:
     n, classes = x.shape
-    if not classes:
+    if not classes or t.dtype == np.uint64:  # which, in a sum with places, becomes float64
         return o.sum(picked(x, t), 1, False)
     known = (t >= 0) & (t < classes)
     places = o.positions(x.structure.table, 0, (n,)) * classes + o.where(known, t, 0)

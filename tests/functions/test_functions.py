@@ -406,6 +406,15 @@ def test_a_label_of_a_byte_picks_in_any_row(array, host) -> None:
     assert np.flatnonzero(host(v.grad)).tolist() == [255, 300, 799]
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_labels_of_any_integers_select(kind, array, host) -> None:
+    x, t = tb.Variable(array(np.arange(12.0).reshape(3, 4))), array([3, 0, 4], kind)
+    y = F.select_item(x, t)
+    F.sum(y).backward()
+    np.testing.assert_array_equal(host(y), [3, 4, np.nan])
+    np.testing.assert_array_equal(host(x.grad), [[0, 0, 0, 1], [1, 0, 0, 0], [np.nan] * 4])
+
+
 def test_what_is_resized_depends_on_its_neighbours_alone(array, host) -> None:
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 0, 3] = np.nan
