@@ -457,6 +457,34 @@ def test_numbers_of_numpy_change_no_type_in_a_program(be, array, host) -> None:
     assert program(x, np.float64(3)).get().tolist() == [3.0, 6.0]
 
 
+class Doubled(tb.FunctionNode):
+    """A node on arrays that behave as NumPy's."""
+
+    def forward(self, inputs: tuple) -> tuple:
+        return (2 * inputs[0],)
+
+
+@pytest.mark.parametrize("min_dims", [0, 2])
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x[...], lambda x: x[1:3]], ids=["whole", "view", "part"])
+def test_programs_take_the_tensors_of_each_call(part, min_dims, be) -> None:
+    """In functions, too, which work on plain tensors and arrays on the same memory, and know those that there are."""
+    if be is None:
+        pytest.skip("programs are of tensors")
+    functions = {
+        "tree": lambda x: F.tanh(x).array,
+        "of a part": lambda x: F.exp(x[:1]).array,
+        "node": lambda x: Doubled().apply((x,))[0].array,
+        "array": lambda x: be.xp.tanh(tb.Variable(x).array),
+    }
+    tensors = [part(be.array(np.full((3, 2), k, np.float32), min_dims=min_dims)) for k in range(3)]
+    held = [tb.Variable(x).array for x in tensors]  # the same arrays that functions get, as long as these are held
+    for name, function in functions.items():
+        program = be.capture(function, tensors[0])
+        for x in tensors:
+            np.testing.assert_array_equal(program(x).get(), function(x).get(), name)
+    del held
+
+
 def test_single_elements(array, host) -> None:
     x, w = tb.Variable(array([[2.0]])), tb.Variable(array([[1.0], [1.0]]))
     F.sum(F.softmax(F.linear(F.tanh(x), w)) * 2).backward()

@@ -99,6 +99,15 @@ def test_tensors_of_any_rank_rule_are_taken(min_dims) -> None:
     assert isinstance(x.array, tb.Tensor)
 
 
+@pytest.mark.parametrize("part", [lambda x: x[...], lambda x: x[0:2], lambda x: x.share((2, 3))])
+def test_views_of_all_of_a_tensor_have_its_own_axes_alone(part, be) -> None:
+    """Whatever the rank that its backend gives tensors."""
+    if be is None:
+        pytest.skip("NumPy's arrays have no rank rule")
+    x = part(be.array(np.arange(6.0).reshape(2, 3)))
+    assert tb.Variable(x)[0].shape == F.get_item(x, 0).shape == F.separate(x)[0].shape == (3,)
+
+
 @pytest.mark.parametrize("of", [copy.copy, copy.deepcopy])
 def test_a_leaf_is_copied_with_its_gradient(of, be, array, host) -> None:
     x = tb.Variable(array([1.0, 2.0]), name="x", grad=array([3.0, 4.0]), requires_grad=False)
