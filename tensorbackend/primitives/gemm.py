@@ -241,10 +241,11 @@ def kinds_of_tiles(x: Matrices, by: Blocking, facts: Facts) -> list[str]:
     return [kind for kind in TILES if kind in kinds]
 
 
-def _order(given: Matrices, by: Blocking) -> tuple[bool, int, int]:
-    """Whether sums are those of dots; the steps of k that are added up by themselves, and of these again."""
+def _order(given: Matrices, by: Blocking) -> tuple[str, int, int]:
+    """What adds up, since sweeps round products and tiles do not; the steps of k that it adds up by themselves, and of
+    these again."""
     x = given.swapped() if by.swap else given
-    return by.panel == 1 and x.a[1] == 1, by.split_k, by.block_k
+    return "tiles" if by.panel > 1 else "dots" if x.a[1] == 1 else "sweeps", by.split_k, by.block_k
 
 
 def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:

@@ -361,21 +361,25 @@ MATRICES = {
 }  # fmt: skip
 
 
+@example(lengths=(949, 2, 10), batches=1, a=(1, 949), b=(2, 1), sums=(1, 949), plain=True, facts=FACTS[0])
 @given(**MATRICES | {"lengths": st.tuples(*[st.sampled_from(LENGTHS[1:]) | st.integers(1, 100_000)] * 3)})
 def test_sums_add_up_in_the_same_order_wherever_they_go(lengths, batches, a, b, sums, plain, facts) -> None:
     x = gemm.Matrices(*lengths, batches, a, b, sums, plain, plain)
     assert order_of(x, gemm.choose(x, facts)) == order_of(x, gemm.choose(x.stored_by_rows(), facts))
 
 
-def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[bool, int, int]:
-    """Whether lanes add up by themselves, and how many steps of k do, in segments and blocks of them."""
+def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[str, int, int]:
+    """What adds up, and how many steps of k do, in segments and blocks of them."""
     x = x.swapped() if by.swap else x
-    return by.panel == 1 and x.a[1] == 1, min(by.split_k, x.k), min(by.block_k, x.k)
+    kind = "tiles" if by.panel > 1 else "dots" if x.a[1] == 1 else "sweeps"
+    return kind, min(by.split_k, x.k), min(by.block_k, x.k)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "shape", [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300)], ids=str
+    "shape",
+    [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300), (949, 2, 10), (3, 396, 149)],
+    ids=str,
 )
 @pytest.mark.parametrize("layouts", list(itertools.product([0, 1], repeat=2)))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
