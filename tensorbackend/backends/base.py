@@ -143,8 +143,8 @@ class Backend(
     `num_devices` and `device_id` have no effect here; `deterministic` is deprecated. `min_dims` is
     the least rank of new tensors: with 2, shape n becomes the column (n, 1). `bench` logs and records the time of each
     kernel. `enable_winograd` lets convolutions use Winograd's algorithm with tiles up to 4 x 4 (True, 4) or 2 x 2 (2),
-    see docs/accuracy.md. `scratch_size` bounds the bytes of a convolution's scratch where there is a choice (0: none);
-    the shared workspace has as many at first (see `set_scratch_size`).
+    see docs/accuracy.md. `scratch_size` bounds the bytes of a convolution's scratch where there is a choice (0: none),
+    counted for eight threads at least; the shared workspace has as many at first (see `set_scratch_size`).
 
     Defining a subclass registers it under `backend_name`; `gen_backend(name)` finds it. Classes with abstract methods
     left are not registered.

@@ -11,7 +11,7 @@ from tensorbackend.backends.cpu_conv_around import pass_of
 from tensorbackend.backends.cpu_conv_passes import Pass
 from tensorbackend.graph.plan import Primitive
 from tensorbackend.primitives import conv_blocking
-from tensorbackend.primitives.conv_ways import Direct, Facts
+from tensorbackend.primitives.conv_ways import TASKS, Direct, Facts, Way
 
 __all__ = ["facts", "prepare_conv"]
 
@@ -41,8 +41,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
         written.libraries(tuple({pass_of(way).text(step, way): None for way in ways}))  # side by side
     passes: list[Pass] = []
     for way in ways:
-        made = pass_of(way)(step, kernels, way)
-        fits = not scratch_size or made.scratch <= scratch_size
+        made, fits = _made(step, kernels, way, scratch_size)
         passes += [made] if fits or isinstance(way, Direct) and not passes else []
         if passes and not timed:
             break
@@ -50,3 +49,14 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
         return passes[0].prepared()
     prepared = [made.prepared() for made in passes]
     return prepared[tuning.choose(step, [made.way for made in passes], prepared)]
+
+
+def _made(step: Primitive, kernels: Facts, way: Way, scratch_size: int) -> tuple[Pass, bool]:
+    """A pass, and whether `scratch_size` bytes allow it: with the memory of `TASKS` threads, since their number must
+    change no bit. More threads share what else there is room for."""
+    made = pass_of(way)(step, kernels, way)
+    fits = not scratch_size or made.room(TASKS) <= scratch_size
+    if fits and scratch_size and made.room(made.slots) > scratch_size:
+        slots = TASKS + (scratch_size - made.room(TASKS)) // made.of_slot
+        made = pass_of(way)(step, kernels, way, slots)
+    return made, fits

@@ -83,7 +83,8 @@ class _Around(Pass):
     def layout(self) -> None:
         """Scratch: operands and results as they are rearranged, and that of the other pass."""
         step, put = self.step_inside(self.step), self.op in self.PUT
-        self.inner = inner = pass_of(self.way.way)(step, self.facts, self.way.way)
+        self.inner = inner = pass_of(self.way.way)(step, self.facts, self.way.way, self.slots)
+        self.of_slot, self.of_tail = inner.of_slot, self.of_tail + inner.of_tail
         mover = source_of(self.FILE, self.step.inputs[0].dtype, self.dtype)
         self.mover, self.source = written.library(mover), f"{mover}\n{self.source}"
         self.whole = dict(self.places)

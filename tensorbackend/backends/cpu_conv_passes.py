@@ -82,18 +82,18 @@ class Pass(ABC):
         file, macros = cls.kernels(step, way)
         return source_of(file, step.inputs[0].dtype, step.output.dtype, macros)
 
-    def __init__(self, step: Primitive, facts: Facts, way: Any) -> None:
+    def __init__(self, step: Primitive, facts: Facts, way: Any, slots: int = 0) -> None:
         self.step, self.facts, self.way = step, facts, way
+        self.slots = slots or native.runtime().threads
         self.geometry: ConvGeometry = step.params[0]
         self.op = step.op.name
         self.backward = int(self.op == BPROP)
         self.dtype = step.output.dtype
         self.source = self.text(step, way)
         self.library = written.library(self.source)
-        self.threads = native.runtime().threads
         self.estimate = conv_blocking.nanoseconds(self.geometry, self.op, facts, way)
         self.others = [*step.beside, step.target]
-        self.scratch = 0
+        self.scratch = self.of_slot = self.of_tail = 0
         self.places = {name: (0, 0) for name in PLACES}
         self.copies: list[tuple[Place, Place, Ref]] = []
         images, filters = (1, 0) if self.backward else (0, 1)
@@ -114,6 +114,10 @@ class Pass(ABC):
         """Have everything lie elsewhere."""
         self.places = {name: place_of(place) for name, place in self.places.items()}
 
+    def room(self, slots: int) -> int:
+        """Bytes of scratch with so many slots, without the sums that a tail reads, which all ways need."""
+        return self.scratch - self.of_tail + (slots - self.slots) * self.of_slot
+
     def _reserve(self, nbytes: int) -> Place:
         offset = self.scratch
         self.scratch += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -122,7 +126,8 @@ class Pass(ABC):
     def _reserve_slots(self, nbytes: int) -> None:
         """Memory of the tasks that run at a time, whose parts begin with whole lines."""
         self.slot_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        self.places["own"] = self._reserve(self.threads * (ALIGNMENT + self.slot_bytes))
+        self.of_slot = ALIGNMENT + self.slot_bytes
+        self.places["own"] = self._reserve(self.slots * self.of_slot)
 
     def _result(self) -> None:
         """Where sums go: with a tail to the target where it can hold them, else to scratch."""
@@ -132,8 +137,9 @@ class Pass(ABC):
             return
         ((ref, _),) = self._matrix().outputs
         fits = ref.dtype == self.dtype and not step.tail.in_place and ref.strides == (ref.shape[1], 1)
-        size = math.prod(step.output.shape) * self.dtype.itemsize
+        size, before = math.prod(step.output.shape) * self.dtype.itemsize, self.scratch
         self.places["result"] = (target, 0) if fits else self._reserve(size)
+        self.of_tail = self.scratch - before
 
     def _matrix(self) -> Kernel:
         """The tail over maps and places."""
@@ -175,7 +181,7 @@ class Pass(ABC):
         g = self.geometry
         maps_in, maps_out, _, _ = conv_blocking.sides(g, self.op)
         maps = [g.N, maps_in, maps_out, g.groups, self.backward]
-        return [*self.head(), *maps, *blocks, self.threads, slot_bytes, *self.axes()]
+        return [*self.head(), *maps, *blocks, self.slots, slot_bytes, *self.axes()]
 
     def _copy(self, source: Place, target: Place, ref: Ref) -> tuple[str, int, list[int]]:
         head = head_between(source, target)
@@ -373,7 +379,7 @@ class WinogradPass(Pass):
         past = self.step.tail is None and caches.go_past(math.prod(self.step.output.shape) * self.dtype.itemsize)
         return [
             *self.head(), g.N, maps_in, maps_out, g.groups, self.backward, *image, *result[1:], *pads, *g.window[1:],
-            *g.strides[1:], int(past), way.panels, way.chunk, way.part, way.shares, self.threads, slot_bytes, block,
+            *g.strides[1:], int(past), way.panels, way.chunk, way.part, way.shares, self.slots, slot_bytes, block,
             first,
         ]  # fmt: skip
 

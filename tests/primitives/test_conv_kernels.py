@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorbackend import Backend, testing
-from tensorbackend.backends import caches, cpu_conv, cpu_conv_passes, cpu_primitives, tuning
+from tensorbackend.backends import caches, cpu_conv, cpu_conv_passes, cpu_primitives, native, tuning
 from tensorbackend.conformance import references as ref
 from tensorbackend.primitives import conv_blocking, few_blocking, winograd_blocking
 from tensorbackend.primitives.conv_blocking import BPROP, FPROP, UPDATE
@@ -1097,6 +1097,46 @@ def test_scratch_is_bounded_where_there_is_a_choice(cc: Any) -> None:
         (step,) = (found for found in backend.explain(conv).steps if found.name == "conv")
         results.append(step.source.startswith("// Direct"))
     assert results == [False, True]
+
+
+@pytest.mark.parametrize("bound", [1 << 21, 1 << 22])
+def test_a_bound_on_scratch_lets_neither_threads_nor_tails_change_a_bit(cc: Any, bound: int) -> None:
+    """Between them they would decide which ways the bound allows."""
+    sizes = {"N": 32, "C": 64, "K": 64, "H": 14, "W": 14, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
+    layer = allocated()[4].conv_layer("float32", **sizes)
+    operands = drawn(layer)
+
+    def computed() -> list[np.ndarray]:
+        backend = Backend.allocate_backend("cpu", scratch_size=bound, rng_seed=0)
+        images, filters = (backend.array(operands[name], min_dims=0) for name in "IF")
+        conv = backend.conv(layer, images, filters)
+        tailed = backend.zeros((*layer.dimO[:-1], 2 * layer.N), min_dims=0)[..., ::2]
+        tailed[:] = backend.maximum(backend.conv(layer, images, filters), 0)
+        plain = backend.evaluate(conv).get()
+        np.testing.assert_array_equal(tailed.get(), np.maximum(plain, 0))
+        return [plain, *run(backend, layer, operands)]
+
+    same_bits(computed)
+
+
+@pytest.mark.parametrize("threads", [1, 5, 40])
+def test_scratch_stays_within_its_bound_with_any_number_of_threads(cc: Any, monkeypatch: Any, threads: int) -> None:
+    """But for the last way, which is taken where none does; more threads share the memory that there is."""
+    prepared, taken = cpu_conv_passes.Pass.prepared, []
+    monkeypatch.setattr(cpu_conv_passes.Pass, "prepared", lambda self: taken.append(self) or prepared(self))
+    bounds = [1 << 21, 3 << 20, 1 << 22, 1 << 23]
+    try:
+        for bound in bounds:
+            backend = Backend.allocate_backend("cpu", scratch_size=bound, rng_seed=0, threads=threads)
+            layer = backend.conv_layer("float32", N=32, C=64, K=64, H=14, W=14, R=3, S=3, pad_h=1, pad_w=1)
+            operands = drawn(layer)
+            found = backend.evaluate(backend.conv(layer, *(backend.array(operands[x], min_dims=0) for x in "IF"))).get()
+            assert abs(found - ref.fprop(layer, *(operands[x].astype(np.float64) for x in "IF"))).max() <= 2e-3
+    finally:
+        native.runtime().set_threads()
+    assert len(taken) == len(bounds) and any(isinstance(one.way, Winograd) for one in taken)
+    for one, bound in zip(taken, bounds):
+        assert one.scratch <= bound or isinstance(one.way, Direct)
 
 
 def test_what_was_chosen_by_time_is_kept(cc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
