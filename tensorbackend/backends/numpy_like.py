@@ -88,9 +88,19 @@ def check_order(name: str, order: Any) -> None:
 # Reductions with NumPy's arguments: methods of arrays, and functions of `be.xp`
 
 
+def _operand(x: Any) -> Any:
+    """An array as the tensor that it is, whose operators make trees: what is made of it is one statement."""
+    if not isinstance(x, NumpyLike):
+        return x
+    made = _new(x.backend.tensor_cls)
+    made._place(x.structure, x.storage, x.address)
+    made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding
+    return made
+
+
 def _reduced(name: str, x: Any, axis: Any, keepdims: bool, dtype: Any, out: Any) -> Any:
     axis = tuple(axis) if isinstance(axis, list) else axis
-    return result(getattr(composite, name)(x, axis, keepdims), dtype, out)
+    return result(getattr(composite, name)(_operand(x), axis, keepdims), dtype, out)
 
 
 _WITH = {"sum": composite.add, "prod": composite.multiply, "max": composite.maximum, "min": composite.minimum}
@@ -158,7 +168,7 @@ def _variance(name: str) -> Callable[..., Any]:
         if type(ddof) is int and ddof == 0:
             return _reduced(name, self, axis, keepdims, dtype, out)
         axis = tuple(axis) if isinstance(axis, list) else axis
-        tree = composite.var(self, axis, keepdims) * _scale(name, self, axis, ddof)
+        tree = composite.var(_operand(self), axis, keepdims) * _scale(name, self, axis, ddof)
         return result(tree if name == "var" else composite.sqrt(tree), dtype, out)
 
     return _named(name, method)
