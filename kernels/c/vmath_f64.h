@@ -430,29 +430,45 @@ TB_FN double tb_pow_f64(double x, double y) {
 
 // ---- remainders ---------------------------------------------------------------------------------------------------
 
-// The C library's: quotients of doubles have up to 2098 bits, too many for straight-line code. Bound 0
-TB_FN double tb_fmod_f64(double x, double y) { return tb_libm_fmod_f64(x, y); }
+// trunc(a / b) for a, b >= 0, and the rest a - trunc(a / b) b, which is exact, if that is below 2^53: the rounded quotient
+// may be one too many. NaN and what is beyond have no rest.
+TB_FN double tb_taken_off_f64(double a, double b, double *rest) {
+    double q = tb_trunc_f64(a / b);
+    double r = TB_FMA_F64(-q, b < TB_INF_F64 ? b : 0.0, a);
+    tb_u64 over = tb_bits_f64(r) >> 63;
+    *rest = r + tb_from_bits_f64(tb_bits_f64(b) & (0u - over));
+    return q - (double)over;
+}
+
+// x - trunc(x/y) y, exact. Quotients beyond 2^53 have up to 2098 bits, and are the C library's. Bound 0
+TB_FN double tb_fmod_f64(double x, double y) {
+    double rest;
+    double q = tb_taken_off_f64(tb_abs_f64(x), tb_abs_f64(y), &rest);
+    if (!(q < 0x1p53)) return tb_libm_fmod_f64(x, y);
+    return tb_put_sign_f64(rest, x);
+}
 
 // As NumPy's remainder: the sign of y
 TB_FN double tb_mod_f64(double x, double y) {
     double m = tb_fmod_f64(x, y);
-    double shifted = (tb_bits_f64(m) ^ tb_bits_f64(y)) >> 63 ? m + y : m;
+    double shifted = m + tb_from_bits_f64(tb_bits_f64(y) & (0u - ((tb_bits_f64(m) ^ tb_bits_f64(y)) >> 63)));
     double zero = tb_from_bits_f64(tb_bits_f64(y) & TB_SIGN_F64);
     return m == 0.0 ? zero : shifted;
 }
 
 // As NumPy's floor_divide: floor of the quotient left by the remainder, x / y for y = 0
 TB_FN double tb_floordiv_f64(double x, double y) {
+    double rest;
+    double whole = tb_taken_off_f64(tb_abs_f64(x), tb_abs_f64(y), &rest);
+    tb_u64 sign = (tb_bits_f64(x) ^ tb_bits_f64(y)) & TB_SIGN_F64;
+    if (whole < 0x1p51) return tb_from_bits_f64(tb_bits_f64(whole + (double)((sign >> 63) & (rest != 0.0))) | sign);
+    double ratio = x / y;
+    if (y == 0.0) return ratio;
     double m = tb_fmod_f64(x, y);
     double q = (x - m) / y;
-    double below = (tb_bits_f64(m) ^ tb_bits_f64(y)) >> 63 ? q - 1.0 : q;
-    q = m == 0.0 ? q : below;
-    double whole = tb_floor_f64(q);
-    whole = q - whole > 0.5 ? whole + 1.0 : whole;
-    double ratio = x / y;
-    double zero = tb_from_bits_f64(tb_bits_f64(ratio) & TB_SIGN_F64);
-    double r = q == 0.0 ? zero : whole;
-    return y == 0.0 ? ratio : r;
+    q = sign && m != 0.0 ? q - 1.0 : q;
+    whole = tb_floor_f64(q);
+    return q - whole > 0.5 ? whole + 1.0 : whole;
 }
 
 #endif
