@@ -16,8 +16,8 @@ from tensorbackend.graph import ranges
 from tensorbackend.graph.structure import one_axis
 
 __all__ = [
-    "clipped_relu", "crelu", "elu", "hard_sigmoid", "leaky_relu", "log_softmax", "maxout", "relu", "relu6", "selu",
-    "sigmoid", "softmax", "softplus", "swish",
+    "clipped_relu", "crelu", "elu", "gelu", "hard_sigmoid", "leaky_relu", "log_softmax", "maxout", "relu", "relu6",
+    "selu", "sigmoid", "softmax", "softplus", "swish",
 ]  # fmt: skip
 
 
@@ -48,6 +48,7 @@ _CLIPPED = Rule(
 _LEAKY = Rule("leaky_relu", lambda x, slope: o.where(x >= 0, x, x * slope), None, _check, ("x",))
 _ELU = Rule("elu", lambda x, alpha: o.elu(x, alpha), None, _check, ("x",))
 _SELU = Rule("selu", lambda x, alpha, scale: scale * o.elu(x, alpha), None, _check, ("x",))
+_GELU = Rule("gelu", lambda x, approximate: o.gelu(x, approximate), None, _check, ("x",))
 _SIGMOID = Rule("sigmoid", o.sig, None, _check, ("x",))
 _HARD_SIGMOID = Rule("hard_sigmoid", o.hard_sigmoid, None, _check, ("x",))
 _SOFTPLUS = Rule("softplus", _softplus, lambda g, y, x, beta: (g * o.sig(x * beta),), _check, ("x",))
@@ -100,6 +101,11 @@ def selu(x: Array, alpha: float = 1.6732632423543772, scale: float = 1.050700987
     """scale elu(x, alpha) (Klambauer et al. 2017)."""
     ranges.check("selu", "a finite number", alpha=alpha, scale=scale)
     return _SELU(x, alpha=alpha, scale=scale)
+
+
+def gelu(x: Array, approximate: bool = False) -> Variable:
+    """x times the normal distribution function at x (Hendrycks and Gimpel 2016); `approximate` by a tanh."""
+    return _GELU(x, approximate=bool(approximate))
 
 
 def sigmoid(x: Array) -> Variable:
