@@ -15,6 +15,7 @@ kernels in the compute type, so a cut changes no number.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = ["can_join", "schedule", "single_call", "walk"]
 
 Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
+LEAST_ROW = 64
+"""Elements from which on a row is reduced in one order, whatever its kernel stores; shorter ones lie side by side."""
 
 
 def walk(root: Any, seen: dict[int, int] | None = None) -> tuple[list[Any], tuple[int, ...]]:
@@ -72,11 +75,12 @@ def can_join(
 ) -> bool:
     """Whether statement `new`, which reads `read`, may run in one group with those before it, which read `leaves`.
 
-    `targets` are the tensors they write, and last the one it writes. It writes a space of the same shape; what it
-    reads of their targets are the very views, of a type that stores values as they are computed; what it writes they
-    have read at most as the very view, elementwise; no statement has a primitive or moves computed values.
+    `targets` are the tensors they write, and last the one it writes. It writes a space of the same shape, or for each
+    of its rows what comes of their reductions; what it reads of their targets are the very views, of a type that stores
+    values as they are computed; what it writes they have read at most as the very view, elementwise; no statement has a
+    primitive or moves computed values.
     """
-    if new.target.shape != statements[0].target.shape or new.overlap > 1:
+    if new.overlap > 1 or not (new.target.shape == statements[0].target.shape or _is_of_rows(new, statements)):
         return False
     if not _is_plain(new.value) or not _is_plain(statements[0].value):
         return False
@@ -94,6 +98,19 @@ def can_join(
             if reduces or (x.address, x.structure) != (written.address, written.structure):
                 return False
     return True
+
+
+def _is_of_rows(new: Statement, statements: list[Statement]) -> bool:
+    """Whether a statement stores numbers of rows that come of reductions which those before it compute, too."""
+    space, shape, value = statements[0].target.shape, new.target.shape, new.value
+    if not isinstance(value, OpTreeNode) or value.shape != shape or len(shape) != len(space) or math.prod(shape) < 2:
+        return False
+    axes = tuple(a for a, (n, m) in enumerate(zip(shape, space)) if n != m)
+    if any(shape[a] != 1 for a in axes) or math.prod(space[a] for a in axes) < LEAST_ROW:
+        return False
+    found = [n for n in nodes_of(value) if n.structure.op.kind == ops.REDUCTION]
+    there = {id(n) for s in statements if isinstance(s.value, OpTreeNode) for n in nodes_of(s.value)}
+    return bool(found) and all(id(n) in there and n.structure.params[0] == axes for n in found)
 
 
 def _reads_what_was_written(x: Any, statements: list[Statement], targets: list[Any]) -> bool:

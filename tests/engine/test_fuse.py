@@ -147,6 +147,47 @@ def test_an_adam_step_is_one_kernel(backend: Backend) -> None:
     assert len(plan.steps) == 1
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((9, 130), 1), ((200, 70), 0), ((3, 40, 5), (1, 2)), ((70, 4, 3), (0, 2))])
+def test_numbers_of_rows_leave_the_kernel_that_reduces_to_them_on_its_way(backend: Backend, shape, axis) -> None:
+    x = backend.array(np.random.RandomState(1).normal(size=shape), min_dims=0)
+
+    def run() -> list[Tensor]:
+        mean = backend.mean(x, axis=axis)
+        away = x - mean
+        variance = backend.mean(away * away, axis=axis)
+        found = [backend.zeros(t.shape, min_dims=0) for t in (x, mean, variance)]
+        for target, value in zip(found, (away / backend.sqrt(variance + 1e-3), mean, variance * 2.0), strict=True):
+            target[:] = value
+        return found
+
+    forget_plans(backend)
+    with backend.fuse():
+        together = run()
+    (plan,) = group_plans(backend)
+    assert (plan.targets, len(plan.steps)) == (3, 1)
+    for a, b in zip(together, run(), strict=True):
+        np.testing.assert_array_equal(a.get(), b.get())
+
+
+@pytest.mark.parametrize("form", ["of other axes", "of another sum", "of a short row", "of nothing", "of all"])
+def test_other_numbers_of_rows_run_alone(backend: Backend, form: str) -> None:
+    shape = {"of a short row": (9, 5), "of nothing": (9, 0)}.get(form, (70, 130))
+    x = backend.array(np.random.RandomState(1).normal(size=shape), min_dims=0)
+    total = backend.sum(x, axis=None if form == "of all" else 1)
+    other = {"of other axes": backend.sum(x, axis=0), "of another sum": backend.sum(x * x, axis=1)}.get(form, total)
+    forget_plans(backend)
+    y, z = backend.zeros(shape, min_dims=0), backend.zeros(other.shape, min_dims=0)
+    with backend.fuse():
+        y[:] = x - total
+        z[:] = other
+    assert group_plans(backend) == []
+    expected = [backend.zeros(t.shape, min_dims=0) for t in (y, z)]
+    expected[0][:] = x - total
+    expected[1][:] = other
+    for a, b in zip((y, z), expected, strict=True):
+        np.testing.assert_array_equal(a.get(), b.get())
+
+
 def test_a_repeated_group_is_planned_once(backend: Backend) -> None:
     state = [backend.array(np.random.RandomState(k).rand(5, 9)) for k in range(4)]
     for _ in range(3):
