@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tensorbackend import dtypes
+from tensorbackend.errors import complain
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
 from tensorbackend.graph.symbol import is_symbol
@@ -197,7 +198,9 @@ class AdamClock:
         self._of_calls: dict[tuple, tuple] = {}  # rates by numbers that are a program's arguments, for one step
 
     def advance(self, t: int) -> None:
-        """Count a step, which is the `t`-th as Python counts."""
+        """Count a step, the `t`-th as Python counts; from another number on where `optimizer.t` was assigned."""
+        if t != self.t + 1 and self._ticks:
+            self._begin_again(t - 1)
         self.t = t
         self._of_calls.clear()
         for tick in self._ticks.values():
@@ -212,6 +215,13 @@ class AdamClock:
         self.t = t
         for backend in {*self._ticks, *backends}:
             self._tick(backend)[:] = float(t)
+
+    def _begin_again(self, t: int) -> None:
+        """Go on from `t` steps, which no program may hold: each of its calls would."""
+        if any(backend._recorder is not None and backend._recorder.is_here() for backend in self._ticks):
+            expected, hint = f"{self.t}, as counted", "a step before the capture, or assign t before the first one"
+            raise RuntimeError(complain("Adam: t was assigned before a capture", str(t), expected, hint))
+        self.begin(t, ())
 
     def counted(self) -> int | None:
         """The steps that a backend counted; None if none did."""

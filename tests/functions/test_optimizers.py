@@ -367,3 +367,22 @@ def test_rates_may_be_arguments_of_a_program(method, be, array) -> None:
         return [arrays.to_cpu(p.array).tolist() for p in link.params()]
 
     assert trained(True) == trained(False)
+
+
+def test_adam_counts_on_from_an_assigned_t(array, host, be) -> None:
+    link = link_of(array([1.0, -2.0]))
+    optimizer = optimizers.Adam(alpha=0.1).setup(link)
+    p, m, v = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
+    for t in (1, 2, 1001, 1002, 7):
+        if t != optimizer.t + 1:
+            optimizer.t = t - 1
+        g = np.array([0.5, -0.25]) * t
+        link.p0.grad = array(g)
+        optimizer.update()
+        m, v = m + 0.1 * (g - m), v + 0.001 * (g * g - v)
+        p = p - 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + 1e-8)
+        np.testing.assert_allclose(host(link.p0.array), p, rtol=1e-5)
+    if be is not None:
+        optimizer.t = 100
+        with pytest.raises(RuntimeError, match="t was assigned before a capture"):
+            be.capture(optimizer.update)
