@@ -51,7 +51,8 @@ def expect_labels(t: Any) -> None:
 
 def check_labels(label: str, name: str, t: Any) -> None:
     """Raise `InvalidType`, in the name of a function, unless an array holds integers."""
-    type_check.checked(label, lambda types: expect_labels(types[0]), [(t.shape, t.dtype)], (name,))
+    if not dtypes.is_integer(t.dtype):
+        type_check.checked(label, lambda types: expect_labels(types[0]), [(t.shape, t.dtype)], (name,))
 
 
 def chosen(x: Any, t: Any) -> Any:

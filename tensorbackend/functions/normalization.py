@@ -352,9 +352,10 @@ def embed_id(x: Array, W: Array, ignore_label: int | None = None) -> Variable:
     """
     if ignore_label is not None:
         ranges.check("embed_id", "an int", ignore_label=ignore_label)
-    ids, words = arrays.plain(as_variable(x).array), as_variable(W)
+    ids, words = as_variable(x)._known(), as_variable(W)
     check_labels("embed_id", "x", ids)
-    type_check.checked("embed_id", _expect_words, [(words.shape, words.dtype)], ("W",))
+    if len(words.shape) != 2:
+        type_check.checked("embed_id", _expect_words, [(words.shape, words.dtype)], ("W",))
     if lookup("debug"):
         refuse_labels("embed_id", arrays.moved(ids, None), W.shape[0], ignore_label)
     if ignore_label is None:
