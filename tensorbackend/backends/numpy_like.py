@@ -26,8 +26,6 @@ from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["REDUCTIONS", "NumpyLike", "as_operand", "check_order", "presented", "result", "wrapped"]
 
-_new = object.__new__
-
 
 @functools.cache
 def _class_of(cls: type[Tensor]) -> type[Tensor]:
@@ -50,11 +48,8 @@ def presented(tensor: Tensor) -> Tensor:
 def wrapped(tensor: Tensor) -> Tensor:
     """A new array on the memory of a tensor."""
     s = tensor.structure
-    found = _new(_class_of(s.table.backend.tensor_cls))
-    found._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), tensor.storage, tensor.address)
-    found.base, found.name, found.persist_values = tensor, tensor.name, tensor.persist_values
-    found.rounding = tensor.rounding
-    return found
+    layout = s.table.tensor(s.dtype, s.shape, s.strides, 0)
+    return tensor._seen_as(_class_of(s.table.backend.tensor_cls), layout, tensor.address)
 
 
 def result(tree: Any, dtype: Any = None, out: Any = None) -> Any:
@@ -88,19 +83,9 @@ def check_order(name: str, order: Any) -> None:
 # Reductions with NumPy's arguments: methods of arrays, and functions of `be.xp`
 
 
-def _operand(x: Any) -> Any:
-    """An array as the tensor that it is, whose operators make trees: what is made of it is one statement."""
-    if not isinstance(x, NumpyLike):
-        return x
-    made = _new(x.backend.tensor_cls)
-    made._place(x.structure, x.storage, x.address)
-    made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding
-    return made
-
-
 def _reduced(name: str, x: Any, axis: Any, keepdims: bool, dtype: Any, out: Any) -> Any:
     axis = tuple(axis) if isinstance(axis, list) else axis
-    return result(getattr(composite, name)(_operand(x), axis, keepdims), dtype, out)
+    return result(getattr(composite, name)(x, axis, keepdims), dtype, out)
 
 
 _WITH = {"sum": composite.add, "prod": composite.multiply, "max": composite.maximum, "min": composite.minimum}
@@ -168,7 +153,7 @@ def _variance(name: str) -> Callable[..., Any]:
         if type(ddof) is int and ddof == 0:
             return _reduced(name, self, axis, keepdims, dtype, out)
         axis = tuple(axis) if isinstance(axis, list) else axis
-        tree = composite.var(_operand(self), axis, keepdims) * _scale(name, self, axis, ddof)
+        tree = composite.var(self, axis, keepdims) * _scale(name, self, axis, ddof)
         return result(tree if name == "var" else composite.sqrt(tree), dtype, out)
 
     return _named(name, method)

@@ -339,10 +339,7 @@ class Program:
             return what
         number, cls, structure, offset = what
         base = leaves[number]
-        view = object.__new__(cls)  # which may be an array's, where the argument is a tensor
-        view._place(structure, base.storage, base.address + offset)
-        view.base, view.name, view.persist_values, view.rounding = base, base.name, base.persist_values, base.rounding
-        return view
+        return base._seen_as(cls, structure, base.address + offset)  # an array may be a view of a tensor
 
     # Looking
 

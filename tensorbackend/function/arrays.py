@@ -72,10 +72,7 @@ def _plain_tensor(x: Tensor) -> Tensor:
             return x
         if type(x.base) is own and x.base.structure is s and x.base.address == x.address:
             return x.base
-    made = _new(own)
-    made._place(s.table.tensor(s.dtype, s.shape, s.strides, 0), x.storage, x.address)
-    made.base, made.name, made.persist_values, made.rounding = x, x.name, x.persist_values, x.rounding
-    return made
+    return x._seen_as(own, s.table.tensor(s.dtype, s.shape, s.strides, 0), x.address)
 
 
 def fresh(backend: Any, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:

@@ -124,9 +124,13 @@ class Tensor(Operators):
     ) -> Tensor:
         """A tensor on the same memory: `offset` from the first element and `strides` count elements."""
         s = self.structure
-        view = _new(type(self))
         layout = s.table.tensor(dtype or s.dtype, shape, strides, s.min_dims if min_dims is None else min_dims)
-        view._place(layout, self.storage, self.address + offset * s.dtype.itemsize)
+        return self._seen_as(type(self), layout, self.address + offset * s.dtype.itemsize)
+
+    def _seen_as(self, cls: type[Tensor], layout: Structure, address: int) -> Tensor:
+        """An object of a class on the same memory, of a layout whose first element is at an address."""
+        view = _new(cls)
+        view._place(layout, self.storage, address)
         view.base = self
         view.name = self.name
         view.persist_values = self.persist_values
