@@ -149,8 +149,15 @@ def _check_layer(in_types: Any, **params: Any) -> None:
         type_check.expect(t.ndim == 1, t.shape[0] == x.shape[1])
 
 
+def _output(rule: Rule, x: Array, gamma: Array, beta: Array, **params: Any) -> Variable:
+    """The output of a rule that gives the statistics, too, where a graph is recorded, since gradients need them."""
+    alone = not lookup("enable_backprop")
+    made = rule(x, gamma, beta, alone=alone, **params)
+    return made if alone else made[0]
+
+
 def _layer(x: Any, gamma: Any, beta: Any, eps: float, alone: bool) -> Any:
-    """The output, and what gradients need of it unless there are none, and it is to be `alone`."""
+    """The output, and unless it is to be `alone` the mean and the variance."""
     standard, mean, variance = _normalized(x, (1,), eps)
     y = standard * gamma + beta
     return y if alone else (y, mean, variance)
@@ -167,9 +174,7 @@ _LAYER = Rule("layer_normalization", _layer, _layer_gradients, _check_layer, ("x
 def layer_normalization(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Variable:
     """Rows of x (N, D) with mean 0 and variance 1, times gamma (D,) plus beta (D,) (Ba et al. 2016)."""
     ranges.check("layer_normalization", "0 or more, and finite", eps=eps)
-    if not lookup("enable_backprop"):
-        return _LAYER(x, gamma, beta, eps=float(eps), alone=True)
-    return _LAYER(x, gamma, beta, eps=float(eps), alone=False)[0]
+    return _output(_LAYER, x, gamma, beta, eps=float(eps))
 
 
 def _apart(x: Any, gamma: Any, beta: Any, groups: int) -> tuple[Any, Any, Any]:
@@ -187,9 +192,7 @@ def _group(x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool) 
     return y if alone else (y, mean, variance)
 
 
-def _group_gradients(
-    g: Any, y: Any, x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool
-) -> tuple:  # fmt: skip
+def _group_gradients(g: Any, y: Any, x: Any, gamma: Any, beta: Any, groups: int, eps: float, alone: bool) -> tuple:
     apart, along, _ = _apart(x, gamma, beta, groups)
     gy = None if g[0] is None else o.reshape(g[0], apart.shape)
     gx, *others = _gradients((gy, *g[1:]), y, apart, along, (2, 3), eps)
@@ -216,9 +219,7 @@ def group_normalization(x: Array, groups: int, gamma: Array, beta: Array, eps: f
         raise ShapeError(complain("group_normalization: x", f"shape {x.shape}", "(N, C, …)"))
     if groups < 1 or x.shape[1] % groups:
         raise ShapeError(complain("group_normalization", f"{groups} groups of {x.shape[1]} channels", "a divisor"))
-    if not lookup("enable_backprop"):
-        return _GROUP(x, gamma, beta, groups=groups, eps=float(eps), alone=True)
-    return _GROUP(x, gamma, beta, groups=groups, eps=float(eps), alone=False)[0]
+    return _output(_GROUP, x, gamma, beta, groups=groups, eps=float(eps))
 
 
 def _normalize(x: Any, eps: float, axis: Any) -> Any:
