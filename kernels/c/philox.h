@@ -47,6 +47,29 @@ TB_FN double tb_bits53_f64(tb_u32 high, tb_u32 low) {
 TB_FN float tb_uniform_f32(tb_words r) { return tb_bits24_f32(r.x) * 0x1p-24f; }
 TB_FN double tb_uniform_f64(tb_words r) { return tb_bits53_f64(r.x, r.y) * 0x1p-53; }
 
+// sin(f pi/2) and cos(f pi/2) for |f| <= 1/2; pi/2 in two parts
+TB_FN float tb_sin_quarter_f32(float f) {
+    float s = f * f;
+    float p = TB_P3(F32, s, -4.37113883e-8f, -0.645963609f, 0.079681173f, -0.00460419478f);
+    return TB_FMA_F32(f, 1.57079637f, p * f);
+}
+TB_FN float tb_cos_quarter_f32(float f) {
+    float s = f * f;
+    return TB_P4(F32, s, 1.0f, -1.23370051f, 0.253668666f, -0.0208568107f, 0.000897442282f);
+}
+TB_FN double tb_sin_quarter_f64(double f) {
+    double s = f * f;
+    double p = TB_P7(F64, s, 6.123233995736766e-17, -0.64596409750624628, 0.079692626246169185,
+                             -0.0046817541353724144, 0.00016044118540384125, -3.5988467530786951e-06,
+                             5.6931132170335743e-08, -6.7639298748584746e-10);
+    return TB_FMA_F64(f, 1.5707963267948966, p * f);
+}
+TB_FN double tb_cos_quarter_f64(double f) {
+    double s = f * f;
+    return TB_P7(F64, s, 1.0, -1.2337005501361697, 0.2536695079010417, -0.02086348076318097, 0.00091926027263237347,
+                         -2.5202027446824121e-05, 4.7103340906152083e-07, -6.2893980072742466e-09);
+}
+
 // sqrt(-2 log u) cos(2 pi v), u in (0, 1], v in [0, 1): Box and Muller, "A note on the generation of random normal
 // deviates", 1958. 4 v is split into whole and broken quarter turns without error.
 TB_FN float tb_normal_f32(tb_words r) {
@@ -70,7 +93,7 @@ TB_FN double tb_normal_f64(tb_words r) {
     double k = turns + TB_ROUND_F64;
     double part = turns - (k - TB_ROUND_F64);
     tb_u64 n = tb_bits_f64(k);
-    double odd = tb_sin_quarter_f64(part, 0.0);
+    double odd = tb_sin_quarter_f64(part);
     double even = tb_cos_quarter_f64(part);
     double v = n & 1u ? odd : even;
     return radius * tb_from_bits_f64(tb_bits_f64(v) ^ (((n + 1u) & 2u) << 62));

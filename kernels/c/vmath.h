@@ -2,8 +2,8 @@
 // vmath.h — elementwise mathematics for generated kernels: types and macros here, the functions in the headers below
 //
 // Straight-line functions that a compiler turns into vector code by itself: no branches, no library calls (remainders
-// of float64 alone have both), no system header, no vector types. Included by generated C, by C++, and by CUDA C (nvcc
-// and NVRTC).
+// of float64 alone have both), no system header; vector types only in vmath_lanes.h, which says what for. Included by
+// generated C, by C++, and by CUDA C (nvcc and NVRTC).
 //
 // Same bits     fused multiply-adds are written out (TB_FMA_*) and everything else rounds once, so results are
 //               equal on every compiler and processor with IEEE arithmetic, if compiled without contraction:
@@ -120,6 +120,7 @@ TB_FN double tb_from_bits_f64(tb_u64 u) { double x; __builtin_memcpy(&x, &u, 8);
 
 #include "vmath_f32.h"
 #include "vmath_f64.h"
+#include "vmath_angles_f32.h"
 #include "vmath_angles_f64.h"
 #include "vmath_int.h"
 

@@ -5,7 +5,22 @@
 #ifndef TB_VMATH_ANGLES_F64_H
 #define TB_VMATH_ANGLES_F64_H
 
+#include "vmath_lanes.h"
+
 // ---- sine, cosine, tangent ----------------------------------------------------------------------------------------
+
+// Below TB_NEAR_F64: |x| = n pi/2 + (r + low) with |r| <= pi/4 to half an ulp, and n modulo 2^51. pi/2 has three parts,
+// of 53, 33 and 53 bits: products of n <= 2^20 with the first two, and the differences, are exact.
+#define TB_NEAR_F64 1647099.0
+TB_FN double tb_near_angle_f64(double a, tb_u64 *n, double *low) {
+    double k = TB_FMA_F64(a, 0.63661977236758138, TB_ROUND_F64);
+    double m = k - TB_ROUND_F64;
+    double y = TB_FMA_F64(-m, 1.5707963267948966, a);
+    double r = TB_FMA_F64(-m, 6.1232339953846099e-17, y);
+    *low = TB_FMA_F64(-m, 3.5215598651832002e-27, TB_FMA_F64(-m, 6.1232339953846099e-17, y - r));
+    *n = tb_bits_f64(k);
+    return r;
+}
 
 // Row i: 2^(32 i) 2/pi modulo 4 as a sum of four doubles
 TB_TABLE double tb_turns_f64[] = {
@@ -42,11 +57,9 @@ TB_TABLE double tb_turns_f64[] = {
     1.457637475785212, 2.0558554398611556e-17, 4.9571308478526475e-34, -1.196861860890493e-51,
 };
 
-// |x| = (n + high + low) pi/2 with |high| <= 1/2; any finite x, Inf gives NaN. x is scaled to h 2^(32 i) with h an
-// integer if i > 0, so whole fours of the partial products of h and row i go. What is left is added up without error as
+// The same for any finite |x|; Inf gives NaN. x is scaled to h 2^(32 i) with h an integer if i > 0, so whole fours of the partial products of h and row i go. What is left is added up without error as
 // far as it matters: a double can come within 2^-62 of a multiple of pi/2.
-TB_FN double tb_quarter_turns_f64(double x, tb_u32 *n, double *low) {
-    double a = tb_abs_f64(x);
+TB_FN double tb_far_angle_f64(double a, tb_u64 *n, double *low) {
     tb_u64 above = (tb_bits_f64(a) >> 52) - 1075u;
     tb_i64 row = (tb_i64)((above & ((above >> 63) - 1u)) >> 5);       // 0 if that is negative, without a branch
     double h = a * tb_from_bits_f64((tb_u64)(1023 - 32 * row) << 52);
@@ -75,67 +88,65 @@ TB_FN double tb_quarter_turns_f64(double x, tb_u32 *n, double *low) {
     rest += tb_sum_error_f64(d1, d2, d) + tb_sum_error_f64(s3, e2, s4) + tb_sum_error_f64(s4, y3, s5);
     double f = s5 + d;
     rest += tb_sum_error_f64(s5, d, f);
-    *n = (tb_u32)tb_bits_f64(k);
+    *n = tb_bits_f64(k);
     double high = f + rest;
-    *low = tb_sum_error_f64(f, rest, high);
-    return high;
+    double p = high * 1.5707963267948966;
+    double e = TB_FMA_F64(high, 6.123233995736766e-17, TB_FMA_F64(high, 1.5707963267948966, -p));
+    e = TB_FMA_F64(tb_sum_error_f64(f, rest, high), 1.5707963267948966, e);
+    double r = p + e;
+    *low = (p - r) + e;
+    return r;
 }
 
-// sin((f + l) pi/2) and cos(f pi/2) for |f| <= 1/2 and l below an ulp of it; pi/2 in two parts
-TB_FN double tb_sin_quarter_f64(double f, double l) {
-    double s = f * f;
-    double p = TB_P7(F64, s, 6.123233995736766e-17, -0.64596409750624628, 0.079692626246169185,
-                             -0.0046817541353724144, 0.00016044118540384125, -3.5988467530786951e-06,
-                             5.6931132170335743e-08, -6.7639298748584746e-10);
-    double slope = TB_FMA_F64(s, -1.9, 1.5707963267948966);
-    return TB_FMA_F64(f, 1.5707963267948966, TB_FMA_F64(p, f, l * slope));
+// sin(r + low) and cos(r) for |r| <= pi/4
+TB_FN double tb_sin_eighth_f64(double r, double low) {
+    double s = r * r;
+    double p = TB_P5(F64, s, -0.1666666666666663, 0.00833333333332184, -0.00019841269829358512, 2.7557313538503625e-06,
+                             -2.5050734386966074e-08, 1.5895433126559803e-10);
+    return r + TB_FMA_F64(p * s, r, low);
 }
-TB_FN double tb_cos_quarter_f64(double f) {
-    double s = f * f;
-    return TB_P7(F64, s, 1.0, -1.2337005501361697, 0.2536695079010417, -0.02086348076318097, 0.00091926027263237347,
-                         -2.5202027446824121e-05, 4.7103340906152083e-07, -6.2893980072742466e-09);
+TB_FN double tb_cos_eighth_f64(double r) {
+    double s = r * r;
+    return TB_P7(F64, s, 1.0, -0.5, 0.041666666666666595, -0.0013888888888873325, 2.480158728898368e-05,
+                         -2.755731421007305e-07, 2.0875704270462043e-09, -1.1358683289868546e-11);
 }
 
-// Every magnitude; tiny x are their own sines and tangents. Bound 1.5
-TB_FN double tb_sin_f64(double x) {
-    tb_u32 n;
-    double l;
-    double f = tb_quarter_turns_f64(x, &n, &l);
-    double odd = tb_cos_quarter_f64(f);
-    double even = tb_sin_quarter_f64(f, l);
+// From the angle of |x|. Bound 1.25
+TB_FN double tb_sin_of_f64(double x, double r, double low, tb_u64 n) {
+    double odd = tb_cos_eighth_f64(r);
+    double even = tb_sin_eighth_f64(r, low);
     double v = n & 1u ? odd : even;
-    v = tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64) ^ ((tb_u64)(n & 2u) << 62));
-    return tb_abs_f64(x) < 0x1p-27 ? x : v;
+    return tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64) ^ ((n & 2u) << 62));
 }
-TB_FN double tb_cos_f64(double x) {
-    tb_u32 n;
-    double l;
-    double f = tb_quarter_turns_f64(x, &n, &l);
-    double odd = tb_sin_quarter_f64(f, l);
-    double even = tb_cos_quarter_f64(f);
+TB_FN double tb_cos_of_f64(double x, double r, double low, tb_u64 n) {
+    double odd = tb_sin_eighth_f64(r, low);
+    double even = tb_cos_eighth_f64(r);
     double v = n & 1u ? odd : even;
-    return tb_from_bits_f64(tb_bits_f64(v) ^ ((tb_u64)((n + 1u) & 2u) << 62));
+    return tb_from_bits_f64(tb_bits_f64(v) ^ (((n + 1u) & 2u) << 62));
 }
 
-// h + e = tan(f pi/2), odd quarters give -1/(h + e) with one Newton step. Bound 2.0
-TB_FN double tb_tan_f64(double x) {
-    tb_u32 n;
-    double l;
-    double f = tb_quarter_turns_f64(x, &n, &l);
-    double s = f * f;
-    double p = TB_P15(F64, s, 6.123233995736766e-17, 1.2919281950124943, 1.2750820199379207, 1.2734371249145764,
-                              1.2732612346456811, 1.27324228312373, 1.2732303755919698, 1.273420489704912,
-                              1.2707817716070802, 1.2973504911108631, 1.101187126875149, 2.1625090037286601,
-                              -1.9951148008848012, 9.4778365173430306, -11.664871319022216, 11.684128976733479);
-    double slope = TB_FMA_F64(s, 6.2, 1.5707963267948966);
-    p = TB_FMA_F64(p, f, l * slope);
-    double h = TB_FMA_F64(f, 1.5707963267948966, p);
-    double e = TB_FMA_F64(f, 1.5707963267948966, -h) + p;
+// h + l = tan(r + low), odd n give -1/(h + l) with one Newton step. Bound 1.25
+TB_FN double tb_tan_of_f64(double x, double r, double low, tb_u64 n) {
+    double s = r * r;
+    double p = TB_P14(F64, s, 0.3333333333333338, 0.13333333333325342, 0.053968253972902926, 0.021869488399332965,
+                              0.00886323792174247, 0.0035921008984947486, 0.0014560452868444902, 0.0005888668456130081,
+                              0.00024373873508152282, 8.36035266512939e-05, 6.711352028530115e-05,
+                              -2.545895103601621e-05, 4.845644989552395e-05, -2.4167791711206957e-05,
+                              9.771520902928906e-06);
+    double slope = TB_FMA_F64(s, 1.6, 1.0);
+    double tail = TB_FMA_F64(p * s, r, low * slope);
+    double h = r + tail;
+    double l = (r - h) + tail;
     double v = -1.0 / h;
-    v = n & 1u ? TB_FMA_F64(v, TB_FMA_F64(e, v, TB_FMA_F64(h, v, 1.0)), v) : h;
-    v = tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64));
-    return tb_abs_f64(x) < 0x1p-27 ? x : v;
+    double e = TB_FMA_F64(l, v, TB_FMA_F64(h, v, 1.0));
+    v = n & 1u ? TB_FMA_F64(v, e, v) : h;
+    return tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64));
 }
+
+// Every magnitude
+TB_NEAR_AND_FAR(sin, f64, F64, double, tb_u64)
+TB_NEAR_AND_FAR(cos, f64, F64, double, tb_u64)
+TB_NEAR_AND_FAR(tan, f64, F64, double, tb_u64)
 
 // ---- inverse trigonometric functions ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 // vmath_f32.h — float32 functions of vmath.h, which says what holds for all of them
 //
 // Results are correct to the bound in the comment, in units in the last place, for every one of the 2^32 inputs.
-// Hard cases (huge angles, powers, inverse hyperbolics, erfc) go through double, which costs half the lanes.
+// Hard cases (powers, inverse hyperbolics, erfc) go through double, which costs half the lanes.
 #ifndef TB_VMATH_F32_H
 #define TB_VMATH_F32_H
 
@@ -237,139 +237,6 @@ TB_FN float tb_erf_f32(float x) {
     float large = TB_FMA_F32(q, -tb_from_bits_f32((tb_bits_f32(t) << 23) + 0x3F800000u), 1.0f);
     float r = a > 0.92f ? large : small;
     return tb_put_sign_f32(r, x);
-}
-
-// ---- sine, cosine, tangent ----------------------------------------------------------------------------------------
-
-// |x| = (n + f) pi/2 with |f| <= 1/2; any finite x. Returns f, correct to half an ulp, and n modulo 2^32. Inf gives
-// NaN. The product with 2/pi is exact in two doubles. A large x is a multiple of 2^g, so 2^g 2/pi may be taken modulo
-// 4: g in steps of 26 keeps the product below 2^51. There its upper half is a multiple of 1/4: the second rounding.
-TB_FN float tb_quarter_turns_f32(float x, tb_u32 *n) {
-    double d = (double)tb_abs_f32(x);
-    double high = 0.63661977236758138;
-    double low = -3.9357353350364972e-17;
-    high = d >= 0x1p50 ? 2.5682553266903661e-08 : high;
-    low = d >= 0x1p50 ? -5.4341841077437507e-25 : low;
-    high = d >= 0x1p76 ? 2.9370955403718198e-16 : high;
-    low = d >= 0x1p76 ? 1.0181664387499709e-32 : low;
-    high = d >= 0x1p102 ? 6.0740264896498461e-24 : high;
-    low = d >= 0x1p102 ? 3.1436547554916045e-40 : low;
-    double y = d * high;
-    double rest = TB_FMA_F64(d, low, TB_FMA_F64(d, high, -y));
-    double k = y + TB_ROUND_F64;
-    double f = (y - (k - TB_ROUND_F64)) + rest;
-    double j = f + TB_ROUND_F64;
-    *n = (tb_u32)(tb_bits_f64(k) + tb_bits_f64(j));
-    return (float)(f - (j - TB_ROUND_F64));
-}
-
-// sin(f pi/2) and cos(f pi/2) for |f| <= 1/2; pi/2 in two parts
-TB_FN float tb_sin_quarter_f32(float f) {
-    float s = f * f;
-    float p = TB_P3(F32, s, -4.37113883e-8f, -0.645963609f, 0.079681173f, -0.00460419478f);
-    return TB_FMA_F32(f, 1.57079637f, p * f);
-}
-TB_FN float tb_cos_quarter_f32(float f) {
-    float s = f * f;
-    return TB_P4(F32, s, 1.0f, -1.23370051f, 0.253668666f, -0.0208568107f, 0.000897442282f);
-}
-
-// Every magnitude; tiny x are their own sines and tangents. Bound 1.5
-TB_FN float tb_sin_f32(float x) {
-    tb_u32 n;
-    float f = tb_quarter_turns_f32(x, &n);
-    float odd = tb_cos_quarter_f32(f);
-    float even = tb_sin_quarter_f32(f);
-    float v = n & 1u ? odd : even;
-    v = tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32) ^ ((n & 2u) << 30));
-    return tb_abs_f32(x) < 0x1p-13f ? x : v;
-}
-TB_FN float tb_cos_f32(float x) {
-    tb_u32 n;
-    float f = tb_quarter_turns_f32(x, &n);
-    float odd = tb_sin_quarter_f32(f);
-    float even = tb_cos_quarter_f32(f);
-    float v = n & 1u ? odd : even;
-    return tb_from_bits_f32(tb_bits_f32(v) ^ (((n + 1u) & 2u) << 30));
-}
-
-// h + l = tan(f pi/2), odd quarters give -1/(h + l) with one Newton step for the rounding errors. Bound 2.0
-TB_FN float tb_tan_f32(float x) {
-    tb_u32 n;
-    float f = tb_quarter_turns_f32(x, &n);
-    float s = f * f;
-    float p = TB_P7(F32, s, -4.37113883e-8f, 1.29192889f, 1.2750144f, 1.27568054f, 1.23819399f, 1.56152046f,
-                    0.0179619193f, 3.84266424f);
-    p = p * f;
-    float h = TB_FMA_F32(f, 1.57079637f, p);
-    float l = TB_FMA_F32(f, 1.57079637f, -h) + p;
-    float v = -1.0f / h;
-    float e = TB_FMA_F32(l, v, TB_FMA_F32(h, v, 1.0f));
-    v = n & 1u ? TB_FMA_F32(v, e, v) : h;
-    v = tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32));
-    return tb_abs_f32(x) < 0x1p-13f ? x : v;
-}
-
-// ---- inverse trigonometric functions ------------------------------------------------------------------------------
-
-// asin(z) - z over z, from s = z^2, |z| <= 1/2
-TB_FN float tb_asin_tail_f32(float s) {
-    return s * TB_P4(F32, s, 0.166667521f, 0.0749531016f, 0.0454690196f, 0.0241855029f, 0.0421570130f);
-}
-
-// |x| > 1/2: pi/2 - 2 asin(sqrt((1 - |x|) / 2)). Bound 1.5
-TB_FN float tb_asin_f32(float x) {
-    float a = tb_abs_f32(x);
-    float s = a > 0.5f ? TB_FMA_F32(-0.5f, a, 0.5f) : a * a;
-    float z = a > 0.5f ? -2.0f * tb_sqrt_f32(s) : a;
-    float t = tb_asin_tail_f32(s);
-    float h = 1.57079637f + z;
-    float end = h + (((1.57079637f - h) + z) + TB_FMA_F32(t, z, -4.37113883e-8f));
-    float r = a > 0.5f ? end : TB_FMA_F32(t, z, z);
-    return tb_put_sign_f32(r, x);
-}
-TB_FN float tb_acos_f32(float x) {
-    float a = tb_abs_f32(x);
-    float s = a > 0.5f ? TB_FMA_F32(-0.5f, a, 0.5f) : a * a;
-    float z = a > 0.5f ? -2.0f * tb_sqrt_f32(s) : -x;
-    float t = tb_asin_tail_f32(s);
-    float right = TB_FMA_F32(t, -z, -z);
-    float left = (3.14159274f + z) + TB_FMA_F32(t, z, -8.74227766e-8f);
-    float end = x > 0.0f ? right : left;
-    float middle = 1.57079637f + (z + TB_FMA_F32(t, z, -4.37113883e-8f));
-    return a > 0.5f ? end : middle;
-}
-
-// atan(z) for 0 <= z <= 1
-TB_FN float tb_atan_unit_f32(float z) {
-    float s = z * z;
-    float p = TB_P8(F32, s, -0.333332986f, 0.199985355f, -0.142641261f, 0.109516546f, -0.0840205625f, 0.0579358003f,
-                    -0.0311577766f, 0.0109045366f, -0.0017915020f);
-    return TB_FMA_F32(p * s, z, z);
-}
-
-// |x| > 1: pi/2 - atan(1/|x|). Bound 2.0
-TB_FN float tb_atan_f32(float x) {
-    float a = tb_abs_f32(x);
-    float r = tb_atan_unit_f32(a > 1.0f ? 1.0f / a : a);
-    r = a > 1.0f ? 1.57079637f - (r + 4.37113883e-8f) : r;
-    return tb_put_sign_f32(r, x);
-}
-
-// The angle of the point (x, y), as IEEE 754 has it for zeros and infinities. Bound 2.0
-TB_FN float tb_atan2_f32(float y, float x) {
-    float a = tb_abs_f32(x);
-    float b = tb_abs_f32(y);
-    float low = a < b ? a : b;
-    float high = a < b ? b : a;
-    float q = low / high;
-    q = low == high ? 1.0f : q;                            // Inf / Inf
-    q = low == 0.0f ? 0.0f : q;                            // 0 / 0
-    float r = tb_atan_unit_f32(q);
-    r = a < b ? 1.57079637f - (r + 4.37113883e-8f) : r;
-    r = tb_bits_f32(x) >> 31 ? 3.14159274f - (r + 8.74227766e-8f) : r;
-    r = tb_put_sign_f32(r, y);
-    return ((x != x) | (y != y)) ? TB_NAN_F32 : r;
 }
 
 // ---- hyperbolic functions -----------------------------------------------------------------------------------------

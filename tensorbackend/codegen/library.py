@@ -16,6 +16,8 @@ __all__ = ["Definitions"]
 _INCLUDE = re.compile(r'^#include "[^"]+"\n', re.MULTILINE)
 _WORD = re.compile(r"\b(?:tbb?|TB)_\w+")
 _SYSTEM = re.compile(r"#(?:define|undef) (?!tbb?_|TB_)")
+_CALLED = re.compile(r'__asm__\("(?:_ZGV\w+?v+_)?(tb_\w+)"\)')
+"""What a function is called by, for a number or (the vector function ABI) for several."""
 
 
 class Definitions:
@@ -24,6 +26,10 @@ class Definitions:
     def __init__(self, preprocessed: str) -> None:
         self._chunks = list(_chunks(preprocessed))
         self._names = {name: at for at, chunk in enumerate(self._chunks) for name in _defines(chunk)}
+        self._variants: dict[int, list[int]] = {}
+        for at, chunk in enumerate(self._chunks):
+            if called := _CALLED.search(chunk.replace('" "', "")):
+                self._variants.setdefault(self._names[called[1]], []).append(at)
 
     def expand(self, source: str) -> str:
         """`source` with its includes replaced by the definitions that it needs, themselves complete."""
@@ -31,11 +37,10 @@ class Definitions:
         wanted: set[int] = set()
         stack = [body]
         while stack:
-            for word in _WORD.findall(stack.pop()):
-                at = self._names.get(word)
-                if at is not None and at not in wanted:
-                    wanted.add(at)
-                    stack.append(self._chunks[at])
+            named = {self._names[word] for word in _WORD.findall(stack.pop()) if word in self._names}
+            named.update(*(self._variants.get(at, ()) for at in named))
+            stack += (self._chunks[at] for at in named - wanted)
+            wanted |= named
         return "\n".join([*(_guarded(at, self._chunks[at]) for at in sorted(wanted)), body])
 
 

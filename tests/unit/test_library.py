@@ -51,3 +51,22 @@ def test_a_source_gets_what_it_names_in_the_order_of_the_headers(name: str) -> N
 def test_other_names_bring_nothing() -> None:
     source = "int tb_other(int tb_x) { return not_tb_first + tb_firsts + __GNUC__; }\n"
     assert Definitions(HEADERS).expand('#include "kernel.h"\n' + source).strip() == source.strip()
+
+
+CALLED = """
+__attribute__((simd, const)) float tb_call(float x);
+static inline float tb_use(float x) { return tb_call(x); }
+tb_v8 tb_wide(tb_v8 x) __asm__("_ZGV" "dN8v_tb_" "call");
+tb_v8 tb_wide(tb_v8 x) { return tb_many(x); }
+float tb_one(float x) __asm__("tb_call");
+float tb_one(float x) { return tb_wide((tb_v8){x})[0]; }
+"""
+
+
+def test_a_function_that_others_call_by_a_name_of_the_vector_abi_comes_with_what_they_call() -> None:
+    many = "static tb_v8 tb_many(tb_v8 x) { return x; }\n"
+    definitions = Definitions(HEADERS + many + CALLED)
+    text = "".join(definitions.expand("float use(float x) { return tb_use(x); }\n").split())
+    for wanted in (PARTS["tb_v8"], many, *CALLED.strip().splitlines()):
+        assert "".join(wanted.split()) in text
+    assert "tb_wide" not in definitions.expand("tb_v8 use(tb_v8 x) { return tb_many(x); }\n")

@@ -33,6 +33,30 @@ def test_error_of_a_sample_is_within_the_bound(
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_results_do_not_depend_on_the_other_numbers_of_a_vector(
+    kernels: Kernels, references: References, name: str, dtype: str
+) -> None:
+    """Of far angles (kernels/c/vmath_lanes.h), among near ones and alone, with numbers that are no angles beside."""
+    real, border = (np.float32, 6433) if dtype == "f32" else (np.float64, 1647099)
+    rng = np.random.default_rng(2)
+    around = border + np.spacing(real(border)) * np.arange(-64, 64)
+    others = [np.inf, np.nan, -0.0, -np.inf]
+    x = np.concatenate([rng.uniform(-2, 2, 4096) * border, around, others, -around]).astype(real)
+    rng.shuffle(x)
+    near = np.abs(x) < border
+    assert 1000 < near.sum() < x.size - 1000
+    together = kernels(f"{name}_{dtype}", x)
+    apart = np.empty_like(together)
+    for some in (near, ~near):
+        apart[some] = kernels(f"{name}_{dtype}", x[some])
+    alone = np.array([kernels(f"{name}_{dtype}", x[at : at + 1])[0] for at in range(x.size)])
+    assert np.array_equal(together, apart, equal_nan=True)
+    assert np.array_equal(together, alone, equal_nan=True)
+    assert references.errors(name, together, x, x).max() <= (1.3 if dtype == "f32" else 1.25)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=str)
 def test_special_numbers_follow_the_c_standard(
     kernels: Kernels, references: References, function: Function, dtype: str

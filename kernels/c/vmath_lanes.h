@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// vmath_lanes.h — functions with a form for most arguments and one for all: the second only where a vector needs it
+//
+// A loop cannot branch for one of its lanes: it would compute both forms for each. gcc can call a function for a vector
+// of numbers instead (`simd`, the vector function ABI), and that one looks whether any of them is far. Such functions
+// are compiled once a library, for the widest vectors; narrower ones and single numbers go through the same operations,
+// so results do not depend on the company that a number is in. Where there is no such call, a loop computes both.
+#ifndef TB_VMATH_LANES_H
+#define TB_VMATH_LANES_H
+
+// tb_name_S for S in f32, f64 from tb_near_angle_S, tb_far_angle_S, which take |x|, and tb_name_of_S, which ends it.
+#define TB_NEAR_AND_FAR(name, S, F, T, U)                                  \
+    TB_NEAR_OR_FAR(name, near, S, T, U)                                    \
+    TB_NEAR_OR_FAR(name, far, S, T, U)                                     \
+    TB_CALLS_##S(name, F, T, U)
+#define TB_NEAR_OR_FAR(name, form, S, T, U)                                \
+    TB_FN T tb_##name##_##form##_##S(T x) {                                \
+        U n;                                                               \
+        T low;                                                             \
+        T r = tb_##form##_angle_##S(tb_abs_##S(x), &n, &low);              \
+        return tb_##name##_of_##S(x, r, low, n);                           \
+    }
+
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus) && defined(__AVX2__) && defined(__FMA__)
+
+#define TB_HIDDEN __attribute__((visibility("hidden")))
+typedef float tb_lanes4_f32 __attribute__((vector_size(16)));
+typedef float tb_lanes8_f32 __attribute__((vector_size(32)));
+typedef double tb_lanes2_f64 __attribute__((vector_size(16)));
+typedef double tb_lanes4_f64 __attribute__((vector_size(32)));
+#ifdef __AVX512F__
+typedef float tb_lanes16_f32 __attribute__((vector_size(64)));
+typedef double tb_lanes8_f64 __attribute__((vector_size(64)));
+#define TB_IS_FAR(I, a, near) __builtin_ia32_cmpp##I##512_mask(a, near, 5, -1, 4)
+#define TB_CALLS_f32(name, F, T, U) \
+    TB_CALL_WIDE(name, f32, F, T, 16, e, s) TB_CALL_PART(name, f32, T, 8, d, 16) TB_CALL_PART(name, f32, T, 4, b, 16)
+#define TB_CALLS_f64(name, F, T, U) \
+    TB_CALL_WIDE(name, f64, F, T, 8, e, d) TB_CALL_PART(name, f64, T, 4, d, 8) TB_CALL_PART(name, f64, T, 2, b, 8)
+#else
+#define TB_IS_FAR(I, a, near) __builtin_ia32_movmskp##I##256(__builtin_ia32_cmpp##I##256(a, near, 5))
+#define TB_CALLS_f32(name, F, T, U) TB_CALL_WIDE(name, f32, F, T, 8, d, s) TB_CALL_PART(name, f32, T, 4, b, 8)
+#define TB_CALLS_f64(name, F, T, U) TB_CALL_WIDE(name, f64, F, T, 4, d, d) TB_CALL_PART(name, f64, T, 2, b, 4)
+#endif
+
+// The function for N numbers, the widest vector, and for one as the first of them; gcc calls by the names of the ABI.
+#define TB_CALL_WIDE(name, S, F, T, N, abi, I)                                                           \
+    TB_HIDDEN T tb_##name##_call_##S(T x) __attribute__((simd("notinbranch"), const));                   \
+    TB_FN T tb_##name##_##S(T x) { return tb_##name##_call_##S(x); }                                     \
+    static __attribute__((noinline)) tb_lanes##N##_##S tb_##name##_rest_##S(tb_lanes##N##_##S x,         \
+                                                                            tb_lanes##N##_##S near) {    \
+        tb_lanes##N##_##S y;                                                                             \
+        for (int i = 0; i < N; i++) {                                                                    \
+            const T at = ((T *)&x)[i];                                                                   \
+            const T far = tb_##name##_far_##S(at);                                                       \
+            ((T *)&y)[i] = tb_abs_##S(at) < TB_NEAR_##F ? ((T *)&near)[i] : far;                         \
+        }                                                                                                \
+        return y;                                                                                        \
+    }                                                                                                    \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x)                               \
+        __asm__("_ZGV" #abi "N" #N "v_tb_" #name "_call_" #S);                                           \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x) {                             \
+        tb_lanes##N##_##S a, y;                                                                          \
+        for (int i = 0; i < N; i++) ((T *)&a)[i] = tb_abs_##S(((T *)&x)[i]);                             \
+        for (int i = 0; i < N; i++) ((T *)&y)[i] = tb_##name##_near_##S(((T *)&x)[i]);                   \
+        if (__builtin_expect(TB_IS_FAR(I, a, (tb_lanes##N##_##S){} + TB_NEAR_##F), 0))                   \
+            return tb_##name##_rest_##S(x, y);                                                           \
+        return y;                                                                                        \
+    }                                                                                                    \
+    TB_HIDDEN T tb_##name##_one_##S(T x) __asm__("tb_" #name "_call_" #S);                               \
+    TB_HIDDEN T tb_##name##_one_##S(T x) { return tb_##name##_##N##_##S((tb_lanes##N##_##S){x})[0]; }
+
+// The function for N numbers as a part of M.
+#define TB_CALL_PART(name, S, T, N, abi, M)                                                              \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x)                               \
+        __asm__("_ZGV" #abi "N" #N "v_tb_" #name "_call_" #S);                                           \
+    TB_HIDDEN tb_lanes##N##_##S tb_##name##_##N##_##S(tb_lanes##N##_##S x) {                             \
+        tb_lanes##M##_##S wide = {};                                                                     \
+        __builtin_memcpy(&wide, &x, sizeof x);                                                           \
+        wide = tb_##name##_##M##_##S(wide);                                                              \
+        __builtin_memcpy(&x, &wide, sizeof x);                                                           \
+        return x;                                                                                        \
+    }
+
+#else
+#define TB_CALLS_f32(name, F, T, U) TB_BOTH(name, f32, F, T, U)
+#define TB_CALLS_f64(name, F, T, U) TB_BOTH(name, f64, F, T, U)
+#define TB_BOTH(name, S, F, T, U)                                          \
+    TB_FN T tb_##name##_##S(T x) {                                         \
+        const T a = tb_abs_##S(x);                                         \
+        U n;                                                               \
+        T low, r;                                                          \
+        if (a < TB_NEAR_##F) r = tb_near_angle_##S(a, &n, &low);           \
+        else r = tb_far_angle_##S(a, &n, &low);                            \
+        return tb_##name##_of_##S(x, r, low, n);                           \
+    }
+#endif
+
+#endif
