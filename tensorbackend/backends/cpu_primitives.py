@@ -31,7 +31,7 @@ from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.graph.tails import over_matrix, small_products
-from tensorbackend.primitives import gemm
+from tensorbackend.primitives import gemm, gemm_planes
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
 from tensorbackend.primitives.matrix_unit import PLANE_BYTES, PLANES
 
@@ -141,7 +141,7 @@ class _Product:
             x.dtype == self.out.dtype, y.dtype == self.out.dtype,
         )  # fmt: skip
         self.planes = PLANES.get(x.dtype.name, 0) if facts.matrix_unit and x.dtype == y.dtype else 0
-        by = gemm.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
+        by = gemm_planes.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
         if by is None:
             self.planes = 0
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)

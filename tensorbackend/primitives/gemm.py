@@ -2,8 +2,7 @@
 """How a product of matrices is computed on the CPU: which operand is copied, tiles, blocks, segments of k.
 
 A cost model on the shape decides, never the number of threads or a clock, so that results repeat bit for bit. The loops
-are those of `kernels/c/gemm.c`, whose names the fields here have. Large products of float32 and halves go to the
-processor's matrix unit where there is one, as sums of planes of bfloat16 (`kernels/c/gemm_amx.h`).
+are those of `kernels/c/gemm.c`, whose names the fields here have. What a matrix unit computes is `gemm_planes.py`'s.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tensorbackend.primitives.matrix_unit import EDGE, multiple
+from tensorbackend.primitives.matrix_unit import multiple
 
-__all__ = ["Blocking", "Facts", "Matrices", "choose", "in_planes"]
+__all__ = ["Blocking", "Facts", "Matrices", "choose", "even", "kinds_of_tiles", "least_cost", "phase"]
 
 BLOCK_K = 1024
 """Steps of k for which a block of rows stays in the second-level cache."""
@@ -97,29 +96,6 @@ CYCLE = 0.4
 """Nanoseconds of a cycle, about."""
 LARGE = 1 << 25
 """Multiply-adds of a product from which on a batch is a round of its own."""
-UNIT_MULTIPLY, UNIT_START = 0.0013, 16000.0
-"""Nanoseconds of a multiply-add of the matrix unit, and of what a pair of planes costs beside them."""
-UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.28
-"""Nanoseconds of copying one number of a plane, where all copies together are fewer than `FAR`, and where not."""
-UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.1, 1.0
-"""Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more (half
-of it where there are more than a quarter)."""
-UNIT_PANEL = 49152
-"""Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
-UNIT_ROWS, UNIT_COLUMNS = 256, 1024
-"""Rows and columns of a task of the matrix unit at most."""
-UNIT_TASKS = 8
-"""Tasks of the matrix unit at least, where there are so many blocks."""
-KEPT, KEPT_NARROW, KEPT_SIDE, KEPT_K = 1 << 18, 1 << 19, 128, 512
-"""Where tasks of the matrix unit copy both operands: numbers at most of what is kept for several, and where all tasks
-have all of the few rows or columns; how few those are; and steps of k that are used at a time."""
-KEPT_MULTIPLY, KEPT_START, KEPT_COPY, KEPT_FROM_MEMORY = 0.00105, 55000.0, 0.12, 0.03
-"""Nanoseconds of such tasks: of a multiply-add of a pair of planes; once a launch; of copying a number of a plane; and
-more of one whose operand has more than `FAR`."""
-KEPT_PIECES = 0.3
-"""Nanoseconds more of a number of such an operand whose k is not along memory: a task then reads short pieces of it."""
-PAIRS = {1: 1, 2: 4, 3: 6}
-"""Products of planes that make one product."""
 
 
 @dataclass(frozen=True)
@@ -259,9 +235,9 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
         return _thin_blocking(x, way, pack_b)
     splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel, facts)
-    block_k = _even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
+    block_k = even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
-        block_k = _even(split_k, ONE_PANEL // panel)
+        block_k = even(split_k, ONE_PANEL // panel)
     if panel == 1:
         block_k = split_k if x.plain_a else DOT_K
     alone = block_k >= split_k or (facts.quick_sums > 0 and splits == 1 and way.pack_b)  # then in phases of block_k
@@ -270,7 +246,7 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     phase_columns = multiple(min(x.n, SIDE), panel)
     round_ = x.batches if x.m * x.n * x.k < LARGE else 1
     copied = (phase_rows if pack_a and not own_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
-    phase_k, round_ = _phase(copied * splits, split_k, block_k, round_)
+    phase_k, round_ = phase(copied * splits, split_k, block_k, round_)
     phase_k = block_k if own_a else phase_k
     steps = min(phase_k, split_k)  # of a task
     work = x.m * x.n * steps * splits * min(round_, x.batches) // (TASKS // 2 if strewn else TASKS)
@@ -302,7 +278,7 @@ def _thin_blocking(x: Matrices, way: _Way, pack_b: int) -> Blocking:
     rows = multiple(x.m, way.tile_rows)
     phase_columns = multiple(x.n if pack_b == x.n else min(x.n, SIDE), way.panel)
     copied = (rows if way.pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
-    phase_k, _ = _phase(copied * splits, split_k, THIN_K, 1)
+    phase_k, _ = phase(copied * splits, split_k, THIN_K, 1)
     return Blocking(
         way.swap, 1, splits, split_k, phase_k, THIN_K, rows if way.pack_a else x.m, phase_columns,
         rows, multiple(-(-x.n // pieces), way.panel), way.tile_rows, way.panel, way.pack_a, pack_b,
@@ -315,7 +291,7 @@ def _own_blocking(x: Matrices, way: _Way, facts: Facts) -> Blocking:
         return _long_blocking(x, way)
     if _is_small(x):
         return _small_blocking(x, way)
-    block_k = _even(x.k, UNIT_OWN_K if facts.matrix_unit else OWN_K)
+    block_k = even(x.k, UNIT_OWN_K if facts.matrix_unit else OWN_K)
     columns = max(min(OWN_COPY // block_k, x.n // TASKS) // way.panel, 1) * way.panel
     rows = multiple(x.m, way.tile_rows)
     return Blocking(
@@ -358,8 +334,8 @@ def _small_blocking(x: Matrices, way: _Way) -> Blocking:
     """
     panels, work = max(-(-x.n // way.panel) * x.batches, 1), x.m * way.panel * x.k
     parts = max(min(TASKS // panels, work // SMALL_TASK), _row_parts(x, way.panel))
-    rows, columns = multiple(_even(x.m, -(-x.m // parts)), way.tile_rows), multiple(x.n, way.panel)
-    block_k = _even(x.k, BLOCK_K)
+    rows, columns = multiple(even(x.m, -(-x.m // parts)), way.tile_rows), multiple(x.n, way.panel)
+    block_k = even(x.k, BLOCK_K)
     return Blocking(
         way.swap, x.batches, 1, x.k, multiple(x.k, block_k), block_k, x.m, columns, rows, way.panel, way.tile_rows,
         way.panel, False, 0, way.panel,
@@ -382,116 +358,16 @@ def _long_blocking(x: Matrices, way: _Way) -> Blocking:
     """The blocking of a long k, of which each task has a segment, all rows and all columns."""
     rows, columns = multiple(x.m, way.tile_rows), multiple(x.n, way.panel)
     split_k = multiple(-(-x.k // min(multiple(-(-x.k // BLOCK_K), 4), SEGMENTS)), TURNED_K)
-    block_k = multiple(_even(split_k, BLOCK_K), TURNED_K)
+    block_k = multiple(even(split_k, BLOCK_K), TURNED_K)
     return Blocking(
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
         way.panel, False, 0, _copied_columns(columns, block_k, way.panel),
     )  # fmt: skip
 
 
-def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
-    """The blocking of a product of so many planes on the matrix unit; None where multiply-adds take less time.
-
-    That is decided for a result stored by rows, so that the bits of one that is not are the same.
-    """
-    if given.k < EDGE or not given.batches:
-        return None
-    plain = given.stored_by_rows()
-    if _cost_in_planes(plain, planes) > min(_all_ways(plain, facts)).cost:
-        return None
-    x = given.swapped() if given.sums[1] != 1 and given.sums[0] == 1 else given
-    if _may_keep(x, planes):
-        return _kept_blocking(x, x is not given)
-    in_place, (m, n, k) = _lies_in_blocks(x, planes), _in_blocks(x)
-    block_k = min(UNIT_PANEL // (EDGE * planes) // EDGE * EDGE, k)
-    phase_rows, phase_columns = m if in_place else min(m, SIDE), min(n, SIDE)
-    copied, together = phase_columns + (0 if in_place else phase_rows), x.m * x.n * x.k < LARGE
-    phase_k, round_ = _phase(copied, k, block_k, x.batches if together else 1)
-    rows, columns = _unit_task(m, n, round_)
-    return Blocking(
-        x is not given, max(round_, 1), 1, k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
-        EDGE, EDGE, not in_place, 0,
-    )  # fmt: skip
-
-
-def _in_blocks(x: Matrices) -> tuple[int, int, int]:
-    """Rows, columns and steps of k, filled up to whole blocks of the unit."""
-    return multiple(x.m, EDGE), multiple(x.n, EDGE), multiple(x.k, EDGE)
-
-
-def _lies_in_blocks(x: Matrices, planes: int) -> bool:
-    """Whether the unit can read the rows of a where they lie."""
-    return planes == 1 and x.a[1] == 1 and x.m % EDGE == x.k % EDGE == 0
-
-
-def _may_keep(x: Matrices, planes: int) -> bool:
-    """Whether tasks of the matrix unit may copy both operands themselves: what several tasks need stays in cache."""
-    m, n, k = _in_blocks(x)
-    fits = k * m <= KEPT or (k * min(m, n) <= KEPT_NARROW and min(m, n) <= KEPT_SIDE)
-    return fits and not _lies_in_blocks(x, planes)
-
-
-def _cost_in_planes(x: Matrices, planes: int) -> float:
-    """Nanoseconds of one batch on the matrix unit, on one thread."""
-    m, n, k = _in_blocks(x)
-    if _may_keep(x, planes):
-        pieces = sum(size for size, step in ((m * k, x.a[1]), (n * k, x.b[0])) if size > FAR and step != 1)
-        return _kept_cost(m, n, k, planes, x.batches) + pieces * KEPT_PIECES
-    return _unit_cost(m, n, k, planes, _lies_in_blocks(x, planes), x.batches)
-
-
-def _kept_blocking(x: Matrices, swap: bool) -> Blocking:
-    """The blocking where tasks of the matrix unit copy both operands themselves."""
-    m, n, k = _in_blocks(x)
-    if min(m, n) <= KEPT_SIDE:
-        part = _even_blocks(max(m, n), min(max(m, n) * x.batches // UNIT_TASKS, KEPT_SIDE))
-        rows, columns = (part, n) if n <= m else (m, part)
-    else:
-        rows, columns = _unit_task(m, n, x.batches)
-    return Blocking(
-        swap, x.batches, 1, k, k, _even_blocks(k, KEPT_K), m, n, rows, columns, EDGE, EDGE, True, 0, columns, True,
-    )  # fmt: skip
-
-
-def _kept_cost(m: int, n: int, k: int, planes: int, batches: int) -> float:
-    """Nanoseconds of one batch where tasks copy both operands, on one thread."""
-    copies = (m + n) * k * KEPT_COPY + _of_far(m, n, k) * KEPT_FROM_MEMORY
-    return m * n * k * PAIRS[planes] * KEPT_MULTIPLY + copies * planes + _storing(m, n) + KEPT_START / batches
-
-
-def _unit_cost(m: int, n: int, k: int, planes: int, in_place: bool, batches: int) -> float:
-    """Nanoseconds of one batch where copies are shared, on one thread."""
-    pairs = PAIRS[planes]
-    copies = (n + (0 if in_place else m)) * k * planes
-    each = UNIT_COPY_NEAR if copies < FAR else UNIT_COPY_FAR
-    waits = _of_far(m, n, k) * planes * UNIT_FROM_MEMORY
-    return m * n * k * pairs * UNIT_MULTIPLY + copies * each + waits + _storing(m, n) + pairs * UNIT_START / batches
-
-
-def _of_far(m: int, n: int, k: int) -> int:
-    """The numbers of the operands that are in no cache."""
-    return sum(operand for operand in (m * k, n * k) if operand > FAR)
-
-
-def _storing(m: int, n: int) -> float:
-    """Nanoseconds of the sums of the matrix unit on their way to memory, or to a cache that other cores share."""
-    return m * n * UNIT_TO_MEMORY * (1 if m * n > FAR else 0.5 if m * n > FAR // 4 else 0)
-
-
-def _unit_task(m: int, n: int, batches: int) -> tuple[int, int]:
-    """Rows and columns of a task of the matrix unit."""
-    rows, columns = _even_blocks(m, UNIT_ROWS), _even_blocks(n, UNIT_COLUMNS)
-    while rows * columns * UNIT_TASKS > m * n * batches and max(rows, columns) > EDGE:
-        if columns >= rows:
-            columns = _even_blocks(columns, columns // 2)
-        else:
-            rows = _even_blocks(rows, rows // 2)
-    return rows, columns
-
-
-def _even_blocks(length: int, most: int) -> int:
-    """Equal parts of a length, each of whole blocks of the matrix unit, and about `most` at most."""
-    return multiple(_even(length, max(most, EDGE)), EDGE)
+def least_cost(given: Matrices, facts: Facts) -> float:
+    """Nanoseconds of one thread, roughly, of the best way to compute a product by multiply-adds."""
+    return min(_all_ways(given, facts)).cost
 
 
 def _all_ways(given: Matrices, facts: Facts, may_swap: bool = True) -> Iterator[_Way]:
@@ -600,7 +476,7 @@ def _is_copy(x: Matrices, panel: int) -> bool:
     return x.n <= panel and x.b == (x.n, 1)
 
 
-def _even(length: int, most: int) -> int:
+def even(length: int, most: int) -> int:
     """The length of equal parts, of which none is longer than `most`."""
     return -(-length // -(-length // most))
 
@@ -673,13 +549,13 @@ def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:
     return -(-x.k // length), length
 
 
-def _phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, int]:
+def phase(copied: int, split_k: int, block_k: int, round_: int) -> tuple[int, int]:
     """Steps of k that are copied together, and batches of a round."""
     if not copied:
         return split_k, round_
     round_ = max(min(round_, COPIED // (copied * split_k)), 1)
     steps = max(COPIED // (copied * round_), block_k)
-    return multiple(_even(split_k, steps), block_k), round_
+    return multiple(even(split_k, steps), block_k), round_
 
 
 def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple[int, int]:
@@ -695,4 +571,4 @@ def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple
     near = x.n * x.k <= NEAR
     rows = max(wanted // (panel * k), min(x.m, NEAR_ROWS if near else LEAST_ROWS), 1)
     tiles = -(-min(rows, max(x.m, 1)) // tile_rows)
-    return (_even(-(-max(x.m, 1) // tile_rows), tiles) if near else tiles) * tile_rows, panel
+    return (even(-(-max(x.m, 1) // tile_rows), tiles) if near else tiles) * tile_rows, panel

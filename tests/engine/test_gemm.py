@@ -21,7 +21,7 @@ from tensorbackend.codegen.nest import nest
 from tensorbackend.graph.fuse import schedule, walk
 from tensorbackend.graph.plan import Primitive, Statement
 from tensorbackend.graph.tails import over_matrix, with_tails
-from tensorbackend.primitives import gemm
+from tensorbackend.primitives import gemm, gemm_planes
 from tensorbackend.settings import using
 from tests.thinned import thinned
 
@@ -470,8 +470,8 @@ def test_blocks_of_rows_that_tasks_of_the_matrix_unit_keep_have_a_bit_each() -> 
     """Of 64, in `gemm.c`: more would be taken for copied when they are not."""
     for m, n, k in itertools.product(range(1024, 1 << 16, 1024), (129, 1000, 5000, 20_000), (32, 64)):
         x = gemm.Matrices(m, n, k, 1, (1, m), (n, 1), (n, 1))
-        by = gemm._kept_blocking(x, False)
-        assert not gemm._may_keep(x, 3) or by.task_columns >= by.phase_columns or m <= 64 * by.task_rows
+        by = gemm_planes._kept_blocking(x, False)
+        assert not gemm_planes._may_keep(x, 3) or by.task_columns >= by.phase_columns or m <= 64 * by.task_rows
 
 
 def test_explain_names_the_core_and_its_tail(jit) -> None:

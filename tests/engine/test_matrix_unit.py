@@ -8,7 +8,7 @@ import pytest
 
 from tensorbackend import dtypes
 from tensorbackend.backends import cpu_conv, native
-from tensorbackend.primitives import gemm
+from tensorbackend.primitives import gemm, gemm_planes
 from tensorbackend.settings import using
 from tests.engine.test_gemm import assert_product, laid, numbers
 
@@ -29,9 +29,9 @@ def unit(request, jit, monkeypatch):
     backend = jit
     backend.structures.clear()
     for name in ("UNIT_MULTIPLY", "UNIT_START", "UNIT_COPY_NEAR", "UNIT_COPY_FAR", "KEPT_MULTIPLY", "KEPT_START"):
-        monkeypatch.setattr(gemm, name, -1.0)
+        monkeypatch.setattr(gemm_planes, name, -1.0)
     for name in ("KEPT", "KEPT_NARROW"):
-        monkeypatch.setattr(gemm, name, request.param)
+        monkeypatch.setattr(gemm_planes, name, request.param)
     if not on_unit(backend, "float32"):
         backend.structures.clear()
         pytest.skip("for products that can go to the matrix unit")
@@ -109,8 +109,8 @@ def test_batches_and_tails(unit, dtype) -> None:
 
 def test_long_sums_are_copied_in_phases(unit, monkeypatch) -> None:
     monkeypatch.setattr(gemm, "COPIED", 1 << 14)
-    monkeypatch.setattr(gemm, "UNIT_PANEL", 96 * 64)
-    monkeypatch.setattr(gemm, "SIDE", 96)
+    monkeypatch.setattr(gemm_planes, "UNIT_PANEL", 96 * 64)
+    monkeypatch.setattr(gemm_planes, "SIDE", 96)
     a, b = numbers(0, 130, 500), numbers(1, 500, 200)
     got = unit.evaluate(unit.dot(unit.array(a), unit.array(b))).get()
     assert_product(got, a, b, np.dtype(np.float32))
