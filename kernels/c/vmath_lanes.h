@@ -21,7 +21,7 @@
         return tb_##name##_of_##S(x, r, low, n);                           \
     }
 
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus) && defined(__AVX2__) && defined(__FMA__)
+#if __GNUC__ >= 8 && !defined(__clang__) && !defined(__cplusplus) && defined(__AVX2__) && defined(__FMA__)
 
 #define TB_HIDDEN __attribute__((visibility("hidden")))
 typedef float tb_lanes4_f32 __attribute__((vector_size(16)));
