@@ -21,7 +21,13 @@
         return tb_##name##_of_##S(x, r, low, n);                           \
     }
 
-#if __GNUC__ >= 8 && !defined(__clang__) && !defined(__cplusplus) && defined(__AVX2__) && defined(__FMA__)
+#if __GNUC__ >= 8 && !defined(__clang__) && !defined(__cplusplus) && defined(__x86_64__) && defined(__ELF__)
+#if defined(__AVX2__) && defined(__FMA__)
+#define TB_CALLS_VECTORS
+#endif
+#endif
+
+#ifdef TB_CALLS_VECTORS
 
 #define TB_HIDDEN __attribute__((visibility("hidden")))
 typedef float tb_lanes4_f32 __attribute__((vector_size(16)));
