@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays, hooks
-from tensorbackend.function.config import lookup, using_config
+from tensorbackend.function.config import lookup, recording
 from tensorbackend.function.node import FunctionNode, check_gradient, refuse_nan
 from tensorbackend.function.ready import Countdown, listeners
 from tensorbackend.function.variable import Variable, VariableNode, as_variable
@@ -42,7 +42,7 @@ def backward(
         y._grad = g
         if y.creator_node is not None:
             run.begin(y.node, g)
-    with using_config("enable_backprop", enable_double_backprop):
+    with recording(enable_double_backprop):
         if listeners:
             _tell(run, [y.node for y in outputs])
         else:
@@ -95,7 +95,7 @@ def grad(
     run = _Pass(enable_double_backprop, retain_grad, wanted)
     for y, g in zip(outputs, grad_outputs or [None] * len(outputs)):
         run.begin(y.node, _start(y, g, loss_scale))
-    with using_config("enable_backprop", enable_double_backprop):
+    with recording(enable_double_backprop):
         run.run(_between([y.node for y in outputs], wanted))
         found = [run.grads.get(x.node) for x in inputs]
         for i, g in enumerate(grad_inputs or ()):
@@ -111,13 +111,13 @@ def grad(
 
 
 def _check_lists(outputs: Any, inputs: Any, grad_outputs: Any, grad_inputs: Any) -> None:
-    for name, given in (("grad_outputs", grad_outputs), ("grad_inputs", grad_inputs)):
+    for name, of, given in (("grad_outputs", outputs, grad_outputs), ("grad_inputs", inputs, grad_inputs)):
         if given is not None and not isinstance(given, (list, tuple)):
             raise TypeError(complain(f"grad: {name}", type(given).__name__, "a list, or None"))
-    for name, given in (("outputs", outputs), ("inputs", inputs)):
-        if not isinstance(given, (list, tuple)):
-            raise TypeError(complain(f"grad: {name}", type(given).__name__, "a list of variables", f"[{name[:-1]}]"))
-    for name, of, given in (("grad_outputs", outputs, grad_outputs), ("grad_inputs", inputs, grad_inputs)):
+        if not isinstance(of, (list, tuple)):
+            of_name = name[len("grad_") :]
+            hint = f"[{of_name[:-1]}]"
+            raise TypeError(complain(f"grad: {of_name}", type(of).__name__, "a list of variables", hint))
         if given is not None and len(given) != len(of):
             raise ValueError(complain(f"backward: {name}", f"{len(given)}", f"{len(of)}, one for each"))
     for x in (*outputs, *inputs):
@@ -229,8 +229,9 @@ class _Pass:
         if g is None or isinstance(g, Variable):
             return g
         beside = self._beside(g)
-        repeats = any(s == 0 and n > 1 for s, n in zip(g.strides, g.shape))
-        if repeats or any(arrays.meet(g, other) for other in beside):
+        strides = g.strides
+        repeats = 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, g.shape))
+        if repeats or (beside and any(arrays.meet(g, other) for other in beside)):
             g = arrays.copied(g)
             beside = self._beside(g)
         beside.append(g)
@@ -272,7 +273,9 @@ class _Pass:
         inputs = function.inputs
         if inputs is None:
             return
-        targets = tuple([i for i, x in enumerate(inputs) if x.requires_grad and self._goes(x, allowed)])
+        targets = tuple([i for i, x in enumerate(inputs) if x.requires_grad])
+        if allowed is not None:
+            targets = tuple([i for i in targets if self._goes(inputs[i], allowed)])
         if not targets:
             return
         found, added = self._gradients(function, targets, arrived)
@@ -290,8 +293,8 @@ class _Pass:
                 self._add(node, g)
             replaced.add(node)
 
-    def _goes(self, node: VariableNode, allowed: set[FunctionNode] | None) -> bool:
-        return allowed is None or node in self._wanted or node.creator_node in allowed
+    def _goes(self, node: VariableNode, allowed: set[FunctionNode]) -> bool:
+        return node in self._wanted or node.creator_node in allowed
 
     def _gradients(self, function: FunctionNode, targets: tuple[int, ...], arrived: tuple) -> tuple[Any, bool]:
         watching = hooks.watching(function)

@@ -121,6 +121,27 @@ def lookup(name: str) -> Any:
     return own[name] if name in own else _entries[name]
 
 
+class recording:
+    """`with recording(wanted):` sets whether graphs are recorded in this thread, quickly, as `using_config` does."""
+
+    __slots__ = ("_before", "_wanted")
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        own = config.__dict__
+        self._before = own.get("enable_backprop")
+        own["enable_backprop"] = self._wanted
+
+    def __exit__(self, *error: object) -> None:
+        own = config.__dict__
+        if self._before is None:
+            own.pop("enable_backprop", None)
+        else:
+            own["enable_backprop"] = self._before
+
+
 @contextlib.contextmanager
 def using_config(name: str, value: Any) -> Iterator[None]:
     """An entry of this thread inside a `with` block; afterwards it is what it was, or unset again. Settings of the

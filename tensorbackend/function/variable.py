@@ -25,6 +25,8 @@ __all__ = ["Variable", "VariableNode", "as_array", "as_variable"]
 
 _new = object.__new__
 _ref = weakref.ref
+_backward: Callable[..., None] | None = None
+"""That of `backprop.py`, which needs this module."""
 
 
 class VariableNode:
@@ -353,9 +355,11 @@ class Variable:
         `RuntimeError` when none was. `retain_grad` keeps the gradients of variables on the way. With
         `enable_double_backprop` the gradients are variables with a history, which can be differentiated again.
         """
-        from tensorbackend.function.backprop import backward
+        global _backward
+        if _backward is None:
+            from tensorbackend.function.backprop import backward as _backward
 
-        backward([self], None, retain_grad, enable_double_backprop, loss_scale)
+        _backward([self], None, retain_grad, enable_double_backprop, loss_scale)
 
     # Moving
 
