@@ -61,6 +61,7 @@ class RememberingTable(StructureTable):
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
+        self.grow = memo.grow
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""

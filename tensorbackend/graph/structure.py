@@ -97,6 +97,11 @@ class StructureTable(dict):
     Bounded: when full it is emptied, which costs the next statements their look-ups and nothing else.
     """
 
+    MOST_GROWN = 3
+    grow: Callable[[list[Any], tuple, list[int]], None] | None = None
+    """`grow(values, nodes, draws)` of a backend with native nodes appends nodes to a list. Each is given by its layout,
+    where its operands are in the list (`MOST_GROWN` at most), and which of the draws is its number (-1: none)."""
+
     def __init__(self, backend: Any, default_dtype: np.dtype) -> None:
         super().__init__()
         self.backend = backend

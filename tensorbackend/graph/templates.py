@@ -17,7 +17,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.optree import OpTreeNode, apply, nodes_of
-from tensorbackend.graph.structure import Structure
+from tensorbackend.graph.structure import Structure, StructureTable
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["Template", "differentiate", "opaque", "placeholder"]
@@ -64,6 +64,10 @@ class Template:
         self.roots = tuple(None if root is None else self._note_tree(root) for root in flat)
         self.structures = tuple(getattr(root, "structure", None) for root in flat)
         self.draws = len(self._sources)
+        self._grow: Any = None
+        if self.nodes and all(len(inputs) <= StructureTable.MOST_GROWN for _, inputs, _ in self.nodes):
+            self._grow = self.nodes[0][0].table.grow
+            self._grown = tuple(self.nodes)
 
     def _note_leaves(self, roots: list[Any]) -> None:
         """Number the leaves: operands first, then views of them, then constants."""
@@ -107,12 +111,15 @@ class Template:
             self.nodes.append((node.structure, operands, source))
         return self._numbers[id(root)]
 
-    def make(self, operands: Sequence[Any], draws: Sequence[int] = ()) -> list[Any]:
+    def make(self, operands: Sequence[Any], draws: list[int]) -> list[Any]:
         """The trees' values by number, of tensors as the placeholders were; `roots` says which are the roots."""
         values = list(operands)
         for number, structure, offset in self.views:
             values.append(_view(values[number], structure, offset))
         values += self.constants
+        if self._grow is not None:
+            self._grow(values, self._grown, draws)
+            return values
         for structure, inputs, source in self.nodes:
             node = _new(OpTreeNode)
             node.structure = structure

@@ -17,6 +17,7 @@ from tensorbackend import Backend, BackendError, DTypeError, OpTreeNode, ShapeEr
 from tensorbackend.backends import launcher
 from tensorbackend.graph import composite
 from tensorbackend.graph.optree import Operators
+from tensorbackend.graph.templates import Template, opaque, placeholder
 from tests.native.statements import SIXTEEN, counts, native_runs, tensors
 
 # What is remembered
@@ -506,3 +507,41 @@ from tensorbackend.backends import compiler, launcher
 print(len(compiler._loaded), launcher._started_types.cache_info().currsize)
 """
     assert run_python(code).stdout.split() == ["0", "0"]
+
+
+# Trees of templates
+
+
+def test_nodes_of_a_template_are_native_and_as_python_makes_them(be) -> None:
+    x, y, z = tensors(be, 3)
+    drawn = [be.rand(shape=(16,)), be.rand(shape=(16,))]
+    traced = [placeholder(t.structure, i) for i, t in enumerate((x, y))]
+    a, b = map(opaque, traced)
+    roots = [be.where(a > b, a * drawn[0], be.tanh(b)) - 2, be.sum(a * drawn[1] + b, axis=0)]
+    template = Template(roots, traced)
+    made = template.make([x, y], [5, 6])
+    template._grow = None
+    plain = template.make([x, y], [5, 6])
+    assert len(made) == len(plain) == 2 + len(template.constants) + len(template.nodes)
+    native = type(be.tanh(x))
+    assert native is not OpTreeNode and native is type(x + y)
+    places = [{id(value): at for at, value in enumerate(values)} for values in (made, plain)]
+    for one, other in zip(made, plain):
+        if isinstance(one, OpTreeNode):
+            assert type(one) is native and type(other) is OpTreeNode
+            assert one.structure is other.structure
+            assert getattr(one, "draw", None) == getattr(other, "draw", None)
+            assert [places[0][id(v)] for v in one.inputs] == [places[1][id(v)] for v in other.inputs]
+    assert [getattr(v, "draw", None) for v in made if isinstance(v, OpTreeNode)].count(5) == 1
+    for number, _ in zip(template.roots, roots):
+        np.testing.assert_array_equal(be.evaluate(made[number]).get(), be.evaluate(plain[number]).get())
+
+
+def test_places_that_a_template_does_not_have_are_refused(be) -> None:
+    x, y = tensors(be, 2)
+    structure = (x + y).structure
+    values = [x, y]
+    for places, source in (((0, 2), -1), ((0, 1), 0)):
+        with pytest.raises(IndexError):
+            be.structures.grow(values, ((structure, places, source),), [])
+    assert len(values) == 2

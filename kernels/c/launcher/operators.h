@@ -208,6 +208,34 @@ static object *instantiate(object *template, object *const *arguments) {
     return made;
 }
 
+// memo.grow(values, nodes, draws) appends the nodes of graph/templates.py to a list: of each the structure, where in the
+// list its operands are, and which of the draws is its number (-1: none).
+static object *memo_grow(object *self, object *const *arguments, length given) {
+    (void)self;
+    length total = given == 3 ? PyTuple_Size(arguments[1]) : -1;
+    for (length i = 0; i < total; i++) {
+        object *entry = PyTuple_GetItem(arguments[1], i), *structure = PyTuple_GetItem(entry, 0);
+        object *places = PyTuple_GetItem(entry, 1), *operands[OPERANDS], *draw = NULL;
+        length count = structure && places ? PyTuple_Size(places) : -1;
+        if (count < 0 || count > OPERANDS)
+            return NULL;
+        for (int k = 0; k < count; k++)
+            if (!(operands[k] = PyList_GetItem(arguments[0], PyLong_AsLongLong(PyTuple_GetItem(places, k)))))
+                return NULL;
+        length source = PyLong_AsLongLong(PyTuple_GetItem(entry, 2));
+        if (source >= 0 && !(draw = PyList_GetItem(arguments[2], source)))
+            return NULL;
+        object *node = node_new(structure, operands, (int)count);
+        if (node && draw)
+            *field(node, at.node_draw) = kept(draw);
+        int failed = !node || PyList_Append(arguments[0], node) < 0;
+        drop(node);
+        if (failed)
+            return NULL;
+    }
+    return total < 0 ? NULL : kept(py.none);
+}
+
 // Arguments that decide the form of a tree by what they are: None, truth values, and integers as small as axes.
 static inline int is_static(object *x) {
     if (x == py.none || x == py.true_ || x == py.false_)
