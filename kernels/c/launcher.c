@@ -139,6 +139,7 @@ static object *make_memo_type(void) {
         {"clear", memo_clear, NO_ARGUMENTS, "Forget everything."},
         {"allocate", memo_allocate, ONE_ARGUMENT, "A Storage of so many bytes, or None for Python to make it."},
         {"grow", (object *(*)(object *, object *))(void *)memo_grow, FAST, "Append the nodes of a template to a list."},
+        {"look", (object *(*)(object *, object *))(void *)memo_look, FAST, "Append the views of a template to a list."},
         {"counts", memo_counts, NO_ARGUMENTS, "Structures and statements held, and statements run."},
         {"acquire", memo_acquire, NO_ARGUMENTS, "Wait until the backend's lock is this thread's."},
         {"release", memo_release, NO_ARGUMENTS, "Give the backend's lock back."},

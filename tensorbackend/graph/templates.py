@@ -8,6 +8,7 @@ trees, so that gradients are templates too.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -68,6 +69,8 @@ class Template:
         if self.nodes and all(len(inputs) <= StructureTable.MOST_GROWN for _, inputs, _ in self.nodes):
             self._grow = self.nodes[0][0].table.grow
             self._grown = tuple(self.nodes)
+        self._look = self.views[0][1].table.look if self.views else None
+        self._looks = tuple((at, s, struct.pack("3q", offset, *s.extent)) for at, s, offset in self.views)
 
     def _note_leaves(self, roots: list[Any]) -> None:
         """Number the leaves: operands first, then views of them, then constants."""
@@ -114,8 +117,10 @@ class Template:
     def make(self, operands: Sequence[Any], draws: list[int]) -> list[Any]:
         """The trees' values by number, of tensors as the placeholders were; `roots` says which are the roots."""
         values = list(operands)
-        for number, structure, offset in self.views:
-            values.append(_view(values[number], structure, offset))
+        if self._look is None or not self._look(values, self._looks):
+            del values[len(operands) :]
+            for number, structure, offset in self.views:
+                values.append(_view(values[number], structure, offset))
         values += self.constants
         if self._grow is not None:
             self._grow(values, self._grown, draws)

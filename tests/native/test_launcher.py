@@ -517,12 +517,13 @@ def test_nodes_of_a_template_are_native_and_as_python_makes_them(be) -> None:
     drawn = [be.rand(shape=(16,)), be.rand(shape=(16,))]
     traced = [placeholder(t.structure, i) for i, t in enumerate((x, y))]
     a, b = map(opaque, traced)
-    roots = [be.where(a > b, a * drawn[0], be.tanh(b)) - 2, be.sum(a * drawn[1] + b, axis=0)]
+    roots = [be.where(a > b, a * drawn[0], be.tanh(b)) - 2, be.sum(a * drawn[1] + b, axis=0), a[12:4:-2] * b[1:5]]
     template = Template(roots, traced)
     made = template.make([x, y], [5, 6])
-    template._grow = None
+    template._grow = template._look = None
     plain = template.make([x, y], [5, 6])
-    assert len(made) == len(plain) == 2 + len(template.constants) + len(template.nodes)
+    assert len(template.views) == 2
+    assert len(made) == len(plain) == 4 + len(template.constants) + len(template.nodes)
     native = type(be.tanh(x))
     assert native is not OpTreeNode and native is type(x + y)
     places = [{id(value): at for at, value in enumerate(values)} for values in (made, plain)]
@@ -532,6 +533,9 @@ def test_nodes_of_a_template_are_native_and_as_python_makes_them(be) -> None:
             assert one.structure is other.structure
             assert getattr(one, "draw", None) == getattr(other, "draw", None)
             assert [places[0][id(v)] for v in one.inputs] == [places[1][id(v)] for v in other.inputs]
+        elif isinstance(one, Tensor) and one is not other:
+            assert type(one) is type(other) and one.structure is other.structure and one.base is other.base
+            assert (one.address, one.start, one.stop) == (other.address, other.start, other.stop)
     assert [getattr(v, "draw", None) for v in made if isinstance(v, OpTreeNode)].count(5) == 1
     for number, _ in zip(template.roots, roots):
         np.testing.assert_array_equal(be.evaluate(made[number]).get(), be.evaluate(plain[number]).get())

@@ -91,6 +91,26 @@ static object *view_like(object *tensor, object *structure, const int64_t *offse
     return view;
 }
 
+// memo.look(values, views) appends the views of graph/templates.py to a list: of each where in the list its tensor is, the
+// structure, and the distance and extent in bytes as three words. False when Python must make them.
+static object *memo_look(object *self, object *const *arguments, length given) {
+    (void)self;
+    length total = given == 2 ? PyTuple_Size(arguments[1]) : -1;
+    for (length i = 0; i < total; i++) {
+        object *entry = PyTuple_GetItem(arguments[1], i);
+        object *tensor = PyList_GetItem(arguments[0], PyLong_AsLongLong(PyTuple_GetItem(entry, 0)));
+        object *structure = PyTuple_GetItem(entry, 1), *words = PyTuple_GetItem(entry, 2);
+        object *view = tensor && words && is_own_tensor(tensor) ? view_like(tensor, structure, data_of(words)) : NULL;
+        if (!view)
+            return PyErr_Occurred() ? NULL : kept(py.false_);
+        int failed = PyList_Append(arguments[0], view) < 0;
+        Py_DecRef(view);
+        if (failed)
+            return NULL;
+    }
+    return total < 0 ? NULL : kept(py.true_);
+}
+
 // The view that a key names, if one like it has been made before; else NULL, with an exception or without.
 static object *known_view(object *tensor, const view_key *k) {
     memo *m = memo_for_views(tensor);
