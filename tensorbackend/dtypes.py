@@ -43,8 +43,8 @@ _SUPPORTED = frozenset(DTYPES)
 def _as_dtype(spec: object) -> np.dtype:
     if isinstance(spec, str) and spec in _NAMED:
         return _NAMED[spec]
-    try:
-        dtype = np.dtype(spec)  # type: ignore[call-overload]
+    try:  # NumPy takes whatever has an attribute `dtype`: a tensor, which would live as long as this memo, and numbers
+        dtype = np.dtype(spec) if spec is None or isinstance(spec, (str, type, np.dtype)) else None
     except TypeError:
         dtype = None
     if dtype is not None and not dtype.isnative:

@@ -280,6 +280,9 @@ refused("min_dims of a float", lambda b: Backend.allocate_backend("cpu", min_dim
 refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
 refused("histogram bins", lambda b: b.be.set_hist_buffers(0, 0), ValueError, "0", "1 or more")
 refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")
+for _wrong in (2.5, np.float32(2), np.int64(7), np.True_, [1, 2]):
+    refused(f"type {_wrong!r}", lambda b, x=_wrong: b.be.zeros(3, dtype=x), DTypeError, "dtype", repr(_wrong))
+refused("a tensor as a type", lambda b: b.be.zeros(3, b.t), DTypeError, "dtype: not an element type", "float32")
 
 # Operands of methods that are no tensors, layers or numbers of runs
 
