@@ -194,11 +194,8 @@ class Allocation:
         if not self.bsz:
             given, todo = f"be.bsz is {self.bsz}", "be.bsz = 128, or gen_backend(batch_size=128)"
             raise ValueError(complain("iobuf: no batch size", given, "an int above 0", todo))
-        if isinstance(dim0, (tuple, list)):
-            pair = len(dim0) == 2
-            shape = (dim0[0], dim0[1] * self.bsz) if pair else (math.prod(as_shape(dim0, 0)), self.bsz)
-        else:
-            shape = (dim0, self.bsz)
+        dims = as_shape(dim0, 0)
+        shape = (dims[0], dims[1] * self.bsz) if len(dims) == 2 else (math.prod(dims), self.bsz)
         if shared is None:
             return self.zeros(shape, dtype, name, persist_values)
         check_target("iobuf: shared", shared)

@@ -42,7 +42,8 @@ class Marks:
         marker["event"] = self._record()
 
     def synchronize_mark(self, marker: dict) -> None:
-        """Wait until the work before the mark is done."""
+        """Wait until the work before the mark is done. Raises `TypeError` for what is no mark."""
+        _expect_marks("synchronize_mark", marker=marker)
         self._synchronise()
 
     def get_time(self, start: dict, end: dict) -> float:

@@ -22,8 +22,19 @@ from tensorbackend.primitives import operands
 __all__ = ["LayerHooks"]
 
 
+def _check_layers(name: str, layers: Any, method: str) -> None:
+    """That all layers of a list have a method, before the first is called. Raises `TypeError`."""
+    if not isinstance(layers, Sequence):
+        raise TypeError(complain(f"{name}: layers", type(layers).__name__, "a list of layers"))
+    for number, layer in enumerate(layers):
+        operands.check_function(name, f"layers[{number}]", layer, method)
+
+
 def _same_length(name: str, **lists: Sequence[Any]) -> None:
-    """That lists have an entry for each layer. Raises `ShapeError`."""
+    """That lists have an entry for each layer. Raises `ShapeError`, and `TypeError` for what is no list."""
+    for what, entries in lists.items():
+        if not hasattr(entries, "__len__"):
+            raise TypeError(complain(f"{name}: {what}", type(entries).__name__, "a list with an entry for each layer"))
     if len(set(map(len, lists.values()))) > 1:
         given = ", ".join(f"{len(entries)} {what}" for what, entries in lists.items())
         raise ShapeError(complain(f"{name}: lists of different lengths", given, "an entry for each layer"))
@@ -111,14 +122,19 @@ class LayerHooks:
                        out_shape: Any) -> None:  # fmt: skip
         """`l.fprop(inputs, inference, beta=...)` for each layer, beta 0 for the first, then 1: one output gets the sum.
 
-        The layers know their output; `ngLayer`, `outputs` and `out_shape` have no effect here.
+        The layers know their output; `ngLayer`, `outputs` and `out_shape` have no effect here. Raises `TypeError` for
+        layers without the method, before the first is called.
         """
+        _check_layers("fprop_mergesum", layers, "fprop")
         for number, layer in enumerate(layers):
             layer.fprop(inputs, inference, beta=0.0 if number == 0 else 1.0)
 
     def bprop_mergesum(self, ngLayer: Any, alpha: float, beta: float, layers: Sequence[Any], error: Any,
                        deltas: Any) -> None:  # fmt: skip
-        """`l.bprop(error, alpha=alpha, beta=...)` from the last layer to the first: `beta` for the last, then 1."""
+        """`l.bprop(error, alpha=alpha, beta=...)` from the last layer to the first: `beta` for the last, then 1. Raises
+        `TypeError` for layers without the method and factors that are no numbers."""
+        _check_layers("bprop_mergesum", layers, "bprop")
+        operands.check_numbers("bprop_mergesum", alpha=alpha, beta=beta)
         last = len(layers) - 1
         for number in range(last, -1, -1):
             layers[number].bprop(error, alpha=alpha, beta=beta if number == last else 1.0)
@@ -128,7 +144,9 @@ class LayerHooks:
 
     def fprop_mergebroadcast(self, ngLayer: Any, inputs: Any, inference: bool, outputs: Any, layers: Sequence[Any],
                              out_shape: Any) -> None:  # fmt: skip
-        """`l.fprop(inputs, inference)` for each layer, into its own part of the output, which the layers know."""
+        """`l.fprop(inputs, inference)` for each layer, into its own part of the output, which the layers know. Raises
+        `TypeError` for layers without the method."""
+        _check_layers("fprop_mergebroadcast", layers, "fprop")
         for layer in layers:
             layer.fprop(inputs, inference)
 
@@ -138,10 +156,16 @@ class LayerHooks:
         """`l.bprop(e, alpha=a * alpha, beta=b)` from the last layer to the first: all add to one delta.
 
         e, a and b are the layer's entries of `error_views`, `alphas` and `betas`; the last of `betas` becomes `beta`,
-        in the list itself. Raises `ShapeError` when the lists differ in length.
+        in the list itself. Raises `ShapeError` when the lists differ in length, `TypeError` for layers without the
+        method and factors that are no numbers.
         """
         name = "bprop_mergebroadcast"
+        _check_layers(name, layers, "bprop")
         _same_length(name, layers=layers, error_views=error_views, alphas=alphas, betas=betas)
+        operands.check_numbers(name, alpha=alpha, beta=beta, **{f"alphas[{i}]": a for i, a in enumerate(alphas)},
+                               **{f"betas[{i}]": b for i, b in enumerate(betas)})  # fmt: skip
+        if isinstance(betas, tuple):
+            raise TypeError(complain(f"{name}: betas", "tuple", "a list, whose last entry is written"))
         if betas:
             betas[-1] = beta
         for layer, e, a, b in reversed(list(zip(layers, error_views, alphas, betas))):
@@ -153,21 +177,25 @@ class LayerHooks:
         """devlist[i][:] = hostlist[i].T with i = `buf_index`, 0 or 1: one of a data loader's two buffers.
 
         A buffer of None is allocated first, of the host array's type. Numbers along one axis fill a buffer of as many.
-        Raises `ValueError` for another index, `TypeError` for lists without an entry for it.
+        Raises `ValueError` for another index, `TypeError` for lists without an entry for it, and for a tuple where a
+        buffer is to be allocated.
         """
-        if buf_index not in (0, 1):
+        if not isinstance(buf_index, (int, np.integer)) or buf_index not in (0, 1):
             raise ValueError(complain("consume: buf_index", repr(buf_index), "0 or 1"))
         for name, given in (("hostlist", hostlist), ("devlist", devlist)):
             if not isinstance(given, (list, tuple)) or len(given) <= buf_index:
                 raise TypeError(complain(f"consume: {name}", repr(given)[:200], f"a list with an entry {buf_index}"))
         host, buffer = np.asarray(hostlist[buf_index]).T, devlist[buf_index]
         if buffer is None:
+            if isinstance(devlist, tuple):
+                raise TypeError(complain("consume: devlist", "a tuple without a buffer", "a list, which gets one"))
             buffer = self.empty(host.shape, dtype=host.dtype)
         if host.ndim == 1 and host.size == math.prod(buffer.shape):
             host = host.reshape(buffer.shape)
         _same_shape("consume", buffer=buffer, data=host)
         buffer._assign(host)
-        devlist[buf_index] = buffer
+        if devlist[buf_index] is None:
+            devlist[buf_index] = buffer
 
     def Relu(self, ary: Any, out: Any = None) -> Any:
         """max(ary, 0) of a NumPy array, at once, or of a tensor or op-tree, as a node; or into `out`."""
@@ -210,5 +238,7 @@ class LayerHooks:
         return delta
 
     def allocate_new_outputs(self, layer: Any, share_output: Any) -> None:
-        """Have a layer allocate its outputs: `layer.allocate(shared_outputs=share_output)`."""
+        """Have a layer allocate its outputs: `layer.allocate(shared_outputs=share_output)`. Raises `TypeError` for one
+        that cannot."""
+        operands.check_function("allocate_new_outputs", "layer", layer, "allocate")
         layer.allocate(shared_outputs=share_output)

@@ -109,7 +109,7 @@ class LinearAlgebra:
         """The product over the last two axes, others broadcast, as NumPy's `matmul`; a vector is a row or a column."""
         a = a if isinstance(a, Operators) else operand("matmul", a, self.structures)
         b = b if isinstance(b, Operators) else operand("matmul", b, self.structures)
-        left, right = len(a.shape) == 1, len(b.shape) == 1
+        left, right = (x.shape is not None and len(x.shape) == 1 for x in (a, b))
         a = composite.reshape(a, (1, *a.shape)) if left else a
         b = composite.reshape(b, (*b.shape, 1)) if right else b
         node = apply(ops.OPS["dot"], a, b, table=self.structures)

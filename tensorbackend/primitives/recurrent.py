@@ -59,7 +59,7 @@ def _check_steps(be: Any, name: str, used: int, rows: int, dtype: Any, **lists: 
     """That each list has tensors of its type for so many steps, with so many rows and all with equal columns."""
     columns, right = None, set()
     for what, steps in lists.items():
-        if isinstance(steps, Tensor) or not hasattr(steps, "__len__"):  # rows of a whole buffer are no steps
+        if not isinstance(steps, Sequence):  # nor is a tensor one: rows of a whole buffer are no steps
             raise TypeError(complain(f"{name}: {what}", type(steps).__name__, "a list of tensors, one a step"))
         if len(steps) < used:
             raise ShapeError(complain(f"{name}: {what}", f"{len(steps)} steps", f"{used}"))

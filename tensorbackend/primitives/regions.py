@@ -207,7 +207,7 @@ def _geometry(name: str, images: Any, C: Any, H: Any, W: Any, regions: Any, P: A
     (regions,) = positive(name, roi_count=regions)
     if not isinstance(images, Operators):
         raise TypeError(complain(f"{name}: images", type(images).__name__, "a tensor"))
-    count, left = divmod(operands.size(images.shape), C * H * W)
+    count, left = divmod(operands.size(images.shape or ()), C * H * W)
     if left or not count:
         expected = f"a multiple of {C * H * W}, for maps ({C}, {H}, {W})"
         raise ShapeError(complain(f"{name}: size of images", f"{images.shape}", expected))

@@ -80,6 +80,49 @@ def steps(b: Bench, before: Any) -> None:
     be.compound_rnn_unroll_fprop(be.ones((3, 3)), before, [b.t], [b.t], be.ones((3, 1)), 3, 1, None, be.tanh)
 
 
+class Layer:
+    """A layer that fills `b.t`, whatever is asked of it."""
+
+    def __init__(self, b: Bench) -> None:
+        self.b = b
+
+    def fprop(self, *args: Any, **kwargs: Any) -> None:
+        self.b.t.fill(0)
+
+    bprop = allocate = fprop
+
+
+def merged(b: Bench, method: str, layers: Any, scale: Any = 1.0) -> None:
+    """A call of a container of layers, of which the last is called first on the way back."""
+    if method == "bprop_mergebroadcast":
+        betas = [0.0] * len(layers)
+        try:
+            b.be.bprop_mergebroadcast(None, layers, layers, b.t, b.u, (3,), 1.0, 0.5, [scale] * len(layers), betas)
+        finally:
+            assert betas == [0.0] * len(layers)
+    elif method == "bprop_mergesum":
+        b.be.bprop_mergesum(None, scale, 0.0, layers, b.t, b.u)
+    elif method == "fprop_mergesum":
+        b.be.fprop_mergesum(None, b.t, False, layers, b.u, (3,))
+    else:
+        b.be.fprop_mergebroadcast(None, b.t, False, b.u, layers, (3,))
+
+
+def buffer(b: Bench, size: Any) -> None:
+    """A buffer of activations of a backend with a batch size."""
+    b.other.bsz = 4
+    try:
+        b.other.iobuf(size)
+    finally:
+        b.other.bsz = None
+
+
+def regions(b: Bench, images: Any) -> None:
+    """One region of one map of 3 x 4, pooled into one number."""
+    be = b.be
+    be.roipooling_fprop(images, be.ones((1, 5)), be.empty((1, 1)), be.empty((1, 1), np.int32), 1, 1, 3, 4, 1, 1, 1.0)
+
+
 def write(b: Bench, key: Any, value: Any) -> None:
     """`b.t[key] = value`, as an expression."""
     b.t[key] = value
@@ -280,6 +323,8 @@ refused("min_dims of a float", lambda b: Backend.allocate_backend("cpu", min_dim
 refused("compat_mode", lambda b: Backend.allocate_backend("cpu", compat_mode="x"), ValueError, "'x'", "'caffe'")
 refused("histogram bins", lambda b: b.be.set_hist_buffers(0, 0), ValueError, "0", "1 or more")
 refused("batch size", lambda b: b.other.iobuf(5), ValueError, "None", "be.bsz")
+refused("steps of a buffer", lambda b: buffer(b, (3, None)), TypeError, "lengths must be integers", "(3, None)")
+refused("a buffer of words", lambda b: buffer(b, ("a", "b")), TypeError, "lengths must be integers", "('a', 'b')")
 for _wrong in (2.5, np.float32(2), np.int64(7), np.True_, [1, 2]):
     refused(f"type {_wrong!r}", lambda b, x=_wrong: b.be.zeros(3, dtype=x), DTypeError, "dtype", repr(_wrong))
 refused("a tensor as a type", lambda b: b.be.zeros(3, b.t), DTypeError, "dtype: not an element type", "float32")
@@ -341,6 +386,22 @@ for _wrong in ("x", [1, 2], (1,), b"x"):
     refused(f"convolution with {_kind}", lambda b, x=_wrong: b.be.conv(x, b.t, b.t), TypeError, "conv: layer", _kind)
     refused(f"mark {_kind}", lambda b, x=_wrong: b.be.record_mark(x), TypeError, "record_mark: marker", "init_mark")
     refused(f"time of {_kind}", lambda b, x=_wrong: b.be.get_time(x, x), TypeError, "get_time: start", "be.init_mark")
+    refused(f"wait for {_kind}", lambda b, x=_wrong: b.be.synchronize_mark(x), TypeError, "synchronize_mark: marker")
+    refused(f"states {_kind}", lambda b, x=_wrong: steps(b, x), TypeError, "compound_rnn_unroll_fprop: h_prev_s")
+    refused(f"outputs of {_kind}", lambda b, x=_wrong: b.be.allocate_new_outputs(x, None), TypeError, "method allocate")
+    for _method in ("fprop_mergesum", "bprop_mergesum", "fprop_mergebroadcast", "bprop_mergebroadcast"):
+        refused(f"{_method} of {_kind}", lambda b, m=_method, x=_wrong: merged(b, m, [Layer(b), x]), TypeError,
+                f"{_method}: layers[1]", f"a method {_method[:5]}")  # fmt: skip
+    refused(f"merged by {_kind}", lambda b, x=_wrong: merged(b, "bprop_mergesum", [Layer(b)], x), TypeError, "alpha")
+    refused(f"branches by {_kind}", lambda b, x=_wrong: merged(b, "bprop_mergebroadcast", [Layer(b)], x), TypeError,
+            "bprop_mergebroadcast: alphas[0]", _kind)  # fmt: skip
+refused("no layers", lambda b: merged(b, "fprop_mergesum", None), TypeError, "layers", "NoneType", "a list")
+refused("states in an array", lambda b: steps(b, np.array(1.0)), TypeError, "h_prev_s", "ndarray", "a list of tensors")
+refused("buffer of a float", lambda b: b.be.consume(0.0, [b.t.get()], [None]), ValueError, "consume: buf_index", "0.0")
+refused("buffer for a tuple", lambda b: b.be.consume(0, [b.t.get()], (None,)), TypeError, "consume: devlist", "a list")
+refused("matmul without a shape", lambda b: b.be.matmul(b.be.rand(), b.t), ShapeError, "shape is not known", "rand")
+refused("matmul by no shape", lambda b: b.be.matmul(b.t, b.be.rand() + 1), ShapeError, "shape is not known", "rand")
+refused("regions of random maps", lambda b: regions(b, b.be.rand()), ShapeError, "size of images", "None", "(1, 3, 4)")
 refused("hist of a list", lambda b: b.t.hist([1]), TypeError, "hist: tag", "[1]", "a name")
 refused("buffers", lambda b: b.be.consume(0, None, [None, None]), TypeError, "consume: hostlist", "None", "entry 0")
 refused("one buffer", lambda b: b.be.consume(1, [b.t.get()] * 2, [None]), TypeError, "consume: devlist", "entry 1")
