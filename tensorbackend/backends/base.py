@@ -354,7 +354,7 @@ class Backend(
         if out is not None:
             return finished(expr, out)
         if not isinstance(expr, Operators):
-            return self.array(expr, dtype=dtype or np.asarray(expr).dtype)
+            return self.array(expr, dtype=dtype or indexing.as_array("evaluate", expr).dtype)
         shape = sized(expr.structure.op, expr.structure) if expr.structure.op else expr.shape
         made = self.empty(shape, dtype or expr.dtype, min_dims=rank_rule(expr))
         return made._assign(expr)

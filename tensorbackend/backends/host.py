@@ -11,7 +11,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends.plans import quiet_number
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite
-from tensorbackend.graph.indexing import as_array
+from tensorbackend.graph.indexing import as_array, refuse_mask
 from tensorbackend.graph.optree import Operators, OpTreeNode
 from tensorbackend.graph.tensor import Tensor, check_cast
 
@@ -23,10 +23,12 @@ __all__ = ["filled", "host_key", "host_picked", "host_values", "picked_shape"]
 
 def host_key(key: Any) -> Any:
     """An index with tensors replaced by host arrays; a row or column of indices becomes 1-D. Raises `IndexError` for
-    unsigned places beyond signed ones, which NumPy would count from the end of an axis."""
+    unsigned places beyond signed ones, which NumPy would count from the end of an axis, and `TypeError` for masked
+    arrays."""
     parts = key if isinstance(key, tuple) else (key,)
     host = tuple(_host_index(k) if isinstance(k, Tensor) else k for k in parts)
     for k in host:
+        refuse_mask("index", k)
         if getattr(k, "dtype", None) == np.uint64 and np.max(k, initial=0) > np.iinfo(np.int64).max:
             raise IndexError(complain("index: out of range", f"{np.max(k)}", "places on the axes"))
     return host if isinstance(key, tuple) else host[0]

@@ -213,8 +213,8 @@ class NumpyLike:
         return result(found) if isinstance(found, OpTreeNode) else found if _is_own(found) else wrapped(found)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not isinstance(value, (Operators, np.ndarray, np.generic, bool, int, float)):
-            value = np.asarray(value)
+        if not isinstance(value, (Operators, np.generic, bool, int, float)):
+            value = indexing.as_array("assignment", value)
         if isinstance(value, np.ndarray) and value.ndim and not indexing.is_fancy(key):
             value = _spread(value, super().__getitem__(key).shape)  # tensors take any array of as many elements
         super().__setitem__(key, value)

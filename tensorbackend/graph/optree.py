@@ -151,6 +151,7 @@ def _leaf(op: ops.Op, x: Any, operands: tuple, table: StructureTable) -> Any:
 
 def _array_leaf(op: ops.Op, x: np.ndarray, operands: tuple, table: StructureTable) -> Any:
     """A NumPy operand, copied to the backend with the rank it has."""
+    indexing.refuse_mask(op.name, x)
     beside = [t.structure for t in operands if isinstance(t, Operators)]
     min_dims = min((s.min_dims for s in beside if s.ruled or s.shape != ()), default=0)  # no rule comes of numbers
     if x.ndim < min_dims:

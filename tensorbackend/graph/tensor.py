@@ -315,7 +315,7 @@ class Tensor(Operators):
 
     def copy_from(self, a: Any) -> Tensor:
         """Copy host data into this tensor; returns self."""
-        return self._assign(np.asarray(a))
+        return self._assign(indexing.as_array("copy_from", a))
 
     def set(self, ary: Any) -> Tensor:
         """Copy host data of the same size in, cast to the tensor's type; returns self."""
@@ -470,7 +470,7 @@ class TakeView(OpTreeNode):
 
     def copy_from(self, a: Any) -> TakeView:
         """Copy from host memory into the picked entries; returns self."""
-        return self._assign(np.asarray(a))
+        return self._assign(indexing.as_array("copy_from", a))
 
     def take(self, indices: Any, axis: int, out: Any = None) -> Any:
         """Entries of the picked ones, as `Tensor.take`."""

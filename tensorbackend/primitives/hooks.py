@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend.errors import ShapeError, complain
-from tensorbackend.graph import composite
+from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.optree import Operators, expect_tree, finished
 from tensorbackend.primitives import operands
 
@@ -185,7 +185,7 @@ class LayerHooks:
         for name, given in (("hostlist", hostlist), ("devlist", devlist)):
             if not isinstance(given, (list, tuple)) or len(given) <= buf_index:
                 raise TypeError(complain(f"consume: {name}", repr(given)[:200], f"a list with an entry {buf_index}"))
-        host, buffer = np.asarray(hostlist[buf_index]).T, devlist[buf_index]
+        host, buffer = indexing.as_array("consume: hostlist", hostlist[buf_index]).T, devlist[buf_index]
         if buffer is None:
             if isinstance(devlist, tuple):
                 raise TypeError(complain("consume: devlist", "a tuple without a buffer", "a list, which gets one"))

@@ -66,6 +66,9 @@ def test_masks_are_not_dropped(be) -> None:
     taking = [tb.Variable, tb.Parameter, tb.to_cpu, F.exp, be.array, be.view, y.set, xp.array, xp.asarray, xp.exp]
     taking += [lambda m: y + m, lambda m: xp.ones((1, 2)) * m, lambda m: setattr(x, "grad", m)]
     taking += [lambda m: y.__setitem__(whole, m), lambda m: y.__setitem__([0], m), lambda m: setattr(x, "array", m)]
+    taking += [lambda m: xp.ones((1, 2)).__setitem__(whole, m), lambda m: xp.full((1, 2), m), lambda m: y + m[0, 1]]
+    taking += [y.copy_from, y[[0]].copy_from, be.evaluate, lambda m: be.consume(0, [m.T], [y])]
+    taking += [lambda m: y[m.astype(int)], lambda m: y[0, m[0].astype(int)], lambda m: y.__setitem__(m.astype(int), 1)]
     for take in taking:
         with pytest.raises(TypeError, match=r"masked array[\s\S]*\.filled\(value\)"):
             take(masked)
