@@ -161,6 +161,15 @@ def test_results_and_times_are_given(be) -> None:
         assert milliseconds > 0 and rate > 0
 
 
+@pytest.mark.parametrize("what", ["fprop_pool", "compound_dot", "batched_dot"])
+def test_every_call_that_is_timed_is_recorded(be, what: str) -> None:
+    """Also of methods that return no time, which the recorder of launches would take for more launches."""
+    operands = CALLS[what](be)
+    for count in range(1, TIMES + 1):
+        getattr(be, what)(*operands, repeat=2)
+        assert len(be.bench_records) == count
+
+
 def test_what_comes_back_is_the_callers_own(be) -> None:
     a, b, c = _draw(be, 3, 4), _draw(be, 4, 5), be.empty((3, 5))
     batch, sums = be.empty((2, 3, 5)), be.empty((3, 1))
