@@ -15,6 +15,7 @@ from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, check_target
 from tensorbackend.graph.ranges import RANGES, check
 from tensorbackend.graph.structure import StructureTable, sized
+from tensorbackend.graph.symbol import is_symbol, refuse_array
 from tensorbackend.graph.tensor import Storage, Tensor, as_shape
 from tensorbackend.primitives.operands import check_parallelism
 
@@ -226,11 +227,14 @@ def rank_rule(like: Any) -> int:
 
 
 def host_array(value: Any, name: str) -> np.ndarray:
-    """Host data as an array of numbers. Raises `DTypeError` for objects, strings and complex numbers."""
+    """Host data as an array of numbers. Raises `DTypeError` for objects, strings and complex numbers, and
+    `CaptureError` for what holds a symbol."""
     if isinstance(value, Tensor):
         return value.get()
     values = indexing.as_array(name, value)
     if values.dtype.kind not in "biuf" and not dtypes.is_float(values.dtype):
+        for symbol in filter(is_symbol, values.flat):
+            refuse_array(symbol)
         beyond = [v for v in values.flat if isinstance(v, int) and not -(2**63) <= v < 2**64]
         if beyond:
             expected = "-2**63 to 2**64 - 1"

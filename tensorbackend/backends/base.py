@@ -40,6 +40,7 @@ from tensorbackend.graph.keys import exact
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply, finished, source
 from tensorbackend.graph.plan import Plan, Statement
 from tensorbackend.graph.structure import UNKNOWN, Structure, StructureTable, broadcast_shapes, sized
+from tensorbackend.graph.symbol import is_symbol, known
 from tensorbackend.graph.tensor import Storage, Tensor, check_cast, check_min_dims, check_writable, overlap
 from tensorbackend.primitives.conv import Convolution
 from tensorbackend.primitives.gated import Gated
@@ -354,7 +355,8 @@ class Backend(
         if out is not None:
             return finished(expr, out)
         if not isinstance(expr, Operators):
-            return self.array(expr, dtype=dtype or indexing.as_array("evaluate", expr).dtype)
+            made = self.array(known(expr), dtype=dtype or indexing.as_array("evaluate", known(expr)).dtype)
+            return made._assign(expr) if is_symbol(expr) else made
         shape = sized(expr.structure.op, expr.structure) if expr.structure.op else expr.shape
         made = self.empty(shape, dtype or expr.dtype, min_dims=rank_rule(expr))
         return made._assign(expr)
@@ -613,8 +615,8 @@ class Backend(
         if shape is None:
             return value
         kept = indexing.without_leading(shape, len(target.shape))
-        known = tuple(1 if n == UNKNOWN else n for n in kept)
-        if broadcast_shapes("assignment", [known, target.shape]) != target.shape:
+        least = tuple(1 if n == UNKNOWN else n for n in kept)
+        if broadcast_shapes("assignment", [least, target.shape]) != target.shape:
             raise ShapeError(
                 complain(
                     "assignment: shapes do not fit",

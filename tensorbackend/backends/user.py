@@ -180,7 +180,7 @@ def _kind(p: Parameter, x: Any) -> Any:
         return Weak(x.dtype)
     if isinstance(x, Tensor):
         return x.dtype if x.shape or p.written or p.whole else Weak(x.dtype)
-    return None if x is None else type(x)
+    return None if x is None else x.__class__  # which a symbol says to be that of its number
 
 
 def all_host(arguments: Sequence[Any]) -> bool:

@@ -138,7 +138,7 @@ def _with_numbers(args: Sequence[Any]) -> Sequence[Any]:
 
 def _number(x: Any, like: Variable) -> Variable:
     x = x.item() if isinstance(x, np.generic) else x
-    kind = dtypes.promote([like.dtype], [type(x)], np.dtype(lookup("dtype")))
+    kind = dtypes.promote([like.dtype], [x.__class__], np.dtype(lookup("dtype")))  # a symbol's is its number's
     return as_variable(arrays.filled_like(arrays.zeros(like.device, (), kind), x))
 
 

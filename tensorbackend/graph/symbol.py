@@ -17,7 +17,7 @@ import numpy as np
 from tensorbackend.errors import CaptureError, DTypeError, complain, user_line
 from tensorbackend.graph.order import operands_first
 
-__all__ = ["Arithmetic", "Symbol", "is_symbol", "known"]
+__all__ = ["Arithmetic", "Symbol", "is_symbol", "known", "refuse_array"]
 
 _NUMBERS = (bool, int, float, np.generic)
 
@@ -100,6 +100,9 @@ def _refused(what: str) -> Callable:
         raise CaptureError(complain("capture: a number would be fixed in the program", given, "arithmetic", hint))
 
     return method
+
+
+refuse_array = _refused("a host array")
 
 
 def _compared(self: Symbol, other: Any) -> Any:

@@ -225,6 +225,22 @@ def test_numpys_numbers_and_functions_of_numbers_take_effect(backend: Backend, u
     both_ways(backend, step, [(kind(2),), (kind(5),)], [y])
 
 
+@pytest.mark.parametrize("calls", [
+    [(0.75,), (1.5,), (-2.25,)], [(2,), (5,)], [(np.float32(1.5),), (np.float32(0.5),)], [(np.int8(3),), (np.int8(4),)],
+])  # fmt: skip
+def test_numbers_have_their_own_type_where_no_tensor_says_one(backend: Backend, calls: list[tuple]) -> None:
+    """Letters of user kernels that only a number binds, numbers alone as tensors, and beside integers of `F`."""
+    x = backend.array([[0, 1, 2]], dtype="int32")
+    both = backend.elementwise("T x, U k", "U y, T z", "y = x + k; z = k * 4", "both")
+    most = backend.reduction("T x, U k", "U y", "x * k", "max(a, b)", "y = a", "-100", "most")
+
+    def step(k: Any) -> list:
+        kernels = [*both(x, k), most(x, k)] if testing.compiles(backend) else []
+        return [*kernels, backend.evaluate(k), F.broadcast(x, k)[1].array, F.broadcast(x > 0, k)[1].array]
+
+    both_ways(backend, step, calls, [])
+
+
 def test_bits_of_numbers_take_effect(backend: Backend) -> None:
     x, y = numbers(backend, (2, 3), 1), backend.zeros((2, 3))
 
@@ -602,7 +618,7 @@ def test_what_cannot_be_repeated_is_refused_by_line(backend: Backend, x: Tensor,
     "use",
     [lambda k: 1 if k > 0 else 2, lambda k: math.sqrt(k), lambda k: [5, 6][k], bool, float, int, round, hash,
      lambda k: k == 2, lambda k: range(k), lambda k: max(k, 3), lambda k: divmod(7, k), lambda k: np.divmod(k, 2),
-     lambda k: np.ones(2) * k, lambda k: np.add(k, 1, dtype=float)],
+     lambda k: np.ones(2) * k, lambda k: np.add(k, 1, dtype=float), lambda k: [[k, 1.0]], lambda k: [[k], [k + 1]]],
 )  # fmt: skip
 def test_a_number_that_would_be_fixed_is_refused_by_line(backend: Backend, use: Callable) -> None:
     y = backend.zeros((2, 2))
@@ -612,6 +628,14 @@ def test_a_number_that_would_be_fixed_is_refused_by_line(backend: Backend, use: 
 
     with pytest.raises(CaptureError, match=r"test_capture\.py:\d+"):
         backend.capture(step, 1)
+
+
+@pytest.mark.parametrize("use", [
+    lambda be, k: be.array(k), lambda be, k: be.array([k, 1]), lambda be, k: be.xp.asarray([[k]]),
+])  # fmt: skip
+def test_a_number_in_a_host_array_is_refused_by_line(backend: Backend, use: Callable) -> None:
+    with pytest.raises(CaptureError, match=r"a host array of a number .*test_capture\.py:\d+"):
+        backend.capture(lambda k: use(backend, k), 0.5)
 
 
 def test_layouts_types_and_numbers_that_changed(backend: Backend, x: Tensor) -> None:
