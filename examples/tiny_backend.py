@@ -20,7 +20,7 @@ from tensorbackend import dtypes
 from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cpu import array_at
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.backends.plans import Action, draws_numbers, number, references
+from tensorbackend.backends.plans import Action, number, references
 from tensorbackend.graph.plan import Kernel, Plan, Primitive, Ref
 from tensorbackend.graph.tensor import Storage, Tensor
 
@@ -77,7 +77,7 @@ class TinyPlan:
     def __init__(self, plan: Plan, backend: TinyBackend) -> None:
         self.plan = plan
         self.backend = backend
-        self.draws = draws_numbers(plan)
+        self.draws = plan.draws
 
     def actions(self) -> Iterator[Action]:
         """The steps, each of which runs on operands at any addresses: captured programs (docs/capture.md) use them."""

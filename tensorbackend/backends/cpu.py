@@ -41,7 +41,6 @@ from tensorbackend.backends.plans import (
     Action,
     CompiledPlan,
     addresses_of,
-    draws_numbers,
     number,
     references,
     written,
@@ -417,7 +416,7 @@ class InterpretedPlan:
     def __init__(self, plan: Plan, backend: CPUBackend) -> None:
         self.plan = plan
         self.backend = backend
-        self.draws = draws_numbers(plan)
+        self.draws = plan.draws
         self.places = [_places(step) for step in plan.steps]
 
     def __call__(self, targets: list[Tensor], leaves: list[Any], draws: dict[int, int]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorbackend.graph.tensor import Tensor
 
 __all__ = [
-    "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "draws_numbers", "letter", "number",
+    "ALIGNMENT", "Action", "CompiledPlan", "addresses_of", "arena", "letter", "number",
     "number_format", "placed", "quiet_number", "references", "word", "written",
 ]  # fmt: skip
 
@@ -70,7 +70,7 @@ class CompiledPlan(ABC):
     def __init__(self, plan: Plan, backend: Backend) -> None:
         self.plan = plan
         self.backend = backend
-        self.draws = draws_numbers(plan)
+        self.draws = plan.draws
         first = plan.targets + len(plan.tensors)
         offsets, total = arena(plan.temporaries)
         self._compile([s for s in plan.steps if isinstance(s, Kernel) and _writes(s)])
@@ -144,11 +144,6 @@ def _run_prepared(prepared: Any, step: Kernel | Primitive, addresses: Sequence[i
                   draws: Sequence[int], key: int) -> None:  # fmt: skip
     numbers = [word(x, dtype) for x, (_, dtype) in zip(scalars, step.scalars)]
     prepared.run(addresses, [*numbers, *draws, key] if draws else numbers)
-
-
-def draws_numbers(plan: Plan) -> bool:
-    """Whether a plan draws random numbers."""
-    return any(isinstance(step, Kernel) and step.draws for step in plan.steps)
 
 
 def addresses_of(places: list[tuple[int, int]]) -> Callable[[list[int]], Sequence[int]]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from tensorbackend import ops
 from tensorbackend.errors import complain
-from tensorbackend.graph.optree import OpTreeNode, check_target, finished, source
+from tensorbackend.graph.fuse import is_drawn
+from tensorbackend.graph.optree import check_target, finished, source
 from tensorbackend.graph.ranges import check
 from tensorbackend.graph.structure import StructureTable
 from tensorbackend.graph.tensor import Tensor, as_shape
@@ -147,7 +148,7 @@ class RandomNumbers:
 
 def drawn(leaves: list[Any]) -> list[int]:
     """The leaves that are drawn, by their numbers."""
-    return [n for n, x in enumerate(leaves) if isinstance(x, OpTreeNode) and x.structure.op.name != "index"]
+    return [n for n, x in enumerate(leaves) if is_drawn(x)]
 
 
 def _spread_seed(seed: int) -> int:

@@ -103,13 +103,13 @@ class KnownPlan(Plan):
         self._fit = fit
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("layouts", "steps", "temporaries"):
+        if name not in ("draws", "layouts", "steps", "temporaries"):
             raise AttributeError(name)
         statements, leaves = statements_of(self._key)
         if len(statements) == 1:
             statements[0].value = self._fit(statements[0].target, statements[0].value)
         plan = schedule(statements, leaves)
-        self.layouts, self.steps, self.temporaries = plan.layouts, plan.steps, plan.temporaries
+        self.layouts, self.steps, self.temporaries, self.draws = plan.layouts, plan.steps, plan.temporaries, plan.draws
         return getattr(self, name)
 
 

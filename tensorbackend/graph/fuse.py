@@ -29,7 +29,7 @@ from tensorbackend.graph.region import OPERAND_OF, Region, is_gate
 from tensorbackend.graph.structure import UNKNOWN, Structure, broadcast_shapes, sized
 from tensorbackend.graph.tensor import share_memory
 
-__all__ = ["can_join", "schedule", "single_call", "walk"]
+__all__ = ["can_join", "is_drawn", "schedule", "single_call", "walk"]
 
 Shape = tuple[int, ...]
 MAX_INSTRUCTIONS = 200
@@ -68,6 +68,11 @@ def walk(root: Any, seen: dict[int, int] | None = None) -> tuple[list[Any], tupl
             else:
                 leaves.append(x)
     return leaves, tuple(repeats)
+
+
+def is_drawn(leaf: Any) -> bool:
+    """Whether a leaf is a random node."""
+    return isinstance(leaf, OpTreeNode) and leaf.structure.op.name != "index"
 
 
 def can_join(
@@ -150,7 +155,7 @@ def single_call(op: ops.Op, params: tuple, outputs: list[Structure], inputs: lis
     places = [Ref(n, s.shape, s.strides, 0, s.dtype) for n, s in enumerate([*outputs, *inputs])]
     first, *others = places[: len(outputs)]
     step = Primitive(op, places[len(outputs) :], first, params, "a call", others=others)
-    return Plan(len(outputs), list(range(len(inputs))), [], [step], places[len(outputs) :])
+    return Plan(len(outputs), list(range(len(inputs))), [], [step], False, places[len(outputs) :])
 
 
 class Scheduler:
@@ -171,6 +176,7 @@ class Scheduler:
         self.was_read: set[tuple[int, int]] = set()
         self.kept_alive: list[Any] = []
         self.overlaps = _in_place(statements, leaves)
+        self.draws = any(is_drawn(x) for found in leaves for x in found)
         self._number(leaves)
 
     def _number(self, leaves: list[list[Any]]) -> None:
@@ -221,7 +227,7 @@ class Scheduler:
             self._statement(0, self.statements[0])
         else:
             self._group()
-        return Plan(len(self.statements), self.tensors, self.temporaries, self.steps, self.layouts)
+        return Plan(len(self.statements), self.tensors, self.temporaries, self.steps, self.draws, self.layouts)
 
     def _temporary(self, shape: Shape, dtype: np.dtype, order: Shape | None = None) -> Ref:
         # Temporaries are numbered from -1 downwards, so that their buffers need not wait for the tensors' count.

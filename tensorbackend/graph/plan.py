@@ -151,13 +151,14 @@ class Plan:
     """What statements become: `steps` in order, over buffers: targets, then tensor leaves, then temporaries.
 
     `tensors` are the leaf numbers of the buffers after the targets, and `layouts` their places; `temporaries` are the
-    temporaries' (shape, type).
+    temporaries' (shape, type). `draws` says whether random nodes are among the leaves, read by a step or not.
     """
 
     targets: int
     tensors: list[int]
     temporaries: list[tuple[Shape, np.dtype]]
     steps: list[Kernel | Primitive]
+    draws: bool
     layouts: list[Ref] = field(default_factory=list)
     cache: dict = field(default_factory=dict, repr=False)
 

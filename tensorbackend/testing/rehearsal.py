@@ -16,7 +16,7 @@ from tensorbackend.backends.base import Backend
 from tensorbackend.backends.cpu import CPUBackend, array_at
 from tensorbackend.backends.gpu import GpuBackend
 from tensorbackend.backends.interpreter import Interpreter
-from tensorbackend.backends.plans import ALIGNMENT, arena, draws_numbers, number, placed, references, written
+from tensorbackend.backends.plans import ALIGNMENT, arena, number, placed, references, written
 from tensorbackend.graph.plan import Kernel, Plan, Primitive
 from tensorbackend.graph.tails import with_tails
 from tensorbackend.graph.tensor import Tensor
@@ -79,7 +79,7 @@ class _ByNumPy:
 
     def __init__(self, plan: Plan, key: int, interpreter: Interpreter) -> None:
         self.plan = plan
-        self.draws = draws_numbers(plan)
+        self.draws = plan.draws
         self._key = key
         self._interpreter = interpreter
         self._offsets, self._total = arena(plan.temporaries)

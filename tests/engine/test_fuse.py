@@ -496,6 +496,26 @@ def test_random_nodes_draw_once_a_statement(backend: Backend) -> None:
     np.testing.assert_array_equal((a.get(), b.get()), expected)
 
 
+def test_numbers_whose_statement_is_overwritten_are_drawn_all_the_same(backend: Backend) -> None:
+    """A value that the block overwrites unread is not computed; what is drawn later is as without a block."""
+    x, y, z = (backend.array(np.random.RandomState(k).rand(4, 8)) for k in range(3))
+    found = []
+    for block in (contextlib.nullcontext, backend.fuse):
+        backend.rng_reset()
+        values = []
+        for _ in range(5):  # native code repeats what it has seen
+            with block():
+                backend.fill_normal(y)
+                y[:] = x * 2
+            with block():
+                z[:] = x + backend.rand(shape=x.shape)
+                z[:] = y - x
+            values.append(backend.evaluate(backend.rand(shape=x.shape)).get())
+        found.append((values, backend.rng_get_state()[-1]))
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] == 15
+
+
 def test_a_random_node_of_two_statements_draws_in_each_of_them(backend: Backend) -> None:
     """As it does outside; one that has a number has it in both. The forms are the same but for that."""
 
