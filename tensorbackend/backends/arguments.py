@@ -16,7 +16,7 @@ from tensorbackend.graph.optree import OpTreeNode
 from tensorbackend.graph.symbol import is_symbol
 from tensorbackend.graph.tensor import Tensor
 
-__all__ = ["TENSOR", "flatten", "rebuild"]
+__all__ = ["TENSOR", "flatten", "holds_objects", "rebuild"]
 
 TENSOR = "tensor"
 _PLAIN = (bool, str, bytes, type(None), np.bool_)
@@ -34,12 +34,17 @@ class _Same:
         if not isinstance(other, _Same):
             return False
         x, y = self.value, other.value
-        return x is y or (type(x) is type(y) and isinstance(x, _PLAIN) and x == y)
+        return x is y or (type(x) is type(y) and self.is_plain and x == y)
 
     __hash__ = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its like may be another object."""
+        return isinstance(self.value, _PLAIN)
+
     def __repr__(self) -> str:
-        return repr(self.value)
+        return repr(self.value) if self.is_plain else f"<{type(self.value).__name__} at {id(self.value):#x}>"
 
 
 def flatten(x: Any, leaves: list[Any]) -> Any:
@@ -62,6 +67,13 @@ def flatten(x: Any, leaves: list[Any]) -> Any:
         hint = "be.array(x)" if isinstance(x, np.ndarray) else "be.evaluate(x)"
         raise TypeError(complain("capture: arguments and results", kind.__name__, "tensors and numbers", hint))
     return _Same(x)
+
+
+def holds_objects(form: Any) -> bool:
+    """Whether a form holds what must be the very same object in each call."""
+    if isinstance(form, _Same):
+        return not form.is_plain
+    return isinstance(form, tuple) and any(map(holds_objects, form[1:]))
 
 
 def rebuild(form: Any, leaf: Callable[[], Any]) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorbackend.backends import native, watch
 from tensorbackend.backends.arena import Lifetime, plan_arena
-from tensorbackend.backends.arguments import TENSOR, flatten, names, rebuild
+from tensorbackend.backends.arguments import TENSOR, flatten, holds_objects, names, rebuild
 from tensorbackend.backends.capture import Call, Memory, Recorder, stand_in
 from tensorbackend.backends.plans import ALIGNMENT, letter, word
 from tensorbackend.backends.replay import Replay
@@ -229,7 +229,9 @@ class Program:
             leaves = []
             form = flatten(arguments, leaves)
             if form != self._form:
-                raise TypeError(complain("program: arguments of another form", f"{form[1:]}", f"{self._form[1:]}"))
+                own = "the very objects of the capture, or tensors, such as a variable's array"
+                text = "program: arguments of another form"
+                raise TypeError(complain(text, f"{form[1:]}", f"{self._form[1:]}", own * holds_objects(form)))
         with be._lock:
             be.structures.check_open()
             if self._runs_now:  # what a finalizer or a handler calls: the memory is another's

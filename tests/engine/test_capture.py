@@ -295,6 +295,22 @@ def test_arguments_may_be_nested_and_other_things_stay_as_they_are(backend: Back
             program(*changed)
 
 
+def test_another_object_is_told_from_that_of_the_capture(backend: Backend) -> None:
+    """However alike they look: a variable among the arguments belongs to the program."""
+    v = tb.Variable(backend.ones((2, 3)))
+    program = backend.capture(lambda parts: F.relu(parts[0]).array, [v])
+    assert_same(program([v]), np.ones((2, 3), np.float32))
+    with pytest.raises(TypeError, match="another form") as refusal:
+        program([tb.Variable(backend.ones((2, 3)))])
+    rows = str(refusal.value).splitlines()[1:]
+    assert rows[0].split(maxsplit=1)[1] != rows[1].split(maxsplit=1)[1]
+    assert "Variable at" in rows[1]
+    assert "a variable's array" in rows[2]
+    with pytest.raises(TypeError, match="another form") as refusal:
+        backend.capture(lambda how: how, "sum")("mean")
+    assert str(refusal.value).splitlines()[1:] == ["  given     ('mean',)", "  expected  ('sum',)"]
+
+
 def test_results_are_the_programs_own_and_views_of_arguments_are_theirs(backend: Backend) -> None:
     def step(x: Tensor) -> tuple:
         made = backend.evaluate(x * 2)
