@@ -246,7 +246,7 @@ def _check_names(kernel: str, parameters: Sequence[Parameter], reserved: set[str
             raise ValueError(complain(f"{kernel}: two parameters of one name", repr(p.name), "a name for each"))
         taken = p.name in reserved or p.name.startswith(("_", "tb_")) or p.name in KEYWORDS | MACROS | seen
         if taken or not _NAME.match(p.name):
-            kept = f"{', '.join(sorted(reserved))}, words of C and CUDA, and what begins with _ or tb_"
+            kept = f"{', '.join(sorted(reserved))}, their types, words of C and CUDA, and what begins with _ or tb_"
             raise ValueError(complain(f"{kernel}: name of a parameter", repr(p.name), f"another; not {kept}"))
         seen.add(p.name)
 

@@ -727,6 +727,12 @@ def test_two_parameters_of_one_name_are_refused() -> None:
             elementwise((*texts, "z = x", "twice"))
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [("T x, U y", "T U"), ("float32 x, T float32", "T z"), ("T T", "T z")])
+def test_a_parameter_that_is_called_as_a_type_is_told_why(inputs: str, outputs: str) -> None:
+    with pytest.raises(ValueError, match=r"name of a parameter\n.*'(U|T|float32)'\n.*not i, n, their types, words"):
+        elementwise((inputs, outputs, "z = x", "typed"))
+
+
 def test_compile_errors_name_the_kernel_and_the_users_line(be) -> None:
     with pytest.raises(CompileError, match=r"broken: .*\n  line 2 of the operation: z = x \*;"):
         be.elementwise("T x", "T z", "T t = 1;\nz = x *;", "broken")(numbers((2,)))
