@@ -57,8 +57,9 @@ TB_TABLE double tb_turns_f64[] = {
     1.457637475785212, 2.0558554398611556e-17, 4.9571308478526475e-34, -1.196861860890493e-51,
 };
 
-// The same for any finite |x|; Inf gives NaN. x is scaled to h 2^(32 i) with h an integer if i > 0, so whole fours of the partial products of h and row i go. What is left is added up without error as
-// far as it matters: a double can come within 2^-62 of a multiple of pi/2.
+// The same for any finite |x|; Inf gives NaN. x is scaled to h 2^(32 i) with h an integer if i > 0, so whole fours of the
+// partial products of h and row i go. What is left is added up without error as far as it matters: a double can come
+// within 2^-62 of a multiple of pi/2.
 TB_FN double tb_far_angle_f64(double a, tb_u64 *n, double *low) {
     tb_u64 above = (tb_bits_f64(a) >> 52) - 1075u;
     tb_i64 row = (tb_i64)((above & ((above >> 63) - 1u)) >> 5);       // 0 if that is negative, without a branch

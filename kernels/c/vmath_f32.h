@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vmath_f32.h — float32 functions of vmath.h, which says what holds for all of them
+// vmath_f32.h — float32 functions of vmath.h, which says what holds for all of them, but those of angles
 //
 // Results are correct to the bound in the comment, in units in the last place, for every one of the 2^32 inputs.
 // Hard cases (powers, inverse hyperbolics, erfc) go through double, which costs half the lanes.
