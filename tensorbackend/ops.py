@@ -435,7 +435,8 @@ def _running(accumulate: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]
 def out_of_range(name: str, place: int, entry: int, length: int) -> IndexError:
     """The error for an entry of an axis that it does not have: it is at `place` among those given."""
     given = f"{entry} at place {place}"
-    return IndexError(complain(f"{name}: a place out of range", given, f"{-length} to {length - 1}"))
+    expected = f"{-length} to {length - 1}" if length else "no place: it is an axis of length 0"
+    return IndexError(complain(f"{name}: a place out of range", given, expected))
 
 
 def _check_places(name: str, places: np.ndarray, length: int) -> None:

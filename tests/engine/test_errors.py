@@ -402,6 +402,8 @@ refused("buffer for a tuple", lambda b: b.be.consume(0, [b.t.get()], (None,)), T
 refused("matmul without a shape", lambda b: b.be.matmul(b.be.rand(), b.t), ShapeError, "shape is not known", "rand")
 refused("matmul by no shape", lambda b: b.be.matmul(b.t, b.be.rand() + 1), ShapeError, "shape is not known", "rand")
 refused("regions of random maps", lambda b: regions(b, b.be.rand()), ShapeError, "size of images", "None", "(1, 3, 4)")
+refused("entry of none", lambda b: b.be.evaluate(b.be.take(b.be.empty((0, 4)), [1], 0)), IndexError,
+        "take: a place out of range", "an axis of length 0")  # fmt: skip
 refused("hist of a list", lambda b: b.t.hist([1]), TypeError, "hist: tag", "[1]", "a name")
 refused("buffers", lambda b: b.be.consume(0, None, [None, None]), TypeError, "consume: hostlist", "None", "entry 0")
 refused("one buffer", lambda b: b.be.consume(1, [b.t.get()] * 2, [None]), TypeError, "consume: devlist", "entry 1")
