@@ -66,6 +66,7 @@ TB_FN float tb_sin_of_f32(float x, float r, float low, tb_u32 n) {
     return tb_from_bits_f32(tb_bits_f32(v) ^ (tb_bits_f32(x) & TB_SIGN_F32) ^ ((n & 2u) << 30));
 }
 TB_FN float tb_cos_of_f32(float x, float r, float low, tb_u32 n) {
+    (void)x;
     float odd = tb_sin_eighth_f32(r, low);
     float even = tb_cos_eighth_f32(r);
     float v = n & 1u ? odd : even;

@@ -120,6 +120,7 @@ TB_FN double tb_sin_of_f64(double x, double r, double low, tb_u64 n) {
     return tb_from_bits_f64(tb_bits_f64(v) ^ (tb_bits_f64(x) & TB_SIGN_F64) ^ ((n & 2u) << 62));
 }
 TB_FN double tb_cos_of_f64(double x, double r, double low, tb_u64 n) {
+    (void)x;
     double odd = tb_sin_eighth_f64(r, low);
     double even = tb_cos_eighth_f64(r);
     double v = n & 1u ? odd : even;
