@@ -67,10 +67,7 @@ TB_FN float tb_sin_of_f32(float x, float r, float low, tb_u32 n) {
 }
 TB_FN float tb_cos_of_f32(float x, float r, float low, tb_u32 n) {
     (void)x;
-    float odd = tb_sin_eighth_f32(r, low);
-    float even = tb_cos_eighth_f32(r);
-    float v = n & 1u ? odd : even;
-    return tb_from_bits_f32(tb_bits_f32(v) ^ (((n + 1u) & 2u) << 30));
+    return tb_sin_of_f32(0.0f, r, low, n + 1u);  // a quarter of a turn on, and as of a positive angle
 }
 
 // h + l = tan(r + low), odd n give -1/(h + l) with one Newton step for the rounding errors. Bound 1.3

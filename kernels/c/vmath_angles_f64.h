@@ -121,10 +121,7 @@ TB_FN double tb_sin_of_f64(double x, double r, double low, tb_u64 n) {
 }
 TB_FN double tb_cos_of_f64(double x, double r, double low, tb_u64 n) {
     (void)x;
-    double odd = tb_sin_eighth_f64(r, low);
-    double even = tb_cos_eighth_f64(r);
-    double v = n & 1u ? odd : even;
-    return tb_from_bits_f64(tb_bits_f64(v) ^ (((n + 1u) & 2u) << 62));
+    return tb_sin_of_f64(0.0, r, low, n + 1u);  // a quarter of a turn on, and as of a positive angle
 }
 
 // h + l = tan(r + low), odd n give -1/(h + l) with one Newton step. Bound 1.25

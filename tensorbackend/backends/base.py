@@ -355,7 +355,8 @@ class Backend(
         if out is not None:
             return finished(expr, out)
         if not isinstance(expr, Operators):
-            made = self.array(known(expr), dtype=dtype or indexing.as_array("evaluate", known(expr)).dtype)
+            value = known(expr)
+            made = self.array(value, dtype=dtype or indexing.as_array("evaluate", value).dtype)
             return made._assign(expr) if is_symbol(expr) else made
         shape = sized(expr.structure.op, expr.structure) if expr.structure.op else expr.shape
         made = self.empty(shape, dtype or expr.dtype, min_dims=rank_rule(expr))

@@ -61,7 +61,7 @@ class RememberingTable(StructureTable):
     def __init__(self, backend: Any, default_dtype: np.dtype, memo: Any) -> None:
         super().__init__(backend, default_dtype)
         self.memo = memo
-        self.grow, self.look = memo.grow, memo.look
+        self.most_operands, self.grow, self.look = MOST_OPERANDS, memo.grow, memo.look
 
     def clear(self) -> None:
         """Forget all structures, and what native code remembers of them."""

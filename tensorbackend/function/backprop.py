@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorbackend.errors import complain
 from tensorbackend.function import arrays, hooks
-from tensorbackend.function.config import lookup, recording
+from tensorbackend.function.config import held, lookup
 from tensorbackend.function.node import FunctionNode, check_gradient, refuse_nan
 from tensorbackend.function.ready import Countdown, listeners
 from tensorbackend.function.variable import Variable, VariableNode, as_variable
@@ -42,7 +42,7 @@ def backward(
         y._grad = g
         if y.creator_node is not None:
             run.begin(y.node, g)
-    with recording(enable_double_backprop):
+    with held("enable_backprop", enable_double_backprop):
         if listeners:
             _tell(run, [y.node for y in outputs])
         else:
@@ -95,7 +95,7 @@ def grad(
     run = _Pass(enable_double_backprop, retain_grad, wanted)
     for y, g in zip(outputs, grad_outputs or [None] * len(outputs)):
         run.begin(y.node, _start(y, g, loss_scale))
-    with recording(enable_double_backprop):
+    with held("enable_backprop", enable_double_backprop):
         run.run(_between([y.node for y in outputs], wanted))
         found = [run.grads.get(x.node) for x in inputs]
         for i, g in enumerate(grad_inputs or ()):

@@ -121,25 +121,25 @@ def lookup(name: str) -> Any:
     return own[name] if name in own else _entries[name]
 
 
-class recording:
-    """`with recording(wanted):` sets whether graphs are recorded in this thread, quickly, as `using_config` does."""
+class held:
+    """An entry of this thread inside a `with` block, as given; afterwards it is what it was, or unset again."""
 
-    __slots__ = ("_before", "_wanted")
+    __slots__ = ("_before", "_name", "_value", "_was_set")
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
+    def __init__(self, name: str, value: Any) -> None:
+        self._name, self._value = name, value
 
     def __enter__(self) -> None:
         own = config.__dict__
-        self._before = own.get("enable_backprop")
-        own["enable_backprop"] = self._wanted
+        self._was_set, self._before = self._name in own, own.get(self._name)
+        own[self._name] = self._value
 
     def __exit__(self, *error: object) -> None:
         own = config.__dict__
-        if self._before is None:
-            own.pop("enable_backprop", None)
+        if self._was_set:
+            own[self._name] = self._before
         else:
-            own["enable_backprop"] = self._before
+            own.pop(self._name, None)
 
 
 @contextlib.contextmanager
@@ -153,17 +153,8 @@ def using_config(name: str, value: Any) -> Iterator[None]:
         with settings.using(**{name: value}):
             yield
         return
-    value = _checked(name, value)
-    own = config.__dict__
-    was_set, before = name in own, own.get(name)
-    own[name] = value
-    try:
+    with held(name, _checked(name, value)):
         yield
-    finally:
-        if was_set:
-            own[name] = before
-        else:
-            own.pop(name, None)
 
 
 def no_backprop_mode() -> contextlib.AbstractContextManager[None]:

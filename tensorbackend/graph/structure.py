@@ -97,10 +97,11 @@ class StructureTable(dict):
     Bounded: when full it is emptied, which costs the next statements their look-ups and nothing else.
     """
 
-    MOST_GROWN = 3
-    grow: Callable[[list[Any], tuple, list[int]], None] | None = None
+    most_operands = 0
+    """Operands of a native node at most."""
+    grow: Callable[[list[Any], list[Any], list[int]], None] | None = None
     """`grow(values, nodes, draws)` of a backend with native nodes appends nodes to a list. Each is given by its layout,
-    where its operands are in the list (`MOST_GROWN` at most), and which of the draws is its number (-1: none)."""
+    where its operands are in the list (`most_operands`), and which of the draws is its number (-1: none)."""
     look: Callable[[list[Any], tuple], bool] | None = None
     """`look(values, views)` appends views. Each is given by where its tensor is in the list, its layout, and in bytes
     how far it begins from the tensor, and its extent. False, with some of them there, when Python must make them."""

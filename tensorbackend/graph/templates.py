@@ -18,7 +18,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.graph import composite, indexing
 from tensorbackend.graph.autodiff import fitted
 from tensorbackend.graph.optree import OpTreeNode, apply, nodes_of
-from tensorbackend.graph.structure import Structure, StructureTable
+from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor
 
 __all__ = ["Template", "differentiate", "opaque", "placeholder"]
@@ -65,10 +65,9 @@ class Template:
         self.roots = tuple(None if root is None else self._note_tree(root) for root in flat)
         self.structures = tuple(getattr(root, "structure", None) for root in flat)
         self.draws = len(self._sources)
-        self._grow: Any = None
-        if self.nodes and all(len(inputs) <= StructureTable.MOST_GROWN for _, inputs, _ in self.nodes):
-            self._grow = self.nodes[0][0].table.grow
-            self._grown = tuple(self.nodes)
+        table = self.nodes[0][0].table if self.nodes else None
+        native = table is not None and all(len(inputs) <= table.most_operands for _, inputs, _ in self.nodes)
+        self._grow = table.grow if native else None
         self._look = self.views[0][1].table.look if self.views else None
         self._looks = tuple((at, s, struct.pack("3q", offset, *s.extent)) for at, s, offset in self.views)
 
@@ -120,10 +119,11 @@ class Template:
         if self._look is None or not self._look(values, self._looks):
             del values[len(operands) :]
             for number, structure, offset in self.views:
-                values.append(_view(values[number], structure, offset))
+                base = values[number]
+                values.append(base._seen_as(type(base), structure, base.address + offset))
         values += self.constants
         if self._grow is not None:
-            self._grow(values, self._grown, draws)
+            self._grow(values, self.nodes, draws)
             return values
         for structure, inputs, source in self.nodes:
             node = _new(OpTreeNode)
@@ -133,13 +133,6 @@ class Template:
                 node.draw = draws[source]
             values.append(node)
         return values
-
-
-def _view(base: Tensor, structure: Structure, offset: int) -> Tensor:
-    view = _new(type(base))
-    view._place(structure, base.storage, base.address + offset)
-    view.base, view.name, view.persist_values, view.rounding = base, None, True, 0
-    return view
 
 
 def _root(x: Any) -> Any:

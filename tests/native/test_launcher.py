@@ -536,6 +536,7 @@ def test_nodes_of_a_template_are_native_and_as_python_makes_them(be) -> None:
         elif isinstance(one, Tensor) and one is not other:
             assert type(one) is type(other) and one.structure is other.structure and one.base is other.base
             assert (one.address, one.start, one.stop) == (other.address, other.start, other.stop)
+            assert (one.name, one.rounding) == (other.name, other.rounding)
     assert [getattr(v, "draw", None) for v in made if isinstance(v, OpTreeNode)].count(5) == 1
     for number, _ in zip(template.roots, roots):
         np.testing.assert_array_equal(be.evaluate(made[number]).get(), be.evaluate(plain[number]).get())
@@ -547,5 +548,5 @@ def test_places_that_a_template_does_not_have_are_refused(be) -> None:
     values = [x, y]
     for places, source in (((0, 2), -1), ((0, 1), 0)):
         with pytest.raises(IndexError):
-            be.structures.grow(values, ((structure, places, source),), [])
+            be.structures.grow(values, [(structure, places, source)], [])
     assert len(values) == 2

@@ -212,9 +212,9 @@ static object *instantiate(object *template, object *const *arguments) {
 // list its operands are, and which of the draws is its number (-1: none).
 static object *memo_grow(object *self, object *const *arguments, length given) {
     (void)self;
-    length total = given == 3 ? PyTuple_Size(arguments[1]) : -1;
+    length total = given == 3 ? PyList_Size(arguments[1]) : -1;
     for (length i = 0; i < total; i++) {
-        object *entry = PyTuple_GetItem(arguments[1], i), *structure = PyTuple_GetItem(entry, 0);
+        object *entry = PyList_GetItem(arguments[1], i), *structure = PyTuple_GetItem(entry, 0);
         object *places = PyTuple_GetItem(entry, 1), *operands[OPERANDS], *draw = NULL;
         length count = structure && places ? PyTuple_Size(places) : -1;
         if (count < 0 || count > OPERANDS)

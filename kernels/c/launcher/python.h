@@ -48,6 +48,7 @@ extern int PyTuple_SetItem(object *, length, object *);
 extern length PyTuple_Size(object *);
 extern object *PyDict_GetItemString(object *, const char *), *PyList_GetItem(object *, length);
 extern int PyList_Append(object *, object *);
+extern length PyList_Size(object *);
 extern object *PyObject_CallFunctionObjArgs(object *, ...), *PyObject_GetAttr(object *, object *);
 extern object *PyObject_Call(object *, object *, object *), *PyDict_New(void);
 extern int PyDict_SetItem(object *, object *, object *);
