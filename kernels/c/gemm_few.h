@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm_few.h — products with few columns, as gemm.c makes them: a is read once, in the order of memory
 //
-// Dots      Where k runs side by side in a: sums along k in vectors, DOT_ROWS rows at a time, since memory gives several
-//           streams faster than one.
+// Dots      Where k runs side by side in a: sums along k in vectors, of several rows at a time, since memory gives several
+//           streams faster than one; and of all columns, so that a number of a comes from memory once: k goes by in
+//           blocks for which the columns of b stay in cache.
 // Sweeps    Where rows lie side by side in a: LINES steps of k are added to the sums of CHUNK rows (of all columns), which wait in cache.
 //           So a comes as a few long streams; along k, each step would touch another page.
 
-#if TB_VECTOR == 64 || defined(__aarch64__)
+#if MANY_REGISTERS
 #define DOT_ROWS 8  // two vectors of sums each
 #else
 #define DOT_ROWS 4
 #endif
 enum {
     DOT_CHUNK = 512,  // elements of a row that are widened at a time
+    DOT_AHEAD = 256,  // elements by which rows of several columns are fetched: their streams are few
+    MOST_COLUMNS = 8,
     LINES = 8,
 #ifdef TB_PLAIN_A
     CHUNK = 4096,  // sums that wait in the first-level cache, of all columns
@@ -42,10 +45,11 @@ static const TB_A *row_of_a(const call *g, const block *at, int64_t i, int64_t k
 
 // Dots ----------------------------------------------------------------------------------------------------------------
 
+// The sum of all lanes: those of one half added to those of the other, and so on.
 static inline TB_T total(vector x) {
     TB_T all[LANES];
     __builtin_memcpy(all, &x, sizeof x);
-    for (int half = LANES / 2; half; half /= 2)
+    UNROLL for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; ++l) all[l] += all[l + half];
     return all[0];
 }
@@ -77,12 +81,105 @@ static void (*const dots[DOT_ROWS])(int64_t, const TB_T *const *, const TB_T *, 
 #endif
 };
 
-// DOT_ROWS rows of a block, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
-static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, sums to, int add) {
-    const int rows = (int)least(DOT_ROWS, at->rows - i);
+typedef __typeof__((vector){0} < (vector){0}) places;
+
+static inline places lanes(void) {
+    static const int32_t narrow[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    static const int64_t wide[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    places x;
+    __builtin_memcpy(&x, sizeof(TB_T) == 4 ? (const void *)narrow : (const void *)wide, sizeof x);
+    return x;
+}
+
+// The last numbers of a line of k, which do not fill a vector: in its last lanes, zeros before. `left` has the bits of these lanes.
+static inline vector last_of(const TB_T *line, int64_t k, places left) {
+    TB_T all[LANES] = {0};
+    if (k >= LANES)
+        return (vector)((places)*(const vector *)(line + k - LANES) & left);
+    for (int64_t p = 0; p < k; ++p) all[LANES - k + p] = line[p];
+    return *(const vector *)all;
+}
+
+// The sums of all lanes of n vectors, as `total` makes them: of two vectors each half of the lanes becomes those of one.
+static inline __attribute__((always_inline)) void totals(vector *x, int n, TB_T *out) {
+    const int columns = n;
+    const places lane = lanes();
+    UNROLL for (int half = LANES / 2; half; half /= 2) {
+        const places second = (lane & half) != 0, low = lane + (second & (LANES - half)), high = low + half;
+        if (n == 1)
+            x[0] += TB_CHOSEN(x[0], x[0], lane ^ half);
+        else
+            UNROLL for (int i = 0; i < n / 2; ++i) x[i] = TB_CHOSEN(x[2 * i], x[2 * i + 1], low) + TB_CHOSEN(x[2 * i], x[2 * i + 1], high);
+        n = n > 1 ? n / 2 : 1;
+    }
+    UNROLL for (int j = 0; j < columns; ++j)
+        out[j] = x[j / LANES][j % 2 * (LANES / 2) + j / 2 % 2 * (LANES / 4) + j / 4 % 2 * (LANES / 8)];
+}
+
+// COLUMNS columns and ROWS rows, each pair with a vector of sums.
+#define STEP(ROWS, COLUMNS, A, B) \
+    do { \
+        vector x[ROWS]; \
+        UNROLL for (int i = 0; i < ROWS; ++i) x[i] = A; \
+        UNROLL for (int j = 0; j < COLUMNS; ++j) { \
+            vector y = B; \
+            KEEP_IN_REGISTER(y); \
+            UNROLL for (int i = 0; i < ROWS; ++i) sum[i][j] += x[i] * y; \
+        } \
+    } while (0)
+#define PAIRS(COLUMNS, ROWS) \
+    static void pairs_##COLUMNS(int64_t k, const TB_T *const *a, const TB_T *const *b, TB_T *out) { \
+        vector sum[ROWS][COLUMNS]; \
+        UNROLL for (int i = 0; i < ROWS; ++i) \
+            UNROLL for (int j = 0; j < COLUMNS; ++j) sum[i][j] = (vector){0}; \
+        int64_t p = 0; \
+        for (; p + LANES <= k; p += LANES) { \
+            UNROLL for (int i = 0; i < ROWS; ++i) __builtin_prefetch(a[i] + p + DOT_AHEAD); \
+            STEP(ROWS, COLUMNS, *(const vector *)(a[i] + p), *(const vector *)(b[j] + p)); \
+        } \
+        if (p < k) { \
+            const places left = lanes() >= (int)(LANES - (k - p)); \
+            STEP(ROWS, COLUMNS, last_of(a[i], k, left), last_of(b[j], k, left)); \
+        } \
+        UNROLL for (int i = 0; i < ROWS; ++i) totals(sum[i], COLUMNS, out + i * COLUMNS); \
+    }
+#if MANY_REGISTERS
+PAIRS(2, 8) PAIRS(4, 6)
+#else
+PAIRS(2, 4) PAIRS(4, 3)
+#endif
+#if TB_VECTOR == 64  // elsewhere more columns fill vectors
+PAIRS(8, 3)
+#endif
+
+// So many rows and columns at a time, by `pairs`, or column by column (0).
+typedef struct together {
+    int columns, rows;
+    void (*pairs)(int64_t k, const TB_T *const *a, const TB_T *const *b, TB_T *out);
+} together;
+
+// What is right for as many columns as there are; for so few rows that half of the pairs would be for nothing, one by one:
+// gemm.py knows that, too.
+static together dots_together(const call *g) {
+    static const together of[] = {
+        {1, DOT_ROWS, 0}, {2, MANY_REGISTERS ? 8 : 4, pairs_2}, {4, MANY_REGISTERS ? 6 : 3, pairs_4},
+#if TB_VECTOR == 64
+        {8, 3, pairs_8},
+#endif
+    };
+    const together *found = of;
+    while (found->columns < g->size[N]) ++found;
+    return g->size[M] > (found->columns <= 4 ? 3 : 1) ? *found : (together){(int)g->size[N], DOT_ROWS, 0};
+}
+
+// Rows that are taken together, or what is left of them, for `k` steps from `k0` of the phase, times all columns.
+static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k0, int64_t k, const TB_T *const *column,
+                            const together *by, sums to, int add) {
+    const int rows = (int)least(by->rows, at->rows - i);
     const int64_t a_row = pair_of(g, 0)[0];
     const TB_A *const a = row_of_a(g, at, i, k0);
     const TB_T *line[DOT_ROWS];
+    TB_T sum[DOT_ROWS * MOST_COLUMNS];
 #ifdef TB_PLAIN_A
     for (int r = 0; r < rows; ++r) line[r] = a + r * a_row;
 #else
@@ -92,21 +189,41 @@ static void rows_by_columns(const call *g, const block *at, int64_t i, int64_t k
         line[r] = wide[r];
     }
 #endif
-    for (int64_t j = at->j; j < at->j + at->columns; ++j) {
-        int64_t side_by_side;
-        TB_T sum[DOT_ROWS];
-        dots[rows - 1](k, line, column_of_b(g, at, j, k0, &side_by_side), sum);
-        TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + j) * to.column;
-        for (int r = 0; r < rows; ++r) t[r * to.row] = add ? t[r * to.row] + sum[r] : sum[r];
+    for (int r = rows; r < by->rows; ++r) line[r] = line[r - 1];
+    if (by->pairs)
+        by->pairs(k, line, column, sum);
+    for (int j = 0; j < by->columns && !by->pairs; ++j) {
+        TB_T of_rows[DOT_ROWS];
+        dots[rows - 1](k, line, column[j], of_rows);
+        for (int r = 0; r < rows; ++r) sum[r * by->columns + j] = of_rows[r];
     }
+    TB_T *const t = to.at + (g->row + at->i + i) * to.row + (g->column + at->j) * to.column;
+    for (int r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < at->columns; ++j) {
+            TB_T *const place = t + r * to.row + j * to.column;
+            *place = (add ? *place : 0) + sum[r * by->columns + j];
+        }
 }
 
+// All rows for a block of k, then those of the next; of a narrow type a part of some rows at a time, which is widened once.
 static void dots_of_block(const call *g, const block *at, int64_t k, sums to) {
-    for (int64_t i = 0; i < at->rows; i += DOT_ROWS) {
+    const together by = dots_together(g);
+#ifdef TB_PLAIN_A
+    const int64_t rows = at->rows;
+#else
+    const int64_t rows = by.rows;
+#endif
+    for (int64_t first = 0; first < at->rows; first += rows) {
         int64_t k0 = 0;
         do {
-            const int64_t here = least(g->size[BLOCK_K], k - k0);
-            rows_by_columns(g, at, i, k0, here, to, k0 > 0 || g->phase > 0);
+            const int64_t here = least(g->size[BLOCK_K], k - k0), last = least(first + rows, at->rows);
+            const TB_T *column[MOST_COLUMNS];  // past the last it is the last one again, as with rows
+            for (int j = 0; j < by.columns; ++j) {
+                int64_t side_by_side;
+                column[j] = j < at->columns ? column_of_b(g, at, at->j + j, k0, &side_by_side) : column[j - 1];
+            }
+            for (int64_t i = first; i < last; i += by.rows)
+                rows_by_columns(g, at, i, k0, here, column, &by, to, k0 > 0 || g->phase > 0);
             k0 += here;
         } while (k0 < k);
     }

@@ -29,6 +29,20 @@ static inline void run_tile(const call *g, int vectors, int rows, const work *w)
     ((const tiles *)g->size[kind])->of[vectors - 1][rows - 1](w);
 }
 
+#if defined(TB_FEW)
+// COPY(x, S, WIDE) copies k steps of a run of columns, each by itself.
+#define COPY(NAME, S, WIDE) \
+    static void NAME(TB_T *to, const S *from, int64_t step_p, int64_t step_j, int64_t k, const run *r) { \
+        for (int64_t q = 0; q < r->panels; ++q) { \
+            TB_T *restrict const column = to + q * r->apart; \
+            const S *restrict const given = from + q * step_j; \
+            if (step_p == 1) \
+                for (int64_t p = 0; p < k; ++p) column[p] = WIDE(given[p]); \
+            else \
+                for (int64_t p = 0; p < k; ++p) column[p] = WIDE(given[p * step_p]); \
+        } \
+    }
+#else
 // Writes `to[p * width + j] = from[j * step + p]` for p < SQUARE, j < wanted. TURNS: by shuffles of registers, from wherever
 // the numbers lie, and zeros from column `columns` on; else they should lie in the first-level cache, zeros included.
 #if defined(__AVX512BW__) && !defined(__clang__)
@@ -160,3 +174,4 @@ static void turn_square(TB_T *restrict to, int64_t width, int wanted, const TB_T
             NAME##_turned(to + q * r->apart, from + q * r->step * step_j, step_p, step_j, k, \
                           least(r->step, r->columns - q * r->step), r->width); \
     }
+#endif

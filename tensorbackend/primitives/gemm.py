@@ -23,8 +23,9 @@ ONE_PANEL = 1 << 18
 """Elements of a panel of b, if it is the only one, that stay in the second-level cache."""
 SHORT_K = 32
 """Steps of k up to which a product takes the time that its result takes to be written."""
-DOT_K = 512
-"""Elements of a row that the dots of a narrow type widen at a time, as in gemm.c."""
+DOT_K, DOT_PANEL = 512, 1 << 16
+"""Elements of a row that the dots of a narrow type widen at a time, as in gemm.c; and of all columns of b, if there are
+several, that stay in the second-level cache beside the rows."""
 ROWS_IN_CACHE = 128
 """Rows of a task: with `BLOCK_K` float32 numbers each they take a part of the second-level cache."""
 COPIED = 1 << 22
@@ -76,10 +77,13 @@ AGAIN = 0.1
 """Nanoseconds more of reading a number of a once more, on a processor with `quick_sums`."""
 FEW_TILES = 8
 """Tiles below which a long k is cut into segments."""
-FEW_COLUMNS = 4
-"""Columns up to which a is read in the order of memory, by dots or sweeps (`kernels/c/gemm_few.h`)."""
-DOT_ROWS = 8
-"""Rows that dots take at a time, at most."""
+FEW_COLUMNS, MOST_DOTS = 4, 8
+"""Columns up to which a is read in the order of memory, by dots or sweeps (`kernels/c/gemm_few.h`); and by dots where
+so many fill but half a vector."""
+DOT_ROWS = {1: 8, 2: 8, 4: 6, 8: 3}
+"""Rows that dots of so many columns, or fewer, take at a time, at most."""
+DOT_TASKS, DOT_TASK = 16, 1 << 14
+"""Tasks of dots with several columns, about, since all of b comes by in each; and multiply-adds of one at least."""
 SWEEP_ROWS = 4096
 """Rows of a sweep at most: their sums wait in the first-level cache."""
 SWEEPS, SWEEP_K = 16, 256
@@ -221,7 +225,13 @@ def _order(given: Matrices, by: Blocking) -> tuple[str, int, int]:
     """What adds up, since sweeps round products and tiles do not; the steps of k that it adds up by themselves, and of
     these again."""
     x = given.swapped() if by.swap else given
-    return "tiles" if by.panel > 1 else "dots" if x.a[1] == 1 else "sweeps", by.split_k, by.block_k
+    dots = "pairs" if _pairs(x) else "dots"
+    return "tiles" if by.panel > 1 else dots if x.a[1] == 1 else "sweeps", by.split_k, by.block_k
+
+
+def _pairs(x: Matrices) -> bool:
+    """Whether dots of several columns are made together, with one vector of sums each, not two."""
+    return x.n > 1 and x.m > (3 if x.n <= FEW_COLUMNS else 1)
 
 
 def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
@@ -239,7 +249,7 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
         block_k = even(split_k, ONE_PANEL // panel)
     if panel == 1:
-        block_k = split_k if x.plain_a else DOT_K
+        block_k = _few_steps(x, split_k) if x.plain_a else DOT_K
     alone = block_k >= split_k or (facts.quick_sums > 0 and splits == 1 and way.pack_b)  # then in phases of block_k
     own_a = pack_a and alone and x.m * x.k > NEAR  # less is near for everybody, and segments are longer
     phase_rows = multiple(min(x.m, SIDE), tile_rows) if pack_a and not own_a else max(x.m, 1)
@@ -256,6 +266,11 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
         way.swap, max(round_, 1), splits, split_k, phase_k, block_k, phase_rows, phase_columns, rows, columns,
         tile_rows, panel, pack_a, pack_b, 0, own_a,
     )  # fmt: skip
+
+
+def _few_steps(x: Matrices, split_k: int) -> int:
+    """Steps of k that few columns take at a time: dots of several, as many as stay in cache."""
+    return even(split_k, DOT_PANEL // x.n) if x.n > 1 and x.a[1] == 1 else split_k
 
 
 def _is_thin(x: Matrices, facts: Facts) -> bool:
@@ -379,12 +394,12 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
     """All ways to compute a product, seen one way round."""
     x = given.swapped() if swap else given
     stored = x.m * x.n * (0.05 if x.sums[1] == 1 else 1.5)
-    if x.n <= FEW_COLUMNS and 1 in x.a:
-        dots = x.a[1] == 1
+    dots = x.a[1] == 1
+    if 1 in x.a and x.n <= FEW_COLUMNS or dots and x.n <= min(MOST_DOTS, facts.lanes // 2) and x.k >= facts.lanes:
         pack_b = not x.plain_b or (dots and x.b[0] != 1)
         cost = (0.02 * x.n + (0.04 if x.plain_a else 0.3)) * x.m * x.k + pack_b * x.n * x.k + stored
         cost += DOT * x.m * x.n if dots else 0
-        yield _Way(cost, swap, 1, DOT_ROWS if dots else min(multiple(x.m, 128), SWEEP_ROWS), False, pack_b)
+        yield _Way(cost, swap, 1, _dot_rows(x) if dots else min(multiple(x.m, 128), SWEEP_ROWS), False, pack_b)
     for vectors, most in enumerate(facts.rows, start=1):
         panel = vectors * facts.lanes
         for pack_a, cost_a in _costs_of_a(x, panel, facts) if most else ():
@@ -397,6 +412,11 @@ def _ways(given: Matrices, swap: bool, facts: Facts) -> Iterator[_Way]:
                 own = copies * x.n * x.k * (OWN_LINES if x.b[1] == 1 else _copying(x.b))
                 cost = cost_a + stored + _multiplying(x, vectors, height, pack_a, True, facts)
                 yield _Way((cost + own) * _waiting(x, panel), swap, panel, height, pack_a, True, True)
+
+
+def _dot_rows(x: Matrices) -> int:
+    """Rows that dots take at a time."""
+    return next(rows for columns, rows in DOT_ROWS.items() if x.n <= columns)
 
 
 def _waiting(x: Matrices, panel: int) -> float:
@@ -564,7 +584,10 @@ def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple
         return tile_rows, multiple(min(x.n, SIDE), panel)
     rows = min(multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
     if panel == 1:  # a is read once for all columns
-        return rows, x.n
+        if x.n == 1 or x.a[1] != 1:
+            return rows, x.n
+        wanted = max(-(-x.m // DOT_TASKS), DOT_TASK // max(x.n * k, 1), 1)
+        return min(rows, multiple(wanted, tile_rows)), x.n
     columns = wanted // max(rows * k, 1) // panel * panel
     if columns >= panel:
         return rows, min(columns, multiple(x.n, panel))

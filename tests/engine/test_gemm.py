@@ -138,7 +138,7 @@ def test_small_products_have_a_kernel_of_their_own(jit) -> None:
 
 LONG = [
     (1, 1, 70_000), (3, 2, 50_001), (7, 40, 20_000), (2, 70, 9_000), (1, 4500, 60), (4500, 1, 60), (5, 3, 4097),
-    (2500, 3, 61), (9, 513, 8_300), (520, 17, 8_200), (30, 1100, 4_000),
+    (2500, 3, 61), (9, 513, 8_300), (520, 17, 8_200), (30, 1100, 4_000), (40, 7, 20_000), (6, 61, 9_000),
 ]  # fmt: skip
 
 
@@ -154,7 +154,10 @@ def test_long_and_thin_products(backend, shape, dtype, layout) -> None:
     assert_product(got.get(), a, b, dtypes.as_dtype(dtype))
 
 
-@pytest.mark.parametrize("shape", [(5, 7, 3), (33, 20, 40), (70, 66, 100), (1, 65, 20), (66, 1, 20)], ids=str)
+SHORT = [(5, 7, 3), (33, 20, 40), (70, 66, 100), (1, 65, 20), (66, 1, 20), (40, 6, 33), (9, 3, 20)]
+
+
+@pytest.mark.parametrize("shape", SHORT, ids=str)
 @pytest.mark.parametrize("layout", [0, 1])
 def test_zero_times_infinity_is_seen_everywhere(backend, shape, layout) -> None:
     m, n, k = shape
@@ -165,6 +168,21 @@ def test_zero_times_infinity_is_seen_everywhere(backend, shape, layout) -> None:
     got = backend.evaluate(backend.dot(laid(backend, a, layout), laid(backend, b, layout))).get()
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(np.isnan(got), np.isnan(a @ b))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_dots_use_nothing_beside_their_lines(backend, n, dtype) -> None:
+    """Lines of k that fill no vectors, between others of NaN, and any number of rows."""
+    for m, k in itertools.product((2, 5, 9, 25), (1, 5, 16, 17, 31, 70)):
+        operands = [numbers(i, rows, k, dtype=dtype) for i, rows in enumerate((m, n))]
+        views = []
+        for x in operands:
+            whole = backend.array(np.full((x.shape[0] + 2, k + 9), np.nan, dtype), dtype=dtype)
+            whole[1:-1, 3 : 3 + k] = x
+            views.append(whole[1:-1, 3 : 3 + k])
+        got = backend.evaluate(backend.dot(views[0], views[1].T))
+        assert_product(got.get(), operands[0], operands[1].T, dtypes.as_dtype(dtype))
 
 
 @pytest.mark.parametrize("batches", [((3,), (3,)), ((4, 1), (1, 5)), ((), (6,)), ((2, 3), ())], ids=str)
@@ -264,7 +282,7 @@ def test_which_kernels_become_tails(backend) -> None:
 
 WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
 THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40),
-            (40, 70, 50_000), (9, 520, 8_300)]  # fmt: skip
+            (40, 70, 50_000), (9, 520, 8_300), (300, 7, 9_000)]  # fmt: skip
 FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2)),
          gemm.Facts(16, (12, 14, 0, 6), half_rows=12, quick_sums=20)]  # fmt: skip
 
@@ -371,14 +389,18 @@ def test_sums_add_up_in_the_same_order_wherever_they_go(lengths, batches, a, b, 
 def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[str, int, int]:
     """What adds up, and how many steps of k do, in segments and blocks of them."""
     x = x.swapped() if by.swap else x
-    kind = "tiles" if by.panel > 1 else "dots" if x.a[1] == 1 else "sweeps"
+    dots = "pairs" if x.n > 1 and x.m > (3 if x.n <= 4 else 1) else "dots"
+    kind = "tiles" if by.panel > 1 else dots if x.a[1] == 1 else "sweeps"
     return kind, min(by.split_k, x.k), min(by.block_k, x.k)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
-    [(3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300), (949, 2, 10), (3, 396, 149)],
+    [
+        (3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300), (949, 2, 10), (3, 396, 149),
+        (70, 6, 9000), (2, 8, 5000), (8, 3, 30_000),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("layouts", list(itertools.product([0, 1], repeat=2)))
