@@ -17,8 +17,8 @@ __all__ = ["Blocking", "Facts", "Matrices", "choose", "even", "kinds_of_tiles", 
 
 BLOCK_K = 1024
 """Steps of k for which a block of rows stays in the second-level cache."""
-STREWN_K = 256
-"""The same where b is used in place and its lines are far apart."""
+STREWN_K, STREWN_SEGMENTS = 256, 4
+"""The same where b is used in place and its lines are far apart; and segments of k then, at most."""
 ONE_PANEL = 1 << 18
 """Elements of a panel of b, if it is the only one, that stay in the second-level cache."""
 SHORT_K = 32
@@ -245,6 +245,8 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
         return _thin_blocking(x, way, pack_b)
     splits, split_k = _sweep_segments(x, tile_rows) if panel == 1 and x.a[1] != 1 else _segments(x, tile_rows, panel)
     strewn = panel > 1 and not way.pack_b and _strewn(x, panel, facts)
+    if strewn and splits == 1:
+        splits, split_k = _strewn_segments(x, panel)
     block_k = even(split_k, STREWN_K if strewn and x.sums[1] == 1 else BLOCK_K)
     if x.n <= panel and not pack_a:  # rows of a are read once, in one go
         block_k = even(split_k, ONE_PANEL // panel)
@@ -558,6 +560,14 @@ def _segments(x: Matrices, tile_rows: int, panel: int) -> tuple[int, int]:
         return 1, max(x.k, 1)
     length = multiple(max(-(-x.k // SEGMENTS), LEAST_SEGMENT), LEAST_SEGMENT)
     return -(-x.k // length), length
+
+
+def _strewn_segments(x: Matrices, panel: int) -> tuple[int, int]:
+    """The same where columns of b are read in place: of a long k, where there would be few tasks, a few segments."""
+    tasks = -(-x.m // LEAST_ROWS) * -(-x.n // panel)
+    most = min(STREWN_SEGMENTS, x.k // (2 * STREWN_K), TASKS // max(tasks, 1)) if x.batches == 1 else 1
+    length = even(max(x.k, 1), -(-x.k // most)) if most > 1 else max(x.k, 1)
+    return max(-(-x.k // length), 1), length
 
 
 def _sweep_segments(x: Matrices, tile_rows: int) -> tuple[int, int]:
