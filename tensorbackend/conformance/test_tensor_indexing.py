@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tensorbackend import Backend, BackendError
 from tensorbackend.graph.tensor import Tensor
 
 pytestmark = pytest.mark.rehearsed
@@ -465,6 +466,20 @@ def test_mask_of_another_shape_raises_and_writes_nothing(backend, shape) -> None
     with pytest.raises(IndexError):
         t[mask]
     np.testing.assert_array_equal(t.get(), numbers(3, 4))
+
+
+def test_indices_of_another_backend_are_refused_and_write_nothing(backend) -> None:
+    other = Backend.allocate_backend("cpu", jit=False)
+    t = backend.array(numbers(3, 4))
+    places = other.array([0, 2], dtype=np.int64, min_dims=0)
+    mask = other.array(numbers(3, 4) > 5, dtype=bool)
+    for key in (places, mask, mask == 0, (slice(None), places), ([0, 1], places)):
+        with pytest.raises(BackendError, match="another backend"):
+            t[key]
+        with pytest.raises(BackendError, match="another backend"):
+            t[key] = 0
+    np.testing.assert_array_equal(t.get(), numbers(3, 4))
+    other.cleanup_backend()
 
 
 @shared

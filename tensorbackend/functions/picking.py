@@ -23,6 +23,7 @@ from tensorbackend.functions import elementwise, shapes
 from tensorbackend.functions.arguments import Array
 from tensorbackend.graph import composite as o
 from tensorbackend.graph import indexing
+from tensorbackend.graph.optree import Operators
 
 __all__ = ["get_item", "scatter_add"]
 
@@ -143,10 +144,17 @@ def _signed(places: Any) -> Any:
     return elementwise.minimum(places, np.iinfo(np.int64).max) if places.dtype == np.uint64 else places
 
 
-def _key(slices: Any) -> tuple:
-    """An index as a tuple, lists as arrays, variables as their arrays."""
-    key = slices if isinstance(slices, tuple) else (slices,)
-    return tuple(_index(k) for k in key)
+def _key(name: str, x: Variable, slices: Any) -> tuple:
+    """An index of `x` as a tuple, lists as arrays, variables as their arrays. Raises `TypeError` for tensors of another
+    backend than that of x."""
+    key = tuple(_index(k) for k in (slices if isinstance(slices, tuple) else (slices,)))
+    data = x._known()
+    home = arrays.backend_of(data)
+    for k in key if home is not None else ():  # places for NumPy's arrays may come from anywhere, as for NumPy
+        if isinstance(k, Operators) and k.backend is not home:
+            given = f"{arrays.described(data)} and {arrays.described(k)}"
+            raise arrays.different_kinds(f"{name}: an index of", given)
+    return key
 
 
 def _index(k: Any) -> Any:
@@ -158,11 +166,12 @@ def get_item(x: Array, slices: Any) -> Variable:
     """The part that an index picks: integers, slices, None, `...`, integer arrays and masks, as in NumPy.
 
     A single truth value is an axis in front, of length 1 or 0. Raises `IndexError` for places outside, for arrays of
-    other types, and masks of other shapes.
+    other types, and masks of other shapes, `TypeError` for tensors of another backend than that of the tensor x.
     """
     if not indexing.is_fancy(slices):
         return shapes.part(x, indexing.hashable(slices))
-    x, key = as_variable(x), _key(slices)
+    x = as_variable(x)
+    key = _key("get_item", x, slices)
     if len(key) == 1 and _is_truth(key[0]):
         whole = shapes.part(x, indexing.hashable((None,)))
         held = key[0].get() if hasattr(key[0], "get") else key[0]
@@ -175,7 +184,8 @@ def get_item(x: Array, slices: Any) -> Variable:
 
 def scatter_add(a: Array, slices: Any, b: Array) -> Variable:
     """a with b added at the places of an index; places that are named twice get both. Raises as `get_item`."""
-    a, b, key = as_variable(a), as_variable(b), _key(slices)
+    a, b = as_variable(a), as_variable(b)
+    key = _key("scatter_add", a, slices)
     b = shapes.cast(b, dtypes.promote([a.dtype, b.dtype], [int], dtypes.FLOAT32))  # b's own type may not hold the sums
     if indexing.is_fancy(key):
         return elementwise.add(a, _Lookup(a, key).put(b))

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, ops
-from tensorbackend.errors import DTypeError, ShapeError, complain
+from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.optree import Operators, OpTreeNode, apply
-from tensorbackend.graph.structure import Structure, as_axis
+from tensorbackend.graph.structure import Structure, StructureTable, as_axis
 
 __all__ = ["Storage", "TakeView", "Tensor", "as_shape", "overlap", "share_memory"]
 
@@ -271,7 +271,7 @@ class Tensor(Operators):
     def _pick(self, key: Any) -> Any:
         """Reading by arrays: a writable view of the entries for one index array, a copy otherwise."""
         self.structure.table.check_open()
-        key = _computed(key)
+        key = _computed(key, self.structure.table)
         parts = indexing.expand(key, self.ndim)
         arrays = [(i, k) for i, k in enumerate(parts) if not (k is None or isinstance(k, slice))]
         if len(arrays) == 1 and None not in [k if k is None else 0 for k in parts]:
@@ -296,7 +296,7 @@ class Tensor(Operators):
             self.structure.table.backend._assign(self, value)
         elif indexing.is_fancy(key):
             self.structure.table.check_open()
-            self.backend._scatter_rounded(self, _computed(key), value)
+            self.backend._scatter_rounded(self, _computed(key, self.structure.table), value)
         else:
             view = self[key]
             view._assign(value)
@@ -491,9 +491,15 @@ class TakeView(OpTreeNode):
         )
 
 
-def _computed(key: Any) -> Any:
-    """An index with its op-trees (`t[t > 0]`) replaced by their values."""
+def _computed(key: Any, table: StructureTable) -> Any:
+    """An index with its op-trees (`t[t > 0]`) replaced by their values. Raises `BackendError` for tensors and trees of
+    another backend than that of `table`."""
     parts = key if isinstance(key, tuple) else (key,)
+    for k in parts:
+        if isinstance(k, Operators) and k.structure.table is not table:
+            k.structure.table.check_open()
+            given = f"{k.backend!r} for {table.backend!r}"
+            raise BackendError(complain("index: another backend's tensor", given, "tensors of one backend", "k.get()"))
     values = tuple(k.backend.evaluate(k) if isinstance(k, OpTreeNode) else k for k in parts)
     return values if isinstance(key, tuple) else values[0]
 

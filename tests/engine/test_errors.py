@@ -304,6 +304,16 @@ refused("asarray without copy", lambda b: b.t.__array__(np.float64, copy=False),
 refused("other backend's tensor", lambda b: write(b, ALL, b.foreign), BackendError, "one backend", "other.get()")
 refused("other backend's tree", lambda b: write(b, ALL, b.foreign + 1), BackendError, "one backend")
 refused("operand of another backend", lambda b: b.t + b.foreign, BackendError, "one backend", "be.array")
+for _name, _key in {
+    "a mask": lambda b: b.other.array(b.t.get() > 5, dtype=bool),
+    "a tree": lambda b: b.foreign > 0,
+    "places": lambda b: b.other.array([0, 2], dtype=np.int64, min_dims=0),
+    "a mask of an axis": lambda b: (slice(None), b.other.array([1, 0, 1, 0], dtype=bool, min_dims=0)),
+    "places on two axes": lambda b: ([0, 1], b.other.array([0, 2], dtype=np.int64, min_dims=0)),
+}.items():
+    for _verb, _run in (("read", lambda b, k: b.t[k]), ("write", lambda b, k: write(b, k, 1))):
+        refused(f"{_verb}: {_name} of another backend", lambda b, k=_key, run=_run: run(b, k(b)), BackendError,
+                "another backend", "one backend")  # fmt: skip
 refused("product across backends", lambda b: b.be.dot(b.t, b.foreign.T), BackendError, "one backend")
 refused("method across backends", lambda b: b.other.add(b.t, 1), BackendError, "backend")
 refused("unknown backend", lambda b: Backend.allocate_backend("cpux"), ValueError, "'cpux'", "cpu")

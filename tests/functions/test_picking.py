@@ -147,3 +147,17 @@ def test_places_outside_are_refused_on_the_device_too(outside, where) -> None:
             F.get_item(tb.Variable(x), key)
         with pytest.raises(IndexError):
             F.scatter_add(tb.Variable(x), key, arrays.moved(np.ones((), np.float32), where))
+
+
+@pytest.mark.parametrize("key", [A, MASK, (slice(None), MASK[0]), (A, [0, 1, 2])], ids=str)
+def test_an_index_of_another_backend_is_refused(key, where) -> None:
+    x, other = tb.Variable(arrays.moved(X, where)), Backend.allocate_backend("cpu", jit=False)
+    elsewhere = placed(key, other)
+    if where is None:  # NumPy takes places from anywhere
+        np.testing.assert_array_equal(F.get_item(x, elsewhere).array, X[key])
+    else:
+        with pytest.raises(TypeError, match="get_item: an index of arrays of different kinds"):
+            F.get_item(x, elsewhere)
+        with pytest.raises(TypeError, match="scatter_add: an index of arrays of different kinds"):
+            F.scatter_add(x, elsewhere, arrays.moved(np.ones((), np.float32), where))
+    other.cleanup_backend()
