@@ -558,6 +558,11 @@ POWERS: dict[float, Op] = {
     ]
 }  # fmt: skip
 """Powers by numbers that need no logarithm: by others they take ten times as long. Bounds add up what is rounded."""
+HALF_SOURCES: dict[tuple[str, str], Op] = {
+    (name, dtype): replace(OPS[name], dtype=dtype, methods=())
+    for name in ("rand", "randn") for dtype in ("float16", "bfloat16")
+}  # fmt: skip
+"""Random numbers that are halves whatever the backend's default type is, so that what they are beside stays halves."""
 
 
 def elementwise() -> list[Op]:

@@ -48,22 +48,25 @@ class _Trace(threading.local):
 _trace = _Trace()
 
 
-def _drawn(op: str, like: Any, shape: tuple[int, ...]) -> OpTreeNode:
-    node = source(ops.OPS[op], like.structure.table, shape)
+def _drawn(op: str, like: Any, shape: tuple[int, ...], halves: bool) -> OpTreeNode:
+    chosen = ops.HALF_SOURCES.get((op, like.dtype.name)) if halves else None
+    node = source(chosen or ops.OPS[op], like.structure.table, shape)
     node = node.__copy__()
     node.draw = _trace.draws
     _trace.draws += 1
     return node
 
 
-def uniform(like: Any, shape: tuple[int, ...] | None = None) -> OpTreeNode:
-    """Random numbers of [0, 1) in `compute`, drawn once a call: forward and backward see the same."""
-    return _drawn("rand", like, like.shape if shape is None else shape)
+def uniform(like: Any, shape: tuple[int, ...] | None = None, halves: bool = False) -> OpTreeNode:
+    """Random numbers of [0, 1) in `compute`, drawn once a call: forward and backward see the same. With `halves` they
+    are halves of the type of `like` where that is one: what is made of both stays so."""
+    return _drawn("rand", like, like.shape if shape is None else shape, halves)
 
 
 def normal(like: Any, shape: tuple[int, ...] | None = None) -> OpTreeNode:
-    """Standard normal random numbers in `compute`, drawn once a call: forward and backward see the same."""
-    return _drawn("randn", like, like.shape if shape is None else shape)
+    """Standard normal random numbers in `compute`, drawn once a call: forward and backward see the same. They are
+    halves of the type of `like` where that is one."""
+    return _drawn("randn", like, like.shape if shape is None else shape, True)
 
 
 class Traced(Variable):

@@ -29,9 +29,9 @@ def _check_masked(in_types: Any) -> None:
     type_check.expect_broadcast_shapes(*(t.shape for t in in_types))
 
 
-def _typed(y: Variable, *operands: Any) -> Variable:
-    """What random numbers, which are float32, made of halves, in the halves' type; a tree stays one."""
-    return y if isinstance(y, Traced) else cast(y, dtypes.promote([x.dtype for x in operands], [], dtypes.FLOAT32))
+def _typed(mask: Variable, x: Any) -> Variable:
+    """A mask, which is float32, in the type of the halves that it is for; a tree stays one."""
+    return mask if isinstance(mask, Traced) else cast(mask, dtypes.promote([x.dtype], [], dtypes.FLOAT32))
 
 
 def _dropped(x: Any, ratio: float) -> Any:
@@ -70,14 +70,20 @@ _GAUSSIAN = Rule(
     None,
     _check,
 )
-_RRELU = Rule("rrelu", lambda x, low, high: o.where(x >= 0, x, x * (low + (high - low) * uniform(x))), None, _check)
+_RRELU = Rule(
+    "rrelu",
+    lambda x, low, high: o.where(x >= 0, x, x * (low + (high - low) * uniform(x, halves=True))),
+    None,
+    _check,
+)
 _RRELU_MEAN = Rule("rrelu", lambda x, slope: o.where(x >= 0, x, x * slope), None, _check)
 _ZONEOUT = Rule("zoneout", lambda h, x, ratio: o.where(uniform(h, (h + x).shape) < ratio, h, x), None, _check)
 _ZONEOUT_MEAN = Rule("zoneout", lambda h, x, ratio: h * ratio + x * (1 - ratio), None, _check)
 
 
 def _gumbel_softmax(log_pi: Any, tau: float, axis: int) -> Any:
-    noise = -o.log(-o.log(o.maximum(uniform(log_pi), 2.0**-24)))
+    least = 2.0**-24  # of halves, numbers next to 1 are 1
+    noise = -o.log(o.maximum(-o.log(o.maximum(uniform(log_pi, halves=True), least)), least))
     return o.softmax((log_pi + noise) / tau, axis)
 
 
@@ -87,7 +93,7 @@ _GUMBEL = Rule("gumbel_softmax", _gumbel_softmax, None, _check, ("log_pi",))
 def gaussian(mean: Array, ln_var: Array) -> Variable:
     """Normal random numbers of the means and of the variances exp(ln_var), differentiable in both (Kingma and Welling
     2014); the means when not training."""
-    return _typed(_GAUSSIAN(mean, ln_var), mean, ln_var) if lookup("train") else as_variable(mean)
+    return _GAUSSIAN(mean, ln_var) if lookup("train") else as_variable(mean)
 
 
 def gumbel_softmax(log_pi: Array, tau: float = 0.1, axis: int = 1) -> Variable:
@@ -95,7 +101,7 @@ def gumbel_softmax(log_pi: Array, tau: float = 0.1, axis: int = 1) -> Variable:
     Raises `ValueError` unless that is above 0."""
     ranges.check("gumbel_softmax", "above 0, and finite", tau=tau)
     ranges.check("gumbel_softmax", "an int", axis=axis)
-    return _typed(_GUMBEL(log_pi, tau=float(tau), axis=axis), log_pi)
+    return _GUMBEL(log_pi, tau=float(tau), axis=axis)
 
 
 def rrelu(x: Array, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa: E741  its name in the contract
@@ -103,7 +109,7 @@ def rrelu(x: Array, l: float = 1.0 / 8, u: float = 1.0 / 3) -> Variable:  # noqa
     training. Raises `ValueError` unless l <= u."""
     ranges.check("rrelu", "a finite number", l=l, u=u)
     ranges.check_bounds("rrelu", l, u)
-    return _typed(_RRELU(x, low=l, high=u), x) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
+    return _RRELU(x, low=l, high=u) if lookup("train") else _RRELU_MEAN(x, slope=(l + u) / 2)
 
 
 def zoneout(h: Array, x: Array, ratio: float = 0.5) -> Variable:

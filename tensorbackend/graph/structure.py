@@ -240,6 +240,8 @@ _DTYPE_RULES: dict[str, Callable[..., tuple[np.dtype, np.dtype]]] = {
     "truth": lambda op, common, default, inputs: (dtypes.BOOL, common),
     "index": lambda op, common, default, inputs: (np.dtype(np.int64), common),
     "default": lambda op, common, default, inputs: (default, default),
+    "float16": lambda op, common, default, inputs: (dtypes.FLOATS[0], dtypes.FLOATS[0]),
+    "bfloat16": lambda op, common, default, inputs: (dtypes.BFLOAT16, dtypes.BFLOAT16),
     "int32": lambda op, common, default, inputs: (np.dtype(np.int32), np.dtype(np.int32)),
     "uint32": lambda op, common, default, inputs: (np.dtype(np.uint32), np.dtype(np.uint32)),
     "int64": lambda op, common, default, inputs: (np.dtype(np.int64), np.dtype(np.int64)),

@@ -732,6 +732,30 @@ def test_functions_that_draw_keep_the_type(array, host, dtype) -> None:
     assert tb.fused(lambda x: F.dropout(x * 2, 0.25))(x).dtype == kind
 
 
+DRAWING = {
+    "gaussian": lambda x: F.gaussian(x, x),
+    "gumbel_softmax": F.gumbel_softmax,
+    "rrelu": lambda x: F.relu(F.rrelu(-x) + x),
+    "zoneout": lambda x: F.zoneout(x, 2 * x),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", DRAWING)
+def test_functions_that_draw_are_the_same_fused_and_captured(backend, name, dtype) -> None:
+    x = backend.array(np.linspace(-2, 2, 28).reshape(4, 7), dtype=dtype, min_dims=0)
+    found = []
+    for form in (lambda f: f, tb.fused, lambda f: backend.capture(lambda x: f(tb.Variable(x)).array, x)):
+        call = form(DRAWING[name])
+        backend.rng_reset()
+        y = call(x)
+        y = y if isinstance(y, tb.Variable) else tb.Variable(y)
+        assert y.dtype == x.dtype
+        found.append(y.array.get())
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
 @pytest.mark.parametrize("shapes", [((2, 1), (2, 50)), ((1, 50), (2, 50)), ((2, 50), (2, 1))])
 def test_each_element_of_a_broadcast_has_its_own_draw(array, host, shapes) -> None:
     a, b = array(np.zeros(shapes[0])), array(np.ones(shapes[1]))
