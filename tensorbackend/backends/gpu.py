@@ -234,9 +234,9 @@ class GpuBackend(NativeStatements, Backend):
         """A tensor on the memory of another library's array of the device, which it keeps alive, without a copy.
 
         `ary` has `__cuda_array_interface__` (CuPy, PyTorch, JAX, Numba); what its stream (1: the default one, which
-        older versions do not name; None: none) still does with it comes first. Raises `TypeError` for what has none,
-        `BackendError` for another device's, `ShapeError` for strides or addresses that are no multiples of an element,
-        `DTypeError` for a type that tensors do not have.
+        older versions do not name; None: none) still does with it comes first. Raises `TypeError` for what has none
+        and for masked arrays, `BackendError` for another device's, `ShapeError` for strides or addresses that are no
+        multiples of an element and for too many axes, `DTypeError` for a type that tensors do not have.
         """
         self.structures.check_open()
         minimum = self.min_dims if min_dims is None else min_dims
@@ -245,6 +245,9 @@ class GpuBackend(NativeStatements, Backend):
         if facts is None:
             expected = "an array with __cuda_array_interface__"
             raise TypeError(complain("view", type(ary).__name__, expected, "be.array copies from the host"))
+        if facts.get("mask") is not None:
+            given = f"masked array of shape {tuple(facts['shape'])}"
+            raise TypeError(complain("view: a masked array", given, "an array without a mask"))
         if not isinstance(ary, Tensor) and hasattr(ary, "__dlpack_device__"):
             kind, number = ary.__dlpack_device__()
             if kind in _CUDA_MEMORY and number != self.device_id:
@@ -259,6 +262,7 @@ class GpuBackend(NativeStatements, Backend):
             given = f"{facts['typestr']} at address {address} with strides of {tuple(steps)} bytes"
             expected = "native byte order, whole elements"
             raise ShapeError(complain("view: layout", given, expected, "a contiguous copy"))
+        indexing.check_rank("view", len(shape))
         missing = max(minimum - len(shape), 0)
         strides = tuple(n // dtype.itemsize for n in steps) + (1,) * missing
         view = self._tensor_at(self.structures.tensor(dtype, shape + (1,) * missing, strides, minimum), address)

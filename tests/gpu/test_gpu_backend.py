@@ -364,6 +364,11 @@ def test_arrays_of_other_memory_are_refused(be: GpuBackend) -> None:
         be.view(OtherLibrarys(x, typestr=">f4"))
     with pytest.raises(DTypeError):
         be.view(OtherLibrarys(x, typestr="<c8"))
+    with pytest.raises(TypeError, match="a masked array"):
+        be.view(OtherLibrarys(x, mask=OtherLibrarys(x)))
+    with pytest.raises(ShapeError, match="too many axes"):
+        be.view(OtherLibrarys(x, shape=(1,) * 17, strides=None))
+    assert be.view(OtherLibrarys(x, mask=None)).shape == (3, 4)
 
 
 def test_arrays_that_only_speak_dlpack_come_through_cupy(be: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
