@@ -91,7 +91,7 @@ def _declare(attributes: str, declarators: str) -> str:
     macros, kind = [], ""
     for declarator in re.split(r",(?![^<\[(]*[>\])])", declarators):
         found = _DECLARATOR.fullmatch(declarator.strip())
-        if found is None or not (found[1] or kind):
+        if found is None or not (found[1] or kind) or "{" in declarator:  # of a type that is defined here, a part
             return f"__shared__ {declarators};"
         kind = found[1] or kind
         macros.append(f"EMULATOR_SHARED({attributes.strip()}, EMULATOR_TYPE({kind}), {found[2]}, {found[3]});")

@@ -565,11 +565,11 @@ def test_lines_stay_where_they_were():
     assert translate(text, "x.cu").splitlines()[2:][4].strip() == "mark;"
 
 
-def test_shared_memory_that_cannot_be_read():
-    with pytest.raises(
-        CompileError, match=r"(?s)x\.cu:2: shared memory the emulator cannot read.*__shared__ float a = 1;"
-    ):
-        translate("__global__ void f() {\n__shared__ float a = 1;\n}", "x.cu")
+@pytest.mark.parametrize("declared", ["float a = 1;", "struct { float x; int n; } a;"])
+def test_shared_memory_that_cannot_be_read(declared):
+    text = rf"(?s)x\.cu:2: shared memory the emulator cannot read.*__shared__ {re.escape(declared)}"
+    with pytest.raises(CompileError, match=text):
+        translate(f"__global__ void f() {{\n__shared__ {declared}\n}}", "x.cu")
 
 
 def test_source_that_does_not_compile_shows_its_line(emulator):
