@@ -21,7 +21,7 @@ from tensorbackend import numerics
 from tensorbackend.errors import complain
 
 __all__ = [
-    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "elementwise",
+    "ELEMENTWISE", "MOVEMENT", "OPS", "PRIMITIVE", "REDUCTION", "SOURCE", "Op", "call", "check_places", "elementwise",
     "out_of_range", "primitive", "reductions", "sources",
 ]  # fmt: skip
 
@@ -439,7 +439,7 @@ def out_of_range(name: str, place: int, entry: int, length: int) -> IndexError:
     return IndexError(complain(f"{name}: a place out of range", given, expected))
 
 
-def _check_places(name: str, places: np.ndarray, length: int) -> None:
+def check_places(name: str, places: np.ndarray, length: int) -> None:
     """Raise `IndexError` for places that an axis does not have; NumPy would count huge unsigned ones from its end."""
     wrong = (places < -length) | (places >= length)
     if wrong.any():
@@ -448,7 +448,7 @@ def _check_places(name: str, places: np.ndarray, length: int) -> None:
 
 
 def _take(x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
-    _check_places("take", indices, x.shape[axis])
+    check_places("take", indices, x.shape[axis])
     return np.take(x, indices, axis=axis)
 
 
@@ -458,7 +458,7 @@ LONG_ROW = 64
 
 def _put(g: np.ndarray, indices: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
     """Sums in the order of the indices; where these are few, of the places that occur, among zeros."""
-    _check_places("put", indices, shape[axis])
+    check_places("put", indices, shape[axis])
     rest = (*shape[:axis], *shape[axis + 1 :])
     rows = np.moveaxis(g, range(axis, axis + indices.ndim), range(indices.ndim)).reshape(indices.size, *rest)
     found, number, count = slice(None), indices.reshape(-1), shape[axis]

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorbackend import dtypes
+from tensorbackend import dtypes, ops
 from tensorbackend.backends.cuda_conv import Columns, columns_of, whole
 from tensorbackend.backends.cuda_products import choose
 from tensorbackend.backends.driver import MAX_GRID
 from tensorbackend.codegen.geometry import BLOCKS, THREADS
 from tensorbackend.codegen.render import ctype
-from tensorbackend.errors import complain
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Instruction, Kernel, Primitive, Ref
 from tensorbackend.graph.tensor import Storage
@@ -371,7 +370,7 @@ def _check(backend: GpuBackend, name: str, places: Ref, length: int, types: tupl
         backend.driver.launch(check, grid_of(count), block_of(count), 0, arguments)
         backend.driver.download(found, storage.address)
         if found[0]:
-            raise IndexError(complain(f"{name}: a place out of range", f"an axis of length {length}", "", ""))
+            ops.check_places(name, backend._array_at(places, address), length)
 
     return run
 
