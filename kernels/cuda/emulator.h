@@ -351,6 +351,13 @@ EMULATOR_INLINE ushort to_bfloat16(float x) {
     return (ushort)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
 }
 
+// A number by way of which float64 becomes a half with one rounding: what float32 cannot hold leaves an odd last bit.
+EMULATOR_INLINE float odd(double x) {
+    float nearest = (float)x;
+    if ((double)nearest == x || __builtin_isnan(x)) return nearest;
+    return bits<float>((bits<uint>(nearest) - (__builtin_fabs(nearest) > __builtin_fabs(x))) | 1u);
+}
+
 }  // namespace emulator
 
 // Arithmetic rounds once: float32 has more than twice the digits of either.
@@ -359,8 +366,8 @@ EMULATOR_INLINE ushort to_bfloat16(float x) {
         ushort x;                                                                             \
         H() = default;                                                                        \
         H(float value) : x(emulator::to(value)) {}                                            \
-        H(double value) : x(emulator::to((float)value)) {}                                    \
-        H(int value) : x(emulator::to((float)value)) {}                                       \
+        H(double value) : x(emulator::to(emulator::odd(value))) {}                            \
+        H(int value) : x(emulator::to(emulator::odd(value))) {}                               \
         operator float() const { return emulator::from(x); }                                  \
         H &operator+=(H b) { return *this = H((float)*this + (float)b); }                     \
         H &operator-=(H b) { return *this = H((float)*this - (float)b); }                     \

@@ -146,6 +146,19 @@ extern "C" __global__ void halves(const halves_args a) {
     a.b[2 * i + 1] = __float2bfloat16(__bfloat162float(b) * 3.0f);
 }
 
+struct doubles_args {
+    __half *h;
+    __nv_bfloat16 *b;
+    const double *a;
+};
+extern "C" __global__ void doubles(const doubles_args a) {
+    int i = threadIdx.x, whole = a.a[i] > -0x1p31 && a.a[i] < 0x1p31 ? (int)a.a[i] : 0;
+    a.h[2 * i] = __half(a.a[i]);
+    a.b[2 * i] = __nv_bfloat16(a.a[i]);
+    a.h[2 * i + 1] = __half(whole);
+    a.b[2 * i + 1] = __nv_bfloat16(whole);
+}
+
 template <class T, int N> __device__ T sum_of(const T *values) {
     __shared__ T part[N];
     part[threadIdx.x] = values[threadIdx.x];

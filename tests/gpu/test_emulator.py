@@ -144,6 +144,22 @@ def test_halves_round_as_numpy_does(bench):
         np.testing.assert_array_equal(b[:, 1], (brains.astype(np.float32) * 3).astype(ml_dtypes.bfloat16))
 
 
+def test_float64_and_integers_become_halves_with_one_rounding(bench):
+    """Next to the middle of two halves, where float32 would be the middle itself."""
+    near = [1 + 2**-11 + sign * 2**-40 for sign in (-1, 0, 1)] + [2**-25 * (1 + 2**-30), 65520 - 2**-30, 2**-60, np.nan]
+    brains = [1 + 2**-8 - 2**-40, 1 + 2**-8, 1 + 2**-8 + 2**-40, 2**30 + 2**22 - 1, 2**30 + 2**22 + 1, 3.4e38, 1e300]
+    a = np.array([*near, *(-x for x in near), *brains, *(-x for x in brains), 0, -0.0, np.inf, -np.inf])
+    h, b = np.zeros((32, 2), np.float16), np.zeros((32, 2), ml_dtypes.bfloat16)
+    bench.run("doubles", h, b, a, block=(32,))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(h[:, 0], a.astype(np.float16))
+    below, above = 1.0, 1 + 2**-7
+    wanted = [below, below, above, 2.0**30, 2.0**30 + 2**23, float(ml_dtypes.bfloat16(3.4e38)), np.inf]
+    np.testing.assert_array_equal(b[14:28, 0].astype(float), [*wanted, *(-x for x in wanted)])
+    np.testing.assert_array_equal(b[17:19, 1].astype(float), wanted[3:5])
+    np.testing.assert_array_equal(h[17:19, 1], np.inf)
+
+
 def test_templates_have_shared_memory_of_their_own(bench):
     a, b = floats(32), np.arange(32, dtype=np.int32)
     out = np.zeros((32, 2))
