@@ -85,16 +85,21 @@ class NpzDeserializer:
             expected = "a name, a function of names, or a list of them"
             raise TypeError(complain("ignore_names", repr(names)[:200], expected))
         self._ignored: Iterable[Any] = (names,) if isinstance(names, str) or callable(names) else tuple(names)
+        self._asked: set[str] = set()
+        self._held: dict[str, list[str]] = {}  # the names in each part, of all parts together
 
     def __getitem__(self, name: str) -> NpzDeserializer:
         """The deserializer of a part."""
-        return type(self)(self.npz, f"{self.path}{name}/", self.strict, self._ignored)
+        made = type(self)(self.npz, f"{self.path}{name}/", self.strict, self._ignored)
+        made._held = self._held
+        return made
 
     def _ignores(self, key: str) -> bool:
         return any(name(key) if callable(name) else name == key for name in self._ignored)
 
     def _holds(self, path: str, value: Any) -> bool:
         """Whether there is something for a value; it has been checked that it fits."""
+        self._asked.add(path.rpartition("/")[2])
         if self._ignores(path):
             return False
         if path not in self.npz:
@@ -131,6 +136,19 @@ class NpzDeserializer:
         if path in self.npz and f"{path}{_ABSENT}" not in self.npz and not self._ignores(path):
             self._expect(path, shape, dtype)
 
+    def expect_no_more(self, what: str, *besides: str) -> None:
+        """Check that all values of this part have been asked for, but for those named `besides`. Raises `ValueError`
+        for others that are not ignored, if `strict`; `what` says in its message which were expected."""
+        if not self._held:
+            for path in self.npz:
+                part, slash, name = path.removesuffix(_ABSENT).rpartition("/")
+                self._held.setdefault(f"{part}{slash}", []).append(name)
+        more = {*self._held.get(self.path, ())} - {*self._asked, *besides}
+        more = {name for name in more if self.strict and not self._ignores(f"{self.path}{name}")}
+        if more:
+            given, hint = ", ".join(sorted(more)), "the one that was saved, or strict=False to leave the rest"
+            raise ValueError(complain(f"load: {self.path}", given, what, hint))
+
     def __call__(self, key: str, value: Any) -> Any:
         """Load a value: into an array in place, which keeps device and type; a number is returned, and of None an array
         of one's own."""
@@ -149,8 +167,8 @@ class NpzDeserializer:
 
     def load(self, thing: Any) -> None:
         """Load a link or an optimizer. Raises `KeyError` for what is missing, if `strict`, and `ValueError` for a shape
-        that differs, for what are no numbers and for an array that may not be written, before anything is changed;
-        `TypeError` for another object."""
+        that differs, for what are no numbers, for states of another optimizer, if `strict`, and for an array that may
+        not be written, before anything is changed; `TypeError` for another object."""
         _check_thing("load", thing)
         thing.serialize(_Checker(self.npz, self.path, self.strict, self._ignored))
         thing.serialize(self)
@@ -265,8 +283,8 @@ def whole_file(file: Any) -> Iterator[Any]:
 
 def load_npz(file: Any, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None) -> None:
     """Load a link or an optimizer from a file of `save_npz`; `path` is where it is inside. Raises `KeyError` for what
-    is missing, if `strict`, and `ValueError` for a file that is not whole, for shapes that differ and for what are no
-    numbers, before anything is changed."""
+    is missing, if `strict`, and `ValueError` for a file that is not whole, for shapes that differ, for what are no
+    numbers and, if `strict`, for states of another optimizer, before anything is changed."""
     NpzDeserializer(read_npz(file), path, strict, ignore_names).load(obj)
 
 

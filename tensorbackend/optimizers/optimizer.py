@@ -258,7 +258,7 @@ class Optimizer:
 
     def serialize(self, serializer: Any) -> None:
         """Save or load the counts and the state of all rules. Raises `RuntimeError` before `setup`, `ValueError` for
-        counts below 0 and a loss scale that is not above 0 and finite."""
+        counts below 0, a loss scale that is not above 0 and finite, and states of another method."""
         self._expect_target("serialize")
         t, epoch = int(serializer("t", self.t)), int(serializer("epoch", self.epoch))
         scale, steps = self._loss_scale, self._good_steps
@@ -274,6 +274,9 @@ class Optimizer:
                 for name in path.strip("/").split("/"):
                     part = part[name]
                 p.update_rule.serialize(part, p)
+                if hasattr(part, "expect_no_more"):  # a wide copy is given up where none is kept
+                    states = ", ".join(p.update_rule.states) or "no states"
+                    part.expect_no_more(f"{states} of {type(self).__name__}", "master")
 
 
 class GradientMethod(Optimizer):

@@ -286,6 +286,57 @@ def test_an_optimizer_comes_back(save, load, be, array) -> None:
 
 
 @each_format
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        (optimizers.Adam, optimizers.MomentumSGD),
+        (optimizers.MomentumSGD, optimizers.SGD),
+        (lambda: optimizers.Adam(amsgrad=True), optimizers.Adam),
+    ],
+    ids=["Adam as MomentumSGD", "MomentumSGD as SGD", "AMSGrad as Adam"],
+)
+def test_states_of_another_optimizer_change_nothing(save, load, saved, loaded) -> None:
+    def stepped(optimizer: tb.optimizers.Optimizer, times: int) -> tb.optimizers.Optimizer:
+        for _ in range(times):
+            for p in optimizer.target.params():
+                p.grad = np.ones(p.shape, p.dtype)
+            optimizer.update()
+        return optimizer
+
+    def state(optimizer: tb.optimizers.Optimizer) -> list:
+        return [{name: x.tolist() for name, x in p.update_rule.state.items()} for p in optimizer.target.params()]
+
+    first, second = (stepped(kind().setup(tb.Chain(a=L.Linear(2, 3))), n) for kind, n in ((saved, 2), (loaded, 1)))
+    file = io.BytesIO()
+    save(file, first)
+    before = state(second)
+    with pytest.raises(ValueError, match=rf"load: a/W/\n[\s\S]* of {loaded.__name__}\n[\s\S]*strict=False"):
+        load(io.BytesIO(file.getvalue()), second)
+    assert second.t == 1 and state(second) == before
+    load(io.BytesIO(file.getvalue()), second, ignore_names=lambda key: key.rpartition("/")[2] in "m v vhat".split())
+    assert second.t == 2 and state(second) == before
+    load(io.BytesIO(file.getvalue()), stepped(second, 1), strict=False)
+    assert second.t == 2
+
+
+def test_a_rule_may_have_more_values_than_its_states() -> None:
+    class Rule(optimizers.SGD.rule):
+        steps = 0
+
+        def serialize(self, serializer, p) -> None:
+            super().serialize(serializer, p)
+            self.steps = serializer("steps", self.steps)
+
+    class Counted(optimizers.SGD):
+        rule = Rule
+
+    first, second = (Counted().setup(L.Linear(2, 3)) for _ in range(2))
+    first.target.W.update_rule.steps = 3
+    serializers.NpzDeserializer(serializers.DictionarySerializer().save(first)).load(second)
+    assert second.target.W.update_rule.steps == 3
+
+
+@each_format
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_states_of_halves_that_are_changed_in_float32_come_back_whole(save, load, dtype) -> None:
     def optimizer() -> tb.optimizers.Optimizer:
