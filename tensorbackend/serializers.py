@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -259,8 +260,8 @@ _number = itertools.count()
 
 @contextmanager
 def whole_file(file: Any) -> Iterator[Any]:
-    """A file object, or a file that takes its place at a path, or where a link there leads, once it is whole; a pipe or
-    a device keeps its place."""
+    """A file object, or a file that takes its place at a path, or where a link there leads, once it is whole, with the
+    permissions of the one before; a pipe or a device keeps its place."""
     if hasattr(file, "write"):
         yield file
         return
@@ -273,6 +274,8 @@ def whole_file(file: Any) -> Iterator[Any]:
     beside = path.with_name(f".{path.name}.{os.getpid()}-{next(_number)}.part")
     try:
         with open(beside, "wb") as out:
+            if path.exists() and (mode := path.stat().st_mode) != beside.stat().st_mode:
+                beside.chmod(stat.S_IMODE(mode))
             yield out
             out.flush()
             os.fsync(out.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 
 import ml_dtypes
@@ -474,6 +475,21 @@ def test_a_pipe_is_written_into_and_a_link_followed(save, load, tmp_path) -> Non
     assert {p.name for p in tmp_path.iterdir()} == {"pipe", "target", "link"}
     for other in (second, third):
         np.testing.assert_array_equal(first.W.array, other.W.array)
+
+
+@each_format
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666], ids=oct)
+def test_a_file_that_is_saved_again_keeps_its_permissions(save, load, mode, tmp_path) -> None:
+    path = tmp_path / "state"
+    link = L.Linear(2, 3)
+    save(path, link)
+    fresh = path.stat().st_mode
+    for given in (mode, stat.S_IMODE(fresh)):
+        path.chmod(given)
+        save(path, link)
+        assert stat.S_IMODE(path.stat().st_mode) == given
+    load(path, link)
+    assert os.listdir(tmp_path) == ["state"]
 
 
 @pytest.mark.parametrize(("name", "number"), [("t", 3.7), ("epoch", np.float32(0.5)), ("good_steps", 2.5)])
