@@ -41,7 +41,7 @@ _RELU = Rule("relu", o.relu, lambda g, y, x: (o.where(y > 0, g, 0),), _check, ("
 _CLIPPED = Rule(
     "clipped_relu",
     lambda x, z: o.clip(x, 0, z),
-    lambda g, y, x, z: (o.where((y > 0) * (y < z), g, 0),),
+    lambda g, y, x, z: (o.where((x > 0) * (x < z), g, 0),),  # y is z rounded, which may be less
     _check,
     ("x",),
 )

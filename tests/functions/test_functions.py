@@ -100,6 +100,15 @@ def test_ties(array, host) -> None:
         assert host(x.grad).tolist() == expected
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [("float16", 0.1), ("bfloat16", 0.7), ("float32", 0.7)])
+@pytest.mark.parametrize("form", [lambda f: f, tb.fused], ids=["eager", "fused"])
+def test_what_is_cut_off_has_no_gradient_where_the_bound_is_rounded(form, dtype, bound, array, host) -> None:
+    x = tb.Variable(array([-1.0, 0.05, 1.0, 2.0], tb.dtypes.as_dtype(dtype)))
+    assert dtype == "float32" or float(x.dtype.type(bound)) < bound
+    F.sum(form(lambda x: F.clipped_relu(x, bound))(x)).backward()
+    assert host(x.grad).tolist() == [0, 1, 0, 0]
+
+
 def test_extremes_stay_finite(array, host) -> None:
     x = tb.Variable(array([[-1000.0, 0.0, 1000.0, 200.0]]))
     for function in (F.sigmoid, F.softplus, F.softmax, F.log_softmax, F.logsumexp):
