@@ -61,6 +61,18 @@ def count(text: str) -> int:
     return number
 
 
+MOST_SEED = 2**32 - 1
+"""The largest random seed: NumPy's generators take no larger one."""
+
+
+def seed(text: str) -> int:
+    """A random seed. Raises `ValueError` for what is none."""
+    number = int(text)
+    if not 0 <= number <= MOST_SEED:
+        raise ValueError(f"expected 0 to {MOST_SEED}")
+    return number
+
+
 def floating(given: Any) -> Any:
     """An element type of floats, in the form given. Raises `DTypeError` for another."""
     dtypes.as_float(given)
@@ -68,9 +80,9 @@ def floating(given: Any) -> Any:
 
 
 READ_AS = {
-    flag: "1 or 0", int: "an int", count: "an int, 1 or more", str: "text",
+    flag: "1 or 0", int: "an int", count: "an int, 1 or more", str: "text", seed: "an int from 0 to 2^32 - 1",
     floating: f"one of {', '.join(d.name for d in dtypes.FLOATS)}",
-    seconds: f"a number of seconds, at most {MOST_SECONDS:.0f}",
+    seconds: f"a number of seconds, more than 0 and at most {MOST_SECONDS:.0f}",
 }  # fmt: skip
 """What a setting's text must be, by the function that reads it."""
 
@@ -81,7 +93,7 @@ SETTINGS = {
         Setting("backend", "TB_BACKEND", str, "cpu", "The backend that `gen_backend()` makes when none is named."),
         Setting("jit", "TB_JIT", flag, True, "Compile trees to C; 0 runs them through NumPy in blocks."),
         Setting("native", "TB_NATIVE", flag, True, "Use the native node and tensor types where they can be built."),
-        Setting("seed", "TB_SEED", int, None, "The random seed when `rng_seed` is not given."),
+        Setting("seed", "TB_SEED", seed, None, "The random seed when `rng_seed` is not given."),
         Setting("dtype", "TB_DTYPE", floating, "float32", "The default element type when `datatype` is not given."),
         Setting(
             "debug",

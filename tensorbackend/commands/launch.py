@@ -20,7 +20,7 @@ from tensorbackend.backends.cores import allowed_cores
 from tensorbackend.backends.temporary import temporary_folder
 from tensorbackend.commands import Failure
 from tensorbackend.errors import complain
-from tensorbackend.settings import seconds
+from tensorbackend.settings import READ_AS, seconds
 
 __all__ = ["add", "run"]
 
@@ -38,12 +38,19 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     parser = commands.add_parser("launch", help="run a script in several processes (MPI)", description=text)
     parser.add_argument("-n", type=whole(1), default=None, metavar="N", help="processes (default: one a core)")
-    parser.add_argument("--timeout", type=seconds, default=None, metavar="SECONDS",
+    parser.add_argument("--timeout", type=_timeout, default=None, metavar="SECONDS",
                         help="end all when one makes no exchange for so long, after each has printed where it is "
                              "(default: TB_DISTRIBUTED_TIMEOUT, else never)")  # fmt: skip
     parser.add_argument("--mpiexec", default=None, metavar="COMMAND", help="the starter (default: mpiexec)")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+
+
+def _timeout(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} given, expected {READ_AS[seconds]}") from None
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:

@@ -67,7 +67,8 @@ def test_an_unknown_command_names_those_there_are(capsys) -> None:
 
 def test_launch_takes_a_time_alone_as_its_timeout(capsys) -> None:
     for text in ("-1", "nan", "soon"):
-        refused(["launch", "-n", "1", f"--timeout={text}", __file__], capsys, f"invalid seconds value: '{text}'")
+        expected = f"'{text}' given, expected a number of seconds, more than 0"
+        refused(["launch", "-n", "1", f"--timeout={text}", __file__], capsys, expected)
 
 
 def test_it_runs_as_a_module() -> None:
