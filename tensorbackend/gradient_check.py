@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes
-from tensorbackend.errors import complain
+from tensorbackend.errors import DTypeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.backprop import backward, grad
 from tensorbackend.function.config import using_config
 from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions.arguments import Variables, explained
+from tensorbackend.graph import ranges
 
 __all__ = ["NondifferentiableError", "check_backward", "check_double_backward", "numerical_grad"]
 
@@ -40,20 +41,26 @@ def numerical_grad(
     back. A None in `grad_outputs` leaves that output out. With detection five points are used, and
     `NondifferentiableError` is raised where a parabola through them is off by more than `diff_atol + diff_rtol (max -
     min)`, or where some are finite and others not; `center_outputs` are the outputs at the inputs as they are. Raises
-    `TypeError` for `inputs` and `grad_outputs` that are not all of one kind.
+    `TypeError` for `inputs` and `grad_outputs` that are not all of one kind, and inputs that are no floats,
+    `ValueError` for `grad_outputs` that are not one for each output, of its shape or a number, and an `eps` that is
+    not above 0.
     """
+    ranges.check("numerical_grad", "above 0, and finite", eps=eps)
     places = [arrays.target(x, "numerical_grad: an input") for x in inputs]
+    for x in places:
+        if not dtypes.is_float(x.dtype.newbyteorder("=")):
+            raise DTypeError(complain("numerical_grad: an input", f"array of {x.dtype}", "floats, which can be moved"))
     starts = [g._data if isinstance(g, Variable) else g for g in grad_outputs]
     given = [arrays.plain(g, "numerical_grad: a gradient") for g in starts if arrays.is_array(g)]
     if places:
         arrays.only_family("numerical_grad", places + given)
-    weights = [None if g is None else _host(g).astype(np.float64) for g in grad_outputs]
+    weights = [None if g is None else np.asarray(_host(g), np.float64) for g in grad_outputs]
     found = []
     for x in places:
         values = np.array(_host(x))  # x itself is moved
         result = np.zeros(values.shape, np.float64)
         for index in np.ndindex(values.shape):
-            moved = _Moved(f, x, values, index)
+            moved = _Moved(f, x, values, index, weights)
             if detect_nondifferentiable:
                 result[index] = _by_five(moved, weights, eps, diff_atol, diff_rtol, center_outputs)
             else:
@@ -66,8 +73,9 @@ def numerical_grad(
 class _Moved:
     """The outputs with one element of an input moved; the element is put back."""
 
-    def __init__(self, f: Callable[[], Sequence[Any]], x: Any, values: np.ndarray, index: tuple[int, ...]) -> None:
-        self._f, self._x, self._values, self._index = f, x, values, index
+    def __init__(self, f: Callable[[], Sequence[Any]], x: Any, values: np.ndarray, index: tuple[int, ...],
+                 weights: list) -> None:  # fmt: skip
+        self._f, self._x, self._values, self._index, self._weights = f, x, values, index, weights
 
     def __call__(self, distance: float) -> list[np.ndarray]:
         before = self._values[self._index]
@@ -75,9 +83,22 @@ class _Moved:
         moved[self._index] = before + distance
         try:
             arrays.copy_into(self._x, moved)
-            return _outputs(self._f())
+            found = _outputs(self._f())
         finally:
             arrays.copy_into(self._x, self._values)
+        _expect_one_each(self._weights, found)
+        return found
+
+
+def _expect_one_each(weights: list, outputs: list) -> None:
+    """Raise `ValueError` unless there is a weight for each output, of its shape or a number, or None."""
+    if len(weights) != len(outputs):
+        given = f"{len(weights)} for {len(outputs)} outputs"
+        raise ValueError(complain("numerical_grad: grad_outputs", given, "one an output; None leaves it out"))
+    for i, (g, y) in enumerate(zip(weights, outputs)):
+        if g is not None and (y is None or (g.size != 1 and g.shape != y.shape)):
+            given = f"shape {g.shape} for output {i}, {'None' if y is None else f'of shape {y.shape}'}"
+            raise ValueError(complain("numerical_grad: grad_outputs", given, "the output's shape, a number or None"))
 
 
 def _outputs(found: Any) -> list[np.ndarray]:
@@ -138,8 +159,9 @@ def check_backward(
     output of one element), `params` variables that `func` uses. `no_grads[i]` leaves input i out, which must get no
     gradient (None: integer inputs). A None in `y_grad` leaves that output out. `dtype` is what inputs and parameters
     are cast to for the differences. Raises `AssertionError` with directions, values and tolerances, and `ValueError`
-    for lists of another length than inputs or outputs.
+    for lists of another length than inputs or outputs, and an `eps` that is not above 0.
     """
+    ranges.check("check_backward", "above 0, and finite", eps=eps)
     inputs = [arrays.plain(x, "check_backward: x_data") for x in _listed(x_data)]
     params = _listed(params)
     left_out = _left_out(inputs, no_grads)
@@ -255,7 +277,7 @@ def check_double_backward(
     """`check_backward` of the map from inputs and output gradients to the inputs' gradients, along `x_grad_grad`.
 
     `params_grad_grad` are those of the parameters. The rest is as in `check_backward`. Raises `ValueError` for lists of
-    another length than the inputs'.
+    another length than the inputs' or parameters'.
     """
     inputs, params = _listed(x_data), _listed(params)
     count = len(inputs)
@@ -277,7 +299,11 @@ def check_double_backward(
     along = _listed(x_grad_grad)
     if len(along) != count:
         raise ValueError(complain("x_grad_grad", f"{len(along)} for {count} inputs", "one an input"))
-    second = [g for g, none in zip(along, left_out) if not none] + _listed(params_grad_grad)
+    along_params = _listed(params_grad_grad)
+    if len(along_params) != len(params):
+        given = f"{len(along_params)} for {len(params)} parameters"
+        raise ValueError(complain("params_grad_grad", given, "one a parameter"))
+    second = [g for g, none in zip(along, left_out) if not none] + along_params
     check_backward(first_order, (*inputs, *starts), second, params, eps, atol, rtol, left_out + [False] * len(starts),
                    dtype, detect_nondifferentiable)  # fmt: skip
 

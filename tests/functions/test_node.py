@@ -550,6 +550,27 @@ def test_numerical_gradients_are_of_one_kind(be, array) -> None:
             gradient_check.numerical_grad(lambda: (x * x,), (x,), (None, start))
 
 
+def test_numerical_gradients_want_what_fits_each_output(array) -> None:
+    x, row = array(np.ones((2, 3)), "float64"), array(np.ones(3), "float64")
+    wrong = (((x,), "1 for 2 outputs"), ((x, x, x), "3 for 2"), ((x, row), r"\(3,\) for output 1, of shape"))
+    for starts, given in wrong:
+        with pytest.raises(ValueError, match=f"numerical_grad: grad_outputs\n  given     .*{given}"):
+            gradient_check.numerical_grad(lambda: (x * x, x), (x,), starts)
+    with pytest.raises(TypeError, match="numerical_grad: an input\n  given     array of int64"):
+        gradient_check.numerical_grad(lambda: (x,), (array([1, 2], np.int64),), (x,))
+    (found,) = gradient_check.numerical_grad(lambda: (x * x, x), (x,), (2.0, None))
+    testing.assert_allclose(found, np.full((2, 3), 4.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("eps", [0, -1e-3, np.nan])
+def test_a_step_of_differences_is_above_0(eps, array) -> None:
+    x = array([1.0, 2.0], "float64")
+    with pytest.raises(ValueError, match="numerical_grad: eps"):
+        gradient_check.numerical_grad(lambda: (x,), (x,), (x,), eps=eps)
+    with pytest.raises(ValueError, match="check_backward: eps"):
+        gradient_check.check_backward(lambda v: v * v, x, x, eps=eps)
+
+
 def test_kinks_are_told_from_outputs_that_stay(array) -> None:
     x, gy = array([-1.0, 0.3, 7.0], "float64"), array(np.ones(3), "float64")
     gradient_check.check_backward(lambda v: F.clip(v, -0.1, 5.3), x, gy, detect_nondifferentiable=True)
@@ -586,6 +607,9 @@ def test_a_check_wants_an_entry_for_each_input(array) -> None:
             gradient_check.check_double_backward(lambda v, w: v * w, (x, x), x, (x, x), no_grads=no_grads)
     with pytest.raises(ValueError, match="x_grad_grad"):
         gradient_check.check_double_backward(lambda v, w: v * w, (x, x), x, (x,))
+    w = tb.Variable(array([[2.0, 3.0]]))
+    with pytest.raises(ValueError, match="params_grad_grad\n  given     0 for 1 parameters"):
+        gradient_check.check_double_backward(lambda v: v * v * w, x, x, x, params=(w,))
 
 
 # Type checks
