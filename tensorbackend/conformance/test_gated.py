@@ -338,6 +338,16 @@ def test_lengths_may_have_any_shape(backend: Any, kind: str, nout: int) -> None:
             np.testing.assert_array_equal(back[name], gradient)
 
 
+@KINDS
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lengths_beyond_the_steps_are_those_of_all_or_none(backend: Any, kind: str, reverse: bool) -> None:
+    cases = [Case(kind, reverse=reverse, lengths=lengths) for lengths in ([6, 0, 3, 1], [2**31 - 1, -5, 3, 1])]
+    first, second = ((t := case.forward(backend), case.back(backend, t)) for case in cases)
+    np.testing.assert_array_equal(first[0]["h"].get(), second[0]["h"].get())
+    for name, gradient in first[1].items():
+        np.testing.assert_array_equal(gradient, second[1][name])
+
+
 def test_overlapping_outputs_are_refused(backend: Any) -> None:
     given_ = arguments(backend)
     both = backend.zeros((40, 24))

@@ -205,9 +205,10 @@ class Gated:
         t N to (t + 1) N. `h_init`, `c_init` (nout, N) are the state before the first step (None: zeros, a reset); they
         may be steps of h and c. `reverse` begins at the last step; only the first `num_used_steps` are run, if that is
         not None. With `lengths` (N integers in any shape) a sample's state is passed on unchanged from its step
-        `lengths` on, and a reversed one begins before it. For two directions, call twice, with halves of the rows of
-        one buffer as h. Everything is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, `BackendError`,
-        and `ValueError` when outputs overlap operands or each other.
+        `lengths` on, and a reversed one begins before it. They are not read before the steps: one below 0 is as 0, one
+        above `num_steps` as that. For two directions, call twice, with halves of the rows of one buffer as h. All else
+        is checked first. Raises `ShapeError`, `DTypeError`, `TypeError`, `BackendError`, and `ValueError` when outputs
+        overlap operands or each other.
         """
         steps = _Steps(self, "compound_lstm_unroll_fprop", h, num_steps, num_used_steps, reverse, lengths)
         nout, N, columns = steps.nout, steps.N, steps.columns
