@@ -274,14 +274,14 @@ _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 
 
 def _expression(text: str) -> Any:
-    """A function (x, y) of trees from C text of x, y, numbers, + - * / and the functions of one argument of the op
-    table. Raises `ValueError` for other text."""
-    plain = text.replace("[I]", "").replace("[i]", "")
+    """A function (x, y) of trees from C text of x, y, numbers, + - * / and the elementwise functions of one argument of
+    the op table. Raises `ValueError` for other text."""
+    plain = " ".join(text.replace("[I]", "").replace("[i]", "").split())
     try:
-        body = ast.parse(plain.strip(), mode="eval").body
+        body = ast.parse(plain, mode="eval").body
         _walk(body, 1.0, 1.0)
-    except (SyntaxError, KeyError, TypeError, ZeroDivisionError) as error:
-        expected = "x, y, numbers, + - * / and functions"
+    except (SyntaxError, KeyError, TypeError) as error:
+        expected = "x, y, numbers, + - * / and functions of one argument"
         raise ValueError(complain("sum_axis02: expression", repr(text), expected)) from error
     return lambda x, y: _walk(body, x, y)
 
@@ -295,21 +295,31 @@ def _walk(node: ast.AST, x: Any, y: Any) -> Any:
         value = _walk(node.operand, x, y)
         return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.BinOp):
-        a, b = _walk(node.left, x, y), _walk(node.right, x, y)
-        name = _BINARY[type(node.op)]
-        if isinstance(a, float) and isinstance(b, float):
-            return {"add": a + b, "sub": a - b, "mul": a * b, "div": a / b if b else 0.0}[name]
-        return apply(ops.OPS[name], a, b)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
-        op = ops.OPS[node.func.id]
-        value = _walk(node.args[0], x, y)
-        return value if isinstance(value, float) else apply(op, value)
+        return _applied(_BINARY[type(node.op)], _walk(node.left, x, y), _walk(node.right, x, y))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
+        return _applied(node.func.id, _walk(node.args[0], x, y))
     raise TypeError(type(node).__name__)
+
+
+def _applied(name: str, *values: Any) -> Any:
+    """An elementwise op of trees and numbers; of numbers alone the number. Raises `KeyError` for what is no such op."""
+    op = ops.OPS[name]
+    if op.kind != ops.ELEMENTWISE or op.arity != len(values):
+        raise KeyError(name)
+    if not all(isinstance(v, float) for v in values):
+        return apply(op, *values)
+    with np.errstate(all="ignore"):
+        return float(op.numpy(*map(np.float64, values)))
+
+
+def _everywhere(value: Any, x: Any) -> Any:
+    """The tree of a number at each place of x; of a tree itself."""
+    return o.where(x == x, *[x.dtype.type(value)] * 2) if isinstance(value, float) else value
 
 
 def _sums(x: Any, y: Any, expr1: str, expr2: str, mean: bool) -> tuple[Any, Any]:
     count = x.shape[0] * x.shape[2]
-    found = (_expression(text)(x, y) for text in (expr1, expr2))
+    found = (_everywhere(_expression(text)(x, y), x) for text in (expr1, expr2))
     return tuple(o.sum(v, (0, 2), True) * (1.0 / max(count, 1) if mean else 1.0) for v in found)
 
 
@@ -326,7 +336,8 @@ _MEAN = Rule("mean_axis02", lambda x: o.mean(x, (0, 2), False), None, _check_thr
 def sum_axis02(x: Array, y: Array | None = None, expr1: str = "x", expr2: str = "x*x",
                mean: bool = False) -> tuple[Variable, Variable]:  # fmt: skip
     """The sums (1, C, 1) over the first and last axis of two expressions in x and y (N, C, L) (None: x), or the means,
-    in one pass. Expressions are C text, as 'y' or 'x*y'; `x[I]` means x. Raises `ValueError` for other text."""
+    in one pass. Expressions are C text, as 'y' or 'x*sqrt(y)', in which all numbers are floats; `x[I]` means x. Raises
+    `ValueError` for other text."""
     for text in (expr1, expr2):
         _expression(text)
     return _SUMS(x, x if y is None else y, expr1=expr1, expr2=expr2, mean=mean)

@@ -1100,6 +1100,29 @@ def test_errors_name_the_function_that_was_called(call, text, array) -> None:
         call(array)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x * sqrt(2)", lambda x: x * np.sqrt(2)), ("exp(1 - 3) / x", lambda x: np.exp(-2) / x),
+        ("abs(-2)\n * x", lambda x: 2 * x), ("x + 1/0", lambda x: x + np.inf),
+        ("tanh(1)", lambda x: np.full(x.shape, np.tanh(1))),
+    ],
+)  # fmt: skip
+def test_numbers_in_expressions_are_computed(text, expected, array, host) -> None:
+    x = np.linspace(0.5, 2, 24).reshape(2, 3, 4)
+    v = tb.Variable(array(x))
+    found, squares = F.sum_axis02(v, None, text, "x * x * exp(1)")
+    testing.assert_allclose(found, expected(x).sum((0, 2))[None, :, None], rtol=1e-5)
+    F.sum(squares).backward()
+    testing.assert_allclose(v.grad, 2 * x * np.exp(1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["sum(x)", "rand(x)", "cumsum(x)", "pow(x)", "invert(x)", "sqrt(x, y=3)", "x**2"])
+def test_expressions_of_other_functions_are_refused(text, array) -> None:
+    with pytest.raises(ValueError, match="sum_axis02: expression\n  given     .*\n  expected  x, y, numbers"):
+        F.sum_axis02(array(np.ones((2, 3, 4))), expr1=text)
+
+
 def test_a_modulo_is_refused(array) -> None:
     for x in (tb.Variable(array(IMAGE)), tb.Variable(array(IMAGE)).array):
         assert pow(x, 2).shape == IMAGE.shape
