@@ -198,14 +198,24 @@ def select_item(x: Array, t: Array) -> Variable:
 def pad(x: Array, pad_width: Any, mode: str = "constant", constant_values: float = 0.0) -> Variable:
     """x with more entries around it: (before, after) for each axis, one pair for all, or one number.
 
-    `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another, and
-    for widths that are no such integers of 0 or more.
+    `mode` is 'constant', 'edge', 'reflect', 'symmetric' or 'wrap', as in NumPy. Raises `ValueError` for another, for
+    widths that are no such integers of 0 or more, and for a constant that integers of x's type do not hold.
     """
     ranges.check("pad", "a number", constant_values=constant_values)
     widths = pad_widths(pad_width, len(x.shape))
     if mode == "constant":
-        return _PAD(x, widths=widths, value=float(constant_values))
+        return _PAD(x, widths=widths, value=_held("pad: constant_values", constant_values, x.dtype))
     return (_PAD_LOOKED_UP if isinstance(x, Traced) else _PAD_BY)(x, widths=widths, mode=mode)
+
+
+def _held(label: str, value: Any, dtype: Any) -> float | int:
+    """A number as an array of a type gets it. Raises `ValueError` for one that integers do not hold."""
+    if dtypes.is_float(dtype):
+        return float(value)
+    try:
+        return dtype.type(value.item() if isinstance(value, np.generic) else value).item()
+    except (OverflowError, ValueError):
+        raise ValueError(complain(label, repr(value), f"a number that {dtype} holds")) from None
 
 
 def _padded_by(x: Any, widths: tuple[tuple[int, int], ...], mode: str) -> Any:
@@ -254,8 +264,8 @@ def _expect_sequences(name: str, xs: Any) -> None:
 def pad_sequence(xs: Sequence[Array], length: int | None = None, padding: float = 0) -> Variable:
     """Arrays (n, …) of several lengths as one (B, length, …), filled up behind; None: the length of the longest.
 
-    Raises `ValueError` where one is longer than `length`, `TypeError` for none and for several shapes behind the first
-    axis.
+    Raises `ValueError` where one is longer than `length`, and for a `padding` that integers do not hold, `TypeError`
+    for none and for several shapes behind the first axis.
     """
     ranges.check("pad_sequence", "a number", padding=padding)
     if length is not None:
@@ -264,6 +274,8 @@ def pad_sequence(xs: Sequence[Array], length: int | None = None, padding: float 
     longest = max((x.shape[0] for x in xs), default=0) if length is None else length
     if any(x.shape[0] > longest for x in xs):
         raise ValueError(complain("pad_sequence: length", str(longest), f"{max(x.shape[0] for x in xs)} or more"))
+    for x in xs:
+        _held("pad_sequence: padding", padding, x.dtype)
     widths = [[(0, longest - x.shape[0]), *[(0, 0)] * (len(x.shape) - 1)] for x in xs]
     return shapes.stacked("pad_sequence", [pad(x, w, "constant", padding) for x, w in zip(xs, widths)])
 

@@ -1138,6 +1138,19 @@ def test_widths_of_padding_are_refused_by_name(widths, mode, array) -> None:
         F.pad(array(np.ones((2, 3))), widths, mode)
 
 
+def test_integers_are_padded_with_what_they_hold(array, host) -> None:
+    for dtype, number in (("uint8", -1), ("uint8", np.float64(300)), ("int32", np.nan), ("int64", np.inf)):
+        x = array([1, 2], dtype)
+        with pytest.raises(ValueError, match=rf"pad: constant_values\n  given     .*\n  expected  a number .*{dtype}"):
+            F.pad(x, 1, constant_values=number)
+        with pytest.raises(ValueError, match=rf"pad_sequence: padding\n  given     .*\n  expected  .*{dtype}"):
+            F.pad_sequence([x, x], 3, number)
+    large = 2**53 + 1
+    assert host(F.pad(array([1], np.int64), 1, constant_values=large)).tolist() == [large, 1, large]
+    assert host(F.pad(array([1], np.int32), 1, constant_values=2.7)).tolist() == [2, 1, 2]  # as NumPy
+    assert host(F.pad_sequence([array([1], np.int64)], 2, large)).tolist() == [[1, large]]
+
+
 def test_labels_of_a_summary_are_classes(array, host) -> None:
     y, t = array(np.ones((2, 3))), array([-1, 1], np.int32)
     assert host(F.classification_summary(y, t)[3]).tolist() == [0, 1, 0]
