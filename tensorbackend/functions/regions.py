@@ -89,7 +89,7 @@ class _LargestGradient(_Regions):
 
 def _host_rois(name: str, x: Any, rois: Any, outh: int, outw: int, scale: float) -> np.ndarray:
     """The regions as a NumPy array (R, 5). Raises `ShapeError` for others, `IndexError` for an image there is not, and
-    `ValueError` for bins below 1 and scales that are not above 0."""
+    `ValueError` for corners that are not finite, bins below 1 and scales that are not above 0."""
     ranges.check(name, "an int of 1 or more", outh=outh, outw=outw)
     ranges.check(name, "above 0, and finite", spatial_scale=scale)
     data = arrays.plain(as_variable(rois).array)
@@ -98,6 +98,9 @@ def _host_rois(name: str, x: Any, rois: Any, outh: int, outw: int, scale: float)
         raise ShapeError(complain(f"{name}: shapes", f"x {x.shape}, rois {found.shape}", "(N, C, H, W) and (R, 5)"))
     if not np.isin(found[:, 0].astype(np.float64), np.arange(x.shape[0])).all():
         raise IndexError(complain(f"{name}: image", f"{found[:, 0]}", f"whole numbers from 0 to {x.shape[0] - 1}"))
+    if not np.isfinite(found[:, 1:].astype(np.float64)).all():
+        (wrong, *_) = found[~np.isfinite(found.astype(np.float64)).all(1)]
+        raise ValueError(complain(f"{name}: corners of a region", f"{wrong}", "finite numbers"))
     return found
 
 
@@ -105,7 +108,8 @@ def roi_pooling_2d(x: Array, rois: Array, outh: int, outw: int, spatial_scale: f
     """The largest of outh x outw bins of each region of images x (N, C, H, W): (R, C, outh, outw) (Girshick 2015).
 
     Corners times `spatial_scale` are rounded, and both belong to the region. Raises `ShapeError` for shapes,
-    `IndexError` for an image that there is not.
+    `IndexError` for an image that there is not, `ValueError` for corners that are not finite, less than one bin and a
+    scale that is not above 0.
     """
     found = _host_rois("roi_pooling_2d", x, rois, outh, outw, spatial_scale)
     return _Largest(x.shape, found, (outh, outw), float(spatial_scale)).apply((x,))[0]

@@ -882,6 +882,16 @@ def test_regions_of_no_image_are_refused(name, image, array) -> None:
         getattr(F, name)(array(np.ones((2, 1, 4, 4))), array([[image, 0, 0, 3, 3]]), 2, 2, 1.0)
 
 
+@pytest.mark.parametrize("corner", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", F.regions.__all__)
+def test_regions_whose_corners_are_nowhere_are_refused(name, corner, array) -> None:
+    for place in range(1, 5):
+        rois = np.array([[0, 0, 0, 1, 1], [1, 0, 0, 3, 3]], np.float32)
+        rois[1, place] = corner
+        with pytest.raises(ValueError, match=f"{name}: corners of a region\n  given     .*\n  expected  finite"):
+            getattr(F, name)(array(np.ones((2, 1, 4, 4))), array(rois), 2, 2, 1.0)
+
+
 def test_regions_lie_where_they_do_whatever_the_images_are_of(host) -> None:
     x = np.zeros((1, 1, 1, 260), np.float32)
     x[..., 257] = 1
