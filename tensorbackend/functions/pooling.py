@@ -18,12 +18,13 @@ from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.node import FunctionNode
 from tensorbackend.function.trees import Rule
-from tensorbackend.function.variable import Variable
+from tensorbackend.function.variable import Variable, as_variable
 from tensorbackend.functions import shapes
 from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import pad as padded
 from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filters
 from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, named, output_size
+from tensorbackend.functions.losses import check_labels
 from tensorbackend.graph import composite as o
 
 __all__ = [
@@ -406,14 +407,21 @@ def unpooling_2d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes
 def upsampling_2d(x: Array, indexes: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0,
                   outsize: Sizes | None = None, cover_all: bool = True) -> Variable:  # fmt: skip
     """Images of zeros with the elements of x (N, C, H, W) at the places that `max_pooling_2d` returned; the inverse of
-    it on maxima (Badrinarayanan et al. 2017). Raises `ShapeError` where `outsize` does not pool to x's size."""
+    it on maxima (Badrinarayanan et al. 2017). A place outside its window leaves zeros. Raises `ShapeError` where
+    `outsize` does not pool to x's size and for `indexes` of another shape than x, `InvalidType` where these are no
+    integers."""
     window, strides, sides, sizes = _spread("upsampling_2d", x, ksize, stride, pad, outsize, cover_all)
     shape = (*x.shape[:2], *sizes)
     windows = _windows("upsampling", (0, 0, *sizes), window, strides, sides, cover_all)
     if windows.sizes != tuple(x.shape[2:]):
         given = f"{x.shape[2:]} to {sizes}, whose windows are {windows.sizes}"
         raise ShapeError(complain("upsampling_2d: outsize", given, "a size that pools to x's"))
-    argmax = engine_first(arrays.tensor_of(arrays.plain(indexes)))
+    x, places = as_variable(x), as_variable(indexes)._known()
+    if tuple(places.shape) != tuple(x.shape):
+        raise ShapeError(complain("upsampling_2d: indexes", f"shape {tuple(places.shape)}", f"{tuple(x.shape)}, as x"))
+    check_labels("upsampling_2d", "indexes", places)
+    arrays.only_family("upsampling_2d", [x._known(), places])
+    argmax = engine_first(arrays.tensor_of(places))
     return _MaxGradient(windows, shape, argmax, False).apply((x,))[0]
 
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tensorbackend import dtypes, initializers
 from tensorbackend import functions as F
-from tensorbackend import initializers
 from tensorbackend.errors import ShapeError, complain
 from tensorbackend.function import arrays
 from tensorbackend.function.config import lookup
@@ -27,7 +27,8 @@ class BatchNormalization(Ranged, Link):
     the batch's.
 
     In training the batch's statistics are used, and the running ones, `avg_mean` and `avg_var`, follow with `decay`;
-    else these are used. With `finetune` in a call they become the mean over the calls since `start_finetuning`.
+    else these are used. With `finetune` in a call they become the mean over the calls since `start_finetuning`. Raises
+    `DTypeError` for a `dtype` that is no floating one.
     """
 
     ranges: ClassVar[dict[str, str]] = {"decay": "0 to 1", "eps": "0 or more, and finite"}
@@ -36,7 +37,7 @@ class BatchNormalization(Ranged, Link):
                  use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None) -> None:  # fmt: skip
         super().__init__()
         shape = as_shape(size, 0)
-        kind = np.dtype(dtype or lookup("dtype"))
+        kind = np.dtype(dtypes.as_float(lookup("dtype") if dtype is None else dtype))
         self.decay, self.eps, self._shape = decay, eps, shape
         self.avg_mean, self.avg_var = np.zeros(shape, kind), np.ones(shape, kind)
         self.N = 0

@@ -649,6 +649,22 @@ def test_unpooled_windows_reach_as_far_as_the_image(outsize, expected, array, ho
         F.unpooling_2d(x, (3, 1), outsize=(0, 1))
 
 
+def test_places_of_maxima_are_arrays_or_variables_like_what_is_put_there(be, array, host) -> None:
+    x = array(np.random.RandomState(0).permutation(48).reshape(2, 1, 4, 6))
+    y, places = F.max_pooling_2d(x, 2, return_indices=True)
+    for given in (places, tb.Variable(places), array(host(places), np.int64)):
+        found = host(F.upsampling_2d(y, given, 2, outsize=(4, 6)))
+        np.testing.assert_array_equal(found, np.where(np.isin(host(x), host(y)), host(x), 0))
+    for wrong in (places.reshape(-1), places.transpose(0, 1, 3, 2), places[:1]):
+        with pytest.raises(ValueError, match=r"upsampling_2d: indexes\n.*\n  expected  \(2, 1, 2, 3\), as x"):
+            F.upsampling_2d(y, wrong, 2)
+    with pytest.raises(TypeError, match="upsampling_2d: [\\s\\S]*indexes.dtype is an integer type"):
+        F.upsampling_2d(y, array(host(places), np.float32), 2)
+    moved = arrays.moved(host(places), testing.make_backend("interpreter"))
+    with pytest.raises(TypeError, match="upsampling_2d: arrays of different kinds"):
+        F.upsampling_2d(y, host(places) if be is not None else moved, 2)
+
+
 def test_pyramids_of_odd_images(array, host) -> None:
     numbers = -np.random.RandomState(0).permutation(70).reshape(1, 2, 5, 7) - 1.0
     parts = [[numbers[0, :, a:b, c:d].max((1, 2)) for c, d in ((0, 3), (3, 7))] for a, b in ((0, 2), (2, 5))]

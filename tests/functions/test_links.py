@@ -109,6 +109,12 @@ def test_batch_normalization_of_several_axes(be, array) -> None:
     testing.assert_allclose(y, (IMAGES - running[0]) / np.sqrt(running[1] + 2e-5), atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "text"])
+def test_batch_normalization_is_of_floats(dtype) -> None:
+    with pytest.raises(TypeError, match="^dtype: not a"):
+        L.BatchNormalization(3, dtype=dtype)
+
+
 def test_layer_normalization(be, array) -> None:
     link = L.LayerNormalization().to_device(be)
     y = link(array(ROWS))
