@@ -121,13 +121,19 @@ class GradientBuckets:
     def ready(self, *numbers: int) -> None:
         """The gradients of these numbers are written. Nobody may change them before `wait`.
 
-        Raises `BackendError` for a number that comes twice in one step.
+        Raises `BackendError` for a number that comes twice in one step, `IndexError` for one that no gradient has,
+        before anything is sent.
         """
+        came: set[int] = set()
         for k in numbers:
-            bucket = self._bucket_of[k]
-            if k not in bucket.missing:
+            if k not in self._bucket_of:
+                expected = f"0 to {len(self.gradients) - 1}" if self.gradients else "none, of no gradients"
+                raise IndexError(complain("GradientBuckets.ready: no such gradient", repr(k), expected))
+            if k not in self._bucket_of[k].missing or k in came:
                 raise BackendError(complain("GradientBuckets.ready", f"gradient {k} twice in one step", "each once"))
-            bucket.missing -= {k}
+            came.add(k)
+        for k in came:
+            self._bucket_of[k].missing -= {k}
         for bucket in self.buckets if self.comm.size > 1 else ():
             if bucket.missing:
                 break

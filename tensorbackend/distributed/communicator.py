@@ -21,9 +21,10 @@ import numpy as np
 from tensorbackend import dtypes
 from tensorbackend.backends.base import Backend
 from tensorbackend.errors import BackendError, DTypeError, ShapeError, complain
+from tensorbackend.graph import ranges
 from tensorbackend.graph.structure import Structure
 from tensorbackend.graph.tensor import Tensor, check_writable
-from tensorbackend.settings import anywhere, config, when_changed
+from tensorbackend.settings import MOST_SEED, anywhere, config, when_changed
 
 __all__ = ["OPERATIONS", "Alone", "Communicator", "Reduction"]
 
@@ -179,7 +180,11 @@ class Communicator(ABC):
 
     def seed(self, seed: int, apart: bool = True) -> None:
         """Seed the backend: `apart`, each process draws numbers of its own (dropout, noise), which still repeat from
-        run to run; otherwise all draw the same (initial weights, the order of samples)."""
+        run to run; otherwise all draw the same (initial weights, the order of samples). Raises `ValueError` for a seed
+        outside 0 to 2^32 - 1, `TypeError` for what is no number."""
+        ranges.check("seed", "an int of 0 or more", seed=seed)
+        if seed > MOST_SEED:
+            raise ValueError(complain("seed: seed", repr(seed), "an int from 0 to 2^32 - 1"))
         key = np.random.SeedSequence([seed, self.rank]).generate_state(1)[0] if apart and self.size > 1 else seed
         self.backend.gen_rng(int(key))
 

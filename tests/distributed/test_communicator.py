@@ -220,6 +220,26 @@ def alone() -> distributed.Communicator:
     return distributed.init(testing.make_backend("jit", rng_seed=0))
 
 
+def test_seeds_that_are_none_are_refused_in_one_process_and_two(
+    check: Callable[..., None], alone: distributed.Communicator
+) -> None:
+    for seed, error in ((-1, ValueError), (2**32, ValueError), (1.5, ValueError), ("1", TypeError)):
+        with pytest.raises(error, match="^seed: seed\n  given "):
+            alone.seed(seed)
+    check(
+        2,
+        """
+for seed in (-1, 2**32):
+    try:
+        comm.seed(seed)
+    except ValueError as error:
+        assert str(error).startswith("seed: seed"), error
+    else:
+        raise AssertionError(seed)
+""",
+    )
+
+
 def test_one_process_is_a_communicator_of_size_one(alone: distributed.Communicator) -> None:
     assert (alone.rank, alone.size, alone.local_rank, distributed.processes()) == (0, 1, 0, 1)
     x = alone.backend.array([[1.0, 2.0]])

@@ -424,6 +424,11 @@ def test_a_step_must_be_whole(alone: distributed.Communicator) -> None:
     buckets.ready(1)
     with pytest.raises(BackendError, match=r"gradient 1 twice"):
         buckets.ready(1)
+    for wrong in (2, -1, "weights"):
+        with pytest.raises(IndexError, match=rf"no such gradient\n  given     {wrong!r}\n  expected  0 to 1"):
+            buckets.ready(0, wrong)
+    with pytest.raises(BackendError, match=r"gradient 0 twice"):
+        buckets.ready(0, 0)
     with pytest.raises(BackendError, match=r"no gradients \[0\]"):
         buckets.wait()
     buckets.ready(0)
