@@ -45,6 +45,7 @@ SHARES, SHARED_SUMS = 2, 0.04
 """Blocks of the filters' gradient that go through a stage at a time, each with sums of its own, where there are at most
 so many sums for each transformed number."""
 MOST_PANELS = 64
+"""Of a block at most: tasks that leave out panels of padding count them in a word's bits."""
 CHUNK, MOST_CHUNK = 128, 192
 """Channels that Winograd's algorithm takes at a time where filters are cut into parts: where maps are fewer, and at
 most."""
@@ -139,7 +140,7 @@ def blocks(g: ConvGeometry, op: str, facts: Facts, itemsize: int, points: int, p
     if total < TASKS or panel + filters > MOST_STAGE_BYTES:
         blocks = -(-total // (SHARED_LANES // width))
         return Winograd(points, tile, taps, length, -(-total // blocks), blocks, True, planes, parts, chunk)
-    panels = max(1, min(total // TASKS, (UNIT_STAGE_BYTES if planes else STAGE_BYTES) // panel))
+    panels = max(1, min(total // TASKS, MOST_PANELS, (UNIT_STAGE_BYTES if planes else STAGE_BYTES) // panel))
     return Winograd(points, tile, taps, length, panels, -(-total // panels), False, planes, parts, chunk)
 
 

@@ -481,6 +481,17 @@ def test_filters_in_parts_and_what_follows_them(parts: Any, own: bool) -> None:
     np.testing.assert_array_equal(together.get(), np.maximum(sums.get() + bias.get(), 0))
 
 
+@pytest.mark.parametrize("facts", [Facts(4, 4, 8), Facts(8, 4, 24), Facts(16, 8, 48)], ids=["4", "8", "16"])
+@pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
+def test_panels_of_a_block_are_bits_of_a_word(op: str, facts: Facts) -> None:
+    """Also of few channels, of whose lanes many panels stay in the cache."""
+    for side, points in itertools.product((3, 7), (4, 6)):
+        few = geometry(N=3, C=1, K=1, H=512, W=512, P=514 - side, Q=514 - side, R=side, S=side)
+        way = winograd_blocking.blocks(few, op, facts, 4, points, 0, 3)
+        for one in (way, *winograd_blocking.own_blocks(few, op, facts, 4, replace(way, shared=True))):
+            assert 1 < one.panels <= 64
+
+
 @pytest.mark.parametrize("op", [FPROP, BPROP, UPDATE])
 def test_large_filters_go_in_parts(op: str) -> None:
     large = geometry(C=64, K=128, H=64, W=64, P=56, Q=56, R=9, S=9, pads=((0, 0),) * 3)
