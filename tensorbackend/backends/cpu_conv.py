@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tensorbackend import dtypes, settings
 from tensorbackend.backends import jit, native, tuning, written
 from tensorbackend.backends.cpu_conv_around import pass_of
 from tensorbackend.backends.cpu_conv_passes import Pass
-from tensorbackend.graph.plan import Primitive
+from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.primitives import conv_blocking
 from tensorbackend.primitives.conv_ways import TASKS, Direct, Facts, Way
 
@@ -29,6 +31,7 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
     `winograd`: 0, 2 or 4, as `conv_blocking.choices`. `scratch_size` 0 is no bound. The cost model says what is fastest
     or, with `tune`, the clock. Raises `CompileError`.
     """
+    step = _idle_first(step)
     (g,) = step.params
     kernels = facts(step.inputs[0].dtype)
     itemsize = dtypes.compute(step.output.dtype).itemsize
@@ -49,6 +52,18 @@ def prepare_conv(step: Primitive, winograd: int, scratch_size: int, tune: bool) 
         return passes[0].prepared()
     prepared = [made.prepared() for made in passes]
     return prepared[tuning.choose(step, [made.way for made in passes], prepared)]
+
+
+def _idle_first(step: Primitive) -> Primitive:
+    """The same step, of the geometry that has axes on which nothing happens first."""
+    g, order = step.params[0].idle_first()
+    axes = (0, *(1 + axis for axis in order), 4)
+    inputs = [_ordered(ref, axes) for ref in step.inputs]
+    return replace(step, params=(g,), inputs=inputs, output=_ordered(step.output, axes), cache={})
+
+
+def _ordered(ref: Ref, axes: tuple[int, ...]) -> Ref:
+    return ref._replace(shape=tuple(ref.shape[n] for n in axes), strides=tuple(ref.strides[n] for n in axes))
 
 
 def _made(step: Primitive, kernels: Facts, way: Way, scratch_size: int) -> tuple[Pass, bool]:

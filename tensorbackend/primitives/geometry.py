@@ -148,6 +148,19 @@ class ConvGeometry(_Images):
         dilations = tuple(min(d, end) if taps > 1 else 1 for d, end, taps in zip(self.dilations, ends, self.window))
         return replace(self, strides=tuple(map(min, self.strides, ends)), dilations=dilations)
 
+    def idle_first(self) -> tuple[ConvGeometry, tuple[int, ...]]:
+        """The same with axes of one place and one tap before the others, and the order of depth, height and width.
+
+        Operands lie in memory as they did. Kernels run along the width: what has depth alone would be many short runs.
+        """
+        befores = (before for before, _ in self.pads)
+        idle = [axis == (1, 1, 1, 0) for axis in zip(self.image, self.result, self.window, befores)]
+        order = tuple(sorted(range(3), key=lambda axis: not idle[axis]))
+        names = ("D", "H", "W"), ("M", "P", "Q"), ("T", "R", "S")
+        lengths = {group[to]: getattr(self, group[axis]) for group in names for to, axis in enumerate(order)}
+        strides, pads, dilations = (tuple(x[n] for n in order) for x in (self.strides, self.pads, self.dilations))
+        return replace(self, **lengths, strides=strides, pads=pads, dilations=dilations), order
+
     @property
     def is_product(self) -> bool:
         """Whether it is a matrix product: filters of one cell, at every place."""

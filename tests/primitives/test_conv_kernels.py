@@ -873,6 +873,47 @@ def same_bits_of(backend: Backend, sizes: dict[str, int]) -> None:
     same_bits(lambda: run(backend, layer, operands))
 
 
+SHORT, LONG = {"R": 3, "str_h": 2, "pad_h": (1, 2)}, {"S": 4, "dil_w": 2, "pad_w": 3}
+TURNED = {
+    "depth alone": ({"W": 150, **LONG}, {"D": 150, "H": 1, "W": 1, "T": 4, "dil_d": 2, "pad_d": 3}),
+    "height alone": ({"W": 150, **LONG}, {"H": 150, "W": 1, "R": 4, "dil_h": 2, "pad_h": 3}),
+    "depth and height": (
+        {"H": 21, "W": 30, **SHORT, **LONG},
+        {"D": 21, "H": 30, "W": 1, "T": 3, "str_d": 2, "pad_d": (1, 2), "R": 4, "dil_h": 2, "pad_h": 3},
+    ),
+    "depth and width": (
+        {"H": 21, "W": 30, **SHORT, **LONG},
+        {"D": 21, "H": 1, "W": 30, "T": 3, "str_d": 2, "pad_d": (1, 2), **LONG},
+    ),
+}
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.parametrize("name", TURNED)
+def test_axes_on_which_nothing_happens_cost_nothing(backends: dict[int, Backend], name: str, groups: int) -> None:
+    """Images of depth alone are computed as those of width alone, not in a task a place."""
+    backend, maps = backends[4], {"N": 3, "C": 8, "K": 8, "groups": groups}
+    layers = [backend.conv_layer("float32", **maps, **{"H": 1, **sizes}) for sizes in TURNED[name]]
+    numbers, found = drawn(layers[0]), []
+    for layer in layers:
+        dims = {"I": layer.dimI, "F": layer.dimF, "E": layer.dimO}
+        operands = {part: x.reshape(dims[part]) for part, x in numbers.items()}
+        most = exact(layer, {part: np.abs(x) for part, x in operands.items()})
+        found.append(run(backend, layer, operands))
+        for one, wanted, scale in zip(found[-1], exact(layer, operands), most):
+            assert np.abs(one - wanted).max() <= BOUNDS[4] * scale.max()
+    assert chosen(backend, layers[0]) == chosen(backend, layers[1])
+    for one, other in zip(*found):
+        np.testing.assert_array_equal(one.ravel(), other.ravel())
+
+
+def test_padding_before_an_axis_of_one_place_is_not_left_out(backends: dict[int, Backend]) -> None:
+    layer = backends[0].conv_layer("float32", N=2, C=8, K=8, D=9, H=1, W=1, T=3, str_h=2, pad_h=(1, 0))
+    assert layer.MPQ == (7, 1, 1) and layer.geometry.idle_first()[1] == (2, 0, 1)
+    for found in run(backends[0], layer, drawn(layer)):
+        assert not found.any()
+
+
 def test_strided_operands_are_copied(backends: dict[int, Backend]) -> None:
     for backend in backends.values():
         layer = backend.conv_layer("float32", N=4, C=6, K=7, H=9, W=8, R=3, S=3, pad_h=1)
@@ -963,6 +1004,14 @@ def test_a_tree_of_halves_beside_a_tensor_runs_kernels(backends: dict[int, Backe
 def test_tails_change_no_bit(backends: dict[int, Backend], sizes: dict[str, int], dtype: str) -> None:
     for backend in backends.values():
         tails_change_no_bit(backend, backend.conv_layer(dtype, **sizes))
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_tails_over_depth_alone_change_no_bit(backends: dict[int, Backend], groups: int) -> None:
+    for backend in backends.values():
+        tails_change_no_bit(backend, backend.conv_layer(
+            "float32", N=2, C=8, K=16 if groups == 1 else 8, D=90, H=1, W=1, T=3, pad_d=1, groups=groups
+        ))  # fmt: skip
 
 
 def test_tails_of_the_images_gradient(backends: dict[int, Backend]) -> None:
