@@ -144,13 +144,17 @@ INLINE int64_t find_strips(const met_rows *rows, int64_t count, const TB_T *filt
 
 static int64_t find_offsets(const job *j, int64_t channels, int64_t *offset) {
     const axis *const x = &j->s->wide;
-    int64_t count = 0, shift, from;
-    for (int64_t step = 0; step < steps_of(channels); ++step)
-        for (int64_t tap = 0, n = 0; tap < x->taps; ++tap)
-            if (reach(x, tap, j->column_phase, &shift, &from) && n++ % taps_of_step(j->s, channels, step) == 0) {
-                const int64_t place = step * step_elements(j) + (from - x->first) * j->plane + (shift - x->low) * j->s->images;
-                offset[count++] = place * (int64_t)sizeof(TB_T);
-            }
+    const int64_t step_bytes = step_elements(j) * (int64_t)sizeof(TB_T);
+    int64_t taps = 0, count = 0, shift, from;
+    for (int64_t tap = 0; tap < x->taps; ++tap)  // those of the first step, from which all others are
+        if (reach(x, tap, j->column_phase, &shift, &from)) {
+            const int64_t place = (from - x->first) * j->plane + (shift - x->low) * j->s->images;
+            offset[taps++] = place * (int64_t)sizeof(TB_T);
+        }
+    for (int64_t step = 0; step < steps_of(channels); ++step) {
+        const int64_t each = taps_of_step(j->s, channels, step);
+        for (int64_t tap = 0; tap < taps; tap += each) offset[count++] = offset[tap] + step * step_bytes;
+    }
     return count;
 }
 
@@ -239,13 +243,15 @@ INLINE int64_t unit_elements(const job *j) { return apart(held_elements(j->s, j)
 
 // The task's memory: a copy of the input or, where those are shared, of filters; sums between blocks of channels,
 // [map][row][place]; offsets; the taps that tiles meet; the columns that taps meet; of each (t, r) the rows that it
-// meets, and the strip of a row.
+// meets, and the strip of a row; the first place of the copy, counted from 1, if it has all channels, or 0: jobs of other
+// phases and maps find it there.
 typedef struct memory {
     TB_T *copy, *partial;
     int64_t *offset;
     range *met, *columns;
     met_rows *rows;
     strip *strips;
+    int64_t *copied;
 } memory;
 
 // One job; whether all its sums are finite. `packed`: the filters of its phase or, where copies of the input are
@@ -258,13 +264,16 @@ static int run_job(const job *j, const TB_S *in, const TB_S *filters, const TB_T
     const int64_t padded = ceil_div(places, WRITTEN) * WRITTEN, several = s->channels < s->maps_in;
     const int64_t pitch = several ? segments * padded : WIDTH;
     const int64_t out_map = s->deep.out * s->high.out * s->wide.out * s->images;
+    const int64_t image = j->group * s->deep.out + j->depth;
+    const int64_t place = (image * s->high.out + j->row) * s->wide.out + j->column + 1;
     TB_T local[TILE * WIDTH];
     int finite = 1;
     find_ranges(j, places, own.columns, own.met);
     for (int64_t first = 0; first < s->maps_in; first += s->channels) {
         const int64_t channels = least(s->channels, s->maps_in - first), last = first + channels == s->maps_in;
         const TB_T *const copy = s->shared ? packed + first / s->channels * unit_elements(j) : own.copy;
-        if (!s->shared) copy_channels(j, in, first, channels, own.copy);
+        if (!s->shared && *own.copied != place) copy_channels(j, in, first, channels, own.copy);
+        *own.copied = several ? 0 : place;
         const int64_t steps = find_offsets(j, channels, own.offset), held = s->shared ? channels : s->maps_in;
         const int64_t found = find_rows(j, stored(held) * taps, own.rows);
         for (int64_t map = j->map; map < j->map + j->maps; map += TILE) {
@@ -438,6 +447,7 @@ void tb_conv(void *const *ptr, const int64_t *size, const int64_t *stride, const
     const int64_t copies = ceil_div(s.maps_in, s.channels) * unit_elements(&j);
     begin_tiles();
     memory own = {.copy = slot_memory(TB_PLACE(OWN), slots, slot, size[SLOT_BYTES])};
+    own.copied = slot_word(TB_PLACE(OWN), slot) + 1;
     own.partial = own.copy + own_elements(&s, &j);
     own.offset = (int64_t *)(own.partial + apart(partial_elements(&s, &j)));
     own.met = (range *)((char *)own.offset + offset_bytes(&s));

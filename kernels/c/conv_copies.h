@@ -45,17 +45,17 @@ static shape read_shape(const int64_t *size) {
 // Cells of a channel: its filters' (t, r, s).
 INLINE int64_t cells_of(const shape *s) { return s->deep.taps * s->high.taps * s->wide.taps; }
 
-// How outputs of an axis are cut: each phase into blocks of `each`. The first out % b phases have one output more.
+// How outputs of an axis are cut: each phase into blocks of `each`. The first out % b phases have one output more. Blocks
+// that begin at the same output of each phase follow each other: their inputs are the same.
 static int64_t count_blocks(const axis *x, int64_t each) {
     const int64_t longer = x->out % x->b;
     return longer * ceil_div(x->out / x->b + 1, each) + (x->b - longer) * ceil_div(x->out / x->b, each);
 }
 
 static void find_block(const axis *x, int64_t each, int64_t n, int64_t *phase, int64_t *first, int64_t *length) {
-    const int64_t longer = x->out % x->b, of_longer = ceil_div(x->out / x->b + 1, each);
-    const int64_t left = n - longer * of_longer, blocks = left < 0 ? of_longer : ceil_div(x->out / x->b, each);
-    *phase = left < 0 ? n / blocks : longer + left / blocks;
-    *first = (left < 0 ? n : left) % blocks * each;
+    const int64_t all = ceil_div(x->out / x->b, each) * x->b;  // past these only the longer phases have one more
+    *phase = n < all ? n % x->b : n - all;
+    *first = (n < all ? n : all) / x->b * each;
     *length = least(each, phase_length(x, *phase) - *first);
 }
 

@@ -189,6 +189,9 @@ class _DirectCost:
         self.maps_in, self.held = (multiple(n, EDGE) if planes else n for n in (maps_in, channels))
         self.filled = _unit_tiles(maps_out) / self.tiles if planes else 1.0
         self.taps = g.T * -(-g.R // steps[1]) * -(-g.S // steps[2])
+        whole = columns * steps[2] >= out[2]
+        self.alike = steps[2] * (steps[1] if whole else 1) if self.chunks == 1 else 1
+        """Tasks of neighbouring phases, whose copy is the same: it is made once where it has all channels."""
 
     def best(self) -> tuple[float, Direct]:
         """The cost of the better way to run tiles over rows, and its blocks."""
@@ -210,7 +213,7 @@ class _DirectCost:
         each = part * self.filled * steps * self.added * self.taps * (1 + min(over, 1))
         each += part * tiles * (TILE_NS + (self.chunks - 1) * CHUNK_NS)
         copy = self.copied * (UNIT_COPY_NS if self.planes else COPY_NS) + self.rows_copied * ROW_NS
-        each += self.maps_in * copy
+        each += self.maps_in * copy / self.alike
         way = Direct(self.rows, self.columns, self.channels, flat, splits, part * self.facts.rows, tasks, self.planes)
         return -(-tasks // TASKS) * TASKS * each, way
 

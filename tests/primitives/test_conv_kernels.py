@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -871,6 +871,49 @@ def same_bits_of(backend: Backend, sizes: dict[str, int]) -> None:
     layer = backend.conv_layer("float32", **sizes)
     operands = drawn(layer)
     same_bits(lambda: run(backend, layer, operands))
+
+
+def test_gradients_of_patches_take_no_longer_for_their_phases(plain: Backend) -> None:
+    """Each pixel of a patch is a phase of its own. They share copies of the errors; to list channels is little."""
+    layer = plain.conv_layer("float32", N=1, C=3, K=512, H=64, W=64, R=16, S=16, str_h=16, str_w=16)
+    I, F, E = (plain.array(x) for x in drawn(layer).values())
+    O, gI = plain.empty(layer.dimO), plain.empty(layer.dimI)
+
+    def seconds(work: Callable[[], Any]) -> float:
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+
+    forward = min(seconds(lambda: plain.fprop_conv(layer, I, F, O)) for _ in range(5))
+    assert min(seconds(lambda: plain.bprop_conv(layer, F, E, gI)) for _ in range(5)) < 5 * forward
+
+
+@pytest.mark.parametrize("sizes", [
+    {"N": 3, "C": 5, "K": 40, "H": 35, "W": 38, "R": 5, "S": 4, "str_h": 4, "str_w": 3, "pad_h": 2},
+    {"N": 2, "C": 9, "K": 70, "D": 4, "H": 23, "W": 20, "T": 2, "R": 3, "S": 3, "str_d": 2, "str_h": 9, "str_w": 2},
+    {"N": 2, "C": 6, "K": 20, "H": 17, "W": 33, "R": 3, "S": 3, "str_h": 20, "str_w": 2, "pad_h": 4, "groups": 2},
+], ids=["uneven phases", "gaps and depth", "phases of one row"])  # fmt: skip
+@pytest.mark.parametrize("each", [1, 2, 5])
+def test_phases_share_a_copy_of_their_errors(
+    cc: None, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int], each: int
+) -> None:
+    """In blocks of some rows and columns, of all channels and of some."""
+
+    def alone(g: ConvGeometry, op: str, facts: Facts, itemsize: int, winograd: int) -> Iterator[Direct]:
+        if op != BPROP:
+            yield from _plain_alone(g, op, facts, itemsize, winograd)
+            return
+        channels = g.K // g.groups if each % 2 else 8
+        yield conv_blocking._DirectCost(g, op, facts, itemsize, 0, each, 2 * each, channels)._with(False)[1]
+
+    monkeypatch.setattr(conv_blocking, "choices", alone)
+    backend = Backend.allocate_backend("cpu", rng_seed=0)
+    layer = backend.conv_layer("float32", **sizes)
+    operands = drawn(layer)
+    _, most, _ = exact(layer, {name: np.abs(x) for name, x in operands.items()})
+    _, wanted, _ = exact(layer, operands)
+    assert np.abs(backward(backend, layer, operands) - wanted).max() <= BOUNDS[0] * most.max()
+    same_bits_shared(lambda: [backward(Backend.allocate_backend("cpu", rng_seed=0), layer, operands)])
 
 
 SHORT, LONG = {"R": 3, "str_h": 2, "pad_h": (1, 2)}, {"S": 4, "dil_w": 2, "pad_w": 3}
