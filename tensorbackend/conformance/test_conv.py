@@ -64,14 +64,8 @@ def tensors(backend: Any, dtype: str, *shapes: tuple) -> list[tuple[Any, np.ndar
     return pairs
 
 
-# Values
-
-
-@shared
-@example(sizes={"W": 1, "S": 2, "pad_w": 1, "dil_w": 2, **dict.fromkeys(("N", "C", "K"), 1)}, dtype="float32")
-@given(sizes=geometries(), dtype=st.sampled_from(["float32"] * 3 + ["float64", "float16", "bfloat16"]))
-def test_passes_are_their_definitions(backend: Any, sizes: dict[str, Any], dtype: str) -> None:
-    layer = layer_of(backend, sizes, dtype)
+def assert_passes(backend: Any, layer: Any, dtype: str) -> None:
+    """All passes of a layer are their definitions."""
     (I, i), (F, f), (E, e) = tensors(backend, dtype, layer.dimI, layer.dimF, layer.dimO)
     O, gI, gF = (backend.empty(d, dtype) for d in (layer.dimO2, layer.dimI2, layer.dimF2))
     backend.fprop_conv(layer, I, F, O)
@@ -83,6 +77,47 @@ def test_passes_are_their_definitions(backend: Any, sizes: dict[str, Any], dtype
     ref.assert_near(gI.get(), ref.bprop(layer, f, e), ref.bprop(layer, *magnitudes[1:]), taps * layer.K, dtype)
     terms = layer.sizeO // layer.K
     ref.assert_near(gF.get(), ref.update(layer, i, e), ref.update(layer, *magnitudes[::2]), terms, dtype)
+
+
+# Values
+
+
+@shared
+@example(sizes={"W": 1, "S": 2, "pad_w": 1, "dil_w": 2, **dict.fromkeys(("N", "C", "K"), 1)}, dtype="float32")
+@given(sizes=geometries(), dtype=st.sampled_from(["float32"] * 3 + ["float64", "float16", "bfloat16"]))
+def test_passes_are_their_definitions(backend: Any, sizes: dict[str, Any], dtype: str) -> None:
+    layer = layer_of(backend, sizes, dtype)
+    assert_passes(backend, layer, dtype)
+
+
+WHOLE = {
+    "images": {"H": 5, "W": 6, "R": 5, "S": 6},
+    "columns": {"H": 5, "W": 6, "R": 5},
+    "volumes": {"D": 2, "H": 3, "W": 4, "T": 2, "R": 3, "S": 4, "str_h": 2, "str_w": 4, "pad_w": (0, 1)},
+    "planes": {"D": 2, "H": 3, "W": 4, "T": 2},
+}
+PARTS = {
+    "rows": {"H": 5, "W": 6, "S": 6},
+    "taps apart": {"W": 2, "S": 2, "dil_w": 2, "pad_w": (0, 1)},
+    "padding": {"W": 3, "S": 3, "pad_w": (1, 0)},
+    "groups": {"H": 5, "W": 6, "R": 5, "S": 6, "groups": 2},
+}
+
+
+@FLOATS
+@pytest.mark.parametrize("name", [*WHOLE, *PARTS])
+def test_filters_as_long_as_images_are_products(backend: Any, name: str, dtype: str) -> None:
+    """Along the first axes, with one cell along the others; not what only looks like it. And what follows them."""
+    layer = backend.conv_layer(dtype, **{"N": 5, "C": 4, "K": 6, "H": 1, **(WHOLE | PARTS)[name]})
+    assert layer.dot == (name in WHOLE)
+    assert_passes(backend, layer, dtype)
+    (F, f), (E, e), (X, x), (b, bias) = tensors(backend, dtype, layer.dimF, layer.dimO, layer.dimI, (layer.C, 1))
+    grad, bsum = backend.empty(layer.dimI2, dtype), backend.empty((layer.C, 1), "float32")
+    backend.bprop_conv(layer, F, E, grad, X=X, bias=b, bsum=bsum, alpha=2.0, beta=0.5, brelu=True)
+    sums = 2 * (ref.bprop(layer, f, e) + bias.reshape(-1, 1, 1, 1, 1)) + 0.5 * x
+    found, precision = ref.wide(grad.get()).reshape(layer.dimI), max(40 * ref.EPSILON[dtype], 1e-12)
+    np.testing.assert_allclose(found, sums * (x > 0), rtol=precision, atol=20 * precision)
+    np.testing.assert_allclose(bsum.get().ravel(), found.reshape(layer.C, -1).sum(1), rtol=1e-5, atol=1e-4)
 
 
 # The tail

@@ -21,8 +21,7 @@ from tensorbackend.functions import images, shapes
 from tensorbackend.functions.arguments import Array, Sizes
 from tensorbackend.functions.arranging import einsum
 from tensorbackend.graph import composite as o
-from tensorbackend.graph.optree import apply
-from tensorbackend.primitives.conv import BPROP
+from tensorbackend.primitives.conv import images_gradient
 from tensorbackend.primitives.geometry import output_length
 
 __all__ = [
@@ -87,7 +86,7 @@ def _deconvolution(x: Any, w: Any, *bias: Any, stride: tuple, pads: Pads, dilate
                    dilate, groups)  # fmt: skip
     if x.shape[0] == 0:
         return _with_bias(_nothing(x, w, (0, maps, *outsize)), bias)
-    y = apply(BPROP, to_engine(w), to_engine(x), params=(layer.geometry,))
+    y = images_gradient(layer, to_engine(w), to_engine(x))
     return _with_bias(from_engine(y, rank), bias)
 
 

@@ -23,7 +23,8 @@ from tensorbackend.graph.tensor import Tensor
 from tensorbackend.primitives import operands
 from tensorbackend.primitives.geometry import ConvGeometry, Pad, each_tap, output_length, pad_pair, positive
 
-__all__ = ["ConvLayer", "Convolution", "DeconvLayer", "bprop_reference", "fprop_reference", "update_reference"]
+__all__ = ["ConvLayer", "Convolution", "DeconvLayer", "bprop_reference", "fprop_reference", "images_gradient",
+           "update_reference"]  # fmt: skip
 
 
 # Meaning: one matrix product a filter cell and group
@@ -322,21 +323,27 @@ class Convolution:
 
 def _apply(op: ops.Op, layer: ConvLayer, *pairs: tuple[Any, tuple[int, ...]]) -> OpTreeNode:
     if layer.dot:
-        return _product(op, *pairs)
+        return _product(op, layer.geometry, *(x for x, _ in pairs))
     return apply(op, *(composite.reshape(x, dim) for x, dim in pairs), params=(layer.geometry,))
 
 
-def _product(op: ops.Op, *pairs: tuple[Any, tuple[int, ...]]) -> OpTreeNode:
-    """A pass whose filters have one cell, as (maps, all else): with F (C, K), F' I, F E or I E'."""
-    x, y = (composite.reshape(a, _flat(dim)) for a, dim in pairs)
+def _product(op: ops.Op, g: ConvGeometry, *given: Any) -> OpTreeNode:
+    """A pass that is a product of matrices: with I (inputs of an output, places), F (inputs of an output, K) and E
+    (K, places), F' I, F E or I E'. The images' gradient is (C, all else) again."""
+    inputs, places = operands.size(g.dimF[:-1]), operands.size(g.dimO[1:])
+    I, F, E = (inputs, places), (inputs, g.K), (g.K, places)
+    shapes = {FPROP: (I, F), BPROP: (F, E), UPDATE: (I, E)}[op]
+    x, y = (composite.reshape(a, shape) for a, shape in zip(given, shapes))
     if op is FPROP:
         x, y = composite.transpose(y), x
-    return apply(ops.OPS["dot"], x, composite.transpose(y) if op is UPDATE else y)
+    found = apply(ops.OPS["dot"], x, composite.transpose(y) if op is UPDATE else y)
+    return found if op is not BPROP or inputs == g.C else composite.reshape(found, (g.C, operands.size(g.dimI[1:])))
 
 
-def _flat(dim: tuple[int, ...]) -> tuple[int, int]:
-    """Maps and all else."""
-    return dim[0], operands.size(dim[1:])
+def images_gradient(layer: ConvLayer, F: Any, E: Any) -> Any:
+    """The node of a layer's `bprop_conv`, of checked filters F and errors E: a deconvolution of E."""
+    node = _apply(BPROP, layer, (F, layer.dimF), (E, layer.dimO))
+    return node if node.shape == layer.dimI else composite.reshape(node, layer.dimI)
 
 
 class _Tail:

@@ -163,9 +163,14 @@ class ConvGeometry(_Images):
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product: filters of one cell, at every place."""
-        plain = self.strides == (1, 1, 1) and self.pads == ((0, 0), (0, 0), (0, 0))
-        return plain and self.window == (1, 1, 1) and self.groups == 1
+        """Whether it is a matrix product: filters have, along the first axes, a cell for each place of the images and,
+        along the others, one cell, at every place."""
+        axes = zip(self.image, self.result, self.window, self.strides, self.pads, self.dilations)
+        whole, one = [], []
+        for n, m, cells, stride, (before, after), dilation in axes:
+            whole.append(n == cells and m == dilation == 1 and before == 0)
+            one.append(cells == stride == 1 and before == after == 0)
+        return self.groups == 1 and any(all(whole[:n]) and all(one[n:]) for n in range(4))
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,7 @@ def test_convolutions_of_more_maps_than_32_bits_count_do_not(
     monkeypatch.setattr(cuda_conv, "PRODUCTS_FROM", 0)
     monkeypatch.setattr(cuda_conv, "LONGEST", longest)
     be, before = make(rng_seed=0), calls(library)
-    layer = be.conv_layer("float32", 4, 3, 62, W=2, S=2)
+    layer = be.conv_layer("float32", 4, 3, 62, W=3, S=2)
     x, w, e = (be.array(numbers(*dim)) for dim in (layer.dimI2, layer.dimF2, layer.dimO2))
     be.fprop_conv(layer, x, w, be.empty(layer.dimO2))
     be.bprop_conv(layer, w, e, be.empty(layer.dimI2))
