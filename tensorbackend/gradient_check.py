@@ -41,9 +41,9 @@ def numerical_grad(
     back. A None in `grad_outputs` leaves that output out. With detection five points are used, and
     `NondifferentiableError` is raised where a parabola through them is off by more than `diff_atol + diff_rtol (max -
     min)`, or where some are finite and others not; `center_outputs` are the outputs at the inputs as they are. Raises
-    `TypeError` for `inputs` and `grad_outputs` that are not all of one kind, and inputs that are no floats,
-    `ValueError` for `grad_outputs` that are not one for each output, of its shape or a number, and an `eps` that is
-    not above 0.
+    `TypeError` for `inputs` and `grad_outputs` that are not all of one kind, `DTypeError` for inputs that are no
+    floats, `ValueError` for `grad_outputs` that are not one for each output, of its shape or a number, and an `eps`
+    that is not above 0.
     """
     ranges.check("numerical_grad", "above 0, and finite", eps=eps)
     places = [arrays.target(x, "numerical_grad: an input") for x in inputs]

@@ -6,23 +6,9 @@
 // are compiled when a product needs them, beside gemm.c.
 //
 // Macros    TB_T; TB_WHOLE where it is of integers; TB_HALF_TILES or TB_WIDE_TILES for the others than those of one vector
+#include "plus_product.h"
 #include "tile_sizes.h"
 #include "gemm_tile.h"
-
-// PLUS_PRODUCT(x, V) is a function: sum + x y. Left to itself, the compiler moves sums from register to register, and some to
-// memory.
-#if defined(__FMA__)
-#define PLUS_PRODUCT(NAME, V) \
-    static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { \
-        if ((TB_T)0.5 == 0) return sum + x * y; \
-        if (sizeof(TB_T) == 4) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
-        else __asm__("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y)); \
-        return sum; \
-    }
-#else
-#define PLUS_PRODUCT(NAME, V) \
-    static inline __attribute__((always_inline)) V NAME(V sum, V x, V y) { return sum + x * y; }
-#endif
 
 // SPREAD_PRODUCT(x, V) is a function: sum + *x y, where *x fills a vector, as one instruction where there is one: tiles of
 // one vector would take longer to spread numbers than to multiply them.

@@ -45,6 +45,8 @@ PAST_K = 64
 """Steps of k from which on a tail's stores past the caches take less time than those through them."""
 SMALL_TASK = 64
 """Batches of a task of `gemm_small.c`."""
+STORED_A_NANOSECOND = 4
+"""Results that `gemm_short.c` stores, about."""
 
 
 def _source(
@@ -78,10 +80,11 @@ def _facts(sum_type: np.dtype) -> Facts:
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     """The product over the last two axes, batches broadcast, and its tail: by gemm.c or, where the clock may choose, by
-    what is faster, that or NumPy's BLAS. Many products of a few elements each: by gemm_small.c."""
-    small = _prepare_small(step)
-    if small is not None:
-        return small
+    what is faster, that or NumPy's BLAS. Many products of a few elements each: by gemm_small.c; with a few steps of k:
+    by gemm_short.c."""
+    own = _prepare_small(step) or _prepare_short(step)
+    if own is not None:
+        return own
     product = _Product(step)
     own = product.prepared()
     timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
@@ -123,6 +126,32 @@ def _prepare_small(step: Primitive) -> jit.Prepared | None:
     return jit.Prepared(step, source, step.name, [launch], 0)
 
 
+def _prepare_short(step: Primitive) -> jit.Prepared | None:
+    """A product of few steps of k, whose result takes the time, if the rows or columns of that lie in order."""
+    x, y, out = *step.inputs, step.output
+    a, b, sums = _matrix(x), _matrix(y), _matrix(out)
+    plain = out.dtype.kind == "f" and x.dtype == y.dtype == out.dtype
+    given = Matrices(*out.shape[-2:], x.shape[-1], math.prod(out.shape[:-2]), a, b, sums, plain, plain)
+    swap = sums[1] != 1
+    found = given.swapped() if swap else given
+    if step.tail is not None or not gemm.is_short(found) or _in_planes(given, x.dtype, _facts(out.dtype)):
+        return None
+    rows = gemm.short_rows(found.m)
+    source = _source(x.dtype, y.dtype, out.dtype, file="gemm_short.c")
+    runtime = native.runtime()
+    address = written.library(source, "products").address("tb_gemm_short")
+    size = [found.m, found.n, found.k, rows, int(swap), int(caches.go_past(found.m * found.n * out.dtype.itemsize))]
+    cost = 2 * found.m * found.n * found.k // FLOPS_A_NANOSECOND + found.m * found.n // STORED_A_NANOSECOND
+    launch = runtime.prepare(address, -(-found.m // rows), cost, 3, size, [*found.a, *found.b, found.sums[0]], 0)
+    return jit.Prepared(step, source, step.name, [launch], 0)
+
+
+def _in_planes(given: Matrices, dtype: np.dtype, facts: Facts) -> Blocking | None:
+    """The blocking of a product on the matrix unit, where that is allowed and pays."""
+    planes = PLANES.get(dtype.name, 0) if facts.matrix_unit and settings.config.matrix_unit else 0
+    return gemm_planes.in_planes(given, planes, facts) if planes else None
+
+
 class _Product:
     """One product as a launch of gemm.c."""
 
@@ -140,10 +169,9 @@ class _Product:
             *self.out.shape[-2:], x.shape[-1], math.prod(self.lengths), _matrix(x), _matrix(y), sums[-2:],
             x.dtype == self.out.dtype, y.dtype == self.out.dtype,
         )  # fmt: skip
-        self.planes = PLANES.get(x.dtype.name, 0) if facts.matrix_unit and x.dtype == y.dtype else 0
-        by = gemm_planes.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
+        by = _in_planes(given, x.dtype, facts) if x.dtype == y.dtype else None
+        self.planes = PLANES[x.dtype.name] if by else 0
         if by is None:
-            self.planes = 0
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
         self.by = by
         self.given = given.swapped() if self.by.swap else given

@@ -19,6 +19,8 @@ UNIT_COPY_NEAR, UNIT_COPY_FAR = 0.2, 0.28
 UNIT_FROM_MEMORY, UNIT_TO_MEMORY = 0.1, 1.0
 """Nanoseconds more of a number of a plane whose operand has more than `FAR`, and of a sum where there are more (half
 of it where there are more than a quarter)."""
+LEAST_K, LARGE_RESULT = EDGE * 3 // 2, FAR // 8
+"""Steps of k at least for several planes where a result has more elements than that: sums take long to come and go."""
 UNIT_PANEL = 49152
 """Numbers of a panel of b, of all its planes, that stay in the second-level cache beside the rows of a task."""
 UNIT_ROWS, UNIT_COLUMNS = 256, 1024
@@ -42,7 +44,8 @@ def in_planes(given: Matrices, planes: int, facts: Facts) -> Blocking | None:
 
     That is decided for a result stored by rows, so that the bits of one that is not are the same.
     """
-    if given.k < EDGE or not given.batches:
+    large = planes > 1 and given.m * given.n > LARGE_RESULT
+    if given.k < (LEAST_K if large else EDGE) or not given.batches:
         return None
     plain = given.stored_by_rows()
     if _cost_in_planes(plain, planes) > least_cost(plain, facts):

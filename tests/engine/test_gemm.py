@@ -170,6 +170,39 @@ def test_zero_times_infinity_is_seen_everywhere(backend, shape, layout) -> None:
         np.testing.assert_array_equal(np.isnan(got), np.isnan(a @ b))
 
 
+SHORT_STEPS = [
+    (200, 130, 1), (131, 127, 9), (600, 32, 2), (33, 640, 63), (128, 143, 63), (128, 144, 48), (1300, 1280, 5),
+    (61, 300, 31),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHORT_STEPS, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("layouts", [(0, 0), (1, 2), (3, 4), (5, 1)])
+def test_products_of_few_steps(jit, shape, dtype, layouts) -> None:
+    """Into results by rows and by columns, past the caches and not, with the bits of the tiles that a tail follows."""
+    m, n, k = shape
+    a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
+    a[m // 2, 0], b[0, n // 3] = np.inf, np.nan
+    x, y = (laid(jit, operand, layout) for operand, layout in zip((a, b), layouts))
+    rows, columns, tailed = (jit.array(np.full(s, -1, dtype), dtype=dtype) for s in ((m, n), (n, m), (m, n)))
+    with using(matrix_unit=False):
+        (step,) = jit.explain(rows, jit.dot(x, y)).steps
+        assert "gemm_short.c" in step.source
+        rows[:] = jit.dot(x, y)
+        columns.T[:] = jit.dot(x, y)
+        tailed[:] = jit.dot(x, y) * 1.0 + 0.0
+    with np.errstate(invalid="ignore"):
+        wanted = a.astype(np.float64) @ b.astype(np.float64)
+        scale = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+        error = np.abs(rows.get() - wanted)
+    finite = np.isfinite(scale)
+    assert (error <= k * np.finfo(dtype).eps * scale)[finite].all()
+    np.testing.assert_array_equal(rows.get()[~finite], wanted[~finite].astype(dtype))
+    np.testing.assert_array_equal(columns.get().T, rows.get())
+    np.testing.assert_array_equal(tailed.get(), rows.get())
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 def test_dots_use_nothing_beside_their_lines(backend, n, dtype) -> None:
@@ -282,7 +315,8 @@ def test_which_kernels_become_tails(backend) -> None:
 
 WAYS = list(itertools.product([False, True], [1, 2, 4], [False, True], [False, True]))
 THREADED = [(200, 300, 100), (3, 5, 60_000), (1, 1, 100_000), (64, 16, 2000), (900, 2, 3000), (30, 130_000, 40),
-            (40, 70, 50_000), (9, 520, 8_300), (300, 7, 9_000)]  # fmt: skip
+            (40, 70, 50_000), (9, 520, 8_300), (300, 7, 9_000),
+            (700, 300, 40)]  # fmt: skip
 FACTS = [gemm.Facts(16, (12, 14, 0, 6), half_rows=12), gemm.Facts(4, (8, 6, 0, 2)),
          gemm.Facts(16, (12, 14, 0, 6), half_rows=12, quick_sums=20)]  # fmt: skip
 
@@ -399,7 +433,7 @@ def order_of(x: gemm.Matrices, by: gemm.Blocking) -> tuple[str, int, int]:
     "shape",
     [
         (3, 4, 20_000), (4, 2, 20_000), (60, 2, 9000), (40, 70, 50_000), (2, 300, 300), (949, 2, 10), (3, 396, 149),
-        (70, 6, 9000), (2, 8, 5000), (8, 3, 30_000),
+        (70, 6, 9000), (2, 8, 5000), (8, 3, 30_000), (130, 135, 20), (700, 800, 40),
     ],
     ids=str,
 )
