@@ -20,8 +20,8 @@ PLUS_PRODUCT(plus_product, vector)
 
 enum {
     LANES = TB_VECTOR / (int)sizeof(TB_T),
-    ROWS = MANY_REGISTERS ? 6 : 2,
-    VECTORS = 4,
+    ROWS = 6,
+    VECTORS = MANY_REGISTERS ? 4 : 2,
     MOST = 63,
     MOST_ROWS = 60,
     COPIED = 24576 / (int)sizeof(TB_T),  // elements of a block of b, about
@@ -68,13 +68,7 @@ static inline __attribute__((always_inline)) void sums(int rows, int vectors, in
         if (width % LANES) sums(COUNT, 1, k, a, b + j, width, t + j, row, 0); \
     }
 COLUMNS_OF(1)
-#if MANY_REGISTERS
 COLUMNS_OF(6)
-#define rows_together rows_6
-#else
-COLUMNS_OF(2)
-#define rows_together rows_2
-#endif
 
 // The copy of a block of b, [k][width].
 static void copy_columns(int64_t k, int64_t width, const TB_T *b, const int64_t *stride, TB_T *copy) {
@@ -112,7 +106,7 @@ void tb_gemm_short(void *const *ptr, const int64_t *size, const int64_t *stride,
             width = n - j < block + LANES ? n - j : block;  // no block is narrower than a vector
             copy_columns(k, width, b + j * stride[3], stride, right);
             for (int64_t i = 0; i < rows; i += rows_of(rows - i))
-                (rows_of(rows - i) == 1 ? rows_1 : rows_together)(k, left + i * k, right, width, t + i * t_row + j, t_row, past);
+                (rows_of(rows - i) == 1 ? rows_1 : rows_6)(k, left + i * k, right, width, t + i * t_row + j, t_row, past);
         }
     }
     if (past)

@@ -134,7 +134,8 @@ def _prepare_short(step: Primitive) -> jit.Prepared | None:
     given = Matrices(*out.shape[-2:], x.shape[-1], math.prod(out.shape[:-2]), a, b, sums, plain, plain)
     swap = sums[1] != 1
     found = given.swapped() if swap else given
-    if step.tail is not None or not gemm.is_short(found) or _in_planes(given, x.dtype, _facts(out.dtype)):
+    facts = _facts(out.dtype)
+    if step.tail is not None or not gemm.is_short(found, facts) or _in_planes(given, x.dtype, facts):
         return None
     rows = gemm.short_rows(found.m)
     source = _source(x.dtype, y.dtype, out.dtype, file="gemm_short.c")
