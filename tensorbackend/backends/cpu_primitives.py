@@ -31,7 +31,7 @@ from tensorbackend.backends.plans import ALIGNMENT
 from tensorbackend.graph import indexing
 from tensorbackend.graph.plan import Primitive, Ref
 from tensorbackend.graph.tails import over_matrix, small_products
-from tensorbackend.primitives import gemm, gemm_planes
+from tensorbackend.primitives import gemm, gemm_planes, gemm_short
 from tensorbackend.primitives.gemm import Blocking, Facts, Matrices
 from tensorbackend.primitives.matrix_unit import PLANE_BYTES, PLANES
 
@@ -135,9 +135,9 @@ def _prepare_short(step: Primitive) -> jit.Prepared | None:
     swap = sums[1] != 1
     found = given.swapped() if swap else given
     facts = _facts(out.dtype)
-    if step.tail is not None or not gemm.is_short(found, facts) or _in_planes(given, x.dtype, facts):
+    if step.tail is not None or not gemm_short.is_short(found, facts) or _in_planes(given, x.dtype, facts):
         return None
-    rows = gemm.short_rows(found.m)
+    rows = gemm_short.task_rows(found.m)
     source = _source(x.dtype, y.dtype, out.dtype, file="gemm_short.c")
     runtime = native.runtime()
     address = written.library(source, "products").address("tb_gemm_short")

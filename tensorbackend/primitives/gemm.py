@@ -26,10 +26,6 @@ SHORT_K = 32
 DOT_K, DOT_PANEL = 512, 1 << 16
 """Elements of a row that the dots of a narrow type widen at a time, as in gemm.c; and of all columns of b, if there are
 several, that stay in the second-level cache beside the rows."""
-SHORT_RESULT, SHORT_NEAR, SHORT_SIDE = 1 << 14, 1 << 18, 32
-"""Elements of such a result at least, where `gemm_short.c` is for it, and so many that it is not near; its sides."""
-SHORT_STEPS, SHORTER_STEPS, SHORT_ROWS, SHORT_MOST = 63, 24, 6, 60
-"""Steps of k of that at most, and where results are near or registers few; rows it takes together; rows of a task."""
 ROWS_IN_CACHE = 128
 """Rows of a task: with `BLOCK_K` float32 numbers each they take a part of the second-level cache."""
 COPIED = 1 << 22
@@ -384,21 +380,6 @@ def _long_blocking(x: Matrices, way: _Way) -> Blocking:
         way.swap, 1, -(-x.k // split_k), split_k, split_k, block_k, x.m, columns, rows, columns, way.tile_rows,
         way.panel, False, 0, _copied_columns(columns, block_k, way.panel),
     )  # fmt: skip
-
-
-def is_short(x: Matrices, facts: Facts) -> bool:
-    """Whether a product takes about the time that its result takes to be written (`kernels/c/gemm_short.c`).
-
-    That adds up as tiles do, so that bits are the same.
-    """
-    large = min(x.m, x.n) >= SHORT_SIDE and x.m * x.n >= SHORT_RESULT
-    most = SHORT_STEPS if x.m * x.n > SHORT_NEAR and not facts.few_registers else SHORTER_STEPS
-    return large and x.batches == 1 and 0 < x.k <= most and x.plain_a and x.plain_b and x.sums[1] == 1
-
-
-def short_rows(m: int) -> int:
-    """Rows of a task of such a product."""
-    return min(multiple(-(-m // TASKS), SHORT_ROWS), SHORT_MOST)
 
 
 def least_cost(given: Matrices, facts: Facts) -> float:

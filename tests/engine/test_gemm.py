@@ -21,7 +21,7 @@ from tensorbackend.codegen.nest import nest
 from tensorbackend.graph.fuse import schedule, walk
 from tensorbackend.graph.plan import Primitive, Statement
 from tensorbackend.graph.tails import over_matrix, with_tails
-from tensorbackend.primitives import gemm, gemm_planes
+from tensorbackend.primitives import gemm, gemm_planes, gemm_short
 from tensorbackend.settings import using
 from tests.thinned import thinned
 
@@ -181,7 +181,7 @@ SHORT_STEPS = [
 @pytest.mark.parametrize("layouts", [(0, 0), (1, 2), (3, 4), (5, 1)])
 def test_products_of_few_steps(jit, monkeypatch, shape, dtype, layouts) -> None:
     """Into results by rows and by columns, past the caches and not, with the bits of the tiles that a tail follows."""
-    monkeypatch.setattr(gemm, "SHORTER_STEPS", gemm.SHORT_STEPS)
+    monkeypatch.setattr(gemm_short, "FEWER_STEPS", gemm_short.STEPS)
     m, n, k = shape
     a, b = numbers(0, m, k, dtype=dtype), numbers(1, k, n, dtype=dtype)
     a[m // 2, 0], b[0, n // 3] = np.inf, np.nan
