@@ -82,11 +82,11 @@ def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     """The product over the last two axes, batches broadcast, and its tail: by gemm.c or, where the clock may choose, by
     what is faster, that or NumPy's BLAS. Many products of a few elements each: by gemm_small.c; with a few steps of k:
     by gemm_short.c."""
-    own = _prepare_small(step) or _prepare_short(step)
-    if own is not None:
-        return own
+    small = _prepare_small(step)
+    if small is not None:
+        return small
     product = _Product(step)
-    own = product.prepared()
+    own = _prepare_short(step, product) or product.prepared()
     timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
     if backend.deterministic or not settings.config.tune or not timed:
         return own
@@ -126,7 +126,7 @@ def _prepare_small(step: Primitive) -> jit.Prepared | None:
     return jit.Prepared(step, source, step.name, [launch], 0)
 
 
-def _prepare_short(step: Primitive) -> jit.Prepared | None:
+def _prepare_short(step: Primitive, product: _Product) -> jit.Prepared | None:
     """A product of few steps of k, whose result takes the time, if the rows or columns of that lie in order."""
     x, y, out = *step.inputs, step.output
     a, b, sums = _matrix(x), _matrix(y), _matrix(out)
@@ -134,8 +134,7 @@ def _prepare_short(step: Primitive) -> jit.Prepared | None:
     given = Matrices(*out.shape[-2:], x.shape[-1], math.prod(out.shape[:-2]), a, b, sums, plain, plain)
     swap = sums[1] != 1
     found = given.swapped() if swap else given
-    facts = _facts(out.dtype)
-    if step.tail is not None or not gemm_short.is_short(found, facts) or _in_planes(given, x.dtype, facts):
+    if step.tail is not None or product.planes or not gemm_short.is_short(found, product.facts):
         return None
     rows = gemm_short.task_rows(found.m)
     source = _source(x.dtype, y.dtype, out.dtype, file="gemm_short.c")
@@ -147,12 +146,6 @@ def _prepare_short(step: Primitive) -> jit.Prepared | None:
     return jit.Prepared(step, source, step.name, [launch], 0)
 
 
-def _in_planes(given: Matrices, dtype: np.dtype, facts: Facts) -> Blocking | None:
-    """The blocking of a product on the matrix unit, where that is allowed and pays."""
-    planes = PLANES.get(dtype.name, 0) if facts.matrix_unit and settings.config.matrix_unit else 0
-    return gemm_planes.in_planes(given, planes, facts) if planes else None
-
-
 class _Product:
     """One product as a launch of gemm.c."""
 
@@ -161,7 +154,7 @@ class _Product:
         self.step = step
         self.out = step.output
         self.lengths = self.out.shape[:-2]
-        facts = _facts(self.out.dtype)
+        self.facts = facts = _facts(self.out.dtype)
         self.in_target = step.tail is None or (
             step.target.dtype == self.out.dtype and not step.tail.in_place and 0 not in self._places(step.target)
         )
@@ -170,17 +163,13 @@ class _Product:
             *self.out.shape[-2:], x.shape[-1], math.prod(self.lengths), _matrix(x), _matrix(y), sums[-2:],
             x.dtype == self.out.dtype, y.dtype == self.out.dtype,
         )  # fmt: skip
-        by = _in_planes(given, x.dtype, facts) if x.dtype == y.dtype else None
-        self.planes = PLANES[x.dtype.name] if by else 0
+        self.planes = PLANES.get(x.dtype.name, 0) if facts.matrix_unit and x.dtype == y.dtype else 0
+        by = gemm_planes.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
         if by is None:
+            self.planes = 0
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)
         self.by = by
         self.given = given.swapped() if self.by.swap else given
-        kinds = [] if self.planes else gemm.kinds_of_tiles(self.given, by, facts)
-        self.source = _source(x.dtype, y.dtype, self.out.dtype, self.planes, few=by.panel == 1)
-        texts = [_tiles_source(self.out.dtype, kind) for kind in kinds]
-        self.library, *tiles = written.libraries((self.source, *texts), "products")
-        self.tiles = {kind: library.address("tb_gemm_tiles") for kind, library in zip(kinds, tiles)}
         self.sums = sums
         moved = sum(math.prod(ref.shape) * ref.dtype.itemsize for ref in (x, y, self.out))
         self.far = caches.go_past(moved)
@@ -203,6 +192,11 @@ class _Product:
     def prepared(self) -> jit.Prepared:
         """The launch, packed."""
         step, by, x = self.step, self.by, self.given
+        source = _source(*(ref.dtype for ref in step.inputs), self.out.dtype, self.planes, few=by.panel == 1)
+        kinds = [] if self.planes else gemm.kinds_of_tiles(x, by, self.facts)
+        of_tiles = [_tiles_source(self.out.dtype, kind) for kind in kinds]
+        library, *found = written.libraries((source, *of_tiles), "products")
+        tiles = {kind: made.address("tb_gemm_tiles") for kind, made in zip(kinds, found)}
         tail, sizes, texts = self._tail()
         scratch, places = self._scratch()
         others = [*step.beside, step.target]
@@ -214,15 +208,15 @@ class _Product:
             x.m, x.n, x.k, x.batches, int(by.swap), by.round_, by.splits, by.split_k, by.phase_k, by.block_k,
             by.phase_rows, by.phase_columns, by.task_rows, by.task_columns, by.tile_rows, by.panel, int(by.pack_a),
             by.pack_b, by.own, *self._own(), places[0], past, *places[1:], sums_at, runtime.address("tb_run"),
-            *(self.tiles.get(kind, 0) for kind in gemm.TILES), tail, *sizes,
+            *(tiles.get(kind, 0) for kind in gemm.TILES), tail, *sizes,
             len(others) + (step.tail is not None), scratch, len(self.lengths), *self.lengths,
             *(ref.dtype.itemsize for ref in others),
         ]  # fmt: skip
         pointers = first + bool(scratch)
-        address = self.library.address("tb_gemm")
+        address = library.address("tb_gemm")
         launch = runtime.prepare(address, 1, self.cost, pointers, size, self._strides(others), len(step.scalars))
-        source = "\n".join([describe(by), self.source, *texts])
-        return jit.Prepared(step, source, step.name, [launch], -(-scratch // 8))
+        text = "\n".join([describe(by), source, *texts])
+        return jit.Prepared(step, text, step.name, [launch], -(-scratch // 8))
 
     def _strides(self, others: Sequence[Ref]) -> list[int]:
         x, y = self.step.inputs
