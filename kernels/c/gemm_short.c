@@ -8,22 +8,20 @@
 // Loops     ROWS rows of a block, VECTORS vectors of sums at a time: the processor sees a few rows that are written in
 //           order, and has their lines ready. Tiles of gemm.c go down a narrow panel instead, and wait for them.
 // Order     An element adds up its k products one after the other, as in a tile.
-// Limits    MOST steps of k, MOST_ROWS rows of a task; a vector of columns at least
+// Limits    MOST steps of k, MOST_TAKEN rows of a task; a vector of columns at least
 // Bound by  the bandwidth of storing t, or multiply-adds
 // Checked   tests/engine/test_gemm.py
+#include "gemm_tile.h"
 #include "plus_product.h"
 #include "runtime.h"
-#include "vector.h"
 
-typedef TB_T vector __attribute__((vector_size(TB_VECTOR), aligned(sizeof(TB_T)), may_alias));
 PLUS_PRODUCT(plus_product, vector)
 
 enum {
-    LANES = TB_VECTOR / (int)sizeof(TB_T),
     ROWS = 6,
     VECTORS = MANY_REGISTERS ? 4 : 2,
     MOST = 63,
-    MOST_ROWS = 60,
+    MOST_TAKEN = 60,
     COPIED = 24576 / (int)sizeof(TB_T),  // elements of a block of b, about
 };
 
@@ -92,14 +90,14 @@ static void copy_rows(int64_t k, int64_t rows, const TB_T *a, const int64_t *str
 // ptr {a, b, t}. A task: TASK_ROWS rows.
 void tb_gemm_short(void *const *ptr, const int64_t *size, const int64_t *stride, const int64_t *scalar, int64_t begin,
                    int64_t end) {
-    TB_T left[MOST_ROWS * MOST], right[COPIED + MOST * LANES];
+    TB_T left[MOST_TAKEN * MOST], right[COPIED + MOST * LANES];
     const int64_t m = size[M], n = size[N], k = size[K], t_row = stride[4];
     const int64_t block = COPIED / k / (VECTORS * LANES) * (VECTORS * LANES);
     const TB_T *const a = ptr[size[SWAP]], *const b = ptr[!size[SWAP]];
     const int past = size[PAST] && ((uintptr_t)ptr[2] | (uintptr_t)(t_row * (int64_t)sizeof(TB_T))) % TB_VECTOR == 0;
     (void)scalar;
     for (int64_t task = begin; task < end; ++task) {
-        const int64_t first = task * size[TASK_ROWS], rest = m - first, rows = rest < size[TASK_ROWS] ? rest : size[TASK_ROWS];
+        const int64_t first = task * size[TASK_ROWS], rows = least(size[TASK_ROWS], m - first);
         TB_T *const t = (TB_T *)ptr[2] + first * t_row;
         copy_rows(k, rows, a + first * stride[0], stride, left);
         for (int64_t j = 0, width; j < n; j += width) {

@@ -86,7 +86,7 @@ def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     if small is not None:
         return small
     product = _Product(step)
-    own = _prepare_short(step, product) or product.prepared()
+    own = _prepare_short(product) or product.prepared()
     timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
     if backend.deterministic or not settings.config.tune or not timed:
         return own
@@ -126,23 +126,21 @@ def _prepare_small(step: Primitive) -> jit.Prepared | None:
     return jit.Prepared(step, source, step.name, [launch], 0)
 
 
-def _prepare_short(step: Primitive, product: _Product) -> jit.Prepared | None:
+def _prepare_short(product: _Product) -> jit.Prepared | None:
     """A product of few steps of k, whose result takes the time, if the rows or columns of that lie in order."""
-    x, y, out = *step.inputs, step.output
-    a, b, sums = _matrix(x), _matrix(y), _matrix(out)
-    plain = out.dtype.kind == "f" and x.dtype == y.dtype == out.dtype
-    given = Matrices(*out.shape[-2:], x.shape[-1], math.prod(out.shape[:-2]), a, b, sums, plain, plain)
-    swap = sums[1] != 1
-    found = given.swapped() if swap else given
-    if step.tail is not None or product.planes or not gemm_short.is_short(found, product.facts):
+    step, x, swap = product.step, product.given, product.by.swap
+    if x.sums[1] != 1:
+        x, swap = x.swapped(), not swap
+    short = step.tail is None and not product.planes and gemm_short.is_short(x, product.facts)
+    if not short or product.out.dtype.kind != "f":
         return None
-    rows = gemm_short.task_rows(found.m)
-    source = _source(x.dtype, y.dtype, out.dtype, file="gemm_short.c")
+    rows = gemm_short.task_rows(x.m)
+    source = _source(*(ref.dtype for ref in step.inputs), product.out.dtype, file="gemm_short.c")
     runtime = native.runtime()
     address = written.library(source, "products").address("tb_gemm_short")
-    size = [found.m, found.n, found.k, rows, int(swap), int(caches.go_past(found.m * found.n * out.dtype.itemsize))]
-    cost = 2 * found.m * found.n * found.k // FLOPS_A_NANOSECOND + found.m * found.n // STORED_A_NANOSECOND
-    launch = runtime.prepare(address, -(-found.m // rows), cost, 3, size, [*found.a, *found.b, found.sums[0]], 0)
+    size = [x.m, x.n, x.k, rows, int(swap), int(caches.go_past(x.m * x.n * product.out.dtype.itemsize))]
+    cost = 2 * x.m * x.n * x.k // FLOPS_A_NANOSECOND + x.m * x.n // STORED_A_NANOSECOND
+    launch = runtime.prepare(address, -(-x.m // rows), cost, 3, size, [*x.a, *x.b, x.sums[0]], 0)
     return jit.Prepared(step, source, step.name, [launch], 0)
 
 

@@ -54,9 +54,7 @@ def filled(target: Tensor, key: Any, value: Any) -> OpTreeNode | None:
     """What `target[key] = value` makes of the target as a tree, where that is a number at the places of a mask of the
     backend's own, which then need not come to the host."""
     mask = key[0] if isinstance(key, tuple) and len(key) == 1 else key
-    if not isinstance(mask, Tensor) or mask.backend is not target.backend:
-        return None
-    if mask.dtype != dtypes.BOOL or mask.shape != target.shape:
+    if not isinstance(mask, Tensor) or mask.dtype != dtypes.BOOL or mask.shape != target.shape:
         return None
     if type(value) not in (bool, int, float) or target.dtype == np.uint64:  # whose numbers are not all Python's
         return None

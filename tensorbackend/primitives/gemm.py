@@ -272,7 +272,12 @@ def _blocking(given: Matrices, way: _Way, facts: Facts) -> Blocking:
 
 def _few_steps(x: Matrices, split_k: int) -> int:
     """Steps of k that few columns take at a time: dots of several, as many as stay in cache."""
-    return even(split_k, DOT_PANEL // x.n) if x.n > 1 and x.a[1] == 1 else split_k
+    return even(split_k, DOT_PANEL // x.n) if _several_dots(x) else split_k
+
+
+def _several_dots(x: Matrices) -> bool:
+    """Whether few columns, but more than one, are dots with the rows of a."""
+    return x.n > 1 and x.a[1] == 1
 
 
 def _is_thin(x: Matrices, facts: Facts) -> bool:
@@ -566,7 +571,7 @@ def _strewn_segments(x: Matrices, panel: int) -> tuple[int, int]:
     """The same where columns of b are read in place: of a long k, where there would be few tasks, a few segments."""
     tasks = -(-x.m // LEAST_ROWS) * -(-x.n // panel)
     most = min(STREWN_SEGMENTS, x.k // (2 * STREWN_K), TASKS // max(tasks, 1)) if x.batches == 1 else 1
-    length = even(max(x.k, 1), -(-x.k // most)) if most > 1 else max(x.k, 1)
+    length = max(-(-x.k // max(most, 1)), 1)
     return max(-(-x.k // length), 1), length
 
 
@@ -594,7 +599,7 @@ def _task(x: Matrices, tile_rows: int, panel: int, k: int, wanted: int) -> tuple
         return tile_rows, multiple(min(x.n, SIDE), panel)
     rows = min(multiple(x.m, tile_rows), max(ROWS_IN_CACHE // tile_rows, 1) * tile_rows)
     if panel == 1:  # a is read once for all columns
-        if x.n == 1 or x.a[1] != 1:
+        if not _several_dots(x):
             return rows, x.n
         wanted = max(-(-x.m // DOT_TASKS), DOT_TASK // max(x.n * k, 1), 1)
         return min(rows, multiple(wanted, tile_rows)), x.n
