@@ -80,8 +80,8 @@ def _facts(sum_type: np.dtype) -> Facts:
 
 def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     """The product over the last two axes, batches broadcast, and its tail: by gemm.c or, where the clock may choose, by
-    what is faster, that or NumPy's BLAS. Many products of a few elements each: by gemm_small.c; with a few steps of k:
-    by gemm_short.c."""
+    what is faster: that, gemm.c without the matrix unit, which others may be using, or NumPy's BLAS. Many products of a
+    few elements each: by gemm_small.c; with a few steps of k: by gemm_short.c."""
     small = _prepare_small(step)
     if small is not None:
         return small
@@ -90,14 +90,15 @@ def prepare_dot(step: Primitive, backend: Backend) -> jit.Prepared:
     timed = tuning.ENOUGH_NS <= product.cost <= tuning.MOST_NS
     if backend.deterministic or not settings.config.tune or not timed:
         return own
-    other = cpu_blas.prepare(step, product.cost)
-    if other is None:
-        return own
     # What follows the product has no part in the choice: values are the same with it and without.
     x = product.given.swapped() if product.by.swap else product.given
-    ways = [f"{x.m} {x.n} {x.k} {x.a} {x.b} {product.planes}", other[0]]
-    prepared = [own, other[1]]
-    return prepared[tuning.choose(step, ways, prepared)]
+    ways = [(f"{x.m} {x.n} {x.k} {x.a} {x.b} {product.planes}", own)]
+    if product.planes > 1:
+        ways.append(("multiply-adds", _Product(step, unit=False).prepared()))
+    library = cpu_blas.prepare(step, product.cost)
+    ways += [library] if library is not None else []
+    names, prepared = zip(*ways)
+    return prepared[tuning.choose(step, names, prepared)] if len(ways) > 1 else own
 
 
 def _prepare_small(step: Primitive) -> jit.Prepared | None:
@@ -145,9 +146,9 @@ def _prepare_short(product: _Product) -> jit.Prepared | None:
 
 
 class _Product:
-    """One product as a launch of gemm.c."""
+    """One product as a launch of gemm.c, on the matrix unit only with `unit`."""
 
-    def __init__(self, step: Primitive) -> None:
+    def __init__(self, step: Primitive, unit: bool = True) -> None:
         x, y = step.inputs
         self.step = step
         self.out = step.output
@@ -161,8 +162,9 @@ class _Product:
             *self.out.shape[-2:], x.shape[-1], math.prod(self.lengths), _matrix(x), _matrix(y), sums[-2:],
             x.dtype == self.out.dtype, y.dtype == self.out.dtype,
         )  # fmt: skip
-        self.planes = PLANES.get(x.dtype.name, 0) if facts.matrix_unit and x.dtype == y.dtype else 0
-        by = gemm_planes.in_planes(given, self.planes, facts) if self.planes and settings.config.matrix_unit else None
+        unit = unit and facts.matrix_unit and settings.config.matrix_unit and x.dtype == y.dtype
+        self.planes = PLANES.get(x.dtype.name, 0) if unit else 0
+        by = gemm_planes.in_planes(given, self.planes, facts) if self.planes else None
         if by is None:
             self.planes = 0
             by = gemm.choose(given, facts, may_swap=x.dtype == y.dtype)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorbackend import dtypes
-from tensorbackend.backends import cpu_conv, native
+from tensorbackend import Backend, dtypes
+from tensorbackend.backends import cpu_conv, native, tuning
 from tensorbackend.primitives import gemm, gemm_planes
 from tensorbackend.settings import using
 from tests.engine.test_gemm import assert_product, laid, numbers
@@ -134,3 +134,20 @@ def test_threads_change_no_bits(unit, shape) -> None:
     np.testing.assert_array_equal(found[2], found[0])
     for got, a, b in zip(found[0], x.get(), y.get()):
         assert_product(got, a, b, np.dtype(np.float32))
+
+
+def test_without_a_seed_multiply_adds_are_a_candidate(unit, monkeypatch) -> None:
+    """Where the clock chooses: the second of the ways, before NumPy's BLAS."""
+    monkeypatch.setattr(tuning, "ENOUGH_NS", 0)
+    monkeypatch.setattr(tuning, "choose", lambda step, ways, prepared: ways.index("multiply-adds"))
+    unseeded = Backend.allocate_backend("cpu")
+    try:
+        a, b = numbers(0, 96, 200), numbers(1, 200, 70)
+        x, y, z = unseeded.array(a), unseeded.array(b), unseeded.empty((96, 70))
+        assert "TB_PLANES" not in unseeded.explain(z, unseeded.dot(x, y)).steps[0].source
+        z[:] = unseeded.dot(x, y)
+        assert_product(z.get(), a, b, np.dtype(np.float32))
+        monkeypatch.setattr(tuning, "choose", lambda step, ways, prepared: 0)
+        assert on_unit(unseeded, "float32") and on_unit(unseeded, "bfloat16")
+    finally:
+        unseeded.cleanup_backend()

@@ -150,7 +150,8 @@ def test_the_clock_chooses_unless_there_is_a_seed(monkeypatch: pytest.MonkeyPatc
     assert chosen(None, 301)
     assert not chosen(0, 301)
     assert not chosen(None, 20)  # too small to be timed
-    assert sorted(record[0] for record in kept.values() if len(record) == 1) == [0, 1]
+    (first, second) = sorted(record[0] for record in kept.values() if len(record) == 1)
+    assert first == 0 < second  # the library is the last of two, or three where the processor has a matrix unit
 
 
 @pytest.mark.parametrize("step", [(1, -1), (-1, 1), (-2, -3)])
