@@ -57,12 +57,12 @@ enum {
 #define STEP(V, PLUS, MR, NV, u) STEP_OF(V, PLUS, MR, NV, u, ROW_##u, b_k)
 #define ROW_0(i) (row[(i) / 3] + (i) % 3 * a_row)
 #define ROW_1(i) (ROW_0(i) + a_k)
-// A round of steps of k where strides are known: of copies of both operands, or of rows along k and a copy; with few
-// registers, of rows along k and any b. The processor should start little else than loads and multiply-adds.
-#define QUICK(V, PLUS, MR, NV, A, ADVANCE_A, b_k) \
+// A round of steps of k where strides are known: of copies of both operands, or of rows along k and a copy; and of rows along k
+// and any b, which is fetched ahead with many registers. The processor should start little else than loads and multiply-adds:
+// a core whose other thread is busy starts half as much.
+#define QUICK(V, PLUS, MR, NV, A, ADVANCE_A, b_k, FETCH) \
     for (; quick; --quick) { \
-        __builtin_prefetch(soon, 0, 2); \
-        soon += ROUND / 2 * w->soon_step; \
+        FETCH(NV) \
         STEP_OF(V, PLUS, MR, NV, 0, A##_0, b_k) \
         STEP_OF(V, PLUS, MR, NV, 1, A##_1, b_k) \
         if (ROUND == 4) { \
@@ -72,6 +72,13 @@ enum {
         ADVANCE_A \
         b += ROUND * (b_k); \
     }
+#define FETCH_SOON(NV) { \
+        __builtin_prefetch(soon, 0, 2); \
+        soon += ROUND / 2 * w->soon_step; \
+    }
+#define FETCH_AHEAD(NV) \
+    UNROLL for (int u = 0; u < ROUND; ++u) \
+        UNROLL for (int j = 0; j < NV; ++j) __builtin_prefetch(b + ahead + u * b_k + j * lanes);
 #define COPIED_0(i) (row[0] + (i))
 #define COPIED_1(i) (row[0] + (i) + mr)
 #define COPIED_2(i) (row[0] + (i) + 2 * mr)
@@ -99,17 +106,21 @@ enum {
         UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] = w->a + 3 * i * a_row; \
         int64_t p = w->k / ROUND, rest = NV < 4 || !w->far ? 0 : p < LATE ? p : LATE; \
         p -= rest; \
-        if (MR * NV >= QUICK_SUMS && (!MANY_REGISTERS || b_k == NV * lanes) && !ahead && !next && p > (times + 1) * (8 / ROUND)) { \
+        if (MR * NV >= QUICK_SUMS && !next && p > (times + 1) * (8 / ROUND)) { \
             const char *soon = w->soon; \
             const int64_t all = p - times * (8 / ROUND); \
             int64_t quick = all; \
-            if (a_row == 1 && a_k == mr && b_k == NV * lanes) { \
-                QUICK(V, PLUS, MR, NV, COPIED, row[0] += ROUND * MR;, NV * lanes) \
+            const int packed = b_k == NV * lanes && !ahead; \
+            if (a_row == 1 && a_k == mr && packed) { \
+                QUICK(V, PLUS, MR, NV, COPIED, row[0] += ROUND * MR;, NV * lanes, FETCH_SOON) \
                 p -= all; \
                 UNROLL for (int i = 1; i < (MR + 2) / 3; ++i) row[i] = row[0] + 3 * i; \
-            } else if (a_k == 1) { \
+            } else if (a_k == 1 && (packed || (!MANY_REGISTERS && !ahead))) { \
                 QUICK(V, PLUS, MR, NV, ALONG, UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += ROUND;, \
-                      MANY_REGISTERS ? NV * lanes : b_k) \
+                      MANY_REGISTERS ? NV * lanes : b_k, FETCH_SOON) \
+                p -= all; \
+            } else if (MANY_REGISTERS && a_k == 1) { \
+                QUICK(V, PLUS, MR, NV, ALONG, UNROLL for (int i = 0; i < (MR + 2) / 3; ++i) row[i] += ROUND;, b_k, FETCH_AHEAD) \
                 p -= all; \
             } \
         } \

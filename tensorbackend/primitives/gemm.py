@@ -52,8 +52,11 @@ MANY_ROWS, OWN_COLUMNS, OWN_LEAST = 96, 2, 1024
 enough for some tasks."""
 THIN_ROWS, THIN_SUMS, THIN_LANES = 48, 1 << 20, 8
 """Rows and sums at most of a product that reads a b of no cache in place, a segment of k a task; lanes at least."""
-THIN_K, THIN_SEGMENT, THIN_COLUMNS, THIN_TASKS = 64, 640, 256, 16
-"""Steps of k that it uses at a time, and of a segment at least; columns of a task at least, and tasks, about."""
+LONGER_ROWS, LONGER_K = 64, 16
+"""Rows of one at most, and more steps of k for each than that, whose b may be in the cache that cores share."""
+THIN_BLOCK, THIN_K, THIN_SEGMENT, THIN_COLUMNS, THIN_TASKS = 1 << 16, 128, 640, 256, 16
+"""Elements of b that it uses at a time, about, and steps of k of these at most; steps of k at least, and of a segment
+(half as many where b may be in a cache); columns of a task at least, and tasks, about."""
 LONG, LONG_K, LONG_SIDE, LONG_COLUMNS, LONG_SUMS = 1 << 19, 8, 32, 512, 1 << 18
 """Of a product whose long k is cut into segments with their own copies: elements of both operands, steps of k for each
 of its rows and columns, and rows and columns at least; columns and sums at most."""
@@ -287,22 +290,26 @@ def _is_thin(x: Matrices, facts: Facts) -> bool:
     """
     if facts.few_registers or facts.lanes < THIN_LANES:
         return False
-    few = x.m <= THIN_ROWS and x.m * x.n <= THIN_SUMS and x.batches == 1 and x.n >= THIN_COLUMNS
-    return few and x.plain_b and x.b[1] == 1 and x.n * x.k > FAR and x.k >= 2 * THIN_SEGMENT
+    few = x.m * x.n <= THIN_SUMS and x.batches == 1 and x.n >= THIN_COLUMNS and x.k >= THIN_SEGMENT
+    far = x.m <= THIN_ROWS and x.n * x.k > FAR
+    longer = x.m <= LONGER_ROWS and x.n * x.k > FAR // 4 and x.k > LONGER_K * x.m
+    return few and (far or longer) and x.plain_b and x.b[1] == 1
 
 
 def _thin_blocking(x: Matrices, way: _Way, pack_b: int) -> Blocking:
     """The blocking of such a product: all rows a task, and the columns in as many pieces as make enough tasks."""
-    segments = min(1 << (x.k // THIN_SEGMENT).bit_length() - 1, SEGMENTS)  # threads share a power of two evenly
-    split_k = multiple(-(-x.k // segments), THIN_K)
+    least = THIN_SEGMENT if x.n * x.k > FAR else THIN_SEGMENT // 2
+    segments = min(1 << (x.k // least).bit_length() - 1, SEGMENTS)  # threads share a power of two evenly
+    split_k = multiple(-(-x.k // segments), TURNED_K)
     splits = -(-x.k // split_k)
     pieces = max(min(THIN_TASKS // splits, x.n // THIN_COLUMNS), 1)
+    block_k = even(split_k, min(max(THIN_BLOCK * pieces // x.n, THIN_K // 2), THIN_K))
     rows = multiple(x.m, way.tile_rows)
     phase_columns = multiple(x.n if pack_b == x.n else min(x.n, SIDE), way.panel)
     copied = (rows if way.pack_a else 0) + max(min(x.n, phase_columns) - pack_b, 0)
-    phase_k, _ = phase(copied * splits, split_k, THIN_K, 1)
+    phase_k, _ = phase(copied * splits, split_k, block_k, 1)
     return Blocking(
-        way.swap, 1, splits, split_k, phase_k, THIN_K, rows if way.pack_a else x.m, phase_columns,
+        way.swap, 1, splits, split_k, phase_k, block_k, rows if way.pack_a else x.m, phase_columns,
         rows, multiple(-(-x.n // pieces), way.panel), way.tile_rows, way.panel, way.pack_a, pack_b,
     )  # fmt: skip
 
