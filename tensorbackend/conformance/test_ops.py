@@ -472,6 +472,20 @@ def test_norms_of_the_least_integer(backend: Backend, dtype: str) -> None:
         assert (backend.evaluate(build(backend, x)).get() == formula(host)).all()
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax_of_integers_farther_apart_than_half_their_range(backend: Backend, dtype: str, axis: int) -> None:
+    """The least integer hides an entry, as minus infinity does among floats."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    rows = [[least, 4, 3], [least, most, most - 1], [7, least, 7], [least, least, least]]
+    below = np.array([[float(n - max(row)) for n in row] for row in rows])  # exact before it is a float
+    logarithm = below - np.log(np.exp(below).sum(1, keepdims=True))
+    x = backend.array(np.array(rows, dtype) if axis else np.array(rows, dtype).T, dtype=dtype)
+    for name, wanted in (("softmax", np.exp(logarithm)), ("log_softmax", logarithm)):
+        found = backend.evaluate(getattr(backend, name)(x, axis)).get()
+        testing.assert_close(found if axis else found.T, wanted, 1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_isclose_of_numbers_that_are_not_finite(backend: Backend, dtype: str) -> None:
     host = np.array([[np.inf, -np.inf, np.nan, 0, 1, 6e4]], dtype)

@@ -250,6 +250,9 @@ def _below(a: Any, most: Any) -> Any:
     """a - most for the largest over an axis; of integers exactly, where their own type would wrap."""
     if a.dtype.kind == "u":
         return 0.0 - (most - a)
+    if a.dtype == np.int64:  # a difference from 2^63 on wraps, to one below 0
+        under = most - a
+        return _do("where", under < 0, -(2.0**64) - under, 0.0 - under)
     return _wide(a) - most
 
 
