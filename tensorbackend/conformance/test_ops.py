@@ -462,6 +462,17 @@ def test_composites_of_integers_do_not_wrap(backend: Backend, dtype: str) -> Non
             assert (close.get() == (np.abs(host - values) <= atol)).all()
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_deviations_of_integers_whose_sum_is_beyond_their_type(backend: Backend, dtype: str) -> None:
+    """As those of times in nanoseconds."""
+    host = 17 * 10**17 + 10**15 * np.arange(48, dtype=np.int64).reshape(4, 12)
+    x = backend.array(host, dtype=dtype)
+    for axis in (1, None):
+        for name in ("var", "std"):  # a float32 of a time is off by up to 7e10, as is that of the mean
+            wanted = getattr(np, name)(host.astype(np.float64), axis, keepdims=True)
+            testing.assert_close(backend.evaluate(getattr(backend, name)(x, axis)).get(), wanted, 1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32"])
 def test_norms_of_the_least_integer(backend: Backend, dtype: str) -> None:
     """Its type has no opposite of it."""

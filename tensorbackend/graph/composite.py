@@ -206,7 +206,7 @@ def mean(a: Any, axis: Any = None, keepdims: bool = True) -> Any:
 
 def var(a: Any, axis: Any = None, keepdims: bool = True, binary: bool = False) -> Any:
     """The population variance mean((a - mean a)^2); `binary`: the square x x is x times its nearest power of two."""
-    away = _do("sub", a, _over("var", "mean", a, axis))  # of an array, too, a tree: one statement with what follows
+    away = _do("sub", a, _over("var", "mean", _real(a), axis))  # a tree, of an array, too: one statement with the rest
     return mean(away * _do("pow2near", away) if binary else _do("sqr", away), axis, keepdims)
 
 
