@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from tensorbackend import dtypes
 from tensorbackend.distributed.communicator import Communicator
-from tensorbackend.errors import DTypeError, complain
+from tensorbackend.errors import BackendError, DTypeError, complain
 from tensorbackend.graph.tensor import Tensor
 from tensorbackend.serializers import read_npz, write_npz
 
@@ -23,11 +24,27 @@ def save_checkpoint(comm: Communicator, path: str | Path, values: Mapping[str, A
 
     It is written beside `path` and then takes its place, so that at any moment, whoever is killed, the file is a whole
     checkpoint, this one or the one before. bfloat16 is stored as float32. Raises `DTypeError` for values that are not
-    numbers, `OSError` where the folder cannot be written, in process 0.
+    numbers, `OSError` where the folder cannot be written, in every process: none waits for one that has failed.
     """
+    failed = None
     if comm.rank == 0:
-        write_npz(path, {name: _plain(name, value) for name, value in values.items()}, compression=False)
+        try:
+            write_npz(path, {name: _plain(name, value) for name, value in values.items()}, compression=False)
+        except Exception as error:  # noqa: BLE001 (all are to hear of it)
+            failed = error
     comm.barrier()
+    told = comm.agreed(_portable(failed))
+    if told is not None:
+        raise told if failed is None else failed
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    """An error of process 0 as others raise it: the same, if it can be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 (whatever the class does)
+        return BackendError(complain("save_checkpoint", f"{type(error).__name__} in process 0: {error}", "a file"))
+    return error
 
 
 def load_checkpoint(path: str | Path) -> dict[str, np.ndarray]:

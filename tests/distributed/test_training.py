@@ -488,6 +488,35 @@ def test_checkpoints_keep_every_number(alone: distributed.Communicator, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["state.npz"]
 
 
+def test_a_checkpoint_that_cannot_be_written_fails_in_all_processes(check: Callable[..., None]) -> None:
+    """One that goes on after the error must not be alone with it: the others would wait for ever."""
+    check(
+        2,
+        """
+class Odd(Exception):
+    def __init__(self, one, two): pass
+class Refuses:
+    def __array__(self, dtype=None, copy=None): raise Odd(1, 2)
+import tempfile
+from tensorbackend import BackendError, DTypeError
+state = os.path.join(comm.agreed(tempfile.mkdtemp()), 'state.npz')
+for path, value, kind in (('/no/such/folder/state.npz', 1, OSError), (state, 'words', DTypeError),
+                          (state, Refuses(), Odd if comm.rank == 0 else BackendError)):
+    try:
+        distributed.save_checkpoint(comm, path, {'a': value})
+    except kind as error:
+        print(error)
+    else:
+        raise AssertionError(path)
+x = be.ones((2, 2))
+comm.allreduce(x)
+assert x.tolist() == [[2.0, 2.0]] * 2
+distributed.save_checkpoint(comm, state, {'x': x})
+assert distributed.load_checkpoint(state)['x'].sum() == 8
+""",
+    )
+
+
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, alone: distributed.Communicator) -> None:
     path = tmp_path / "state.npz"
     distributed.save_checkpoint(alone, path, {"a": np.arange(100.0)})
