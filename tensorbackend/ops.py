@@ -122,11 +122,12 @@ def _pow_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
 
 
 def _arctan2_vjp(o: Any, g: Any, z: Any, x: Any, y: Any) -> tuple:
-    """The larger side is taken out of x x + y y, which would overflow or vanish."""
+    """The larger side is taken out of x x + y y, which would overflow or vanish; if it is infinite, nothing changes."""
     side = o.maximum(abs(x), abs(y))
     x, y = x / side, y / side
     square = x * x + y * y
-    return g * (y / square) / side, -g * (x / square) / side
+    far = side == math.inf
+    return g * o.where(far, 0, y / square) / side, -g * o.where(far, 0, x / square) / side
 
 
 def _nothing(o: Any, g: Any, z: Any, *inputs: Any) -> tuple:
@@ -244,7 +245,7 @@ _define("exp", 1, np.exp, _call("exp"), "float", "e to the x.", vjp=lambda o, g,
 _define("exp2", 1, np.exp2, _call("exp2"), "float", "2 to the x.", vjp=lambda o, g, z, x: (g * z * _LN2,),
         methods=("exp2",), edge="overflow: infinity", ulps=1.1, flops=11)  # fmt: skip
 _define("expm1", 1, np.expm1, _call("expm1"), "float", "exp(x) - 1, exact for small x.",
-        vjp=lambda o, g, z, x: (g * (z + 1),), methods=("expm1",), ulps=1.5, flops=15)  # fmt: skip
+        vjp=lambda o, g, z, x: (g * o.exp(x),), methods=("expm1",), ulps=1.5, flops=15)  # fmt: skip
 _define("log", 1, np.log, _call("log"), "float", "The natural logarithm.", vjp=lambda o, g, z, x: (g / x,),
         methods=("log",), edge="0: -infinity; negative: NaN", domain=(0.0, 9.0), smooth=(0.2, 9.0), ulps=1.1,
         flops=15)  # fmt: skip

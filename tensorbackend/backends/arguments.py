@@ -6,6 +6,7 @@ A leaf is a tensor or a number; all else is part of the form, and must be the sa
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,7 +86,8 @@ def rebuild(form: Any, leaf: Callable[[], Any]) -> Any:
     kind, *parts = form
     if issubclass(kind, dict):
         keys, *parts = parts
-        return dict(zip(keys, (rebuild(part, leaf) for part in parts)))
+        made = OrderedDict if issubclass(kind, OrderedDict) else dict
+        return made(zip(keys, (rebuild(part, leaf) for part in parts)))
     values = [rebuild(part, leaf) for part in parts]
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
 

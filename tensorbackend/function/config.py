@@ -101,6 +101,9 @@ class LocalConfig(_Entries, threading.local):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *vars(global_config), *settings.SETTINGS})
 
+    def __reduce__(self) -> str:
+        return "config"  # there is one: copies are it, and another process has its own
+
     def show(self) -> str:
         """The entries that hold in this thread, one a line."""
         return _shown({**vars(global_config), **self.__dict__})

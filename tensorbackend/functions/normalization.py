@@ -223,7 +223,11 @@ def group_normalization(x: Array, groups: int, gamma: Array, beta: Array, eps: f
 
 
 def _normalize(x: Any, eps: float, axis: Any) -> Any:
-    return x / (length(o.sum(x * x, axis, True)) + eps)
+    largest = 0.5 * o.max(abs(x), axis, True) if 0 not in x.shape else x
+    unit = o.pow2near(largest)  # a power of two, so that squares neither overflow nor lose a digit; no gradient
+    unit = o.where(o.finite(unit) * (unit != 0), unit, 1)
+    scaled = x / unit
+    return x / (unit * length(o.sum(scaled * scaled, axis, True)) + eps)
 
 
 _NORMALIZE = Rule("normalize", _normalize, None, lambda t, **params: type_check.expect_float(*t), ("x",))

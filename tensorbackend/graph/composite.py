@@ -308,9 +308,8 @@ def elu(a: Any, alpha: float = 1.0) -> Any:
 
 def gelu(a: Any, approximate: bool = False) -> Any:
     """a times the normal distribution function at a (Hendrycks and Gimpel 2016); `approximate` by tanh."""
-    if approximate:
-        inner = (a + 0.044715 * a * a * a) * math.sqrt(2.0 / math.pi)
-        return 0.5 * a * (1.0 + _do("tanh", inner))
+    if approximate:  # 1 + tanh x = 2 sig(2 x), which is exact where it vanishes
+        return a * _do("sig", (a + 0.044715 * a * a * a) * math.sqrt(8.0 / math.pi))
     return 0.5 * a * (1.0 + _do("erf", a * math.sqrt(0.5)))
 
 

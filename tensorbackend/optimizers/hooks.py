@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tensorbackend import dtypes
 from tensorbackend.function import arrays
 from tensorbackend.graph import composite as o
@@ -21,6 +23,11 @@ def _with_gradients(optimizer: Any) -> list[Any]:
 
 def _tensors(p: Any) -> tuple[Any, Any]:
     return arrays.tensor_of(p._data), arrays.tensor_of(p.grad_var._data)
+
+
+def _square(x: Any, keepdims: bool) -> Any:
+    """The squared length of a tensor, in float64: float32 ends at the square of 1.8e19."""
+    return o.sum(o.square(x * np.float64(1)), None, keepdims)
 
 
 class WeightDecay(Ranged):
@@ -70,7 +77,7 @@ class GradientClipping(Ranged):
         total: Any = 0.0
         for p in params:
             _, g = _tensors(p)
-            total = total + arrays.evaluated(o.sum(o.square(g), None, False), dtypes.compute(g.dtype))
+            total = total + arrays.evaluated(_square(g, False))
         factor = arrays.evaluated(o.minimum(self.threshold / o.maximum(o.sqrt(total), 1e-30), 1.0))
         for p in params:
             scale_gradient(p, factor)
@@ -126,7 +133,7 @@ class GradientLARS(Ranged):
     def __call__(self, optimizer: Any) -> None:
         for p in _with_gradients(optimizer):
             data, g = _tensors(p)
-            size, slope = (o.sqrt(o.sum(o.square(x), None, True)) for x in (data, g))
+            size, slope = (o.sqrt(_square(x, True)) for x in (data, g))
             local = self.threshold * size / (self.eps + slope + self.weight_decay * size)
             rate = arrays.evaluated(o.where(local > self.eps, local, 1.0))
             set_gradient(p, (g + self.weight_decay * data) * rate)

@@ -10,6 +10,7 @@ import logging
 import math
 import signal
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -756,6 +757,17 @@ def test_lists_and_dictionaries_among_the_arguments_stay(backend: Backend, x: Te
         backend.capture(change, {"list": [x, x[:1], 2.0], "n": 1}, x)
     program = backend.capture(lambda given, x: sorted(given)[0], {"list": [x], "n": 1}, x)
     assert program.result == "list"
+
+
+def test_ordered_dictionaries_among_the_arguments_are_such(backend: Backend, x: Tensor) -> None:
+    def step(given: OrderedDict) -> OrderedDict:
+        given.move_to_end("a")
+        return OrderedDict((name, backend.evaluate(value * 2)) for name, value in given.items())
+
+    program = backend.capture(lambda given: step(given.copy()), OrderedDict(a=x, b=x[:1]))
+    found = program(OrderedDict(a=x, b=x[:1]))
+    assert type(found) is OrderedDict and list(found) == ["b", "a"]
+    np.testing.assert_array_equal(found["a"].get(), x.get() * 2)
 
 
 def test_an_error_inside_leaves_the_backend_as_it_was(backend: Backend, x: Tensor) -> None:

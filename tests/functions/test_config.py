@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -53,6 +55,11 @@ def test_unset_entries_are_the_global_ones() -> None:
         assert tb.config.keep_graph_on_report is True
     finally:
         tb.global_config.keep_graph_on_report = False
+
+
+def test_a_configuration_that_is_pickled_or_copied_is_the_one_there_is() -> None:
+    assert copy.deepcopy({"config": tb.config})["config"] is tb.config
+    assert pickle.loads(pickle.dumps(tb.config)) is tb.config
 
 
 def test_blocks_nest_and_restore_also_after_errors() -> None:

@@ -133,6 +133,34 @@ def test_lengths_of_rows_let_nan_through(array, host) -> None:
     np.testing.assert_array_equal(host(F.normalize(x)), [[np.nan, np.nan], [0, 0]])
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e20, 1e38])
+def test_rows_whose_squares_are_no_numbers_are_normalized(array, host, size) -> None:
+    direction = np.array([[0.6, -0.8, 0.0], [2.0, 1.0, -2.0]])
+    x = tb.Variable(array(direction * size))
+    y = F.normalize(x, eps=0.0)
+    y.grad = array([[1.0, 0.0, 0.0]] * 2)
+    y.backward()
+    norms = np.array([[1.0], [3.0]])
+    unit = direction / norms
+    wanted = (np.array([[1.0, 0.0, 0.0]]) - unit[:, :1] * unit) / norms
+    np.testing.assert_allclose(host(y).astype(np.float64), unit, rtol=0, atol=5e-7)
+    np.testing.assert_allclose(host(x.grad).astype(np.float64) * size, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("function, slope", [(F.elu, 1.0), (F.selu, 1.0507009873554805 * 1.6732632423543772)])
+def test_slopes_far_below_zero_have_their_digits(array, host, function, slope) -> None:
+    x = tb.Variable(array([-20.0, -80.0]))
+    F.sum(function(x)).backward()
+    np.testing.assert_allclose(host(x.grad), slope * np.exp([-20.0, -80.0]), rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, dtypes.BFLOAT16, np.float32])
+def test_gelu_by_tanh_vanishes_far_below_zero(array, host, dtype) -> None:
+    y = host(F.gelu(array([-4.0, -50.0, -30000.0], dtype), approximate=True)).astype(np.float64)
+    wanted = -4.0 / (1 + math.exp(math.sqrt(8 / math.pi) * (4 + 0.044715 * 64)))
+    assert y[0] == pytest.approx(wanted, rel=2.0**-8) and y[1:].tolist() == [0.0, 0.0]
+
+
 def standard(x: tb.Variable, axes: tuple[int, ...]) -> tb.Variable:
     away = x - F.broadcast_to(F.mean(x, axes, keepdims=True), x.shape)
     return away / F.broadcast_to(F.sqrt(F.mean(away * away, axes, keepdims=True) + 1e-5), x.shape)

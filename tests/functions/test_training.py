@@ -371,6 +371,20 @@ def test_clipping_halves_whose_squares_are_too_large_for_them(be) -> None:
         testing.assert_allclose(p.grad, np.full(4, expected), atol=0, rtol=1e-3)
 
 
+@pytest.mark.parametrize("hook, wanted", [
+    (optimizers.GradientClipping(5.0), [3.0, 4.0]), (optimizers.GradientLARS(5.0, eps=0.0), [3.0, 4.0]),
+], ids=["clipping", "rates"])  # fmt: skip
+def test_gradients_whose_squares_overflow_have_a_length(be, hook, wanted) -> None:
+    link = tb.Link()
+    with link.init_scope():
+        link.p = tb.Parameter(arrays.moved(np.array([0.6, 0.8], np.float32), be))
+    optimizer = optimizers.SGD(0.0).setup(link)
+    optimizer.add_hook(hook)
+    link.p.grad = arrays.moved(np.array([3e25, 4e25], np.float32), be)
+    optimizer.update()
+    testing.assert_allclose(link.p.grad, wanted, atol=0, rtol=1e-6)
+
+
 def test_noise_is_added(be) -> None:
     _, before, after = gradients(be, optimizers.GradientNoise(1.0))
     away = np.concatenate([(a - b).ravel() for a, b in zip(after, before)])
