@@ -63,7 +63,7 @@ def tell(text: str, end: bool = False) -> bool:
         sys.stderr.flush()
         return False
     words = folder / f"{time.time_ns()}-{os.getpid()}.part"
-    words.write_text(text, encoding="utf-8")
+    words.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files may be no UTF-8
     words = words.replace(words.with_suffix(".end" if end else ".said"))
     given_up = time.monotonic() + PATIENCE
     while words.exists() and time.monotonic() < given_up:

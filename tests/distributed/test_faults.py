@@ -44,6 +44,17 @@ def test_an_error_before_the_processes_have_met_ends_all(mpi: None, tmp_path: Pa
     assert done.stderr.count("ValueError: no luck") == 1
 
 
+def test_an_error_whose_words_are_no_text_ends_all_too(mpi: None, tmp_path: Path) -> None:
+    """A name of a file that is no UTF-8 has such letters; the launcher was told nothing, and all waited for ever."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nfrom tensorbackend import distributed\n"
+                      "if os.environ['PMI_RANK'] == '1':\n    raise ValueError(os.fsdecode(b'no\\xff'))\n"
+                      "distributed.init('cpu').barrier()\n")  # fmt: skip
+    done = subprocess.run(command(2, str(script)), env=environment(), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stderr.startswith("rank 1 of 2 failed:\nTraceback") and "no\\udcff" in done.stderr
+
+
 @pytest.mark.ci
 def test_another_starter_shows_the_error_too(mpi: None, tmp_path: Path) -> None:
     """There is nobody to give last words to: they go to the standard error, and MPI ends all."""
