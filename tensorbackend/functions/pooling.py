@@ -26,6 +26,7 @@ from tensorbackend.functions.convolution import deconvolution_nd, ones_like_filt
 from tensorbackend.functions.images import by_axis, each, expect_images, image_axes, named, output_size
 from tensorbackend.functions.losses import check_labels
 from tensorbackend.graph import composite as o
+from tensorbackend.primitives.pool import PoolLayer, pool_geometry
 
 __all__ = [
     "average_pooling_1d", "average_pooling_2d", "average_pooling_3d", "average_pooling_nd", "max_pooling_1d",
@@ -75,7 +76,13 @@ class _Windows:
             n, c, *image = shape
             sizes = by_axis(image, self.ksize, str=self.stride, pad=self.pads)
             try:
-                layer = self._layers[key] = backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+                layer = backend.pool_layer(dtype, op, N=n, C=c, **sizes)
+                if layer.MPQ[3 - len(image) :] != self.sizes:  # the backend's are Caffe's
+                    ones, nones = (1,) * (4 - len(image)), (0,) * (4 - len(image))
+                    rows = ((*ones, *self.ksize), (*nones, *self.pads), (*ones, *self.stride))
+                    geometry = pool_geometry("pool_layer", op, [n, c, *ones[1:], *image], *map(list, rows))
+                    layer = PoolLayer(dtype, op, geometry)
+                self._layers[key] = layer
             except (ShapeError, DTypeError) as error:
                 raise named(error, "pool_layer", self.name) from None
         return layer
@@ -307,7 +314,10 @@ def max_pooling_nd(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Siz
     (y,) = node.apply((x,))
     if not return_indices:
         return y
-    return y, node.places(type(arrays.plain(y.array)) is np.ndarray)
+    data = arrays.plain(y.array)
+    if not data.size:
+        return y, arrays.zeros(arrays.backend_of(data), y.shape, np.dtype(np.int32))
+    return y, node.places(type(data) is np.ndarray)
 
 
 def max_pooling_1d(x: Array, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, cover_all: bool = True,

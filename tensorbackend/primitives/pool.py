@@ -18,7 +18,7 @@ from tensorbackend.errors import ShapeError, complain
 from tensorbackend.primitives import operands
 from tensorbackend.primitives.geometry import Pad, PoolGeometry, each_tap, output_length, pad_pair, positive
 
-__all__ = ["BPROP", "FPROP", "PoolLayer", "Pooling", "bprop_reference", "fprop_reference"]
+__all__ = ["BPROP", "FPROP", "PoolLayer", "Pooling", "bprop_reference", "fprop_reference", "pool_geometry"]
 
 KINDS = ("max", "avg", "l2")
 

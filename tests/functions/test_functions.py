@@ -126,6 +126,32 @@ def test_losses_of_scores_at_zero_have_their_gradient(array, host) -> None:
     assert host(w.grad).tolist() == [[-0.5, -1.0], [0.5, 1.0], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 4, 4), (2, 0, 4, 4)], ids=str)
+def test_places_of_no_maxima_are_an_empty_array(array, host, shape) -> None:
+    y, places = F.max_pooling_2d(array(np.zeros(shape)), 2, 1, return_indices=True)
+    assert y.shape == places.shape == (*shape[:2], 3, 3)
+    assert isinstance(places, np.ndarray) == isinstance(y.array, np.ndarray) and host(places).dtype == np.int32
+
+
+def test_poolings_have_the_same_places_where_the_backend_sizes_as_caffe_does(be, host) -> None:
+    if be is None:
+        return
+    values = np.random.default_rng(3).standard_normal((2, 3, 7, 8)).astype(np.float32)
+    for pool, more in ((F.max_pooling_2d, (0, False)), (F.max_pooling_2d, (0, True)), (F.average_pooling_2d, (1,)),
+                       (F.average_pooling_2d, (0,))):  # fmt: skip
+        found = []
+        for be.compat_mode in (None, "caffe"):
+            try:
+                x = tb.Variable(arrays.moved(values, be))
+                y = pool(x, 2, 3, *more)
+                F.sum(y * y).backward()
+                found.append((host(y), host(x.grad)))
+            finally:
+                be.compat_mode = None
+        for plain, caffe in zip(*found):
+            np.testing.assert_array_equal(plain, caffe)
+
+
 def test_lengths_of_rows_let_nan_through(array, host) -> None:
     x = array([[np.nan, 1.0], [0.0, 0.0]])
     losses = F.contrastive(x, array(np.zeros((2, 2))), array([0, 0], np.int32), reduce="no")
