@@ -79,7 +79,8 @@ class _LargestGradient(_Regions):
         """The numbers at the places of the maxima, zero for empty bins."""
         (g,) = grad_outputs
         _, c, h, w = self._shape
-        places = self.argmax.get().transpose(3, 0, 1, 2).astype(np.int64)
+        found = np.zeros(self._pooled()) if self.argmax is None else self.argmax.get()  # of no regions there are none
+        places = found.transpose(3, 0, 1, 2).astype(np.int64)
         maps = self._rois[:, 0].astype(np.int64).reshape(-1, 1, 1, 1) * c + np.arange(c).reshape(1, -1, 1, 1)
         backend = arrays.backend_of(arrays.plain(g.array))
         flat = arrays.moved(np.where(places < 0, 0, maps * h * w + places), backend)
@@ -126,10 +127,9 @@ def _weighed(x: Any, rois: np.ndarray, rows: np.ndarray, columns: np.ndarray) ->
 
 def _bins(low: np.ndarray, high: np.ndarray, parts: int, length: int) -> np.ndarray:
     """The weights (R, parts, length) of means over bins of whole pixels, empty ones 0."""
-    size = np.maximum(high - low + 1, 1)[:, None] / parts
-    at = np.arange(parts)
-    first = np.clip(np.floor(at * size) + low[:, None], 0, length)
-    last = np.clip(np.ceil((at + 1) * size) + low[:, None], 0, length)
+    size, at = np.maximum(high - low + 1, 1)[:, None], np.arange(parts)
+    first = np.clip(at * size // parts + low[:, None], 0, length)
+    last = np.clip(-(-(at + 1) * size // parts) + low[:, None], 0, length)
     pixels = np.arange(length)
     inside = (pixels >= first[..., None]) & (pixels < last[..., None])
     return inside / np.maximum(inside.sum(2, keepdims=True), 1)
@@ -138,7 +138,11 @@ def _bins(low: np.ndarray, high: np.ndarray, parts: int, length: int) -> np.ndar
 def roi_average_pooling_2d(x: Array, rois: Array, outh: int, outw: int, spatial_scale: float) -> Variable:
     """`roi_pooling_2d` with the means of the bins."""
     found = _host_rois("roi_average_pooling_2d", x, rois, outh, outw, spatial_scale)
-    x1, y1, x2, y2 = np.rint(found[:, 1:].astype(np.float64) * spatial_scale).T
+    dtype = dtypes.compute(as_variable(x).dtype)  # in which the engine scales the corners of `roi_pooling_2d`, too
+    with np.errstate(over="ignore"):
+        corners = np.rint(found[:, 1:].astype(dtype) * dtype.type(spatial_scale))
+    held = np.iinfo(np.int32)  # what is farther away is as far
+    x1, y1, x2, y2 = np.clip(corners.astype(np.float64), held.min, held.max).astype(np.int64).T
     return _weighed(x, found, _bins(y1, y2, outh, x.shape[2]), _bins(x1, x2, outw, x.shape[3]))
 
 

@@ -72,6 +72,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.parametrize("shape, regions", [((1, 3, 4, 4), 0), ((1, 0, 4, 4), 2)], ids=str)
+def test_largest_of_no_regions_can_be_differentiated_twice(array, host, shape, regions) -> None:
+    x = tb.Variable(array(np.ones(shape)))
+    y = F.roi_pooling_2d(x, array(np.zeros((regions, 5))), 2, 3, 1.0)
+    (g,) = tb.grad([F.sum(y * y)], [x], enable_double_backprop=True)
+    (second,) = tb.grad([F.sum(g * g)], [x])
+    assert g.shape == second.shape == shape and not host(g).any() and not host(second).any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_nothing_are_zero(name, array, host) -> None:

@@ -152,6 +152,20 @@ def test_poolings_have_the_same_places_where_the_backend_sizes_as_caffe_does(be,
             np.testing.assert_array_equal(plain, caffe)
 
 
+@pytest.mark.parametrize("size, parts", [(25, 11), (7, 25), (14, 41), (23, 21)])
+def test_bins_of_means_are_those_of_maxima(array, host, size, parts) -> None:
+    """A bin's ends are quotients of integers; rounded ones are off by a pixel where they are whole."""
+    x = array(np.eye(size + 4).reshape(size + 4, 1, 1, size + 4))  # image k has a 1 in column k
+    rois = array([[k, 2, 0, size + 1, 0] for k in range(size + 4)])
+    found, largest = (host(f(x, rois, 1, parts, 1.0))[:, 0, 0] for f in (F.roi_average_pooling_2d, F.roi_pooling_2d))
+    inside = np.array([[k * parts < (b + 1) * size and (k + 1) * parts > b * size for b in range(parts)]
+                       for k in range(-2, size + 2)])  # fmt: skip
+    np.testing.assert_array_equal(found > 0, inside)
+    np.testing.assert_array_equal(largest > 0, inside)
+    far = F.roi_average_pooling_2d(x, array([[1, -1e30, -1e30, 1e30, 1e30]]), 1, 1, 1.0)
+    assert host(far).item() == pytest.approx(1 / (size + 4))
+
+
 def test_lengths_of_rows_let_nan_through(array, host) -> None:
     x = array([[np.nan, 1.0], [0.0, 0.0]])
     losses = F.contrastive(x, array(np.zeros((2, 2))), array([0, 0], np.int32), reduce="no")
