@@ -371,7 +371,8 @@ class RandomModule:
         return result(self._backend.randn(shape=shape), dtype)
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None, dtype: Any = None) -> Any:
-        """Uniform numbers of [low, high). Raises `ValueError` for bounds in the wrong order."""
+        """Uniform numbers of [low, high], where `high` comes of rounding alone. Raises `ValueError` for bounds in the
+        wrong order."""
         check_bounds("uniform", low, high)
         return result(self._backend.rand(shape=_shape(size)) * (high - low) + low, dtype)
 

@@ -62,10 +62,17 @@ class AverageGradients:
 
     def _of(self, tensors: dict[str, Any]) -> tuple[list[str], GradientBuckets]:
         """The buckets of gradients that are like these tensors, and their order, which is that of process 0 when they
-        first came."""
+        first came. Raises `BackendError`, in all processes, where they have other ones then."""
         key = tuple([(path, tensors[path].shape, tensors[path].dtype) for path in sorted(tensors)])
         if key not in self._buckets:
-            order = list(reversed(self.comm.agreed(tuple(tensors))))
+            self.comm.wait()
+            every = self.comm._agree(tuple([(path, x.shape, str(x.dtype)) for path, x in tensors.items()]))
+            for rank, other in enumerate(every):
+                for here, there, these, those in ((0, rank, every[0], other), (rank, 0, other, every[0])):
+                    if odd := {*these} - {*those}:
+                        given = "{} {} {}".format(*min(odd)) + f" in process {here}, not in process {there}"
+                        raise BackendError(complain("gradients of processes", given, "the same in all"))
+            order = [path for path, *_ in reversed(every[0])]
             self._buckets[key] = order, GradientBuckets(self.comm, [tensors[p] for p in order], **self._options)
         return self._buckets[key]
 

@@ -337,6 +337,34 @@ assert (net.W.array.get() == ours).all()
     )
 
 
+def test_gradients_that_are_in_one_process_alone_are_refused_in_all(check: Callable[..., None]) -> None:
+    """Process 1 was refused by a KeyError, or did not exchange what process 0 has not, and learnt something else."""
+    check(
+        2,
+        """
+import tensorbackend as tb
+import tensorbackend.functions as F, tensorbackend.links as L
+from tensorbackend import optimizers
+for overlap in (True, False):
+    for owner in (0, 1):
+        net = L.Linear(3, 2)
+        net.to_device(be)
+        optimizer = distributed.distributed_optimizer(optimizers.SGD(0.1).setup(net), comm, overlap=overlap)
+        net.cleargrads()
+        x = tb.as_variable(be.ones((4, 3)))
+        try:
+            F.sum(net(x) if comm.rank == owner else F.matmul(x, net.W, transb=True)).backward()
+            optimizer.update()
+        except tb.BackendError as error:
+            assert f'/b (2,) float32 in process {owner}, not in process {1 - owner}' in str(error), error
+        else:
+            raise AssertionError('learnt')
+        assert comm.agreed(comm.rank) == 0
+        del optimizer
+""",
+    )
+
+
 def test_a_pass_in_which_a_leaf_gets_no_gradient(check: Callable[..., None]) -> None:
     """Its bucket never gets whole, and those after it are sent when the pass is over."""
     check(
