@@ -13,7 +13,7 @@ from tensorbackend.distributed.communicator import Alone, Communicator
 from tensorbackend.distributed.mpi import MpiCommunicator, local_rank
 from tensorbackend.distributed.runner import give_up, processes
 from tensorbackend.errors import BackendError, complain
-from tensorbackend.settings import config
+from tensorbackend.settings import checked, config
 
 __all__ = ["init", "processes"]
 
@@ -27,8 +27,10 @@ def init(backend: Backend | str | None = "cpu", *, timeout: float | None = None,
     where it is, and all end.
 
     An exception that nobody catches ends all processes, after its traceback. Raises `BackendError` when processes were
-    started together but mpi4py (or, on GPUs, NCCL) is missing, with the pip command.
+    started together but mpi4py (or, on GPUs, NCCL) is missing, with the pip command, and `ValueError` for a `timeout`
+    that TB_DISTRIBUTED_TIMEOUT would not take.
     """
+    timeout = config.distributed_timeout if timeout is None else checked("distributed_timeout", timeout)
     if processes() == 1:
         return Alone(backend if isinstance(backend, Backend) else gen_backend(backend, **options))
     world = _world()
@@ -38,7 +40,6 @@ def init(backend: Backend | str | None = "cpu", *, timeout: float | None = None,
             options.setdefault("device_id", local_rank(world))
         backend = gen_backend(backend, **options)
     _end_all_on_errors(world)
-    timeout = config.distributed_timeout if timeout is None else timeout
     if getattr(backend, "driver", None) is not None and backend.driver.name != "emulator":
         from tensorbackend.distributed.nccl import NcclCommunicator
 

@@ -184,6 +184,13 @@ def _under(pid: int, top: int) -> bool:
     return pid == top
 
 
+@pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan"), "soon"])
+def test_timeouts_that_are_none_are_refused(timeout: object) -> None:
+    """0 ended all at once, infinity the thread that watches."""
+    with pytest.raises(ValueError, match="distributed_timeout"):
+        distributed.init("cpu", timeout=timeout)
+
+
 def test_a_launch_without_mpi_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
