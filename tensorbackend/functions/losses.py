@@ -223,6 +223,7 @@ def softmax_cross_entropy(x: Array, t: Array, normalize: bool = True, class_weig
     debug mode.
     """
     check_reduce("softmax_cross_entropy", reduce)
+    ranges.check("softmax_cross_entropy", "an int", ignore_label=ignore_label)
     check_classes("softmax_cross_entropy", x, t, ignore_label)
     operands = (x, t) if class_weight is None else (x, t, class_weight)
     return _SOFTMAX(*operands, normalize=normalize, ignore_label=ignore_label, reduce=reduce)

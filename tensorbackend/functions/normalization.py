@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorbackend import dtypes, ops
-from tensorbackend.errors import ShapeError, complain
+from tensorbackend.errors import DTypeError, ShapeError, complain
 from tensorbackend.function import arrays, type_check
 from tensorbackend.function.config import lookup
 from tensorbackend.function.trees import Rule
@@ -112,7 +112,8 @@ def batch_normalization(x: Array, gamma: Array, beta: Array, *, eps: float = 2e-
 
     `running_mean` and `running_var`, arrays, become decay times themselves plus 1 - decay times this batch's mean, and
     variance times m / (m - 1), with m elements a channel. Raises `InvalidType` for types and shapes, `ShapeError` for
-    the shapes of `running_mean` and `running_var`, and `TypeError` where these are no arrays.
+    the shapes of `running_mean` and `running_var`, `DTypeError` where these are no floats, and `TypeError` where
+    they are no arrays.
     """
     ranges.check("batch_normalization", "0 or more, and finite", eps=eps)
     ranges.check("batch_normalization", "0 to 1", decay=decay)
@@ -125,6 +126,8 @@ def batch_normalization(x: Array, gamma: Array, beta: Array, *, eps: float = 2e-
         if running.shape != gamma.shape:
             head = f"batch_normalization: shape of {name}"
             raise ShapeError(complain(head, str(running.shape), f"{gamma.shape}, as gamma"))
+        if not dtypes.is_float(running.dtype):
+            raise DTypeError(complain(f"batch_normalization: type of {name}", str(running.dtype), "a float type"))
     y, mean, variance = _BATCH(x, gamma, beta, eps=float(eps), axes=axes)
     count = math.prod(x.shape[a] for a in axes)
     if running_mean is not None and count:

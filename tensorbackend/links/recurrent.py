@@ -38,7 +38,7 @@ def _there(state: Any, device: Any) -> Any:
 class StatelessLSTM(Chain):
     """A step of long short-term memory: (c, h, x) → (c', h'). The forget gates start with a bias of 1.
 
-    Raises `TypeError` without a size of the state.
+    Raises `TypeError` without a size of the state, `ValueError` for one that is no int of 0 or more.
     """
 
     def __init__(self, in_size: int | None, out_size: int | None = None, forget_bias: float = 1.0) -> None:
@@ -46,6 +46,7 @@ class StatelessLSTM(Chain):
         in_size, out_size = (None, in_size) if out_size is None else (in_size, out_size)
         if out_size is None:
             raise TypeError(complain(f"{type(self).__name__}: out_size", "None", "how many units there are"))
+        ranges.check(type(self).__name__, "an int of 0 or more", out_size=out_size)
         self.state_size = out_size
         with self.init_scope():
             self.upward = Linear(in_size, 4 * out_size, initial_bias=np.tile([0.0, 0.0, forget_bias, 0.0], out_size))

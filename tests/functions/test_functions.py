@@ -16,7 +16,7 @@ import pytest
 import tensorbackend as tb
 import tensorbackend.functions as F
 from tensorbackend import dtypes, gradient_check, optimizers, testing
-from tensorbackend.errors import ShapeError
+from tensorbackend.errors import DTypeError, ShapeError
 from tensorbackend.function import arrays
 from tensorbackend.function.type_check import InvalidType
 
@@ -904,6 +904,15 @@ def test_running_statistics_of_another_shape_are_refused_before_one_is_written(a
         with pytest.raises(ShapeError, match=r"running_(mean|var)\n.*\n.*\(2,\), as gamma"):
             F.batch_normalization(x, ones, ones, running_mean=mean, running_var=var)
         assert not host(mean).any() and not host(var).any()
+
+
+def test_running_statistics_of_integers_are_refused_before_one_is_written(array, host) -> None:
+    """Decayed means would be cut to whole numbers."""
+    x, ones = array(np.arange(8.0).reshape(4, 2)), array(np.ones(2))
+    mean, var = array(np.zeros(2)), array(np.zeros(2), np.int32)
+    with pytest.raises(DTypeError, match=r"batch_normalization: type of running_var\n  given     int32"):
+        F.batch_normalization(x, ones, ones, running_mean=mean, running_var=var)
+    assert not host(mean).any() and not host(var).any()
 
 
 def test_rests_are_exact_whatever_the_quotient(array, host) -> None:

@@ -50,6 +50,7 @@ REFUSED: list[tuple[str, Callable[..., Any], tuple, dict[str, tuple]]] = [
     ("softmax", F.softmax, (X,), {"axis": (1.0,)}), ("log_softmax", F.log_softmax, (X,), {"axis": (NAN,)}),
     ("concat", F.concat, ([X, X],), {"axis": (0.5,)}), ("rollaxis", F.rollaxis, (X, 0), {"start": (1.5,)}),
     ("linear", F.linear, (X, X), {"n_batch_axes": (1.5,)}), ("diagonal", F.diagonal, (X,), {"offset": (NAN, 0.5)}),
+    ("softmax_cross_entropy", F.softmax_cross_entropy, (X, T), {"ignore_label": (0.5, NAN)}),
     ("embed_id", F.embed_id, (T, X), {"ignore_label": (2.5, NAN)}),
     ("repeat", F.repeat, (X,), {"repeats": (-1, 2.5, [1, 2], [1.5])}), ("pad_sequence", F.pad_sequence, ([X],),
                                                                        {"length": (2.5, -1)}),
@@ -67,6 +68,7 @@ REFUSED: list[tuple[str, Callable[..., Any], tuple, dict[str, tuple]]] = [
     ("NegativeSampling", L.NegativeSampling, (3,), {"counts": ([1, -1], [0, 0], [], [NAN]), "power": (NAN,),
                                                     "sample_size": (-1,)}),
     ("GaussianMixture2D", L.GaussianMixture2D, (3,), {"n_mixtures": (0,)}),
+    ("LSTM", L.LSTM, (3,), {"out_size": (-1, 2.5)}),
     ("NStepGRU", L.NStepGRU, (), {"n_layers": (0, 1.5), "dropout": (1.0, NAN)}),
     ("BatchIterator", BatchIterator, ((X,),), {"batch_size": (2.5,), "seed": (-1,), "rank": (0.5,)}),
 ]  # fmt: skip
