@@ -24,7 +24,7 @@ class ShardedBatches:
     all that resuming needs, on any number of processes.
 
     Raises `ShapeError` where the batch does not divide by the number of processes, or is larger than the samples,
-    `ValueError` for what are no ints, and for a seed below 0.
+    `ValueError` for what are no ints, and for a seed below 0; iterating raises it for an epoch or position below 0.
     """
 
     def __init__(self, comm: Communicator, samples: int, batch: int, seed: int = 0) -> None:
@@ -46,6 +46,8 @@ class ShardedBatches:
         return self.samples // self.batch
 
     def __iter__(self) -> Iterator[np.ndarray]:
+        if self.position < 0:
+            raise ValueError(complain("ShardedBatches: position", repr(self.position), "0 or more"))
         order = epoch_order(self.samples, self.seed, self.epoch)
         each = self.batch // self.comm.size
         while self.position < len(self):

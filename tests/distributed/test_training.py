@@ -446,6 +446,15 @@ def test_batches_that_are_no_numbers_are_refused(alone: distributed.Communicator
             distributed.ShardedBatches(alone, samples, batch, seed)
 
 
+@pytest.mark.parametrize("where", ["epoch", "position"])
+def test_batches_begin_nowhere_before_the_first(alone: distributed.Communicator, where: str) -> None:
+    """From position -2 on the first batch was one of the epoch's last, the second empty."""
+    batches = distributed.ShardedBatches(alone, 10, 3)
+    setattr(batches, where, -2)
+    with pytest.raises(ValueError, match=f"{where}\n  given     -2\n  expected .*0 or more"):
+        next(iter(batches))
+
+
 def test_a_step_must_be_whole(alone: distributed.Communicator) -> None:
     be = alone.backend
     buckets = distributed.GradientBuckets(alone, [be.ones((2, 2)), be.ones((3, 1))])
